@@ -1,0 +1,1 @@
+//! Workloads: simulated sensors, Poisson arrivals, a generator that speaks MQTT as a broker.

@@ -1,0 +1,1 @@
+//! MQTT client and embedded broker; payload formats.

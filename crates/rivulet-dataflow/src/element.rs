@@ -1,0 +1,168 @@
+//! What an edge of a dataflow carries.
+
+use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt32Array};
+use arrow::buffer::ScalarBuffer;
+use arrow::compute::{filter_record_batch, take_record_batch};
+use arrow::error::ArrowError;
+
+use crate::Slot;
+
+/// Rows of many queries at once.
+///
+/// `columns` holds the declared (or computed) columns; the three buffers beside it hold, for each row, the query it
+/// belongs to and its two times. All four have the same length. Cloning shares the buffers.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The slot of each row's query.
+    pub slots: ScalarBuffer<Slot>,
+    /// Event time of each row, microseconds since the Unix epoch; equal to `arrival_us` until a time column is assigned.
+    pub event_time_us: ScalarBuffer<i64>,
+    /// When each row's event reached the engine, microseconds since the Unix epoch.
+    pub arrival_us: ScalarBuffer<i64>,
+    /// The columns of the rows. A batch without columns still has a row count.
+    pub columns: RecordBatch,
+}
+
+impl Batch {
+    /// A batch from its parts.
+    ///
+    /// # Panics
+    /// If the parts differ in length.
+    pub fn new(
+        slots: ScalarBuffer<Slot>,
+        event_time_us: ScalarBuffer<i64>,
+        arrival_us: ScalarBuffer<i64>,
+        columns: RecordBatch,
+    ) -> Self {
+        let rows = columns.num_rows();
+        assert!(
+            slots.len() == rows && event_time_us.len() == rows && arrival_us.len() == rows,
+            "a batch's parts have one length: columns {rows}, slots {}, event times {}, arrivals {}",
+            slots.len(),
+            event_time_us.len(),
+            arrival_us.len()
+        );
+        Self { slots, event_time_us, arrival_us, columns }
+    }
+
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.columns.num_rows()
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.rows() == 0
+    }
+
+    /// The column at `index`.
+    pub fn column(&self, index: usize) -> &ArrayRef {
+        self.columns.column(index)
+    }
+
+    /// The same rows with other columns.
+    pub fn with_columns(&self, columns: RecordBatch) -> Self {
+        Self::new(self.slots.clone(), self.event_time_us.clone(), self.arrival_us.clone(), columns)
+    }
+
+    /// The rows for which `keep` is true (null counts as false), in order.
+    pub fn filter(&self, keep: &BooleanArray) -> Result<Self, ArrowError> {
+        let kept = || {
+            keep.values()
+                .set_indices()
+                .filter(|&row| keep.is_valid(row))
+        };
+        Ok(Self::new(
+            kept().map(|row| self.slots[row]).collect(),
+            kept().map(|row| self.event_time_us[row]).collect(),
+            kept().map(|row| self.arrival_us[row]).collect(),
+            filter_record_batch(&self.columns, keep)?,
+        ))
+    }
+
+    /// The rows at `rows`, in that order.
+    pub fn take(&self, rows: &[u32]) -> Result<Self, ArrowError> {
+        let indices = UInt32Array::from(rows.to_vec());
+        Ok(Self::new(
+            rows.iter().map(|&row| self.slots[row as usize]).collect(),
+            rows.iter().map(|&row| self.event_time_us[row as usize]).collect(),
+            rows.iter().map(|&row| self.arrival_us[row as usize]).collect(),
+            take_record_batch(&self.columns, &indices)?,
+        ))
+    }
+
+    /// `rows` rows from `offset`, sharing the buffers.
+    pub fn slice(&self, offset: usize, rows: usize) -> Self {
+        Self::new(
+            self.slots.slice(offset, rows),
+            self.event_time_us.slice(offset, rows),
+            self.arrival_us.slice(offset, rows),
+            self.columns.slice(offset, rows),
+        )
+    }
+}
+
+/// A change to the set of queries a dataflow serves; it travels in band, so that it is ordered with the rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// These slots are new; their parameters are in the slot table.
+    AddSlots(Vec<Slot>),
+    /// These slots are gone: forget everything about them. The slot numbers may come back with other queries.
+    RemoveSlots(Vec<Slot>),
+}
+
+/// What an edge carries.
+#[derive(Clone, Debug)]
+pub enum Element {
+    /// Rows.
+    Batch(Batch),
+    /// No row older than this event time (microseconds since the epoch) will follow from this input. For big queries;
+    /// small queries have an event clock per slot, kept by the operator that needs it.
+    Watermark(i64),
+    /// State before this element belongs to the checkpoint with this number.
+    Barrier(u64),
+    /// Queries come and go.
+    Control(Control),
+    /// Nothing will follow: emit what is open.
+    End,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::Int64Array;
+    use arrow::datatypes::{DataType, Field, Schema};
+
+    use super::*;
+
+    fn batch() -> Batch {
+        let schema = Arc::new(Schema::new(vec![Field::new("v", DataType::Int64, true)]));
+        let columns = RecordBatch::try_new(schema, vec![Arc::new(Int64Array::from(vec![10, 11, 12]))]).unwrap();
+        Batch::new(vec![1, 2, 3].into(), vec![100, 200, 300].into(), vec![7, 8, 9].into(), columns)
+    }
+
+    #[test]
+    fn filter_keeps_rows_and_their_times_together() {
+        let keep = BooleanArray::from(vec![Some(true), None, Some(true)]);
+        let kept = batch().filter(&keep).unwrap();
+        assert_eq!(kept.slots.as_ref(), &[1, 3]);
+        assert_eq!(kept.event_time_us.as_ref(), &[100, 300]);
+        assert_eq!(kept.arrival_us.as_ref(), &[7, 9]);
+        assert_eq!(kept.rows(), 2);
+    }
+
+    #[test]
+    fn take_reorders() {
+        let taken = batch().take(&[2, 0]).unwrap();
+        assert_eq!(taken.slots.as_ref(), &[3, 1]);
+        assert_eq!(taken.columns.column(0).as_ref(), &Int64Array::from(vec![12, 10]) as &dyn Array);
+    }
+
+    #[test]
+    #[should_panic(expected = "one length")]
+    fn parts_of_different_length_are_refused() {
+        let b = batch();
+        Batch::new(vec![1].into(), b.event_time_us, b.arrival_us, b.columns);
+    }
+}

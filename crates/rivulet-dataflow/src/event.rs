@@ -1,0 +1,151 @@
+//! Raw events between a source and a group, and the traits on both ends of a group's dataflow.
+
+use std::fmt;
+
+use crate::{Batch, Refusals, Slot, SlotTable};
+
+/// Raw events in one arena: payload bytes end to end, with the slot and arrival time of each.
+///
+/// The inbox of a group fills one while a worker empties another; neither allocates once the arenas have grown to the
+/// size the load needs.
+#[derive(Debug, Default)]
+pub struct Events {
+    slots: Vec<Slot>,
+    arrival_us: Vec<i64>,
+    /// Where each payload ends in `bytes`.
+    ends: Vec<u32>,
+    bytes: Vec<u8>,
+}
+
+impl Events {
+    /// Appends an event. The caller bounds the arena well below 4 GiB.
+    pub fn push(&mut self, slot: Slot, arrival_us: i64, payload: &[u8]) {
+        self.bytes.extend_from_slice(payload);
+        self.slots.push(slot);
+        self.arrival_us.push(arrival_us);
+        self.ends.push(u32::try_from(self.bytes.len()).expect("an arena of events stays below 4 GiB"));
+    }
+
+    /// The number of events.
+    pub fn rows(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The number of payload bytes.
+    pub fn payload_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there is no event.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The slot of each event.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// When each event reached the engine, microseconds since the epoch.
+    pub fn arrival_us(&self) -> &[i64] {
+        &self.arrival_us
+    }
+
+    /// The payload of event `row`.
+    pub fn payload(&self, row: usize) -> &[u8] {
+        let start = if row == 0 { 0 } else { self.ends[row - 1] as usize };
+        &self.bytes[start..self.ends[row] as usize]
+    }
+
+    /// Removes all events and keeps the memory.
+    pub fn clear(&mut self) {
+        self.slots.clear();
+        self.arrival_us.clear();
+        self.ends.clear();
+        self.bytes.clear();
+    }
+
+    /// Gives back memory above these sizes, so that one burst does not hold it for ever.
+    pub fn shrink_to(&mut self, rows: usize, payload_bytes: usize) {
+        self.slots.shrink_to(rows);
+        self.arrival_us.shrink_to(rows);
+        self.ends.shrink_to(rows);
+        self.bytes.shrink_to(payload_bytes);
+    }
+
+    /// Memory held, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.slots.capacity() * 4 + self.ends.capacity() * 4 + self.arrival_us.capacity() * 8
+    }
+}
+
+/// The bounded queue in front of a task, as a source sees it.
+pub trait Inbox: Send + Sync {
+    /// Copies one event in. Never blocks, never drops without counting.
+    fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push;
+}
+
+/// What became of a pushed event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Push {
+    /// The inbox has it (or has dropped and counted it, where the input says so).
+    Taken,
+    /// The inbox is full and does **not** have it: stop reading from where it came, and offer it again later.
+    Full,
+}
+
+/// Turns payloads into rows.
+pub trait Decoder: Send {
+    /// Decodes all events into one batch with the declared schema, in order.
+    ///
+    /// An event that does not fit is refused ([`Reason::Decode`](crate::Reason::Decode)) and leaves no row; the others
+    /// are unharmed. An event may give several rows. Event times are not assigned here: `event_time_us` equals
+    /// `arrival_us`.
+    fn decode(&mut self, events: &Events, refusals: &mut Refusals) -> Batch;
+}
+
+/// Takes what a group's dataflow emits.
+pub trait Sink: Send {
+    /// Takes the rows of a batch; each goes to the output of its slot's query. The sink may buffer until
+    /// [`Sink::flush`].
+    fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError>;
+
+    /// Takes refused rows whose content was kept.
+    fn refused(&mut self, refusals: &Refusals, slots: &SlotTable) -> Result<(), SinkError>;
+
+    /// Sends what is buffered on its way. Called at the end of each activation.
+    fn flush(&mut self) -> Result<(), SinkError>;
+
+    /// Whether there is room for more. While there is not, the group is not scheduled.
+    fn has_room(&self) -> bool;
+}
+
+/// A sink that could not take a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SinkError(pub String);
+
+impl fmt::Display for SinkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for SinkError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_keep_their_bounds() {
+        let mut events = Events::default();
+        events.push(3, 10, b"first");
+        events.push(4, 11, b"");
+        events.push(5, 12, b"third");
+        assert_eq!((events.payload(0), events.payload(1), events.payload(2)), (&b"first"[..], &b""[..], &b"third"[..]));
+        assert_eq!((events.rows(), events.payload_bytes()), (3, 10));
+        events.clear();
+        assert!(events.is_empty());
+    }
+}

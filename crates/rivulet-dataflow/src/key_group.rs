@@ -1,0 +1,37 @@
+//! Key groups: the fixed hash ranges of keys in which state is saved, moved and rescaled.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The number of key groups. Part of the storage format: changing it makes old state unreadable.
+pub const KEY_GROUPS: u16 = 256;
+
+/// One of the [`KEY_GROUPS`] hash ranges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyGroup(u16);
+
+impl KeyGroup {
+    /// The key group of a key given as bytes. The hash is XXH3 (64 bits, seed 0), which is stable across versions,
+    /// machines and processes, as a storage format needs.
+    pub fn of(key: &[u8]) -> Self {
+        Self((xxh3_64(key) % u64::from(KEY_GROUPS)) as u16)
+    }
+
+    /// The number of this key group, below [`KEY_GROUPS`].
+    pub fn index(self) -> u16 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_a_storage_format() {
+        // These values are on disks: a change here is a change of format.
+        assert_eq!(KeyGroup::of(b"").index(), (0x2d06_8005_38d3_94c2_u64 % 256) as u16);
+        assert_eq!(KeyGroup::of(b"home/42"), KeyGroup::of(b"home/42"));
+        let used: std::collections::HashSet<_> = (0..10_000u32).map(|k| KeyGroup::of(&k.to_le_bytes())).collect();
+        assert_eq!(used.len(), usize::from(KEY_GROUPS));
+    }
+}

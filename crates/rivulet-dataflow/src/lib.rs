@@ -1,0 +1,38 @@
+//! The nouns of Rivulet: what flows, what processes it, and the rules both keep.
+//!
+//! Everything above this crate is written against these types: an operator runs unchanged in a worker thread,
+//! in a test that steps it by hand, in a simulation, or inside another host.
+//!
+//! The invariant of this crate is an absence: there is no thread, no socket, no file and no clock here, only the
+//! traits behind which they stand.
+//!
+//! In reading order:
+//! - [`element`]: what an edge carries ([`Element`], [`Batch`]);
+//! - [`slots`]: the table of queries of a group ([`SlotTable`]), parameters as columns;
+//! - [`operator`]: the [`Operator`] trait, its [`Context`], and [`Chain`]s of operators;
+//! - [`graph`]: a [`Dataflow`] of operators and edges, as planned and as explained;
+//! - [`state`]: state as a versioned Arrow frame, selected by slot or by key group;
+//! - [`key_group`]: the fixed hash ranges in which state is saved, moved and rescaled;
+//! - [`event`]: raw events as a source received them, and the traits of sources, decoders and sinks;
+//! - [`refusal`]: what happens to a row that cannot be processed: counted, and sent aside with its reason;
+//! - [`clock`]: time, as a trait.
+
+pub mod element;
+pub mod slots;
+pub mod operator;
+pub mod graph;
+pub mod state;
+pub mod key_group;
+pub mod event;
+pub mod refusal;
+pub mod clock;
+
+pub use clock::{Clock, ManualClock};
+pub use element::{Batch, Control, Element};
+pub use event::{Decoder, Events, Inbox, Push, Sink, SinkError};
+pub use graph::{Dataflow, Description, Edge, EdgeKind, Node, OperatorFactory};
+pub use key_group::{KEY_GROUPS, KeyGroup};
+pub use operator::{Chain, Context, Operator, OperatorError};
+pub use refusal::{Reason, Refusal, Refusals, Refused};
+pub use slots::{QueryId, Slot, SlotTable};
+pub use state::{StateError, StateFrame, StateSelection};

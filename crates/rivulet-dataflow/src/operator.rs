@@ -1,0 +1,215 @@
+//! Operators, and chains of them.
+//!
+//! **The rule:** an operator never spawns, sleeps, reads a clock or opens a socket. It receives elements and a
+//! [`Context`], and answers by emitting batches. Whatever it keeps between elements it can export and import.
+
+use std::fmt;
+
+use crate::{Batch, Element, Refusals, SlotTable, StateError, StateFrame, StateSelection};
+
+/// What an operator may use while it processes an element.
+pub struct Context<'a> {
+    /// The host's clock, read once for this activation: microseconds since the epoch.
+    pub now_us: i64,
+    /// The queries of the group and their parameters.
+    pub slots: &'a SlotTable,
+    /// Where rows go that cannot be processed.
+    pub refusals: &'a mut Refusals,
+    output: &'a mut Vec<Batch>,
+}
+
+impl<'a> Context<'a> {
+    /// A context that collects what is emitted in `output`.
+    pub fn new(now_us: i64, slots: &'a SlotTable, refusals: &'a mut Refusals, output: &'a mut Vec<Batch>) -> Self {
+        Self { now_us, slots, refusals, output }
+    }
+
+    /// Hands rows to the next operator. An empty batch goes nowhere.
+    pub fn emit(&mut self, batch: Batch) {
+        if !batch.is_empty() {
+            self.output.push(batch);
+        }
+    }
+}
+
+/// A step of a dataflow.
+///
+/// The host hands in elements one at a time and in order. The operator emits batches through the context; every other
+/// element is passed on by the host after the operator has seen it, so an operator cannot forget to forward one.
+pub trait Operator: Send {
+    /// Processes one element.
+    ///
+    /// A row that fails is refused through the context, never an error here. An error means that the operator itself
+    /// failed (a defect); the host counts the batch as refused and goes on.
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError>;
+
+    /// When this operator next wants [`Operator::tick`], in clock time (microseconds since the epoch); `None` if only
+    /// elements can make it do anything.
+    fn deadline_us(&self) -> Option<i64> {
+        None
+    }
+
+    /// Does what is due by `context.now_us`, for example closing windows of silent queries. Results never depend on
+    /// when exactly the host ticks: an element that arrives after a deadline finds the same state with or without it.
+    fn tick(&mut self, _context: &mut Context<'_>) -> Result<(), OperatorError> {
+        Ok(())
+    }
+
+    /// The selected state, leaving it in place. `None` from an operator without state.
+    fn export_state(&self, _selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
+        Ok(None)
+    }
+
+    /// Takes over state that [`Operator::export_state`] gave, replacing what is there for the same slots.
+    fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
+        Err(StateError::Mismatch(format!("state of '{}' given to an operator without state", frame.operator)))
+    }
+
+    /// State held, in bytes.
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// A failure of an operator itself, not of a row.
+#[derive(Debug)]
+pub struct OperatorError(pub String);
+
+impl fmt::Display for OperatorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for OperatorError {}
+
+impl From<arrow::error::ArrowError> for OperatorError {
+    fn from(error: arrow::error::ArrowError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Operators fused without a queue between them, run depth first.
+pub struct Chain {
+    operators: Vec<Box<dyn Operator>>,
+    /// What each operator has emitted and the next has not seen yet; kept between calls for their memory.
+    outputs: Vec<Vec<Batch>>,
+}
+
+impl Chain {
+    /// A chain of these operators, first to last. Without operators it passes everything through.
+    pub fn new(operators: Vec<Box<dyn Operator>>) -> Self {
+        let outputs = operators.iter().map(|_| Vec::new()).collect();
+        Self { operators, outputs }
+    }
+
+    /// Runs an element through the chain; `sink` receives the batches that come out.
+    ///
+    /// After an error the rows under way in this call are lost to the chain; its state is that of the operators that
+    /// saw them.
+    pub fn process(
+        &mut self,
+        element: Element,
+        now_us: i64,
+        slots: &SlotTable,
+        refusals: &mut Refusals,
+        sink: &mut dyn FnMut(Batch),
+    ) -> Result<(), OperatorError> {
+        let result = run(&mut self.operators, &mut self.outputs, element, now_us, slots, refusals, sink);
+        if result.is_err() {
+            self.outputs.iter_mut().for_each(Vec::clear);
+        }
+        result
+    }
+
+    /// Lets every operator do what is due by `now_us`.
+    pub fn tick(
+        &mut self,
+        now_us: i64,
+        slots: &SlotTable,
+        refusals: &mut Refusals,
+        sink: &mut dyn FnMut(Batch),
+    ) -> Result<(), OperatorError> {
+        for index in 0..self.operators.len() {
+            let (operators, outputs) = (&mut self.operators[index..], &mut self.outputs[index..]);
+            let (operator, rest) = operators.split_first_mut().expect("index is in range");
+            if operator.deadline_us().is_none_or(|deadline_us| deadline_us > now_us) {
+                continue;
+            }
+            let (output, rest_outputs) = outputs.split_first_mut().expect("one output for each operator");
+            operator.tick(&mut Context::new(now_us, slots, refusals, output))?;
+            for batch in output.drain(..) {
+                run(rest, rest_outputs, Element::Batch(batch), now_us, slots, refusals, sink)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The earliest deadline of any operator.
+    pub fn deadline_us(&self) -> Option<i64> {
+        self.operators.iter().filter_map(|operator| operator.deadline_us()).min()
+    }
+
+    /// The selected state of every operator, in chain order.
+    pub fn export_state(&self, selection: &StateSelection) -> Result<Vec<Option<StateFrame>>, StateError> {
+        self.operators.iter().map(|operator| operator.export_state(selection)).collect()
+    }
+
+    /// Takes over state exported from a chain of the same operators.
+    pub fn import_state(&mut self, frames: &[Option<StateFrame>]) -> Result<(), StateError> {
+        if frames.len() != self.operators.len() {
+            return Err(StateError::Mismatch(format!(
+                "state of {} operators given to a chain of {}",
+                frames.len(),
+                self.operators.len()
+            )));
+        }
+        for (operator, frame) in self.operators.iter_mut().zip(frames) {
+            if let Some(frame) = frame {
+                operator.import_state(frame)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// State held by the operators, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.operators.iter().map(|operator| operator.memory_bytes()).sum()
+    }
+}
+
+impl fmt::Debug for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chain({} operators)", self.operators.len())
+    }
+}
+
+fn run(
+    operators: &mut [Box<dyn Operator>],
+    outputs: &mut [Vec<Batch>],
+    element: Element,
+    now_us: i64,
+    slots: &SlotTable,
+    refusals: &mut Refusals,
+    sink: &mut dyn FnMut(Batch),
+) -> Result<(), OperatorError> {
+    let Some((operator, rest)) = operators.split_first_mut() else {
+        if let Element::Batch(batch) = element {
+            sink(batch);
+        }
+        return Ok(());
+    };
+    let (output, rest_outputs) = outputs.split_first_mut().expect("one output for each operator");
+    let passed_on = match &element {
+        Element::Batch(_) => None,
+        other => Some(other.clone()),
+    };
+    operator.process(element, &mut Context::new(now_us, slots, refusals, output))?;
+    for batch in output.drain(..) {
+        run(rest, rest_outputs, Element::Batch(batch), now_us, slots, refusals, sink)?;
+    }
+    match passed_on {
+        Some(element) => run(rest, rest_outputs, element, now_us, slots, refusals, sink),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,150 @@
+//! Rows that cannot be processed. They are always counted, by reason; their content is kept only where somebody asked
+//! for it, so that a flood of broken events costs counting and nothing else.
+
+use crate::{Batch, Slot};
+
+/// Why a row was not processed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(usize)]
+pub enum Reason {
+    /// The payload does not fit the declared format and schema.
+    Decode,
+    /// The row's event time lies further in the future than the input allows.
+    Future,
+    /// The row came after its window was closed.
+    Late,
+    /// An expression failed on the row, for example a division by zero.
+    Expression,
+    /// The inbox was full and the input says to drop.
+    Overflow,
+    /// The group itself failed on the batch: a defect of the engine.
+    Internal,
+}
+
+impl Reason {
+    /// Every reason, in order of discriminant.
+    pub const ALL: [Self; 6] =
+        [Self::Decode, Self::Future, Self::Late, Self::Expression, Self::Overflow, Self::Internal];
+
+    /// The name in metrics and dead letters.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Decode => "decode",
+            Self::Future => "future",
+            Self::Late => "late",
+            Self::Expression => "expression",
+            Self::Overflow => "overflow",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+/// What was refused, and why.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// The query it was meant for.
+    pub slot: Slot,
+    /// The kind of reason.
+    pub reason: Reason,
+    /// The reason in words, for a person: what was wrong and where.
+    pub detail: String,
+    /// When the event reached the engine, microseconds since the epoch.
+    pub arrival_us: i64,
+    /// What was refused.
+    pub content: Refused,
+}
+
+/// The content of a refusal.
+#[derive(Clone, Debug)]
+pub enum Refused {
+    /// The raw payload.
+    Payload(Box<[u8]>),
+    /// A decoded row: a batch with exactly one row.
+    Row(Box<Batch>),
+}
+
+/// The refusals of one activation of a task.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    counts: [u64; Reason::ALL.len()],
+    records: Vec<Refusal>,
+    /// How many records are kept beside the counts; 0 where nobody asked for them.
+    records_max: usize,
+}
+
+impl Refusals {
+    /// Counts refusals and keeps the content of at most `records_max` of them until [`Refusals::clear`].
+    pub fn new(records_max: usize) -> Self {
+        Self { records_max, ..Self::default() }
+    }
+
+    /// Whether the content of one more refusal would be kept. Ask before building it.
+    pub fn wants_content(&self) -> bool {
+        self.records.len() < self.records_max
+    }
+
+    /// Counts `rows` refused rows without content.
+    pub fn count(&mut self, reason: Reason, rows: u64) {
+        self.counts[reason as usize] += rows;
+    }
+
+    /// Counts one refused row; `content` is called only if it is to be kept.
+    pub fn refuse(
+        &mut self,
+        slot: Slot,
+        reason: Reason,
+        arrival_us: i64,
+        content: impl FnOnce() -> (String, Refused),
+    ) {
+        self.count(reason, 1);
+        if self.wants_content() {
+            let (detail, content) = content();
+            self.records.push(Refusal { slot, reason, detail, arrival_us, content });
+        }
+    }
+
+    /// How many rows were refused for `reason` since the last [`Refusals::clear`].
+    pub fn counted(&self, reason: Reason) -> u64 {
+        self.counts[reason as usize]
+    }
+
+    /// The kept records, oldest first.
+    pub fn records(&self) -> &[Refusal] {
+        &self.records
+    }
+
+    /// Whether nothing was refused.
+    pub fn is_empty(&self) -> bool {
+        self.counts.iter().all(|&count| count == 0)
+    }
+
+    /// Forgets counts and records.
+    pub fn clear(&mut self) {
+        self.counts = Default::default();
+        self.records.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_everything_and_keeps_what_was_asked_for() {
+        let mut refusals = Refusals::new(1);
+        for slot in 0..3 {
+            refusals.refuse(slot, Reason::Decode, 5, || ("not a number".into(), Refused::Payload(b"x".as_slice().into())));
+        }
+        assert_eq!(refusals.counted(Reason::Decode), 3);
+        assert_eq!(refusals.records().len(), 1);
+        refusals.clear();
+        assert!(refusals.is_empty());
+    }
+
+    #[test]
+    fn reasons_are_in_order_of_discriminant() {
+        for (index, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! State in the one form in which it is saved, moved, spilled and handed over: a versioned frame of Arrow rows.
+//!
+//! A frame's first two columns are always `slot` (`UInt32`) and `key_group` (`UInt16`); what follows belongs to the
+//! operator. Keys are stored as columns, never as hashes: hash seeds are not a storage format.
+
+use std::io::Cursor;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::{DataType, Schema, UInt16Type, UInt32Type};
+use arrow::ipc::reader::StreamReader;
+use arrow::ipc::writer::StreamWriter;
+
+use crate::{KeyGroup, Slot};
+
+/// Which state to export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StateSelection {
+    /// Everything.
+    All,
+    /// The state of these slots (ascending), for moving, splitting and spilling small queries.
+    Slots(Vec<Slot>),
+    /// The state of these key groups, for rescaling big queries.
+    KeyGroups(Range<u16>),
+}
+
+impl StateSelection {
+    /// Whether state of this slot and key group is selected.
+    pub fn selects(&self, slot: Slot, key_group: KeyGroup) -> bool {
+        match self {
+            Self::All => true,
+            Self::Slots(slots) => slots.binary_search(&slot).is_ok(),
+            Self::KeyGroups(range) => range.contains(&key_group.index()),
+        }
+    }
+}
+
+/// Exported state of one operator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StateFrame {
+    /// The kind of operator that wrote it.
+    pub operator: String,
+    /// The version of that operator's form of state.
+    pub version: u32,
+    /// The rows: `slot`, `key_group`, then the operator's columns.
+    pub rows: RecordBatch,
+}
+
+const OPERATOR: &str = "rivulet.operator";
+const VERSION: &str = "rivulet.state_version";
+
+impl StateFrame {
+    /// A frame of these rows.
+    ///
+    /// # Panics
+    /// If the rows do not begin with the columns `slot` and `key_group`.
+    pub fn new(operator: &str, version: u32, rows: RecordBatch) -> Self {
+        check_leading_columns(rows.schema_ref()).expect("an operator exports frames in the common form");
+        Self { operator: operator.to_owned(), version, rows }
+    }
+
+    /// The slot of each row.
+    pub fn slots(&self) -> &[Slot] {
+        self.rows.column(0).as_primitive::<UInt32Type>().values()
+    }
+
+    /// The key group number of each row.
+    pub fn key_groups(&self) -> &[u16] {
+        self.rows.column(1).as_primitive::<UInt16Type>().values()
+    }
+
+    /// Fails unless this frame was written by `operator` in a version up to `version_max`.
+    pub fn expect(&self, operator: &str, version_max: u32) -> Result<(), StateError> {
+        if self.operator != operator {
+            return Err(StateError::Mismatch(format!("state of '{}' given to '{operator}'", self.operator)));
+        }
+        if self.version > version_max {
+            return Err(StateError::Version { operator: operator.into(), found: self.version, known: version_max });
+        }
+        Ok(())
+    }
+
+    /// The frame as an Arrow IPC stream.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, StateError> {
+        let mut metadata = self.rows.schema_ref().metadata().clone();
+        metadata.insert(OPERATOR.into(), self.operator.clone());
+        metadata.insert(VERSION.into(), self.version.to_string());
+        let schema = Arc::new(Schema::new_with_metadata(self.rows.schema_ref().fields().clone(), metadata));
+        let rows = self.rows.clone().with_schema(schema.clone())?;
+        let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
+        writer.write(&rows)?;
+        Ok(writer.into_inner()?)
+    }
+
+    /// Reads what [`StateFrame::to_bytes`] wrote.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, StateError> {
+        let mut reader = StreamReader::try_new(Cursor::new(bytes), None)?;
+        let schema = reader.schema();
+        check_leading_columns(&schema)?;
+        let corrupt = |what: &str| StateError::Corrupt(what.to_owned());
+        let mut metadata = schema.metadata().clone();
+        let operator = metadata.remove(OPERATOR).ok_or_else(|| corrupt("no operator is named"))?;
+        let version = metadata
+            .remove(VERSION)
+            .and_then(|version| version.parse().ok())
+            .ok_or_else(|| corrupt("no version is given"))?;
+        let rows = reader.next().ok_or_else(|| corrupt("the rows are missing"))??;
+        let schema = Arc::new(Schema::new_with_metadata(schema.fields().clone(), metadata));
+        Ok(Self { operator, version, rows: rows.with_schema(schema)? })
+    }
+}
+
+fn check_leading_columns(schema: &Schema) -> Result<(), StateError> {
+    let leads = |index: usize, name: &str, data_type: DataType| {
+        schema.fields().get(index).is_some_and(|field| field.name() == name && *field.data_type() == data_type)
+    };
+    if leads(0, "slot", DataType::UInt32) && leads(1, "key_group", DataType::UInt16) {
+        Ok(())
+    } else {
+        Err(StateError::Corrupt("a state frame begins with the columns slot and key_group".into()))
+    }
+}
+
+/// State that cannot be exported or taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// The state belongs to another operator or another schema.
+    #[error("{0}")]
+    Mismatch(String),
+    /// The state was written by a later version.
+    #[error("state of '{operator}' has version {found}, and this program knows versions up to {known}\nhint: use the version of the program that wrote it, or a later one")]
+    Version {
+        /// The operator.
+        operator: String,
+        /// The version found.
+        found: u32,
+        /// The highest version known here.
+        known: u32,
+    },
+    /// The bytes are not a frame.
+    #[error("corrupt state: {0}")]
+    Corrupt(String),
+    /// Arrow could not read or write the frame.
+    #[error("corrupt state: {0}")]
+    Arrow(#[from] arrow::error::ArrowError),
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Float64Array, UInt16Array, UInt32Array};
+    use arrow::datatypes::Field;
+
+    use super::*;
+
+    fn frame() -> StateFrame {
+        let schema = Schema::new(vec![
+            Field::new("slot", DataType::UInt32, false),
+            Field::new("key_group", DataType::UInt16, false),
+            Field::new("sum", DataType::Float64, false),
+        ]);
+        let rows = RecordBatch::try_new(
+            Arc::new(schema),
+            vec![
+                Arc::new(UInt32Array::from(vec![1, 5])),
+                Arc::new(UInt16Array::from(vec![0, 9])),
+                Arc::new(Float64Array::from(vec![0.5, 1.5])),
+            ],
+        )
+        .unwrap();
+        StateFrame::new("sum", 3, rows)
+    }
+
+    #[test]
+    fn bytes_round_trip() {
+        let bytes = frame().to_bytes().unwrap();
+        assert_eq!(StateFrame::from_bytes(&bytes).unwrap(), frame());
+    }
+
+    #[test]
+    fn broken_bytes_are_an_error_not_a_panic() {
+        let bytes = frame().to_bytes().unwrap();
+        for cut in [0, 1, 8, bytes.len() / 2] {
+            assert!(StateFrame::from_bytes(&bytes[..cut]).is_err());
+        }
+        assert!(StateFrame::from_bytes(b"hello, this is no frame").is_err());
+    }
+
+    #[test]
+    fn a_later_version_is_refused_with_a_hint() {
+        let error = frame().expect("sum", 2).unwrap_err().to_string();
+        assert!(error.contains("version 3") && error.contains("hint:"), "{error}");
+        assert!(frame().expect("sum", 3).is_ok());
+        assert!(frame().expect("count", 3).is_err());
+    }
+
+    #[test]
+    fn selection_by_slot_and_key_group() {
+        let key_group = KeyGroup::of(b"key");
+        assert!(StateSelection::All.selects(1, key_group));
+        assert!(StateSelection::Slots(vec![1, 4]).selects(4, key_group));
+        assert!(!StateSelection::Slots(vec![1, 4]).selects(2, key_group));
+        assert!(StateSelection::KeyGroups(key_group.index()..key_group.index() + 1).selects(0, key_group));
+        assert!(!StateSelection::KeyGroups(0..0).selects(0, key_group));
+    }
+}

@@ -1,0 +1,1 @@
+//! Stream operators over Arrow and DataFusion expressions.

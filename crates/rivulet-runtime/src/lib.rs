@@ -1,0 +1,1 @@
+//! Inboxes, groups, workers and schedulers.

@@ -1,0 +1,1 @@
+//! SQL text to applications and dataflows, through DataFusion's parser and planner.

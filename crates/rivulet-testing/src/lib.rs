@@ -1,0 +1,1 @@
+//! Operator harness and reference models for tests.

@@ -1,0 +1,1 @@
+//! Rivulet: a stream processing engine for the Internet of Things.
