@@ -67,11 +67,7 @@ impl Batch {
 
     /// The rows for which `keep` is true (null counts as false), in order.
     pub fn filter(&self, keep: &BooleanArray) -> Result<Self, ArrowError> {
-        let kept = || {
-            keep.values()
-                .set_indices()
-                .filter(|&row| keep.is_valid(row))
-        };
+        let kept = || keep.values().set_indices().filter(|&row| keep.is_valid(row));
         Ok(Self::new(
             kept().map(|row| self.slots[row]).collect(),
             kept().map(|row| self.event_time_us[row]).collect(),

@@ -57,6 +57,36 @@ impl Events {
         &self.bytes[start..self.ends[row] as usize]
     }
 
+    /// Removes the oldest `rows` events.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn drop_front(&mut self, rows: usize) {
+        if rows == 0 {
+            return;
+        }
+        let cut = self.ends[rows - 1];
+        self.bytes.drain(..cut as usize);
+        self.slots.drain(..rows);
+        self.arrival_us.drain(..rows);
+        self.ends.drain(..rows);
+        self.ends.iter_mut().for_each(|end| *end -= cut);
+    }
+
+    /// Keeps only the events whose slot satisfies `keep`, in order.
+    pub fn retain_slots(&mut self, keep: impl Fn(Slot) -> bool) {
+        if self.slots.iter().all(|&slot| keep(slot)) {
+            return;
+        }
+        let mut kept = Self::default();
+        for row in 0..self.rows() {
+            if keep(self.slots[row]) {
+                kept.push(self.slots[row], self.arrival_us[row], self.payload(row));
+            }
+        }
+        *self = kept;
+    }
+
     /// Removes all events and keeps the memory.
     pub fn clear(&mut self) {
         self.slots.clear();
@@ -147,5 +177,17 @@ mod tests {
         assert_eq!((events.rows(), events.payload_bytes()), (3, 10));
         events.clear();
         assert!(events.is_empty());
+    }
+
+    #[test]
+    fn dropping_and_retaining_keep_the_rest_whole() {
+        let mut events = Events::default();
+        for (slot, payload) in [(1, "a"), (2, "bb"), (3, "ccc"), (2, "dddd")] {
+            events.push(slot, i64::from(slot), payload.as_bytes());
+        }
+        events.drop_front(1);
+        assert_eq!((events.rows(), events.payload(0), events.payload(2)), (3, &b"bb"[..], &b"dddd"[..]));
+        events.retain_slots(|slot| slot != 2);
+        assert_eq!((events.slots(), events.payload(0), events.arrival_us()), (&[3][..], &b"ccc"[..], &[3][..]));
     }
 }

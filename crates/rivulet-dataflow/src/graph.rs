@@ -101,9 +101,10 @@ impl Dataflow {
     /// If the dataflow is not a straight line of forward edges.
     pub fn chain(&self) -> Chain {
         assert!(
-            self.edges.iter().enumerate().all(|(index, edge)| {
-                (edge.from, edge.to, edge.kind) == (index, index + 1, EdgeKind::Forward)
-            }),
+            self.edges
+                .iter()
+                .enumerate()
+                .all(|(index, edge)| { (edge.from, edge.to, edge.kind) == (index, index + 1, EdgeKind::Forward) }),
             "only a straight line fuses into one chain"
         );
         Chain::new(self.nodes.iter().map(|node| node.factory.create()).collect())

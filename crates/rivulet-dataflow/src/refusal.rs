@@ -89,13 +89,7 @@ impl Refusals {
     }
 
     /// Counts one refused row; `content` is called only if it is to be kept.
-    pub fn refuse(
-        &mut self,
-        slot: Slot,
-        reason: Reason,
-        arrival_us: i64,
-        content: impl FnOnce() -> (String, Refused),
-    ) {
+    pub fn refuse(&mut self, slot: Slot, reason: Reason, arrival_us: i64, content: impl FnOnce() -> (String, Refused)) {
         self.count(reason, 1);
         if self.wants_content() {
             let (detail, content) = content();
@@ -133,7 +127,8 @@ mod tests {
     fn counts_everything_and_keeps_what_was_asked_for() {
         let mut refusals = Refusals::new(1);
         for slot in 0..3 {
-            refusals.refuse(slot, Reason::Decode, 5, || ("not a number".into(), Refused::Payload(b"x".as_slice().into())));
+            refusals
+                .refuse(slot, Reason::Decode, 5, || ("not a number".into(), Refused::Payload(b"x".as_slice().into())));
         }
         assert_eq!(refusals.counted(Reason::Decode), 3);
         assert_eq!(refusals.records().len(), 1);

@@ -10,8 +10,8 @@ use arrow::array::{
     StringArray, TimestampMicrosecondArray,
 };
 use arrow::datatypes::{
-    DataType, Float64Type, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit, SchemaRef, TimeUnit,
-    TimestampMicrosecondType,
+    DataType, Float64Type, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit, SchemaRef,
+    TimeUnit, TimestampMicrosecondType,
 };
 
 /// The row of a query in its group.
@@ -215,10 +215,7 @@ impl Column {
             if column.nulls.is_empty() {
                 A::from(slots.iter().map(|&slot| value(slot as usize)).collect::<Vec<T>>())
             } else {
-                slots
-                    .iter()
-                    .map(|&slot| (!column.is_null(slot as usize)).then(|| value(slot as usize)))
-                    .collect()
+                slots.iter().map(|&slot| (!column.is_null(slot as usize)).then(|| value(slot as usize))).collect()
             }
         }
         match &self.values {

@@ -107,7 +107,7 @@ impl StateFrame {
             .ok_or_else(|| corrupt("no version is given"))?;
         let rows = reader.next().ok_or_else(|| corrupt("the rows are missing"))??;
         let schema = Arc::new(Schema::new_with_metadata(schema.fields().clone(), metadata));
-        Ok(Self { operator, version, rows: rows.with_schema(schema)? })
+        Ok(Self { operator, version, rows: RecordBatch::try_new(schema, rows.columns().to_vec())? })
     }
 }
 
@@ -129,7 +129,9 @@ pub enum StateError {
     #[error("{0}")]
     Mismatch(String),
     /// The state was written by a later version.
-    #[error("state of '{operator}' has version {found}, and this program knows versions up to {known}\nhint: use the version of the program that wrote it, or a later one")]
+    #[error(
+        "state of '{operator}' has version {found}, and this program knows versions up to {known}\nhint: use the version of the program that wrote it, or a later one"
+    )]
     Version {
         /// The operator.
         operator: String,

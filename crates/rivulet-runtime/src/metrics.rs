@@ -1,0 +1,188 @@
+//! What a group counts, and the histogram for latencies.
+
+use rivulet_dataflow::Reason;
+
+/// Counters of one group since it was created.
+#[derive(Clone, Debug, Default)]
+pub struct GroupMetrics {
+    /// Events taken from the inbox.
+    pub events: u64,
+    /// Activations that found events: each is one batch.
+    pub batches: u64,
+    /// The largest batch, in events.
+    pub batch_events_max: u64,
+    /// Rows handed to the sink.
+    pub results: u64,
+    /// Rows refused, by [`Reason`].
+    pub refused: [u64; Reason::ALL.len()],
+    /// Time spent running, microseconds.
+    pub busy_us: u64,
+    /// From arrival in the engine to the end of processing, microseconds, for each event.
+    pub processing_latency_us: Histogram,
+    /// From the event's own time to the end of processing, microseconds, for each event of an input with event time.
+    pub event_latency_us: Histogram,
+}
+
+impl GroupMetrics {
+    /// Adds the counters of another group.
+    pub fn merge(&mut self, other: &Self) {
+        self.events += other.events;
+        self.batches += other.batches;
+        self.batch_events_max = self.batch_events_max.max(other.batch_events_max);
+        self.results += other.results;
+        for (mine, theirs) in self.refused.iter_mut().zip(other.refused) {
+            *mine += theirs;
+        }
+        self.busy_us += other.busy_us;
+        self.processing_latency_us.merge(&other.processing_latency_us);
+        self.event_latency_us.merge(&other.event_latency_us);
+    }
+}
+
+/// Parts into which each doubling is divided: a value is known to 1/16, about 6 %.
+const PARTS_BITS: u32 = 4;
+const PARTS: u64 = 1 << PARTS_BITS;
+/// Values from 2^36 us (19 hours) on share the last bucket.
+const BUCKETS: usize = ((36 - PARTS_BITS) as usize + 1) << PARTS_BITS;
+
+/// A histogram of microseconds with buckets that grow with the value: two instructions and one increment a record, 4 KiB
+/// once the first value came, merged by adding.
+#[derive(Clone, Debug, Default)]
+pub struct Histogram {
+    counts: Option<Box<[u64; BUCKETS]>>,
+    count: u64,
+    sum_us: u64,
+    max_us: u64,
+}
+
+impl Histogram {
+    /// Records one value; a negative one (clocks differ) counts as zero.
+    pub fn record(&mut self, value_us: i64) {
+        let value = value_us.max(0) as u64;
+        self.counts.get_or_insert_with(|| Box::new([0; BUCKETS]))[Self::bucket(value)] += 1;
+        self.count += 1;
+        self.sum_us += value;
+        self.max_us = self.max_us.max(value);
+    }
+
+    fn bucket(value: u64) -> usize {
+        if value < PARTS {
+            return value as usize;
+        }
+        let octave = value.ilog2() - PARTS_BITS;
+        let index = ((u64::from(octave) + 1) << PARTS_BITS) + ((value >> octave) & (PARTS - 1));
+        (index as usize).min(BUCKETS - 1)
+    }
+
+    /// The largest value that falls into a bucket.
+    fn bucket_max(index: usize) -> u64 {
+        let (octave, part) = ((index as u64) >> PARTS_BITS, index as u64 & (PARTS - 1));
+        if octave == 0 { part } else { ((PARTS + part + 1) << (octave - 1)) - 1 }
+    }
+
+    /// How many values were recorded.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The sum of the values, microseconds.
+    pub fn sum_us(&self) -> u64 {
+        self.sum_us
+    }
+
+    /// The largest value, microseconds.
+    pub fn max_us(&self) -> u64 {
+        self.max_us
+    }
+
+    /// The value below or at which the fraction `quantile` (0 to 1) of the values lies, microseconds; at most 1/16 too high.
+    /// 0 where nothing was recorded.
+    pub fn quantile_us(&self, quantile: f64) -> u64 {
+        let Some(counts) = &self.counts else { return 0 };
+        let rank = ((quantile.clamp(0.0, 1.0) * self.count as f64).ceil() as u64).max(1);
+        let mut seen = 0;
+        for (index, &count) in counts.iter().enumerate() {
+            seen += count;
+            if seen >= rank {
+                return Self::bucket_max(index).min(self.max_us);
+            }
+        }
+        self.max_us
+    }
+
+    /// How many values are at most `bound_us`, to the precision of the buckets.
+    pub fn count_up_to(&self, bound_us: u64) -> u64 {
+        let Some(counts) = &self.counts else { return 0 };
+        counts.iter().enumerate().take_while(|(index, _)| Self::bucket_max(*index) <= bound_us).map(|(_, c)| c).sum()
+    }
+
+    /// Adds the values of another histogram.
+    pub fn merge(&mut self, other: &Self) {
+        let Some(theirs) = &other.counts else { return };
+        let mine = self.counts.get_or_insert_with(|| Box::new([0; BUCKETS]));
+        for (mine, theirs) in mine.iter_mut().zip(theirs.iter()) {
+            *mine += theirs;
+        }
+        self.count += other.count;
+        self.sum_us += other.sum_us;
+        self.max_us = self.max_us.max(other.max_us);
+    }
+
+    /// What was recorded since `earlier`, a copy of this histogram taken before. The maximum stays that of all values.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut difference = self.clone();
+        if let (Some(mine), Some(before)) = (&mut difference.counts, &earlier.counts) {
+            for (mine, before) in mine.iter_mut().zip(before.iter()) {
+                *mine -= before;
+            }
+        }
+        difference.count -= earlier.count;
+        difference.sum_us -= earlier.sum_us;
+        difference
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_contiguous_and_tight() {
+        let mut last = None;
+        for value in (0..200_000u64).chain([1 << 30, (1 << 35) + 12_345]) {
+            let bucket = Histogram::bucket(value);
+            assert!(Histogram::bucket_max(bucket) >= value);
+            assert!(Histogram::bucket_max(bucket) <= value + value / 16 + 1, "{value}");
+            if let Some((last_value, last_bucket)) = last
+                && value == last_value + 1
+            {
+                assert!(bucket == last_bucket || bucket == last_bucket + 1);
+            }
+            last = Some((value, bucket));
+        }
+    }
+
+    #[test]
+    fn quantiles_and_merge() {
+        let (mut low, mut high) = (Histogram::default(), Histogram::default());
+        (1..=900).for_each(|_| low.record(100));
+        (1..=100).for_each(|_| high.record(1_000_000));
+        high.record(-5);
+        low.merge(&high);
+        assert_eq!(low.count(), 1001);
+        assert!((100..=106).contains(&low.quantile_us(0.5)));
+        assert_eq!(low.quantile_us(0.99), 1_000_000);
+        assert_eq!(low.quantile_us(0.0), 0);
+        assert_eq!(Histogram::default().quantile_us(0.5), 0);
+        let difference = low.since(&high);
+        assert_eq!((difference.count(), difference.quantile_us(1.0)), (900, 103));
+        assert_eq!(difference.count_up_to(1000), 900);
+    }
+
+    #[test]
+    fn huge_values_share_the_last_bucket() {
+        let mut histogram = Histogram::default();
+        histogram.record(i64::MAX);
+        assert_eq!(histogram.quantile_us(0.5), Histogram::bucket_max(BUCKETS - 1));
+    }
+}
