@@ -1,1 +1,81 @@
-fn main() {}
+//! Project chores: `cargo xtask <chore>`. The one way to run them; there is no second script language.
+
+use std::process::{Command, ExitCode};
+
+const HELP: &str = "\
+cargo xtask <chore>
+
+  lint      formatting and clippy, warnings are errors
+  test      every test of the workspace
+  ci        lint, then test
+  docs      write the generated references in docs/reference again
+  bench     the canonical benchmark: many small queries, one step
+";
+
+fn main() -> ExitCode {
+    let chores: Vec<String> = std::env::args().skip(1).collect();
+    let result = match chores.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["lint"] => lint(),
+        ["test", rest @ ..] => test(rest),
+        ["ci"] => lint().and_then(|()| test(&[])),
+        ["docs"] => docs(),
+        ["bench", rest @ ..] => bench(rest),
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn lint() -> Result<(), String> {
+    cargo(&["fmt", "--all", "--check"], &[])?;
+    cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])
+}
+
+fn test(rest: &[&str]) -> Result<(), String> {
+    if which("mosquitto").is_none() {
+        eprintln!(
+            "note: mosquitto is not installed, so the tests that compare with it say so and skip\n\
+             hint: apt-get install mosquitto mosquitto-clients"
+        );
+    }
+    cargo(&[&["test", "--release", "--workspace"], rest].concat(), &[])
+}
+
+fn docs() -> Result<(), String> {
+    cargo(&["test", "--release", "--package", "rivulet", "--test", "it", "reference"], &[("RIVULET_UPDATE", "1")])
+}
+
+fn bench(rest: &[&str]) -> Result<(), String> {
+    let arguments = ["run", "--release", "--package", "rivulet", "--", "bench", "many"];
+    let one_step = ["--queries", "100000", "--duration", "20s"];
+    cargo(&[&arguments[..], if rest.is_empty() { &one_step } else { rest }].concat(), &[])
+}
+
+fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {
+    eprintln!("+ cargo {}", arguments.join(" "));
+    let status = Command::new(env!("CARGO"))
+        .args(arguments)
+        .envs(environment.iter().copied())
+        .status()
+        .map_err(|error| format!("cargo could not be started: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("`cargo {}` failed ({status})", arguments.join(" "))) }
+}
+
+fn which(program: &str) -> Option<std::path::PathBuf> {
+    let sbin = ["/usr/sbin".into(), "/usr/local/sbin".into()];
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .chain(sbin)
+        .map(|folder| folder.join(program))
+        .find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tidy;

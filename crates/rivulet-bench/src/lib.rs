@@ -1,1 +1,35 @@
-//! Workloads: simulated sensors, Poisson arrivals, a generator that speaks MQTT as a broker.
+//! Workloads: what queries a run has, what feeds them, and when; and the generator that measures an engine with them.
+//!
+//! The invariant of this crate: everything random is a function of a seed, and nothing that is late is early in the
+//! report: an event's time is the one it was meant for, whenever it was sent.
+//!
+//! In reading order:
+//! - [`streams`]: nine kinds of simulated sensors;
+//! - [`applications`]: the scripts in `examples/` and how their queries' parameters are distributed;
+//! - [`workload`]: query number n of a run;
+//! - [`arrivals`]: when events happen;
+//! - [`generator`]: a process that creates them and speaks MQTT as a broker would;
+//! - [`homes`]: simulated homes that publish to a broker, for a demonstration;
+//! - [`latency`]: a histogram.
+
+pub mod streams;
+pub mod applications;
+pub mod workload;
+pub mod arrivals;
+pub mod generator;
+pub mod homes;
+pub mod latency;
+pub mod random;
+mod clients;
+mod digits;
+mod feed;
+mod sender;
+
+pub use clients::BrokerOptions;
+pub use feed::QUERIES_MAX;
+pub use generator::commands::Report;
+pub use generator::handle::{GeneratorHandle, HandleError};
+pub use generator::{GeneratorError, GeneratorOptions, process_cpu_s, run_generator};
+pub use homes::{HomesOptions, HomesProgress, SimulatedHomes};
+pub use latency::{LatencyHistogram, LatencySummary};
+pub use workload::{ApplicationSpec, Distribution, QuerySpec, Workload, WorkloadError, WorkloadOptions};

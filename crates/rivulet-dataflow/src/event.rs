@@ -57,6 +57,14 @@ impl Events {
         &self.bytes[start..self.ends[row] as usize]
     }
 
+    /// How many of the oldest events hold at least `payload_bytes`; all of them if they hold less.
+    pub fn rows_to_free(&self, payload_bytes: usize) -> usize {
+        match payload_bytes {
+            0 => 0,
+            bytes => (self.ends.partition_point(|&end| (end as usize) < bytes) + 1).min(self.rows()),
+        }
+    }
+
     /// Removes the oldest `rows` events.
     ///
     /// # Panics
@@ -95,12 +103,17 @@ impl Events {
         self.bytes.clear();
     }
 
-    /// Gives back memory above these sizes, so that one burst does not hold it for ever.
-    pub fn shrink_to(&mut self, rows: usize, payload_bytes: usize) {
-        self.slots.shrink_to(rows);
-        self.arrival_us.shrink_to(rows);
-        self.ends.shrink_to(rows);
-        self.bytes.shrink_to(payload_bytes);
+    /// Gives back memory that is far above what `rows` events with `payload_bytes` need, so that one burst does not
+    /// hold it for ever while a steady load never allocates.
+    pub fn shrink_for(&mut self, rows: usize, payload_bytes: usize) {
+        if self.slots.capacity() > 4 * rows + 64 {
+            self.slots.shrink_to(2 * rows);
+            self.arrival_us.shrink_to(2 * rows);
+            self.ends.shrink_to(2 * rows);
+        }
+        if self.bytes.capacity() > 4 * payload_bytes + 4096 {
+            self.bytes.shrink_to(2 * payload_bytes);
+        }
     }
 
     /// Memory held, in bytes.
@@ -185,6 +198,8 @@ mod tests {
         for (slot, payload) in [(1, "a"), (2, "bb"), (3, "ccc"), (2, "dddd")] {
             events.push(slot, i64::from(slot), payload.as_bytes());
         }
+        let freed: Vec<usize> = [0, 1, 2, 3, 10, 11].into_iter().map(|bytes| events.rows_to_free(bytes)).collect();
+        assert_eq!(freed, [0, 1, 2, 2, 4, 4]);
         events.drop_front(1);
         assert_eq!((events.rows(), events.payload(0), events.payload(2)), (3, &b"bb"[..], &b"dddd"[..]));
         events.retain_slots(|slot| slot != 2);

@@ -115,11 +115,8 @@ impl Chain {
         refusals: &mut Refusals,
         sink: &mut dyn FnMut(Batch),
     ) -> Result<(), OperatorError> {
-        let result = run(&mut self.operators, &mut self.outputs, element, now_us, slots, refusals, sink);
-        if result.is_err() {
-            self.outputs.iter_mut().for_each(Vec::clear);
-        }
-        result
+        self.forget_outputs();
+        run(&mut self.operators, &mut self.outputs, element, now_us, slots, refusals, sink)
     }
 
     /// Lets every operator do what is due by `now_us`.
@@ -130,6 +127,7 @@ impl Chain {
         refusals: &mut Refusals,
         sink: &mut dyn FnMut(Batch),
     ) -> Result<(), OperatorError> {
+        self.forget_outputs();
         for index in 0..self.operators.len() {
             let (operators, outputs) = (&mut self.operators[index..], &mut self.outputs[index..]);
             let (operator, rest) = operators.split_first_mut().expect("index is in range");
@@ -143,6 +141,11 @@ impl Chain {
             }
         }
         Ok(())
+    }
+
+    /// What a call that failed or panicked has left half done must not come out of a later one.
+    fn forget_outputs(&mut self) {
+        self.outputs.iter_mut().for_each(Vec::clear);
     }
 
     /// The earliest deadline of any operator.

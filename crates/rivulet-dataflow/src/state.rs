@@ -11,6 +11,7 @@ use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Schema, UInt16Type, UInt32Type};
 use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{KeyGroup, Slot};
 
@@ -47,6 +48,10 @@ pub struct StateFrame {
     pub rows: RecordBatch,
 }
 
+/// What the bytes of a frame begin with. A checksum follows, because Arrow's reader trusts what it reads.
+const MARK: &[u8; 8] = b"RVSTATE1";
+const HEADER_BYTES: usize = 16;
+
 const OPERATOR: &str = "rivulet.operator";
 const VERSION: &str = "rivulet.state_version";
 
@@ -81,21 +86,31 @@ impl StateFrame {
         Ok(())
     }
 
-    /// The frame as an Arrow IPC stream.
+    /// The frame as bytes: a mark, a checksum (XXH3, 64 bits), and an Arrow IPC stream.
     pub fn to_bytes(&self) -> Result<Vec<u8>, StateError> {
         let mut metadata = self.rows.schema_ref().metadata().clone();
         metadata.insert(OPERATOR.into(), self.operator.clone());
         metadata.insert(VERSION.into(), self.version.to_string());
         let schema = Arc::new(Schema::new_with_metadata(self.rows.schema_ref().fields().clone(), metadata));
         let rows = self.rows.clone().with_schema(schema.clone())?;
-        let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
+        let mut writer = StreamWriter::try_new(vec![0; HEADER_BYTES], &schema)?;
         writer.write(&rows)?;
-        Ok(writer.into_inner()?)
+        let mut bytes = writer.into_inner()?;
+        let checksum = xxh3_64(&bytes[HEADER_BYTES..]);
+        bytes[..8].copy_from_slice(MARK);
+        bytes[8..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
+        Ok(bytes)
     }
 
     /// Reads what [`StateFrame::to_bytes`] wrote.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, StateError> {
-        let mut reader = StreamReader::try_new(Cursor::new(bytes), None)?;
+        let body = bytes
+            .strip_prefix(MARK)
+            .and_then(|rest| rest.split_first_chunk::<8>())
+            .filter(|(checksum, body)| u64::from_le_bytes(**checksum) == xxh3_64(body))
+            .map(|(_, body)| body)
+            .ok_or_else(|| StateError::Corrupt("the bytes are not a whole state frame".into()))?;
+        let mut reader = StreamReader::try_new(Cursor::new(body), None)?;
         let schema = reader.schema();
         check_leading_columns(&schema)?;
         let corrupt = |what: &str| StateError::Corrupt(what.to_owned());
@@ -186,6 +201,11 @@ mod tests {
             assert!(StateFrame::from_bytes(&bytes[..cut]).is_err());
         }
         assert!(StateFrame::from_bytes(b"hello, this is no frame").is_err());
+        for place in 0..bytes.len() {
+            let mut broken = bytes.clone();
+            broken[place] ^= 0x10;
+            assert!(StateFrame::from_bytes(&broken).is_err(), "byte {place}");
+        }
     }
 
     #[test]

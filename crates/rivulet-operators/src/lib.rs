@@ -1,1 +1,40 @@
 //! Stream operators over Arrow and DataFusion expressions.
+//!
+//! Every operator here serves all queries of a group at once: rows carry their slot, parameters are gathered by slot as
+//! columns, and state is kept as columns by slot. Expressions are DataFusion's physical expressions; windows and
+//! aggregates are our own, because each query has its own event clock.
+//!
+//! The invariant of this crate is an absence: no operator spawns, sleeps, reads a clock or opens a socket.
+//!
+//! In reading order:
+//! - [`expression`]: compiled expressions evaluated over rows and parameters ([`Expressions`]);
+//! - [`assign_time`]: where a row's event time comes from, and the limit on the future ([`AssignTime`]);
+//! - [`filter`] and [`project`]: WHERE, HAVING and SELECT ([`Filter`], [`Project`]);
+//! - [`aggregate`]: the aggregate functions, their states and how states merge ([`AggregateFunction`], [`AggregateSpec`]);
+//! - [`window`]: windows by time, session and count, with a watermark per slot ([`WindowAggregate`], [`WindowSpec`]);
+//! - [`change_only`]: EMIT ON CHANGE ([`ChangeOnly`]);
+//! - [`error`]: what a plan can get wrong ([`PlanError`]).
+//!
+//! Each operator file holds a factory (plain public fields or a checked constructor), which implements
+//! [`rivulet_dataflow::OperatorFactory`] and serves any number of groups.
+
+pub mod expression;
+pub mod assign_time;
+pub mod filter;
+pub mod project;
+pub mod aggregate;
+pub mod window;
+pub mod change_only;
+pub mod error;
+mod row_bytes;
+#[cfg(test)]
+mod testing;
+
+pub use aggregate::{AggregateFunction, AggregateSpec};
+pub use assign_time::AssignTime;
+pub use change_only::ChangeOnly;
+pub use error::PlanError;
+pub use expression::{Expressions, NamedExpression};
+pub use filter::Filter;
+pub use project::Project;
+pub use window::{LengthError, Lengths, WindowAggregate, WindowAggregateSpec, WindowSpec, check_lengths};

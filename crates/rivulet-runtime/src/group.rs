@@ -22,10 +22,6 @@ pub type GroupId = u32;
 /// timer for a later instant was served before it.
 const TICK_GRACE_US: i64 = 5_000;
 
-/// An arena larger than this is given back after a burst.
-const SPARE_ROWS_MAX: usize = 4_096;
-const SPARE_BYTES_MAX: usize = 512 << 10;
-
 /// How many refused rows of one activation keep their content for the dead-letter output; the others are only counted.
 const REFUSED_CONTENT_MAX: usize = 256;
 
@@ -203,8 +199,9 @@ impl Group {
             self.finish(&mut task);
         }
         self.note_deadline(&task);
+        let payload_bytes = events.payload_bytes();
         events.clear();
-        events.shrink_to(SPARE_ROWS_MAX, SPARE_BYTES_MAX);
+        events.shrink_for(rows, payload_bytes);
         task.spare = events;
         Activation::Ran(rows)
     }
@@ -380,7 +377,10 @@ mod tests {
 
     /// Keeps what it is given; full when told so.
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<(Vec<(QueryId, i64)>, usize, bool)>>);
+    struct Kept(Arc<Mutex<Taken>>);
+
+    /// Rows taken, refusals taken, and whether there is no room.
+    type Taken = (Vec<(QueryId, i64)>, usize, bool);
 
     impl Sink for Kept {
         fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError> {

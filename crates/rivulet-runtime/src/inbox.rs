@@ -123,12 +123,9 @@ impl Inbox for GroupInbox {
                 }
                 Overflow::DropOldest => {
                     // An eighth at a time: moving the arena for every single event would cost its size each time.
-                    let mut rows = (waiting.rows() / 8).max(1);
+                    let excess = (waiting.payload_bytes() + payload.len()).saturating_sub(self.limits.bytes_max);
+                    let rows = (waiting.rows() / 8).max(1).max(waiting.rows_to_free(excess));
                     waiting.drop_front(rows);
-                    while !waiting.is_empty() && waiting.payload_bytes() + payload.len() > self.limits.bytes_max {
-                        waiting.drop_front(1);
-                        rows += 1;
-                    }
                     self.dropped.fetch_add(rows as u64, Ordering::Relaxed);
                 }
             }

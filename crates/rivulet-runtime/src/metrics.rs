@@ -61,7 +61,7 @@ impl Histogram {
         let value = value_us.max(0) as u64;
         self.counts.get_or_insert_with(|| Box::new([0; BUCKETS]))[Self::bucket(value)] += 1;
         self.count += 1;
-        self.sum_us += value;
+        self.sum_us = self.sum_us.saturating_add(value);
         self.max_us = self.max_us.max(value);
     }
 

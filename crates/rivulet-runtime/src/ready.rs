@@ -5,11 +5,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::Group;
+
+/// How long groups are handed out after the queue was closed.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// Groups that have work. Bounded by the number of groups, for each stands in it at most once.
 #[derive(Default)]
@@ -21,7 +24,8 @@ pub struct ReadyQueue {
 #[derive(Default)]
 struct State {
     groups: VecDeque<Arc<Group>>,
-    closed: bool,
+    /// Until when groups are still handed out after the queue was closed; `None` while it is open.
+    closes_at: Option<Instant>,
     /// Workers asleep; nobody is woken when there is none.
     asleep: usize,
 }
@@ -39,10 +43,14 @@ impl ReadyQueue {
     /// The next group; waits for one at most `wait`. `None` after that, or when the queue was closed and is empty.
     pub fn next(&self, wait: Duration) -> Option<Arc<Group>> {
         let mut state = self.state.lock();
-        if state.groups.is_empty() && !state.closed {
+        if state.groups.is_empty() && state.closes_at.is_none() {
             state.asleep += 1;
             self.came.wait_for(&mut state, wait);
             state.asleep -= 1;
+        }
+        // Under load a queue never becomes empty by itself.
+        if state.closes_at.is_some_and(|end| Instant::now() >= end) {
+            return None;
         }
         state.groups.pop_front()
     }
@@ -57,13 +65,13 @@ impl ReadyQueue {
         self.len() == 0
     }
 
-    /// Wakes every worker; from now on [`ReadyQueue::next`] does not wait.
+    /// Wakes every worker; from now on [`ReadyQueue::next`] does not wait, and soon hands out nothing more.
     pub(crate) fn close(&self) {
-        self.state.lock().closed = true;
+        self.state.lock().closes_at.get_or_insert_with(|| Instant::now() + DRAIN_MAX);
         self.came.notify_all();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.state.lock().closed
+        self.state.lock().closes_at.is_some()
     }
 }

@@ -1,5 +1,6 @@
 //! The threads: workers that run groups, and one timer that notices due deadlines.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -78,7 +79,7 @@ impl Workers {
         self.shared.ready.len()
     }
 
-    /// Lets the workers finish what is ready, then joins them. Further calls do nothing.
+    /// Lets the workers finish what is ready, for a bounded time, then joins them. Further calls do nothing.
     pub fn stop(&self) {
         self.shared.ready.close();
         for thread in self.threads.lock().drain(..) {
@@ -97,10 +98,17 @@ impl Drop for Workers {
 fn work(shared: &Shared) {
     loop {
         match shared.ready.next(SLEEP_MAX) {
-            Some(group) => match group.run() {
-                Activation::Ran(_) => group.inbox().ran(),
+            Some(group) => match catch_unwind(AssertUnwindSafe(|| group.run())) {
+                Ok(Activation::Ran(_)) => group.inbox().ran(),
                 // Stays marked as scheduled, so that no push enqueues it before the timer does.
-                Activation::Blocked => shared.groups.lock().blocked.push(group),
+                Ok(Activation::Blocked) => shared.groups.lock().blocked.push(group),
+                Err(_) => {
+                    tracing::error!(
+                        application = group.name(),
+                        "an activation was cut short by a defect in the engine"
+                    );
+                    group.inbox().ran();
+                }
             },
             None if shared.ready.is_closed() => return,
             None => {}

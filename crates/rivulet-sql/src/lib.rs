@@ -1,1 +1,41 @@
 //! SQL text to applications and dataflows, through DataFusion's parser and planner.
+//!
+//! A script is tokenised once; our own recursive descent reads the statements and hands the SELECT to DataFusion's
+//! parser on the same tokens, so that every error has the line and column of the script. What is not supported is
+//! refused by name, and nothing that is written is ignored.
+//!
+//! The invariant of this crate is an absence: it knows no connector and no format. Addresses and formats are carried
+//! through with their places, and judged by those who know.
+//!
+//! In reading order:
+//! - [`parse`]: text to [`Statement`]s ([`parse_script`]), by way of [`lexer`], as [`statement`];
+//! - [`plan`]: an application's statement to an [`Application`] ([`plan_application`]): names, types, windows, operators;
+//! - [`application`]: what the engine runs ([`Application`], [`Input`], [`Output`], [`Parameter`]);
+//! - [`binding`]: given values to parameter columns, in bulk ([`ParameterRows`], [`BindError`]);
+//! - [`explain`]: an application in words;
+//! - [`address`]: where events come from and go, with placeholders ([`Address`]);
+//! - [`value`]: types and single values ([`Literal`], [`ParamValue`]);
+//! - [`error`] and `suggest`: what is wrong, where, and what was probably meant ([`SqlError`]).
+
+pub mod parse;
+pub mod lexer;
+pub mod statement;
+pub mod plan;
+pub mod application;
+pub mod binding;
+pub mod explain;
+pub mod address;
+pub mod value;
+pub mod error;
+mod suggest;
+
+pub use address::{Address, DEFAULT_CONNECTOR, Part};
+pub use application::{Application, Input, Output, Overflow, Parameter};
+pub use binding::{BindError, ParameterRows};
+pub use error::{Position, SqlError};
+pub use explain::explain;
+pub use parse::{parse_application, parse_script};
+pub use plan::plan_application;
+pub use statement::{CreateApplication, FormatSpec, Name, Statement};
+pub use suggest::nearest;
+pub use value::{Literal, ParamValue, type_name};

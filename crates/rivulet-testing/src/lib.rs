@@ -1,1 +1,11 @@
-//! Operator harness and reference models for tests.
+//! What tests of several crates share.
+//!
+//! - [`group`]: an application's group run by hand, with a clock by hand ([`TestGroup`]);
+//! - [`random`]: random applications, parameters and events ([`random::RandomApplication`]).
+//!
+//! The invariant: no product crate depends on this one outside of tests.
+
+pub mod group;
+pub mod random;
+
+pub use group::TestGroup;

@@ -1,1 +1,21 @@
 //! Rivulet: a stream processing engine for the Internet of Things.
+//!
+//! This is the binary's own crate: it wires the others together. In reading order:
+//! - [`service`]: what the server offers, as a trait;
+//! - [`engine`]: the trait's implementation: applications as groups, queries as slots;
+//! - [`catalog`]: applications and queries on disk;
+//! - [`config`]: what the server runs with, and where each value came from;
+//! - [`api`]: REST, OpenAPI, live results;
+//! - [`http_client`]: the other end of it, for the command line;
+//! - [`cli`]: the command line, one command a file;
+//! - [`demo`] and [`mod@bench`]: everything together, to look at and to measure.
+
+pub mod service;
+pub mod engine;
+pub mod catalog;
+pub mod config;
+pub mod api;
+pub mod http_client;
+pub mod cli;
+pub mod demo;
+pub mod bench;

@@ -1,0 +1,302 @@
+//! The generator: a process of its own that creates the events of a run and speaks MQTT as a broker would, so that an
+//! engine is measured on its ordinary way of being a client. Or, with a real broker in between, an ordinary client.
+//!
+//! It is told what to do in lines of JSON on its standard input ([`commands`]) and ends when that is closed. The
+//! engine's results are taken, counted and dropped. It reports its own lateness and CPU time, so that a reader can tell
+//! a slow engine from a slow generator.
+
+pub mod commands;
+mod broker;
+mod filters;
+pub mod handle;
+
+use std::io::{self, BufRead, Read, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::arrivals::PoissonArrivals;
+use crate::clients::{BrokerOptions, Clients};
+use crate::feed::{Feed, QUERIES_MAX};
+use crate::random::Random;
+use crate::sender::{Outlets, Progress, Sender, epoch_us};
+use crate::workload::{Workload, WorkloadOptions};
+
+use broker::{Broker, Subscribers};
+use commands::{Answer, Command, Report};
+
+/// The longest line taken from the standard input, in bytes.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+/// The longest wait for subscriptions that a command may ask for.
+const WAIT_MAX: Duration = Duration::from_secs(600);
+
+/// What a generator is.
+#[derive(Clone, Debug)]
+pub enum GeneratorOptions {
+    /// It listens here (port 0 for any) and is the broker.
+    Broker(SocketAddr),
+    /// It is a client of this broker.
+    Client(BrokerOptions),
+}
+
+/// Why a generator cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum GeneratorError {
+    /// It cannot listen.
+    #[error("the generator cannot listen on {address}: {error}\nhint: choose port 0 for any free port")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// It cannot connect to the broker.
+    #[error("the generator cannot connect to the broker at {address}: {error}\nhint: is the broker running there?")]
+    Connect {
+        /// Where.
+        address: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// Its input or output failed.
+    #[error("the generator cannot talk to whoever started it: {0}")]
+    Control(#[from] io::Error),
+}
+
+/// Runs a generator until `input` ends; answers go to `output`, one line each. Returns its last report.
+pub fn run_generator(
+    options: GeneratorOptions,
+    mut input: impl BufRead,
+    mut output: impl Write,
+) -> Result<Report, GeneratorError> {
+    let mut generator = Generator::new(options)?;
+    answer(&mut output, &Answer::Listening { address: generator.address() })?;
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if input.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
+            break;
+        }
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let result = serde_json::from_slice::<Command>(&line)
+            .map_err(|error| {
+                format!("this is no command: {error}\nhint: commands are prepare, wait, start, report and stop")
+            })
+            .and_then(|command| generator.obey(command));
+        answer(&mut output, &result.unwrap_or_else(|message| Answer::Error { message }))?;
+    }
+    generator.stop();
+    Ok(generator.report())
+}
+
+fn answer(output: &mut impl Write, answer: &Answer) -> io::Result<()> {
+    let mut line = serde_json::to_vec(answer)?;
+    line.push(b'\n');
+    output.write_all(&line)?;
+    output.flush()
+}
+
+/// The connections of a generator: those that come to it, or those that it makes.
+enum Side {
+    Broker(Broker),
+    Client(BrokerOptions),
+}
+
+struct Generator {
+    side: Side,
+    seed: u64,
+    /// With the sending thread while a run is under way.
+    feed: Option<Feed>,
+    queries: u32,
+    run: Option<Run>,
+    progress: Arc<Mutex<Progress>>,
+    cpu_start_s: Option<f64>,
+    runs: u64,
+}
+
+/// A run under way.
+struct Run {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Feed>,
+}
+
+impl Generator {
+    fn new(options: GeneratorOptions) -> Result<Self, GeneratorError> {
+        let side = match options {
+            GeneratorOptions::Broker(address) => {
+                Side::Broker(Broker::listen(address).map_err(|error| GeneratorError::Listen { address, error })?)
+            }
+            GeneratorOptions::Client(broker) => {
+                // Fails now rather than in the middle of a run.
+                Clients::connect(broker.clone())
+                    .map_err(|error| GeneratorError::Connect { address: broker.address.clone(), error })?;
+                Side::Client(broker)
+            }
+        };
+        let progress = Arc::new(Mutex::new(Progress { is_finished: true, ..Progress::default() }));
+        let (feed, cpu_start_s) = (Some(Feed::default()), process_cpu_s());
+        Ok(Self { side, seed: 0, feed, queries: 0, run: None, progress, cpu_start_s, runs: 0 })
+    }
+
+    fn address(&self) -> Option<SocketAddr> {
+        match &self.side {
+            Side::Broker(broker) => Some(broker.address()),
+            Side::Client(_) => None,
+        }
+    }
+
+    fn obey(&mut self, command: Command) -> Result<Answer, String> {
+        match command {
+            Command::Prepare { queries, workload } => self.prepare(queries, workload),
+            Command::Wait { timeout_ms } => self.wait(Duration::from_millis(timeout_ms).min(WAIT_MAX)),
+            Command::Start { rate_per_query, duration_ms, episode_factor } => {
+                self.start(rate_per_query, Duration::from_millis(duration_ms), episode_factor)
+            }
+            Command::Report {} => Ok(Answer::Report(self.report())),
+            Command::Stop {} => {
+                self.stop();
+                Ok(Answer::Report(self.report()))
+            }
+        }
+    }
+
+    fn prepare(&mut self, queries: u32, options: WorkloadOptions) -> Result<Answer, String> {
+        if queries > QUERIES_MAX {
+            return Err(format!("{queries} queries are too many\nhint: at most {QUERIES_MAX} for one generator"));
+        }
+        self.stop();
+        self.seed = options.seed;
+        let workload = Workload::new(options).map_err(|error| error.to_string())?;
+        // The old one goes first: two would double the memory.
+        self.feed = None;
+        let feed = Feed::new(&workload, queries);
+        let memory_bytes = feed.memory_bytes() as u64;
+        self.queries = queries;
+        self.feed = Some(feed);
+        Ok(Answer::Prepared { queries, memory_bytes })
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<Answer, String> {
+        let Side::Broker(broker) = &self.side else { return Ok(Answer::Subscribed { queries: self.queries }) };
+        let Some(feed) = &self.feed else { return Ok(Answer::Subscribed { queries: self.queries }) };
+        let deadline = Instant::now() + timeout;
+        // The query up to which all are subscribed to; looked at again from the start when subscriptions change.
+        let (mut seen_version, mut subscribed) = (None, 0);
+        let mut outlets = broker.outlets(self.queries);
+        loop {
+            let version = broker.version();
+            if seen_version != Some(version) {
+                seen_version = Some(version);
+                outlets.refresh();
+                subscribed = (0..feed.queries())
+                    .find(|&query| outlets.targets(query, feed.topic(query)) == 0)
+                    .unwrap_or(feed.queries());
+            }
+            if subscribed == feed.queries() {
+                return Ok(Answer::Subscribed { queries: subscribed });
+            }
+            if Instant::now() >= deadline {
+                return Err(format!(
+                    "after {} ms nobody has subscribed to {}\nhint: connect the engine and submit the queries first",
+                    timeout.as_millis(),
+                    String::from_utf8_lossy(feed.topic(subscribed))
+                ));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn start(&mut self, rate_per_query: f64, duration: Duration, episode_factor: f32) -> Result<Answer, String> {
+        if !(rate_per_query > 0.0 && rate_per_query.is_finite() && episode_factor >= 0.0) {
+            return Err("a rate is a positive number\nhint: 1.0 is one event a second for each query".into());
+        }
+        self.stop();
+        let Some(mut feed) = self.feed.take() else {
+            return Err("the last run has failed\nhint: prepare again".into());
+        };
+        let send: Box<dyn FnOnce(Sender<'_>) + Send> = match &self.side {
+            Side::Broker(broker) => {
+                broker.reset_results();
+                let mut outlets: Subscribers = broker.outlets(feed.queries());
+                Box::new(move |sender| sender.run(&mut outlets))
+            }
+            Side::Client(options) => match Clients::connect(options.clone()) {
+                Ok(mut clients) => Box::new(move |sender| sender.run(&mut clients)),
+                Err(error) => {
+                    self.feed = Some(feed);
+                    return Err(format!("the broker at {} is not there: {error}\nhint: start it", options.address));
+                }
+            },
+        };
+        self.runs += 1;
+        let seed = Random::of(self.seed, self.runs).bits();
+        self.progress = Arc::new(Mutex::new(Progress::default()));
+        self.cpu_start_s = process_cpu_s();
+        let (stop, progress) = (Arc::new(AtomicBool::new(false)), Arc::clone(&self.progress));
+        let stop_seen = Arc::clone(&stop);
+        let arrivals = PoissonArrivals::new(feed.queries(), rate_per_query, duration, seed);
+        let time_us = epoch_us();
+        let spawned = thread::Builder::new().name("generator-send".into()).spawn(move || {
+            let random = Random::of(seed, 1);
+            let sender =
+                Sender { feed: &mut feed, arrivals, random, episode_factor, stop: &stop_seen, progress: &progress };
+            send(sender);
+            feed
+        });
+        let thread = spawned.map_err(|error| format!("no thread to send with: {error}\nhint: prepare again"))?;
+        self.run = Some(Run { stop, thread });
+        Ok(Answer::Started { time_us })
+    }
+
+    /// Ends a run that is under way and takes the feed back.
+    fn stop(&mut self) {
+        if let Some(run) = self.run.take() {
+            run.stop.store(true, Ordering::Relaxed);
+            // A sender that panicked leaves no feed: the next start says so.
+            self.feed = run.thread.join().ok();
+        }
+    }
+
+    fn report(&self) -> Report {
+        let (connections, filters, (results_received, result_bytes)) = match &self.side {
+            Side::Broker(broker) => (broker.connections(), broker.filters(), broker.results()),
+            Side::Client(options) => (options.connection_count(), 0, (0, 0)),
+        };
+        let cpu_s = process_cpu_s().zip(self.cpu_start_s).map(|(now_s, start_s)| now_s - start_s);
+        let progress = self.progress.lock().expect("nobody panics while holding the progress");
+        Report {
+            is_running: !progress.is_finished,
+            queries: self.queries,
+            connections,
+            filters,
+            events_sent: progress.events_sent,
+            events_unrouted: progress.events_unrouted,
+            events_lost: progress.events_lost,
+            bytes_sent: progress.bytes_sent,
+            results_received,
+            result_bytes,
+            lateness_us_p50: progress.lateness.percentile_us(50.0),
+            lateness_us_p99: progress.lateness.percentile_us(99.0),
+            lateness_us_max: progress.lateness.summary().us_max,
+            cpu_s,
+            sender_cpu_s: progress.sender_cpu_s,
+        }
+    }
+}
+
+/// CPU time of this process so far, in seconds, where the system tells (Linux).
+pub fn process_cpu_s() -> Option<f64> {
+    /// What the kernel counts in when it speaks to programs (USER_HZ), on every architecture in use.
+    const TICKS_PER_S: f64 = 100.0;
+    let statistics = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name of the program stands in parentheses and may hold anything; after it, fields 12 and 13 are user and
+    // system time.
+    let (_, fields) = statistics.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace().skip(11);
+    let (user, system): (f64, f64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some((user + system) / TICKS_PER_S)
+}

@@ -1,0 +1,112 @@
+//! Simulated homes for a demonstration: sensors that publish over ordinary MQTT connections to a broker, one event a
+//! second each, with more fires and arrhythmias than life has.
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::arrivals::PoissonArrivals;
+use crate::clients::{BrokerOptions, Clients};
+use crate::feed::Feed;
+use crate::random::Random;
+use crate::sender::{Progress, Sender};
+use crate::workload::Workload;
+
+/// What the homes do.
+#[derive(Clone, Debug)]
+pub struct HomesOptions {
+    /// Where they publish.
+    pub broker: BrokerOptions,
+    /// How many queries of the workload they feed.
+    pub queries: u32,
+    /// Events a second for each query, in the mean.
+    pub rate_per_query: f64,
+    /// When they fall silent by themselves.
+    pub duration: Duration,
+    /// How much more often than in life there is a fire, an arrhythmia or rain.
+    pub episode_factor: f32,
+}
+
+/// Homes that publish until they are told to stop or their time is over.
+pub struct SimulatedHomes {
+    stop: Arc<AtomicBool>,
+    progress: Arc<Mutex<Progress>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What homes have done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HomesProgress {
+    /// Events published.
+    pub events_sent: u64,
+    /// Events lost because a connection was broken.
+    pub events_lost: u64,
+    /// 99 % of the events were published at most this long after their time, microseconds.
+    pub lateness_us_p99: u64,
+    /// Whether they have fallen silent.
+    pub is_finished: bool,
+}
+
+impl SimulatedHomes {
+    /// Connects, and lets the homes begin.
+    ///
+    /// Fails if the broker cannot be reached or refuses a connection.
+    pub fn start(workload: &Workload, options: HomesOptions) -> io::Result<Self> {
+        let mut clients = Clients::connect(options.broker)?;
+        let seed = workload.options().seed;
+        let mut feed = Feed::new(workload, options.queries);
+        let (stop, progress) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Progress::default())));
+        let (stop_seen, progress_made) = (Arc::clone(&stop), Arc::clone(&progress));
+        let thread = thread::Builder::new().name("simulated-homes".into()).spawn(move || {
+            let sender = Sender {
+                arrivals: PoissonArrivals::new(feed.queries(), options.rate_per_query, options.duration, seed),
+                feed: &mut feed,
+                random: Random::of(seed, 1),
+                episode_factor: options.episode_factor,
+                stop: &stop_seen,
+                progress: &progress_made,
+            };
+            sender.run(&mut clients);
+        })?;
+        Ok(Self { stop, progress, thread: Some(thread) })
+    }
+
+    /// What they have done so far.
+    pub fn progress(&self) -> HomesProgress {
+        let progress = self.progress.lock().expect("nobody panics while holding the progress");
+        HomesProgress {
+            events_sent: progress.events_sent,
+            events_lost: progress.events_lost,
+            lateness_us_p99: progress.lateness.percentile_us(99.0),
+            is_finished: progress.is_finished,
+        }
+    }
+
+    /// Lets them fall silent, and returns what they have done.
+    pub fn stop(mut self) -> HomesProgress {
+        self.join();
+        self.progress()
+    }
+
+    fn join(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for SimulatedHomes {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+impl fmt::Debug for SimulatedHomes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SimulatedHomes").field(&self.progress()).finish()
+    }
+}

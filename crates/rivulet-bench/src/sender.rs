@@ -1,0 +1,213 @@
+//! Sends the events of a schedule at their times, in large writes, and measures how late it was itself.
+//!
+//! One thread, blocking sockets. Events due are gathered for half a millisecond and written together. When a receiver
+//! does not take what is written, the sender waits and sends later, in order and complete; every event keeps its
+//! intended time, and the delay shows in the sender's lateness.
+
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rivulet_connectors::mqtt::codec::{Publish, Version};
+
+use crate::arrivals::{Arrival, PoissonArrivals};
+use crate::feed::Feed;
+use crate::latency::LatencyHistogram;
+use crate::random::Random;
+
+/// The most outlets a sender may have: the bits of a set of targets.
+pub(crate) const OUTLETS_MAX: usize = 15;
+
+/// How long events are gathered before they are written.
+const TICK: Duration = Duration::from_micros(500);
+/// How long the sender sleeps at most, so that it notices when it is to stop.
+const SLEEP_MAX: Duration = Duration::from_millis(20);
+/// How often the CPU time is asked for, which costs as much as sending fifty events.
+const CPU_READ_US: i64 = 100_000;
+/// How many events' queries are brought into the caches together.
+const WARM_EVENTS: usize = 32;
+/// The most events of one write.
+const CHUNK_EVENTS: usize = 4096;
+
+/// Where packets go: connections, by number below [`OUTLETS_MAX`].
+pub(crate) trait Outlets {
+    /// Called before each chunk: connections may have come or gone.
+    fn refresh(&mut self);
+
+    /// The set of outlets that an event of this query goes to, a bit for each.
+    fn targets(&mut self, query: u32, topic: &[u8]) -> u16;
+
+    /// What an outlet speaks.
+    fn version(&self, outlet: usize) -> Version;
+
+    /// Writes whole packets. An error means that the outlet is gone and none, some or all of them were received.
+    fn write(&mut self, outlet: usize, packets: &[u8], stop: &AtomicBool) -> io::Result<()>;
+}
+
+/// What a sender has done so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Progress {
+    /// Events written, counted for each outlet that they were written to.
+    pub events_sent: u64,
+    /// Events that no outlet wanted.
+    pub events_unrouted: u64,
+    /// Events whose outlet failed while they were written.
+    pub events_lost: u64,
+    /// Bytes of the packets written.
+    pub bytes_sent: u64,
+    /// When events were written, after their intended times.
+    pub lateness: LatencyHistogram,
+    /// CPU time of the sending thread, where the system tells.
+    pub sender_cpu_s: Option<f64>,
+    /// Whether the schedule is done.
+    pub is_finished: bool,
+}
+
+/// One run of a sender.
+pub(crate) struct Sender<'a> {
+    pub(crate) feed: &'a mut Feed,
+    pub(crate) arrivals: PoissonArrivals,
+    /// For the readings.
+    pub(crate) random: Random,
+    /// How much more often than usual rare things happen.
+    pub(crate) episode_factor: f32,
+    /// Ends the run early.
+    pub(crate) stop: &'a AtomicBool,
+    pub(crate) progress: &'a Mutex<Progress>,
+}
+
+impl Sender<'_> {
+    /// Sends everything, or until told to stop.
+    pub(crate) fn run<O: Outlets>(mut self, outlets: &mut O) {
+        // Intended times count from here; the wall clock is read once, so that a step of it does not bend the schedule.
+        let start = Instant::now();
+        let start_us = epoch_us();
+        let cpu_start_s = thread_cpu_s();
+        let cpu_used_s = || thread_cpu_s().zip(cpu_start_s).map(|(now_s, start_s)| now_s - start_s);
+        let mut cpu_read_us = 0;
+        let mut buffers: [Vec<u8>; OUTLETS_MAX] = Default::default();
+        let mut counts = [0_u64; OUTLETS_MAX];
+        let mut chunk: Vec<Arrival> = Vec::with_capacity(CHUNK_EVENTS);
+        let mut pending = self.arrivals.next();
+
+        while !self.stop.load(Ordering::Relaxed) {
+            let now_us = elapsed_us(start);
+            chunk.clear();
+            while chunk.len() < CHUNK_EVENTS
+                && let Some(arrival) = pending
+                && arrival.offset_us <= now_us
+            {
+                chunk.push(arrival);
+                pending = self.arrivals.next();
+            }
+            let unrouted = self.fill(&chunk, start_us, outlets, &mut buffers, &mut counts);
+            let (mut sent, mut lost, mut bytes) = (0, 0, 0);
+            for (outlet, (buffer, count)) in buffers.iter_mut().zip(&mut counts).enumerate() {
+                if buffer.is_empty() {
+                    continue;
+                }
+                match outlets.write(outlet, buffer, self.stop) {
+                    Ok(()) => {
+                        sent += *count;
+                        bytes += buffer.len() as u64;
+                    }
+                    Err(_) => lost += *count,
+                }
+                buffer.clear();
+                *count = 0;
+            }
+            if !chunk.is_empty() {
+                let written_us = elapsed_us(start);
+                let mut progress = self.progress.lock().expect("nobody panics while holding the progress");
+                progress.events_sent += sent;
+                progress.events_unrouted += unrouted;
+                progress.events_lost += lost;
+                progress.bytes_sent += bytes;
+                for arrival in &chunk {
+                    progress.lateness.record_us(written_us - arrival.offset_us);
+                }
+                if written_us >= cpu_read_us {
+                    progress.sender_cpu_s = cpu_used_s();
+                    cpu_read_us = written_us + CPU_READ_US;
+                }
+            }
+            let Some(next) = pending else { break };
+            if chunk.len() < CHUNK_EVENTS {
+                // The next tick counts from this one's beginning: writing is part of it.
+                let wake_us = next.offset_us.max(now_us + TICK.as_micros() as i64);
+                let sleep_us = (wake_us - elapsed_us(start)).max(0).unsigned_abs();
+                thread::sleep(Duration::from_micros(sleep_us).min(SLEEP_MAX));
+            }
+        }
+        let mut progress = self.progress.lock().expect("nobody panics while holding the progress");
+        progress.sender_cpu_s = cpu_used_s();
+        progress.is_finished = true;
+    }
+
+    /// Appends the packets of a chunk to the buffers of their outlets; returns how many events nobody wants.
+    fn fill<O: Outlets>(
+        &mut self,
+        chunk: &[Arrival],
+        start_us: i64,
+        outlets: &mut O,
+        buffers: &mut [Vec<u8>; OUTLETS_MAX],
+        counts: &mut [u64; OUTLETS_MAX],
+    ) -> u64 {
+        outlets.refresh();
+        let mut unrouted = 0;
+        for group in chunk.chunks(WARM_EVENTS) {
+            self.feed.warm(group.iter().map(|arrival| arrival.query));
+            for arrival in group {
+                let (topic, payload) =
+                    self.feed.next(arrival.query, start_us + arrival.offset_us, &mut self.random, self.episode_factor);
+                let mut targets = outlets.targets(arrival.query, topic);
+                unrouted += u64::from(targets == 0);
+                while targets != 0 {
+                    let outlet = targets.trailing_zeros() as usize;
+                    targets &= targets - 1;
+                    Publish { topic, payload, ..Publish::default() }
+                        .encode(outlets.version(outlet), &mut buffers[outlet])
+                        .expect("topics and payloads of the workload are short");
+                    counts[outlet] += 1;
+                }
+            }
+        }
+        unrouted
+    }
+}
+
+/// Writes all of it to a socket whose write timeout is short, as long as it takes, unless told to stop.
+pub(crate) fn write_patiently(socket: &mut impl io::Write, mut bytes: &[u8], stop: &AtomicBool) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match socket.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                if stop.load(Ordering::Relaxed) {
+                    return Err(error);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn elapsed_us(start: Instant) -> i64 {
+    start.elapsed().as_micros() as i64
+}
+
+/// The wall clock, microseconds since the epoch.
+pub(crate) fn epoch_us() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64)
+}
+
+/// CPU time of this thread so far, in seconds, where the system tells (Linux).
+fn thread_cpu_s() -> Option<f64> {
+    let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let on_cpu_ns: u64 = statistics.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(on_cpu_ns as f64 / 1e9)
+}

@@ -1,0 +1,185 @@
+//! CSV (RFC 4180): one line a row, fields in the order of the declared columns, without a header line.
+//!
+//! An empty field is null; `""` is the empty text. A payload may have several lines; the last one need not be ended.
+
+use rivulet_dataflow::Batch;
+
+use super::bare::push_bare;
+use super::cells::{Cell, Cells};
+use super::decode::PayloadParser;
+use super::encode::{EncodedRows, Encoder};
+use super::fault::{Fault, Problem};
+use super::json::{append_integer, append_json_float, append_json_timestamp};
+use super::rows::Rows;
+
+/// Reads CSV payloads into the declared columns.
+pub(crate) struct CsvParser {
+    delimiter: u8,
+    columns: usize,
+    /// A quoted field with its doubled quotes resolved.
+    unquoted: Vec<u8>,
+}
+
+impl CsvParser {
+    /// A parser of lines with `columns` fields, at least one.
+    pub(crate) fn new(delimiter: u8, columns: usize) -> Self {
+        Self { delimiter, columns, unquoted: Vec::new() }
+    }
+
+    /// Reads the line at `start` into the open row; returns where the next one begins.
+    fn line(&mut self, payload: &[u8], start: usize, rows: &mut Rows) -> Result<usize, Fault> {
+        let mut at = start;
+        for index in 0..self.columns {
+            at = self.field(payload, at, index, rows).map_err(|fault| fault.in_column(index))?;
+            let is_last = index + 1 == self.columns;
+            match line_break(payload, at) {
+                Some(next) if is_last => return Ok(next),
+                Some(_) => return Err(Fault::new(Problem::TooFewFields, at).in_column(index + 1)),
+                None if is_last => return Err(Fault::new(Problem::TooManyFields, at)),
+                // A field ends at the end of the line or at a delimiter.
+                None => at += 1,
+            }
+        }
+        Ok(at)
+    }
+
+    /// Reads the field at `start` into column `index`; returns where it ends.
+    fn field(&mut self, payload: &[u8], start: usize, index: usize, rows: &mut Rows) -> Result<usize, Fault> {
+        let here = |problem| Fault::new(problem, start);
+        if payload.get(start) == Some(&b'"') {
+            let end = self.quoted(payload, start)?;
+            push_bare(rows.open(index), &self.unquoted).map_err(here)?;
+            return Ok(end);
+        }
+        let mut end = start;
+        while let Some(&byte) = payload.get(end) {
+            if byte == self.delimiter || byte == b'\n' || (byte == b'\r' && line_break(payload, end).is_some()) {
+                break;
+            }
+            if byte == b'"' {
+                return Err(Fault::new(Problem::QuoteInField, end));
+            }
+            end += 1;
+        }
+        let column = rows.open(index);
+        if end == start { column.push_null() } else { push_bare(column, &payload[start..end]) }.map_err(here)?;
+        Ok(end)
+    }
+
+    /// Reads the quoted field at `start` into `unquoted`; returns where it ends.
+    fn quoted(&mut self, payload: &[u8], start: usize) -> Result<usize, Fault> {
+        self.unquoted.clear();
+        let mut at = start + 1;
+        loop {
+            let rest = payload.get(at..).unwrap_or_default();
+            let Some(length) = rest.iter().position(|&byte| byte == b'"') else {
+                return Err(Fault::new(Problem::UnterminatedQuote, start));
+            };
+            self.unquoted.extend_from_slice(&rest[..length]);
+            at += length + 1;
+            match payload.get(at) {
+                Some(b'"') => {
+                    self.unquoted.push(b'"');
+                    at += 1;
+                }
+                Some(&byte) if byte != self.delimiter && line_break(payload, at).is_none() => {
+                    return Err(Fault::new(Problem::TextAfterQuote, at));
+                }
+                _ => return Ok(at),
+            }
+        }
+    }
+}
+
+/// Where the next line begins if one ends at `at`.
+fn line_break(payload: &[u8], at: usize) -> Option<usize> {
+    match payload.get(at..).unwrap_or_default() {
+        [] => Some(at),
+        [b'\n', ..] => Some(at + 1),
+        [b'\r', b'\n', ..] => Some(at + 2),
+        [b'\r'] => Some(at + 1),
+        _ => None,
+    }
+}
+
+impl PayloadParser for CsvParser {
+    fn parse(&mut self, payload: &[u8], _arrival_us: i64, rows: &mut Rows) -> Result<(), Fault> {
+        let mut at = 0;
+        let before = rows.rows();
+        while at < payload.len() {
+            // With one column an empty line is a null; with more it is only an empty line.
+            if self.columns > 1
+                && let Some(next) = line_break(payload, at)
+            {
+                at = next;
+                continue;
+            }
+            at = self.line(payload, at, rows)?;
+            rows.finish_row()?;
+        }
+        if rows.rows() == before { Err(Fault::new(Problem::NoRow, 0)) } else { Ok(()) }
+    }
+}
+
+/// Writes each row as one line without a line break, fields in column order, null as an empty field, timestamps as
+/// epoch milliseconds.
+pub(crate) struct CsvEncoder {
+    delimiter: u8,
+}
+
+impl CsvEncoder {
+    /// An encoder with this delimiter.
+    pub(crate) fn new(delimiter: u8) -> Self {
+        Self { delimiter }
+    }
+
+    fn text(&self, text: &str, out: &mut Vec<u8>) {
+        let needs_quotes = |byte: u8| byte == self.delimiter || matches!(byte, b'"' | b'\n' | b'\r');
+        // Without quotes, an empty text would be read as null.
+        if !text.is_empty() && !text.bytes().any(needs_quotes) {
+            out.extend_from_slice(text.as_bytes());
+            return;
+        }
+        out.push(b'"');
+        for part in text.split_inclusive('"') {
+            out.extend_from_slice(part.as_bytes());
+            if part.ends_with('"') {
+                out.push(b'"');
+            }
+        }
+        out.push(b'"');
+    }
+}
+
+impl Encoder for CsvEncoder {
+    fn encode(&mut self, batch: &Batch, out: &mut EncodedRows) {
+        let columns: Vec<Cells> = batch.columns.columns().iter().map(Cells::new).collect();
+        for row in 0..batch.rows() {
+            let bytes = out.bytes_mut();
+            for (index, cells) in columns.iter().enumerate() {
+                if index > 0 {
+                    bytes.push(self.delimiter);
+                }
+                match cells.cell(row) {
+                    Cell::Text(text) => self.text(text, bytes),
+                    cell => append_bare(cell, bytes),
+                }
+            }
+            out.end_row();
+        }
+    }
+}
+
+/// Appends a cell as bare text: nothing for null and for floats that are not finite.
+pub(crate) fn append_bare(cell: Cell<'_>, out: &mut Vec<u8>) {
+    match cell {
+        Cell::Null => {}
+        Cell::Boolean(value) => out.extend_from_slice(if value { b"true" } else { b"false" }),
+        Cell::Int64(value) => append_integer(value.unsigned_abs(), value < 0, out),
+        Cell::UInt64(value) => append_integer(value, false, out),
+        Cell::Float64(value) if value.is_finite() => append_json_float(value, out),
+        Cell::Float64(_) => {}
+        Cell::Text(text) => out.extend_from_slice(text.as_bytes()),
+        Cell::Timestamp(time_us) => append_json_timestamp(time_us, out),
+    }
+}

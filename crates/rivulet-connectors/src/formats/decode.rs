@@ -1,0 +1,90 @@
+//! The frame around every decoder: events in, one batch out, broken events refused one by one.
+
+use arrow::array::RecordBatch;
+use arrow::buffer::ScalarBuffer;
+use rivulet_dataflow::{Batch, Decoder, Events, Reason, Refusals, Refused, Slot};
+
+use super::fault::{Fault, Problem};
+use super::rows::Rows;
+
+/// Turns one payload into rows.
+pub(crate) trait PayloadParser: Send {
+    /// Appends the rows of `payload` to `rows`: at least one, each finished. After a fault the caller takes back
+    /// whatever was appended. `arrival_us` is when the event reached the engine, microseconds since the epoch.
+    fn parse(&mut self, payload: &[u8], arrival_us: i64, rows: &mut Rows) -> Result<(), Fault>;
+}
+
+/// A [`Decoder`] made of a parser of single payloads.
+///
+/// Every event either gives at least one row or is refused: none vanishes.
+pub(crate) struct PayloadDecoder<P> {
+    parser: P,
+    rows: Rows,
+}
+
+impl<P: PayloadParser> PayloadDecoder<P> {
+    /// A decoder whose rows have the columns of `rows`.
+    pub(crate) fn new(parser: P, rows: Rows) -> Self {
+        Self { parser, rows }
+    }
+}
+
+/// Which events the rows came from, kept only once that is not simply one row for each event.
+#[derive(Default)]
+struct Origins {
+    slots: Vec<Slot>,
+    arrival_us: Vec<i64>,
+}
+
+impl Origins {
+    /// One row for each of the first `rows` events.
+    fn of_first(events: &Events, rows: usize) -> Self {
+        let mut slots = Vec::with_capacity(events.rows());
+        slots.extend_from_slice(&events.slots()[..rows]);
+        let mut arrival_us = Vec::with_capacity(events.rows());
+        arrival_us.extend_from_slice(&events.arrival_us()[..rows]);
+        Self { slots, arrival_us }
+    }
+
+    fn push(&mut self, events: &Events, event: usize, rows: usize) {
+        self.slots.extend(std::iter::repeat_n(events.slots()[event], rows));
+        self.arrival_us.extend(std::iter::repeat_n(events.arrival_us()[event], rows));
+    }
+
+    fn into_batch(self, columns: RecordBatch) -> Batch {
+        let arrival_us = ScalarBuffer::from(self.arrival_us);
+        Batch::new(ScalarBuffer::from(self.slots), arrival_us.clone(), arrival_us, columns)
+    }
+}
+
+impl<P: PayloadParser> Decoder for PayloadDecoder<P> {
+    fn decode(&mut self, events: &Events, refusals: &mut Refusals) -> Batch {
+        let Self { parser, rows } = self;
+        rows.reserve(events.rows());
+        let mut origins: Option<Origins> = None;
+        for event in 0..events.rows() {
+            let payload = events.payload(event);
+            let arrival_us = events.arrival_us()[event];
+            let before = rows.begin_event();
+            let outcome = if payload.is_empty() {
+                Err(Fault::new(Problem::Empty, 0))
+            } else {
+                parser.parse(payload, arrival_us, rows)
+            };
+            if let Err(fault) = outcome {
+                rows.truncate(before);
+                refusals.refuse(events.slots()[event], Reason::Decode, arrival_us, || {
+                    (fault.describe(payload, rows.schema()), Refused::Payload(payload.into()))
+                });
+            }
+            let added = rows.rows() - before;
+            if added != 1 && origins.is_none() {
+                origins = Some(Origins::of_first(events, event));
+            }
+            if let Some(origins) = &mut origins {
+                origins.push(events, event, added);
+            }
+        }
+        origins.unwrap_or_else(|| Origins::of_first(events, events.rows())).into_batch(rows.finish())
+    }
+}

@@ -1,0 +1,228 @@
+//! Why a payload does not fit: eight bytes when it happens, words only when somebody wants to read them.
+//!
+//! A flood of broken events must cost no more than counting, so a [`Fault`] holds no text. What was found is read
+//! again from the payload at the fault's offset when the fault is described.
+
+use arrow::datatypes::Schema;
+
+/// What is wrong with a payload, where, and in which declared column if in one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    at: u32,
+    column: u16,
+    problem: Problem,
+}
+
+/// The column number of a fault that lies in no declared column.
+const NO_COLUMN: u16 = u16::MAX;
+
+/// The kinds of faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Problem {
+    Empty,
+    Missing,
+    NullInRequired,
+    ExpectedNumber,
+    ExpectedBareNumber,
+    ExpectedBareBoolean,
+    ExpectedInteger,
+    ExpectedString,
+    ExpectedBoolean,
+    ExpectedTimestamp,
+    ExpectedObject,
+    ExpectedValue,
+    ExpectedKey,
+    ExpectedColon,
+    ExpectedCommaOrBrace,
+    ExpectedCommaOrBracket,
+    ExpectedRoot,
+    ExpectedRecord,
+    MalformedNumber,
+    NumberRange,
+    TimestampRange,
+    InvalidUtf8,
+    ControlCharacter,
+    UnknownEscape,
+    LoneSurrogate,
+    UnterminatedString,
+    TrailingBytes,
+    TooDeep,
+    NoRow,
+    TooManyRows,
+    TooMuchText,
+    TooFewFields,
+    TooManyFields,
+    QuoteInField,
+    TextAfterQuote,
+    UnterminatedQuote,
+    NoSenMlPack,
+    NoSenMlName,
+    NoSenMlValue,
+    SenMlNameTooLong,
+    SenMlMustUnderstand,
+}
+
+impl Fault {
+    /// A fault at byte `at` of the payload, in no particular column.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn new(problem: Problem, at: usize) -> Self {
+        // An arena of events stays below 4 GiB, so an offset within one payload does too.
+        Self { at: at as u32, column: NO_COLUMN, problem }
+    }
+
+    /// The same fault, known to lie in the declared column `column`.
+    #[inline]
+    pub(crate) fn in_column(self, column: usize) -> Self {
+        Self { column: column as u16, ..self }
+    }
+
+    /// The fault in words, without a line break.
+    pub(crate) fn describe(self, payload: &[u8], schema: &Schema) -> String {
+        let at = self.at as usize;
+        let found = || found(payload, at);
+        let name = (self.column != NO_COLUMN).then(|| schema.field(usize::from(self.column)).name());
+        let what = match self.problem {
+            Problem::Empty => return "the payload is empty".into(),
+            Problem::Missing => return format!("field '{}' is missing", name.map_or("?", |name| name)),
+            Problem::NoRow => return "the payload holds no row".into(),
+            Problem::TooManyRows => {
+                return format!("the payload holds more than {} rows", super::rows::ROWS_PER_EVENT_MAX);
+            }
+            Problem::NullInRequired => "expected a value, found null".into(),
+            Problem::ExpectedNumber => format!("expected a number, found {}", found()),
+            Problem::ExpectedBareNumber => format!("expected a number, found {}", excerpt(payload, at)),
+            Problem::ExpectedBareBoolean => format!("expected true or false, found {}", excerpt(payload, at)),
+            Problem::ExpectedInteger => format!("expected a whole number, found {}", excerpt(payload, at)),
+            Problem::ExpectedString => format!("expected a string, found {}", found()),
+            Problem::ExpectedBoolean => format!("expected true or false, found {}", found()),
+            Problem::ExpectedTimestamp => {
+                format!("expected a time (epoch milliseconds or ISO 8601), found {}", excerpt(payload, at))
+            }
+            Problem::ExpectedObject => format!("expected an object, found {}", found()),
+            Problem::ExpectedValue => format!("expected a value, found {}", found()),
+            Problem::ExpectedKey => format!("expected a quoted key, found {}", found()),
+            Problem::ExpectedColon => format!("expected ':' after the key, found {}", found()),
+            Problem::ExpectedCommaOrBrace => format!("expected ',' or '}}', found {}", found()),
+            Problem::ExpectedCommaOrBracket => format!("expected ',' or ']', found {}", found()),
+            Problem::ExpectedRoot => format!("expected an object or an array of objects, found {}", found()),
+            Problem::ExpectedRecord => format!("expected an object in the array, found {}", found()),
+            Problem::MalformedNumber => format!("malformed number {}", excerpt(payload, at)),
+            Problem::NumberRange => format!("number {} is out of range", excerpt(payload, at)),
+            Problem::TimestampRange => {
+                format!("time {} is out of range (years 0001 to 9999)", excerpt(payload, at))
+            }
+            Problem::InvalidUtf8 => "the text is not valid UTF-8".into(),
+            Problem::ControlCharacter => format!("{} must be escaped in a string", found()),
+            Problem::UnknownEscape => "unknown escape in a string".into(),
+            Problem::LoneSurrogate => "a surrogate escape without its other half".into(),
+            Problem::UnterminatedString => "the string does not end".into(),
+            Problem::TrailingBytes => format!("expected the end of the payload, found {}", found()),
+            Problem::TooDeep => format!("nested deeper than {} levels", super::json::DEPTH_MAX),
+            Problem::TooMuchText => "the batch holds too much text (2 GiB in one column)".into(),
+            Problem::TooFewFields => "the line ends before this field".into(),
+            Problem::TooManyFields => format!("the line has more than the {} declared fields", schema.fields().len()),
+            Problem::QuoteInField => "a quote inside a field that does not begin with one".into(),
+            Problem::TextAfterQuote => format!("expected a delimiter after the closing quote, found {}", found()),
+            Problem::UnterminatedQuote => "the quoted field does not end".into(),
+            Problem::NoSenMlPack => {
+                format!("expected an array of SenML records (or an object with an array 'e'), found {}", found())
+            }
+            Problem::NoSenMlName => "the SenML record has no name".into(),
+            Problem::NoSenMlValue => "the SenML record has no value".into(),
+            Problem::SenMlNameTooLong => {
+                format!("a SenML name or unit is longer than {} bytes", super::senml::NAME_BYTES_MAX)
+            }
+            Problem::SenMlMustUnderstand => {
+                format!("the SenML record has a field that must be understood and is not: {}", excerpt(payload, at))
+            }
+        };
+        match name {
+            Some(name) => format!("field '{name}' at byte {at}: {what}"),
+            None => format!("at byte {at}: {what}"),
+        }
+    }
+}
+
+/// What stands at byte `at`, by its first byte.
+fn found(payload: &[u8], at: usize) -> String {
+    let Some((&first, _)) = payload.get(at..).and_then(<[u8]>::split_first) else {
+        return "the end".into();
+    };
+    let rest = &payload[at..];
+    match first {
+        b'"' => "a string".into(),
+        b'{' => "an object".into(),
+        b'[' => "an array".into(),
+        b'-' | b'0'..=b'9' => "a number".into(),
+        b't' if rest.starts_with(b"true") => "a boolean".into(),
+        b'f' if rest.starts_with(b"false") => "a boolean".into(),
+        b'n' if rest.starts_with(b"null") => "null".into(),
+        0x21..0x7f => format!("'{}'", first as char),
+        b' ' => "a space".into(),
+        b'\n' => "a line break".into(),
+        other => format!("byte 0x{other:02x}"),
+    }
+}
+
+/// The token at byte `at`, shortened to what fits a line.
+fn excerpt(payload: &[u8], at: usize) -> String {
+    /// Enough for any timestamp and any number a person would recognise.
+    const EXCERPT_BYTES_MAX: usize = 32;
+    let rest = payload.get(at..).unwrap_or_default();
+    let quoted = rest.first() == Some(&b'"');
+    let is_end = |byte: u8| match quoted {
+        true => byte == b'"' || byte < 0x20,
+        false => byte <= b' ' || matches!(byte, b',' | b'}' | b']' | b':' | b'"'),
+    };
+    let body = &rest[usize::from(quoted)..];
+    let length = body.iter().position(|&byte| is_end(byte)).unwrap_or(body.len());
+    if length == 0 {
+        return if quoted { "an empty string".into() } else { found(payload, at) };
+    }
+    let text = String::from_utf8_lossy(&body[..length.min(EXCERPT_BYTES_MAX)]);
+    let dots = if length > EXCERPT_BYTES_MAX { "..." } else { "" };
+    match (quoted, body[0]) {
+        (true, _) => format!("\"{text}{dots}\""),
+        (false, b'{' | b'[') => found(payload, at),
+        (false, _) => format!("{text}{dots}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::{DataType, Field};
+
+    use super::*;
+
+    #[test]
+    fn a_fault_is_small_and_reads_well() {
+        assert!(size_of::<Result<(), Fault>>() <= 8);
+        let schema = Schema::new(vec![Field::new("value", DataType::Float64, true)]);
+        let payload = br#"{"value":"hot"}"#;
+        assert_eq!(
+            Fault::new(Problem::ExpectedNumber, 9).in_column(0).describe(payload, &schema),
+            "field 'value' at byte 9: expected a number, found a string"
+        );
+        assert_eq!(
+            Fault::new(Problem::ExpectedTimestamp, 9).in_column(0).describe(payload, &schema),
+            "field 'value' at byte 9: expected a time (epoch milliseconds or ISO 8601), found \"hot\""
+        );
+        assert_eq!(
+            Fault::new(Problem::ExpectedCommaOrBrace, 15).describe(payload, &schema),
+            "at byte 15: expected ',' or '}', found the end"
+        );
+        assert_eq!(Fault::new(Problem::Missing, 0).in_column(0).describe(payload, &schema), "field 'value' is missing");
+    }
+
+    #[test]
+    fn long_and_broken_tokens_are_shortened_not_trusted() {
+        let schema = Schema::empty();
+        let digits = "9".repeat(1000);
+        let text = Fault::new(Problem::NumberRange, 0).describe(digits.as_bytes(), &schema);
+        assert!(text.len() < 100 && text.contains("..."), "{text}");
+        assert!(Fault::new(Problem::MalformedNumber, 7).describe(b"\xff\xfe", &schema).contains("the end"));
+        assert!(Fault::new(Problem::MalformedNumber, 0).describe(b"\xff\xfe", &schema).contains('\u{fffd}'));
+    }
+}

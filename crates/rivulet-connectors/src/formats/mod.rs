@@ -1,0 +1,310 @@
+//! Payload formats: bytes to rows and rows to bytes, driven by the declared columns.
+//!
+//! A format is named in the statement that declares an input or output; from then on everything is fixed by the
+//! format and the columns ([`Format::decoder`], [`Format::encoder`]). Columns have one of five types: `Boolean`,
+//! `Int64`, `Float64`, `Utf8` and `Timestamp(Microsecond, None)`.
+//!
+//! What must hold: bytes from outside never cause a panic; an event that does not fit is refused with a reason that
+//! says field, place, what was expected and what was found, and leaves the rows of all other events as they are; no
+//! event vanishes (it gives at least one row or one refusal); nothing is allocated for a single event or row.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use arrow::datatypes::{DataType, Field, Schema};
+//! use rivulet_connectors::formats::Format;
+//! use rivulet_dataflow::{Events, Reason, Refusals};
+//!
+//! let columns = Arc::new(Schema::new(vec![Field::new("value", DataType::Float64, true)]));
+//! let mut decoder = Format::Json.decoder(columns, None)?;
+//! let mut events = Events::default();
+//! events.push(0, 1_000, br#"{"value": 21.5}"#);
+//! events.push(1, 1_001, br#"{"value": "warm"}"#);
+//! let mut refusals = Refusals::new(10);
+//! let batch = decoder.decode(&events, &mut refusals);
+//! assert_eq!((batch.rows(), refusals.counted(Reason::Decode)), (1, 1));
+//! assert_eq!(refusals.records()[0].detail, "field 'value' at byte 10: expected a number, found a string");
+//! # Ok::<(), rivulet_connectors::formats::FormatError>(())
+//! ```
+
+mod json;
+mod senml;
+mod csv;
+mod text;
+mod decode;
+mod encode;
+mod rows;
+mod cells;
+mod bare;
+mod number;
+mod timestamp;
+mod fault;
+
+use std::fmt;
+
+use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
+use rivulet_dataflow::{Batch, Decoder};
+
+pub use encode::{EncodedRows, Encoder};
+pub use json::json_escape;
+
+use decode::{PayloadDecoder, PayloadParser};
+use rows::Rows;
+
+/// How payloads are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// One JSON object a row, or an array of objects for several rows; a column named `a.b` is the field `b` of the
+    /// object in field `a`.
+    Json,
+    /// SenML in JSON (RFC 8428), a row for each record, columns among `name`, `unit`, `value`, `text`, `flag`, `time`.
+    SenMl,
+    /// SenML in JSON, one row for each pack, columns by record name; the event time column is the pack's time.
+    SenMlPivot,
+    /// Lines of fields in column order (RFC 4180), no header.
+    Csv {
+        /// What separates fields: an ASCII character other than a quote or a line break.
+        delimiter: u8,
+    },
+    /// One bare value: a number, a boolean or text.
+    Text,
+}
+
+/// How many columns a format reads or writes; column numbers are held in 16 bits with room to spare.
+const COLUMNS_MAX: usize = 4096;
+
+impl Format {
+    /// The names of all formats, as [`Format::parse`] takes them.
+    pub const NAMES: [&'static str; 5] = ["JSON", "SENML", "SENML_PIVOT", "CSV", "TEXT"];
+
+    /// The format called `name` (upper or lower case, `-` like `_`), with its options as pairs of key and value.
+    ///
+    /// Only `CSV` has an option: `delimiter`, one character or `tab`.
+    pub fn parse<'o>(name: &str, options: impl IntoIterator<Item = (&'o str, &'o str)>) -> Result<Self, FormatError> {
+        let canonical = name.trim().to_ascii_uppercase().replace('-', "_");
+        let mut format = match canonical.as_str() {
+            "JSON" => Self::Json,
+            "SENML" => Self::SenMl,
+            "SENML_PIVOT" => Self::SenMlPivot,
+            "CSV" => Self::Csv { delimiter: b',' },
+            "TEXT" => Self::Text,
+            _ => return Err(FormatError::UnknownFormat { name: name.into() }),
+        };
+        for (key, value) in options {
+            match &mut format {
+                Self::Csv { delimiter } if key.eq_ignore_ascii_case("delimiter") => {
+                    *delimiter = parse_delimiter(value)?;
+                }
+                _ => return Err(FormatError::UnknownOption { format, option: key.into() }),
+            }
+        }
+        Ok(format)
+    }
+
+    /// The format's name, one of [`Format::NAMES`].
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Json => "JSON",
+            Self::SenMl => "SENML",
+            Self::SenMlPivot => "SENML_PIVOT",
+            Self::Csv { .. } => "CSV",
+            Self::Text => "TEXT",
+        }
+    }
+
+    /// The keys of the format's options.
+    pub fn options(&self) -> &'static [&'static str] {
+        match self {
+            Self::Csv { .. } => &["delimiter"],
+            _ => &[],
+        }
+    }
+
+    /// A decoder into rows of `schema`, whose column `event_time_column` is never null.
+    ///
+    /// Fails if the columns do not suit the format.
+    pub fn decoder(
+        &self,
+        schema: SchemaRef,
+        event_time_column: Option<usize>,
+    ) -> Result<Box<dyn Decoder>, FormatError> {
+        self.check_input(&schema, event_time_column)?;
+        let refused = |index: usize, hint: String| FormatError::Column {
+            format: *self,
+            column: schema.field(index).name().clone(),
+            data_type: schema.field(index).data_type().clone(),
+            hint,
+        };
+        let rows = Rows::new(schema.clone(), event_time_column);
+        Ok(match self {
+            Self::Json => {
+                let parser = json::JsonParser::new(&schema)
+                    .map_err(|index| refused(index, "give it a name with fewer dots".into()))?;
+                boxed(parser, rows)
+            }
+            Self::SenMl => {
+                let parser = senml::RecordParser::new(&schema).map_err(|index| {
+                    let columns = senml::COLUMNS;
+                    refused(
+                        index,
+                        format!("use columns among {columns}, or FORMAT SENML_PIVOT for columns by record name"),
+                    )
+                })?;
+                boxed(parser, rows)
+            }
+            Self::SenMlPivot => boxed(senml::PivotParser::new(&schema, event_time_column), rows),
+            Self::Csv { delimiter } => boxed(csv::CsvParser::new(*delimiter, schema.fields().len()), rows),
+            Self::Text => boxed(text::TextParser, rows),
+        })
+    }
+
+    fn check_input(&self, schema: &SchemaRef, event_time_column: Option<usize>) -> Result<(), FormatError> {
+        self.check_columns(schema)?;
+        for field in schema.fields() {
+            if !rows::is_supported(field.data_type()) {
+                return Err(FormatError::Column {
+                    format: *self,
+                    column: field.name().clone(),
+                    data_type: field.data_type().clone(),
+                    hint: "declare it TEXT, BIGINT, DOUBLE, BOOLEAN or TIMESTAMP".into(),
+                });
+            }
+        }
+        let Some(field) = event_time_column.map(|index| schema.field(index)) else { return Ok(()) };
+        let hint = match self {
+            Self::Text => "declare no EVENT TIME column with FORMAT TEXT: windows then go by the time of arrival",
+            _ if *field.data_type() != DataType::Timestamp(TimeUnit::Microsecond, None) => {
+                "declare the EVENT TIME column TIMESTAMP"
+            }
+            _ => return Ok(()),
+        };
+        Err(FormatError::EventTime { format: *self, column: field.name().clone(), hint })
+    }
+
+    fn check_columns(&self, schema: &SchemaRef) -> Result<(), FormatError> {
+        let count = schema.fields().len();
+        let hint = match self {
+            Self::Text if count != 1 => "FORMAT TEXT has exactly one column; use JSON or CSV for more",
+            _ if count == 0 => "declare at least one column",
+            _ if count > COLUMNS_MAX => "declare at most 4096 columns",
+            _ => return Ok(()),
+        };
+        Err(FormatError::Columns { format: *self, count, hint })
+    }
+
+    /// An encoder of rows of `schema`, one payload for each row.
+    ///
+    /// Fails if the columns do not suit the format. Types beyond the five of inputs are written as the nearest of
+    /// these.
+    pub fn encoder(&self, schema: SchemaRef) -> Result<Box<dyn Encoder>, FormatError> {
+        self.check_columns(&schema)?;
+        for field in schema.fields() {
+            if cells::written_as(field.data_type()).is_none() {
+                return Err(FormatError::Column {
+                    format: *self,
+                    column: field.name().clone(),
+                    data_type: field.data_type().clone(),
+                    hint: "cast it to TEXT, BIGINT, DOUBLE, BOOLEAN or TIMESTAMP".into(),
+                });
+            }
+        }
+        Ok(match self {
+            Self::Json => Box::new(json::JsonEncoder::new(&schema)),
+            Self::SenMl | Self::SenMlPivot => Box::new(senml::SenMlEncoder::new(&schema)),
+            Self::Csv { delimiter } => Box::new(csv::CsvEncoder::new(*delimiter)),
+            Self::Text => Box::new(text::TextEncoder),
+        })
+    }
+}
+
+fn boxed(parser: impl PayloadParser + 'static, rows: Rows) -> Box<dyn Decoder> {
+    Box::new(PayloadDecoder::new(parser, rows))
+}
+
+fn parse_delimiter(value: &str) -> Result<u8, FormatError> {
+    match value.as_bytes() {
+        &[byte] if byte.is_ascii() && (byte == b'\t' || !byte.is_ascii_control()) && byte != b'"' => Ok(byte),
+        b"\\t" => Ok(b'\t'),
+        _ if value.eq_ignore_ascii_case("tab") => Ok(b'\t'),
+        _ => Err(FormatError::Delimiter { value: value.into() }),
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Row `row` of `batch` as one JSON object, in the form [`Format::Json`] writes; for dead letters, previews and logs.
+///
+/// # Panics
+/// If there is no such row.
+pub fn encode_row_as_json(batch: &Batch, row: usize) -> String {
+    json::row_to_json(batch, row)
+}
+
+/// A format that does not exist, or columns that do not suit it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// No format has this name.
+    #[error("unknown format '{name}'\nhint: the formats are {}", Format::NAMES.join(", "))]
+    UnknownFormat {
+        /// The name given.
+        name: String,
+    },
+    /// The format has no such option.
+    #[error("format {format} has no option '{option}'\nhint: {}", options_hint(format))]
+    UnknownOption {
+        /// The format.
+        format: Format,
+        /// The option given.
+        option: String,
+    },
+    /// A CSV delimiter that cannot be one.
+    #[error(
+        "'{value}' cannot be a delimiter\nhint: give one ASCII character other than a quote or a line break, or 'tab'"
+    )]
+    Delimiter {
+        /// The value given.
+        value: String,
+    },
+    /// The format cannot have this number of columns.
+    #[error("format {format} does not go with {count} columns\nhint: {hint}")]
+    Columns {
+        /// The format.
+        format: Format,
+        /// The number of columns declared.
+        count: usize,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The format cannot have this column.
+    #[error("format {format} cannot have the column '{column}' of type {data_type}\nhint: {hint}")]
+    Column {
+        /// The format.
+        format: Format,
+        /// The column.
+        column: String,
+        /// Its type.
+        data_type: DataType,
+        /// What to do.
+        hint: String,
+    },
+    /// The format cannot have this event time column.
+    #[error("format {format} cannot take the event time from the column '{column}'\nhint: {hint}")]
+    EventTime {
+        /// The format.
+        format: Format,
+        /// The column.
+        column: String,
+        /// What to do.
+        hint: &'static str,
+    },
+}
+
+fn options_hint(format: &Format) -> String {
+    match format.options() {
+        [] => "it has none".into(),
+        options => format!("its options are {}", options.join(", ")),
+    }
+}

@@ -1,0 +1,430 @@
+//! One client's connection: its CONNECT, then a reader and a writer in one task.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rivulet_dataflow::Push;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+
+use super::super::buffer::ReadBuffer;
+use super::super::codec::{self, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
+use super::super::router::Pending;
+use super::super::stall::Stall;
+use super::super::topic;
+use super::Shared;
+use super::core::{Core, Goodbye, SessionKey};
+use super::message;
+use super::outbox::Outbox;
+use super::packets::{self, Close, Control, Login};
+
+/// After reading this many bytes a connection lets the others have their turn.
+const READ_BYTES_BEFORE_YIELD: usize = 64 << 10;
+
+/// How long the last bytes to a client may take.
+const LAST_WRITE_MAX: Duration = Duration::from_secs(2);
+
+/// How long messages that were read before the connection was closed may wait for room in their inboxes.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// The memory a writer keeps between bursts.
+const WRITE_BYTES_KEPT: usize = 64 << 10;
+
+/// The reason code of a PUBACK for a message that nobody gets.
+const NO_SUBSCRIBERS: u8 = 0x10;
+
+/// Serves a client until it goes, or has to.
+pub(super) async fn serve(shared: &Shared, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let mut buffer = ReadBuffer::new(shared.options.read_buffer_bytes);
+    let limit = Duration::from_millis(shared.options.connect_timeout_ms);
+    let login = match tokio::time::timeout(limit, read_login(shared, &mut stream, &mut buffer)).await {
+        Ok(Ok(login)) => login,
+        Ok(Err(Refusal { answer, counts })) => {
+            if counts {
+                shared.core.lock().counters.protocol_errors += 1;
+            }
+            // Whether the client learns why is up to it.
+            let _ = tokio::time::timeout(LAST_WRITE_MAX, async {
+                stream.write_all(&answer).await?;
+                stream.shutdown().await
+            })
+            .await;
+            return;
+        }
+        Err(_) => return,
+    };
+    let outbox = Arc::new(Outbox::new(shared.options.connection_bytes_max));
+    let Some(key) = begin(shared, &login, &outbox) else {
+        let mut answer = Vec::new();
+        packets::refuse(login.version, packets::Refused::Busy, &mut answer);
+        let _ = tokio::time::timeout(LAST_WRITE_MAX, stream.write_all(&answer)).await;
+        return;
+    };
+    let (read_half, write_half) = tokio::io::split(stream);
+    let mut reader = Reader::new(shared, &login, key, &outbox, buffer);
+    let mut writer = std::pin::pin!(write(shared, key, &outbox, write_half));
+    let end = tokio::select! {
+        end = reader.run(read_half) => Some(end),
+        () = &mut writer => None,
+    };
+    let goodbye = match &end {
+        Some(End::Goodbye(goodbye)) => *goodbye,
+        _ => Goodbye { is_graceful: false, expiry_s: None },
+    };
+    {
+        // Not while waiting for anything: the lock is released at the end of the block.
+        let mut core = shared.core.lock();
+        if let Some(End::Close(close)) = &end {
+            shared.note_close(&mut core, &login.client_id, close);
+            outbox.answer(|out| packets::disconnect(login.version, close.reason, out));
+        }
+        core.disconnected(key, &outbox, goodbye);
+    }
+    // A will may have become due.
+    shared.outbound.wake.notify_one();
+    if end.is_none() {
+        reader.drain().await;
+    }
+    if let Some(End::Close(_)) = end {
+        outbox.close();
+        let _ = tokio::time::timeout(LAST_WRITE_MAX, writer).await;
+    }
+}
+
+/// A client that is not let in.
+struct Refusal {
+    answer: Vec<u8>,
+    /// Whether it broke the protocol.
+    counts: bool,
+}
+
+async fn read_login(
+    shared: &Shared,
+    stream: &mut (impl AsyncRead + Unpin),
+    buffer: &mut ReadBuffer,
+) -> Result<Login, Refusal> {
+    loop {
+        // Nobody is answered who does not begin with a CONNECT: it may be no MQTT at all, and what looks like the length
+        // of a packet may never come.
+        let refusal = || Refusal { answer: Vec::new(), counts: true };
+        if buffer.data().first().is_some_and(|&byte| byte != codec::CONNECT) {
+            return Err(refusal());
+        }
+        let frame = codec::split_frame(buffer.data(), shared.options.packet_bytes_max).map_err(|_| refusal())?;
+        if let Some(frame) = frame {
+            let login = packets::login(&frame).map_err(|answer| Refusal { answer, counts: true })?;
+            if !shared.options.allows(login.user.as_deref(), login.password.as_deref()) {
+                shared.core.lock().counters.logins_refused += 1;
+                shared.notices.say(|| {
+                    tracing::warn!(
+                        client_id = login.client_id,
+                        user = login.user,
+                        "a client with a wrong user or password was turned away"
+                    );
+                });
+                let mut answer = Vec::new();
+                packets::refuse(login.version, packets::Refused::Login, &mut answer);
+                return Err(Refusal { answer, counts: false });
+            }
+            let consumed = frame.whole.len();
+            buffer.consume(consumed);
+            return Ok(login);
+        }
+        if matches!(buffer.fill(stream).await, Ok(0) | Err(_)) {
+            return Err(Refusal { answer: Vec::new(), counts: false });
+        }
+        shared.bytes_in.fetch_add(buffer.data().len() as u64, Ordering::Relaxed);
+    }
+}
+
+fn begin(shared: &Shared, login: &Login, outbox: &Arc<Outbox>) -> Option<SessionKey> {
+    let mut core = shared.core.lock();
+    let key = core.connect(
+        login.request(),
+        outbox,
+        |version, out| packets::disconnect(version, packets::Reason::SessionTakenOver, out),
+        |session_present, expiry_s, out| packets::accept(login, session_present, expiry_s, &shared.options, out),
+    );
+    drop(core);
+    shared.outbound.wake.notify_one();
+    key
+}
+
+/// Why the reader has ended.
+enum End {
+    /// The client has said goodbye.
+    Goodbye(Goodbye),
+    /// The connection is gone.
+    Lost,
+    /// The client is thrown out.
+    Close(Close),
+}
+
+struct Reader<'a> {
+    shared: &'a Shared,
+    version: Version,
+    key: SessionKey,
+    outbox: &'a Arc<Outbox>,
+    buffer: ReadBuffer,
+    silence_max: Option<Duration>,
+    arrival_us: i64,
+    pending: Pending,
+    stall: Stall,
+    /// PUBACKs that are handed to the writer together.
+    acknowledgements: Vec<u8>,
+}
+
+/// How far the read bytes could be processed.
+enum Step {
+    NeedsMore,
+    InboxFull,
+    End(End),
+}
+
+impl<'a> Reader<'a> {
+    fn new(shared: &'a Shared, login: &Login, key: SessionKey, outbox: &'a Arc<Outbox>, buffer: ReadBuffer) -> Self {
+        Self {
+            shared,
+            version: login.version,
+            key,
+            outbox,
+            buffer,
+            silence_max: (login.keep_alive_s > 0).then(|| Duration::from_millis(u64::from(login.keep_alive_s) * 1500)),
+            arrival_us: shared.clock.now_us(),
+            pending: Pending::default(),
+            // A client's messages never wait for themselves; only the engine's own results can.
+            stall: Stall::new(Duration::MAX),
+            acknowledgements: Vec::new(),
+        }
+    }
+
+    async fn run(&mut self, mut socket: impl AsyncRead + Unpin) -> End {
+        let mut read_bytes = 0;
+        loop {
+            match self.process() {
+                Step::NeedsMore => {}
+                Step::End(end) => return end,
+                Step::InboxFull => {
+                    // Nothing is read meanwhile, and TCP tells the client.
+                    tokio::time::sleep(self.stall.next_wait()).await;
+                    continue;
+                }
+            }
+            while self.outbox.is_overfull() {
+                self.outbox.emptied.notified().await;
+            }
+            if read_bytes >= READ_BYTES_BEFORE_YIELD {
+                read_bytes = 0;
+                tokio::task::yield_now().await;
+            }
+            let filled = match self.silence_max {
+                None => self.buffer.fill(&mut socket).await,
+                Some(limit) => match tokio::time::timeout(limit, self.buffer.fill(&mut socket)).await {
+                    Ok(filled) => filled,
+                    Err(_) => {
+                        return End::Close(Close::new(
+                            packets::Reason::KeepAliveTimeout,
+                            "it has been silent for too long",
+                        ));
+                    }
+                },
+            };
+            match filled {
+                Ok(0) | Err(_) => return End::Lost,
+                Ok(bytes) => {
+                    read_bytes += bytes;
+                    self.shared.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
+                }
+            }
+            self.arrival_us = self.shared.clock.now_us();
+        }
+    }
+
+    /// The connection was closed from this side while its last messages may have waited for room: they count all the same.
+    async fn drain(&mut self) {
+        let waiting = async {
+            while let Step::InboxFull = self.process() {
+                tokio::time::sleep(self.stall.next_wait()).await;
+            }
+        };
+        let _ = tokio::time::timeout(DRAIN_MAX, waiting).await;
+    }
+
+    /// Processes whole packets until there is none left, an inbox is full, or the connection is over.
+    fn process(&mut self) -> Step {
+        let shared = self.shared;
+        let data = self.buffer.data();
+        let mut consumed = 0;
+        let mut step = Step::NeedsMore;
+        let mut core = shared.core.lock();
+        let mut routing = shared.router.read();
+        loop {
+            let frame = match codec::split_frame(&data[consumed..], shared.options.packet_bytes_max) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => break,
+                Err(error) => {
+                    step = Step::End(End::Close(error.into()));
+                    break;
+                }
+            };
+            match frame.kind() {
+                PacketKind::Publish => {
+                    let (publish, expires_at) = match decode_publish(self.version, &frame) {
+                        Ok(decoded) => decoded,
+                        Err(close) => {
+                            step = Step::End(End::Close(close));
+                            break;
+                        }
+                    };
+                    let routed = routing.routed();
+                    // The engine first: its queries are no subscribers.
+                    let push = routing.route(publish.topic, publish.payload, self.arrival_us, &mut self.pending);
+                    if push == Push::Full {
+                        step = Step::InboxFull;
+                        break;
+                    }
+                    self.stall.taken();
+                    core.counters.messages_in += 1;
+                    let has_subscribers = core.publish(&publish, Some(self.key), expires_at);
+                    if publish.qos == Qos::AtLeastOnce {
+                        let is_wanted = has_subscribers || routing.routed() > routed;
+                        let reason = if is_wanted || self.version == Version::V3 { 0 } else { NO_SUBSCRIBERS };
+                        codec::encode_puback(publish.packet_id, reason, &mut self.acknowledgements);
+                    }
+                }
+                PacketKind::PubAck => match codec::decode_puback(frame.body) {
+                    Ok((packet_id, _)) => core.acknowledge(self.key, packet_id),
+                    Err(error) => {
+                        step = Step::End(End::Close(error.into()));
+                        break;
+                    }
+                },
+                PacketKind::Connect | PacketKind::Other => {
+                    // Answers keep the order of the questions.
+                    hand_over(&mut self.acknowledgements, self.outbox);
+                    if let Some(end) = process_control(&mut core, self.version, self.key, self.outbox, &frame) {
+                        step = Step::End(end);
+                        break;
+                    }
+                }
+            }
+            consumed += frame.whole.len();
+        }
+        drop(routing);
+        drop(core);
+        self.buffer.consume(consumed);
+        hand_over(&mut self.acknowledgements, self.outbox);
+        step
+    }
+}
+
+fn hand_over(acknowledgements: &mut Vec<u8>, outbox: &Outbox) {
+    if !acknowledgements.is_empty() {
+        outbox.answer(|out| out.append(acknowledgements));
+    }
+}
+
+#[inline]
+fn decode_publish<'b>(version: Version, frame: &Frame<'b>) -> Result<(Publish<'b>, Option<Instant>), Close> {
+    let publish = Publish::decode(version, frame.first_byte, frame.body)?;
+    if publish.qos == Qos::ExactlyOnce {
+        return Err(Close::new(
+            packets::Reason::QosNotSupported,
+            "it publishes with QoS 2, and this broker speaks 0 and 1",
+        ));
+    }
+    let mut expires_at = None;
+    if !publish.properties.is_empty() {
+        let properties = PublishProperties::parse(publish.properties)?;
+        if properties.topic_alias.is_some() {
+            return Err(Close::new(packets::Reason::TopicAliasInvalid, "it uses a topic alias, and none is offered"));
+        }
+        if properties.has_subscription_identifier {
+            return Err(Close::new(
+                packets::Reason::ProtocolError,
+                "it sends a subscription identifier with a message",
+            ));
+        }
+        expires_at = message::expires_at(properties.message_expiry_s);
+    }
+    if topic::check_topic(publish.topic).is_err() {
+        return Err(Close::new(packets::Reason::TopicNameInvalid, "it publishes to what is no topic"));
+    }
+    Ok((publish, expires_at))
+}
+
+/// Processes any packet but PUBLISH and PUBACK. Returns an end if it is one.
+fn process_control(
+    core: &mut Core,
+    version: Version,
+    key: SessionKey,
+    outbox: &Outbox,
+    frame: &Frame<'_>,
+) -> Option<End> {
+    let control = match packets::control(version, frame) {
+        Ok(control) => control,
+        Err(close) => return Some(End::Close(close)),
+    };
+    match control {
+        Control::Ping => outbox.answer(|out| out.extend_from_slice(&codec::PING_RESPONSE)),
+        Control::Subscribe(subscribe) => {
+            core.subscribe(key, &subscribe.requests(), |codes, out| subscribe.answer(codes, out));
+        }
+        Control::Unsubscribe(unsubscribe) => {
+            let removed: Vec<bool> = unsubscribe.filters().map(|filter| core.unsubscribe(key, filter)).collect();
+            outbox.answer(|out| unsubscribe.answer(&removed, out));
+        }
+        Control::Disconnect(goodbye) => return Some(End::Goodbye(goodbye)),
+    }
+    None
+}
+
+/// Writes what comes into the outbox, until it is closed or the connection is gone.
+async fn write(shared: &Shared, key: SessionKey, outbox: &Arc<Outbox>, mut socket: impl AsyncWrite + Unpin) {
+    if write_until_closed(shared, key, outbox, &mut socket).await.is_ok() {
+        return;
+    }
+    // The client takes nothing any more, but what it has sent may still be on its way: the reader decides when it is over.
+    let mut bytes = Vec::new();
+    while !outbox.take(&mut bytes) {
+        bytes.clear();
+        outbox.filled.notified().await;
+    }
+}
+
+async fn write_until_closed(
+    shared: &Shared,
+    key: SessionKey,
+    outbox: &Arc<Outbox>,
+    socket: &mut (impl AsyncWrite + Unpin),
+) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    loop {
+        let is_closed = outbox.take(&mut bytes);
+        if outbox.is_starved.swap(false, Ordering::AcqRel) {
+            shared.core.lock().pump(key, outbox);
+        }
+        if bytes.is_empty() {
+            if is_closed {
+                return tokio::time::timeout(LAST_WRITE_MAX, socket.shutdown()).await?;
+            }
+            outbox.filled.notified().await;
+            continue;
+        }
+        {
+            let mut writing = std::pin::pin!(async {
+                socket.write_all(&bytes).await?;
+                // Over TLS, bytes may still be held back.
+                socket.flush().await
+            });
+            tokio::select! {
+                written = &mut writing => written?,
+                () = outbox.closed.notified() => tokio::time::timeout(LAST_WRITE_MAX, writing).await??,
+            }
+        }
+        shared.bytes_out.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        bytes.clear();
+        bytes.shrink_to(WRITE_BYTES_KEPT);
+    }
+}

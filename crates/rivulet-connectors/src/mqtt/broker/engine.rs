@@ -1,0 +1,125 @@
+//! What the broker publishes itself: the engine's results, and the wills of clients that have gone.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use rivulet_dataflow::Push;
+
+use super::super::codec::{Publish, Qos};
+use super::super::publisher::{PublishBatch, Publisher};
+use super::super::router::Pending;
+use super::super::stall::Stall;
+use super::Shared;
+use super::message::Message;
+
+/// How many messages are published before others have their turn.
+const MESSAGES_BEFORE_YIELD: usize = 512;
+
+/// Publishes until the broker is dropped.
+pub(super) async fn publish_results(shared: &Shared) {
+    let mut results = Results {
+        shared,
+        pending: Pending::default(),
+        stall: Stall::new(Duration::from_millis(shared.options.deadlock_ms)),
+    };
+    loop {
+        let will = shared.core.lock().wills.pop_front();
+        if let Some(will) = will {
+            results.publish(Source::Will(&will)).await;
+        } else if let Some(batch) = shared.outbound.take() {
+            results.publish(Source::Batch(&batch)).await;
+            shared.outbound.give_back(batch);
+        } else {
+            shared.outbound.wake.notified().await;
+        }
+    }
+}
+
+/// Messages to be published.
+#[derive(Clone, Copy)]
+enum Source<'m> {
+    Will(&'m Message),
+    Batch(&'m PublishBatch),
+}
+
+impl<'m> Source<'m> {
+    fn len(self) -> usize {
+        match self {
+            Self::Will(_) => 1,
+            Self::Batch(batch) => batch.len(),
+        }
+    }
+
+    /// A message, when it expires, and what it counted for in the queue of results.
+    fn get(self, index: usize) -> Option<(Publish<'m>, Option<Instant>, Option<usize>)> {
+        match self {
+            Self::Will(will) => Some((will.publish(), will.expires_at, None)),
+            Self::Batch(batch) => {
+                let message = batch.get(index)?;
+                let publish = Publish {
+                    topic: message.topic.as_bytes(),
+                    payload: message.payload,
+                    qos: message.options.qos.min(Qos::AtLeastOnce),
+                    retain: message.options.retain,
+                    ..Publish::default()
+                };
+                Some((publish, None, Some(message.queued_bytes())))
+            }
+        }
+    }
+}
+
+struct Results<'a> {
+    shared: &'a Shared,
+    pending: Pending,
+    stall: Stall,
+}
+
+impl Results<'_> {
+    async fn publish(&mut self, source: Source<'_>) {
+        let mut next = 0;
+        while next < source.len() {
+            let (published, is_full) = self.publish_some(source, next..source.len().min(next + MESSAGES_BEFORE_YIELD));
+            next += published;
+            if is_full {
+                // What feeds another query waits for its inbox; what comes behind waits too, and has_room() says so.
+                tokio::time::sleep(self.stall.next_wait()).await;
+            } else {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Publishes messages until an inbox is full. Returns how many were published, and whether one is.
+    fn publish_some(&mut self, source: Source<'_>, range: Range<usize>) -> (usize, bool) {
+        let shared = self.shared;
+        let arrival_us = shared.clock.now_us();
+        let (mut published, mut is_full) = (0, false);
+        let (mut sent_messages, mut sent_bytes) = (0, 0);
+        let mut core = shared.core.lock();
+        let mut routing = shared.router.read_for_results();
+        for index in range {
+            let Some((publish, expires_at, queued_bytes)) = source.get(index) else { break };
+            if routing.route(publish.topic, publish.payload, arrival_us, &mut self.pending) == Push::Full {
+                if !self.stall.full(!shared.outbound.has_room()) {
+                    is_full = true;
+                    break;
+                }
+                core.counters.deadlock_events += self.pending.abandon() as u64;
+            }
+            self.stall.taken();
+            core.publish(&publish, None, expires_at);
+            published += 1;
+            if let Some(bytes) = queued_bytes {
+                sent_messages += 1;
+                sent_bytes += bytes;
+            }
+        }
+        drop(routing);
+        drop(core);
+        if sent_messages > 0 {
+            shared.outbound.sent(sent_messages, sent_bytes);
+        }
+        (published, is_full)
+    }
+}

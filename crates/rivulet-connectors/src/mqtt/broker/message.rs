@@ -1,0 +1,212 @@
+//! Messages on their way from one publisher to many subscribers.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::codec::{Publish, Qos, Version};
+use super::super::properties;
+
+/// A message that is kept: retained, queued for a session, or sent and not acknowledged.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) topic: Box<[u8]>,
+    pub(super) payload: Box<[u8]>,
+    /// Properties of version 5, checked, as they came.
+    pub(super) properties: Box<[u8]>,
+    pub(super) qos: Qos,
+    pub(super) retain: bool,
+    /// When it becomes worthless.
+    pub(super) expires_at: Option<Instant>,
+}
+
+impl Message {
+    pub(super) fn of(publish: &Publish<'_>, expires_at: Option<Instant>) -> Self {
+        Self {
+            topic: publish.topic.into(),
+            payload: publish.payload.into(),
+            properties: publish.properties.into(),
+            qos: publish.qos,
+            retain: publish.retain,
+            expires_at,
+        }
+    }
+
+    /// The message as it was published.
+    pub(super) fn publish(&self) -> Publish<'_> {
+        Publish {
+            topic: &self.topic,
+            payload: &self.payload,
+            properties: &self.properties,
+            qos: self.qos,
+            retain: self.retain,
+            ..Publish::default()
+        }
+    }
+
+    /// What it counts for against a bound.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.topic.len() + self.payload.len() + self.properties.len() + size_of::<Self>()
+    }
+
+    pub(super) fn is_expired(&self, now: Instant) -> bool {
+        self.expires_at.is_some_and(|at| at <= now)
+    }
+}
+
+/// How a kept message is sent to one subscriber.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner {
+    pub(super) qos: Qos,
+    pub(super) retain: bool,
+    pub(super) subscription_identifier: Option<u32>,
+}
+
+/// Appends a kept message as a packet. Nothing is appended, and false returned, if it is larger than the client takes.
+pub(super) fn encode_kept(
+    message: &Message,
+    manner: Manner,
+    version: Version,
+    (packet_id, duplicate): (u16, bool),
+    packet_bytes_max: usize,
+    now: Instant,
+    out: &mut Vec<u8>,
+) -> bool {
+    let mut own = Vec::new();
+    if version == Version::V5 {
+        match message.expires_at {
+            // A subscriber is told how long the message is still good for.
+            Some(at) => {
+                let left_s = at.saturating_duration_since(now).as_secs().max(1);
+                properties::copy_properties_with_expiry(
+                    &message.properties,
+                    u32::try_from(left_s).unwrap_or(u32::MAX),
+                    &mut own,
+                );
+            }
+            None => own.extend_from_slice(&message.properties),
+        }
+        if let Some(identifier) = manner.subscription_identifier {
+            properties::push_subscription_identifier(identifier, &mut own);
+        }
+    }
+    let publish = Publish {
+        topic: &message.topic,
+        payload: &message.payload,
+        properties: &own,
+        packet_id,
+        qos: manner.qos,
+        retain: manner.retain,
+        duplicate,
+    };
+    publish.packet_bytes(version) <= packet_bytes_max && publish.encode(version, out).is_ok()
+}
+
+/// A message while it is handed to its subscribers: encoded once per version, quality of service and retain flag; copied
+/// into a [`Message`] once, if anybody needs to keep it.
+pub(super) struct Delivery<'a> {
+    pub(super) publish: Publish<'a>,
+    pub(super) expires_at: Option<Instant>,
+    kept: Option<Arc<Message>>,
+    cache: &'a mut Encoded,
+}
+
+/// The packets of one message, and the memory for them.
+#[derive(Debug, Default)]
+pub(super) struct Encoded {
+    bytes: Vec<u8>,
+    variants: [Option<Range<usize>>; 8],
+}
+
+impl<'a> Delivery<'a> {
+    pub(super) fn new(publish: Publish<'a>, expires_at: Option<Instant>, cache: &'a mut Encoded) -> Self {
+        cache.bytes.clear();
+        cache.variants = Default::default();
+        Self { publish, expires_at, kept: None, cache }
+    }
+
+    /// The message, to be kept.
+    pub(super) fn keep(&mut self) -> Arc<Message> {
+        self.kept.get_or_insert_with(|| Arc::new(Message::of(&self.publish, self.expires_at))).clone()
+    }
+
+    /// The packet, with where in it the packet identifier stands (if the quality of service is 1). `None` if it would be
+    /// longer than the protocol allows.
+    pub(super) fn packet(&mut self, version: Version, qos: Qos, retain: bool) -> Option<(&[u8], usize)> {
+        let variant =
+            usize::from(version == Version::V5) << 2 | usize::from(qos != Qos::AtMostOnce) << 1 | usize::from(retain);
+        let range = match &self.cache.variants[variant] {
+            Some(range) => range.clone(),
+            None => {
+                let start = self.cache.bytes.len();
+                let publish = Publish { qos, retain, packet_id: 0, duplicate: false, ..self.publish };
+                publish.encode(version, &mut self.cache.bytes).ok()?;
+                let range = start..self.cache.bytes.len();
+                self.cache.variants[variant] = Some(range.clone());
+                range
+            }
+        };
+        let packet = &self.cache.bytes[range];
+        // First byte, the length (whose last byte has no continuation bit), the topic with its own length.
+        let length_bytes = 1 + packet[1..].iter().take_while(|&&byte| byte & 0x80 != 0).count();
+        Some((packet, 1 + length_bytes + 2 + self.publish.topic.len()))
+    }
+}
+
+/// When a message with this expiry, published now, becomes worthless.
+pub(super) fn expires_at(message_expiry_s: Option<u32>) -> Option<Instant> {
+    message_expiry_s.map(|seconds| Instant::now() + Duration::from_secs(u64::from(seconds)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::codec::{PublishProperties, split_frame};
+    use super::*;
+
+    fn decode(version: Version, packet: &[u8]) -> Publish<'_> {
+        let frame = split_frame(packet, usize::MAX).unwrap().unwrap();
+        Publish::decode(version, frame.first_byte, frame.body).unwrap()
+    }
+
+    #[test]
+    fn a_message_is_encoded_once_for_everybody_who_gets_the_same() {
+        let payload = vec![7u8; 300];
+        let publish = Publish { topic: b"a/b", payload: &payload, retain: true, ..Publish::default() };
+        let mut cache = Encoded::default();
+        let mut delivery = Delivery::new(publish, None, &mut cache);
+        for version in [Version::V3, Version::V5] {
+            for (qos, retain) in [(Qos::AtMostOnce, false), (Qos::AtLeastOnce, true)] {
+                let (packet, id_at) = delivery.packet(version, qos, retain).unwrap();
+                let mut packet = packet.to_vec();
+                if qos == Qos::AtLeastOnce {
+                    packet[id_at..id_at + 2].copy_from_slice(&0x0102u16.to_be_bytes());
+                }
+                let decoded = decode(version, &packet);
+                assert_eq!((decoded.topic, decoded.payload), (&b"a/b"[..], &payload[..]));
+                assert_eq!((decoded.qos, decoded.retain), (qos, retain));
+                assert_eq!(decoded.packet_id, if qos == Qos::AtLeastOnce { 0x0102 } else { 0 });
+            }
+        }
+        let encoded_bytes = delivery.cache.bytes.len();
+        delivery.packet(Version::V5, Qos::AtMostOnce, false).unwrap();
+        assert_eq!(delivery.cache.bytes.len(), encoded_bytes);
+    }
+
+    #[test]
+    fn a_kept_message_says_how_long_it_is_still_good_for() {
+        let now = Instant::now();
+        let mut properties = Vec::new();
+        properties::push_message_expiry(60, &mut properties);
+        let publish = Publish { topic: b"t", payload: b"p", properties: &properties, ..Publish::default() };
+        let message = Message::of(&publish, Some(now + Duration::from_secs(42)));
+        let manner = Manner { qos: Qos::AtLeastOnce, retain: false, subscription_identifier: Some(5) };
+        let mut out = Vec::new();
+        assert!(encode_kept(&message, manner, Version::V5, (9, true), 1000, now, &mut out));
+        let decoded = decode(Version::V5, &out);
+        assert_eq!((decoded.packet_id, decoded.duplicate), (9, true));
+        let found = PublishProperties::parse(decoded.properties).unwrap();
+        assert_eq!((found.message_expiry_s, found.has_subscription_identifier), (Some(42), true));
+        assert!(!encode_kept(&message, manner, Version::V5, (9, true), 10, now, &mut out));
+        assert!(message.is_expired(now + Duration::from_secs(42)) && !message.is_expired(now));
+    }
+}

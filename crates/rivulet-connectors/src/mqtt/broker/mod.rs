@@ -1,0 +1,285 @@
+//! The embedded broker: MQTT 3.1.1 and 5, QoS 0 and 1.
+//!
+//! Every message a client publishes goes to the engine's [`Router`] on the I/O task, before
+//! any fan-out to subscribers; a query is never a subscription. Where the router says that an inbox is full, the connection
+//! the message came from is not read until there is room. Sessions and retained messages live in memory.
+
+mod connection;
+mod core;
+mod engine;
+mod message;
+mod options;
+mod outbox;
+mod packets;
+mod retained;
+mod session;
+mod slab;
+mod stats;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rivulet_dataflow::Clock;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
+
+use self::core::Core;
+use super::publisher::{Outbound, Publisher};
+use super::router::Router;
+use super::tls;
+pub use options::{BrokerError, BrokerOptions, Listener};
+pub use stats::{BrokerDrops, BrokerStats};
+
+/// How often sessions and wills are looked after.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+
+/// The least time between two lines in the log about clients that misbehave.
+const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The pause after a connection could not be accepted, usually for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the handle and the tasks share.
+struct Shared {
+    options: BrokerOptions,
+    router: Arc<Router>,
+    clock: Arc<dyn Clock>,
+    core: Mutex<Core>,
+    outbound: Arc<Outbound>,
+    /// Connections, from being accepted to their end.
+    open: AtomicUsize,
+    connections_refused: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+    notices: Notices,
+}
+
+impl Shared {
+    /// Counts and logs that a client is thrown out.
+    fn note_close(&self, core: &mut Core, client_id: &str, close: &packets::Close) {
+        match close.reason {
+            packets::Reason::QosNotSupported => core.counters.qos2_refused += 1,
+            packets::Reason::KeepAliveTimeout => {}
+            _ => core.counters.protocol_errors += 1,
+        }
+        self.notices.say(|| tracing::warn!(client_id, reason = %close.text, "a client's connection was closed"));
+    }
+}
+
+/// Keeps clients from filling the log.
+#[derive(Default)]
+struct Notices {
+    last: Mutex<Option<Instant>>,
+}
+
+impl Notices {
+    /// Says something, unless something was said a moment ago.
+    fn say(&self, say: impl FnOnce()) {
+        let mut last = self.last.lock();
+        if last.is_none_or(|at| at.elapsed() >= NOTICE_INTERVAL) {
+            *last = Some(Instant::now());
+            say();
+        }
+    }
+}
+
+/// A running broker. Dropped without [`Broker::shutdown`], it ends at once.
+pub struct Broker {
+    shared: Arc<Shared>,
+    addresses: Vec<SocketAddr>,
+    stop: watch::Sender<bool>,
+    listeners: Mutex<Vec<JoinHandle<()>>>,
+    /// What publishes results, and what keeps house.
+    helpers: [JoinHandle<()>; 2],
+}
+
+impl Broker {
+    /// Listens on every address of the options, and serves who comes.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn start(
+        options: BrokerOptions,
+        router: Arc<Router>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, BrokerError> {
+        let mut sockets = Vec::new();
+        for listener in &options.listeners {
+            let acceptor = listener.tls.as_ref().map(tls::acceptor).transpose()?;
+            let address = listener.address;
+            let failed = |error: io::Error| match error.kind() {
+                io::ErrorKind::AddrInUse => BrokerError::PortInUse { address },
+                _ => BrokerError::Listen { address, error },
+            };
+            let socket = TcpListener::bind(address).await.map_err(failed)?;
+            let bound = socket.local_addr().map_err(failed)?;
+            sockets.push((socket, acceptor, bound));
+        }
+        let shared = Arc::new(Shared {
+            core: Mutex::new(Core::new(&options)),
+            outbound: Arc::new(Outbound::new(options.outbound_bytes_max)),
+            options,
+            router,
+            clock,
+            open: AtomicUsize::new(0),
+            connections_refused: AtomicU64::new(0),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+            notices: Notices::default(),
+        });
+        let stop = watch::Sender::new(false);
+        let mut addresses = Vec::new();
+        let mut listeners = Vec::new();
+        for (socket, acceptor, bound) in sockets {
+            tracing::info!(address = %bound, tls = acceptor.is_some(), "the embedded broker listens");
+            addresses.push(bound);
+            listeners.push(tokio::spawn(accept(shared.clone(), socket, acceptor, stop.subscribe())));
+        }
+        let (for_results, for_house) = (shared.clone(), shared.clone());
+        let helpers = [
+            tokio::spawn(async move { engine::publish_results(&for_results).await }),
+            tokio::spawn(async move { keep_house(&for_house).await }),
+        ];
+        Ok(Self { shared, addresses, stop, listeners: Mutex::new(listeners), helpers })
+    }
+
+    /// The addresses listened on, in the order of the options, with the ports that were free.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Where results are handed over. They reach subscribers and, like everything published, the router, so that a
+    /// query may read what another writes.
+    pub fn publisher(&self) -> Arc<dyn Publisher> {
+        self.shared.outbound.clone()
+    }
+
+    /// The state of things.
+    pub fn stats(&self) -> BrokerStats {
+        let shared = &self.shared;
+        let mut stats = shared.core.lock().stats(shared.connections_refused.load(Ordering::Relaxed));
+        stats.bytes_in = shared.bytes_in.load(Ordering::Relaxed);
+        stats.bytes_out = shared.bytes_out.load(Ordering::Relaxed);
+        stats.queued_messages = shared.outbound.queued_messages();
+        stats.queued_bytes = shared.outbound.queued_bytes();
+        stats
+    }
+
+    /// Stops: publishes the results that are queued, tells the clients, and closes their connections, all within `limit`.
+    /// Returns how many results were left. A second call returns at once.
+    pub async fn shutdown(&self, limit: Duration) -> usize {
+        let deadline = tokio::time::Instant::now() + limit;
+        while self.shared.outbound.queued_messages() > 0 && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.stop.send_replace(true);
+        self.shared
+            .core
+            .lock()
+            .close_all(|version, out| packets::disconnect(version, packets::Reason::ServerShuttingDown, out));
+        let listeners = std::mem::take(&mut *self.listeners.lock());
+        for mut listener in listeners {
+            if tokio::time::timeout_at(deadline, &mut listener).await.is_err() {
+                listener.abort();
+                let _ = listener.await;
+            }
+        }
+        self.helpers.iter().for_each(JoinHandle::abort);
+        self.shared.outbound.queued_messages()
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.listeners.lock().iter().for_each(JoinHandle::abort);
+        self.helpers.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Accepts connections until told to stop, then waits for them to end. They end with this task.
+async fn accept(shared: Arc<Shared>, socket: TcpListener, tls: Option<TlsAcceptor>, mut stop: watch::Receiver<bool>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = socket.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+            _ = stop.changed() => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let open = Open::new(&shared);
+                if shared.open.load(Ordering::Relaxed) > shared.options.connections_max {
+                    shared.connections_refused.fetch_add(1, Ordering::Relaxed);
+                    let limit = shared.options.connections_max;
+                    shared
+                        .notices
+                        .say(|| tracing::warn!(limit, "a connection was refused: there are as many as allowed"));
+                    continue;
+                }
+                let tls = tls.clone();
+                connections.spawn(async move { serve(open, stream, tls).await });
+            }
+            Err(error) => {
+                shared.notices.say(|| tracing::warn!(%error, "a connection could not be accepted"));
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(socket);
+    while connections.join_next().await.is_some() {}
+}
+
+/// A connection that counts as open until this is dropped.
+struct Open(Arc<Shared>);
+
+impl Open {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.open.fetch_add(1, Ordering::Relaxed);
+        Self(shared.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn serve(open: Open, stream: TcpStream, tls: Option<TlsAcceptor>) {
+    let shared = &*open.0;
+    // Messages are written together where there are several; a single one should not wait.
+    let _ = stream.set_nodelay(true);
+    let Some(acceptor) = tls else {
+        return connection::serve(shared, stream).await;
+    };
+    let limit = Duration::from_millis(shared.options.connect_timeout_ms);
+    match tokio::time::timeout(limit, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => connection::serve(shared, stream).await,
+        Ok(Err(error)) => {
+            shared.notices.say(|| tracing::warn!(%error, "a client's TLS handshake failed"));
+        }
+        Err(_) => {}
+    }
+}
+
+async fn keep_house(shared: &Shared) {
+    let mut interval = tokio::time::interval(HOUSEKEEPING);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        let has_wills = {
+            let mut core = shared.core.lock();
+            core.keep_house(Instant::now());
+            !core.wills.is_empty()
+        };
+        if has_wills {
+            shared.outbound.wake.notify_one();
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Where the embedded broker listens, whom it lets in, and its bounds.
+
+use std::io;
+use std::net::SocketAddr;
+
+use super::super::tls::{ServerTls, TlsError};
+
+/// A place to listen on.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    /// Address and port; port 0 takes any that is free.
+    pub address: SocketAddr,
+    /// The certificate, if connections are encrypted.
+    pub tls: Option<ServerTls>,
+}
+
+/// How a [`Broker`](super::Broker) behaves. Every store has a bound.
+#[derive(Clone, Debug)]
+pub struct BrokerOptions {
+    /// Where to listen; at least one.
+    pub listeners: Vec<Listener>,
+    /// Users and passwords; with none, everybody is let in without asking.
+    pub users: Vec<(String, String)>,
+    /// The most connections at a time; one more is closed at once. Default: 50,000.
+    pub connections_max: usize,
+    /// The most sessions, with and without a connection. Default: 100,000.
+    pub sessions_max: usize,
+    /// The most subscriptions of all sessions together. Default: 1,000,000.
+    pub subscriptions_max: usize,
+    /// The longest time a session is kept without a connection, in seconds. Default: one day.
+    pub session_expiry_s_max: u32,
+    /// The most messages of QoS 1 that wait for one session. Default: 10,000.
+    pub session_queue_messages_max: usize,
+    /// Their most bytes. Default: 8 MiB.
+    pub session_queue_bytes_max: usize,
+    /// The most messages of QoS 1 sent to one client and not acknowledged. Default: 256.
+    pub in_flight_max: u16,
+    /// The most bytes that wait to be written to one connection; then messages of QoS 0 are dropped. Default: 4 MiB.
+    pub connection_bytes_max: usize,
+    /// The most retained messages. Default: 1,000,000.
+    pub retained_messages_max: usize,
+    /// Their most bytes. Default: 256 MiB.
+    pub retained_bytes_max: usize,
+    /// The largest packet accepted, in bytes. Default: 1 MiB.
+    pub packet_bytes_max: usize,
+    /// How much is read from a socket at a time, in bytes. Default: 256 KiB.
+    pub read_buffer_bytes: usize,
+    /// How long a client may take from connecting to the end of its CONNECT, in milliseconds. Default: 10,000.
+    pub connect_timeout_ms: u64,
+    /// The high mark of the queue of the engine's results, in bytes. Default: 8 MiB.
+    pub outbound_bytes_max: usize,
+    /// How long results that feed other queries may stand still in a circle of full queues before an event is dropped to
+    /// break it, in milliseconds. Default: 1000.
+    pub deadlock_ms: u64,
+}
+
+impl BrokerOptions {
+    /// The defaults, listening on one address without encryption.
+    pub fn new(address: SocketAddr) -> Self {
+        Self {
+            listeners: vec![Listener { address, tls: None }],
+            users: Vec::new(),
+            connections_max: 50_000,
+            sessions_max: 100_000,
+            subscriptions_max: 1_000_000,
+            session_expiry_s_max: 86_400,
+            session_queue_messages_max: 10_000,
+            session_queue_bytes_max: 8 << 20,
+            in_flight_max: 256,
+            connection_bytes_max: 4 << 20,
+            retained_messages_max: 1_000_000,
+            retained_bytes_max: 256 << 20,
+            packet_bytes_max: 1 << 20,
+            read_buffer_bytes: 256 << 10,
+            connect_timeout_ms: 10_000,
+            outbound_bytes_max: 8 << 20,
+            deadlock_ms: 1000,
+        }
+    }
+
+    /// Whether this user may come in with this password.
+    pub(super) fn allows(&self, user: Option<&str>, password: Option<&[u8]>) -> bool {
+        if self.users.is_empty() {
+            return true;
+        }
+        let (Some(user), Some(password)) = (user, password) else { return false };
+        // Every entry is compared, and every byte of it, so that the time says nothing about the passwords.
+        self.users.iter().fold(false, |allowed, (known, expected)| {
+            allowed | (is_same(known.as_bytes(), user.as_bytes()) & is_same(expected.as_bytes(), password))
+        })
+    }
+}
+
+fn is_same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+}
+
+/// A broker that cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokerError {
+    /// Somebody else listens there.
+    #[error(
+        "the embedded broker cannot listen on {address}: the port is in use\nhint: another MQTT broker or another Rivulet is running; stop it, or configure another port"
+    )]
+    PortInUse {
+        /// Where.
+        address: SocketAddr,
+    },
+    /// The address cannot be listened on.
+    #[error(
+        "the embedded broker cannot listen on {address}: {error}\nhint: the address must be one of this machine, and ports below 1024 need privileges"
+    )]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_asked_for_their_own_password() {
+        let mut options = BrokerOptions::new("127.0.0.1:0".parse().unwrap());
+        assert!(options.allows(None, None));
+        options.users = vec![("kim".into(), "secret".into()), ("alex".into(), "geheim".into())];
+        assert!(options.allows(Some("kim"), Some(b"secret")));
+        assert!(options.allows(Some("alex"), Some(b"geheim")));
+        for (user, password) in [("kim", "geheim"), ("kim", ""), ("kim", "secret2"), ("", "secret"), ("eve", "secret")]
+        {
+            assert!(!options.allows(Some(user), Some(password.as_bytes())), "{user} {password}");
+        }
+        assert!(!options.allows(None, None) && !options.allows(Some("kim"), None));
+    }
+}

@@ -1,0 +1,131 @@
+//! What waits to be written to one connection.
+
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// The packets for a connection, end to end, bounded in bytes. Filled by whoever has something to say, emptied by the
+/// connection's writer.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    state: Mutex<State>,
+    bytes_max: usize,
+    /// Whether the session has messages that found no room here.
+    pub(super) is_starved: AtomicBool,
+    /// Wakes the writer.
+    pub(super) filled: Notify,
+    /// Wakes the reader if it waits for the writer.
+    pub(super) emptied: Notify,
+    /// Tells a writer that is stuck that it is to come to an end.
+    pub(super) closed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    bytes: Vec<u8>,
+    is_closed: bool,
+}
+
+impl Outbox {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self {
+            state: Mutex::default(),
+            bytes_max,
+            is_starved: AtomicBool::new(false),
+            filled: Notify::new(),
+            emptied: Notify::new(),
+            closed: Notify::new(),
+        }
+    }
+
+    /// Appends what `write` writes, whether there is room or not: answers to what the client has sent. The reader stops
+    /// before they grow without bound; see [`Outbox::is_overfull`].
+    pub(super) fn answer<R>(&self, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        let mut state = self.state.lock();
+        let was_empty = state.bytes.is_empty();
+        let result = write(&mut state.bytes);
+        if was_empty && !state.bytes.is_empty() {
+            self.filled.notify_one();
+        }
+        result
+    }
+
+    /// Appends a packet, with `packet_id` at its offset, if there is room for it. An empty outbox takes a packet of any size.
+    #[inline]
+    pub(super) fn offer(&self, packet: &[u8], packet_id: Option<(usize, u16)>) -> bool {
+        let mut state = self.state.lock();
+        let start = state.bytes.len();
+        if start > 0 && start + packet.len() > self.bytes_max {
+            return false;
+        }
+        if state.is_closed {
+            return false;
+        }
+        state.bytes.extend_from_slice(packet);
+        if let Some((offset, packet_id)) = packet_id {
+            state.bytes[start + offset..start + offset + 2].copy_from_slice(&packet_id.to_be_bytes());
+        }
+        if start == 0 {
+            self.filled.notify_one();
+        }
+        true
+    }
+
+    /// Whether the client reads so little of what it is sent that nothing more should be read from it.
+    pub(super) fn is_overfull(&self) -> bool {
+        // Messages go up to the bound; beyond it there are only answers.
+        self.state.lock().bytes.len() > 2 * self.bytes_max
+    }
+
+    /// Nothing more is said after this; the writer ends when it has written what there is.
+    pub(super) fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.closed.notify_one();
+        self.filled.notify_one();
+    }
+
+    /// Exchanges the waiting packets for the empty `bytes`. Returns whether the outbox is closed.
+    pub(super) fn take(&self, bytes: &mut Vec<u8>) -> bool {
+        debug_assert!(bytes.is_empty(), "what was taken before is written");
+        let mut state = self.state.lock();
+        mem::swap(&mut state.bytes, bytes);
+        let is_closed = state.is_closed;
+        drop(state);
+        if !bytes.is_empty() {
+            self.emptied.notify_one();
+        }
+        is_closed
+    }
+
+    /// Notes that the session has more.
+    pub(super) fn set_starved(&self) {
+        self.is_starved.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_stop_at_the_bound_and_answers_do_not() {
+        let outbox = Outbox::new(10);
+        assert!(outbox.offer(&[1; 8], None));
+        assert!(!outbox.offer(&[2; 8], None));
+        outbox.answer(|out| out.extend_from_slice(&[3; 8]));
+        assert!(!outbox.is_overfull());
+        outbox.answer(|out| out.extend_from_slice(&[3; 8]));
+        assert!(outbox.is_overfull());
+        let mut bytes = Vec::new();
+        assert!(!outbox.take(&mut bytes));
+        assert_eq!(bytes.len(), 24);
+        assert!(outbox.offer(&[0; 100], Some((98, 0x1234))), "an empty one takes anything");
+        bytes.clear();
+        outbox.close();
+        assert!(!outbox.offer(&[1], None));
+        assert!(outbox.take(&mut bytes));
+        assert_eq!(bytes[97..], [0, 0x12, 0x34]);
+    }
+}

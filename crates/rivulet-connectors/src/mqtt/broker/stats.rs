@@ -1,0 +1,97 @@
+//! What the broker counts.
+
+/// Counts kept under the core's lock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counters {
+    pub(super) connections_total: u64,
+    pub(super) messages_in: u64,
+    pub(super) messages_out: u64,
+    pub(super) slow_subscriber: u64,
+    pub(super) session_queue_full: u64,
+    pub(super) too_large: u64,
+    pub(super) expired: u64,
+    pub(super) retained_full: u64,
+    pub(super) sessions_evicted: u64,
+    pub(super) logins_refused: u64,
+    pub(super) qos2_refused: u64,
+    pub(super) protocol_errors: u64,
+    pub(super) deadlock_events: u64,
+}
+
+/// The state of a broker, and what has happened since it was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BrokerStats {
+    /// Clients connected.
+    pub connections: usize,
+    /// Clients that have connected since the start.
+    pub connections_total: u64,
+    /// Sessions, with and without a connection.
+    pub sessions: usize,
+    /// Subscriptions of all sessions.
+    pub subscriptions: usize,
+    /// Retained messages.
+    pub retained_messages: usize,
+    /// Their size in bytes.
+    pub retained_bytes: usize,
+    /// Messages of QoS 1 that wait for a client or its acknowledgement.
+    pub waiting_messages: usize,
+    /// Messages published by clients.
+    pub messages_in: u64,
+    /// Bytes received from clients.
+    pub bytes_in: u64,
+    /// Messages sent to clients.
+    pub messages_out: u64,
+    /// Bytes sent to clients.
+    pub bytes_out: u64,
+    /// Results of the engine that wait to be published.
+    pub queued_messages: usize,
+    /// Their size in bytes.
+    pub queued_bytes: usize,
+    /// What was dropped, and who was turned away.
+    pub dropped: BrokerDrops,
+}
+
+/// Drops by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BrokerDrops {
+    /// Messages of QoS 0 for a subscriber that reads too slowly.
+    pub slow_subscriber: u64,
+    /// Messages of QoS 1 for a session whose queue is full.
+    pub session_queue_full: u64,
+    /// Messages larger than their subscriber takes.
+    pub too_large: u64,
+    /// Messages that were worthless before they could be sent.
+    pub expired: u64,
+    /// Messages that could not be retained because the store is full. They were delivered.
+    pub retained_full: u64,
+    /// Sessions without a connection that had to make room for others.
+    pub sessions_evicted: u64,
+    /// Events dropped to break a deadlock of full queues.
+    pub deadlock_events: u64,
+    /// Connections beyond the limit.
+    pub connections_refused: u64,
+    /// Connections with a wrong user or password.
+    pub logins_refused: u64,
+    /// Connections closed because the client published with QoS 2.
+    pub qos2_refused: u64,
+    /// Connections closed because the client broke the protocol.
+    pub protocol_errors: u64,
+}
+
+impl Counters {
+    pub(super) fn drops(&self, connections_refused: u64) -> BrokerDrops {
+        BrokerDrops {
+            slow_subscriber: self.slow_subscriber,
+            session_queue_full: self.session_queue_full,
+            too_large: self.too_large,
+            expired: self.expired,
+            retained_full: self.retained_full,
+            sessions_evicted: self.sessions_evicted,
+            deadlock_events: self.deadlock_events,
+            connections_refused,
+            logins_refused: self.logins_refused,
+            qos2_refused: self.qos2_refused,
+            protocol_errors: self.protocol_errors,
+        }
+    }
+}

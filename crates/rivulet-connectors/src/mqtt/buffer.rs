@@ -1,0 +1,111 @@
+//! The buffer in front of a socket: read as much as there is, decode in place.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// The size of a buffer whose connection has little to say. Thousands of connections each hold one.
+const IDLE_BYTES: usize = 4 << 10;
+
+/// How many reads in a row must leave most of a buffer unused before it shrinks.
+const SMALL_READS_MAX: u32 = 64;
+
+/// A read buffer that grows with the traffic (and with the largest packet) and shrinks again.
+#[derive(Debug)]
+pub(crate) struct ReadBuffer {
+    bytes: Vec<u8>,
+    /// What is read and not consumed: `bytes[start..end]`.
+    start: usize,
+    end: usize,
+    /// How far the buffer grows because of traffic; a single packet may need more.
+    read_bytes_max: usize,
+    small_reads: u32,
+}
+
+impl ReadBuffer {
+    /// An empty buffer that reads at most `read_bytes_max` at a time.
+    pub(crate) fn new(read_bytes_max: usize) -> Self {
+        Self { bytes: Vec::new(), start: 0, end: 0, read_bytes_max: read_bytes_max.max(IDLE_BYTES), small_reads: 0 }
+    }
+
+    /// What has been read and not consumed.
+    pub(crate) fn data(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Removes the first `bytes` of the data.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.start += bytes;
+        debug_assert!(self.start <= self.end, "no more is consumed than there is");
+    }
+
+    /// Waits until there are more bytes and reads them. Returns how many; 0 means that the other side has closed.
+    ///
+    /// The caller bounds the size of a packet: without that bound the buffer would grow until a packet is whole.
+    pub(crate) async fn fill(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
+        self.make_room();
+        let bytes = reader.read(&mut self.bytes[self.end..]).await?;
+        self.end += bytes;
+        Ok(bytes)
+    }
+
+    fn make_room(&mut self) {
+        let held = self.end - self.start;
+        // All the space was used: there is more where that came from.
+        let was_filled = self.end == self.bytes.len();
+        let was_nearly_empty = self.end <= self.bytes.len() / 4;
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, held);
+        }
+        let size = self.bytes.len();
+        if size < IDLE_BYTES {
+            self.bytes.resize(IDLE_BYTES, 0);
+        } else if was_filled && (size < self.read_bytes_max || held == size) {
+            self.bytes.resize(size * 2, 0);
+            self.small_reads = 0;
+        } else if size > IDLE_BYTES && was_nearly_empty {
+            self.small_reads += 1;
+            if self.small_reads >= SMALL_READS_MAX {
+                self.small_reads = 0;
+                self.bytes.truncate((size / 2).max(IDLE_BYTES));
+                self.bytes.shrink_to_fit();
+            }
+        } else {
+            self.small_reads = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn grows_for_a_large_packet_and_keeps_the_bytes_in_order() {
+        let sent: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
+        let mut reader = &sent[..];
+        let mut buffer = ReadBuffer::new(8 << 10);
+        while buffer.fill(&mut reader).await.unwrap() > 0 {}
+        assert_eq!(buffer.data(), sent);
+        buffer.consume(99_990);
+        assert_eq!(buffer.data(), &sent[99_990..]);
+    }
+
+    #[tokio::test]
+    async fn shrinks_when_the_traffic_is_over() {
+        let (burst, trickle) = (vec![1u8; 200_000], [2u8; 10]);
+        let mut buffer = ReadBuffer::new(64 << 10);
+        let mut reader = &burst[..];
+        while buffer.fill(&mut reader).await.unwrap() > 0 {
+            buffer.consume(buffer.data().len());
+        }
+        assert!(buffer.bytes.len() >= 64 << 10);
+        for _ in 0..1000 {
+            buffer.fill(&mut &trickle[..]).await.unwrap();
+            assert_eq!(buffer.data(), trickle);
+            buffer.consume(10);
+        }
+        assert_eq!(buffer.bytes.capacity(), IDLE_BYTES);
+    }
+}

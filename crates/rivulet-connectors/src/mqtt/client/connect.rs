@@ -1,0 +1,222 @@
+//! Getting a connection: TCP, TLS, CONNECT and its answer.
+
+use std::io;
+use std::time::Duration;
+
+use rmqtt_codec::{v3, v5};
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::super::buffer::ReadBuffer;
+use super::super::codec::{self, CodecError, Qos, Version};
+use super::options::ClientOptions;
+
+/// Why there is no connection (any more).
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectionError {
+    #[error("cannot connect: {0}\nhint: is the broker running, and are host and port right?")]
+    Connect(io::Error),
+    #[error(
+        "cannot connect: no answer within {0} ms\nhint: is the address right, and is there no firewall in between?"
+    )]
+    Timeout(u64),
+    #[error(
+        "TLS failed: {0}\nhint: does the broker speak TLS on this port, and is its certificate signed by the configured authority?"
+    )]
+    Tls(io::Error),
+    #[error("the broker refuses the connection: {reason}\nhint: {hint}")]
+    Refused { reason: String, hint: &'static str },
+    #[error("the connection broke: {0}")]
+    Io(#[from] io::Error),
+    #[error("the broker closed the connection")]
+    Closed,
+    #[error("the broker closed the connection: {0}")]
+    Disconnected(String),
+    #[error("the broker has been silent for {0} s")]
+    Silent(u64),
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    #[error("the broker broke the protocol: {0}")]
+    Protocol(&'static str),
+}
+
+/// What a connection is read from and written to.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// A connection that the broker has accepted.
+pub(super) struct Connection {
+    pub(super) stream: Box<dyn Stream>,
+    /// What came behind the broker's answer.
+    pub(super) buffer: ReadBuffer,
+    pub(super) terms: Terms,
+}
+
+/// What the broker agreed to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// Whether it remembers the session.
+    pub(super) session_present: bool,
+    /// How many messages of QoS 1 it takes before it has acknowledged the first.
+    pub(super) receive_max: u16,
+    /// The highest quality of service it takes.
+    pub(super) qos_max: Qos,
+    /// The largest packet it takes, in bytes.
+    pub(super) packet_bytes_max: usize,
+    /// Whether it keeps messages for later subscribers.
+    pub(super) retain_available: bool,
+    /// The interval of signs of life, in seconds; 0 for none.
+    pub(super) keep_alive_s: u16,
+}
+
+/// Connects and waits for the broker's answer.
+pub(super) async fn connect(
+    options: &ClientOptions,
+    tls: Option<&(TlsConnector, ServerName<'static>)>,
+) -> Result<Connection, ConnectionError> {
+    let limit = Duration::from_millis(options.connect_timeout_ms);
+    match tokio::time::timeout(limit, connect_without_limit(options, tls)).await {
+        Ok(result) => result,
+        Err(_) => Err(ConnectionError::Timeout(options.connect_timeout_ms)),
+    }
+}
+
+async fn connect_without_limit(
+    options: &ClientOptions,
+    tls: Option<&(TlsConnector, ServerName<'static>)>,
+) -> Result<Connection, ConnectionError> {
+    let address = (options.address.host.as_str(), options.address.port);
+    let tcp = TcpStream::connect(address).await.map_err(ConnectionError::Connect)?;
+    // Results are written in one piece per activation; waiting for more would only delay them.
+    tcp.set_nodelay(true)?;
+    let mut stream: Box<dyn Stream> = match tls {
+        Some((connector, name)) => Box::new(connector.connect(name.clone(), tcp).await.map_err(ConnectionError::Tls)?),
+        None => Box::new(tcp),
+    };
+    let mut request = Vec::new();
+    encode_connect(options, &mut request)?;
+    stream.write_all(&request).await?;
+    stream.flush().await?;
+    let mut buffer = ReadBuffer::new(options.read_buffer_bytes);
+    loop {
+        // It may be no MQTT at all: then what looks like the length of a packet may never come.
+        if buffer.data().first().is_some_and(|&byte| byte != codec::CONNACK) {
+            return Err(ConnectionError::Protocol("its first packet is no CONNACK; is it an MQTT broker?"));
+        }
+        if let Some(frame) = codec::split_frame(buffer.data(), options.packet_bytes_max)? {
+            let terms = match options.version {
+                Version::V3 => terms_v3(options, codec::decode_v3(&frame)?)?,
+                Version::V5 => terms_v5(options, &frame)?,
+            };
+            let consumed = frame.whole.len();
+            buffer.consume(consumed);
+            return Ok(Connection { stream, buffer, terms });
+        }
+        if buffer.fill(&mut stream).await? == 0 {
+            return Err(match options.version {
+                // What brokers do that do not know the version.
+                Version::V5 => ConnectionError::Refused {
+                    reason: "it closed the connection without an answer".into(),
+                    hint: "if it does not speak MQTT 5, configure version 3.1.1",
+                },
+                Version::V3 => ConnectionError::Closed,
+            });
+        }
+    }
+}
+
+fn encode_connect(options: &ClientOptions, out: &mut Vec<u8>) -> Result<(), CodecError> {
+    let client_id = options.client_id.as_str().into();
+    let username = options.address.user.as_deref().map(Into::into);
+    let password = options.address.password.clone().map(|password| password.into_bytes().into());
+    match options.version {
+        Version::V3 => {
+            let connect = v3::Connect {
+                clean_session: options.clean_session,
+                keep_alive: options.keep_alive_s,
+                client_id,
+                username,
+                password,
+                ..v3::Connect::default()
+            };
+            codec::encode_v3(v3::Packet::Connect(connect.into()), out)
+        }
+        Version::V5 => {
+            let connect = v5::Connect {
+                clean_start: options.clean_session,
+                keep_alive: options.keep_alive_s,
+                session_expiry_interval_secs: if options.clean_session { 0 } else { options.session_expiry_s },
+                max_packet_size: u32::try_from(options.packet_bytes_max).ok().and_then(|bytes| bytes.try_into().ok()),
+                client_id,
+                username,
+                password,
+                ..v5::Connect::default()
+            };
+            codec::encode_v5(v5::Packet::Connect(connect.into()), out)
+        }
+    }
+}
+
+fn terms_v3(options: &ClientOptions, packet: v3::Packet) -> Result<Terms, ConnectionError> {
+    let v3::Packet::ConnectAck(answer) = packet else {
+        return Err(ConnectionError::Protocol("its first packet is no CONNACK"));
+    };
+    if answer.return_code != v3::ConnectAckReason::ConnectionAccepted {
+        return Err(ConnectionError::Refused {
+            reason: answer.return_code.reason().to_owned(),
+            hint: match answer.return_code {
+                v3::ConnectAckReason::BadUserNameOrPassword | v3::ConnectAckReason::NotAuthorized => HINT_LOGIN,
+                v3::ConnectAckReason::IdentifierRejected => HINT_CLIENT_ID,
+                _ => HINT_LOG,
+            },
+        });
+    }
+    Ok(Terms {
+        session_present: answer.session_present,
+        // The protocol has no limit; this one keeps the broker from dropping what exceeds its own.
+        receive_max: 1000,
+        qos_max: Qos::AtLeastOnce,
+        packet_bytes_max: usize::MAX,
+        retain_available: true,
+        keep_alive_s: options.keep_alive_s,
+    })
+}
+
+const HINT_LOGIN: &str = "check user and password in the broker's address, 'mqtt://user:password@host'";
+const HINT_CLIENT_ID: &str = "configure another client id";
+const HINT_LOG: &str = "the broker's log may say more";
+
+fn terms_v5(options: &ClientOptions, frame: &codec::Frame<'_>) -> Result<Terms, ConnectionError> {
+    // A broker of version 3 answers a CONNECT of version 5 with a CONNACK of its own version.
+    if let (codec::CONNACK, [_, 1]) = (frame.first_byte, frame.body) {
+        return Err(ConnectionError::Refused {
+            reason: "it does not speak MQTT 5".into(),
+            hint: "configure version 3.1.1 for this broker",
+        });
+    }
+    let v5::Packet::ConnectAck(answer) = codec::decode_v5(frame)? else {
+        return Err(ConnectionError::Protocol("its first packet is no CONNACK"));
+    };
+    if answer.reason_code != v5::ConnectAckReason::Success {
+        let said = answer.reason_string.as_deref().map(|text| format!(" ({text})")).unwrap_or_default();
+        return Err(ConnectionError::Refused {
+            reason: format!("{:?}{said}", answer.reason_code),
+            hint: match answer.reason_code {
+                v5::ConnectAckReason::BadUserNameOrPassword | v5::ConnectAckReason::NotAuthorized => HINT_LOGIN,
+                v5::ConnectAckReason::ClientIdentifierNotValid => HINT_CLIENT_ID,
+                v5::ConnectAckReason::UnsupportedProtocolVersion => "configure version 3.1.1 for this broker",
+                _ => HINT_LOG,
+            },
+        });
+    }
+    Ok(Terms {
+        session_present: answer.session_present,
+        receive_max: answer.receive_max.get(),
+        qos_max: Qos::from_level(answer.max_qos.value()).unwrap_or(Qos::AtMostOnce).min(Qos::AtLeastOnce),
+        packet_bytes_max: answer.max_packet_size.map_or(usize::MAX, |bytes| bytes as usize),
+        retain_available: answer.retain_available,
+        keep_alive_s: answer.server_keepalive_sec.unwrap_or(options.keep_alive_s),
+    })
+}

@@ -1,0 +1,460 @@
+//! A connection at work: one future reads and routes, one writes, one watches for silence, all in one task.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rivulet_dataflow::Push;
+use rmqtt_codec::{v3, v5};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+
+use super::super::buffer::ReadBuffer;
+use super::super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
+use super::super::publisher::PublishBatch;
+use super::super::router::Pending;
+use super::super::stall::Stall;
+use super::connect::{Connection, ConnectionError, Terms};
+use super::{Count, Shared};
+
+/// The most bytes gathered for one write, give or take a message.
+const WRITE_BYTES_AT_ONCE: usize = 256 << 10;
+
+/// After reading this many bytes the reader lets the writer have its turn.
+const READ_BYTES_BEFORE_YIELD: usize = 64 << 10;
+
+/// The most bytes of acknowledgements that wait for the writer before reading pauses.
+const ACKNOWLEDGEMENT_BYTES_MAX: usize = 1 << 20;
+
+/// How long events that were read before the connection broke may wait for room in their inboxes.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// What is left of a batch of results between connections.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    batch: PublishBatch,
+    next: usize,
+}
+
+/// Why a connection has ended.
+pub(super) enum End {
+    /// The client was asked to stop, and everything is sent.
+    Stopped,
+    /// Something went wrong.
+    Failed(ConnectionError),
+}
+
+/// Works a connection until it ends.
+pub(super) async fn run(shared: &Shared, connection: Connection, outgoing: &mut Outgoing) -> End {
+    let Connection { stream, buffer, terms } = connection;
+    let (read_half, write_half) = tokio::io::split(stream);
+    let life = Life::default();
+    let mut reader = Reader::new(shared, buffer, &life);
+    let mut writer = Writer { shared, terms, outgoing, bytes: Vec::new(), messages_unsent: 0 };
+    let end = tokio::select! {
+        error = reader.run(read_half) => End::Failed(error),
+        end = writer.run(write_half) => end,
+        silent_s = life.watch(terms.keep_alive_s) => End::Failed(ConnectionError::Silent(silent_s)),
+    };
+    if let End::Failed(_) = end {
+        shared.counters.add(Count::LostMessages, writer.messages_unsent);
+        reader.drain().await;
+    }
+    end
+}
+
+/// Signs of life from the broker.
+struct Life {
+    start: Instant,
+    /// When something was last received, in milliseconds since `start`.
+    received_ms: AtomicU64,
+    /// Whether reading pauses because an inbox is full; silence means nothing then.
+    is_paused: AtomicBool,
+}
+
+impl Default for Life {
+    fn default() -> Self {
+        Self { start: Instant::now(), received_ms: AtomicU64::new(0), is_paused: AtomicBool::new(false) }
+    }
+}
+
+impl Life {
+    fn received(&self) {
+        self.received_ms.store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    fn pause(&self, is_paused: bool) {
+        self.is_paused.store(is_paused, Ordering::Relaxed);
+        self.received();
+    }
+
+    /// Returns when the broker has been silent for one and a half intervals, with that time in seconds.
+    async fn watch(&self, keep_alive_s: u16) -> u64 {
+        if keep_alive_s == 0 {
+            return std::future::pending().await;
+        }
+        let limit_ms = u64::from(keep_alive_s) * 1500;
+        loop {
+            tokio::time::sleep(Duration::from_millis(limit_ms / 3)).await;
+            let silent_ms =
+                (self.start.elapsed().as_millis() as u64).saturating_sub(self.received_ms.load(Ordering::Relaxed));
+            if silent_ms >= limit_ms && !self.is_paused.load(Ordering::Relaxed) {
+                return silent_ms / 1000;
+            }
+        }
+    }
+}
+
+struct Reader<'a> {
+    shared: &'a Shared,
+    life: &'a Life,
+    buffer: ReadBuffer,
+    arrival_us: i64,
+    pending: Pending,
+    stall: Stall,
+    /// PUBACKs to be handed to the writer.
+    acknowledgements: Vec<u8>,
+    /// Packet identifiers the broker has acknowledged.
+    acknowledged: Vec<u16>,
+}
+
+/// How far the read bytes could be processed.
+#[derive(PartialEq, Eq)]
+enum Step {
+    NeedsMore,
+    InboxFull,
+}
+
+impl<'a> Reader<'a> {
+    fn new(shared: &'a Shared, buffer: ReadBuffer, life: &'a Life) -> Self {
+        Self {
+            shared,
+            life,
+            buffer,
+            arrival_us: shared.clock.now_us(),
+            pending: Pending::default(),
+            stall: Stall::new(Duration::from_millis(shared.options.deadlock_ms)),
+            acknowledgements: Vec::new(),
+            acknowledged: Vec::new(),
+        }
+    }
+
+    async fn run(&mut self, mut socket: impl AsyncRead + Unpin) -> ConnectionError {
+        let mut read_bytes = 0;
+        loop {
+            if let Err(error) = self.process_all().await {
+                return error;
+            }
+            if read_bytes >= READ_BYTES_BEFORE_YIELD {
+                read_bytes = 0;
+                tokio::task::yield_now().await;
+            }
+            match self.buffer.fill(&mut socket).await {
+                Ok(0) => return ConnectionError::Closed,
+                Ok(bytes) => {
+                    read_bytes += bytes;
+                    self.shared.counters.add(Count::BytesIn, bytes as u64);
+                }
+                Err(error) => return error.into(),
+            }
+            self.arrival_us = self.shared.clock.now_us();
+            self.life.received();
+        }
+    }
+
+    /// Processes every whole packet in the buffer, waiting for full inboxes.
+    async fn process_all(&mut self) -> Result<(), ConnectionError> {
+        while self.process()? == Step::InboxFull || self.writer_is_behind() {
+            self.life.pause(true);
+            tokio::time::sleep(self.stall.next_wait()).await;
+            self.life.pause(false);
+        }
+        Ok(())
+    }
+
+    fn writer_is_behind(&self) -> bool {
+        self.shared.acknowledgements.lock().len() > ACKNOWLEDGEMENT_BYTES_MAX
+    }
+
+    /// The connection is gone: events that were read belong to the queries all the same.
+    async fn drain(&mut self) {
+        // What is wrong with the bytes was said already, or does not matter any more.
+        let _ = tokio::time::timeout(DRAIN_MAX, self.process_all()).await;
+    }
+
+    /// Processes whole packets until there is none left or an inbox is full.
+    fn process(&mut self) -> Result<Step, ConnectionError> {
+        let shared = self.shared;
+        let version = shared.options.version;
+        let data = self.buffer.data();
+        let mut consumed = 0;
+        let mut messages = 0;
+        let mut abandoned = 0;
+        let mut step = Step::NeedsMore;
+        let mut result = Ok(());
+        let mut routing = shared.router.read();
+        while result.is_ok() {
+            let frame = match codec::split_frame(&data[consumed..], shared.options.packet_bytes_max) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => break,
+                Err(error) => {
+                    result = Err(error.into());
+                    break;
+                }
+            };
+            match frame.kind() {
+                PacketKind::Publish => {
+                    let publish = match decode_publish(version, &frame) {
+                        Ok(publish) => publish,
+                        Err(error) => {
+                            result = Err(error);
+                            break;
+                        }
+                    };
+                    if routing.route(publish.topic, publish.payload, self.arrival_us, &mut self.pending) == Push::Full {
+                        let is_circular = shared.waits_for_acknowledgements.load(Ordering::Relaxed);
+                        if !self.stall.full(is_circular) {
+                            step = Step::InboxFull;
+                            break;
+                        }
+                        abandoned += self.pending.abandon() as u64;
+                    }
+                    self.stall.taken();
+                    messages += 1;
+                    if publish.qos == Qos::AtLeastOnce {
+                        codec::encode_puback(publish.packet_id, 0, &mut self.acknowledgements);
+                    }
+                }
+                PacketKind::PubAck => match codec::decode_puback(frame.body) {
+                    Ok((packet_id, reason)) => {
+                        self.acknowledged.push(packet_id);
+                        if reason >= 0x80 {
+                            shared.counters.add(Count::RefusedMessages, 1);
+                        }
+                    }
+                    Err(error) => result = Err(error.into()),
+                },
+                PacketKind::Connect | PacketKind::Other => result = process_control(shared, version, &frame),
+            }
+            consumed += frame.whole.len();
+        }
+        drop(routing);
+        self.buffer.consume(consumed);
+        shared.counters.add(Count::MessagesIn, messages);
+        shared.counters.add(Count::DeadlockEvents, abandoned);
+        self.hand_over();
+        result.map(|()| step)
+    }
+
+    /// Gives the writer what has come together for it.
+    fn hand_over(&mut self) {
+        if !self.acknowledgements.is_empty() {
+            self.shared.acknowledgements.lock().extend_from_slice(&self.acknowledgements);
+            self.acknowledgements.clear();
+            self.shared.outbound.wake.notify_one();
+        }
+        if !self.acknowledged.is_empty() {
+            let (mut messages, mut bytes) = (0, 0);
+            let mut in_flight = self.shared.in_flight.lock();
+            for packet_id in self.acknowledged.drain(..) {
+                if let Some(queued_bytes) = in_flight.acknowledge(packet_id) {
+                    messages += 1;
+                    bytes += queued_bytes;
+                }
+            }
+            drop(in_flight);
+            self.shared.outbound.sent(messages, bytes);
+            self.shared.outbound.wake.notify_one();
+        }
+    }
+}
+
+#[inline]
+fn decode_publish<'b>(version: Version, frame: &Frame<'b>) -> Result<Publish<'b>, ConnectionError> {
+    let publish = Publish::decode(version, frame.first_byte, frame.body)?;
+    if publish.qos == Qos::ExactlyOnce {
+        return Err(ConnectionError::Protocol("it sends with QoS 2, which was not asked for"));
+    }
+    if !publish.properties.is_empty() && PublishProperties::parse(publish.properties)?.topic_alias.is_some() {
+        return Err(ConnectionError::Protocol("it uses a topic alias, which was not offered"));
+    }
+    Ok(publish)
+}
+
+fn process_control(shared: &Shared, version: Version, frame: &Frame<'_>) -> Result<(), ConnectionError> {
+    const UNEXPECTED: ConnectionError = ConnectionError::Protocol("it sends a packet that only a client sends");
+    match version {
+        Version::V3 => match codec::decode_v3(frame)? {
+            v3::Packet::SubscribeAck { packet_id, status } => {
+                let refusal = |code: &v3::SubscribeReturnCode| match code {
+                    v3::SubscribeReturnCode::Success(_) => None,
+                    v3::SubscribeReturnCode::Failure => Some("the broker does not say why".to_owned()),
+                };
+                shared.subscribed(packet_id.get(), &status.iter().map(refusal).collect::<Vec<_>>())
+            }
+            v3::Packet::UnsubscribeAck { .. } | v3::Packet::PingResponse => Ok(()),
+            _ => Err(UNEXPECTED),
+        },
+        Version::V5 => match codec::decode_v5(frame)? {
+            v5::Packet::SubscribeAck(answer) => {
+                let refusal = |code: &v5::SubscribeAckReason| match u8::from(*code) {
+                    0..=2 => None,
+                    _ => Some(format!("{code:?}")),
+                };
+                shared.subscribed(answer.packet_id.get(), &answer.status.iter().map(refusal).collect::<Vec<_>>())
+            }
+            v5::Packet::UnsubscribeAck(_) | v5::Packet::PingResponse => Ok(()),
+            v5::Packet::Disconnect(packet) => {
+                let said = packet.reason_string.as_deref().map(|text| format!(" ({text})")).unwrap_or_default();
+                Err(ConnectionError::Disconnected(format!("{:?}{said}", packet.reason_code)))
+            }
+            _ => Err(UNEXPECTED),
+        },
+    }
+}
+
+struct Writer<'a> {
+    shared: &'a Shared,
+    terms: Terms,
+    outgoing: &'a mut Outgoing,
+    /// What is being written.
+    bytes: Vec<u8>,
+    /// How many messages of QoS 0 are in it: lost if the write fails.
+    messages_unsent: u64,
+}
+
+impl Writer<'_> {
+    async fn run(&mut self, mut socket: impl AsyncWrite + Unpin) -> End {
+        match self.run_until_stopped(&mut socket).await {
+            Ok(()) => {
+                let _ = socket.shutdown().await;
+                End::Stopped
+            }
+            Err(error) => End::Failed(error),
+        }
+    }
+
+    async fn run_until_stopped(&mut self, socket: &mut (impl AsyncWrite + Unpin)) -> Result<(), ConnectionError> {
+        let shared = self.shared;
+        let mut stop = shared.stop.subscribe();
+        let ping_interval = match self.terms.keep_alive_s {
+            0 => Duration::from_secs(u64::from(u32::MAX)),
+            seconds => Duration::from_millis(u64::from(seconds) * 500),
+        };
+        let mut next_ping = tokio::time::Instant::now() + ping_interval;
+        loop {
+            self.collect()?;
+            if tokio::time::Instant::now() >= next_ping {
+                self.bytes.extend_from_slice(&codec::PING_REQUEST);
+                next_ping = tokio::time::Instant::now() + ping_interval;
+            }
+            if !self.bytes.is_empty() {
+                self.write(socket).await?;
+                continue;
+            }
+            let stop_at = *stop.borrow_and_update();
+            let is_idle = shared.outbound.queued_messages() == 0 && shared.in_flight.lock().is_empty();
+            if let Some(deadline) = stop_at
+                && (is_idle || tokio::time::Instant::now() >= deadline)
+            {
+                self.disconnect(socket).await?;
+                return Ok(());
+            }
+            tokio::select! {
+                () = shared.outbound.wake.notified() => {}
+                () = tokio::time::sleep_until(stop_at.map_or(next_ping, |deadline| deadline.min(next_ping))) => {}
+                _ = stop.changed() => {}
+            }
+        }
+    }
+
+    async fn write(&mut self, socket: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+        socket.write_all(&self.bytes).await?;
+        // Over TLS, bytes may still be held back.
+        socket.flush().await?;
+        self.shared.counters.add(Count::BytesOut, self.bytes.len() as u64);
+        self.shared.counters.add(Count::MessagesOut, self.messages_unsent);
+        self.messages_unsent = 0;
+        self.bytes.clear();
+        self.bytes.shrink_to(2 * WRITE_BYTES_AT_ONCE);
+        Ok(())
+    }
+
+    async fn disconnect(&mut self, socket: &mut (impl AsyncWrite + Unpin)) -> Result<(), ConnectionError> {
+        match self.shared.options.version {
+            Version::V3 => codec::encode_v3(v3::Packet::Disconnect, &mut self.bytes)?,
+            Version::V5 => codec::encode_v5(v5::Packet::Disconnect(v5::Disconnect::default()), &mut self.bytes)?,
+        }
+        Ok(self.write(socket).await?)
+    }
+
+    /// Gathers what there is to say: acknowledgements, subscriptions, results.
+    fn collect(&mut self) -> Result<(), ConnectionError> {
+        let shared = self.shared;
+        self.bytes.append(&mut shared.acknowledgements.lock());
+        let qos = shared.options.qos.min(self.terms.qos_max);
+        shared.subscriptions.lock().encode(shared.options.version, qos, &mut self.bytes)?;
+        self.collect_results();
+        Ok(())
+    }
+
+    fn collect_results(&mut self) {
+        let shared = self.shared;
+        let (mut sent_messages, mut sent_bytes) = (0, 0);
+        let mut waits_for_acknowledgements = false;
+        let mut in_flight = shared.in_flight.lock();
+        while self.bytes.len() < WRITE_BYTES_AT_ONCE {
+            if in_flight.has_unsent() {
+                if !in_flight.has_room(self.terms.receive_max) {
+                    waits_for_acknowledgements = true;
+                    break;
+                }
+                in_flight.resend_next(self.terms.session_present, &mut self.bytes);
+                continue;
+            }
+            let Some(message) = self.outgoing.batch.get(self.outgoing.next) else {
+                let Some(batch) = shared.outbound.take() else { break };
+                shared.outbound.give_back(std::mem::replace(&mut self.outgoing.batch, batch));
+                self.outgoing.next = 0;
+                continue;
+            };
+            let qos = message.options.qos.min(self.terms.qos_max);
+            if qos == Qos::AtLeastOnce && !in_flight.has_room(self.terms.receive_max) {
+                waits_for_acknowledgements = true;
+                break;
+            }
+            self.outgoing.next += 1;
+            let publish = Publish {
+                topic: message.topic.as_bytes(),
+                payload: message.payload,
+                packet_id: if qos == Qos::AtMostOnce { 0 } else { in_flight.next_id() },
+                qos,
+                retain: message.options.retain && self.terms.retain_available,
+                ..Publish::default()
+            };
+            let start = self.bytes.len();
+            let encoded = match publish.packet_bytes(shared.options.version) {
+                packet_bytes if packet_bytes > self.terms.packet_bytes_max => {
+                    Err(CodecError::TooLarge { packet_bytes, packet_bytes_max: self.terms.packet_bytes_max })
+                }
+                _ => publish.encode(shared.options.version, &mut self.bytes),
+            };
+            match encoded {
+                Ok(()) if qos == Qos::AtLeastOnce => {
+                    // It counts as queued until it is acknowledged.
+                    in_flight.push(self.bytes[start..].into(), message.queued_bytes());
+                    self.messages_unsent += 1;
+                    continue;
+                }
+                Ok(()) => self.messages_unsent += 1,
+                Err(_) => shared.counters.add(Count::TooLargeMessages, 1),
+            }
+            sent_messages += 1;
+            sent_bytes += message.queued_bytes();
+        }
+        drop(in_flight);
+        shared.waits_for_acknowledgements.store(waits_for_acknowledgements, Ordering::Relaxed);
+        if sent_messages > 0 {
+            shared.outbound.sent(sent_messages, sent_bytes);
+        }
+    }
+}

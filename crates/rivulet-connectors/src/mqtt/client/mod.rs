@@ -1,0 +1,378 @@
+//! The connection to an external broker: one for everybody.
+//!
+//! A [`Client`] keeps one connection, whatever happens to the broker. What it receives goes to the
+//! [`Router`]; what the engine publishes waits in a bounded queue. It runs as one task on the tokio runtime
+//! it is started on, which may have a single thread.
+
+mod connect;
+mod in_flight;
+mod link;
+mod options;
+mod subscriptions;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rivulet_dataflow::Clock;
+use rustls::pki_types::ServerName;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+
+use super::codec::Qos;
+use super::publisher::{Outbound, Publisher};
+use super::router::Router;
+use super::tls::{self, TlsError};
+use super::topic::{self, TopicError};
+use connect::ConnectionError;
+use in_flight::InFlight;
+use link::{End, Outgoing};
+use subscriptions::Subscriptions;
+
+pub(super) use options::random;
+pub use options::{AddressError, BrokerAddress, ClientOptions};
+
+/// A connection that held this long was a good one: the next failure begins with the shortest wait again.
+const GOOD_CONNECTION: Duration = Duration::from_secs(5);
+
+/// How often the same failure is logged again while it lasts.
+const REPEAT_WARNING: Duration = Duration::from_secs(60);
+
+/// How many refused filters a status names.
+const REFUSED_SHOWN_MAX: usize = 20;
+
+/// A client that cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The certificates cannot be read, or do not work.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The client id is empty, which only some brokers take.
+    #[error("the client id is empty\nhint: leave it out to get a random one")]
+    EmptyClientId,
+}
+
+/// The state of a client's connection, and what has happened since the client was started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientStatus {
+    /// Whether there is a connection.
+    pub connected: bool,
+    /// Since when it is so, microseconds since the Unix epoch.
+    pub since_us: i64,
+    /// Why the last connection ended or could not be made, with a hint.
+    pub last_error: Option<String>,
+    /// Connections made after the first.
+    pub reconnects: u64,
+    /// Reconnects after which events may be missing: the broker did not keep them.
+    pub gaps: u64,
+    /// Filters that are subscribed to, or are going to be.
+    pub subscriptions: usize,
+    /// Whether the broker has agreed to all of them.
+    pub subscribed: bool,
+    /// Filters the broker has refused, with the reason; at most 20.
+    pub refused_subscriptions: Vec<(String, String)>,
+    /// Messages received.
+    pub messages_in: u64,
+    /// Bytes received.
+    pub bytes_in: u64,
+    /// Messages sent.
+    pub messages_out: u64,
+    /// Bytes sent.
+    pub bytes_out: u64,
+    /// Messages that wait to be sent or acknowledged.
+    pub queued_messages: usize,
+    /// Their size in bytes.
+    pub queued_bytes: usize,
+    /// Messages of QoS 0 that were being written when the connection broke.
+    pub lost_messages: u64,
+    /// Messages larger than the broker takes.
+    pub too_large_messages: u64,
+    /// Messages the broker has acknowledged with an error.
+    pub refused_messages: u64,
+    /// Events dropped to break a deadlock of full queues.
+    pub deadlock_events: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Count {
+    Connections,
+    Gaps,
+    MessagesIn,
+    BytesIn,
+    MessagesOut,
+    BytesOut,
+    LostMessages,
+    TooLargeMessages,
+    RefusedMessages,
+    DeadlockEvents,
+}
+
+#[derive(Default)]
+struct Counters([AtomicU64; 10]);
+
+impl Counters {
+    fn add(&self, what: Count, count: u64) {
+        if count > 0 {
+            self.0[what as usize].fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self, what: Count) -> u64 {
+        self.0[what as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// What the handle and the task share.
+struct Shared {
+    options: ClientOptions,
+    router: Arc<Router>,
+    clock: Arc<dyn Clock>,
+    outbound: Arc<Outbound>,
+    subscriptions: Mutex<Subscriptions>,
+    in_flight: Mutex<InFlight>,
+    /// PUBACKs for the writer.
+    acknowledgements: Mutex<Vec<u8>>,
+    /// Whether results wait for PUBACKs of the broker, which come behind the events that are not read yet.
+    waits_for_acknowledgements: AtomicBool,
+    /// Until when to send what is left and stop; `None` while running.
+    stop: watch::Sender<Option<Instant>>,
+    state: Mutex<State>,
+    counters: Counters,
+}
+
+#[derive(Default)]
+struct State {
+    connected: bool,
+    since_us: i64,
+    last_error: Option<String>,
+}
+
+impl Shared {
+    /// Takes the broker's answer to a SUBSCRIBE.
+    fn subscribed(&self, packet_id: u16, answers: &[Option<String>]) -> Result<(), ConnectionError> {
+        let answer = self.subscriptions.lock().answered(packet_id, answers);
+        let answer = answer.ok_or(ConnectionError::Protocol("its SUBACK answers no SUBSCRIBE"))?;
+        if let Some((filter, reason)) = answer.refused.first() {
+            tracing::warn!(
+                broker = %self.options.address, filter, reason, refused = answer.refused.len(),
+                "the broker refuses subscriptions; queries that read from them get no events"
+            );
+        }
+        // There may be more filters that waited for this answer.
+        self.outbound.wake.notify_one();
+        Ok(())
+    }
+
+    fn set_state(&self, connected: bool, error: Option<String>) {
+        let mut state = self.state.lock();
+        if state.connected != connected || state.since_us == 0 {
+            state.connected = connected;
+            state.since_us = self.clock.now_us();
+        }
+        if error.is_some() {
+            state.last_error = error;
+        }
+    }
+}
+
+/// A connection to a broker that is kept up. Dropped without [`Client::shutdown`], it ends at once.
+pub struct Client {
+    shared: Arc<Shared>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Client {
+    /// Starts to connect. The broker need not be there: it is tried again and again.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start(options: ClientOptions, router: Arc<Router>, clock: Arc<dyn Clock>) -> Result<Self, ClientError> {
+        if options.client_id.is_empty() {
+            return Err(ClientError::EmptyClientId);
+        }
+        let tls = match options.address.tls {
+            true => Some(tls::connector(&options.tls, &options.address.host)?),
+            false => None,
+        };
+        let shared = Arc::new(Shared {
+            outbound: Arc::new(Outbound::new(options.outbound_bytes_max)),
+            options,
+            router,
+            clock,
+            subscriptions: Mutex::default(),
+            in_flight: Mutex::new(InFlight::new()),
+            acknowledgements: Mutex::default(),
+            waits_for_acknowledgements: AtomicBool::new(false),
+            stop: watch::Sender::new(None),
+            state: Mutex::default(),
+            counters: Counters::default(),
+        });
+        shared.set_state(false, None);
+        let task = tokio::spawn(run(shared.clone(), tls));
+        Ok(Self { shared, task: Mutex::new(Some(task)) })
+    }
+
+    /// Subscribes to filters, each counted as often as it is asked for. Takes effect when there is a connection.
+    ///
+    /// Fails, and changes nothing, if one of them is no filter.
+    pub fn subscribe<'f>(&self, filters: impl IntoIterator<Item = &'f str> + Clone) -> Result<(), TopicError> {
+        filters.clone().into_iter().try_for_each(topic::check_filter)?;
+        self.change(filters, Subscriptions::add);
+        Ok(())
+    }
+
+    /// Takes back what [`Client::subscribe`] did; the broker is told when the last user of a filter is gone.
+    pub fn unsubscribe<'f>(&self, filters: impl IntoIterator<Item = &'f str>) {
+        self.change(filters, Subscriptions::remove);
+    }
+
+    fn change<'f>(&self, filters: impl IntoIterator<Item = &'f str>, change: fn(&mut Subscriptions, &str) -> bool) {
+        let mut subscriptions = self.shared.subscriptions.lock();
+        let changes = filters.into_iter().filter(|filter| change(&mut subscriptions, filter)).count();
+        drop(subscriptions);
+        if changes > 0 {
+            self.shared.outbound.wake.notify_one();
+        }
+    }
+
+    /// Where results are handed over.
+    pub fn publisher(&self) -> Arc<dyn Publisher> {
+        self.shared.outbound.clone()
+    }
+
+    /// The state of things.
+    pub fn status(&self) -> ClientStatus {
+        let shared = &self.shared;
+        let count = |what| shared.counters.get(what);
+        let mut status = ClientStatus {
+            reconnects: count(Count::Connections).saturating_sub(1),
+            gaps: count(Count::Gaps),
+            messages_in: count(Count::MessagesIn),
+            bytes_in: count(Count::BytesIn),
+            messages_out: count(Count::MessagesOut),
+            bytes_out: count(Count::BytesOut),
+            queued_messages: shared.outbound.queued_messages(),
+            queued_bytes: shared.outbound.queued_bytes(),
+            lost_messages: count(Count::LostMessages),
+            too_large_messages: count(Count::TooLargeMessages),
+            refused_messages: count(Count::RefusedMessages),
+            deadlock_events: count(Count::DeadlockEvents),
+            ..ClientStatus::default()
+        };
+        {
+            let state = shared.state.lock();
+            status.connected = state.connected;
+            status.since_us = state.since_us;
+            status.last_error.clone_from(&state.last_error);
+        }
+        let subscriptions = shared.subscriptions.lock();
+        status.subscriptions = subscriptions.len();
+        status.subscribed = status.connected && subscriptions.all_granted();
+        status.refused_subscriptions = subscriptions.refused(REFUSED_SHOWN_MAX);
+        status
+    }
+
+    /// Stops: sends what is queued for at most `limit`, then says goodbye. Returns how many messages were left. A second
+    /// call returns at once.
+    pub async fn shutdown(&self, limit: Duration) -> usize {
+        let Some(mut task) = self.task.lock().take() else { return self.shared.outbound.queued_messages() };
+        self.shared.stop.send_replace(Some(Instant::now() + limit));
+        // The task keeps to the limit unless the socket does not take a byte; then it is ended here.
+        let grace = limit + Duration::from_millis(500);
+        if tokio::time::timeout(grace, &mut task).await.is_err() {
+            task.abort();
+            let _ = task.await;
+        }
+        self.shared.set_state(false, None);
+        self.shared.outbound.queued_messages()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.lock().take() {
+            task.abort();
+        }
+    }
+}
+
+/// Connects, works the connection, and connects again, until told to stop.
+async fn run(shared: Arc<Shared>, tls: Option<(TlsConnector, ServerName<'static>)>) {
+    let broker = &shared.options.address;
+    let mut stop = shared.stop.subscribe();
+    let mut outgoing = Outgoing::default();
+    let mut wait_ms = shared.options.reconnect_wait_ms_min;
+    let mut warnings = Warnings::default();
+    while stop.borrow_and_update().is_none() {
+        let connected = tokio::select! {
+            connected = connect::connect(&shared.options, tls.as_ref()) => connected,
+            _ = stop.changed() => break,
+        };
+        let error = match connected {
+            Err(error) => error,
+            Ok(connection) => {
+                let started = Instant::now();
+                let session_present = connection.terms.session_present;
+                let is_first = shared.counters.get(Count::Connections) == 0;
+                // Without a session the broker has kept nothing; with one it keeps events of QoS 1 only.
+                let has_kept = session_present && shared.options.qos > Qos::AtMostOnce;
+                let is_gap = !is_first && !has_kept;
+                shared.counters.add(Count::Connections, 1);
+                shared.counters.add(Count::Gaps, u64::from(is_gap));
+                shared.subscriptions.lock().connected(session_present);
+                shared.in_flight.lock().connected();
+                shared.acknowledgements.lock().clear();
+                shared.set_state(true, None);
+                tracing::info!(%broker, session_present, gap = is_gap, "connected to the broker");
+                warnings.clear();
+                let end = link::run(&shared, connection, &mut outgoing).await;
+                if started.elapsed() >= GOOD_CONNECTION {
+                    wait_ms = shared.options.reconnect_wait_ms_min;
+                }
+                match end {
+                    End::Stopped => break,
+                    End::Failed(error) => error,
+                }
+            }
+        };
+        let error = error.to_string();
+        warnings.warn(&shared, &error);
+        shared.set_state(false, Some(error));
+        // Between half of the time and all of it, so that a thousand clients do not come back at once.
+        let wait = Duration::from_millis(wait_ms / 2 + options::random() % (wait_ms / 2 + 1));
+        wait_ms = (wait_ms * 2).clamp(1, shared.options.reconnect_wait_ms_max.max(1));
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            _ = stop.changed() => break,
+        }
+    }
+    shared.set_state(false, None);
+}
+
+/// Says each thing once, and again from time to time while it lasts.
+#[derive(Default)]
+struct Warnings {
+    last: Option<(String, Instant)>,
+}
+
+impl Warnings {
+    fn clear(&mut self) {
+        self.last = None;
+    }
+
+    fn warn(&mut self, shared: &Shared, error: &str) {
+        let broker = &shared.options.address;
+        match &self.last {
+            Some((text, at)) if text == error && at.elapsed() < REPEAT_WARNING => {
+                tracing::debug!(%broker, error, "still no connection to the broker");
+            }
+            _ => {
+                tracing::warn!(%broker, error, "no connection to the broker; trying again until there is one");
+                self.last = Some((error.to_owned(), Instant::now()));
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Where the broker is, and how to talk to it.
+
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::str::FromStr;
+
+use super::super::codec::{Qos, Version};
+use super::super::tls::ClientTls;
+
+/// The address of a broker: `mqtt://user:password@host:port`, or `mqtts://` for TLS.
+///
+/// User and password may contain any character, written as `%40` where it would end them. The port may be left out: 1883,
+/// or 8883 for TLS. Shown without the password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BrokerAddress {
+    /// Whether the connection is encrypted.
+    pub tls: bool,
+    /// A name or an IP address, without brackets.
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
+    /// The user to log in as.
+    pub user: Option<String>,
+    /// The user's password.
+    pub password: Option<String>,
+}
+
+/// A text that is no address of a broker.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{text}' is no address of an MQTT broker: {problem}\nhint: write 'mqtt://host:1883', 'mqtts://host:8883' for TLS, 'mqtt://user:password@host' to log in ('%40' for an '@' in them)"
+)]
+pub struct AddressError {
+    /// The text, without anything that might be a password.
+    pub text: String,
+    /// What is wrong.
+    pub problem: &'static str,
+}
+
+impl FromStr for BrokerAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+        let (login, place) = match rest.rsplit_once('@') {
+            Some((login, place)) => (Some(login), place),
+            None => (None, rest),
+        };
+        let error = |problem| AddressError {
+            text: if login.is_some() { format!("{scheme}://...@{place}") } else { text.to_owned() },
+            problem,
+        };
+        let tls = match scheme {
+            "mqtt" => false,
+            "mqtts" => true,
+            "" => return Err(error("it does not begin with 'mqtt://' or 'mqtts://'")),
+            _ => return Err(error("only 'mqtt' and 'mqtts' are known before the '://'")),
+        };
+        let place = place.strip_suffix('/').unwrap_or(place);
+        let (host, port) = match place.strip_prefix('[') {
+            Some(inner) => {
+                let (host, after) = inner.split_once(']').ok_or_else(|| error("a '[' is not closed"))?;
+                match after {
+                    "" => (host, None),
+                    _ => (host, Some(after.strip_prefix(':').ok_or_else(|| error("after ']' comes ':' and a port"))?)),
+                }
+            }
+            None => match place.split_once(':') {
+                Some((_, port)) if port.contains(':') => return Err(error("an IPv6 address stands in '[' and ']'")),
+                Some((host, port)) => (host, Some(port)),
+                None => (place, None),
+            },
+        };
+        if host.is_empty() || host.contains(['/', '?', '#', ' ']) {
+            return Err(error("the host is missing or has characters that no host has"));
+        }
+        let port = match port {
+            Some(port) => match port.parse::<u16>() {
+                Ok(port) if port > 0 => port,
+                _ => return Err(error("the port is not a number from 1 to 65535")),
+            },
+            None if tls => 8883,
+            None => 1883,
+        };
+        let decode =
+            |text: &str| percent_decode(text).ok_or_else(|| error("a '%' is not followed by two hex digits of UTF-8"));
+        let (user, password) =
+            match login.map(|login| login.split_once(':').map_or((login, None), |(u, p)| (u, Some(p)))) {
+                None => (None, None),
+                Some((user, password)) => (Some(decode(user)?), password.map(decode).transpose()?),
+            };
+        Ok(Self { tls, host: host.to_owned(), port, user, password })
+    }
+}
+
+fn percent_decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let (digits, after) = rest.split_first_chunk::<2>()?;
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        bytes.push((digit(digits[0])? * 16 + digit(digits[1])?) as u8);
+        rest = after;
+    }
+    String::from_utf8(bytes).ok()
+}
+
+impl fmt::Display for BrokerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls { "mqtts" } else { "mqtt" };
+        match self.host.contains(':') {
+            true => write!(f, "{scheme}://[{}]:{}", self.host, self.port),
+            false => write!(f, "{scheme}://{}:{}", self.host, self.port),
+        }
+    }
+}
+
+impl fmt::Debug for BrokerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self} (user {:?})", self.user)
+    }
+}
+
+/// How a [`Client`](super::Client) behaves.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// The broker.
+    pub address: BrokerAddress,
+    /// The version of the protocol. Default: 5.
+    pub version: Version,
+    /// The name the broker knows the session by. Two clients with one name throw each other out. Default: random.
+    pub client_id: String,
+    /// Quality of service of the subscriptions. Default: 0. With 1, the broker keeps events while the connection is down
+    /// (if [`ClientOptions::clean_session`] is off), and an event may come twice.
+    pub qos: Qos,
+    /// Whether every connection starts without memory of the last. Default: yes.
+    pub clean_session: bool,
+    /// How long a broker of version 5 keeps a session that is not clean, in seconds. Default: one hour.
+    pub session_expiry_s: u32,
+    /// After how many seconds of silence a sign of life is exchanged. 0: never. Default: 30.
+    pub keep_alive_s: u16,
+    /// Whom to trust, with `mqtts://`.
+    pub tls: ClientTls,
+    /// How long connecting may take, up to the broker's answer, in milliseconds. Default: 10,000.
+    pub connect_timeout_ms: u64,
+    /// The wait before the first try to connect again, in milliseconds; it doubles with every failure. Default: 100.
+    pub reconnect_wait_ms_min: u64,
+    /// The longest wait between tries, in milliseconds. Default: 30,000.
+    pub reconnect_wait_ms_max: u64,
+    /// The largest packet accepted, in bytes. Default: 16 MiB.
+    pub packet_bytes_max: usize,
+    /// How much is read from the socket at a time, in bytes. Default: 256 KiB.
+    pub read_buffer_bytes: usize,
+    /// The high mark of the queue of results, in bytes. Default: 8 MiB.
+    pub outbound_bytes_max: usize,
+    /// How long a circle of full queues may stand still before an event is dropped to break it, in milliseconds.
+    /// Default: 5000.
+    pub deadlock_ms: u64,
+}
+
+impl ClientOptions {
+    /// The defaults for this broker.
+    pub fn new(address: BrokerAddress) -> Self {
+        Self {
+            address,
+            version: Version::V5,
+            client_id: format!("rivulet-{:016x}", random()),
+            qos: Qos::AtMostOnce,
+            clean_session: true,
+            session_expiry_s: 3600,
+            keep_alive_s: 30,
+            tls: ClientTls::default(),
+            connect_timeout_ms: 10_000,
+            reconnect_wait_ms_min: 100,
+            reconnect_wait_ms_max: 30_000,
+            packet_bytes_max: 16 << 20,
+            read_buffer_bytes: 256 << 10,
+            outbound_bytes_max: 8 << 20,
+            deadlock_ms: 5000,
+        }
+    }
+}
+
+/// A random number: the standard library seeds its hash maps with one.
+pub(crate) fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_understood() {
+        let address: BrokerAddress = "mqtt://kim:p%40ss:w%C3%B6rd@broker.example:1999".parse().unwrap();
+        assert_eq!((address.host.as_str(), address.port, address.tls), ("broker.example", 1999, false));
+        assert_eq!((address.user.as_deref(), address.password.as_deref()), (Some("kim"), Some("p@ss:wörd")));
+        assert_eq!(address.to_string(), "mqtt://broker.example:1999");
+        assert!(!format!("{address:?}").contains("p@ss"));
+        let address: BrokerAddress = "mqtts://[::1]".parse().unwrap();
+        assert_eq!((address.host.as_str(), address.port, address.tls), ("::1", 8883, true));
+        assert_eq!(address.to_string(), "mqtts://[::1]:8883");
+        let address: BrokerAddress = "mqtt://10.0.0.1/".parse().unwrap();
+        assert_eq!((address.host.as_str(), address.port, address.user), ("10.0.0.1", 1883, None));
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_without_showing_the_password() {
+        for text in [
+            "host:1883",
+            "http://host",
+            "mqtt://",
+            "mqtt://host:0",
+            "mqtt://host:x",
+            "mqtt://a:b:c",
+            "mqtt://[::1",
+            "mqtt://u:%zz@h",
+        ] {
+            let error = text.parse::<BrokerAddress>().unwrap_err();
+            assert!(error.to_string().contains("hint:"), "{text}");
+        }
+        let error = "mqtt://kim:secret@host:x".parse::<BrokerAddress>().unwrap_err();
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+}

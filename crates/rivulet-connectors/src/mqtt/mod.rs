@@ -1,0 +1,58 @@
+//! MQTT, both ways: as a client of an external broker, and as an embedded broker.
+//!
+//! Whichever of the two is used, the engine sees the same three things:
+//!
+//! ```text
+//! Router      register_inbox(Arc<dyn Inbox>) -> InboxId, unregister_inbox(id)
+//!             add(&[Route { filter, inbox, slot }]) -> Result, remove(&[Route]), reserve(n), stats()
+//! Publisher   submit(&mut PublishBatch), has_room(), on_room(callback)
+//! Template    parse("home/{home}/temperature", &["home"], Direction::Input) -> Result
+//!             filter() -> Option<"home/+/temperature">, bind(|parameter| text) -> Result<topic>, write(&mut String, ...)
+//! ```
+//!
+//! and one of
+//!
+//! ```text
+//! Client      start(ClientOptions, Arc<Router>, Arc<dyn Clock>) -> Result, subscribe(filters), unsubscribe(filters),
+//!             publisher(), status() -> ClientStatus, shutdown(limit).await
+//! Broker      start(BrokerOptions, Arc<Router>, Arc<dyn Clock>).await -> Result, addresses(),
+//!             publisher(), stats() -> BrokerStats, shutdown(limit).await
+//! ```
+//!
+//! Both run on the tokio runtime they are started on, and are content with a single thread; their handles may be used from
+//! any thread. Bytes from outside never panic and never block anybody but the connection they came from. An event is in
+//! an inbox, or still in the sender's hands, or counted as dropped.
+//!
+//! In reading order:
+//! - [`codec`]: packets as bytes; PUBLISH decoded where it lies in the read buffer;
+//! - [`topic`] and [`template`]: topics, filters, and topics with parameters in them;
+//! - [`index`]: which values belong to a topic;
+//! - [`router`]: from a topic to inboxes;
+//! - [`publisher`]: results on their way out;
+//! - [`client`]: the connection to an external broker;
+//! - [`broker`]: the embedded broker;
+//! - [`tls`]: certificates for both.
+
+pub mod codec;
+pub mod topic;
+pub mod template;
+pub mod index;
+pub mod router;
+pub mod publisher;
+pub mod client;
+pub mod broker;
+pub mod tls;
+mod buffer;
+mod exact;
+mod properties;
+mod stall;
+
+pub use broker::{Broker, BrokerDrops, BrokerError, BrokerOptions, BrokerStats, Listener};
+pub use client::{AddressError, BrokerAddress, Client, ClientError, ClientOptions, ClientStatus};
+pub use codec::{Qos, Version};
+pub use index::TopicIndex;
+pub use publisher::{OutgoingMessage, PublishBatch, PublishError, PublishOptions, Publisher, RoomCallback};
+pub use router::{InboxId, Pending, Route, RouteError, Router, RouterStats, Routing};
+pub use template::{Direction, Template, TemplateError};
+pub use tls::{ClientTls, ServerTls, TlsError};
+pub use topic::TopicError;

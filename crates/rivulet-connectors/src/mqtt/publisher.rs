@@ -1,0 +1,313 @@
+//! The engine's results on their way out: handed over a batch at a time, bounded in bytes.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::codec::Qos;
+use super::topic::{self, TopicError};
+
+/// A batch that is smaller than this is copied behind the last one in the queue, not queued on its own.
+const SMALL_BATCH_BYTES: usize = 16 << 10;
+
+/// How many emptied batches are kept for their memory.
+const SPARE_BATCHES_MAX: usize = 4;
+
+/// The largest arena that is kept for its memory.
+const SPARE_BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// How a message is published.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PublishOptions {
+    /// Quality of service; 2 is treated as 1.
+    pub qos: Qos,
+    /// Whether the broker keeps it for later subscribers.
+    pub retain: bool,
+}
+
+/// Messages in one arena: topics and payloads end to end.
+#[derive(Debug, Default)]
+pub struct PublishBatch {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    topic_end: u32,
+    payload_end: u32,
+    options: PublishOptions,
+}
+
+/// A message in a [`PublishBatch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutgoingMessage<'a> {
+    /// A valid topic.
+    pub topic: &'a str,
+    /// The content.
+    pub payload: &'a [u8],
+    /// How it is published.
+    pub options: PublishOptions,
+}
+
+impl OutgoingMessage<'_> {
+    /// What the message counts for against the bound of a queue.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.topic.len() + self.payload.len() + size_of::<Entry>()
+    }
+}
+
+/// A message that cannot be published.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// The topic is none.
+    #[error(transparent)]
+    Topic(#[from] TopicError),
+    /// The batch has grown to the most its arena can hold.
+    #[error("a batch of results has grown to {bytes} bytes\nhint: hand it over before it does")]
+    BatchFull {
+        /// Its size.
+        bytes: usize,
+    },
+}
+
+impl PublishBatch {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a message.
+    ///
+    /// Fails, leaving the batch as it was, if the topic is no valid one (parameters may have put anything into it).
+    #[inline]
+    pub fn push(&mut self, topic: &str, payload: &[u8], options: PublishOptions) -> Result<(), PublishError> {
+        topic::check_topic(topic.as_bytes())?;
+        let topic_end = self.bytes.len() + topic.len();
+        let (Ok(topic_end), Ok(payload_end)) = (u32::try_from(topic_end), u32::try_from(topic_end + payload.len()))
+        else {
+            return Err(PublishError::BatchFull { bytes: self.bytes.len() });
+        };
+        self.bytes.extend_from_slice(topic.as_bytes());
+        self.bytes.extend_from_slice(payload);
+        self.entries.push(Entry { topic_end, payload_end, options });
+        Ok(())
+    }
+
+    /// The number of messages.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// What the batch counts for against the bound of a queue: topics, payloads, and the place of each.
+    pub fn queued_bytes(&self) -> usize {
+        self.bytes.len() + self.entries.len() * size_of::<Entry>()
+    }
+
+    /// The message at `index`.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<OutgoingMessage<'_>> {
+        let entry = self.entries.get(index)?;
+        let start = if index == 0 { 0 } else { self.entries[index - 1].payload_end as usize };
+        let (topic, payload) = self.bytes[start..entry.payload_end as usize].split_at(entry.topic_end as usize - start);
+        let topic = std::str::from_utf8(topic).expect("topics come in as text");
+        Some(OutgoingMessage { topic, payload, options: entry.options })
+    }
+
+    /// Removes all messages and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+    }
+
+    fn append(&mut self, other: &Self) {
+        let shift = u32::try_from(self.bytes.len()).expect("only small batches are appended to");
+        self.bytes.extend_from_slice(&other.bytes);
+        self.entries.extend(other.entries.iter().map(|entry| Entry {
+            topic_end: entry.topic_end + shift,
+            payload_end: entry.payload_end + shift,
+            options: entry.options,
+        }));
+    }
+}
+
+/// Called, on any thread, when there is room again.
+pub type RoomCallback = Arc<dyn Fn() + Send + Sync>;
+
+/// Takes results to a broker. Never blocks.
+pub trait Publisher: Send + Sync {
+    /// Takes all messages of the batch and leaves it empty.
+    ///
+    /// Always succeeds, so that what an activation has computed is never lost; the bound holds because a producer asks
+    /// [`Publisher::has_room`] before it computes more. The queue exceeds its mark by what is under way at most.
+    fn submit(&self, batch: &mut PublishBatch);
+
+    /// Whether more may be produced. False from the high mark until the queue has gone down to the low mark.
+    fn has_room(&self) -> bool;
+
+    /// Asks to be called each time there is room again after there was none. There may be several callbacks.
+    fn on_room(&self, callback: RoomCallback);
+}
+
+/// The queue between producers of results and the task that sends them.
+#[derive(Default)]
+pub(crate) struct Outbound {
+    queue: Mutex<Queue>,
+    /// Bytes queued, and bytes the sender has taken but not got rid of.
+    bytes: AtomicUsize,
+    messages: AtomicUsize,
+    full: AtomicBool,
+    bytes_max: usize,
+    callbacks: Mutex<Vec<RoomCallback>>,
+    /// Wakes the sender.
+    pub(crate) wake: Notify,
+}
+
+#[derive(Default)]
+struct Queue {
+    batches: VecDeque<PublishBatch>,
+    spare: Vec<PublishBatch>,
+}
+
+impl Outbound {
+    /// An empty queue with its high mark at `bytes_max` and its low mark at half of it.
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self { bytes_max, ..Self::default() }
+    }
+
+    /// The next batch to send. Its messages count as queued until [`Outbound::sent`].
+    pub(crate) fn take(&self) -> Option<PublishBatch> {
+        self.queue.lock().batches.pop_front()
+    }
+
+    /// Messages of a taken batch were sent (or dropped and counted): `bytes` of it are off the queue.
+    pub(crate) fn sent(&self, messages: usize, bytes: usize) {
+        self.messages.fetch_sub(messages, Ordering::AcqRel);
+        let before = self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        if before - bytes <= self.bytes_max / 2 && self.full.swap(false, Ordering::AcqRel) {
+            let callbacks = self.callbacks.lock().clone();
+            callbacks.iter().for_each(|callback| callback());
+        }
+    }
+
+    /// Gives an emptied batch back for its memory.
+    pub(crate) fn give_back(&self, mut batch: PublishBatch) {
+        batch.clear();
+        let mut queue = self.queue.lock();
+        if queue.spare.len() < SPARE_BATCHES_MAX && batch.bytes.capacity() <= SPARE_BATCH_BYTES_MAX {
+            queue.spare.push(batch);
+        }
+    }
+
+    /// Bytes that wait to be sent.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// Messages that wait to be sent.
+    pub(crate) fn queued_messages(&self) -> usize {
+        self.messages.load(Ordering::Acquire)
+    }
+}
+
+impl Publisher for Outbound {
+    fn submit(&self, batch: &mut PublishBatch) {
+        if batch.is_empty() {
+            return;
+        }
+        let bytes = batch.queued_bytes();
+        self.messages.fetch_add(batch.len(), Ordering::AcqRel);
+        // Counted and marked before it is queued: the sender subtracts it, and takes the mark back, only after that.
+        let queued = self.bytes.fetch_add(bytes, Ordering::AcqRel) + bytes;
+        if queued > self.bytes_max {
+            self.full.store(true, Ordering::Release);
+        }
+        let mut queue = self.queue.lock();
+        match queue.batches.back_mut() {
+            Some(last) if last.queued_bytes() + bytes <= SMALL_BATCH_BYTES => {
+                last.append(batch);
+                batch.clear();
+            }
+            _ => {
+                let spare = queue.spare.pop().unwrap_or_default();
+                queue.batches.push_back(mem::replace(batch, spare));
+            }
+        }
+        drop(queue);
+        self.wake.notify_one();
+    }
+
+    fn has_room(&self) -> bool {
+        !self.full.load(Ordering::Acquire)
+    }
+
+    fn on_room(&self, callback: RoomCallback) {
+        self.callbacks.lock().push(callback);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(messages: &[(&str, &[u8])]) -> PublishBatch {
+        let mut batch = PublishBatch::new();
+        for (topic, payload) in messages {
+            batch.push(topic, payload, PublishOptions::default()).unwrap();
+        }
+        batch
+    }
+
+    #[test]
+    fn messages_keep_their_bounds_and_small_batches_are_joined() {
+        let outbound = Outbound::new(1 << 20);
+        let mut first = batch(&[("a", b"1"), ("b/c", b"")]);
+        let mut second = batch(&[("d", b"two")]);
+        outbound.submit(&mut first);
+        outbound.submit(&mut second);
+        assert!(first.is_empty() && second.is_empty());
+        let taken = outbound.take().unwrap();
+        assert!(outbound.take().is_none());
+        let messages: Vec<_> = (0..taken.len()).map(|index| taken.get(index).unwrap()).collect();
+        assert_eq!(messages.iter().map(|message| message.topic).collect::<Vec<_>>(), ["a", "b/c", "d"]);
+        assert_eq!(messages.iter().map(|message| message.payload).collect::<Vec<_>>(), [&b"1"[..], b"", b"two"]);
+        assert_eq!(outbound.queued_bytes(), taken.queued_bytes());
+    }
+
+    #[test]
+    fn room_goes_at_the_high_mark_and_comes_back_at_the_low_mark() {
+        let outbound = Outbound::new(10_000);
+        let called = Arc::new(AtomicUsize::new(0));
+        let count = called.clone();
+        outbound.on_room(Arc::new(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        }));
+        let payload = [0u8; 3000];
+        for expected in [true, true, true, false] {
+            outbound.submit(&mut batch(&[("t", &payload)]));
+            assert_eq!(outbound.has_room(), expected);
+        }
+        outbound.sent(1, 3000);
+        assert!(!outbound.has_room() && called.load(Ordering::SeqCst) == 0);
+        outbound.sent(2, 6000);
+        assert!(outbound.has_room() && called.load(Ordering::SeqCst) == 1);
+    }
+
+    #[test]
+    fn topics_that_parameters_have_broken_are_refused() {
+        let mut batch = PublishBatch::new();
+        for topic in ["", "a/+", "a/#", "a\0"] {
+            assert!(batch.push(topic, b"x", PublishOptions::default()).is_err(), "{topic:?}");
+        }
+        assert!(batch.is_empty() && batch.queued_bytes() == 0);
+    }
+}

@@ -1,0 +1,232 @@
+//! Topics and filters: what is a valid one, and which filter matches which topic.
+
+use std::str;
+
+/// The most bytes a topic or filter may have.
+pub const TOPIC_BYTES_MAX: usize = 65_535;
+
+/// The most levels a filter may have: what bounds the depth of the trie that holds them.
+pub const FILTER_LEVELS_MAX: usize = 200;
+
+/// A topic or filter that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TopicError {
+    /// There is no character.
+    #[error("the topic is empty\nhint: a topic has at least one character, for example 'home/42/temperature'")]
+    Empty,
+    /// It is longer than the protocol can express.
+    #[error("the topic has {bytes} bytes\nhint: a topic has at most 65535 bytes")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// It is not a text.
+    #[error("the topic is not UTF-8 at byte {position}\nhint: topics are text; put binary data into the payload")]
+    NotUtf8 {
+        /// The first byte that is none.
+        position: usize,
+    },
+    /// It contains a NUL character.
+    #[error("the topic '{topic}' contains a NUL character at byte {position}\nhint: leave it out")]
+    Nul {
+        /// The topic.
+        topic: String,
+        /// Where.
+        position: usize,
+    },
+    /// A topic (not a filter) contains a wildcard.
+    #[error(
+        "the topic '{topic}' contains the wildcard '{wildcard}' at byte {position}\nhint: '+' and '#' may stand in what is subscribed to, not in what is published to"
+    )]
+    Wildcard {
+        /// The topic.
+        topic: String,
+        /// `+` or `#`.
+        wildcard: char,
+        /// Where.
+        position: usize,
+    },
+    /// A `+` shares its level with other characters.
+    #[error(
+        "in the filter '{filter}' the '+' at byte {position} does not stand alone in its level\nhint: write 'a/+/b', not 'a/x+/b'"
+    )]
+    PlusNotAlone {
+        /// The filter.
+        filter: String,
+        /// Where.
+        position: usize,
+    },
+    /// A `#` is not the whole last level.
+    #[error(
+        "in the filter '{filter}' the '#' at byte {position} is not the whole last level\nhint: write 'a/#', not 'a/#/b' or 'a#'"
+    )]
+    HashNotLast {
+        /// The filter.
+        filter: String,
+        /// Where.
+        position: usize,
+    },
+    /// A filter has too many levels.
+    #[error("the filter '{filter}' has more than 200 levels\nhint: use '#' for the last levels")]
+    TooManyLevels {
+        /// The filter.
+        filter: String,
+    },
+}
+
+/// Checks the bytes of a topic that is published to.
+#[inline]
+pub fn check_topic(topic: &[u8]) -> Result<&str, TopicError> {
+    // One pass that nearly every topic survives: plain ASCII without anything special.
+    let plain = topic.iter().all(|&byte| byte.is_ascii() && !matches!(byte, 0 | b'+' | b'#'));
+    if plain && !topic.is_empty() && topic.len() <= TOPIC_BYTES_MAX {
+        return str::from_utf8(topic).map_err(|error| TopicError::NotUtf8 { position: error.valid_up_to() });
+    }
+    check_topic_slowly(topic)
+}
+
+#[cold]
+fn check_topic_slowly(topic: &[u8]) -> Result<&str, TopicError> {
+    let text = check_text(topic)?;
+    match text.find(['+', '#']) {
+        None => Ok(text),
+        Some(position) => Err(TopicError::Wildcard {
+            topic: text.to_owned(),
+            wildcard: char::from(text.as_bytes()[position]),
+            position,
+        }),
+    }
+}
+
+/// What holds for topics and filters alike.
+fn check_text(topic: &[u8]) -> Result<&str, TopicError> {
+    if topic.is_empty() {
+        return Err(TopicError::Empty);
+    }
+    if topic.len() > TOPIC_BYTES_MAX {
+        return Err(TopicError::TooLong { bytes: topic.len() });
+    }
+    let text = str::from_utf8(topic).map_err(|error| TopicError::NotUtf8 { position: error.valid_up_to() })?;
+    match text.find('\0') {
+        None => Ok(text),
+        Some(position) => Err(TopicError::Nul { topic: text.to_owned(), position }),
+    }
+}
+
+/// Checks a filter that is subscribed to; a topic without wildcards is one too.
+pub fn check_filter(filter: &str) -> Result<(), TopicError> {
+    check_text(filter.as_bytes())?;
+    let mut position = 0;
+    let mut levels = filter.split('/').peekable();
+    let mut count = 0;
+    while let Some(level) = levels.next() {
+        count += 1;
+        if let Some(at) = level.find('#')
+            && (level != "#" || levels.peek().is_some())
+        {
+            return Err(TopicError::HashNotLast { filter: filter.to_owned(), position: position + at });
+        }
+        if let Some(at) = level.find('+')
+            && level != "+"
+        {
+            return Err(TopicError::PlusNotAlone { filter: filter.to_owned(), position: position + at });
+        }
+        position += level.len() + 1;
+    }
+    if count > FILTER_LEVELS_MAX {
+        return Err(TopicError::TooManyLevels { filter: filter.to_owned() });
+    }
+    Ok(())
+}
+
+/// Whether a valid filter can match more than one topic.
+pub fn is_wildcard(filter: &str) -> bool {
+    filter.bytes().any(|byte| matches!(byte, b'+' | b'#'))
+}
+
+/// Whether a valid filter matches a valid topic.
+///
+/// A `+` or `#` in the first level does not match topics that begin with `$` (MQTT 5, 4.7.2).
+pub fn matches(filter: &[u8], topic: &[u8]) -> bool {
+    if topic.first() == Some(&b'$') && matches!(filter.first(), Some(b'+' | b'#')) {
+        return false;
+    }
+    let mut levels = topic.split(|&byte| byte == b'/');
+    for wanted in filter.split(|&byte| byte == b'/') {
+        if wanted == b"#" {
+            // Matches the parent level too: 'a/#' matches 'a'.
+            return true;
+        }
+        match levels.next() {
+            Some(level) if wanted == b"+" || wanted == level => {}
+            _ => return false,
+        }
+    }
+    levels.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_match_as_the_standard_says() {
+        let cases = [
+            ("a/b", "a/b", true),
+            ("a/b", "a/b/c", false),
+            ("a/b/c", "a/b", false),
+            ("a/+/c", "a/b/c", true),
+            ("a/+/c", "a//c", true),
+            ("a/+", "a", false),
+            ("+", "a", true),
+            ("+", "/a", false),
+            ("+/+", "/a", true),
+            ("/+", "/a", true),
+            ("#", "a/b/c", true),
+            ("a/#", "a", true),
+            ("a/#", "a/", true),
+            ("a/#", "ab", false),
+            ("a/b/#", "a/b/c/d", true),
+            ("+/b/#", "a/b", true),
+            ("#", "$SYS/uptime", false),
+            ("+/uptime", "$SYS/uptime", false),
+            ("$SYS/#", "$SYS/uptime", true),
+            ("$SYS/+", "$SYS/uptime", true),
+            ("a/+", "a/$b", true),
+        ];
+        for (filter, topic, expected) in cases {
+            assert!(check_filter(filter).is_ok() && check_topic(topic.as_bytes()).is_ok());
+            assert_eq!(matches(filter.as_bytes(), topic.as_bytes()), expected, "{filter} {topic}");
+        }
+    }
+
+    #[test]
+    fn broken_filters_are_refused_with_their_position() {
+        let position = |filter: &str| match check_filter(filter).unwrap_err() {
+            TopicError::PlusNotAlone { position, .. }
+            | TopicError::HashNotLast { position, .. }
+            | TopicError::Nul { position, .. } => position,
+            other => panic!("{other}"),
+        };
+        assert_eq!(position("a/x+/b"), 3);
+        assert_eq!(position("a/+x"), 2);
+        assert_eq!(position("a/#/b"), 2);
+        assert_eq!(position("a/b#"), 3);
+        assert_eq!(position("a\0"), 1);
+        assert_eq!(check_filter(""), Err(TopicError::Empty));
+        assert!(check_filter(&"a/".repeat(FILTER_LEVELS_MAX - 1)).is_ok());
+        assert!(matches!(check_filter(&"+/".repeat(FILTER_LEVELS_MAX)), Err(TopicError::TooManyLevels { .. })));
+        assert!(matches!(check_filter(&"a".repeat(65_536)), Err(TopicError::TooLong { bytes: 65_536 })));
+    }
+
+    #[test]
+    fn topics_have_no_wildcards_and_are_text() {
+        assert_eq!(check_topic("häuser/42".as_bytes()), Ok("häuser/42"));
+        assert!(matches!(check_topic(b"a/+/b"), Err(TopicError::Wildcard { wildcard: '+', position: 2, .. })));
+        assert!(matches!(check_topic(b"a/#"), Err(TopicError::Wildcard { wildcard: '#', .. })));
+        assert_eq!(check_topic(b"a\xff"), Err(TopicError::NotUtf8 { position: 1 }));
+        assert!(matches!(check_topic(b"a\0b"), Err(TopicError::Nul { position: 1, .. })));
+        assert_eq!(check_topic(b""), Err(TopicError::Empty));
+        assert!(check_topic(b"+").unwrap_err().to_string().contains("hint:"));
+    }
+}

@@ -1,0 +1,335 @@
+//! Our broker and clients that misbehave, crowds, and inboxes without room.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rivulet_connectors::mqtt::codec::Publish;
+use rivulet_connectors::mqtt::{Broker, BrokerError, BrokerOptions, Qos, Version};
+
+use super::probe::Probe;
+use super::support::*;
+
+const VERSIONS: [Version; 2] = [Version::V3, Version::V5];
+
+fn message(version: Version, topic: &str, payload: &[u8], qos: Qos, packet_id: u16) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let publish = Publish { topic: topic.as_bytes(), payload, qos, packet_id, ..Publish::default() };
+    publish.encode(version, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn malformed_packets_close_their_connection_and_harm_no_other() {
+    let (router, inbox) = router(&["t"]);
+    let broker = BrokerThread::start(router, |options| options.packet_bytes_max = 10_000);
+    let mut witness = Probe::connect(broker.port(), Version::V5, "witness", |_| {});
+    witness.subscribe(&[("#", 1)]);
+    for version in VERSIONS {
+        let malformed: Vec<Vec<u8>> = vec![
+            vec![0xff; 100],
+            vec![0x00, 0x00],
+            // A message: topic cut short, QoS 3, a wildcard, no topic, packet identifier 0, larger than allowed.
+            vec![0x30, 4, 0, 9, b't', b'x'],
+            vec![0x36, 5, 0, 1, b't', 0, 1],
+            message(version, "a/#", b"x", Qos::AtMostOnce, 0),
+            message(version, "a\0", b"x", Qos::AtMostOnce, 0),
+            vec![0x30, 2, 0, 0],
+            message(version, "t", b"x", Qos::AtLeastOnce, 0),
+            message(version, "t", &[b'x'; 20_000], Qos::AtMostOnce, 0),
+            message(version, "t", b"x", Qos::ExactlyOnce, 1),
+            // A second CONNECT, a subscription to nothing, a PUBACK without identifier, packets only brokers send.
+            vec![0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 60, 0, 1, b'x'],
+            vec![0x82, 2, 0, 1],
+            vec![0x40, 1, 0],
+            vec![0x20, 2, 0, 0],
+            vec![0xd0, 0],
+        ];
+        for (index, bytes) in malformed.iter().enumerate() {
+            let mut probe = Probe::connect(broker.port(), version, &format!("bad-{index}"), |_| {});
+            probe.send(bytes);
+            let farewell = std::iter::from_fn(|| probe.next()).collect::<Vec<_>>();
+            match version {
+                Version::V3 => assert_eq!(farewell, Vec::<String>::new(), "{index}"),
+                Version::V5 => {
+                    assert!(farewell.len() == 1 && farewell[0].starts_with("told to go"), "{index} {farewell:?}")
+                }
+            }
+        }
+    }
+    // Before a CONNECT nobody is answered.
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xc0, 0], &[0x10, 3, 0, 4, b'M'], &[0x10, 0xff, 0xff, 0xff, 0x7f]] {
+        let mut probe = Probe::raw(broker.port(), Version::V3);
+        probe.send(bytes);
+        assert_eq!(probe.next(), None);
+    }
+    witness.publish("t", "still here", 1, false);
+    assert_eq!(witness.take(), ["message t 'still here' qos 1"]);
+    assert_eq!(inbox.texts(), ["still here"]);
+    let stats = broker.broker().stats();
+    assert_eq!(stats.dropped.qos2_refused, 2);
+    assert_eq!(stats.dropped.protocol_errors, 2 * 14 + 4);
+    block_until("only the witness is left", || broker.broker().stats().connections == 1);
+}
+
+#[test]
+fn refusals_of_version_5_say_why() {
+    let (router, _) = router(&[]);
+    let broker = BrokerThread::start(router, |_| {});
+    let port = broker.port();
+    let mut probe = Probe::connect(port, Version::V5, "a", |_| {});
+    assert_eq!(
+        probe.subscribe(&[("$share/g/t", 0), ("a/#/b", 0), ("fine", 2)]),
+        "subscribed [SharedSubscriptionNotSupported, TopicFilterInvalid, GrantedQos1]"
+    );
+    probe.send(&message(Version::V5, "t", b"x", Qos::ExactlyOnce, 1));
+    assert_eq!(probe.next().unwrap(), "told to go: QosNotSupported");
+    let mut probe = Probe::connect(port, Version::V5, "b", |_| {});
+    assert_eq!(probe.publish_with("t", "x", 1, false, &[0x23, 0, 1]), "closed");
+    assert_eq!(probe.take_seen(), ["told to go: TopicAliasInvalid"]);
+    let mut probe = Probe::connect(port, Version::V3, "c", |_| {});
+    assert_eq!(probe.subscribe(&[("$share/g/t", 0), ("fine", 1)]), "subscribed [Failure, Success(AtLeastOnce)]");
+    let with_will = |version, topic, qos| {
+        Probe::try_connect(port, version, "w", |request| request.will = Some((topic, "x", qos, false))).1
+    };
+    assert_eq!(with_will(Version::V5, "will", 2), "refused 0x9b");
+    assert_eq!(with_will(Version::V5, "will/#", 0), "refused 0x90");
+    assert_eq!(with_will(Version::V3, "will", 2), "closed");
+    let mut raw = Probe::raw(port, Version::V3);
+    raw.send(&[0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', 9, 2, 0, 60, 0, 1, b'x']);
+    assert_eq!(raw.next().unwrap(), "refused 0x1");
+}
+
+#[test]
+fn silence_beyond_the_keep_alive_ends_a_connection_and_publishes_its_will() {
+    let (router, inbox) = router(&["will"]);
+    let broker = BrokerThread::start(router, |options| options.connect_timeout_ms = 300);
+    for version in VERSIONS {
+        let before = inbox.len();
+        let mut probe = Probe::connect(broker.port(), version, "quiet", |request| {
+            request.keep_alive_s = 1;
+            request.will = Some(("will", "gone", 0, false));
+        });
+        let farewell = probe.next();
+        assert_eq!(
+            farewell.as_deref(),
+            if version == Version::V5 { Some("told to go: KeepAliveTimeout") } else { None }
+        );
+        block_until("the will", || inbox.len() == before + 1);
+    }
+    let mut never_connects = Probe::raw(broker.port(), Version::V3);
+    assert_eq!(never_connects.next(), None);
+}
+
+#[test]
+fn a_full_inbox_pushes_back_and_nothing_is_lost_or_doubled() {
+    const MESSAGES: usize = 20_000;
+    for version in VERSIONS {
+        let (router, inbox) = router(&["t", "+"]);
+        let broker = BrokerThread::start(router, |_| {});
+        inbox.limit(1001);
+        let mut other = Probe::connect(broker.port(), version, "other", |_| {});
+        let port = broker.port();
+        let sender = std::thread::spawn(move || {
+            let mut probe = Probe::connect(port, version, "sender", |_| {});
+            for number in 0..MESSAGES {
+                let qos = if number % 2 == 0 { Qos::AtMostOnce } else { Qos::AtLeastOnce };
+                let payload = format!("{number:>0100}");
+                probe.send(&message(
+                    version,
+                    "t",
+                    payload.as_bytes(),
+                    qos,
+                    if number % 2 == 0 { 0 } else { number as u16 },
+                ));
+            }
+            // Behind all of them.
+            probe.take().len()
+        });
+        block_until("the inbox is full for a while", || inbox.refusals() > 3);
+        assert_eq!(inbox.len(), 1001);
+        // Whoever does not publish to that inbox is served as ever.
+        assert_eq!(
+            other.publish("elsewhere/x", "y", 1, false),
+            if version == Version::V5 { "acknowledged 0x10" } else { "acknowledged 0x0" }
+        );
+        inbox.limit(usize::MAX);
+        block_until("all of it", || inbox.len() == 2 * MESSAGES);
+        assert_eq!(sender.join().unwrap(), MESSAGES / 2, "acknowledgements");
+        for slot in 0..2 {
+            let slots = inbox.slots();
+            let numbers = inbox.texts().into_iter().zip(slots).filter(|(_, of)| *of == slot);
+            assert!(numbers.enumerate().all(|(index, (text, _))| text.parse::<usize>() == Ok(index)));
+        }
+    }
+}
+
+#[test]
+fn events_of_a_connection_that_was_closed_meanwhile_still_arrive() {
+    let (router, inbox) = router(&["t"]);
+    let broker = BrokerThread::start(router, |_| {});
+    inbox.limit(0);
+    let mut first = Probe::connect(broker.port(), Version::V5, "twin", |_| {});
+    first.send(&message(Version::V5, "t", b"before", Qos::AtMostOnce, 0));
+    block_until("it waits for room", || inbox.refusals() > 0);
+    let _second = Probe::connect(broker.port(), Version::V5, "twin", |_| {});
+    assert_eq!(first.next().unwrap(), "told to go: SessionTakenOver");
+    inbox.limit(1);
+    block_until("the event", || inbox.contains("before"));
+}
+
+#[test]
+fn a_takeover_publishes_the_will_of_the_old_connection_in_both_versions() {
+    let (router, inbox) = router(&["will"]);
+    let broker = BrokerThread::start(router, |_| {});
+    for (index, version) in VERSIONS.into_iter().enumerate() {
+        let with_will = |request: &mut super::probe::Request| request.will = Some(("will", "taken over", 1, false));
+        let mut old = Probe::connect(broker.port(), version, "twin", with_will);
+        let new = Probe::connect(broker.port(), version, "twin", |_| {});
+        let farewell = old.next();
+        assert_eq!(
+            farewell.as_deref(),
+            if version == Version::V5 { Some("told to go: SessionTakenOver") } else { None }
+        );
+        block_until("the will", || inbox.len() == index + 1);
+        new.disconnect();
+    }
+}
+
+#[test]
+fn results_that_feed_a_full_query_wait_and_a_deadlock_is_broken_and_counted() {
+    let (router, inbox) = router(&["loop"]);
+    let broker = BrokerThread::start(router, |options| {
+        options.outbound_bytes_max = 10_000;
+        options.deadlock_ms = 100;
+    });
+    inbox.limit(0);
+    let publisher = broker.broker().publisher();
+    publish(&publisher, "loop", "first", Qos::AtMostOnce);
+    block_until("it waits", || inbox.refusals() > 20);
+    assert!(publisher.has_room());
+    assert_eq!(broker.broker().stats().dropped.deadlock_events, 0, "waiting is no deadlock while there is room");
+    inbox.limit(1);
+    block_until("it is taken", || inbox.contains("first"));
+    // Now the results fill their queue, as they do when the full query is the one whose results have no room.
+    let mut published = 0;
+    while publisher.has_room() {
+        publish(&publisher, "loop", &"x".repeat(1000), Qos::AtMostOnce);
+        published += 1;
+    }
+    block_until("the circle is broken", || publisher.has_room());
+    let dropped = broker.broker().stats().dropped.deadlock_events as usize;
+    assert!(dropped > 0 && dropped <= published, "{dropped} of {published}");
+    inbox.limit(usize::MAX);
+    block_until("the rest is taken", || broker.broker().stats().queued_messages == 0);
+    let dropped = broker.broker().stats().dropped.deadlock_events as usize;
+    assert_eq!(inbox.len(), 1 + published - dropped, "each is taken or counted");
+    // The I/O thread was never blocked.
+    Probe::connect(broker.port(), Version::V5, "alive", |_| {}).publish("x", "y", 1, false);
+}
+
+#[test]
+fn a_slow_subscriber_loses_qos_0_and_is_counted_while_others_lose_nothing() {
+    const MESSAGES: usize = 3000;
+    let (router, _) = router(&[]);
+    let broker = BrokerThread::start(router, |options| options.connection_bytes_max = 100_000);
+    let mut slow = Probe::connect(broker.port(), Version::V3, "slow", |_| {});
+    slow.subscribe(&[("t", 0)]);
+    let port = broker.port();
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut quick = Probe::connect(port, Version::V5, "quick", |_| {});
+        quick.subscribe(&[("t", 1)]);
+        ready.send(()).unwrap();
+        (0..MESSAGES).filter(|_| quick.next().is_some_and(|seen| seen.starts_with("message"))).count()
+    });
+    is_ready.recv_timeout(WAIT_MAX).unwrap();
+    let mut sender = Probe::connect(broker.port(), Version::V3, "sender", |_| {});
+    let payload = "x".repeat(10_000);
+    for _ in 0..MESSAGES {
+        sender.publish("t", &payload, 1, false);
+    }
+    assert_eq!(reader.join().unwrap(), MESSAGES);
+    let received = slow.take().len();
+    let dropped = broker.broker().stats().dropped;
+    assert!(dropped.slow_subscriber > 0, "30 MB do not fit into the sockets");
+    assert_eq!(received + dropped.slow_subscriber as usize, MESSAGES);
+    assert_eq!(dropped.session_queue_full, 0);
+}
+
+#[test]
+fn connections_beyond_the_limit_are_closed_and_counted() {
+    let (router, _) = router(&[]);
+    let broker = BrokerThread::start(router, |options| options.connections_max = 2);
+    let first = Probe::connect(broker.port(), Version::V3, "1", |_| {});
+    let _second = Probe::connect(broker.port(), Version::V3, "2", |_| {});
+    let mut third = Probe::raw(broker.port(), Version::V3);
+    assert_eq!(third.next(), None);
+    assert_eq!(broker.broker().stats().dropped.connections_refused, 1);
+    first.disconnect();
+    block_until("the first has gone", || broker.broker().stats().connections == 1);
+    // The place is free as soon as the connection's task has ended.
+    block_until("there is room", || {
+        let mut probe = Probe::raw(broker.port(), Version::V3);
+        probe.send(&[0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 60, 0, 1, b'4']);
+        probe.next().is_some()
+    });
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_said_so() {
+    let (router, _) = router(&[]);
+    let first = broker(router.clone(), |_| {}).await;
+    let address = first.addresses()[0];
+    let error = Broker::start(BrokerOptions::new(address), router.clone(), clock()).await.err().unwrap();
+    assert!(matches!(error, BrokerError::PortInUse { address: found } if found == address));
+    assert!(error.to_string().contains("hint:"));
+    let nowhere = BrokerOptions::new("192.0.2.1:0".parse().unwrap());
+    assert!(matches!(Broker::start(nowhere, router, clock()).await, Err(BrokerError::Listen { .. })));
+}
+
+#[test]
+fn stopping_sends_what_is_queued_and_tells_the_clients() {
+    let (router, _) = router(&[]);
+    let broker = BrokerThread::start(router, |_| {});
+    let mut probe = Probe::connect(broker.port(), Version::V5, "p", |_| {});
+    probe.subscribe(&[("t", 0)]);
+    for number in 0..100 {
+        publish(&broker.broker().publisher(), "t", &number.to_string(), Qos::AtMostOnce);
+    }
+    let handle: Arc<Broker> = broker.broker().clone();
+    let port = broker.port();
+    // The shutdown may be waited for on any thread.
+    let left =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(handle.shutdown(WAIT_MAX));
+    assert_eq!(left, 0);
+    let seen: Vec<String> = std::iter::from_fn(|| probe.next()).collect();
+    assert_eq!(seen.len(), 101);
+    assert_eq!(seen[100], "told to go: ServerShuttingDown");
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "nobody listens any more");
+}
+
+#[test]
+fn a_message_expires_while_it_waits() {
+    let (router, _) = router(&[]);
+    let broker = BrokerThread::start(router, |_| {});
+    let kept = |request: &mut super::probe::Request| {
+        request.clean = false;
+        request.expiry_s = 60;
+    };
+    let mut away = Probe::connect(broker.port(), Version::V5, "away", kept);
+    away.subscribe(&[("t", 1)]);
+    away.disconnect();
+    let mut sender = Probe::connect(broker.port(), Version::V5, "sender", |_| {});
+    let started = Instant::now();
+    let [.., low] = 1u32.to_be_bytes();
+    sender.publish_with("t", "short-lived", 1, false, &[2, 0, 0, 0, low]);
+    sender.publish_with("t", "long-lived", 1, false, &[2, 0, 0, 1, 0]);
+    while started.elapsed() < Duration::from_millis(1010) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut back = Probe::connect(broker.port(), Version::V5, "away", kept);
+    let seen = back.take();
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    assert!(seen[0].starts_with("message t 'long-lived' qos 1 properties [02, 00, 00, 00, f"), "{seen:?}");
+    assert_eq!(broker.broker().stats().dropped.expired, 1);
+}

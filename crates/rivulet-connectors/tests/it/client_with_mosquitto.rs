@@ -1,0 +1,223 @@
+//! Our client against Mosquitto.
+
+use std::process::Command;
+use std::time::Duration;
+
+use rivulet_connectors::mqtt::{Qos, Version};
+
+use super::support::*;
+
+const VERSIONS: [Version; 2] = [Version::V3, Version::V5];
+
+#[tokio::test]
+async fn receives_and_sends_in_both_versions_and_qualities() {
+    let Some(mosquitto) = Mosquitto::start(&[]) else { return };
+    for version in VERSIONS {
+        for qos in [Qos::AtMostOnce, Qos::AtLeastOnce] {
+            let (router, inbox) = router(&["home/7/t", "home/+/t", "echo/#"]);
+            let client = client(router.clone(), &mosquitto.address(), |options| {
+                options.version = version;
+                options.qos = qos;
+            });
+            client.subscribe(["home/+/t", "echo/#"]).unwrap();
+            until_subscribed(&client).await;
+            // Back through the broker: what we publish is what we receive.
+            let publisher = client.publisher();
+            for number in 0..500 {
+                publish(&publisher, "echo/x", &format!("{number}"), qos);
+            }
+            publish(&publisher, "home/7/t", "seven", qos);
+            publish(&publisher, "home/8/t", "eight", qos);
+            publish(&publisher, "garden", "nobody's", qos);
+            until("everything came back", || inbox.len() >= 503).await;
+            let texts = inbox.texts();
+            let numbers: Vec<String> = (0..500).map(|number| number.to_string()).collect();
+            assert_eq!(texts[..500], numbers[..], "{version:?} {qos:?}");
+            assert_eq!(inbox.slots()[500..], [0, 1, 1]);
+            until("everything is acknowledged", || client.status().queued_messages == 0).await;
+            let status = client.status();
+            assert!(status.connected && status.last_error.is_none());
+            assert_eq!((status.messages_in, status.messages_out), (502, 503));
+            assert_eq!(client.shutdown(WAIT_MAX).await, 0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn hears_ordinary_clients_and_is_heard_by_them() {
+    let (Some(mosquitto), Some(publish_program), Some(subscribe_program)) =
+        (Mosquitto::start(&[]), program("mosquitto_pub"), program("mosquitto_sub"))
+    else {
+        return;
+    };
+    let port = mosquitto.port.to_string();
+    let (router, inbox) = router(&["in/#"]);
+    let client = client(router, &mosquitto.address(), |_| {});
+    client.subscribe(["in/#"]).unwrap();
+    until_subscribed(&client).await;
+    let sent = run(
+        &publish_program,
+        &["-p", &port, "-V", "5", "-q", "1", "-t", "in/a", "-m", "hello", "-D", "PUBLISH", "user-property", "k", "v"],
+    )
+    .await;
+    assert!(sent.status.success());
+    until("the message of an ordinary client", || inbox.contains("hello")).await;
+    let listening = Running::start(&subscribe_program, &["-p", &port, "-t", "out/+", "-v", "-C", "1", "-W", "10"]);
+    // It is subscribed as soon as one of many tries reaches it.
+    let publisher = client.publisher();
+    let lines = tokio::select! {
+        lines = listening.lines() => lines,
+        () = async {
+            loop {
+                publish(&publisher, "out/b", "answer", Qos::AtMostOnce);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        } => unreachable!(),
+    };
+    assert_eq!(lines, ["out/b answer"]);
+}
+
+#[tokio::test]
+async fn logs_in_with_a_password() {
+    let (Some(_), Some(passwords)) = (program("mosquitto"), program("mosquitto_passwd")) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("passwords");
+    let made = Command::new(passwords).arg("-b").arg("-c").arg(&file).args(["kim", "p@ss"]).status().unwrap();
+    assert!(made.success());
+    let Some(mosquitto) = Mosquitto::start_in(folder, &[&format!("password_file {}", file.display())]) else { return };
+    for version in VERSIONS {
+        let (router, _) = router(&[]);
+        let right = client(router.clone(), &format!("mqtt://kim:p%40ss@127.0.0.1:{}", mosquitto.port), |options| {
+            options.version = version;
+        });
+        until("the right password is let in", || right.status().connected).await;
+        let wrong = client(router, &format!("mqtt://kim:secret@127.0.0.1:{}", mosquitto.port), |options| {
+            options.version = version;
+        });
+        until("the wrong password is refused", || wrong.status().last_error.is_some()).await;
+        let error = wrong.status().last_error.unwrap();
+        assert!(error.contains("refuses") && error.contains("check user and password"), "{error}");
+        assert!(!error.contains("secret"));
+    }
+}
+
+#[tokio::test]
+async fn speaks_tls_and_trusts_only_the_given_authority() {
+    if program("mosquitto").is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (authority, certificate, key) = certificates(folder.path());
+    let lines = [format!("certfile {}", certificate.display()), format!("keyfile {}", key.display())];
+    let Some(mosquitto) = Mosquitto::start_in(folder, &[&lines[0], &lines[1]]) else { return };
+    let (router, inbox) = router(&["t"]);
+    let secure = client(router.clone(), &format!("mqtts://localhost:{}", mosquitto.port), |options| {
+        options.tls.ca_file = Some(authority);
+    });
+    secure.subscribe(["t"]).unwrap();
+    until_subscribed(&secure).await;
+    for number in 0..100 {
+        publish(&secure.publisher(), "t", &number.to_string(), Qos::AtLeastOnce);
+    }
+    until("messages over TLS", || inbox.len() == 100).await;
+    let distrustful = client(router, &format!("mqtts://localhost:{}", mosquitto.port), |_| {});
+    until("an unknown authority is refused", || distrustful.status().last_error.is_some()).await;
+    let error = distrustful.status().last_error.unwrap();
+    assert!(error.contains("TLS failed") && error.contains("hint:"), "{error}");
+}
+
+#[tokio::test]
+async fn survives_the_death_of_the_broker() {
+    let Some(mut mosquitto) = Mosquitto::start(&[]) else { return };
+    for version in VERSIONS {
+        let (router, inbox) = router(&["t"]);
+        let client = client(router, &mosquitto.address(), |options| options.version = version);
+        client.subscribe(["t"]).unwrap();
+        until_subscribed(&client).await;
+        publish(&client.publisher(), "t", "before", Qos::AtMostOnce);
+        until("a message before", || inbox.contains("before")).await;
+        mosquitto.kill();
+        until("the loss is noticed", || !client.status().connected).await;
+        assert!(client.status().last_error.is_some());
+        // Results wait; subscriptions may change meanwhile.
+        publish(&client.publisher(), "t", "meanwhile", Qos::AtLeastOnce);
+        client.subscribe(["other", "t"]).unwrap();
+        client.unsubscribe(["t"]);
+        assert_eq!(client.status().queued_messages, 1);
+        assert!(mosquitto.restart());
+        until_subscribed(&client).await;
+        until("everything that waited is sent", || client.status().queued_messages == 0).await;
+        publish(&client.publisher(), "t", "after", Qos::AtMostOnce);
+        until("a message after", || inbox.contains("after")).await;
+        let status = client.status();
+        assert_eq!((status.reconnects, status.gaps, status.subscriptions), (1, 1, 2), "{version:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_kept_session_has_no_gap() {
+    let Some(mosquitto) = Mosquitto::start(&[]) else { return };
+    for version in VERSIONS {
+        let (router, inbox) = router(&["t"]);
+        let start = |qos| {
+            let router = router.clone();
+            client(router, &mosquitto.address(), move |options| {
+                options.version = version;
+                options.qos = qos;
+                options.clean_session = false;
+                options.client_id = format!("keeper-{version:?}");
+            })
+        };
+        let first = start(Qos::AtLeastOnce);
+        first.subscribe(["t"]).unwrap();
+        until_subscribed(&first).await;
+        first.shutdown(WAIT_MAX).await;
+        let other = client(router.clone(), &mosquitto.address(), |_| {});
+        publish(&other.publisher(), "t", "while away", Qos::AtLeastOnce);
+        until("it is acknowledged", || other.status().messages_out == 1 && other.status().queued_messages == 0).await;
+        assert!(!inbox.contains("while away"));
+        let second = start(Qos::AtLeastOnce);
+        second.subscribe(["t"]).unwrap();
+        until("what came while away", || inbox.contains("while away")).await;
+        // A namesake throws it out for a moment: the session is there when it comes back, so nothing is missing.
+        let probe = super::probe::Probe::connect(mosquitto.port, version, &format!("keeper-{version:?}"), |request| {
+            request.clean = false;
+            request.expiry_s = 60;
+        });
+        drop(probe);
+        until("it is back", || second.status().reconnects >= 1 && second.status().connected).await;
+        assert_eq!(second.status().gaps, 0);
+        until_subscribed(&second).await;
+    }
+}
+
+#[tokio::test]
+async fn a_full_inbox_stops_reading_and_nothing_is_lost_or_doubled() {
+    let Some(mosquitto) = Mosquitto::start(&["max_queued_messages 0", "max_inflight_messages 0"]) else { return };
+    for version in VERSIONS {
+        let (router, inbox) = router(&["t", "+"]);
+        let client = client(router.clone(), &mosquitto.address(), |options| {
+            options.version = version;
+            options.qos = Qos::AtLeastOnce;
+        });
+        client.subscribe(["t"]).unwrap();
+        until_subscribed(&client).await;
+        inbox.limit(101);
+        let sender = super::support::client(router, &mosquitto.address(), |_| {});
+        for number in 0..5000 {
+            publish(&sender.publisher(), "t", &number.to_string(), Qos::AtLeastOnce);
+        }
+        until("the inbox is full for a while", || inbox.refusals() > 3).await;
+        assert_eq!(inbox.len(), 101);
+        inbox.limit(usize::MAX);
+        until("all of it", || inbox.len() == 10_000).await;
+        // Each of the two routes has every event once, in order.
+        for slot in 0..2 {
+            let slots = inbox.slots();
+            let numbers: Vec<String> =
+                inbox.texts().into_iter().zip(slots).filter(|(_, of)| *of == slot).map(|(text, _)| text).collect();
+            assert!(numbers.iter().eq((0..5000).map(|number| number.to_string()).collect::<Vec<_>>().iter()));
+        }
+        assert_eq!(client.status().deadlock_events, 0);
+    }
+}

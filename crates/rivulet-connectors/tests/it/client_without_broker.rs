@@ -1,0 +1,241 @@
+//! Our client where there is no broker, or one that misbehaves. The other side is written by hand.
+
+use std::time::Duration;
+
+use rivulet_connectors::mqtt::codec::{self, Publish};
+use rivulet_connectors::mqtt::{BrokerAddress, Client, ClientError, ClientOptions, Qos, Version};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::support::*;
+
+/// Accepts a connection and answers its CONNECT.
+async fn accept(listener: &TcpListener, answer: &[u8]) -> TcpStream {
+    let (mut stream, _) = tokio::time::timeout(WAIT_MAX, listener.accept()).await.unwrap().unwrap();
+    let mut bytes = [0; 1000];
+    assert!(stream.read(&mut bytes).await.unwrap() > 0);
+    stream.write_all(answer).await.unwrap();
+    stream
+}
+
+const ACCEPTED_V3: [u8; 4] = [0x20, 2, 0, 0];
+const ACCEPTED_V5: [u8; 5] = [0x20, 3, 0, 0, 0];
+
+fn message(version: Version, qos: Qos, packet_id: u16, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Publish { topic: b"t", payload, qos, packet_id, ..Publish::default() }.encode(version, &mut bytes).unwrap();
+    bytes
+}
+
+#[tokio::test]
+async fn starts_without_a_broker_and_connects_when_there_is_one() {
+    let port = free_port();
+    let (router, inbox) = router(&["t"]);
+    let client = client(router.clone(), &format!("mqtt://127.0.0.1:{port}"), |_| {});
+    client.subscribe(["t"]).unwrap();
+    publish(&client.publisher(), "t", "early", Qos::AtLeastOnce);
+    until("the failure is told", || client.status().last_error.is_some()).await;
+    let error = client.status().last_error.unwrap();
+    assert!(error.contains("cannot connect") && error.contains("hint:"), "{error}");
+    assert!(!client.status().connected);
+    let broker = broker(router, |options| options.listeners[0].address.set_port(port)).await;
+    until("what waited is sent", || client.status().queued_messages == 0).await;
+    until_subscribed(&client).await;
+    publish(&client.publisher(), "t", "now", Qos::AtMostOnce);
+    // Our broker and our client share the router here, so each message comes by both ways.
+    until("messages", || inbox.texts().iter().filter(|text| *text == "now").count() == 2).await;
+    let status = client.status();
+    assert_eq!((status.reconnects, status.gaps), (0, 0), "the first connection is no reconnect");
+    drop(broker);
+}
+
+#[tokio::test]
+async fn a_broker_that_talks_nonsense_is_left_and_tried_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (router, inbox) = router(&["t"]);
+    let _client = client(router, &url(listener.local_addr().unwrap()), |options| options.version = Version::V3);
+    let nonsense: [&[u8]; 5] = [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        &[0x20, 2, 0, 5],
+        // Accepted, then: a message cut short, one of QoS 2, a packet that only clients send.
+        &[0x20, 2, 0, 0, 0x30, 3, 0, 9, b't'],
+        &[0x20, 2, 0, 0, 0x34, 6, 0, 1, b't', 0, 1, b'x'],
+        &[0x20, 2, 0, 0, 0xc0, 0],
+    ];
+    for bytes in nonsense {
+        let mut stream = accept(&listener, bytes).await;
+        // The client closes the connection: a read ends.
+        let mut rest = Vec::new();
+        let _ = tokio::time::timeout(WAIT_MAX, stream.read_to_end(&mut rest)).await.expect("the client goes");
+    }
+    let mut stream = accept(&listener, &ACCEPTED_V3).await;
+    stream.write_all(&message(Version::V3, Qos::AtMostOnce, 0, b"sense")).await.unwrap();
+    until("a message at last", || inbox.contains("sense")).await;
+    assert_eq!(inbox.len(), 1);
+}
+
+#[tokio::test]
+async fn acknowledges_only_what_the_inbox_took() {
+    for version in [Version::V3, Version::V5] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (router, inbox) = router(&["t"]);
+        inbox.limit(1);
+        let _client = client(router, &url(listener.local_addr().unwrap()), |options| options.version = version);
+        let answer: &[u8] = if version == Version::V3 { &ACCEPTED_V3 } else { &ACCEPTED_V5 };
+        let mut stream = accept(&listener, answer).await;
+        let mut bytes = message(version, Qos::AtLeastOnce, 7, b"first");
+        bytes.extend(message(version, Qos::AtLeastOnce, 8, b"second"));
+        stream.write_all(&bytes).await.unwrap();
+        let mut acknowledgement = [0; 4];
+        stream.read_exact(&mut acknowledgement).await.unwrap();
+        assert_eq!(acknowledgement, [0x40, 2, 0, 7]);
+        until("the inbox refuses the second", || inbox.refusals() > 2).await;
+        let mut more = [0; 4];
+        assert!(
+            tokio::time::timeout(Duration::from_millis(20), stream.read_exact(&mut more)).await.is_err(),
+            "the second is not acknowledged while nobody has it"
+        );
+        inbox.limit(1);
+        stream.read_exact(&mut more).await.unwrap();
+        assert_eq!((more, inbox.texts()), ([0x40, 2, 0, 8], vec!["first".to_owned(), "second".to_owned()]));
+    }
+}
+
+#[tokio::test]
+async fn events_read_before_the_connection_broke_are_not_lost() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (router, inbox) = router(&["t"]);
+    inbox.limit(0);
+    let client = client(router, &url(listener.local_addr().unwrap()), |_| {});
+    let mut stream = accept(&listener, &ACCEPTED_V5).await;
+    stream.write_all(&message(Version::V5, Qos::AtMostOnce, 0, b"rescued")).await.unwrap();
+    until("it waits for room", || inbox.refusals() > 0).await;
+    // An abrupt end: the client's next write fails while its reader still waits.
+    stream.set_zero_linger().unwrap();
+    drop(stream);
+    publish(&client.publisher(), "out", "x", Qos::AtMostOnce);
+    publish(&client.publisher(), "out", "x", Qos::AtMostOnce);
+    inbox.limit(10);
+    until("the event", || inbox.contains("rescued")).await;
+}
+
+#[tokio::test]
+async fn a_silent_broker_is_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (router, _) = router(&[]);
+    let client = client(router, &url(listener.local_addr().unwrap()), |options| options.keep_alive_s = 1);
+    let mut stream = accept(&listener, &ACCEPTED_V5).await;
+    let mut request = [0; 2];
+    stream.read_exact(&mut request).await.unwrap();
+    assert_eq!(request, codec::PING_REQUEST);
+    until("the silence is noticed", || client.status().last_error.is_some()).await;
+    let error = client.status().last_error.unwrap();
+    assert!(error.contains("silent"), "{error}");
+}
+
+#[tokio::test]
+async fn unacknowledged_messages_are_sent_again_after_a_reconnect() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (router, _) = router(&[]);
+    let client = client(router, &url(listener.local_addr().unwrap()), |options| options.version = Version::V3);
+    let expected = message(Version::V3, Qos::AtLeastOnce, 1, b"payload");
+    let mut stream = accept(&listener, &ACCEPTED_V3).await;
+    publish(&client.publisher(), "t", "payload", Qos::AtLeastOnce);
+    let mut first = vec![0; expected.len()];
+    stream.read_exact(&mut first).await.unwrap();
+    assert_eq!(first, expected);
+    drop(stream);
+    // With the session remembered, it is marked as sent before.
+    let mut stream = accept(&listener, &[0x20, 2, 1, 0]).await;
+    stream.read_exact(&mut first).await.unwrap();
+    assert_eq!((first[0], &first[1..]), (expected[0] | 8, &expected[1..]));
+    assert_eq!(client.status().queued_messages, 1);
+    stream.write_all(&[0x40, 2, 0, 1]).await.unwrap();
+    until("it is done", || client.status().queued_messages == 0).await;
+}
+
+#[tokio::test]
+async fn a_broker_that_takes_nothing_fills_the_queue_and_no_more() {
+    let port = free_port();
+    let (router, _) = router(&[]);
+    let client = client(router, &format!("mqtt://127.0.0.1:{port}"), |options| options.outbound_bytes_max = 10_000);
+    let publisher = client.publisher();
+    let woken = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = woken.clone();
+    publisher.on_room(std::sync::Arc::new(move || {
+        count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }));
+    let mut published = 0;
+    while publisher.has_room() {
+        publish(&publisher, "t", &"x".repeat(1000), Qos::AtMostOnce);
+        published += 1;
+    }
+    assert!((9..=11).contains(&published), "{published}");
+    assert_eq!(client.status().queued_messages, published);
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    let _stream = accept(&listener, &ACCEPTED_V5).await;
+    until("there is room again", || publisher.has_room()).await;
+    until("whoever waited is told", || woken.load(std::sync::atomic::Ordering::SeqCst) == 1).await;
+    assert_eq!(client.shutdown(WAIT_MAX).await, 0);
+}
+
+#[tokio::test]
+async fn stopping_is_bounded_and_says_what_was_left() {
+    let port = free_port();
+    let (router, _) = router(&[]);
+    let client = client(router, &format!("mqtt://127.0.0.1:{port}"), |_| {});
+    publish(&client.publisher(), "t", "never sent", Qos::AtMostOnce);
+    assert_eq!(client.shutdown(Duration::from_millis(10)).await, 1);
+    assert_eq!(client.shutdown(WAIT_MAX).await, 1);
+}
+
+#[tokio::test]
+async fn what_cannot_work_is_refused_at_once() {
+    let (router, _) = router(&[]);
+    let address: BrokerAddress = "mqtts://localhost".parse().unwrap();
+    let mut options = ClientOptions::new(address);
+    options.tls.ca_file = Some("/nowhere/authority.pem".into());
+    let error = Client::start(options.clone(), router.clone(), clock()).err().unwrap();
+    assert!(matches!(&error, ClientError::Tls(_)) && error.to_string().contains("/nowhere/authority.pem"));
+    options.client_id.clear();
+    assert!(matches!(Client::start(options, router, clock()), Err(ClientError::EmptyClientId)));
+}
+
+#[tokio::test]
+async fn refused_subscriptions_are_reported_and_the_others_work() {
+    let broker = broker(std::sync::Arc::default(), |options| options.subscriptions_max = 1).await;
+    for version in [Version::V3, Version::V5] {
+        let (router, inbox) = router(&["t"]);
+        let client = client(router, &url(broker.addresses()[0]), |options| options.version = version);
+        assert!(client.subscribe(["fine", "not/#/fine"]).is_err());
+        assert_eq!(client.status().subscriptions, 0);
+        client.subscribe(["t"]).unwrap();
+        until_subscribed(&client).await;
+        client.subscribe(["one/too/many"]).unwrap();
+        until("the refusal", || !client.status().refused_subscriptions.is_empty()).await;
+        let status = client.status();
+        assert_eq!(status.refused_subscriptions[0].0, "one/too/many");
+        assert!(status.connected && !status.subscribed);
+        publish(&client.publisher(), "t", "works", Qos::AtMostOnce);
+        until("a message", || inbox.contains("works")).await;
+        // Without that filter nothing is missing any more; and what is unsubscribed does not come any more.
+        client.unsubscribe(["one/too/many", "t"]);
+        until("the broker forgets", || broker.stats().subscriptions == 0).await;
+        publish(&client.publisher(), "t", "unheard", Qos::AtLeastOnce);
+        until("it is acknowledged", || client.status().queued_messages == 0).await;
+        assert!(client.status().subscribed && !inbox.contains("unheard"));
+        client.shutdown(WAIT_MAX).await;
+        until("it has left", || broker.stats().connections == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_broker_of_the_older_version_is_named_as_such() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (router, _) = router(&[]);
+    let client = client(router, &url(listener.local_addr().unwrap()), |_| {});
+    let _stream = accept(&listener, &[0x20, 2, 0, 1]).await;
+    until("the refusal", || client.status().last_error.is_some()).await;
+    let error = client.status().last_error.unwrap();
+    assert!(error.contains("does not speak MQTT 5") && error.contains("hint: configure version 3.1.1"), "{error}");
+}

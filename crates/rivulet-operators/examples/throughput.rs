@@ -1,0 +1,215 @@
+//! What an event costs: a filter with a parameter, and a sliding average over 100,000 queries, in small and large batches.
+//!
+//! Run with `cargo run --release -p rivulet-operators --example throughput [slots]`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::array::{ArrayRef, Float64Array, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion_common::ScalarValue;
+use datafusion_expr::Operator as Sql;
+use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::{Column, Literal, binary};
+use rivulet_dataflow::{Batch, Context, Control, Element, Operator, OperatorFactory, Refusals, Slot, SlotTable};
+use rivulet_operators::{
+    AggregateFunction, AggregateSpec, ChangeOnly, Expressions, Filter, WindowAggregate, WindowAggregateSpec, WindowSpec,
+};
+
+const SECOND_US: i64 = 1_000_000;
+
+fn main() {
+    let slots: u32 = std::env::args().nth(1).and_then(|slots| slots.parse().ok()).unwrap_or(100_000);
+    let table = table(slots);
+    for rows in [1, 64, 1024] {
+        let mut filter = filter().create();
+        let (ns_per_row, _) = run(filter.as_mut(), &table, slots, rows, 4 * slots as usize);
+        println!("filter value > $target          batches of {rows:5}: {ns_per_row:7.1} ns/row");
+    }
+    for (name, window) in [("tumble(1s)", tumble(1)), ("tumble(30s)", tumble(30)), ("hop(1s, 30s)", hop(1, 30))] {
+        for rows in [64, 1024] {
+            let mut operator = average(window.clone()).create();
+            announce(operator.as_mut(), &table, slots);
+            // Fill the windows first: what counts is the steady state.
+            let mut events = Generator::new(slots);
+            drive(operator.as_mut(), &table, &mut events, rows, 35 * slots as usize);
+            let start = CpuClock::start();
+            let measured = 10 * slots as usize;
+            let emitted = drive(operator.as_mut(), &table, &mut events, rows, measured);
+            let ns_per_row = start.elapsed().as_nanos() as f64 / measured as f64;
+            println!(
+                "avg over {name:12}           batches of {rows:5}: {ns_per_row:7.1} ns/row, {:.2} rows out a row, {} bytes/slot",
+                emitted as f64 / measured as f64,
+                operator.memory_bytes() / slots as usize
+            );
+        }
+    }
+    let input = schema("value");
+    let mut change = ChangeOnly::new(input, vec![], vec![0], 1).unwrap().create();
+    let (ns_per_row, _) = run(change.as_mut(), &table, slots, 1024, 4 * slots as usize);
+    println!("emit on change                  batches of  1024: {ns_per_row:7.1} ns/row");
+
+    let mut operator = average(hop(1, 30)).create();
+    announce(operator.as_mut(), &table, slots);
+    let mut events = Generator::new(slots);
+    drive(operator.as_mut(), &table, &mut events, 1024, 35 * slots as usize);
+    // Too short for the clock of the processor: the time on the wall.
+    let start = Instant::now();
+    let mut output = Vec::new();
+    let mut refusals = Refusals::new(0);
+    let deadline_us = operator.deadline_us().expect("something is open");
+    operator.tick(&mut Context::new(deadline_us, &table, &mut refusals, &mut output)).unwrap();
+    println!("tick over {slots} slots, little due: {:?}", start.elapsed());
+    let start = CpuClock::start();
+    let frame = operator.export_state(&rivulet_dataflow::StateSelection::All).unwrap().unwrap();
+    println!("export of all state: {:?}", start.elapsed());
+    let bytes = frame.to_bytes().unwrap();
+    println!("export with bytes: {:?}, {} bytes/slot", start.elapsed(), bytes.len() / slots as usize);
+}
+
+/// Events of all slots in a random order, one a second each.
+struct Generator {
+    order: Vec<Slot>,
+    next: usize,
+    round: i64,
+}
+
+impl Generator {
+    fn new(slots: u32) -> Self {
+        let mut order: Vec<Slot> = (0..slots).collect();
+        // A shuffle by a linear congruential generator is random enough to defeat the cache.
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        for index in (1..order.len()).rev() {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            order.swap(index, (state >> 33) as usize % (index + 1));
+        }
+        Self { order, next: 0, round: 0 }
+    }
+
+    fn batch(&mut self, rows: usize, columns: &SchemaRef) -> Batch {
+        let slots: Vec<Slot> = (0..rows)
+            .map(|_| {
+                if self.next == self.order.len() {
+                    self.next = 0;
+                    self.round += 1;
+                }
+                self.next += 1;
+                self.order[self.next - 1]
+            })
+            .collect();
+        let time_us = self.round * SECOND_US + self.next as i64 * SECOND_US / self.order.len() as i64;
+        let times = vec![time_us; rows];
+        let values: ArrayRef = Arc::new(Float64Array::from_iter_values(slots.iter().map(|slot| f64::from(slot % 100))));
+        let columns = RecordBatch::try_new(columns.clone(), vec![values]).unwrap();
+        Batch::new(slots.into(), times.clone().into(), times.into(), columns)
+    }
+}
+
+/// Runs `total` rows through an operator; returns the rows that came out. Batches are made outside of the clock only
+/// approximately: making one is a few nanoseconds a row.
+fn drive(operator: &mut dyn Operator, table: &SlotTable, events: &mut Generator, rows: usize, total: usize) -> usize {
+    let input = schema("value");
+    let (mut output, mut refusals, mut emitted) = (Vec::new(), Refusals::new(0), 0);
+    for _ in 0..total / rows {
+        let batch = events.batch(rows, &input);
+        let now_us = batch.arrival_us[rows - 1];
+        operator.process(Element::Batch(batch), &mut Context::new(now_us, table, &mut refusals, &mut output)).unwrap();
+        emitted += output.drain(..).map(|batch| batch.rows()).sum::<usize>();
+    }
+    assert!(refusals.is_empty());
+    emitted
+}
+
+fn run(operator: &mut dyn Operator, table: &SlotTable, slots: u32, rows: usize, total: usize) -> (f64, usize) {
+    let mut events = Generator::new(slots);
+    drive(operator, table, &mut events, rows, total / 10);
+    let start = CpuClock::start();
+    let emitted = drive(operator, table, &mut events, rows, total);
+    (start.elapsed().as_nanos() as f64 / total as f64, emitted)
+}
+
+fn announce(operator: &mut dyn Operator, table: &SlotTable, slots: u32) {
+    let (mut output, mut refusals) = (Vec::new(), Refusals::new(0));
+    let all = (0..slots).collect();
+    operator
+        .process(Element::Control(Control::AddSlots(all)), &mut Context::new(0, table, &mut refusals, &mut output))
+        .unwrap();
+}
+
+fn schema(name: &str) -> SchemaRef {
+    Arc::new(Schema::new(vec![Field::new(name, DataType::Float64, true)]))
+}
+
+fn table(slots: u32) -> SlotTable {
+    let schema = schema("target");
+    let mut table = SlotTable::new(schema.clone());
+    let targets: ArrayRef = Arc::new(Float64Array::from_iter_values((0..slots).map(|slot| f64::from(slot % 77))));
+    let queries: Vec<u64> = (0..u64::from(slots)).collect();
+    table.add(&queries, &RecordBatch::try_new(schema, vec![targets]).unwrap());
+    table
+}
+
+fn filter() -> Filter {
+    let (input, parameters) = (schema("value"), schema("target"));
+    let evaluation = Expressions::evaluation_schema(&input, &parameters, &[0]);
+    let column = |index| Arc::new(Column::new(evaluation.field(index).name(), index)) as Arc<dyn PhysicalExpr>;
+    let condition = binary(column(0), Sql::Gt, column(1), &evaluation).unwrap();
+    Filter::new(&input, &parameters, vec![0], condition).unwrap()
+}
+
+fn seconds(seconds: i64) -> Arc<dyn PhysicalExpr> {
+    Arc::new(Literal::new(ScalarValue::new_interval_mdn(0, 0, seconds * 1_000_000_000)))
+}
+
+fn tumble(width_s: i64) -> WindowSpec {
+    WindowSpec::Tumble { width: seconds(width_s) }
+}
+
+fn hop(slide_s: i64, width_s: i64) -> WindowSpec {
+    WindowSpec::Hop { slide: seconds(slide_s), width: seconds(width_s) }
+}
+
+fn average(window: WindowSpec) -> WindowAggregate {
+    WindowAggregate::new(WindowAggregateSpec {
+        input: schema("value"),
+        parameter_schema: schema("target"),
+        parameters: vec![],
+        window,
+        keys: vec![],
+        aggregates: vec![AggregateSpec {
+            name: "average".into(),
+            function: AggregateFunction::Avg,
+            arguments: vec![Arc::new(Column::new("value", 0))],
+            filter: None,
+        }],
+        lateness_us: 0,
+        idle_timeout_us: 30 * SECOND_US,
+        arrival_time: false,
+    })
+    .unwrap()
+}
+
+/// Time that this thread has spent on a processor: what others do on the machine does not count, except for the cache.
+/// Linux says so in a file; elsewhere it is the time on the wall.
+struct CpuClock {
+    wall: Instant,
+    cpu: Option<Duration>,
+}
+
+impl CpuClock {
+    fn start() -> Self {
+        Self { wall: Instant::now(), cpu: Self::read() }
+    }
+
+    fn read() -> Option<Duration> {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+        text.split_ascii_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+    }
+
+    fn elapsed(&self) -> Duration {
+        match (self.cpu, Self::read()) {
+            (Some(start), Some(now)) => now - start,
+            _ => self.wall.elapsed(),
+        }
+    }
+}

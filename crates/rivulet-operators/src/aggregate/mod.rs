@@ -1,0 +1,302 @@
+//! The aggregate functions of windows: their names and types, their states, and how states merge.
+//!
+//! A state is a few words beside its pane ([`fixed`]) wherever the function allows, because then a pane is one piece of
+//! memory and a sliding window is a merge of neighbouring words. Functions that must remember values (median, distinct
+//! counts, text) keep an object beside the pane instead ([`object`]). [`layout`] decides who shares what.
+
+pub(crate) mod fixed;
+pub(crate) mod hyperloglog;
+pub(crate) mod layout;
+pub(crate) mod object;
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion_physical_expr::PhysicalExpr;
+
+use crate::PlanError;
+
+/// An aggregate function over the rows of a window.
+///
+/// Null arguments are skipped by all of them, and all but the counts give null when no value is left. Types and results
+/// are those of DataFusion's functions of the same name, with two deliberate differences: a sum of integers that leaves
+/// the range of BIGINT is an error and not a wrapped number, and first and last follow event time (rows of one event
+/// time: arrival).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AggregateFunction {
+    /// `count(*)` without arguments, `count(x)`: rows, or rows where x is not null.
+    Count,
+    /// `count(DISTINCT x)`: exact.
+    CountDistinct,
+    /// `approx_distinct(x)`: HyperLogLog with 4096 registers (standard error 1.6 %), exact up to 256 values.
+    ApproxDistinct,
+    /// `sum(x)`: BIGINT of integers, DOUBLE of floating point numbers.
+    Sum,
+    /// `avg(x)`: DOUBLE.
+    Avg,
+    /// `min(x)`; NaN is the greatest number.
+    Min,
+    /// `max(x)`; NaN is the greatest number.
+    Max,
+    /// `stddev(x)`, `stddev_samp(x)`: null for fewer than two values.
+    StddevSamp,
+    /// `stddev_pop(x)`.
+    StddevPop,
+    /// `var(x)`, `var_samp(x)`: null for fewer than two values.
+    VarSamp,
+    /// `var_pop(x)`.
+    VarPop,
+    /// `median(x)`: exact; DOUBLE, the mean of the two middle values of an even number.
+    Median,
+    /// `percentile_cont(x, p)`: exact, interpolated; p is a constant or parameter from 0 to 1.
+    PercentileCont,
+    /// `covar_samp(y, x)`.
+    CovarSamp,
+    /// `covar_pop(y, x)`.
+    CovarPop,
+    /// `corr(y, x)`: Pearson's correlation.
+    Corr,
+    /// `regr_slope(y, x)` of the least squares line.
+    RegrSlope,
+    /// `regr_intercept(y, x)` of the least squares line.
+    RegrIntercept,
+    /// `regr_r2(y, x)`: the coefficient of determination.
+    RegrR2,
+    /// `first_value(x)`: the value with the earliest event time.
+    FirstValue,
+    /// `last_value(x)`: the value with the latest event time.
+    LastValue,
+    /// `bool_and(x)`.
+    BoolAnd,
+    /// `bool_or(x)`.
+    BoolOr,
+}
+
+impl AggregateFunction {
+    /// Every function.
+    pub const ALL: [Self; 23] = [
+        Self::Count,
+        Self::CountDistinct,
+        Self::ApproxDistinct,
+        Self::Sum,
+        Self::Avg,
+        Self::Min,
+        Self::Max,
+        Self::StddevSamp,
+        Self::StddevPop,
+        Self::VarSamp,
+        Self::VarPop,
+        Self::Median,
+        Self::PercentileCont,
+        Self::CovarSamp,
+        Self::CovarPop,
+        Self::Corr,
+        Self::RegrSlope,
+        Self::RegrIntercept,
+        Self::RegrR2,
+        Self::FirstValue,
+        Self::LastValue,
+        Self::BoolAnd,
+        Self::BoolOr,
+    ];
+
+    /// The function of this SQL name, in any case. `count(DISTINCT x)` has no name of its own: take
+    /// [`AggregateFunction::CountDistinct`] where the parser says DISTINCT.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Some(match name.to_ascii_lowercase().as_str() {
+            "count" => Self::Count,
+            "approx_distinct" => Self::ApproxDistinct,
+            "sum" => Self::Sum,
+            "avg" | "mean" => Self::Avg,
+            "min" => Self::Min,
+            "max" => Self::Max,
+            "stddev" | "stddev_samp" => Self::StddevSamp,
+            "stddev_pop" => Self::StddevPop,
+            "var" | "var_samp" | "var_sample" => Self::VarSamp,
+            "var_pop" | "var_population" => Self::VarPop,
+            "median" => Self::Median,
+            "percentile_cont" | "quantile_cont" => Self::PercentileCont,
+            "covar" | "covar_samp" => Self::CovarSamp,
+            "covar_pop" => Self::CovarPop,
+            "corr" => Self::Corr,
+            "regr_slope" => Self::RegrSlope,
+            "regr_intercept" => Self::RegrIntercept,
+            "regr_r2" => Self::RegrR2,
+            "first_value" => Self::FirstValue,
+            "last_value" => Self::LastValue,
+            "bool_and" => Self::BoolAnd,
+            "bool_or" => Self::BoolOr,
+            _ => return None,
+        })
+    }
+
+    /// The SQL name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::CountDistinct => "count distinct",
+            Self::ApproxDistinct => "approx_distinct",
+            Self::Sum => "sum",
+            Self::Avg => "avg",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::StddevSamp => "stddev_samp",
+            Self::StddevPop => "stddev_pop",
+            Self::VarSamp => "var_samp",
+            Self::VarPop => "var_pop",
+            Self::Median => "median",
+            Self::PercentileCont => "percentile_cont",
+            Self::CovarSamp => "covar_samp",
+            Self::CovarPop => "covar_pop",
+            Self::Corr => "corr",
+            Self::RegrSlope => "regr_slope",
+            Self::RegrIntercept => "regr_intercept",
+            Self::RegrR2 => "regr_r2",
+            Self::FirstValue => "first_value",
+            Self::LastValue => "last_value",
+            Self::BoolAnd => "bool_and",
+            Self::BoolOr => "bool_or",
+        }
+    }
+
+    /// The type of the result for arguments of these types, or what is wrong with them.
+    ///
+    /// Numbers are integers of up to 64 bits (unsigned: 32) and floating point numbers; `min`, `max`, `first_value`,
+    /// `last_value` and the distinct counts also take text, booleans, timestamps and dates.
+    pub fn result_type(self, arguments: &[DataType]) -> Result<DataType, PlanError> {
+        let (expected, example) = match self {
+            // count(*) is count without arguments; both forms are one function.
+            Self::Count => (arguments.len().min(1), "count(*)"),
+            Self::PercentileCont => (2, "percentile_cont(value, 0.95)"),
+            Self::CovarSamp | Self::CovarPop => (2, "covar_samp(y, x)"),
+            Self::Corr => (2, "corr(y, x)"),
+            Self::RegrSlope | Self::RegrIntercept | Self::RegrR2 => (2, "regr_slope(y, x)"),
+            _ => (1, "avg(value)"),
+        };
+        if arguments.len() != expected {
+            return Err(PlanError::ArgumentCount { function: self.name(), expected, found: arguments.len(), example });
+        }
+        let check = |accepted: fn(Storage) -> bool, hint: &'static str| {
+            arguments.iter().try_for_each(|found| match Storage::of(found).is_some_and(accepted) {
+                true => Ok(()),
+                false => Err(PlanError::ArgumentType { function: self.name(), found: found.to_string(), hint }),
+            })
+        };
+        let number = |storage: Storage| matches!(storage, Storage::Float | Storage::Integer);
+        Ok(match self {
+            Self::Count => DataType::Int64,
+            Self::CountDistinct => {
+                check(|_| true, "count numbers, text, booleans or times")?;
+                DataType::Int64
+            }
+            Self::ApproxDistinct => {
+                check(|_| true, "count numbers, text, booleans or times")?;
+                DataType::UInt64
+            }
+            Self::Sum => {
+                check(number, "cast the argument to DOUBLE or BIGINT")?;
+                match Storage::of(&arguments[0]) {
+                    Some(Storage::Integer) => DataType::Int64,
+                    _ => DataType::Float64,
+                }
+            }
+            Self::Min | Self::Max | Self::FirstValue | Self::LastValue => {
+                check(|_| true, "cast the argument to DOUBLE, BIGINT, TEXT, BOOLEAN or TIMESTAMP")?;
+                arguments[0].clone()
+            }
+            Self::BoolAnd | Self::BoolOr => {
+                check(|storage| storage == Storage::Boolean, "write a condition, for example value > 3")?;
+                DataType::Boolean
+            }
+            _ => {
+                check(number, "cast the argument to DOUBLE")?;
+                DataType::Float64
+            }
+        })
+    }
+}
+
+impl fmt::Display for AggregateFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An aggregate of a window: a column of its output.
+#[derive(Clone, Debug)]
+pub struct AggregateSpec {
+    /// The name of the output column.
+    pub name: String,
+    /// The function.
+    pub function: AggregateFunction,
+    /// Its arguments, compiled against [`Expressions::evaluation_schema`](crate::Expressions::evaluation_schema).
+    pub arguments: Vec<Arc<dyn PhysicalExpr>>,
+    /// `FILTER (WHERE ...)`: only rows for which this is true count.
+    pub filter: Option<Arc<dyn PhysicalExpr>>,
+}
+
+/// In which form values of a type are kept in states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Storage {
+    /// As the bits of a 64-bit floating point number.
+    Float,
+    /// As a 64-bit integer.
+    Integer,
+    /// As the integer 0 or 1.
+    Boolean,
+    /// As a 64-bit integer in the unit of its type.
+    Time,
+    /// As text, outside of the words.
+    Text,
+}
+
+impl Storage {
+    pub(crate) fn of(data_type: &DataType) -> Option<Self> {
+        match data_type {
+            DataType::Float16 | DataType::Float32 | DataType::Float64 => Some(Self::Float),
+            DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64 => Some(Self::Integer),
+            DataType::UInt8 | DataType::UInt16 | DataType::UInt32 => Some(Self::Integer),
+            DataType::Boolean => Some(Self::Boolean),
+            DataType::Timestamp(..) | DataType::Date32 | DataType::Date64 => Some(Self::Time),
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Some(Self::Text),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_function_is_found_by_its_name() {
+        for function in AggregateFunction::ALL.into_iter().filter(|f| *f != AggregateFunction::CountDistinct) {
+            assert_eq!(AggregateFunction::from_name(function.name()), Some(function));
+            assert_eq!(AggregateFunction::from_name(&function.name().to_uppercase()), Some(function));
+        }
+        assert_eq!(AggregateFunction::from_name("array_agg"), None);
+    }
+
+    #[test]
+    fn wrong_arguments_are_refused_with_a_hint() {
+        let error = AggregateFunction::RegrSlope.result_type(&[DataType::Float64]).unwrap_err().to_string();
+        assert!(error.contains("2 argument(s), not 1") && error.contains("hint:"), "{error}");
+        let error = AggregateFunction::Avg.result_type(&[DataType::Utf8]).unwrap_err().to_string();
+        assert!(error.contains("avg does not take an argument of type Utf8") && error.contains("hint:"), "{error}");
+        let error = AggregateFunction::Count.result_type(&[DataType::Utf8, DataType::Utf8]).unwrap_err().to_string();
+        assert!(error.contains("1 argument(s), not 2"), "{error}");
+        assert!(AggregateFunction::BoolAnd.result_type(&[DataType::Int64]).is_err());
+        assert!(AggregateFunction::Sum.result_type(&[DataType::UInt64]).is_err());
+    }
+
+    #[test]
+    fn types_follow_the_arguments() {
+        let of = |function: AggregateFunction, argument: DataType| function.result_type(&[argument]).unwrap();
+        assert_eq!(of(AggregateFunction::Sum, DataType::Int32), DataType::Int64);
+        assert_eq!(of(AggregateFunction::Sum, DataType::Float32), DataType::Float64);
+        assert_eq!(of(AggregateFunction::Avg, DataType::Int64), DataType::Float64);
+        assert_eq!(of(AggregateFunction::Max, DataType::Utf8), DataType::Utf8);
+        assert_eq!(AggregateFunction::Count.result_type(&[]).unwrap(), DataType::Int64);
+    }
+}

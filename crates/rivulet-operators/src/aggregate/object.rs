@@ -1,0 +1,499 @@
+//! States that must remember values: medians, distinct counts, and everything over text.
+//!
+//! They stand beside the panes' words as objects. Each has a bound on what it remembers; beyond it the window's result
+//! is refused, never wrong.
+
+use std::mem::size_of;
+
+use arrow::array::StringArray;
+use arrow::buffer::BooleanBuffer;
+use foldhash::fast::RandomState;
+use hashbrown::HashSet;
+
+use super::Storage;
+use super::hyperloglog::{HyperLogLog, hash_text, hash_word};
+use crate::row_bytes::canonical_float;
+
+/// The most values that one pane remembers for a median, percentile or exact distinct count.
+pub(crate) const VALUES_PER_PANE_MAX: usize = 1 << 20;
+
+/// What an object remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ObjectKind {
+    Median,
+    Percentile,
+    DistinctWords,
+    DistinctTexts,
+    Approximate,
+    MinText,
+    MaxText,
+    FirstText,
+    LastText,
+}
+
+/// One remembering state of one pane.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Object {
+    /// Numbers in the order of arrival, and for percentiles the fraction asked for.
+    Numbers { values: Vec<f64>, fraction: f64, full: bool },
+    /// Bits of distinct values.
+    Words { values: HashSet<u64, RandomState>, full: bool },
+    /// Distinct texts.
+    Texts { values: HashSet<Box<str>, RandomState>, full: bool },
+    /// An approximate set.
+    Sketch(HyperLogLog),
+    /// One text and its event time.
+    Text(Option<(i64, Box<str>)>),
+}
+
+/// The result of an object over a window.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Finished {
+    Null,
+    Integer(i64),
+    Float(f64),
+    Text(Box<str>),
+    /// There is no result, for this reason.
+    Failed(&'static str),
+}
+
+const TOO_MANY_VALUES: &str = "more than 1048576 values in one pane of the window are too many to remember\nhint: use approx_distinct, avg or a shorter window";
+const NO_FRACTION: &str =
+    "the fraction of percentile_cont is not between 0 and 1\nhint: write for example percentile_cont(value, 0.95)";
+
+/// An object state of a batch's rows.
+pub(crate) struct ObjectUpdate<'a> {
+    pub(crate) kind: ObjectKind,
+    pub(crate) values: ObjectValues<'a>,
+    /// Rows that count. `None`: all.
+    pub(crate) valid: Option<&'a BooleanBuffer>,
+}
+
+/// The values of a batch's rows for one object state.
+pub(crate) enum ObjectValues<'a> {
+    Floats(&'a [f64]),
+    /// Numbers, and the fraction of the percentile beside each.
+    Fractions(&'a [f64], &'a [f64]),
+    Integers(&'a [i64]),
+    Texts(&'a StringArray),
+}
+
+impl ObjectUpdate<'_> {
+    /// Takes in the value of `row`, whose event time is `time_us`.
+    pub(crate) fn update(&self, object: &mut Object, row: usize, time_us: i64) {
+        if self.valid.is_some_and(|valid| !valid.value(row)) {
+            return;
+        }
+        match (object, &self.values) {
+            (Object::Numbers { values, full, .. }, ObjectValues::Floats(floats)) => push(values, full, floats[row]),
+            (Object::Numbers { values, fraction, full }, ObjectValues::Fractions(floats, fractions)) => {
+                *fraction = fractions[row];
+                push(values, full, floats[row]);
+            }
+            (Object::Words { values, full }, ObjectValues::Floats(floats)) => {
+                add(values, full, canonical_float(floats[row]).to_bits());
+            }
+            (Object::Words { values, full }, ObjectValues::Integers(integers)) => {
+                add(values, full, integers[row] as u64);
+            }
+            (Object::Texts { values, full }, ObjectValues::Texts(texts)) => {
+                if !values.contains(texts.value(row)) {
+                    add(values, full, texts.value(row).into());
+                }
+            }
+            (Object::Sketch(sketch), ObjectValues::Floats(floats)) => {
+                sketch.insert(hash_word(canonical_float(floats[row]).to_bits()));
+            }
+            (Object::Sketch(sketch), ObjectValues::Integers(integers)) => {
+                sketch.insert(hash_word(integers[row] as u64));
+            }
+            (Object::Sketch(sketch), ObjectValues::Texts(texts)) => sketch.insert(hash_text(texts.value(row))),
+            (Object::Text(text), ObjectValues::Texts(texts)) => {
+                let value = texts.value(row);
+                if text.as_ref().is_none_or(|(time, held)| self.kind.replaces(*time, held, time_us, value)) {
+                    *text = Some((time_us, value.into()));
+                }
+            }
+            _ => debug_assert!(false, "the layout gives each object values of its kind"),
+        }
+    }
+}
+
+fn push(values: &mut Vec<f64>, full: &mut bool, value: f64) {
+    match values.len() < VALUES_PER_PANE_MAX {
+        true => values.push(value),
+        false => *full = true,
+    }
+}
+
+fn add<T: Eq + std::hash::Hash>(values: &mut HashSet<T, RandomState>, full: &mut bool, value: T) {
+    if values.len() < VALUES_PER_PANE_MAX {
+        values.insert(value);
+    } else if !values.contains(&value) {
+        *full = true;
+    }
+}
+
+impl ObjectKind {
+    /// An object without values.
+    pub(crate) fn empty(self) -> Object {
+        match self {
+            Self::Median => Object::Numbers { values: Vec::new(), fraction: 0.5, full: false },
+            Self::Percentile => Object::Numbers { values: Vec::new(), fraction: f64::NAN, full: false },
+            Self::DistinctWords => Object::Words { values: HashSet::default(), full: false },
+            Self::DistinctTexts => Object::Texts { values: HashSet::default(), full: false },
+            Self::Approximate => Object::Sketch(HyperLogLog::default()),
+            Self::MinText | Self::MaxText | Self::FirstText | Self::LastText => Object::Text(None),
+        }
+    }
+
+    /// The form of the results.
+    pub(crate) fn result_storage(self) -> Storage {
+        match self {
+            Self::Median | Self::Percentile => Storage::Float,
+            Self::DistinctWords | Self::DistinctTexts | Self::Approximate => Storage::Integer,
+            Self::MinText | Self::MaxText | Self::FirstText | Self::LastText => Storage::Text,
+        }
+    }
+
+    fn replaces(self, held_time_us: i64, held: &str, time_us: i64, text: &str) -> bool {
+        match self {
+            Self::MinText => text < held,
+            Self::MaxText => text > held,
+            Self::FirstText => time_us < held_time_us,
+            _ => time_us >= held_time_us,
+        }
+    }
+
+    /// Merges a later object into an earlier one.
+    pub(crate) fn merge(self, object: &mut Object, later: Object) {
+        match (object, later) {
+            (Object::Numbers { values, fraction, full }, Object::Numbers { values: later, fraction: f, full: l }) => {
+                if !later.is_empty() {
+                    *fraction = f;
+                }
+                *full |= l;
+                later.into_iter().for_each(|value| push(values, full, value));
+            }
+            (Object::Words { values, full }, Object::Words { values: later, full: l }) => {
+                *full |= l;
+                later.into_iter().for_each(|value| add(values, full, value));
+            }
+            (Object::Texts { values, full }, Object::Texts { values: later, full: l }) => {
+                *full |= l;
+                later.into_iter().for_each(|value| add(values, full, value));
+            }
+            (Object::Sketch(sketch), Object::Sketch(later)) => sketch.merge(&later),
+            (Object::Text(text), Object::Text(Some((time, later)))) => {
+                if text.as_ref().is_none_or(|(held_time, held)| self.replaces(*held_time, held, time, &later)) {
+                    *text = Some((time, later));
+                }
+            }
+            (Object::Text(_), Object::Text(None)) => {}
+            _ => debug_assert!(false, "objects of one state are of one kind"),
+        }
+    }
+
+    /// The result over panes given in order.
+    pub(crate) fn finish<'a>(self, panes: impl Iterator<Item = &'a Object> + Clone) -> Finished {
+        let full = panes.clone().any(|object| match object {
+            Object::Numbers { full, .. } | Object::Words { full, .. } | Object::Texts { full, .. } => *full,
+            Object::Sketch(_) | Object::Text(_) => false,
+        });
+        if full {
+            return Finished::Failed(TOO_MANY_VALUES);
+        }
+        match self {
+            Self::Median | Self::Percentile => {
+                let (mut all, mut asked) = (Vec::new(), 0.5);
+                for object in panes {
+                    if let Object::Numbers { values, fraction, .. } = object
+                        && !values.is_empty()
+                    {
+                        all.extend_from_slice(values);
+                        asked = *fraction;
+                    }
+                }
+                match all.is_empty() {
+                    true => Finished::Null,
+                    false if self == Self::Median => Finished::Float(median(&mut all)),
+                    false if !(0.0..=1.0).contains(&asked) => Finished::Failed(NO_FRACTION),
+                    false => Finished::Float(percentile(&mut all, asked)),
+                }
+            }
+            Self::DistinctWords => {
+                let mut sets = panes.filter_map(|object| match object {
+                    Object::Words { values, .. } => Some(values),
+                    _ => None,
+                });
+                let Some(first) = sets.next() else { return Finished::Integer(0) };
+                let mut rest = sets.peekable();
+                if rest.peek().is_none() {
+                    return Finished::Integer(first.len() as i64);
+                }
+                let mut all = first.clone();
+                rest.for_each(|values| all.extend(values.iter().copied()));
+                Finished::Integer(all.len() as i64)
+            }
+            Self::DistinctTexts => {
+                let mut all: HashSet<&str, RandomState> = HashSet::default();
+                panes.for_each(|object| {
+                    if let Object::Texts { values, .. } = object {
+                        all.extend(values.iter().map(|text| &**text));
+                    }
+                });
+                Finished::Integer(all.len() as i64)
+            }
+            Self::Approximate => {
+                let mut all = HyperLogLog::default();
+                panes.for_each(|object| {
+                    if let Object::Sketch(sketch) = object {
+                        all.merge(sketch);
+                    }
+                });
+                Finished::Integer(all.estimate() as i64)
+            }
+            Self::MinText | Self::MaxText | Self::FirstText | Self::LastText => {
+                let mut best: Option<&(i64, Box<str>)> = None;
+                panes.for_each(|object| {
+                    if let Object::Text(Some(candidate)) = object
+                        && best.is_none_or(|best| self.replaces(best.0, &best.1, candidate.0, &candidate.1))
+                    {
+                        best = Some(candidate);
+                    }
+                });
+                best.map_or(Finished::Null, |(_, text)| Finished::Text(text.clone()))
+            }
+        }
+    }
+}
+
+/// NaN is the greatest number.
+fn order(a: &f64, b: &f64) -> std::cmp::Ordering {
+    canonical_float(*a).total_cmp(&canonical_float(*b))
+}
+
+/// The median of at least one value; the mean of the two middle ones of an even number.
+fn median(values: &mut [f64]) -> f64 {
+    let middle = values.len() / 2;
+    let even = values.len().is_multiple_of(2);
+    let (below, upper, _) = values.select_nth_unstable_by(middle, order);
+    if !even {
+        return *upper;
+    }
+    let lower = below.iter().copied().max_by(order).expect("an even number of values has two middle ones");
+    // Halved first where the sum would leave the range.
+    if (lower + *upper).is_finite() { (lower + *upper) / 2.0 } else { lower / 2.0 + *upper / 2.0 }
+}
+
+/// The percentile of at least one value, linearly interpolated between the two nearest ranks.
+fn percentile(values: &mut [f64], fraction: f64) -> f64 {
+    let rank = fraction * (values.len() - 1) as f64;
+    let (_, lower, above) = values.select_nth_unstable_by(rank.floor() as usize, order);
+    let lower = *lower;
+    let weight = rank - rank.floor();
+    if weight == 0.0 {
+        return lower;
+    }
+    let upper = above.iter().copied().min_by(order).expect("a rank between two values has one above");
+    lower + (upper - lower) * weight
+}
+
+impl Object {
+    /// Memory held beside the object itself, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        match self {
+            Self::Numbers { values, .. } => values.capacity() * 8,
+            Self::Words { values, .. } => values.allocation_size(),
+            Self::Texts { values, .. } => {
+                values.allocation_size() + values.iter().map(|text| text.len()).sum::<usize>()
+            }
+            Self::Sketch(sketch) => sketch.memory_bytes(),
+            Self::Text(text) => text.as_ref().map_or(0, |(_, text)| text.len()),
+        }
+    }
+
+    /// Appends the object to `out`. Sets are written in order, so that equal objects have equal bytes.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let put_length = |out: &mut Vec<u8>, length: usize| out.extend((length as u32).to_le_bytes());
+        match self {
+            Self::Numbers { values, fraction, full } => {
+                out.push(u8::from(*full));
+                out.extend(fraction.to_le_bytes());
+                put_length(out, values.len());
+                values.iter().for_each(|value| out.extend(value.to_le_bytes()));
+            }
+            Self::Words { values, full } => {
+                out.push(u8::from(*full));
+                put_length(out, values.len());
+                let mut words: Vec<u64> = values.iter().copied().collect();
+                words.sort_unstable();
+                words.iter().for_each(|word| out.extend(word.to_le_bytes()));
+            }
+            Self::Texts { values, full } => {
+                out.push(u8::from(*full));
+                put_length(out, values.len());
+                let mut texts: Vec<&str> = values.iter().map(|text| &**text).collect();
+                texts.sort_unstable();
+                for text in texts {
+                    put_length(out, text.len());
+                    out.extend_from_slice(text.as_bytes());
+                }
+            }
+            Self::Sketch(sketch) => sketch.encode(out),
+            Self::Text(None) => out.push(0),
+            Self::Text(Some((time, text))) => {
+                out.push(1);
+                out.extend(time.to_le_bytes());
+                put_length(out, text.len());
+                out.extend_from_slice(text.as_bytes());
+            }
+        }
+    }
+
+    /// Reads an object of this kind from the front of `bytes`; `None` if they are none. No memory is taken for more
+    /// than the bytes hold.
+    pub(crate) fn decode(kind: ObjectKind, bytes: &mut &[u8]) -> Option<Self> {
+        fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+            bytes.split_off(..N)?.try_into().ok()
+        }
+        fn take_length(bytes: &mut &[u8], unit: usize) -> Option<usize> {
+            let length = u32::from_le_bytes(take(bytes)?) as usize;
+            (length.checked_mul(unit)? <= bytes.len()).then_some(length)
+        }
+        fn take_text(bytes: &mut &[u8]) -> Option<Box<str>> {
+            let length = take_length(bytes, 1)?;
+            Some(std::str::from_utf8(bytes.split_off(..length)?).ok()?.into())
+        }
+        fn take_flag(bytes: &mut &[u8]) -> Option<bool> {
+            match take::<1>(bytes)? {
+                [0] => Some(false),
+                [1] => Some(true),
+                _ => None,
+            }
+        }
+        Some(match kind.empty() {
+            Self::Numbers { .. } => {
+                let full = take_flag(bytes)?;
+                let fraction = f64::from_le_bytes(take(bytes)?);
+                let length = take_length(bytes, 8)?;
+                let values = (0..length).map(|_| take(bytes).map(f64::from_le_bytes)).collect::<Option<_>>()?;
+                Self::Numbers { values, fraction, full }
+            }
+            Self::Words { .. } => {
+                let full = take_flag(bytes)?;
+                let length = take_length(bytes, 8)?;
+                let values = (0..length).map(|_| take(bytes).map(u64::from_le_bytes)).collect::<Option<_>>()?;
+                Self::Words { values, full }
+            }
+            Self::Texts { .. } => {
+                let full = take_flag(bytes)?;
+                let length = take_length(bytes, 4)?;
+                let values = (0..length).map(|_| take_text(bytes)).collect::<Option<_>>()?;
+                Self::Texts { values, full }
+            }
+            Self::Sketch(_) => Self::Sketch(HyperLogLog::decode(bytes)?),
+            Self::Text(_) => match take_flag(bytes)? {
+                true => Self::Text(Some((i64::from_le_bytes(take(bytes)?), take_text(bytes)?))),
+                false => Self::Text(None),
+            },
+        })
+    }
+}
+
+/// Memory of one object in its place, in bytes.
+pub(crate) const OBJECT_BYTES: usize = size_of::<Object>();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KINDS: [ObjectKind; 9] = [
+        ObjectKind::Median,
+        ObjectKind::Percentile,
+        ObjectKind::DistinctWords,
+        ObjectKind::DistinctTexts,
+        ObjectKind::Approximate,
+        ObjectKind::MinText,
+        ObjectKind::MaxText,
+        ObjectKind::FirstText,
+        ObjectKind::LastText,
+    ];
+
+    fn object(kind: ObjectKind, rows: std::ops::Range<usize>) -> Object {
+        let floats: Vec<f64> = (0..100).map(|n| f64::from(n * 7 % 31)).collect();
+        let fractions = vec![0.25; 100];
+        let texts: StringArray = (0..100).map(|n| Some(format!("t{}", n * 7 % 31))).collect();
+        let values = match kind {
+            ObjectKind::Median | ObjectKind::DistinctWords | ObjectKind::Approximate => ObjectValues::Floats(&floats),
+            ObjectKind::Percentile => ObjectValues::Fractions(&floats, &fractions),
+            _ => ObjectValues::Texts(&texts),
+        };
+        let mut object = kind.empty();
+        let update = ObjectUpdate { kind, values, valid: None };
+        rows.for_each(|row| update.update(&mut object, row, row as i64 % 40));
+        object
+    }
+
+    #[test]
+    fn merging_gives_the_result_of_all_values_together() {
+        for kind in KINDS {
+            let (first, second) = (object(kind, 0..40), object(kind, 40..100));
+            let separate = kind.finish([&first, &second].into_iter());
+            let mut merged = first;
+            kind.merge(&mut merged, second);
+            assert_eq!(kind.finish([&merged].into_iter()), separate, "{kind:?}");
+            assert_eq!(kind.finish([&object(kind, 0..100)].into_iter()), separate, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_round_trip_and_broken_bytes_are_refused() {
+        for kind in KINDS {
+            for object in [object(kind, 0..0), object(kind, 0..100)] {
+                let mut bytes = Vec::new();
+                object.encode(&mut bytes);
+                let mut rest = bytes.as_slice();
+                let decoded = Object::decode(kind, &mut rest).unwrap();
+                let mut again = Vec::new();
+                decoded.encode(&mut again);
+                assert_eq!((again, rest.len()), (bytes.clone(), 0), "{kind:?}");
+                for cut in 0..bytes.len() {
+                    assert!(Object::decode(kind, &mut &bytes[..cut]).is_none(), "{kind:?} cut at {cut}");
+                }
+            }
+            assert!(Object::decode(kind, &mut [0xfe; 64].as_slice()).is_none(), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn medians_and_percentiles() {
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(median(&mut [f64::MAX, f64::MAX]), f64::MAX);
+        assert_eq!(percentile(&mut [10.0, 20.0, 30.0, 40.0, 50.0], 0.25), 20.0);
+        assert_eq!(percentile(&mut [50.0, 10.0], 0.9), 46.0);
+        assert_eq!(percentile(&mut [7.0], 1.0), 7.0);
+    }
+
+    #[test]
+    fn a_fraction_beyond_one_is_refused() {
+        let mut object = ObjectKind::Percentile.empty();
+        let values = ObjectValues::Fractions(&[1.0, 2.0], &[1.5, 1.5]);
+        ObjectUpdate { kind: ObjectKind::Percentile, values, valid: None }.update(&mut object, 1, 0);
+        assert_eq!(ObjectKind::Percentile.finish([&object].into_iter()), Finished::Failed(NO_FRACTION));
+    }
+
+    #[test]
+    fn too_many_values_are_refused_not_forgotten() {
+        let mut object = ObjectKind::DistinctWords.empty();
+        let integers: Vec<i64> = (0..VALUES_PER_PANE_MAX as i64 + 1).collect();
+        let update =
+            ObjectUpdate { kind: ObjectKind::DistinctWords, values: ObjectValues::Integers(&integers), valid: None };
+        (0..VALUES_PER_PANE_MAX).for_each(|row| update.update(&mut object, row, 0));
+        let finish = |object: &Object| ObjectKind::DistinctWords.finish([object].into_iter());
+        assert_eq!(finish(&object), Finished::Integer(VALUES_PER_PANE_MAX as i64));
+        update.update(&mut object, VALUES_PER_PANE_MAX, 0);
+        assert_eq!(finish(&object), Finished::Failed(TOO_MANY_VALUES));
+    }
+}

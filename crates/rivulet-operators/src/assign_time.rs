@@ -1,0 +1,184 @@
+//! Where a row's event time comes from, and how far in the future it may lie.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray, BooleanArray, RecordBatch, TimestampMicrosecondArray};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit, TimestampMicrosecondType};
+use rivulet_dataflow::{Context, Description, Element, Operator, OperatorError, OperatorFactory, Reason, Refused};
+
+use crate::PlanError;
+
+/// The name of the implicit column that holds a row's arrival.
+pub const ARRIVAL_COLUMN: &str = "arrival_time";
+
+/// The type of every column of times: microseconds since the Unix epoch.
+pub const TIME_TYPE: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+
+/// Sets each row's event time, refuses rows from the future, and appends the arrival as a column where it is used.
+///
+/// A row is refused ([`Reason::Future`]) if its event time is later than its arrival by more than `future_limit_us`: a
+/// device with a wrong clock must not be able to move a watermark years ahead. A row without event time is refused
+/// ([`Reason::Decode`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AssignTime {
+    /// The `Timestamp(Microsecond, None)` column with the event time; without one the arrival is the event time.
+    pub event_time_column: Option<usize>,
+    /// How far an event time may lie behind the arrival, in microseconds.
+    pub future_limit_us: i64,
+    /// Whether a column [`ARRIVAL_COLUMN`] is appended behind the input's.
+    pub append_arrival_column: bool,
+}
+
+impl AssignTime {
+    /// The columns that come out for these columns, or why the event time column does not serve.
+    pub fn output_schema(&self, input: &Schema) -> Result<SchemaRef, PlanError> {
+        if let Some(index) = self.event_time_column {
+            let fail = |problem: String| PlanError::Column { index, what: "the input", problem };
+            let field = input.fields().get(index).ok_or_else(|| fail("there is no such column".into()))?;
+            if *field.data_type() != TIME_TYPE {
+                return Err(fail(format!("an event time has type TIMESTAMP, this has {}", field.data_type())));
+            }
+        }
+        let arrival = self.append_arrival_column.then(|| Arc::new(Field::new(ARRIVAL_COLUMN, TIME_TYPE, false)));
+        Ok(Arc::new(Schema::new(input.fields().iter().cloned().chain(arrival).collect::<Vec<_>>())))
+    }
+}
+
+impl OperatorFactory for AssignTime {
+    fn create(&self) -> Box<dyn Operator> {
+        Box::new(AssignTimeOperator { plan: self.clone(), schema: None })
+    }
+
+    fn describe(&self) -> Description {
+        let mut shared = match self.event_time_column {
+            Some(column) => vec![
+                format!("event time from column {column}"),
+                format!("future limit {} ms", self.future_limit_us / 1000),
+            ],
+            None => vec!["event time is arrival time".into()],
+        };
+        if self.append_arrival_column {
+            shared.push(format!("adds {ARRIVAL_COLUMN}"));
+        }
+        Description { operator: "assign time".into(), shared, per_slot: Vec::new() }
+    }
+
+    fn is_stateful(&self) -> bool {
+        false
+    }
+}
+
+struct AssignTimeOperator {
+    plan: AssignTime,
+    /// Input and output columns of the last batch; all batches of an input have the same.
+    schema: Option<(SchemaRef, SchemaRef)>,
+}
+
+impl Operator for AssignTimeOperator {
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let Element::Batch(mut batch) = element else { return Ok(()) };
+        if let Some(column) = self.plan.event_time_column {
+            let times = batch
+                .columns
+                .columns()
+                .get(column)
+                .and_then(|column| column.as_primitive_opt::<TimestampMicrosecondType>())
+                .ok_or_else(|| OperatorError(format!("column {column} does not hold event times")))?
+                .clone();
+            batch.event_time_us = times.values().clone();
+            let latest_us = |row: usize| batch.arrival_us[row].saturating_add(self.plan.future_limit_us);
+            let accepted = |row: usize| times.is_valid(row) && times.value(row) <= latest_us(row);
+            if !(0..batch.rows()).all(accepted) {
+                let keep: BooleanArray = (0..batch.rows()).map(|row| Some(accepted(row))).collect();
+                for row in (0..batch.rows()).filter(|&row| !keep.value(row)) {
+                    let future = times.is_valid(row);
+                    let reason = if future { Reason::Future } else { Reason::Decode };
+                    context.refusals.refuse(batch.slots[row], reason, batch.arrival_us[row], || {
+                        let detail = match future {
+                            true => format!(
+                                "the event time is {} ms after the arrival, {} ms are allowed\nhint: check the device's clock, or raise future_limit",
+                                times.value(row).saturating_sub(batch.arrival_us[row]) / 1000,
+                                self.plan.future_limit_us / 1000
+                            ),
+                            false => "the event time is missing".into(),
+                        };
+                        (detail, Refused::Row(Box::new(batch.slice(row, 1))))
+                    });
+                }
+                batch = batch.filter(&keep)?;
+            }
+        } else {
+            batch.event_time_us = batch.arrival_us.clone();
+        }
+        if self.plan.append_arrival_column {
+            let schema = self.output_schema(batch.columns.schema_ref())?;
+            let arrival = TimestampMicrosecondArray::new(batch.arrival_us.clone(), None);
+            let columns = batch.columns.columns().iter().cloned();
+            let columns = RecordBatch::try_new(schema, columns.chain([Arc::new(arrival) as _]).collect())?;
+            batch = batch.with_columns(columns);
+        }
+        context.emit(batch);
+        Ok(())
+    }
+}
+
+impl AssignTimeOperator {
+    fn output_schema(&mut self, input: &SchemaRef) -> Result<SchemaRef, OperatorError> {
+        if let Some((known, output)) = &self.schema
+            && (Arc::ptr_eq(known, input) || known == input)
+        {
+            return Ok(output.clone());
+        }
+        let output = self.plan.output_schema(input).map_err(|error| OperatorError(error.to_string()))?;
+        self.schema = Some((input.clone(), output.clone()));
+        Ok(output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::Int64Array;
+    use rivulet_dataflow::{Batch, Refusals};
+
+    use super::*;
+    use crate::testing::{batch, parameter_table, process_context};
+
+    fn run(plan: &AssignTime, rows: Batch) -> (Vec<Batch>, Refusals) {
+        let table = parameter_table("unused", Arc::new(Int64Array::from(vec![0, 0])));
+        let (mut refusals, mut output) = (Refusals::new(8), Vec::new());
+        let mut context = process_context(&table, &mut refusals, &mut output);
+        plan.create().process(Element::Batch(rows), &mut context).unwrap();
+        (output, refusals)
+    }
+
+    #[test]
+    fn event_time_comes_from_the_column_and_the_future_is_refused() {
+        let plan = AssignTime { event_time_column: Some(0), future_limit_us: 5, append_arrival_column: true };
+        let times = TimestampMicrosecondArray::from(vec![Some(90), Some(105), Some(106), None, Some(i64::MAX)]);
+        let rows = batch(&[(0, 100), (1, 100), (0, 100), (1, 100), (1, 100)], vec![Arc::new(times)]);
+        let (output, refusals) = run(&plan, rows);
+        assert_eq!(output[0].event_time_us.as_ref(), &[90, 105]);
+        assert_eq!(output[0].arrival_us.as_ref(), &[100, 100]);
+        assert_eq!(output[0].columns.schema().field(1).name(), ARRIVAL_COLUMN);
+        assert_eq!(output[0].column(1).as_primitive::<TimestampMicrosecondType>().values().as_ref(), &[100, 100]);
+        assert_eq!((refusals.counted(Reason::Future), refusals.counted(Reason::Decode)), (2, 1));
+        assert!(refusals.records()[0].detail.contains("hint:"));
+    }
+
+    #[test]
+    fn without_a_column_the_arrival_is_the_event_time() {
+        let plan = AssignTime { event_time_column: None, future_limit_us: 0, append_arrival_column: false };
+        let (output, refusals) = run(&plan, batch(&[(0, 100)], vec![Arc::new(Int64Array::from(vec![1]))]));
+        assert_eq!(output[0].event_time_us.as_ref(), &[100]);
+        assert_eq!(output[0].columns.num_columns(), 1);
+        assert!(refusals.is_empty());
+    }
+
+    #[test]
+    fn the_column_must_hold_times() {
+        let plan = AssignTime { event_time_column: Some(0), future_limit_us: 5, append_arrival_column: false };
+        let error = plan.output_schema(&Schema::new(vec![Field::new("n", DataType::Int64, true)])).unwrap_err();
+        assert!(error.to_string().contains("TIMESTAMP"), "{error}");
+        assert!(plan.output_schema(&Schema::empty()).is_err());
+    }
+}

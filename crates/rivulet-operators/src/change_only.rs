@@ -1,0 +1,561 @@
+//! EMIT ON CHANGE: a row goes on only if it differs from the last one of the same slot and key.
+
+use std::mem::size_of;
+
+use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt16Array, UInt32Array};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::row::Rows;
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use rivulet_dataflow::{
+    Batch, Context, Control, Description, Element, KeyGroup, Operator, OperatorError, OperatorFactory, Slot,
+    StateError, StateFrame, StateSelection,
+};
+
+use crate::PlanError;
+use crate::row_bytes::RowBytes;
+
+/// The most slots of one operator; state that names a higher one is corrupt.
+const SLOTS_MAX: usize = 1 << 26;
+/// The most keys remembered over all slots. Rows of keys beyond them always go on.
+const KEYS_MAX: usize = 1 << 26;
+const OPERATOR: &str = "change only";
+const VERSION: u32 = 1;
+
+/// Passes rows that differ, in the compared columns, from the last row passed with the same slot and keys.
+///
+/// Null equals null and NaN equals NaN. Only the first `output_columns` columns go out: keys may be hidden columns
+/// behind them.
+#[derive(Clone, Debug)]
+pub struct ChangeOnly {
+    input: SchemaRef,
+    keys: Arc<[usize]>,
+    compare: Arc<[usize]>,
+    output: SchemaRef,
+}
+
+impl ChangeOnly {
+    /// An operator over rows with the columns of `input`; `keys` and `compare` are places in it.
+    pub fn new(
+        input: SchemaRef,
+        keys: Vec<usize>,
+        compare: Vec<usize>,
+        output_columns: usize,
+    ) -> Result<Self, PlanError> {
+        let columns = input.fields().len();
+        if let Some(&index) = keys.iter().chain(&compare).find(|&&index| index >= columns) {
+            return Err(PlanError::Column { index, what: "the input", problem: "there is no such column".into() });
+        }
+        if output_columns > columns {
+            let problem = format!("{output_columns} columns cannot go out of {columns}");
+            return Err(PlanError::Column { index: output_columns, what: "the output", problem });
+        }
+        encoder(&input, &keys)?;
+        encoder(&input, &compare)?;
+        let output = Arc::new(input.project(&(0..output_columns).collect::<Vec<_>>()).expect("the columns exist"));
+        Ok(Self { input, keys: keys.into(), compare: compare.into(), output })
+    }
+
+    /// The columns that come out.
+    pub fn output_schema(&self) -> &SchemaRef {
+        &self.output
+    }
+}
+
+fn encoder(input: &Schema, columns: &[usize]) -> Result<RowBytes, PlanError> {
+    RowBytes::new(columns.iter().map(|&column| input.field(column).data_type()))
+}
+
+impl OperatorFactory for ChangeOnly {
+    fn create(&self) -> Box<dyn Operator> {
+        let encoder = |columns| encoder(&self.input, columns).expect("the types are checked when the plan is made");
+        let (key_bytes, compare_bytes) = (encoder(&self.keys), encoder(&self.compare));
+        Box::new(ChangeOnlyOperator {
+            key_rows: key_bytes.buffer(),
+            compare_rows: compare_bytes.buffer(),
+            key_bytes,
+            compare_bytes,
+            plan: self.clone(),
+            last: Vec::new(),
+            key_groups: Vec::new(),
+            keyed: Keyed::default(),
+            heap_bytes: 0,
+        })
+    }
+
+    fn describe(&self) -> Description {
+        let names = |columns: &[usize]| {
+            columns.iter().map(|&column| self.input.field(column).name().as_str()).collect::<Vec<_>>().join(", ")
+        };
+        let mut shared = vec![format!("compares {}", names(&self.compare))];
+        if !self.keys.is_empty() {
+            shared.push(format!("by {}", names(&self.keys)));
+        }
+        let what = if self.keys.is_empty() { "the last row" } else { "the last row of each key" };
+        Description { operator: "emit on change".into(), shared, per_slot: vec![what.into()] }
+    }
+
+    fn is_stateful(&self) -> bool {
+        true
+    }
+}
+
+/// The last rows of keys.
+#[derive(Default)]
+struct Keyed {
+    entries: Vec<KeyEntry>,
+    free: Vec<u32>,
+    index: HashTable<u32>,
+    hasher: RandomState,
+    /// By slot: its entries.
+    slots: Vec<Vec<u32>>,
+}
+
+#[derive(Default)]
+struct KeyEntry {
+    slot: Slot,
+    key: Box<[u8]>,
+    last: Box<[u8]>,
+}
+
+impl Keyed {
+    fn find(&self, slot: Slot, key: &[u8]) -> Option<u32> {
+        let same = |&entry: &u32| {
+            let entry = &self.entries[entry as usize];
+            entry.slot == slot && *entry.key == *key
+        };
+        self.index.find(self.hasher.hash_one((slot, key)), same).copied()
+    }
+
+    /// Adds a key that is not there; `None` if there are too many.
+    fn create(&mut self, slot: Slot, key: &[u8]) -> Option<u32> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None if self.entries.len() >= KEYS_MAX => return None,
+            None => {
+                self.entries.push(KeyEntry::default());
+                self.entries.len() as u32 - 1
+            }
+        };
+        self.entries[place as usize] = KeyEntry { slot, key: key.into(), last: Box::default() };
+        let (entries, hasher) = (&self.entries, &self.hasher);
+        self.index.insert_unique(hasher.hash_one((slot, key)), place, |&entry| {
+            let entry = &entries[entry as usize];
+            hasher.hash_one((entry.slot, &*entry.key))
+        });
+        if slot as usize >= self.slots.len() {
+            self.slots.resize_with(slot as usize + 1, Vec::new);
+        }
+        self.slots[slot as usize].push(place);
+        Some(place)
+    }
+
+    /// Forgets a slot; returns the bytes that were held for it.
+    fn remove_slot(&mut self, slot: Slot) -> usize {
+        let Some(places) = self.slots.get_mut(slot as usize) else { return 0 };
+        let mut freed_bytes = 0;
+        for place in std::mem::take(places) {
+            let KeyEntry { slot, key, last } = std::mem::take(&mut self.entries[place as usize]);
+            freed_bytes += key.len() + last.len();
+            if let Ok(entry) = self.index.find_entry(self.hasher.hash_one((slot, &*key)), |&known| known == place) {
+                entry.remove();
+            }
+            self.free.push(place);
+        }
+        freed_bytes
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<KeyEntry>()
+            + self.free.capacity() * size_of::<u32>()
+            + self.index.allocation_size()
+            + self.slots.iter().map(|slot| size_of::<Vec<u32>>() + slot.capacity() * 4).sum::<usize>()
+    }
+}
+
+struct ChangeOnlyOperator {
+    plan: ChangeOnly,
+    key_bytes: RowBytes,
+    compare_bytes: RowBytes,
+    /// The batch at hand, kept for its memory.
+    key_rows: Rows,
+    compare_rows: Rows,
+    /// Without keys: the last row of each slot.
+    last: Vec<Option<Box<[u8]>>>,
+    /// Without keys: by slot, the key group of the query; 0 until the slot is announced.
+    key_groups: Vec<u16>,
+    keyed: Keyed,
+    /// Bytes of all remembered rows and keys.
+    heap_bytes: usize,
+}
+
+impl Operator for ChangeOnlyOperator {
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        match element {
+            Element::Batch(batch) if !batch.is_empty() => self.process_batch(&batch, context),
+            Element::Control(Control::AddSlots(slots)) => {
+                for slot in slots {
+                    let query = context.slots.query(slot).unwrap_or_default();
+                    self.grow(slot);
+                    self.key_groups[slot as usize] = KeyGroup::of(&query.to_le_bytes()).index();
+                }
+                Ok(())
+            }
+            Element::Control(Control::RemoveSlots(slots)) => {
+                slots.into_iter().for_each(|slot| self.remove_slot(slot));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
+        let (mut slots, mut key_groups, mut keys, mut last) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut add = |slot: Slot, key_group: u16, key: &'_ [u8], row: &'_ [u8]| {
+            let selected = match selection {
+                StateSelection::All => true,
+                StateSelection::Slots(slots) => slots.binary_search(&slot).is_ok(),
+                StateSelection::KeyGroups(range) => range.contains(&key_group),
+            };
+            if selected {
+                slots.push(slot);
+                key_groups.push(key_group);
+                keys.push(key.to_vec());
+                last.push(row.to_vec());
+            }
+        };
+        if self.plan.keys.is_empty() {
+            for (slot, row) in self.last.iter().enumerate() {
+                if let Some(row) = row {
+                    add(slot as Slot, self.key_groups[slot], &[], row);
+                }
+            }
+        } else {
+            for place in self.keyed.slots.iter().flatten() {
+                let entry = &self.keyed.entries[*place as usize];
+                add(entry.slot, KeyGroup::of(&entry.key).index(), &entry.key, &entry.last);
+            }
+        }
+        let mut columns: Vec<ArrayRef> =
+            vec![Arc::new(UInt32Array::from(slots)), Arc::new(UInt16Array::from(key_groups))];
+        if !self.plan.keys.is_empty() {
+            columns.extend(self.key_bytes.decode(keys.iter().map(Vec::as_slice))?);
+        }
+        if !self.plan.compare.is_empty() {
+            columns.extend(self.compare_bytes.decode(last.iter().map(Vec::as_slice))?);
+        }
+        Ok(Some(StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(self.state_schema(), columns)?)))
+    }
+
+    fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
+        frame.expect(OPERATOR, VERSION)?;
+        if frame.rows.schema_ref().fields() != self.state_schema().fields() {
+            return Err(StateError::Mismatch("the last rows belong to other columns than are compared here".into()));
+        }
+        if frame.rows.columns()[..2].iter().any(|column| column.null_count() > 0) {
+            return Err(StateError::Corrupt("a slot or key group is missing".into()));
+        }
+        if frame.slots().iter().any(|&slot| slot as usize >= SLOTS_MAX) {
+            return Err(StateError::Corrupt("a slot number is too high".into()));
+        }
+        self.encode(&frame.rows.columns()[2..])?;
+        frame.slots().iter().for_each(|&slot| self.remove_slot(slot));
+        let (keys, compare) = (std::mem::replace(&mut self.key_rows, self.key_bytes.buffer()), &self.compare_rows);
+        let rows: Vec<Box<[u8]>> = (0..frame.rows.num_rows())
+            .map(|row| match self.plan.compare.is_empty() {
+                true => Box::default(),
+                false => compare.row(row).data().into(),
+            })
+            .collect();
+        for (row, last) in rows.into_iter().enumerate() {
+            let slot = frame.slots()[row];
+            self.grow(slot);
+            if self.plan.keys.is_empty() {
+                if self.key_groups[slot as usize] == 0 {
+                    self.key_groups[slot as usize] = frame.key_groups()[row];
+                }
+                self.changes(slot, &[], &last);
+            } else {
+                self.changes(slot, keys.row(row).data(), &last);
+            }
+        }
+        self.key_rows = keys;
+        Ok(())
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.heap_bytes
+            + self.last.capacity() * size_of::<Option<Box<[u8]>>>()
+            + self.key_groups.capacity() * 2
+            + self.keyed.memory_bytes()
+            + self.key_rows.size()
+            + self.compare_rows.size()
+            + self.key_bytes.memory_bytes()
+            + self.compare_bytes.memory_bytes()
+    }
+}
+
+impl ChangeOnlyOperator {
+    fn process_batch(&mut self, batch: &Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let pick = |columns: &[usize]| -> Vec<ArrayRef> {
+            columns.iter().map(|&column| batch.column(column).clone()).collect()
+        };
+        let columns = [pick(&self.plan.keys), pick(&self.plan.compare)].concat();
+        self.encode(&columns)?;
+        let (keys, compare) = (self.take_keys(), self.take_compare());
+        let mut keep = Vec::with_capacity(batch.rows());
+        for (row, &slot) in batch.slots.iter().enumerate() {
+            let key = keys.as_ref().map_or(&[][..], |keys| keys.row(row).data());
+            let values = compare.as_ref().map_or(&[][..], |compare| compare.row(row).data());
+            // Rows of a query that is gone must not leave state behind for the slot's next query.
+            keep.push(context.slots.query(slot).is_some() && self.changes(slot, key, values));
+        }
+        if let Some(keys) = keys {
+            self.key_rows = keys;
+        }
+        if let Some(compare) = compare {
+            self.compare_rows = compare;
+        }
+        if !keep.contains(&true) {
+            return Ok(());
+        }
+        let output = &self.plan.output;
+        let columns = batch.columns.columns()[..output.fields().len()].to_vec();
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.rows()));
+        let passed = batch.with_columns(RecordBatch::try_new_with_options(output.clone(), columns, &options)?);
+        context.emit(match keep.contains(&false) {
+            true => passed.filter(&BooleanArray::from(keep))?,
+            false => passed,
+        });
+        Ok(())
+    }
+
+    /// Encodes columns given as keys, then compared ones.
+    fn encode(&mut self, columns: &[ArrayRef]) -> Result<(), arrow::error::ArrowError> {
+        let (keys, compare) = columns.split_at(self.plan.keys.len());
+        if !keys.is_empty() {
+            self.key_bytes.encode(keys, &mut self.key_rows)?;
+        }
+        if !compare.is_empty() {
+            self.compare_bytes.encode(compare, &mut self.compare_rows)?;
+        }
+        Ok(())
+    }
+
+    fn take_keys(&mut self) -> Option<Rows> {
+        (!self.plan.keys.is_empty()).then(|| std::mem::replace(&mut self.key_rows, self.key_bytes.buffer()))
+    }
+
+    fn take_compare(&mut self) -> Option<Rows> {
+        (!self.plan.compare.is_empty()).then(|| std::mem::replace(&mut self.compare_rows, self.compare_bytes.buffer()))
+    }
+
+    /// Whether these values differ from the last ones, which they become.
+    fn changes(&mut self, slot: Slot, key: &[u8], values: &[u8]) -> bool {
+        if !self.plan.keys.is_empty() {
+            let (place, is_new) = match self.keyed.find(slot, key) {
+                Some(place) => (place, false),
+                None => match self.keyed.create(slot, key) {
+                    Some(place) => (place, true),
+                    None => return true,
+                },
+            };
+            if is_new {
+                self.heap_bytes += key.len();
+            }
+            let last = &mut self.keyed.entries[place as usize].last;
+            if !is_new && **last == *values {
+                return false;
+            }
+            put(last, values, &mut self.heap_bytes);
+            return true;
+        }
+        self.grow(slot);
+        match &mut self.last[slot as usize] {
+            Some(last) if **last == *values => false,
+            Some(last) => {
+                put(last, values, &mut self.heap_bytes);
+                true
+            }
+            last @ None => {
+                self.heap_bytes += values.len();
+                *last = Some(values.into());
+                true
+            }
+        }
+    }
+
+    fn grow(&mut self, slot: Slot) {
+        let slots = slot as usize + 1;
+        if self.key_groups.len() < slots {
+            self.key_groups.resize(slots, 0);
+        }
+        if self.plan.keys.is_empty() && self.last.len() < slots {
+            self.last.resize_with(slots, || None);
+        }
+    }
+
+    fn remove_slot(&mut self, slot: Slot) {
+        if let Some(last) = self.last.get_mut(slot as usize).and_then(Option::take) {
+            self.heap_bytes -= last.len();
+        }
+        self.heap_bytes -= self.keyed.remove_slot(slot);
+    }
+
+    fn state_schema(&self) -> SchemaRef {
+        let mut fields =
+            vec![Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
+        for (kind, columns) in [("key", &self.plan.keys), ("last", &self.plan.compare)] {
+            let named = columns.iter().enumerate().map(|(index, &column)| {
+                Field::new(format!("{kind}_{index}"), self.plan.input.field(column).data_type().clone(), true)
+            });
+            fields.extend(named);
+        }
+        Arc::new(Schema::new(fields))
+    }
+}
+
+/// Replaces remembered bytes, in place where the length allows.
+fn put(last: &mut Box<[u8]>, values: &[u8], heap_bytes: &mut usize) {
+    if last.len() == values.len() {
+        last.copy_from_slice(values);
+    } else {
+        *heap_bytes = *heap_bytes - last.len() + values.len();
+        *last = values.into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Float64Array, Int64Array, StringArray};
+    use rivulet_dataflow::{Refusals, SlotTable};
+
+    use super::*;
+    use crate::testing::{batch, parameter_table, process_context};
+
+    fn schema() -> SchemaRef {
+        Arc::new(Schema::new(vec![
+            Field::new("action", DataType::Utf8, true),
+            Field::new("level", DataType::Float64, true),
+            Field::new("room", DataType::Utf8, true),
+        ]))
+    }
+
+    fn table() -> SlotTable {
+        parameter_table("unused", Arc::new(Int64Array::from(vec![0; 4])))
+    }
+
+    /// Slot, time, action, level, room.
+    type TestRow<'a> = (Slot, i64, Option<&'a str>, Option<f64>, &'a str);
+
+    fn rows(rows: &[TestRow<'_>]) -> Batch {
+        batch(
+            &rows.iter().map(|row| (row.0, row.1)).collect::<Vec<_>>(),
+            vec![
+                Arc::new(rows.iter().map(|row| row.2).collect::<StringArray>()),
+                Arc::new(rows.iter().map(|row| row.3).collect::<Float64Array>()),
+                Arc::new(rows.iter().map(|row| Some(row.4)).collect::<StringArray>()),
+            ],
+        )
+    }
+
+    fn run(operator: &mut dyn Operator, element: Element) -> Vec<i64> {
+        let (table, mut refusals, mut output) = (table(), Refusals::new(0), Vec::new());
+        operator.process(element, &mut process_context(&table, &mut refusals, &mut output)).unwrap();
+        output.iter().flat_map(|batch| batch.event_time_us.to_vec()).collect()
+    }
+
+    #[test]
+    fn null_equals_null_and_nan_equals_nan() {
+        let factory = ChangeOnly::new(schema(), vec![], vec![0, 1], 2).unwrap();
+        let mut operator = factory.create();
+        let nan = Some(f64::NAN);
+        let batch = rows(&[
+            (1, 10, None, None, ""),
+            (1, 11, None, None, ""),
+            (1, 12, None, nan, ""),
+            (2, 13, None, nan, ""),
+            (1, 14, None, nan.map(|nan| -nan), ""),
+            (1, 15, Some(""), nan, ""),
+            (1, 16, Some("on"), Some(0.0), ""),
+            (1, 17, Some("on"), Some(-0.0), ""),
+        ]);
+        assert_eq!(run(operator.as_mut(), Element::Batch(batch)), [10, 12, 13, 15, 16]);
+        assert_eq!(factory.output_schema().fields().len(), 2);
+    }
+
+    #[test]
+    fn each_key_has_its_own_last_row_across_batches() {
+        let mut operator = ChangeOnly::new(schema(), vec![2], vec![0], 1).unwrap().create();
+        let passed = |operator: &mut dyn Operator, time, action, room| {
+            !run(operator, Element::Batch(rows(&[(3, time, Some(action), None, room)]))).is_empty()
+        };
+        let operator = operator.as_mut();
+        assert!(passed(operator, 1, "on", "kitchen"));
+        assert!(passed(operator, 2, "on", "hall"));
+        assert!(!passed(operator, 3, "on", "kitchen"));
+        assert!(passed(operator, 4, "off and more", "kitchen"));
+        assert!(!passed(operator, 5, "on", "hall"));
+        assert!(passed(operator, 6, "on", "kitchen"));
+    }
+
+    #[test]
+    fn removed_slots_are_forgotten_with_their_memory() {
+        for keys in [vec![], vec![2]] {
+            let mut operator = ChangeOnly::new(schema(), keys, vec![0], 1).unwrap().create();
+            let batch = rows(&[(0, 1, Some("on"), None, "a"), (1, 2, Some("on"), None, "b")]);
+            assert_eq!(run(operator.as_mut(), Element::Batch(batch.clone())).len(), 2);
+            run(operator.as_mut(), Element::Control(Control::RemoveSlots(vec![0, 3])));
+            assert_eq!(run(operator.as_mut(), Element::Batch(batch)), [1]);
+        }
+    }
+
+    #[test]
+    fn a_query_that_is_gone_leaves_nothing_behind() {
+        let mut operator = ChangeOnly::new(schema(), vec![], vec![0], 1).unwrap().create();
+        let mut table = table();
+        table.retire(&[1]);
+        let (mut refusals, mut output) = (Refusals::new(0), Vec::new());
+        let mut context = process_context(&table, &mut refusals, &mut output);
+        operator.process(Element::Batch(rows(&[(1, 1, Some("on"), None, "")])), &mut context).unwrap();
+        assert!(output.is_empty());
+        assert_eq!(operator.export_state(&StateSelection::All).unwrap().unwrap().rows.num_rows(), 0);
+    }
+
+    #[test]
+    fn state_moves_by_slot_and_key_group() {
+        for keys in [vec![], vec![2]] {
+            let factory = ChangeOnly::new(schema(), keys, vec![0, 1], 2).unwrap();
+            let mut first = factory.create();
+            run(first.as_mut(), Element::Control(Control::AddSlots(vec![0, 1, 2])));
+            let batch = rows(&[(0, 1, Some("on"), None, "a"), (1, 2, None, Some(2.0), "b"), (2, 3, None, None, "c")]);
+            run(first.as_mut(), Element::Batch(batch.clone()));
+
+            let mut second = factory.create();
+            let slots = first.export_state(&StateSelection::Slots(vec![0, 2])).unwrap().unwrap();
+            let slots = StateFrame::from_bytes(&slots.to_bytes().unwrap()).unwrap();
+            second.import_state(&slots).unwrap();
+            assert_eq!(run(second.as_mut(), Element::Batch(batch.clone())), [2]);
+
+            let mut third = factory.create();
+            for range in [0..100, 100..256] {
+                let part = first.export_state(&StateSelection::KeyGroups(range)).unwrap().unwrap();
+                third.import_state(&part).unwrap();
+            }
+            assert!(run(third.as_mut(), Element::Batch(batch)).is_empty());
+        }
+    }
+
+    #[test]
+    fn state_of_other_columns_is_refused() {
+        let first = ChangeOnly::new(schema(), vec![], vec![0], 1).unwrap().create();
+        let frame = first.export_state(&StateSelection::All).unwrap().unwrap();
+        let mut second = ChangeOnly::new(schema(), vec![], vec![1], 1).unwrap().create();
+        assert!(matches!(second.import_state(&frame), Err(StateError::Mismatch(_))));
+        assert!(ChangeOnly::new(schema(), vec![9], vec![], 1).is_err());
+        assert!(ChangeOnly::new(schema(), vec![], vec![], 4).is_err());
+    }
+}

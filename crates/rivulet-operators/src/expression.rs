@@ -1,0 +1,344 @@
+//! Compiled expressions, evaluated over a batch and the parameters of its rows' queries.
+//!
+//! An expression sees one flat row: the input columns, then the parameters it uses. The parameters are gathered by slot
+//! once for all expressions of an operator call, so that `value > $target` is one vectorised comparison however many
+//! queries the batch holds. A row on which an expression fails is refused; the others go on.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow::compute::concat;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion_common::DataFusionError;
+use datafusion_physical_expr::expressions::Column;
+use datafusion_physical_expr::{PhysicalExpr, utils::collect_columns};
+use rivulet_dataflow::{Batch, Context, OperatorError, Reason, Refused};
+
+use crate::PlanError;
+
+/// An expression and the name of the column it computes.
+#[derive(Clone, Debug)]
+pub struct NamedExpression {
+    /// The name of the output column.
+    pub name: String,
+    /// The expression, compiled against [`Expressions::evaluation_schema`].
+    pub expression: Arc<dyn PhysicalExpr>,
+}
+
+impl NamedExpression {
+    /// An expression and its name.
+    pub fn new(name: impl Into<String>, expression: Arc<dyn PhysicalExpr>) -> Self {
+        Self { name: name.into(), expression }
+    }
+}
+
+/// Several expressions over the same columns, evaluated together.
+#[derive(Clone, Debug)]
+pub struct Expressions {
+    schema: SchemaRef,
+    input_columns: usize,
+    parameters: Arc<[usize]>,
+    expressions: Vec<Arc<dyn PhysicalExpr>>,
+    fields: Vec<Field>,
+    /// Whether any expression looks at a parameter; if none does, nothing is gathered.
+    uses_parameters: bool,
+}
+
+impl Expressions {
+    /// The columns that expressions are compiled against: those of `input`, then for each of `parameters` (places in
+    /// `parameter_schema`) a column named `$` and the parameter's name.
+    ///
+    /// # Panics
+    /// If a parameter's place is not in `parameter_schema`.
+    pub fn evaluation_schema(input: &Schema, parameter_schema: &Schema, parameters: &[usize]) -> SchemaRef {
+        let gathered = parameters.iter().map(|&parameter| {
+            let field = parameter_schema.field(parameter);
+            Arc::new(Field::new(format!("${}", field.name()), field.data_type().clone(), true))
+        });
+        Arc::new(Schema::new(input.fields().iter().cloned().chain(gathered).collect::<Vec<_>>()))
+    }
+
+    /// Expressions over columns of `input` and, behind them, the parameters at the places `parameters` of the slot
+    /// table's schema `parameter_schema`.
+    pub fn new(
+        input: &Schema,
+        parameter_schema: &Schema,
+        parameters: Vec<usize>,
+        expressions: Vec<Arc<dyn PhysicalExpr>>,
+    ) -> Result<Self, PlanError> {
+        if let Some(&index) = parameters.iter().find(|&&parameter| parameter >= parameter_schema.fields().len()) {
+            return Err(PlanError::Column { index, what: "the parameters", problem: "there is no such column".into() });
+        }
+        let schema = Self::evaluation_schema(input, parameter_schema, &parameters);
+        let input_columns = input.fields().len();
+        let mut uses_parameters = false;
+        let mut fields = Vec::with_capacity(expressions.len());
+        for expression in &expressions {
+            let fail = |problem: String| PlanError::Expression { expression: sql(expression), problem };
+            for column in collect_columns(expression) {
+                if column.index() >= schema.fields().len() {
+                    return Err(fail(format!("there is no column {}", column.index())));
+                }
+                uses_parameters |= column.index() >= input_columns;
+            }
+            let data_type = expression.data_type(&schema).map_err(|error| fail(error.to_string()))?;
+            let nullable = expression.nullable(&schema).map_err(|error| fail(error.to_string()))?;
+            fields.push(Field::new(sql(expression), data_type, nullable));
+        }
+        Ok(Self { schema, input_columns, parameters: parameters.into(), expressions, fields, uses_parameters })
+    }
+
+    /// Expressions over the parameters alone: column i is parameter i of the slot table's schema.
+    pub fn over_parameters(
+        parameter_schema: &Schema,
+        expressions: Vec<Arc<dyn PhysicalExpr>>,
+    ) -> Result<Self, PlanError> {
+        Self::new(&Schema::empty(), parameter_schema, (0..parameter_schema.fields().len()).collect(), expressions)
+    }
+
+    /// The type and nullability of each expression's values; the name is the expression's text.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// The number of expressions.
+    pub fn len(&self) -> usize {
+        self.expressions.len()
+    }
+
+    /// Whether there is no expression.
+    pub fn is_empty(&self) -> bool {
+        self.expressions.is_empty()
+    }
+
+    /// The names of the parameters that the expressions look at, with a leading `$`.
+    pub fn parameter_names(&self) -> Vec<String> {
+        let mut used: Vec<usize> = self
+            .expressions
+            .iter()
+            .flat_map(collect_columns)
+            .map(|column| column.index())
+            .filter(|&index| index >= self.input_columns)
+            .collect();
+        used.sort_unstable();
+        used.dedup();
+        used.into_iter().map(|index| self.schema.field(index).name().clone()).collect()
+    }
+
+    /// Evaluates every expression over every row: one array for each expression, one value for each row that is left.
+    ///
+    /// Rows on which an expression fails are refused ([`Reason::Expression`]) and are missing from the batch returned.
+    /// An error is a batch that does not have the declared columns.
+    pub fn evaluate(&self, batch: Batch, context: &mut Context<'_>) -> Result<(Batch, Vec<ArrayRef>), OperatorError> {
+        if self.expressions.is_empty() || batch.is_empty() {
+            let empty = self.fields.iter().map(|field| arrow::array::new_empty_array(field.data_type())).collect();
+            return Ok((batch, empty));
+        }
+        let rows = self.evaluation_batch(&batch, context)?;
+        let failed = match self.evaluate_rows(&rows) {
+            Ok(columns) => return Ok((batch, columns)),
+            Err(error) if rows.num_rows() == 1 => {
+                refuse(&batch, 0, &error, context);
+                let empty = self.fields.iter().map(|field| arrow::array::new_empty_array(field.data_type())).collect();
+                return Ok((batch.slice(0, 0), empty));
+            }
+            Err(_) => self.bisect(&rows),
+        };
+        let mut kept: Vec<u32> = Vec::with_capacity(batch.rows());
+        let mut pieces: Vec<Vec<ArrayRef>> = Vec::new();
+        for (range, result) in failed {
+            match result {
+                Ok(columns) => {
+                    kept.extend(range.start as u32..range.end as u32);
+                    pieces.push(columns);
+                }
+                Err(error) => refuse(&batch, range.start, &error, context),
+            }
+        }
+        let columns = (0..self.expressions.len())
+            .map(|index| {
+                let parts: Vec<&dyn arrow::array::Array> = pieces.iter().map(|piece| piece[index].as_ref()).collect();
+                match parts.is_empty() {
+                    true => Ok(arrow::array::new_empty_array(self.fields[index].data_type())),
+                    false => concat(&parts),
+                }
+            })
+            .collect::<Result<_, _>>()?;
+        Ok((batch.take(&kept)?, columns))
+    }
+
+    /// Evaluates expressions made by [`Expressions::over_parameters`] for each row of `parameters`, which has the slot
+    /// table's schema. Each row has its own result: the values of all expressions as arrays of one row, or the error.
+    pub(crate) fn evaluate_parameters(&self, parameters: &RecordBatch) -> Vec<RowsOrError> {
+        let options = RecordBatchOptions::new().with_row_count(Some(parameters.num_rows()));
+        let columns = self.parameters.iter().map(|&parameter| parameters.column(parameter).clone()).collect();
+        match RecordBatch::try_new_with_options(self.schema.clone(), columns, &options) {
+            Ok(rows) if rows.num_rows() == 0 => Vec::new(),
+            Ok(rows) => self.bisect(&rows),
+            Err(error) => {
+                let error = DataFusionError::Internal(format!("the parameters do not fit the plan: {error}"));
+                vec![(0..parameters.num_rows(), Err(error))]
+            }
+        }
+    }
+
+    /// The input columns and the gathered parameters as the batch that the expressions see.
+    fn evaluation_batch(&self, batch: &Batch, context: &Context<'_>) -> Result<RecordBatch, OperatorError> {
+        if batch.columns.num_columns() != self.input_columns {
+            return Err(OperatorError(format!(
+                "a batch of {} columns came to expressions over {}",
+                batch.columns.num_columns(),
+                self.input_columns
+            )));
+        }
+        if !self.uses_parameters {
+            // The expressions look at no column behind the input's, so the batch serves as it is.
+            return Ok(batch.columns.clone());
+        }
+        let gathered = self.parameters.iter().map(|&parameter| context.slots.gather(parameter, &batch.slots));
+        let columns = batch.columns.columns().iter().cloned().chain(gathered).collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.rows()));
+        Ok(RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?)
+    }
+
+    fn evaluate_rows(&self, rows: &RecordBatch) -> Result<Vec<ArrayRef>, DataFusionError> {
+        self.expressions
+            .iter()
+            .map(|expression| expression.evaluate(rows)?.into_array_of_size(rows.num_rows()))
+            .collect()
+    }
+
+    /// Halves the rows until every piece either succeeds or is one failing row. The pieces come in row order and cover
+    /// all rows; a batch of n rows is evaluated at most 2n - 1 times.
+    fn bisect(&self, rows: &RecordBatch) -> Vec<RowsOrError> {
+        let mut done = Vec::new();
+        let mut open = Vec::new();
+        open.push(0..rows.num_rows());
+        while let Some(range) = open.pop() {
+            match self.evaluate_rows(&rows.slice(range.start, range.len())) {
+                Err(_) if range.len() > 1 => {
+                    let middle = range.start + range.len() / 2;
+                    open.push(middle..range.end);
+                    open.push(range.start..middle);
+                }
+                result => done.push((range, result)),
+            }
+        }
+        done
+    }
+}
+
+/// Rows that went well together, or one row that failed (all rows, if the columns do not fit at all).
+pub(crate) type RowsOrError = (std::ops::Range<usize>, Result<Vec<ArrayRef>, DataFusionError>);
+
+/// The expression as SQL text, for `EXPLAIN` and errors.
+pub(crate) fn sql(expression: &Arc<dyn PhysicalExpr>) -> String {
+    struct Sql<'a>(&'a dyn PhysicalExpr);
+    impl fmt::Display for Sql<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.fmt_sql(f)
+        }
+    }
+    Sql(expression.as_ref()).to_string()
+}
+
+/// A reference to a column by place, the commonest expression.
+///
+/// # Panics
+/// If the schema has no such column.
+pub fn column(schema: &Schema, index: usize) -> Arc<dyn PhysicalExpr> {
+    Arc::new(Column::new(schema.field(index).name(), index))
+}
+
+/// Whether values of this type are what a condition gives.
+pub(crate) fn is_condition(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Boolean | DataType::Null)
+}
+
+fn refuse(batch: &Batch, row: usize, error: &DataFusionError, context: &mut Context<'_>) {
+    context.refusals.refuse(batch.slots[row], Reason::Expression, batch.arrival_us[row], || {
+        (error.strip_backtrace(), Refused::Row(Box::new(batch.slice(row, 1))))
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Array, AsArray, Int64Array};
+    use arrow::datatypes::Int64Type;
+    use datafusion_expr::Operator;
+    use datafusion_physical_expr::expressions::{binary, lit};
+    use rivulet_dataflow::Refusals;
+
+    use super::*;
+    use crate::testing::{batch, parameter_table, process_context};
+
+    fn schemas() -> (Schema, Schema) {
+        (
+            Schema::new(vec![Field::new("v", DataType::Int64, true)]),
+            Schema::new(vec![Field::new("divisor", DataType::Int64, true)]),
+        )
+    }
+
+    /// `v / $divisor`, which fails where the divisor is zero.
+    fn quotient() -> Expressions {
+        let (input, parameters) = schemas();
+        let schema = Expressions::evaluation_schema(&input, &parameters, &[0]);
+        let quotient = binary(column(&schema, 0), Operator::Divide, column(&schema, 1), &schema).unwrap();
+        Expressions::new(&input, &parameters, vec![0], vec![quotient]).unwrap()
+    }
+
+    #[test]
+    fn parameters_are_those_of_the_rows_query() {
+        let table = parameter_table("divisor", Arc::new(Int64Array::from(vec![1, 2, 5])));
+        let rows = batch(&[(0, 1), (2, 2), (1, 3)], vec![Arc::new(Int64Array::from(vec![10, 10, 10]))]);
+        let mut refusals = Refusals::new(0);
+        let mut output = Vec::new();
+        let (_, columns) = quotient().evaluate(rows, &mut process_context(&table, &mut refusals, &mut output)).unwrap();
+        assert_eq!(columns[0].as_ref(), &Int64Array::from(vec![10, 2, 5]) as &dyn Array);
+    }
+
+    #[test]
+    fn a_failing_row_is_refused_and_the_others_go_on() {
+        let table = parameter_table("divisor", Arc::new(Int64Array::from(vec![1, 0])));
+        let slots: Vec<(u32, i64)> = (0..100).map(|row| (u32::from(row % 10 == 3), row)).collect();
+        let values = Int64Array::from_iter_values(0..100);
+        let mut refusals = Refusals::new(100);
+        let mut output = Vec::new();
+        let (kept, columns) = quotient()
+            .evaluate(batch(&slots, vec![Arc::new(values)]), &mut process_context(&table, &mut refusals, &mut output))
+            .unwrap();
+        let expected: Vec<i64> = (0..100).filter(|row| row % 10 != 3).collect();
+        assert_eq!(columns[0].as_primitive::<Int64Type>().values().as_ref(), expected);
+        assert_eq!(kept.event_time_us.as_ref(), expected);
+        assert_eq!(refusals.counted(Reason::Expression), 10);
+        assert!(refusals.records()[0].detail.contains("Divide by zero"), "{}", refusals.records()[0].detail);
+        let Refused::Row(row) = &refusals.records()[1].content else { panic!("a row is kept as a row") };
+        assert_eq!(row.event_time_us.as_ref(), &[13]);
+    }
+
+    #[test]
+    fn a_scalar_is_expanded_and_no_parameter_is_gathered() {
+        let (input, parameters) = schemas();
+        let constant = Expressions::new(&input, &parameters, vec![0], vec![lit(7i64)]).unwrap();
+        assert!(constant.parameter_names().is_empty());
+        assert_eq!(quotient().parameter_names(), ["$divisor"]);
+        // The table has no slot: gathering from it would panic.
+        let table = parameter_table("divisor", Arc::new(Int64Array::from(Vec::<i64>::new())));
+        let rows = batch(&[(0, 1), (1, 2)], vec![Arc::new(Int64Array::from(vec![1, 2]))]);
+        let mut refusals = Refusals::new(0);
+        let mut output = Vec::new();
+        let (_, columns) = constant.evaluate(rows, &mut process_context(&table, &mut refusals, &mut output)).unwrap();
+        assert_eq!(columns[0].as_ref(), &Int64Array::from(vec![7, 7]) as &dyn Array);
+    }
+
+    #[test]
+    fn a_column_that_does_not_exist_is_found_when_planning() {
+        let (input, parameters) = schemas();
+        let beyond: Arc<dyn PhysicalExpr> = Arc::new(Column::new("x", 9));
+        let error = Expressions::new(&input, &parameters, vec![], vec![beyond]).unwrap_err();
+        assert!(error.to_string().contains("no column 9"), "{error}");
+        let error = Expressions::new(&input, &parameters, vec![4], vec![]).unwrap_err();
+        assert!(matches!(error, PlanError::Column { index: 4, .. }), "{error}");
+    }
+}

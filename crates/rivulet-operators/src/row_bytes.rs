@@ -1,0 +1,142 @@
+//! Several columns of a row as one canonical string of bytes, for keys and for "has it changed".
+//!
+//! Two rows have the same bytes exactly if SQL would put them into one group: null equals null, NaN equals NaN, and 0
+//! equals -0. The bytes are Arrow's row format; they stay inside the process and enter storage only through the hash
+//! that names a key group, which a test pins.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Float64Array};
+use arrow::datatypes::{DataType, Float32Type, Float64Type};
+use arrow::error::ArrowError;
+use arrow::row::{RowConverter, Rows, SortField};
+
+use crate::PlanError;
+
+/// Encodes rows of fixed columns and decodes them again.
+pub(crate) struct RowBytes {
+    converter: RowConverter,
+    has_floats: bool,
+}
+
+impl RowBytes {
+    pub(crate) fn new<'a>(types: impl Iterator<Item = &'a DataType>) -> Result<Self, PlanError> {
+        let types: Vec<&DataType> = types.collect();
+        for (index, data_type) in types.iter().enumerate() {
+            if !RowConverter::supports_fields(&[SortField::new((*data_type).clone())]) || data_type.is_nested() {
+                let problem = format!("values of type {data_type} cannot be compared");
+                return Err(PlanError::Column { index, what: "the key", problem });
+            }
+        }
+        let has_floats = types.iter().any(|data_type| data_type.is_floating());
+        let fields = types.into_iter().map(|data_type| SortField::new(data_type.clone())).collect();
+        let converter = RowConverter::new(fields).map_err(|error| PlanError::Column {
+            index: 0,
+            what: "the key",
+            problem: error.to_string(),
+        })?;
+        Ok(Self { converter, has_floats })
+    }
+
+    /// An empty buffer for [`RowBytes::encode`].
+    pub(crate) fn buffer(&self) -> Rows {
+        self.converter.empty_rows(0, 0)
+    }
+
+    /// Replaces what is in `rows` by the bytes of these columns' rows.
+    pub(crate) fn encode(&self, columns: &[ArrayRef], rows: &mut Rows) -> Result<(), ArrowError> {
+        rows.clear();
+        if self.has_floats {
+            let columns: Vec<ArrayRef> = columns.iter().map(canonical).collect();
+            self.converter.append(rows, &columns)
+        } else {
+            self.converter.append(rows, columns)
+        }
+    }
+
+    /// The columns of rows that were encoded here.
+    pub(crate) fn decode<'a>(&self, rows: impl Iterator<Item = &'a [u8]>) -> Result<Vec<ArrayRef>, ArrowError> {
+        let parser = self.converter.parser();
+        // The parser borrows only to remember its settings; rows must outlive the call, which they do.
+        let parsed: Vec<_> = rows.map(|bytes| parser.parse(bytes)).collect();
+        self.converter.convert_rows(parsed)
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.converter.size()
+    }
+}
+
+/// The column with one NaN and one zero.
+fn canonical(column: &ArrayRef) -> ArrayRef {
+    match column.data_type() {
+        DataType::Float64 => {
+            let values = column.as_primitive::<Float64Type>();
+            match values.values().iter().any(|value| value.is_nan() || *value == 0.0) {
+                true => Arc::new(values.unary::<_, Float64Type>(canonical_float) as Float64Array),
+                false => column.clone(),
+            }
+        }
+        DataType::Float32 => {
+            let values = column.as_primitive::<Float32Type>();
+            match values.values().iter().any(|value| value.is_nan() || *value == 0.0) {
+                true => Arc::new(
+                    values.unary::<_, Float32Type>(|value| canonical_float(value.into()) as f32) as Float32Array
+                ),
+                false => column.clone(),
+            }
+        }
+        _ => column.clone(),
+    }
+}
+
+/// The number itself, with one NaN for all and 0 for -0.
+pub(crate) fn canonical_float(value: f64) -> f64 {
+    if value.is_nan() { f64::NAN } else { value + 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Int64Array, StringArray};
+    use rivulet_dataflow::KeyGroup;
+
+    use super::*;
+
+    #[test]
+    fn what_sql_calls_equal_has_equal_bytes() {
+        let types = [DataType::Float64, DataType::Utf8];
+        let encoder = RowBytes::new(types.iter()).unwrap();
+        let negative_nan = f64::from_bits(f64::NAN.to_bits() | 1 << 63);
+        let numbers: ArrayRef =
+            Arc::new(Float64Array::from(vec![Some(f64::NAN), Some(negative_nan), Some(0.0), Some(-0.0), None, None]));
+        let texts: ArrayRef = Arc::new(StringArray::from(vec![Some("a"), Some("a"), None, None, Some(""), None]));
+        let mut rows = encoder.buffer();
+        encoder.encode(&[numbers, texts.clone()], &mut rows).unwrap();
+        assert_eq!(rows.row(0).data(), rows.row(1).data());
+        assert_eq!(rows.row(2).data(), rows.row(3).data());
+        assert_ne!(rows.row(4).data(), rows.row(5).data());
+        let columns = encoder.decode(rows.iter().map(|row| row.data())).unwrap();
+        assert_eq!(&columns[1], &texts);
+        assert!(columns[0].is_null(5));
+    }
+
+    #[test]
+    fn the_bytes_name_key_groups_on_disks() {
+        // A change of these numbers is a change of format: state saved by key group would be looked for elsewhere.
+        let encoder = RowBytes::new([DataType::Utf8, DataType::Int64].iter()).unwrap();
+        let mut rows = encoder.buffer();
+        let texts: ArrayRef = Arc::new(StringArray::from(vec!["kitchen", "a room with a long name", ""]));
+        let numbers: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), Some(-2), None]));
+        encoder.encode(&[texts, numbers], &mut rows).unwrap();
+        let groups: Vec<u16> = rows.iter().map(|row| KeyGroup::of(row.data()).index()).collect();
+        assert_eq!(groups, PINNED_KEY_GROUPS);
+    }
+
+    const PINNED_KEY_GROUPS: [u16; 3] = [242, 230, 47];
+
+    #[test]
+    fn nested_values_are_no_key() {
+        let list = DataType::List(Arc::new(arrow::datatypes::Field::new("item", DataType::Int64, true)));
+        assert!(RowBytes::new([list].iter()).is_err());
+    }
+}

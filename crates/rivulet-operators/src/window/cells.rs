@@ -1,0 +1,481 @@
+//! All slots of a window aggregation: their clocks, their keys, and the panes of each.
+//!
+//! A *cell* is a slot (without keys) or a slot and a key. Without keys the cell is the slot itself and nothing is hashed.
+//! With keys, cells are found by a hash of slot and key, and the cells of a slot are linked in the order in which they
+//! came, because a row of one key may close windows of all others.
+
+use std::collections::VecDeque;
+use std::hash::BuildHasher;
+use std::mem::size_of;
+
+use foldhash::fast::RandomState;
+use hashbrown::{HashMap, HashTable};
+
+use super::length::Lengths;
+use super::panes::Panes;
+use crate::aggregate::object::{OBJECT_BYTES, Object};
+
+/// A time that never comes.
+pub(crate) const NEVER: i64 = i64::MAX;
+/// No cell, no lengths.
+const NONE: u32 = u32::MAX;
+/// The lengths of a slot whose window cannot work: its rows are refused.
+const BROKEN: u32 = u32::MAX - 1;
+/// The most cells of one operator. A row with a new key beyond them is refused.
+pub(crate) const CELLS_MAX: usize = 1 << 26;
+/// The most slots of one operator; state that names a higher one is corrupt.
+pub(crate) const SLOTS_MAX: usize = 1 << 26;
+
+/// From how many slots on they do not fit the cache of a core.
+const TOUCH_SLOTS_MIN: usize = 4096;
+/// 64-bit words in a cache line.
+const WORDS_PER_LINE: usize = 8;
+/// The most lines of one slot's panes that are fetched ahead; the hardware follows a longer run by itself.
+const TOUCH_LINES_MAX: usize = 16;
+
+/// The objects of a cell's panes, one box for each pane.
+pub(crate) type ObjectDeque = VecDeque<Box<[Object]>>;
+
+/// A slot: its clock and, without keys, its panes. One cache line.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct SlotState {
+    /// The largest accepted event time; `i64::MIN` before the first.
+    pub(crate) max_ts_us: i64,
+    /// The arrival of the newest accepted row.
+    pub(crate) last_arrival_us: i64,
+    /// The highest watermark reached. All windows ending by then are closed.
+    pub(crate) watermark_us: i64,
+    /// No window closes before the watermark reaches this.
+    pub(crate) next_end_us: i64,
+    /// Its lengths, as a place in the table of lengths.
+    lengths: u32,
+    /// With keys: the oldest cell.
+    first_cell: u32,
+    panes: Panes,
+}
+
+impl Default for SlotState {
+    fn default() -> Self {
+        Self {
+            max_ts_us: i64::MIN,
+            last_arrival_us: i64::MIN,
+            watermark_us: i64::MIN,
+            next_end_us: NEVER,
+            lengths: NONE,
+            first_cell: NONE,
+            panes: Panes::default(),
+        }
+    }
+}
+
+/// A key of a slot.
+#[derive(Debug, Default)]
+struct KeyedCell {
+    panes: Panes,
+    key: Box<[u8]>,
+    slot: u32,
+    /// The next younger cell of the slot.
+    next: u32,
+    /// The next older cell of the slot; of the oldest cell the youngest.
+    previous: u32,
+}
+
+/// What is known of a slot's lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotLengths {
+    Known(Lengths),
+    /// They cannot be computed or cannot work.
+    Broken,
+    /// The slot is not in use here.
+    Absent,
+}
+
+/// All slots and cells of an operator.
+pub(crate) struct Cells {
+    pub(crate) slots: Vec<SlotState>,
+    /// By slot: the arrival-clock time at which something closes if no row comes. Dense, so that a tick is one scan.
+    pub(crate) deadlines_us: Vec<i64>,
+    /// By slot: the key group of the query.
+    key_groups: Vec<u16>,
+    keyed: bool,
+    cells: Vec<KeyedCell>,
+    free_cells: Vec<u32>,
+    index: HashTable<u32>,
+    hasher: RandomState,
+    /// By cell, where aggregates have objects.
+    objects: Option<Vec<ObjectDeque>>,
+    /// By cell, for count windows: rows so far.
+    row_numbers: Option<Vec<u64>>,
+    /// Lengths and how many slots have them. Most applications have one.
+    lengths: Vec<(Lengths, u32)>,
+    free_lengths: Vec<u32>,
+    lengths_index: HashMap<Lengths, u32, RandomState>,
+    /// Memory of all panes.
+    pub(crate) heap_bytes: usize,
+    key_bytes: usize,
+}
+
+impl Cells {
+    pub(crate) fn new(keyed: bool, objects: bool, row_numbers: bool) -> Self {
+        Self {
+            slots: Vec::new(),
+            deadlines_us: Vec::new(),
+            key_groups: Vec::new(),
+            keyed,
+            cells: Vec::new(),
+            free_cells: Vec::new(),
+            index: HashTable::new(),
+            hasher: RandomState::default(),
+            objects: objects.then(Vec::new),
+            row_numbers: row_numbers.then(Vec::new),
+            lengths: Vec::new(),
+            free_lengths: Vec::new(),
+            lengths_index: HashMap::default(),
+            heap_bytes: 0,
+            key_bytes: 0,
+        }
+    }
+
+    /// Takes a slot into use, or gives one in use other lengths. State it has stays.
+    pub(crate) fn add_slot(&mut self, slot: usize, lengths: Option<Lengths>, key_group: u16) {
+        if slot >= self.slots.len() {
+            // Grown by eighths: a million slots must not hold memory for a second million.
+            reserve(&mut self.slots, slot + 1);
+            reserve(&mut self.deadlines_us, slot + 1);
+            reserve(&mut self.key_groups, slot + 1);
+            self.slots.resize_with(slot + 1, SlotState::default);
+            self.deadlines_us.resize(slot + 1, NEVER);
+            self.key_groups.resize(slot + 1, 0);
+            if !self.keyed {
+                self.grow_cell_columns(slot + 1);
+            }
+        }
+        let place = match lengths {
+            Some(lengths) => self.acquire_lengths(lengths),
+            None => BROKEN,
+        };
+        let before = std::mem::replace(&mut self.slots[slot].lengths, place);
+        self.release_lengths(before);
+        self.key_groups[slot] = key_group;
+    }
+
+    /// Forgets a slot and frees its memory. A slot not in use stays so.
+    pub(crate) fn remove_slot(&mut self, slot: usize) {
+        if slot >= self.slots.len() {
+            return;
+        }
+        while self.keyed && self.slots[slot].first_cell != NONE {
+            let cell = self.slots[slot].first_cell as usize;
+            self.remove_cell(cell);
+        }
+        if !self.keyed {
+            self.clear_cell(slot);
+        }
+        self.release_lengths(self.slots[slot].lengths);
+        self.slots[slot] = SlotState::default();
+        self.deadlines_us[slot] = NEVER;
+    }
+
+    fn acquire_lengths(&mut self, lengths: Lengths) -> u32 {
+        let place = *self.lengths_index.entry(lengths).or_insert_with(|| match self.free_lengths.pop() {
+            Some(place) => {
+                self.lengths[place as usize] = (lengths, 0);
+                place
+            }
+            None => {
+                self.lengths.push((lengths, 0));
+                self.lengths.len() as u32 - 1
+            }
+        });
+        self.lengths[place as usize].1 += 1;
+        place
+    }
+
+    fn release_lengths(&mut self, place: u32) {
+        if let Some((lengths, users)) = self.lengths.get_mut(place as usize) {
+            *users -= 1;
+            if *users == 0 {
+                self.lengths_index.remove(lengths);
+                self.free_lengths.push(place);
+            }
+        }
+    }
+
+    /// Brings what rows of these slots will need into the cache. Slots come in random order and a million of them fit no
+    /// cache; read here one after the other, without one waiting for the other, the misses overlap.
+    pub(crate) fn touch(&self, slots: &[u32]) {
+        if self.slots.len() < TOUCH_SLOTS_MIN {
+            return;
+        }
+        let states = || slots.iter().filter_map(|&slot| self.slots.get(slot as usize));
+        let mut sum = states().fold(0, |sum, state| sum ^ state.next_end_us as u64);
+        for state in states() {
+            let entries = state.panes.entries();
+            sum ^= entries.iter().step_by(WORDS_PER_LINE).take(TOUCH_LINES_MAX).fold(0, |sum, word| sum ^ word);
+            sum ^= entries.last().copied().unwrap_or_default();
+        }
+        std::hint::black_box(sum);
+    }
+
+    /// The lengths of a slot.
+    #[inline]
+    pub(crate) fn lengths(&self, slot: usize) -> SlotLengths {
+        match self.slots.get(slot).map(|state| state.lengths) {
+            None | Some(NONE) => SlotLengths::Absent,
+            Some(BROKEN) => SlotLengths::Broken,
+            Some(place) => SlotLengths::Known(self.lengths[place as usize].0),
+        }
+    }
+
+    /// The slot's query's key group.
+    pub(crate) fn slot_key_group(&self, slot: usize) -> u16 {
+        self.key_groups[slot]
+    }
+
+    /// The cell of a slot's key, if there is one. Without keys there always is.
+    #[inline]
+    pub(crate) fn find(&self, slot: usize, key: &[u8]) -> Option<usize> {
+        if !self.keyed {
+            return Some(slot);
+        }
+        let hash = self.hasher.hash_one((slot as u32, key));
+        self.index
+            .find(hash, |&cell| {
+                let cell = &self.cells[cell as usize];
+                cell.slot == slot as u32 && *cell.key == *key
+            })
+            .map(|&cell| cell as usize)
+    }
+
+    /// A new cell for a slot's key, which has none; `None` if there are too many.
+    pub(crate) fn create(&mut self, slot: usize, key: &[u8]) -> Option<usize> {
+        debug_assert!(self.keyed && self.find(slot, key).is_none());
+        let place = match self.free_cells.pop() {
+            Some(place) => place,
+            None if self.cells.len() >= CELLS_MAX => return None,
+            None => {
+                self.cells.push(KeyedCell::default());
+                self.grow_cell_columns(self.cells.len());
+                self.cells.len() as u32 - 1
+            }
+        };
+        let first = self.slots[slot].first_cell;
+        let previous = if first == NONE {
+            self.slots[slot].first_cell = place;
+            place
+        } else {
+            let youngest = std::mem::replace(&mut self.cells[first as usize].previous, place);
+            self.cells[youngest as usize].next = place;
+            youngest
+        };
+        self.key_bytes += key.len();
+        self.cells[place as usize] =
+            KeyedCell { panes: Panes::default(), key: key.into(), slot: slot as u32, next: NONE, previous };
+        let hash = self.hasher.hash_one((slot as u32, key));
+        let (cells, hasher) = (&self.cells, &self.hasher);
+        self.index.insert_unique(hash, place, |&cell| {
+            let cell = &cells[cell as usize];
+            hasher.hash_one((cell.slot, &*cell.key))
+        });
+        Some(place as usize)
+    }
+
+    /// Forgets a cell: without keys it is emptied, with keys it is gone.
+    pub(crate) fn remove_cell(&mut self, cell: usize) {
+        self.clear_cell(cell);
+        if !self.keyed {
+            return;
+        }
+        let KeyedCell { key, slot, next, previous, .. } = std::mem::take(&mut self.cells[cell]);
+        self.key_bytes -= key.len();
+        let hash = self.hasher.hash_one((slot, &*key));
+        if let Ok(entry) = self.index.find_entry(hash, |&place| place as usize == cell) {
+            entry.remove();
+        }
+        let first = &mut self.slots[slot as usize].first_cell;
+        if *first as usize == cell {
+            *first = next;
+        } else {
+            self.cells[previous as usize].next = next;
+        }
+        let first = self.slots[slot as usize].first_cell;
+        // The next cell's older neighbour changes; if there is none, the oldest cell's link to the youngest does.
+        let follower = if next == NONE { first } else { next };
+        if follower != NONE {
+            self.cells[follower as usize].previous = previous;
+        }
+        self.free_cells.push(cell as u32);
+    }
+
+    /// Gives back the memory of a cell's panes and objects and forgets its row number.
+    fn clear_cell(&mut self, cell: usize) {
+        let (panes, heap_bytes) = match self.keyed {
+            true => (&mut self.cells[cell].panes, &mut self.heap_bytes),
+            false => (&mut self.slots[cell].panes, &mut self.heap_bytes),
+        };
+        panes.release(heap_bytes);
+        if let Some(objects) = &mut self.objects {
+            objects[cell] = ObjectDeque::new();
+        }
+        if let Some(row_numbers) = &mut self.row_numbers {
+            row_numbers[cell] = 0;
+        }
+    }
+
+    fn grow_cell_columns(&mut self, cells: usize) {
+        if let Some(objects) = &mut self.objects {
+            objects.resize_with(cells, ObjectDeque::new);
+        }
+        if let Some(row_numbers) = &mut self.row_numbers {
+            row_numbers.resize(cells, 0);
+        }
+    }
+
+    /// The oldest cell of a slot.
+    pub(crate) fn first(&self, slot: usize) -> Option<usize> {
+        if !self.keyed {
+            return Some(slot);
+        }
+        self.slots.get(slot).map(|state| state.first_cell).filter(|&cell| cell != NONE).map(|cell| cell as usize)
+    }
+
+    /// The next younger cell of the same slot.
+    pub(crate) fn next(&self, cell: usize) -> Option<usize> {
+        if !self.keyed {
+            return None;
+        }
+        Some(self.cells[cell].next).filter(|&next| next != NONE).map(|next| next as usize)
+    }
+
+    /// The key of a cell; empty without keys.
+    pub(crate) fn key(&self, cell: usize) -> &[u8] {
+        if self.keyed { &self.cells[cell].key } else { &[] }
+    }
+
+    pub(crate) fn panes(&self, cell: usize) -> &Panes {
+        if self.keyed { &self.cells[cell].panes } else { &self.slots[cell].panes }
+    }
+
+    /// A cell's panes, its objects (where aggregates have objects), and the count of memory.
+    #[inline]
+    pub(crate) fn parts(&mut self, cell: usize) -> (&mut Panes, Option<&mut ObjectDeque>, &mut usize) {
+        let panes = match self.keyed {
+            true => &mut self.cells[cell].panes,
+            false => &mut self.slots[cell].panes,
+        };
+        (panes, self.objects.as_mut().map(|objects| &mut objects[cell]), &mut self.heap_bytes)
+    }
+
+    pub(crate) fn objects(&self, cell: usize) -> Option<&ObjectDeque> {
+        self.objects.as_ref().map(|objects| &objects[cell])
+    }
+
+    /// The number of rows of a cell so far, for count windows.
+    pub(crate) fn row_number(&self, cell: usize) -> u64 {
+        self.row_numbers.as_ref().map_or(0, |numbers| numbers[cell])
+    }
+
+    pub(crate) fn set_row_number(&mut self, cell: usize, number: u64) {
+        if let Some(numbers) = &mut self.row_numbers {
+            numbers[cell] = number;
+        }
+    }
+
+    /// Memory held, in bytes. Linear in the number of panes if aggregates have objects, otherwise constant.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let objects = self.objects.as_ref().map_or(0, |objects| {
+            let panes: usize = objects
+                .iter()
+                .flatten()
+                .map(|pane| pane.len() * OBJECT_BYTES + pane.iter().map(Object::memory_bytes).sum::<usize>())
+                .sum();
+            let deques: usize = objects.iter().map(|deque| deque.capacity() * size_of::<Box<[Object]>>()).sum();
+            objects.capacity() * size_of::<ObjectDeque>() + panes + deques
+        });
+        self.slots.capacity() * size_of::<SlotState>()
+            + self.deadlines_us.capacity() * size_of::<i64>()
+            + self.key_groups.capacity() * size_of::<u16>()
+            + self.cells.capacity() * size_of::<KeyedCell>()
+            + self.free_cells.capacity() * size_of::<u32>()
+            + self.index.allocation_size()
+            + self.row_numbers.as_ref().map_or(0, |numbers| numbers.capacity() * 8)
+            + self.lengths.capacity() * size_of::<(Lengths, u32)>()
+            + self.lengths_index.allocation_size()
+            + self.heap_bytes
+            + self.key_bytes
+            + objects
+    }
+}
+
+/// Makes room for `len` items, and an eighth more.
+fn reserve<T>(items: &mut Vec<T>, len: usize) {
+    if len > items.capacity() {
+        items.reserve_exact(len - items.len() + items.len() / 8);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lengths(width: i64) -> Lengths {
+        Lengths::new(width, width, false).unwrap()
+    }
+
+    fn keys_of(cells: &Cells, slot: usize) -> Vec<u8> {
+        let mut keys = Vec::new();
+        let mut cell = cells.first(slot);
+        while let Some(place) = cell {
+            keys.push(cells.key(place)[0]);
+            cell = cells.next(place);
+        }
+        keys
+    }
+
+    #[test]
+    fn a_slot_is_one_cache_line() {
+        assert_eq!(size_of::<SlotState>(), 64);
+    }
+
+    #[test]
+    fn the_cells_of_a_slot_stay_in_the_order_in_which_they_came() {
+        let mut cells = Cells::new(true, false, false);
+        cells.add_slot(0, Some(lengths(5)), 0);
+        cells.add_slot(3, Some(lengths(5)), 0);
+        for key in [1, 2, 3, 4] {
+            cells.create(3, &[key]).unwrap();
+            cells.create(0, &[key + 10]).unwrap();
+        }
+        for (removed, left) in [(2, vec![1, 3, 4]), (1, vec![3, 4]), (4, vec![3]), (3, vec![])] {
+            let cell = cells.find(3, &[removed]).unwrap();
+            cells.remove_cell(cell);
+            assert_eq!(keys_of(&cells, 3), left);
+            assert!(cells.find(3, &[removed]).is_none());
+        }
+        for key in [9, 8, 7] {
+            cells.create(3, &[key]).unwrap();
+        }
+        assert_eq!(keys_of(&cells, 3), [9, 8, 7]);
+        assert_eq!(keys_of(&cells, 0), [11, 12, 13, 14]);
+        cells.remove_slot(0);
+        assert!(keys_of(&cells, 0).is_empty());
+        assert_eq!(cells.lengths(0), SlotLengths::Absent);
+        assert_eq!(cells.cells.len(), 8, "cells are used again");
+    }
+
+    #[test]
+    fn lengths_are_shared_and_given_back() {
+        let mut cells = Cells::new(false, false, false);
+        for slot in 0..100 {
+            cells.add_slot(slot, Some(lengths(1 + slot as i64 % 2)), 0);
+        }
+        assert_eq!(cells.lengths.len(), 2);
+        (0..100).filter(|slot| slot % 2 == 0).for_each(|slot| cells.remove_slot(slot));
+        cells.add_slot(0, Some(lengths(77)), 0);
+        assert_eq!((cells.lengths.len(), cells.lengths(0)), (2, SlotLengths::Known(lengths(77))));
+        assert_eq!(cells.lengths(1), SlotLengths::Known(lengths(2)));
+        cells.add_slot(4, None, 0);
+        assert_eq!(cells.lengths(4), SlotLengths::Broken);
+    }
+}

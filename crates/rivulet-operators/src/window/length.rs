@@ -1,0 +1,353 @@
+//! The kinds of windows, and their lengths: expressions over parameters, evaluated once when a query comes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Int64Type, IntervalMonthDayNanoType, IntervalUnit, Schema};
+use datafusion_physical_expr::PhysicalExpr;
+
+use crate::PlanError;
+use crate::expression::{Expressions, sql};
+
+/// The most panes (common divisors of width and slide) that a window may have: each is merged when the window closes.
+pub const PANES_PER_WINDOW_MAX: i64 = 100_000;
+
+/// The longest window in microseconds (over 9000 years), and the bound of event times on both sides of 1970. Sums of a few
+/// of them cannot overflow.
+pub(crate) const TIME_MAX_US: i64 = 1 << 58;
+
+/// A kind of window with its lengths: expressions over the slot table's columns (column i is parameter i), of type
+/// `Interval(MonthDayNano)` without months, or `Int64` for numbers of rows.
+#[derive(Clone, Debug)]
+pub enum WindowSpec {
+    /// `[k * width, (k + 1) * width)` for every integer k, since the Unix epoch.
+    Tumble {
+        /// The length of a window.
+        width: Arc<dyn PhysicalExpr>,
+    },
+    /// `[k * slide, k * slide + width)`. With a slide longer than the width, rows between windows belong to none.
+    Hop {
+        /// The distance between starts of windows.
+        slide: Arc<dyn PhysicalExpr>,
+        /// The length of a window.
+        width: Arc<dyn PhysicalExpr>,
+    },
+    /// Rows that follow each other within less than the gap: `[first, last + gap)`.
+    Session {
+        /// The silence that ends a session.
+        gap: Arc<dyn PhysicalExpr>,
+    },
+    /// A number of rows of a slot and key in order of arrival.
+    Count {
+        /// The number of rows of a window.
+        rows: Arc<dyn PhysicalExpr>,
+        /// A window ends after every so many rows, the first when it is full; without it windows do not overlap.
+        slide_rows: Option<Arc<dyn PhysicalExpr>>,
+    },
+}
+
+impl WindowSpec {
+    /// Whether windows have bounds in time, not in rows.
+    pub(crate) fn is_time(&self) -> bool {
+        !matches!(self, Self::Count { .. })
+    }
+
+    /// How many words lead each pane, session or block of rows.
+    pub(crate) fn header_words(&self) -> usize {
+        match self {
+            Self::Tumble { .. } | Self::Hop { .. } => 1,
+            Self::Session { .. } => 2,
+            Self::Count { .. } => 3,
+        }
+    }
+
+    /// Width and slide (the latter only where it is not the width).
+    fn expressions(&self) -> (&Arc<dyn PhysicalExpr>, Option<&Arc<dyn PhysicalExpr>>) {
+        match self {
+            Self::Tumble { width } => (width, None),
+            Self::Hop { slide, width } => (width, Some(slide)),
+            Self::Session { gap } => (gap, None),
+            Self::Count { rows, slide_rows } => (rows, slide_rows.as_ref()),
+        }
+    }
+
+    fn names(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Tumble { .. } | Self::Hop { .. } => ("width", "slide"),
+            Self::Session { .. } => ("gap", "slide"),
+            Self::Count { .. } => ("number of rows", "slide in rows"),
+        }
+    }
+}
+
+impl fmt::Display for WindowSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tumble { width } => write!(f, "tumble({})", sql(width)),
+            Self::Hop { slide, width } => write!(f, "hop({}, {})", sql(slide), sql(width)),
+            Self::Session { gap } => write!(f, "session({})", sql(gap)),
+            Self::Count { rows, slide_rows: None } => write!(f, "count_window({})", sql(rows)),
+            Self::Count { rows, slide_rows: Some(slide) } => write!(f, "count_window({}, {})", sql(rows), sql(slide)),
+        }
+    }
+}
+
+/// The lengths of one slot's windows: microseconds, or rows for count windows. All are positive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lengths {
+    /// The length of a window, or the gap of sessions.
+    pub width: i64,
+    /// The distance between starts of windows; the width, unless windows hop.
+    pub slide: i64,
+    /// The greatest common divisor of both: the length of a pane.
+    pub pane: i64,
+}
+
+impl Lengths {
+    /// Checked lengths; `rows` says whether they count rows.
+    pub fn new(width: i64, slide: i64, rows: bool) -> Result<Self, LengthError> {
+        for (what, value) in [("width", width), ("slide", slide)] {
+            if value <= 0 {
+                return Err(LengthError::NotPositive { what, value });
+            }
+            if value > TIME_MAX_US {
+                return Err(LengthError::TooLong { what });
+            }
+        }
+        let pane = greatest_common_divisor(width, slide);
+        let panes = width / pane;
+        if panes > PANES_PER_WINDOW_MAX {
+            return Err(LengthError::TooManyPanes { panes, rows });
+        }
+        Ok(Self { width, slide, pane })
+    }
+}
+
+fn greatest_common_divisor(mut a: i64, mut b: i64) -> i64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// Why a query cannot have a window of these lengths.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LengthError {
+    /// Zero or negative.
+    #[error(
+        "the {what} of the window is {value}, it must be greater than zero\nhint: give a positive length, for example INTERVAL '30 seconds'"
+    )]
+    NotPositive {
+        /// Which length.
+        what: &'static str,
+        /// Its value in microseconds or rows.
+        value: i64,
+    },
+    /// No value.
+    #[error("the {what} of the window is null\nhint: give the parameter a value or a default")]
+    Null {
+        /// Which length.
+        what: &'static str,
+    },
+    /// Months, whose length varies.
+    #[error(
+        "the {what} of the window is given in months or years, which differ in length\nhint: give days, for example INTERVAL '30 days'"
+    )]
+    Months {
+        /// Which length.
+        what: &'static str,
+    },
+    /// Finer than the clock.
+    #[error(
+        "the {what} of the window is not a whole number of microseconds\nhint: times have a resolution of one microsecond"
+    )]
+    TooFine {
+        /// Which length.
+        what: &'static str,
+    },
+    /// Longer than can be computed with.
+    #[error("the {what} of the window is longer than 9000 years\nhint: give a shorter length")]
+    TooLong {
+        /// Which length.
+        what: &'static str,
+    },
+    /// Width and slide have too small a common divisor.
+    #[error(
+        "a window would consist of {panes} panes, at most 100000 are allowed\nhint: make the width a multiple of the slide, or slide by a longer step"
+    )]
+    TooManyPanes {
+        /// How many panes a window would have.
+        panes: i64,
+        /// Whether the lengths are rows.
+        rows: bool,
+    },
+    /// The expression failed.
+    #[error(
+        "the length of the window cannot be computed: {0}\nhint: check the parameters that the length is computed from"
+    )]
+    Failed(String),
+}
+
+/// The lengths for each row of `parameters`, which has the slot table's schema (`parameter_schema`): so that a query
+/// whose window cannot work is refused before it gets a slot. The outer error is a plan that does not fit.
+pub fn check_lengths(
+    window: &WindowSpec,
+    parameters: &RecordBatch,
+) -> Result<Vec<Result<Lengths, LengthError>>, PlanError> {
+    Ok(LengthExpressions::new(window, parameters.schema_ref())?.evaluate(parameters))
+}
+
+/// The compiled lengths of a window.
+#[derive(Clone, Debug)]
+pub(crate) struct LengthExpressions {
+    expressions: Expressions,
+    names: (&'static str, &'static str),
+    rows: bool,
+}
+
+impl LengthExpressions {
+    pub(crate) fn new(window: &WindowSpec, parameter_schema: &Schema) -> Result<Self, PlanError> {
+        let (width, slide) = window.expressions();
+        let expressions = [Some(width), slide].into_iter().flatten().cloned().collect();
+        let expressions = Expressions::over_parameters(parameter_schema, expressions)?;
+        let (names, rows) = (window.names(), !window.is_time());
+        for (what, field) in [names.0, names.1].into_iter().zip(expressions.fields()) {
+            let found = field.data_type();
+            let (fits, expected, example) = match rows {
+                true => (found.is_integer(), "BIGINT", "count_window(100)"),
+                false => (matches!(found, DataType::Interval(_)), "INTERVAL", "INTERVAL '30 seconds'"),
+            };
+            if !fits {
+                return Err(PlanError::LengthType { what, found: found.to_string(), expected, example });
+            }
+        }
+        Ok(Self { expressions, names, rows })
+    }
+
+    pub(crate) fn parameter_names(&self) -> Vec<String> {
+        self.expressions.parameter_names()
+    }
+
+    /// One result for each row of the slot table's columns.
+    pub(crate) fn evaluate(&self, parameters: &RecordBatch) -> Vec<Result<Lengths, LengthError>> {
+        let mut lengths = Vec::with_capacity(parameters.num_rows());
+        for (rows, result) in self.expressions.evaluate_parameters(parameters) {
+            match result.map_err(|error| error.strip_backtrace()).and_then(|columns| self.convert(&columns)) {
+                Ok(columns) => lengths.extend((0..rows.len()).map(|row| self.lengths(&columns, row))),
+                Err(error) => lengths.extend(rows.map(|_| Err(LengthError::Failed(error.clone())))),
+            }
+        }
+        lengths
+    }
+
+    fn convert(&self, columns: &[ArrayRef]) -> Result<Vec<ArrayRef>, String> {
+        let target = match self.rows {
+            true => DataType::Int64,
+            false => DataType::Interval(IntervalUnit::MonthDayNano),
+        };
+        columns.iter().map(|column| cast(column, &target).map_err(|error| error.to_string())).collect()
+    }
+
+    fn lengths(&self, columns: &[ArrayRef], row: usize) -> Result<Lengths, LengthError> {
+        let width = self.length(&columns[0], row, self.names.0)?;
+        let slide = match columns.get(1) {
+            Some(column) => self.length(column, row, self.names.1)?,
+            None => width,
+        };
+        Lengths::new(width, slide, self.rows)
+    }
+
+    fn length(&self, column: &ArrayRef, row: usize, what: &'static str) -> Result<i64, LengthError> {
+        if column.is_null(row) {
+            return Err(LengthError::Null { what });
+        }
+        if self.rows {
+            return Ok(column.as_primitive::<Int64Type>().value(row));
+        }
+        let interval = column.as_primitive::<IntervalMonthDayNanoType>().value(row);
+        if interval.months != 0 {
+            return Err(LengthError::Months { what });
+        }
+        if interval.nanoseconds % 1000 != 0 {
+            return Err(LengthError::TooFine { what });
+        }
+        // Saturates far beyond TIME_MAX_US, where the length is refused.
+        Ok((i64::from(interval.days).saturating_mul(86_400_000_000)).saturating_add(interval.nanoseconds / 1000))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Int64Array, IntervalMonthDayNanoArray};
+    use arrow::datatypes::{Field, IntervalMonthDayNano};
+    use datafusion_expr::Operator;
+    use datafusion_physical_expr::expressions::{binary, lit};
+
+    use super::*;
+    use crate::expression::column;
+
+    fn interval(months: i32, days: i32, nanoseconds: i64) -> IntervalMonthDayNano {
+        IntervalMonthDayNano { months, days, nanoseconds }
+    }
+
+    #[test]
+    fn each_row_of_parameters_has_its_own_verdict() {
+        let values = IntervalMonthDayNanoArray::from(vec![
+            Some(interval(0, 0, 1_000_000_000)),
+            Some(interval(0, 1, 0)),
+            Some(interval(0, 0, 0)),
+            Some(interval(0, 0, -1000)),
+            Some(interval(1, 0, 0)),
+            Some(interval(0, 0, 1)),
+            None,
+            Some(interval(0, 0, 1000)),
+        ]);
+        let schema = Arc::new(Schema::new(vec![Field::new("w", values.data_type().clone(), true)]));
+        let parameters = RecordBatch::try_new(schema.clone(), vec![Arc::new(values)]).unwrap();
+        let slide = lit(datafusion_common::ScalarValue::new_interval_mdn(0, 0, 1_000_000_000));
+        let window = WindowSpec::Hop { slide, width: column(&schema, 0) };
+        let verdicts = check_lengths(&window, &parameters).unwrap();
+        let second = 1_000_000;
+        assert_eq!(verdicts[0], Ok(Lengths { width: second, slide: second, pane: second }));
+        assert_eq!(verdicts[1], Ok(Lengths { width: 86_400 * second, slide: second, pane: second }));
+        assert_eq!(verdicts[2], Err(LengthError::NotPositive { what: "width", value: 0 }));
+        assert_eq!(verdicts[3], Err(LengthError::NotPositive { what: "width", value: -1 }));
+        assert_eq!(verdicts[4], Err(LengthError::Months { what: "width" }));
+        assert_eq!(verdicts[5], Err(LengthError::TooFine { what: "width" }));
+        assert_eq!(verdicts[6], Err(LengthError::Null { what: "width" }));
+        // Shorter than the slide: gaps between windows are allowed.
+        assert_eq!(verdicts[7], Ok(Lengths { width: 1, slide: second, pane: 1 }));
+        for error in verdicts.iter().filter_map(|verdict| verdict.as_ref().err()) {
+            assert!(error.to_string().contains("hint:"), "{error}");
+        }
+    }
+
+    #[test]
+    fn too_many_panes_are_refused() {
+        assert!(Lengths::new(100_000, 1, false).is_ok());
+        assert_eq!(
+            Lengths::new(86_400_000_000, 7_000_003, false),
+            Err(LengthError::TooManyPanes { panes: 86_400_000_000, rows: false })
+        );
+        assert_eq!(Lengths::new(i64::MAX, 1, false), Err(LengthError::TooLong { what: "width" }));
+    }
+
+    #[test]
+    fn a_length_that_cannot_be_computed_harms_no_other() {
+        let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true)]));
+        let parameters = RecordBatch::try_new(schema.clone(), vec![Arc::new(Int64Array::from(vec![2, 0, 5]))]).unwrap();
+        let rows = binary(lit(100i64), Operator::Divide, column(&schema, 0), &schema).unwrap();
+        let verdicts = check_lengths(&WindowSpec::Count { rows, slide_rows: None }, &parameters).unwrap();
+        assert_eq!(verdicts[0], Ok(Lengths { width: 50, slide: 50, pane: 50 }));
+        assert!(matches!(&verdicts[1], Err(LengthError::Failed(why)) if why.contains("Divide by zero")));
+        assert_eq!(verdicts[2], Ok(Lengths { width: 20, slide: 20, pane: 20 }));
+    }
+
+    #[test]
+    fn a_length_of_the_wrong_type_is_found_when_planning() {
+        let error = LengthExpressions::new(&WindowSpec::Session { gap: lit(5i64) }, &Schema::empty()).unwrap_err();
+        assert!(error.to_string().contains("INTERVAL"), "{error}");
+    }
+}

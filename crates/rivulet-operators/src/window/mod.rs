@@ -1,0 +1,244 @@
+//! Windows with a watermark per slot.
+//!
+//! # Time
+//! Every slot has its own event clock. With `max_ts` the largest event time the slot has accepted and `last_arrival` the
+//! arrival of that slot's newest accepted row, the watermark at arrival-clock time t is
+//! `max_ts - lateness`, plus `t - last_arrival` once that difference has reached the idle timeout, so that a slot whose
+//! device fell silent closes its windows by the clock. It never goes back. It is a function of the slot's rows and of t
+//! alone, so results do not depend on how rows are cut into batches nor on when ticks run. (The host must not tick with
+//! a time later than the arrival of a row that it has yet to hand in.) For windows over arrival time the watermark is
+//! the clock.
+//!
+//! Rows are processed one at a time in the order of arrival: close what the row's arrival closes; refuse the row as late if every
+//! window it belongs to is closed; count it; close what its event time closes. A window `[start, end)` closes when the
+//! watermark reaches `end`, and is emitted if it holds a row. A slot's watermark is shared by all its keys.
+//!
+//! # Output
+//! The columns are the keys, `window_start`, `window_end`, and the aggregates. A row's event time is the last
+//! microsecond of its window (for count windows the event time of its last row), its arrival that of the row or tick
+//! which closed the window. Windows of a slot come out by ascending end, and within one end by the age of the key.
+//!
+//! # In reading order
+//! [`length`]: the kinds of windows and their lengths per slot; [`panes`]: a cell's panes in one piece of
+//! memory; [`cells`]: all slots, keys and clocks; [`rules`]: what a row closes and where it counts; [`operator`]: the
+//! loop over rows; [`output`]: closed windows as rows; [`state`]: export and import.
+
+pub mod length;
+pub(crate) mod cells;
+pub(crate) mod operator;
+pub(crate) mod output;
+pub(crate) mod panes;
+pub(crate) mod rules;
+pub(crate) mod state;
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use rivulet_dataflow::{Description, Operator, OperatorFactory};
+
+pub use length::{LengthError, Lengths, WindowSpec, check_lengths};
+
+use crate::PlanError;
+use crate::aggregate::AggregateSpec;
+use crate::aggregate::layout::Layout;
+use crate::assign_time::TIME_TYPE;
+use crate::expression::{Expressions, NamedExpression, is_condition, sql};
+use crate::row_bytes::RowBytes;
+
+/// What a window aggregation does, as the planner says it.
+///
+/// Keys, arguments and filters are compiled against
+/// [`Expressions::evaluation_schema`]`(input, parameter_schema, parameters)`; the lengths of the window against
+/// `parameter_schema` alone.
+#[derive(Clone, Debug)]
+pub struct WindowAggregateSpec {
+    /// The columns that come in.
+    pub input: SchemaRef,
+    /// The slot table's schema.
+    pub parameter_schema: SchemaRef,
+    /// The parameters that keys, arguments and filters use, as places in `parameter_schema`.
+    pub parameters: Vec<usize>,
+    /// The window.
+    pub window: WindowSpec,
+    /// What rows are grouped by beside the window.
+    pub keys: Vec<NamedExpression>,
+    /// What is computed of each window.
+    pub aggregates: Vec<AggregateSpec>,
+    /// How far a row may be behind the newest one and still count, in microseconds. Windows close that much later.
+    pub lateness_us: i64,
+    /// After how much silence a slot's watermark follows the clock, in microseconds; `i64::MAX` for never.
+    pub idle_timeout_us: i64,
+    /// Whether windows are over arrival time. Lateness and idle timeout do not matter then.
+    pub arrival_time: bool,
+}
+
+/// The name of the output column with the start of the window.
+pub const WINDOW_START: &str = "window_start";
+/// The name of the output column with the end of the window.
+pub const WINDOW_END: &str = "window_end";
+
+/// Aggregates the rows of each slot (and key) by windows. See the [module](self) for what it does exactly.
+///
+/// # Example
+/// The average over `tumble(ts, $width)`, where each query has a width of its own:
+/// ```
+/// use std::sync::Arc;
+/// use arrow::datatypes::{DataType, Field, IntervalUnit, Schema};
+/// use datafusion_physical_expr::expressions::Column;
+/// use rivulet_dataflow::OperatorFactory;
+/// use rivulet_operators::{AggregateFunction, AggregateSpec, WindowAggregate, WindowAggregateSpec, WindowSpec};
+///
+/// let interval = DataType::Interval(IntervalUnit::MonthDayNano);
+/// let average = WindowAggregate::new(WindowAggregateSpec {
+///     input: Arc::new(Schema::new(vec![Field::new("value", DataType::Float64, true)])),
+///     parameter_schema: Arc::new(Schema::new(vec![Field::new("width", interval, true)])),
+///     parameters: vec![],
+///     window: WindowSpec::Tumble { width: Arc::new(Column::new("width", 0)) },
+///     keys: vec![],
+///     aggregates: vec![AggregateSpec {
+///         name: "average".into(),
+///         function: AggregateFunction::Avg,
+///         arguments: vec![Arc::new(Column::new("value", 0))],
+///         filter: None,
+///     }],
+///     lateness_us: 2_000_000,
+///     idle_timeout_us: 30_000_000,
+///     arrival_time: false,
+/// })
+/// .unwrap();
+/// let columns: Vec<_> = average.output_schema().fields().iter().map(|field| field.name().clone()).collect();
+/// assert_eq!(columns, ["window_start", "window_end", "average"]);
+/// assert_eq!(average.describe().shared[0], "tumble(width)");
+/// ```
+#[derive(Clone)]
+pub struct WindowAggregate {
+    plan: Arc<Plan>,
+}
+
+/// What all instances share.
+pub(crate) struct Plan {
+    pub(crate) window: WindowSpec,
+    pub(crate) lengths: length::LengthExpressions,
+    /// Keys first, then what [`Layout`] needs: arguments and filters.
+    pub(crate) expressions: Expressions,
+    pub(crate) keys: usize,
+    pub(crate) key_fields: Vec<Field>,
+    pub(crate) layout: Layout,
+    pub(crate) lateness_us: i64,
+    pub(crate) idle_timeout_us: i64,
+    pub(crate) arrival_time: bool,
+    pub(crate) output: SchemaRef,
+    aggregates: Vec<AggregateSpec>,
+}
+
+impl WindowAggregate {
+    /// A window aggregation, or what is wrong with its plan.
+    pub fn new(spec: WindowAggregateSpec) -> Result<Self, PlanError> {
+        let WindowAggregateSpec { input, parameter_schema, parameters, window, keys, aggregates, .. } = spec;
+        let lengths = length::LengthExpressions::new(&window, &parameter_schema)?;
+        let evaluation = Expressions::evaluation_schema(&input, &parameter_schema, &parameters);
+        let key_expressions: Vec<_> = keys.iter().map(|key| key.expression.clone()).collect();
+        let (layout, layout_expressions) = Layout::new(&aggregates, &evaluation, window.header_words())?;
+        let expressions = Expressions::new(
+            &input,
+            &parameter_schema,
+            parameters,
+            key_expressions.into_iter().chain(layout_expressions).collect(),
+        )?;
+        for filter in aggregates.iter().filter_map(|aggregate| aggregate.filter.as_ref()) {
+            let data_type = filter.data_type(&evaluation).unwrap_or(DataType::Null);
+            if !is_condition(&data_type) {
+                return Err(PlanError::Expression {
+                    expression: sql(filter),
+                    problem: format!("FILTER (WHERE ...) needs a condition, this has type {data_type}"),
+                });
+            }
+        }
+        let key_fields: Vec<Field> = keys
+            .iter()
+            .zip(expressions.fields())
+            .map(|(key, field)| Field::new(&key.name, field.data_type().clone(), true))
+            .collect();
+        // Fails for types that cannot be a key.
+        RowBytes::new(key_fields.iter().map(Field::data_type))?;
+        let bounds = [Field::new(WINDOW_START, TIME_TYPE, false), Field::new(WINDOW_END, TIME_TYPE, false)];
+        let results = layout.results.iter().zip(&aggregates);
+        let results = results.map(|(result, spec)| Field::new(&spec.name, result.data_type.clone(), true));
+        let output: Vec<Field> = key_fields.iter().cloned().chain(bounds).chain(results).collect();
+        Ok(Self {
+            plan: Arc::new(Plan {
+                window,
+                lengths,
+                expressions,
+                keys: keys.len(),
+                key_fields,
+                layout,
+                lateness_us: spec.lateness_us.max(0),
+                idle_timeout_us: spec.idle_timeout_us.max(0),
+                arrival_time: spec.arrival_time,
+                output: Arc::new(Schema::new(output)),
+                aggregates,
+            }),
+        })
+    }
+
+    /// The columns that come out: keys, [`WINDOW_START`], [`WINDOW_END`], aggregates.
+    pub fn output_schema(&self) -> &SchemaRef {
+        &self.plan.output
+    }
+}
+
+impl OperatorFactory for WindowAggregate {
+    fn create(&self) -> Box<dyn Operator> {
+        Box::new(operator::WindowOperator::new(self.plan.clone()))
+    }
+
+    fn describe(&self) -> Description {
+        let plan = &self.plan;
+        let mut shared = vec![plan.window.to_string()];
+        let keys: Vec<&str> = plan.key_fields.iter().map(|field| field.name().as_str()).collect();
+        if !keys.is_empty() {
+            shared.push(format!("by {}", keys.join(", ")));
+        }
+        for aggregate in &plan.aggregates {
+            let arguments: Vec<String> = aggregate.arguments.iter().map(sql).collect();
+            let mut text = match (aggregate.function, arguments.is_empty()) {
+                (crate::AggregateFunction::CountDistinct, _) => format!("count(DISTINCT {})", arguments.join(", ")),
+                (function, true) => format!("{function}(*)"),
+                (function, false) => format!("{function}({})", arguments.join(", ")),
+            };
+            if let Some(filter) = &aggregate.filter {
+                text.push_str(&format!(" FILTER (WHERE {})", sql(filter)));
+            }
+            shared.push(text);
+        }
+        if plan.window.is_time() {
+            shared.push(match plan.arrival_time {
+                true => "over arrival time".into(),
+                false if plan.idle_timeout_us == i64::MAX => format!("lateness {} ms", plan.lateness_us / 1000),
+                false => {
+                    format!("lateness {} ms, idle timeout {} ms", plan.lateness_us / 1000, plan.idle_timeout_us / 1000)
+                }
+            });
+        }
+        let mut per_slot = plan.expressions.parameter_names();
+        per_slot.extend(
+            plan.lengths
+                .parameter_names()
+                .into_iter()
+                .filter(|name| !plan.expressions.parameter_names().contains(name)),
+        );
+        if plan.window.is_time() && !plan.arrival_time {
+            per_slot.push("watermark".into());
+        }
+        per_slot.push(match plan.layout.objects.len() {
+            0 => format!("{} bytes a pane", plan.layout.entry_words * 8),
+            objects => format!("{} bytes and {objects} object(s) a pane", plan.layout.entry_words * 8),
+        });
+        Description { operator: "window aggregate".into(), shared, per_slot }
+    }
+
+    fn is_stateful(&self) -> bool {
+        true
+    }
+}

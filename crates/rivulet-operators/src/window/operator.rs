@@ -1,0 +1,203 @@
+//! The operator: takes batches, walks through their rows, and emits what they close.
+
+use std::sync::Arc;
+
+use arrow::row::Rows;
+use rivulet_dataflow::{
+    Batch, Context, Control, Element, KeyGroup, Operator, OperatorError, Reason, Refused, Slot, StateError, StateFrame,
+    StateSelection,
+};
+
+use super::cells::{Cells, NEVER, SlotLengths};
+use super::length::TIME_MAX_US;
+use super::output::{Closed, OUTPUT_ROWS_MAX};
+use super::rules::{Row, Updates, Verdict, Windows};
+use super::{Plan, WindowSpec, state};
+use crate::row_bytes::RowBytes;
+
+/// How many rows ahead memory is fetched: as many cache misses as a core has under way at once, and few enough that what
+/// was fetched is still there when its row comes.
+const TOUCH_ROWS: usize = 16;
+
+/// An instance of [`WindowAggregate`](super::WindowAggregate).
+pub(crate) struct WindowOperator {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) windows: Windows,
+    pub(crate) row_bytes: RowBytes,
+    /// The keys of the batch at hand, kept for its memory.
+    keys: Rows,
+}
+
+impl WindowOperator {
+    pub(crate) fn new(plan: Arc<Plan>) -> Self {
+        let row_bytes = RowBytes::new(plan.key_fields.iter().map(|field| field.data_type()))
+            .expect("the types of keys are checked when the plan is made");
+        let keys = row_bytes.buffer();
+        let count = matches!(plan.window, WindowSpec::Count { .. });
+        let cells = Cells::new(plan.keys > 0, !plan.layout.objects.is_empty(), count);
+        let windows = Windows { plan: plan.clone(), cells, closed: Closed::default(), deadline_us: NEVER };
+        Self { plan, windows, row_bytes, keys }
+    }
+
+    fn add_slots(&mut self, slots: &[Slot], context: &Context<'_>) {
+        let lengths = self.plan.lengths.evaluate(&context.slots.parameters(slots));
+        for (&slot, lengths) in slots.iter().zip(lengths) {
+            let query = context.slots.query(slot).unwrap_or_default();
+            self.windows.cells.add_slot(slot as usize, lengths.ok(), KeyGroup::of(&query.to_le_bytes()).index());
+        }
+    }
+
+    fn process_batch(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let (batch, columns) = self.plan.expressions.evaluate(batch, context)?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let plan = self.plan.clone();
+        let (keys, inputs) = columns.split_at(plan.keys);
+        if plan.keys > 0 {
+            self.row_bytes.encode(keys, &mut self.keys)?;
+        }
+        let prepared = plan.layout.prepare(inputs)?;
+        let updates =
+            Updates { fixed: plan.layout.fixed_updates(&prepared), objects: plan.layout.object_updates(&prepared) };
+        let times_us = if plan.arrival_time { &batch.arrival_us } else { &batch.event_time_us };
+        for index in 0..batch.rows() {
+            if index % TOUCH_ROWS == 0 {
+                self.windows.cells.touch(&batch.slots[index..batch.rows().min(index + TOUCH_ROWS)]);
+            }
+            let slot = batch.slots[index];
+            let lengths = match self.windows.cells.lengths(slot as usize) {
+                SlotLengths::Known(lengths) => lengths,
+                SlotLengths::Absent if context.slots.query(slot).is_some() => {
+                    // A row came before the announcement of its query, which is in the table already.
+                    self.add_slots(&[slot], context);
+                    match self.windows.cells.lengths(slot as usize) {
+                        SlotLengths::Known(lengths) => lengths,
+                        _ => {
+                            self.refuse_broken(&batch, index, context);
+                            continue;
+                        }
+                    }
+                }
+                // The query is gone; nobody waits for the row.
+                SlotLengths::Absent => continue,
+                SlotLengths::Broken => {
+                    self.refuse_broken(&batch, index, context);
+                    continue;
+                }
+            };
+            let row = Row {
+                index,
+                slot: slot as usize,
+                time_us: times_us[index],
+                arrival_us: batch.arrival_us[index],
+                key: if plan.keys > 0 { self.keys.row(index).data() } else { &[] },
+            };
+            if !(-TIME_MAX_US..=TIME_MAX_US).contains(&row.time_us) {
+                refuse(&batch, index, Reason::Future, context, || {
+                    "the event time is over 9000 years away\nhint: check the unit of the device's timestamps".into()
+                });
+                continue;
+            }
+            match self.windows.process_row(row, lengths, &updates) {
+                Verdict::Counted => {}
+                Verdict::Late => {
+                    let watermark_us = self.windows.cells.slots[slot as usize].watermark_us;
+                    refuse(&batch, index, Reason::Late, context, || {
+                        format!(
+                            "every window of the row is closed: its event time is {} ms behind the watermark\nhint: allow more lateness",
+                            watermark_us.saturating_sub(row.time_us) / 1000
+                        )
+                    });
+                }
+                Verdict::TooManyKeys => refuse(&batch, index, Reason::Expression, context, || {
+                    "there are too many keys at once\nhint: group by a column with fewer values, or use shorter windows"
+                        .into()
+                }),
+            }
+            if self.windows.closed.rows() >= OUTPUT_ROWS_MAX {
+                self.windows.closed.emit(&plan, &self.row_bytes, context)?;
+            }
+        }
+        self.windows.closed.emit(&plan, &self.row_bytes, context)
+    }
+
+    fn refuse_broken(&self, batch: &Batch, index: usize, context: &mut Context<'_>) {
+        let (slots, lengths) = (context.slots, &self.plan.lengths);
+        refuse(batch, index, Reason::Expression, context, || {
+            let verdict = lengths.evaluate(&slots.parameters(&[batch.slots[index]])).pop();
+            verdict.and_then(Result::err).map_or_else(|| "the window has no length".into(), |error| error.to_string())
+        });
+    }
+}
+
+fn refuse(batch: &Batch, index: usize, reason: Reason, context: &mut Context<'_>, detail: impl FnOnce() -> String) {
+    context.refusals.refuse(batch.slots[index], reason, batch.arrival_us[index], || {
+        (detail(), Refused::Row(Box::new(batch.slice(index, 1))))
+    });
+}
+
+impl Operator for WindowOperator {
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        match element {
+            Element::Batch(batch) => self.process_batch(batch, context),
+            Element::Control(Control::AddSlots(slots)) => {
+                self.add_slots(&slots, context);
+                Ok(())
+            }
+            Element::Control(Control::RemoveSlots(slots)) => {
+                slots.into_iter().for_each(|slot| self.windows.cells.remove_slot(slot as usize));
+                Ok(())
+            }
+            Element::End => {
+                for slot in 0..self.windows.cells.slots.len() {
+                    self.windows.close_all(slot, context.now_us);
+                    if self.windows.closed.rows() >= OUTPUT_ROWS_MAX {
+                        self.windows.closed.emit(&self.plan, &self.row_bytes, context)?;
+                    }
+                }
+                self.windows.closed.emit(&self.plan, &self.row_bytes, context)
+            }
+            // Small queries have a clock per slot, and state is exported when the host asks.
+            Element::Watermark(_) | Element::Barrier(_) => Ok(()),
+        }
+    }
+
+    fn deadline_us(&self) -> Option<i64> {
+        (self.windows.deadline_us != NEVER).then_some(self.windows.deadline_us)
+    }
+
+    fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let now_us = context.now_us;
+        if self.windows.deadline_us > now_us {
+            return Ok(());
+        }
+        let mut earliest_us = NEVER;
+        for slot in 0..self.windows.cells.deadlines_us.len() {
+            if self.windows.cells.deadlines_us[slot] <= now_us {
+                self.windows.advance_by_clock(slot, now_us);
+                if self.windows.closed.rows() >= OUTPUT_ROWS_MAX {
+                    self.windows.closed.emit(&self.plan, &self.row_bytes, context)?;
+                }
+            }
+            earliest_us = earliest_us.min(self.windows.cells.deadlines_us[slot]);
+        }
+        self.windows.deadline_us = earliest_us;
+        self.windows.closed.emit(&self.plan, &self.row_bytes, context)
+    }
+
+    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
+        state::export(self, selection).map(Some)
+    }
+
+    fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
+        state::import(self, frame)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.windows.cells.memory_bytes()
+            + self.windows.closed.memory_bytes()
+            + self.keys.size()
+            + self.row_bytes.memory_bytes()
+    }
+}

@@ -1,0 +1,186 @@
+//! The panes of one slot and key, in one piece of memory.
+//!
+//! An entry is a pane (or session, or block of rows): its bounds, then its states. Entries are sorted, only entries that
+//! hold rows exist, and they lie next to each other, so that an event touches one or two cache lines and closing a
+//! window reads memory front to back. Entries leave at the front and mostly come at the back; space freed at the front
+//! is reused by moving the entries down once a sixteenth of the memory is free.
+
+use std::mem::size_of;
+
+/// A deque of entries of a fixed number of words. 24 bytes beside the entries themselves.
+#[derive(Debug, Default)]
+pub(crate) struct Panes {
+    words: Box<[u64]>,
+    /// Where the first entry begins.
+    head: u32,
+    /// Words in use.
+    used: u32,
+}
+
+impl Panes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// All entries, one behind the other.
+    pub(crate) fn entries(&self) -> &[u64] {
+        &self.words[self.head as usize..(self.head + self.used) as usize]
+    }
+
+    /// The number of entries.
+    pub(crate) fn len(&self, entry_words: usize) -> usize {
+        self.used as usize / entry_words
+    }
+
+    pub(crate) fn entry(&self, index: usize, entry_words: usize) -> &[u64] {
+        &self.entries()[index * entry_words..(index + 1) * entry_words]
+    }
+
+    pub(crate) fn entry_mut(&mut self, index: usize, entry_words: usize) -> &mut [u64] {
+        let start = self.head as usize + index * entry_words;
+        &mut self.words[start..start + entry_words]
+    }
+
+    /// The first word of an entry: the start of a pane.
+    pub(crate) fn start(&self, index: usize, entry_words: usize) -> i64 {
+        self.words[self.head as usize + index * entry_words] as i64
+    }
+
+    /// The number of entries at the front whose first word, as a number, is less than `bound`.
+    pub(crate) fn count_before(&self, bound: i64, entry_words: usize) -> usize {
+        let (mut low, mut high) = (0, self.len(entry_words));
+        while low < high {
+            let middle = (low + high) / 2;
+            if self.start(middle, entry_words) < bound { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+
+    /// Puts a copy of `entry` before the entry at `index` (or behind the last). `window_entries` is how many entries
+    /// a full window has, as far as that is known: memory grows by quarters, but not past that without need.
+    pub(crate) fn insert(&mut self, index: usize, entry: &[u64], window_entries: usize, heap_bytes: &mut usize) {
+        let entry_words = entry.len();
+        self.make_room(entry_words, window_entries, heap_bytes);
+        let at = self.head as usize + index * entry_words;
+        let end = (self.head + self.used) as usize;
+        self.words.copy_within(at..end, at + entry_words);
+        self.words[at..at + entry_words].copy_from_slice(entry);
+        self.used += entry_words as u32;
+    }
+
+    /// Removes `count` entries at the front.
+    pub(crate) fn remove_front(&mut self, count: usize, entry_words: usize) {
+        let words = (count * entry_words) as u32;
+        debug_assert!(words <= self.used);
+        self.head += words;
+        self.used -= words;
+        if self.used == 0 {
+            self.head = 0;
+        }
+    }
+
+    /// Removes the entry at `index`.
+    pub(crate) fn remove(&mut self, index: usize, entry_words: usize) {
+        let at = self.head as usize + index * entry_words;
+        let end = (self.head + self.used) as usize;
+        self.words.copy_within(at + entry_words..end, at);
+        self.used -= entry_words as u32;
+    }
+
+    /// Gives back the memory.
+    pub(crate) fn release(&mut self, heap_bytes: &mut usize) {
+        *heap_bytes -= self.capacity_bytes();
+        *self = Self::default();
+    }
+
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.words.len() * size_of::<u64>()
+    }
+
+    /// Makes room for one more entry at the back. A deque that slides over n entries settles at about 17/16 n, and then
+    /// never allocates again.
+    fn make_room(&mut self, entry_words: usize, window_entries: usize, heap_bytes: &mut usize) {
+        let (head, used) = (self.head as usize, self.used as usize);
+        if head + used + entry_words <= self.words.len() {
+            return;
+        }
+        if head >= entry_words && head * 16 >= used {
+            self.words.copy_within(head..head + used, 0);
+        } else {
+            let entries = used / entry_words;
+            let settled = window_entries + (window_entries / 16).max(1);
+            let grown = entries + (entries / 4).max(1);
+            let capacity = if entries < settled { grown.min(settled) } else { entries + (entries / 16).max(1) };
+            let capacity = capacity * entry_words;
+            u32::try_from(capacity).expect("fewer than 2^32 words of panes for one key");
+            let mut words = vec![0; capacity].into_boxed_slice();
+            words[..used].copy_from_slice(self.entries());
+            *heap_bytes += (capacity - self.words.len()) * size_of::<u64>();
+            self.words = words;
+        }
+        self.head = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_is_a_deque(operations in prop::collection::vec((0..6u8, any::<prop::sample::Index>()), 0..200)) {
+            let (mut panes, mut model, mut heap_bytes) = (Panes::default(), VecDeque::new(), 0);
+            for (number, (operation, index)) in operations.into_iter().enumerate() {
+                let entry = [number as u64, 7, number as u64 * 2];
+                match operation {
+                    0..=2 => {
+                        panes.insert(model.len(), &entry, number % 9, &mut heap_bytes);
+                        model.push_back(entry);
+                    }
+                    3 => {
+                        let index = index.index(model.len() + 1);
+                        panes.insert(index, &entry, number % 9, &mut heap_bytes);
+                        model.insert(index, entry);
+                    }
+                    4 => {
+                        let count = index.index(model.len() + 1);
+                        panes.remove_front(count, 3);
+                        model.drain(..count);
+                    }
+                    _ if !model.is_empty() => {
+                        let index = index.index(model.len());
+                        panes.remove(index, 3);
+                        model.remove(index);
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(panes.len(3), model.len());
+                prop_assert_eq!(panes.entries().to_vec(), model.iter().flatten().copied().collect::<Vec<_>>());
+                prop_assert_eq!(heap_bytes, panes.capacity_bytes());
+            }
+            panes.release(&mut heap_bytes);
+            prop_assert_eq!(heap_bytes, 0);
+        }
+    }
+
+    #[test]
+    fn a_sliding_window_settles_and_allocates_no_more() {
+        let (mut panes, mut heap_bytes) = (Panes::default(), 0);
+        let mut settled_bytes = 0;
+        for number in 0..10_000u64 {
+            panes.insert(panes.len(2), &[number, 0], 31, &mut heap_bytes);
+            if panes.len(2) > 30 {
+                panes.remove_front(1, 2);
+            }
+            if number == 100 {
+                settled_bytes = heap_bytes;
+            }
+        }
+        assert_eq!(heap_bytes, settled_bytes);
+        assert!(heap_bytes <= 34 * 16, "{heap_bytes}");
+    }
+}

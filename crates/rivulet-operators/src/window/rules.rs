@@ -1,0 +1,483 @@
+//! The rules by which windows advance: what a row closes, where it counts, and what is due when.
+
+use std::sync::Arc;
+
+use rivulet_dataflow::Slot;
+
+use super::cells::{Cells, NEVER, SlotLengths, SlotState};
+use super::length::Lengths;
+use super::output::{Closed, Closing};
+use super::{Plan, WindowSpec};
+use crate::aggregate::fixed::FixedUpdate;
+use crate::aggregate::object::{Object, ObjectUpdate};
+
+/// How many entries of memory a cell keeps when a tick has emptied it: a device that fell silent gives back the rest.
+const SILENT_ENTRIES_MAX: usize = 4;
+
+/// The state of all windows and the rule by which they advance.
+pub(crate) struct Windows {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) cells: Cells,
+    pub(crate) closed: Closed,
+    /// No deadline of any slot is earlier. Exact after a tick, a lower bound between ticks.
+    pub(crate) deadline_us: i64,
+}
+
+/// A row on its way into a window.
+#[derive(Clone, Copy)]
+pub(crate) struct Row<'a> {
+    /// Its place in the batch.
+    pub(crate) index: usize,
+    pub(crate) slot: usize,
+    pub(crate) time_us: i64,
+    pub(crate) arrival_us: i64,
+    pub(crate) key: &'a [u8],
+}
+
+/// The values of a batch.
+pub(crate) struct Updates<'a> {
+    pub(crate) fixed: Vec<FixedUpdate<'a>>,
+    pub(crate) objects: Vec<ObjectUpdate<'a>>,
+}
+
+/// What became of a row.
+#[derive(PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Counted,
+    Late,
+    TooManyKeys,
+}
+
+impl Windows {
+    /// The steps of one row, in the order that the module's documentation gives.
+    #[inline]
+    pub(crate) fn process_row(&mut self, row: Row<'_>, lengths: Lengths, updates: &Updates<'_>) -> Verdict {
+        if !self.plan.window.is_time() {
+            return self.count_in_block(row, lengths, updates);
+        }
+        let watermark_us = self.watermark_us(&self.cells.slots[row.slot], row.arrival_us);
+        self.advance(row.slot, lengths, watermark_us, row.arrival_us, false);
+        let verdict = match self.plan.window {
+            WindowSpec::Session { .. } => self.count_in_session(row, lengths.width, updates),
+            _ => self.count_in_pane(row, lengths, updates),
+        };
+        if verdict == Verdict::Counted {
+            let slot = &mut self.cells.slots[row.slot];
+            slot.max_ts_us = slot.max_ts_us.max(row.time_us);
+            slot.last_arrival_us = row.arrival_us;
+            if !self.plan.arrival_time {
+                let watermark_us = slot.max_ts_us.saturating_sub(self.plan.lateness_us).max(slot.watermark_us);
+                self.advance(row.slot, lengths, watermark_us, row.arrival_us, false);
+            }
+        }
+        self.set_deadline(row.slot);
+        verdict
+    }
+
+    /// The watermark of a slot when the arrival clock shows `now_us`.
+    #[inline]
+    fn watermark_us(&self, slot: &SlotState, now_us: i64) -> i64 {
+        let by_clock_us = if self.plan.arrival_time {
+            now_us
+        } else if slot.max_ts_us == i64::MIN {
+            i64::MIN
+        } else {
+            let silence_us = now_us.saturating_sub(slot.last_arrival_us);
+            let idle_us = if silence_us >= self.plan.idle_timeout_us { silence_us } else { 0 };
+            slot.max_ts_us.saturating_sub(self.plan.lateness_us).saturating_add(idle_us)
+        };
+        by_clock_us.max(slot.watermark_us)
+    }
+
+    /// Closes what is due in a slot at `now_us` without a row.
+    pub(crate) fn advance_by_clock(&mut self, slot: usize, now_us: i64) {
+        let SlotLengths::Known(lengths) = self.cells.lengths(slot) else {
+            self.cells.deadlines_us[slot] = NEVER;
+            return;
+        };
+        let watermark_us = self.watermark_us(&self.cells.slots[slot], now_us);
+        self.advance(slot, lengths, watermark_us, now_us, true);
+        self.set_deadline(slot);
+    }
+
+    /// Keeps the time at which something closes in this slot if no row comes.
+    #[inline]
+    pub(crate) fn set_deadline(&mut self, slot: usize) {
+        let state = &self.cells.slots[slot];
+        let deadline_us = if state.next_end_us == NEVER || self.plan.arrival_time {
+            state.next_end_us
+        } else {
+            let missing_us = state.next_end_us.saturating_sub(state.max_ts_us.saturating_sub(self.plan.lateness_us));
+            state.last_arrival_us.saturating_add(missing_us.max(self.plan.idle_timeout_us))
+        };
+        self.cells.deadlines_us[slot] = deadline_us;
+        self.deadline_us = self.deadline_us.min(deadline_us);
+    }
+
+    /// Brings a slot's watermark to `watermark_us` and closes every window that ends by then.
+    #[inline]
+    fn advance(&mut self, slot: usize, lengths: Lengths, watermark_us: i64, arrival_us: i64, by_tick: bool) {
+        let state = &mut self.cells.slots[slot];
+        if watermark_us <= state.watermark_us {
+            return;
+        }
+        state.watermark_us = watermark_us;
+        if watermark_us >= state.next_end_us {
+            self.close(slot, lengths, watermark_us, arrival_us, by_tick);
+        }
+    }
+
+    /// Closes the windows that end by `watermark_us`, by ascending end and, for one end, from the oldest key to the
+    /// youngest: the same order whether they close one after the other or all at once.
+    fn close(&mut self, slot: usize, lengths: Lengths, watermark_us: i64, arrival_us: i64, by_tick: bool) {
+        let mut end_us = self.cells.slots[slot].next_end_us;
+        while end_us <= watermark_us && end_us != NEVER {
+            let mut next_end_us = NEVER;
+            let mut cell = self.cells.first(slot);
+            while let Some(place) = cell {
+                cell = self.cells.next(place);
+                let closing = Closing { slot: slot as Slot, arrival_us, start_us: end_us, end_us };
+                let open_end_us = match self.plan.window {
+                    WindowSpec::Session { .. } => self.close_session(place, lengths.width, closing),
+                    _ => self.close_panes(place, lengths, closing),
+                };
+                if self.cells.panes(place).is_empty() {
+                    self.empty_cell(place, by_tick);
+                }
+                next_end_us = next_end_us.min(open_end_us);
+            }
+            end_us = next_end_us;
+        }
+        self.cells.slots[slot].next_end_us = end_us;
+    }
+
+    /// Lets go of a cell without panes: with keys it is gone; without, a silent slot gives back memory it may not need
+    /// again soon.
+    fn empty_cell(&mut self, cell: usize, by_tick: bool) {
+        let kept_bytes = SILENT_ENTRIES_MAX * self.plan.layout.entry_words * 8;
+        if self.plan.keys > 0 || (by_tick && self.cells.panes(cell).capacity_bytes() > kept_bytes) {
+            self.cells.remove_cell(cell);
+        }
+    }
+
+    /// Closes the window of a cell that ends at `closing.end_us`, if it holds a pane; returns the next end.
+    fn close_panes(&mut self, cell: usize, lengths: Lengths, closing: Closing) -> i64 {
+        let words = self.plan.layout.entry_words;
+        let Lengths { width, slide, pane } = lengths;
+        let end_us = closing.end_us;
+        let panes = self.cells.panes(cell);
+        let count = panes.count_before(end_us, words);
+        // Older panes left with the windows before this one, so all of these are in it.
+        debug_assert!(count == 0 || panes.start(0, words) >= end_us - width);
+        if count > 0 {
+            let closing = Closing { start_us: end_us - width, ..closing };
+            let objects = self.cells.objects(cell).map(|objects| (objects, 0..count));
+            let entries = &panes.entries()[..count * words];
+            self.closed.push(&self.plan, closing, self.cells.key(cell), entries, objects);
+            // What lies before the start of the next window is in no open window.
+            let gone = panes.count_before(end_us - width + slide, words).min(count);
+            self.remove_front(cell, gone);
+        }
+        let panes = self.cells.panes(cell);
+        if panes.is_empty() {
+            return NEVER;
+        }
+        let first_us = panes.start(0, words);
+        let next_us = end_us + slide;
+        match next_us - width <= first_us && first_us < next_us {
+            true => next_us,
+            false => first_open_end_us(first_us, Lengths { width, slide, pane }, end_us),
+        }
+    }
+
+    fn remove_front(&mut self, cell: usize, count: usize) {
+        let words = self.plan.layout.entry_words;
+        let (panes, objects, _) = self.cells.parts(cell);
+        panes.remove_front(count, words);
+        if let Some(objects) = objects {
+            objects.drain(..count);
+        }
+    }
+
+    /// Closes the oldest session of a cell if it ends at `closing.end_us`; returns the next end.
+    fn close_session(&mut self, cell: usize, gap_us: i64, closing: Closing) -> i64 {
+        let words = self.plan.layout.entry_words;
+        let end_of = |session: &[u64]| session[1] as i64 + gap_us;
+        let panes = self.cells.panes(cell);
+        if panes.is_empty() {
+            return NEVER;
+        }
+        let session = panes.entry(0, words);
+        if end_of(session) == closing.end_us {
+            let closing = Closing { start_us: session[0] as i64, ..closing };
+            let objects = self.cells.objects(cell).map(|objects| (objects, 0..1));
+            self.closed.push(&self.plan, closing, self.cells.key(cell), session, objects);
+            self.remove_front(cell, 1);
+        }
+        let panes = self.cells.panes(cell);
+        if panes.is_empty() { NEVER } else { end_of(panes.entry(0, words)) }
+    }
+
+    /// Counts a row in its pane of tumbling or hopping windows.
+    #[inline]
+    fn count_in_pane(&mut self, row: Row<'_>, lengths: Lengths, updates: &Updates<'_>) -> Verdict {
+        let words = self.plan.layout.entry_words;
+        let Lengths { width, slide, pane } = lengths;
+        let newest_start_us = row.time_us.div_euclid(slide) * slide;
+        if row.time_us >= newest_start_us + width {
+            // Between two windows: in none, and so not late either.
+            return Verdict::Counted;
+        }
+        let watermark_us = self.cells.slots[row.slot].watermark_us;
+        if newest_start_us + width <= watermark_us {
+            return Verdict::Late;
+        }
+        let start_us = match pane == slide {
+            true => newest_start_us,
+            false => newest_start_us + (row.time_us - newest_start_us) / pane * pane,
+        };
+        let Some(cell) = self.cells.find(row.slot, row.key).or_else(|| self.cells.create(row.slot, row.key)) else {
+            return Verdict::TooManyKeys;
+        };
+        let (panes, objects, heap_bytes) = self.cells.parts(cell);
+        let mut index = panes.len(words);
+        // Almost every row belongs to the newest pane or begins one.
+        if index > 0 && panes.start(index - 1, words) >= start_us {
+            index =
+                if panes.start(index - 1, words) == start_us { index - 1 } else { panes.count_before(start_us, words) };
+        }
+        let is_new = index == panes.len(words) || panes.start(index, words) != start_us;
+        if is_new {
+            panes.insert(index, &self.plan.layout.empty_entry, (width / pane) as usize + 1, heap_bytes);
+            panes.entry_mut(index, words)[0] = start_us as u64;
+        }
+        let entry = panes.entry_mut(index, words);
+        updates.fixed.iter().for_each(|update| update.update(entry, row.index, row.time_us));
+        if let Some(objects) = objects {
+            if is_new {
+                objects.insert(index, self.plan.layout.empty_objects());
+            }
+            update_objects(&mut objects[index], updates, row);
+        }
+        if is_new {
+            let slot = &mut self.cells.slots[row.slot];
+            // No window with this pane ends before the pane does.
+            if slot.next_end_us > start_us + pane {
+                slot.next_end_us = slot.next_end_us.min(first_open_end_us(start_us, lengths, watermark_us));
+            }
+        }
+        Verdict::Counted
+    }
+
+    /// Counts a row in its session: one that it extends, two that it joins, or a new one.
+    fn count_in_session(&mut self, row: Row<'_>, gap_us: i64, updates: &Updates<'_>) -> Verdict {
+        let words = self.plan.layout.entry_words;
+        let time_us = row.time_us;
+        let found = self.cells.find(row.slot, row.key);
+        // Sessions before `behind` begin before the row's own reach ends.
+        let behind = found.map_or(0, |cell| self.cells.panes(cell).count_before(time_us + gap_us, words));
+        let reached = |cell: usize, index: usize| {
+            let last_us = self.cells.panes(cell).entry(index, words)[1] as i64;
+            time_us < last_us + gap_us
+        };
+        let (cell, index) = match found {
+            Some(cell) if behind > 0 && reached(cell, behind - 1) => (cell, behind - 1),
+            _ if time_us + gap_us <= self.cells.slots[row.slot].watermark_us => return Verdict::Late,
+            _ => {
+                let Some(cell) = found.or_else(|| self.cells.create(row.slot, row.key)) else {
+                    return Verdict::TooManyKeys;
+                };
+                let (panes, objects, heap_bytes) = self.cells.parts(cell);
+                panes.insert(behind, &self.plan.layout.empty_entry, 1, heap_bytes);
+                let entry = panes.entry_mut(behind, words);
+                (entry[0], entry[1]) = (time_us as u64, time_us as u64);
+                if let Some(objects) = objects {
+                    objects.insert(behind, self.plan.layout.empty_objects());
+                }
+                (cell, behind)
+            }
+        };
+        // A row that reaches back to the session before joins both; it cannot reach a third, which ended before the
+        // first of the two began.
+        let joins = index > 0 && {
+            let last_us = self.cells.panes(cell).entry(index - 1, words)[1] as i64;
+            time_us < last_us + gap_us
+        };
+        let (panes, mut objects, _) = self.cells.parts(cell);
+        let entry = panes.entry_mut(index, words);
+        entry[0] = (entry[0] as i64).min(time_us) as u64;
+        entry[1] = (entry[1] as i64).max(time_us) as u64;
+        updates.fixed.iter().for_each(|update| update.update(entry, row.index, time_us));
+        if let Some(objects) = &mut objects {
+            update_objects(&mut objects[index], updates, row);
+        }
+        if joins {
+            let header = self.plan.layout.header_words;
+            let later = panes.entry(index, words).to_vec();
+            panes.remove(index, words);
+            let entry = panes.entry_mut(index - 1, words);
+            entry[1] = later[1];
+            self.plan.layout.merge(&mut entry[header..], &later);
+            if let Some(objects) = objects
+                && let Some(later) = objects.remove(index)
+            {
+                let pane = &mut objects[index - 1];
+                for ((state, object), later) in self.plan.layout.objects.iter().zip(pane.iter_mut()).zip(later) {
+                    state.kind.merge(object, later);
+                }
+            }
+        }
+        let first_end_us = self.cells.panes(cell).entry(0, words)[1] as i64 + gap_us;
+        let slot = &mut self.cells.slots[row.slot];
+        // With keys another cell may end first; then this stays a lower bound, and closing looks at all of them.
+        slot.next_end_us = match self.plan.keys {
+            0 => first_end_us,
+            _ => slot.next_end_us.min(first_end_us),
+        };
+        Verdict::Counted
+    }
+
+    /// Counts a row in its block of rows and closes the window that it completes.
+    fn count_in_block(&mut self, row: Row<'_>, lengths: Lengths, updates: &Updates<'_>) -> Verdict {
+        let words = self.plan.layout.entry_words;
+        let (width, slide, block_rows) = (lengths.width as u64, lengths.slide as u64, lengths.pane as u64);
+        let Some(cell) = self.cells.find(row.slot, row.key).or_else(|| self.cells.create(row.slot, row.key)) else {
+            return Verdict::TooManyKeys;
+        };
+        let number = self.cells.row_number(cell);
+        if number % slide < width {
+            let block = number / block_rows;
+            let (panes, objects, heap_bytes) = self.cells.parts(cell);
+            let blocks = panes.len(words);
+            let is_new = blocks == 0 || panes.start(blocks - 1, words) != block as i64;
+            let index = if is_new { blocks } else { blocks - 1 };
+            if is_new {
+                panes.insert(index, &self.plan.layout.empty_entry, (width / block_rows) as usize, heap_bytes);
+                let entry = panes.entry_mut(index, words);
+                (entry[0], entry[1]) = (block, row.time_us as u64);
+            }
+            let entry = panes.entry_mut(index, words);
+            entry[2] = row.time_us as u64;
+            updates.fixed.iter().for_each(|update| update.update(entry, row.index, row.time_us));
+            if let Some(objects) = objects {
+                if is_new {
+                    objects.push_back(self.plan.layout.empty_objects());
+                }
+                update_objects(&mut objects[index], updates, row);
+            }
+        }
+        let rows = number + 1;
+        self.cells.set_row_number(cell, rows);
+        if rows >= width && (rows - width).is_multiple_of(slide) {
+            let first_block = (rows - width) / block_rows;
+            self.close_blocks(cell, row.slot, first_block, rows.div_ceil(block_rows), row.arrival_us);
+            let panes = self.cells.panes(cell);
+            let gone = panes.count_before(((rows - width + slide) / block_rows) as i64, words);
+            self.remove_front(cell, gone);
+        }
+        if rows.is_multiple_of(slide) && self.cells.panes(cell).is_empty() {
+            // The next row is the first of a window as the very first row was: with keys the cell may go.
+            self.cells.set_row_number(cell, 0);
+            self.empty_cell(cell, false);
+        }
+        Verdict::Counted
+    }
+
+    /// Closes the window of a cell that consists of the blocks `first..last`, if it holds a row.
+    fn close_blocks(&mut self, cell: usize, slot: usize, first: u64, last: u64, arrival_us: i64) {
+        let words = self.plan.layout.entry_words;
+        let panes = self.cells.panes(cell);
+        let range = panes.count_before(first as i64, words)..panes.count_before(last as i64, words);
+        if range.is_empty() {
+            return;
+        }
+        let closing = Closing {
+            slot: slot as Slot,
+            arrival_us,
+            start_us: panes.entry(range.start, words)[1] as i64,
+            end_us: panes.entry(range.end - 1, words)[2] as i64,
+        };
+        let entries = &panes.entries()[range.start * words..range.end * words];
+        let objects = self.cells.objects(cell).map(|objects| (objects, range));
+        self.closed.push(&self.plan, closing, self.cells.key(cell), entries, objects);
+    }
+
+    /// Closes everything open in a slot, full or not.
+    pub(crate) fn close_all(&mut self, slot: usize, arrival_us: i64) {
+        let SlotLengths::Known(lengths) = self.cells.lengths(slot) else { return };
+        if self.plan.window.is_time() {
+            self.advance(slot, lengths, NEVER, arrival_us, true);
+            return self.set_deadline(slot);
+        }
+        let (width, slide, block_rows) = (lengths.width as u64, lengths.slide as u64, lengths.pane as u64);
+        let mut cell = self.cells.first(slot);
+        while let Some(place) = cell {
+            cell = self.cells.next(place);
+            let rows = self.cells.row_number(place);
+            // Windows that begin before `rows` and end behind it.
+            let mut start = if rows < width { 0 } else { ((rows - width) / slide + 1) * slide };
+            while start < rows {
+                self.close_blocks(place, slot, start / block_rows, (start + width).div_ceil(block_rows), arrival_us);
+                start += slide;
+            }
+            self.cells.remove_cell(place);
+        }
+    }
+}
+
+fn update_objects(objects: &mut [Object], updates: &Updates<'_>, row: Row<'_>) {
+    for (object, update) in objects.iter_mut().zip(&updates.objects) {
+        update.update(object, row.index, row.time_us);
+    }
+}
+
+/// The end of the earliest window that holds the pane from `start_us` and ends after `closed_us`; [`NEVER`] if none does.
+pub(crate) fn first_open_end_us(start_us: i64, lengths: Lengths, closed_us: i64) -> i64 {
+    let Lengths { width, slide, pane } = lengths;
+    // The first window that holds the pane is the first to end no earlier than the pane.
+    let first_us = -(width - pane - start_us).div_euclid(slide) * slide + width;
+    if first_us > closed_us {
+        return first_us;
+    }
+    let open_us = ((closed_us - width).div_euclid(slide) + 1) * slide + width;
+    if open_us - width <= start_us { open_us } else { NEVER }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_open_window_of_a_pane() {
+        let hop = Lengths::new(30, 10, false).unwrap();
+        assert_eq!(first_open_end_us(0, hop, i64::MIN), 10);
+        assert_eq!(first_open_end_us(20, hop, i64::MIN), 30);
+        assert_eq!(first_open_end_us(20, hop, 30), 40);
+        assert_eq!(first_open_end_us(20, hop, 49), 50);
+        assert_eq!(first_open_end_us(20, hop, 50), NEVER);
+        assert_eq!(first_open_end_us(-10, hop, i64::MIN), 0);
+        let gaps = Lengths::new(10, 25, false).unwrap();
+        assert_eq!(first_open_end_us(25, gaps, i64::MIN), 35);
+        assert_eq!(first_open_end_us(30, gaps, i64::MIN), 35);
+        assert_eq!(first_open_end_us(25, gaps, 35), NEVER);
+        // Brute force over the definition.
+        for (width, slide) in [(6, 4), (4, 6), (5, 5), (9, 3), (7, 2)] {
+            let lengths = Lengths::new(width, slide, false).unwrap();
+            for pane in -10..10 {
+                let start = pane * lengths.pane;
+                for closed in -40..40 {
+                    let expected = (-50..50)
+                        .map(|k| k * slide)
+                        .filter(|window| *window <= start && start + lengths.pane <= window + width)
+                        .map(|window| window + width)
+                        .find(|end| *end > closed)
+                        .unwrap_or(NEVER);
+                    let in_any = (-50..50).any(|k| k * slide <= start && start + lengths.pane <= k * slide + width);
+                    if in_any {
+                        assert_eq!(first_open_end_us(start, lengths, closed), expected, "{lengths:?} {start} {closed}");
+                    }
+                }
+            }
+        }
+    }
+}

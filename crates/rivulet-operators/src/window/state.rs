@@ -1,0 +1,340 @@
+//! Export and import of window state.
+//!
+//! A frame has one row for each cell, that is for each slot and key: `slot`, `key_group`, the key columns, `is_cell`
+//! (false in a row that carries only the clock of a slot without open cells), the slot's lengths and clock, the panes as
+//! words, and their objects as bytes. The clock stands in every row of a slot, so that rows can be selected freely.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryBuilder, BooleanArray, Int64Array, ListBuilder, RecordBatch, UInt16Array,
+    UInt32Array, UInt64Array, UInt64Builder, new_null_array,
+};
+use arrow::compute::concat;
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt64Type};
+use hashbrown::HashSet;
+use rivulet_dataflow::{KeyGroup, Slot, StateError, StateFrame, StateSelection};
+
+use super::WindowSpec;
+use super::cells::{NEVER, ObjectDeque, SLOTS_MAX, SlotLengths};
+use super::length::{Lengths, TIME_MAX_US};
+use super::operator::WindowOperator;
+use super::rules::first_open_end_us;
+use crate::aggregate::object::Object;
+
+const OPERATOR: &str = "window";
+const VERSION: u32 = 1;
+/// The first byte of the objects of a cell.
+const OBJECTS_VERSION: u8 = 1;
+/// Names what the words of a pane mean, in the frame's metadata.
+const LAYOUT: &str = "rivulet.window_layout";
+
+/// Where a row of a frame comes from.
+struct Exported {
+    slot: usize,
+    key_group: u16,
+    cell: Option<usize>,
+}
+
+pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> Result<StateFrame, StateError> {
+    let (cells, plan) = (&operator.windows.cells, &operator.plan);
+    let mut exported: Vec<Exported> = Vec::new();
+    let mut clocks: Vec<Exported> = Vec::new();
+    let mut add_slot = |slot: usize| {
+        let Some(state) = cells.slots.get(slot).filter(|_| cells.lengths(slot) != SlotLengths::Absent) else { return };
+        let has_clock = state.max_ts_us != i64::MIN || state.watermark_us != i64::MIN;
+        let mut cell = cells.first(slot);
+        let mut has_cells = false;
+        while let Some(place) = cell {
+            let key_group = match plan.keys {
+                0 => cells.slot_key_group(slot),
+                _ => KeyGroup::of(cells.key(place)).index(),
+            };
+            let touched = plan.keys > 0 || has_clock || cells.row_number(place) > 0;
+            if touched && selects(selection, slot, key_group) {
+                exported.push(Exported { slot, key_group, cell: Some(place) });
+                has_cells = true;
+            }
+            cell = cells.next(place);
+        }
+        if plan.keys > 0 && has_clock && !has_cells {
+            // The clock serves all keys of the slot, whatever key groups they are in.
+            clocks.push(Exported { slot, key_group: cells.slot_key_group(slot), cell: None });
+        }
+    };
+    match selection {
+        StateSelection::Slots(slots) => slots.iter().for_each(|&slot| add_slot(slot as usize)),
+        StateSelection::All | StateSelection::KeyGroups(_) => (0..cells.slots.len()).for_each(add_slot),
+    }
+    let with_cells = exported.len();
+    let rows: Vec<Exported> = exported.into_iter().chain(clocks).collect();
+
+    let mut columns: Vec<ArrayRef> = vec![
+        Arc::new(rows.iter().map(|row| Some(row.slot as Slot)).collect::<UInt32Array>()),
+        Arc::new(rows.iter().map(|row| Some(row.key_group)).collect::<UInt16Array>()),
+    ];
+    if plan.keys > 0 {
+        let keys = rows.iter().filter_map(|row| row.cell).map(|cell| cells.key(cell));
+        for column in operator.row_bytes.decode(keys)? {
+            let nulls = new_null_array(column.data_type(), rows.len() - with_cells);
+            columns.push(concat(&[&column, &nulls])?);
+        }
+    }
+    let lengths = |row: &Exported| match cells.lengths(row.slot) {
+        SlotLengths::Known(lengths) => lengths,
+        _ => Lengths { width: 0, slide: 0, pane: 0 },
+    };
+    let slot = |row: &Exported| &cells.slots[row.slot];
+    let mut panes = ListBuilder::new(UInt64Builder::new());
+    let mut objects = BinaryBuilder::new();
+    for row in &rows {
+        if let Some(cell) = row.cell {
+            panes.values().append_slice(cells.panes(cell).entries());
+        }
+        panes.append(true);
+        match row.cell.and_then(|cell| cells.objects(cell)) {
+            Some(deque) => objects.append_value(encode_objects(deque)),
+            None => objects.append_null(),
+        }
+    }
+    let numbers = rows.iter().map(|row| row.cell.map_or(0, |cell| cells.row_number(cell)));
+    columns.extend([
+        Arc::new(rows.iter().map(|row| Some(row.cell.is_some())).collect::<BooleanArray>()) as ArrayRef,
+        Arc::new(rows.iter().map(|row| lengths(row).width).collect::<Int64Array>()),
+        Arc::new(rows.iter().map(|row| lengths(row).slide).collect::<Int64Array>()),
+        Arc::new(rows.iter().map(|row| slot(row).max_ts_us).collect::<Int64Array>()),
+        Arc::new(rows.iter().map(|row| slot(row).last_arrival_us).collect::<Int64Array>()),
+        Arc::new(rows.iter().map(|row| slot(row).watermark_us).collect::<Int64Array>()),
+        Arc::new(numbers.collect::<UInt64Array>()),
+        Arc::new(panes.finish()),
+        Arc::new(objects.finish()),
+    ]);
+    Ok(StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(schema(operator), columns)?))
+}
+
+fn selects(selection: &StateSelection, slot: usize, key_group: u16) -> bool {
+    match selection {
+        // The caller goes through the selected slots only.
+        StateSelection::All | StateSelection::Slots(_) => true,
+        StateSelection::KeyGroups(range) => {
+            debug_assert!(slot < SLOTS_MAX);
+            range.contains(&key_group)
+        }
+    }
+}
+
+/// The columns of a frame of this operator.
+fn schema(operator: &WindowOperator) -> SchemaRef {
+    let keys = operator.plan.key_fields.iter().enumerate();
+    let keys = keys.map(|(index, field)| Field::new(format!("key_{index}"), field.data_type().clone(), true));
+    let mut fields =
+        vec![Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
+    fields.extend(keys);
+    fields.push(Field::new("is_cell", DataType::Boolean, false));
+    for name in ["width", "slide", "max_ts_us", "last_arrival_us", "watermark_us"] {
+        fields.push(Field::new(name, DataType::Int64, false));
+    }
+    fields.push(Field::new("row_number", DataType::UInt64, false));
+    fields.push(Field::new("panes", DataType::List(Arc::new(Field::new_list_field(DataType::UInt64, true))), false));
+    fields.push(Field::new("objects", DataType::Binary, true));
+    let kind = match operator.plan.window {
+        WindowSpec::Tumble { .. } | WindowSpec::Hop { .. } => "panes",
+        WindowSpec::Session { .. } => "sessions",
+        WindowSpec::Count { .. } => "blocks",
+    };
+    let layout = format!("{kind} {}", operator.plan.layout.fingerprint());
+    Arc::new(Schema::new_with_metadata(fields, [(LAYOUT.to_owned(), layout)].into()))
+}
+
+fn encode_objects(deque: &ObjectDeque) -> Vec<u8> {
+    let mut bytes = vec![OBJECTS_VERSION];
+    deque.iter().flatten().for_each(|object| object.encode(&mut bytes));
+    bytes
+}
+
+/// A row of a frame, checked.
+struct Imported {
+    slot: usize,
+    key_group: u16,
+    row: usize,
+    is_cell: bool,
+    lengths: Lengths,
+    clock: [i64; 3],
+    row_number: u64,
+    panes: Vec<u64>,
+    objects: ObjectDeque,
+}
+
+pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Result<(), StateError> {
+    frame.expect(OPERATOR, VERSION)?;
+    let expected = schema(operator);
+    let found = frame.rows.schema_ref();
+    if found.fields() != expected.fields() || found.metadata().get(LAYOUT) != expected.metadata().get(LAYOUT) {
+        return Err(StateError::Mismatch(format!(
+            "the state belongs to other keys or aggregates: it has {:?}, this window aggregation {:?}",
+            found.metadata().get(LAYOUT),
+            expected.metadata().get(LAYOUT)
+        )));
+    }
+    // Everything is checked before anything is changed.
+    let rows = (0..frame.rows.num_rows()).map(|row| read_row(operator, frame, row)).collect::<Result<Vec<_>, _>>()?;
+    let keys = operator.plan.keys;
+    let mut key_rows = operator.row_bytes.buffer();
+    if keys > 0 {
+        operator.row_bytes.encode(&frame.rows.columns()[2..2 + keys], &mut key_rows)?;
+    }
+    let mut seen = HashSet::new();
+    for row in &rows {
+        let key: &[u8] = if keys > 0 { key_rows.row(row.row).data() } else { &[] };
+        if !seen.insert((row.slot, row.is_cell, if row.is_cell { key } else { &[] })) {
+            return Err(corrupt(format!("row {}: slot {} has the same key twice", row.row, row.slot)));
+        }
+    }
+    let cells = &mut operator.windows.cells;
+    let mut slots: Vec<(usize, u16)> = rows.iter().map(|row| (row.slot, row.key_group)).collect();
+    slots.sort_unstable();
+    slots.dedup_by_key(|slot| slot.0);
+    for &(slot, key_group) in &slots {
+        // A slot that is in use keeps the key group of its query; rows of keyed cells carry that of the key.
+        let known = cells.slots.get(slot).filter(|_| cells.lengths(slot) != SlotLengths::Absent).is_some();
+        let key_group = if known { cells.slot_key_group(slot) } else { key_group };
+        cells.remove_slot(slot);
+        cells.add_slot(slot, None, key_group);
+    }
+    for row in rows {
+        let cells = &mut operator.windows.cells;
+        let key_group = cells.slot_key_group(row.slot);
+        cells.add_slot(row.slot, Some(row.lengths), key_group);
+        let state = &mut cells.slots[row.slot];
+        [state.max_ts_us, state.last_arrival_us, state.watermark_us] = row.clock;
+        if !row.is_cell {
+            continue;
+        }
+        let key: &[u8] = if keys > 0 { key_rows.row(row.row).data() } else { &[] };
+        let cell = match keys {
+            0 => row.slot,
+            _ => cells.create(row.slot, key).ok_or_else(|| corrupt("there are too many keys".into()))?,
+        };
+        cells.set_row_number(cell, row.row_number);
+        let entry_words = operator.plan.layout.entry_words;
+        let (panes, objects, heap_bytes) = cells.parts(cell);
+        for (index, entry) in row.panes.chunks_exact(entry_words).enumerate() {
+            panes.insert(index, entry, row.panes.len() / entry_words, heap_bytes);
+        }
+        if let Some(objects) = objects {
+            *objects = row.objects;
+        }
+        if let Some(first) = row.panes.get(..entry_words) {
+            let next_end_us = match operator.plan.window {
+                WindowSpec::Count { .. } => NEVER,
+                WindowSpec::Session { .. } => first[1] as i64 + row.lengths.width,
+                _ => first_open_end_us(first[0] as i64, row.lengths, row.clock[2]),
+            };
+            let state = &mut cells.slots[row.slot];
+            state.next_end_us = state.next_end_us.min(next_end_us);
+        }
+    }
+    slots.iter().for_each(|&(slot, _)| operator.windows.set_deadline(slot));
+    Ok(())
+}
+
+fn corrupt(what: String) -> StateError {
+    StateError::Corrupt(what)
+}
+
+fn read_row(operator: &WindowOperator, frame: &StateFrame, row: usize) -> Result<Imported, StateError> {
+    let fail = |what: &str| corrupt(format!("row {row} of the window state: {what}"));
+    let (plan, columns) = (&operator.plan, &frame.rows.columns()[2 + operator.plan.keys..]);
+    let required = frame.rows.columns()[..2].iter().chain(&columns[..8]);
+    if required.clone().any(|column| column.is_null(row)) {
+        return Err(fail("a value is missing"));
+    }
+    let integer = |index: usize| columns[index].as_primitive::<Int64Type>().value(row);
+    let slot = frame.slots()[row] as usize;
+    if slot >= SLOTS_MAX {
+        return Err(fail("the slot number is too high"));
+    }
+    let is_cell = columns[0].as_boolean().value(row);
+    let lengths = Lengths::new(integer(1), integer(2), !plan.window.is_time())
+        .map_err(|error| fail(&format!("the lengths do not work: {error}")))?;
+    let clock = [integer(3), integer(4), integer(5)];
+    if clock[0] != i64::MIN && !(-TIME_MAX_US..=TIME_MAX_US).contains(&clock[0]) {
+        return Err(fail("the clock is out of range"));
+    }
+    let row_number = columns[6].as_primitive::<UInt64Type>().value(row);
+    let words = columns[7].as_list::<i32>().value(row);
+    if words.null_count() > 0 {
+        return Err(fail("a word of a pane is missing"));
+    }
+    let panes = words.as_primitive::<UInt64Type>().values().to_vec();
+    let entry_words = plan.layout.entry_words;
+    if panes.len() % entry_words != 0 || (!is_cell && !panes.is_empty()) {
+        return Err(fail("the panes are incomplete"));
+    }
+    check_panes(operator, &panes, lengths, clock[2], row_number).map_err(fail)?;
+    let mut objects = ObjectDeque::new();
+    if is_cell && !plan.layout.objects.is_empty() {
+        let column = columns[8].as_binary::<i32>();
+        let mut bytes = if column.is_null(row) { &[] } else { column.value(row) };
+        match bytes.split_off_first() {
+            Some(&OBJECTS_VERSION) => {}
+            Some(&found) if found > OBJECTS_VERSION => {
+                return Err(StateError::Version {
+                    operator: OPERATOR.into(),
+                    found: found.into(),
+                    known: OBJECTS_VERSION.into(),
+                });
+            }
+            _ => return Err(fail("the objects are missing")),
+        }
+        for _ in 0..panes.len() / entry_words {
+            let pane = plan.layout.objects.iter().map(|state| Object::decode(state.kind, &mut bytes));
+            objects.push_back(pane.collect::<Option<_>>().ok_or_else(|| fail("the objects are broken"))?);
+        }
+        if !bytes.is_empty() {
+            return Err(fail("there are more objects than panes"));
+        }
+    }
+    let key_group = frame.key_groups()[row];
+    Ok(Imported { slot, key_group, row, is_cell, lengths, clock, row_number, panes, objects })
+}
+
+/// Checks what the loop over rows relies on: entries are sorted, aligned, and not closed yet.
+fn check_panes(
+    operator: &WindowOperator,
+    panes: &[u64],
+    lengths: Lengths,
+    watermark_us: i64,
+    row_number: u64,
+) -> Result<(), &'static str> {
+    let in_range = |time: u64| (-TIME_MAX_US..=TIME_MAX_US).contains(&(time as i64));
+    let entries = || panes.chunks_exact(operator.plan.layout.entry_words);
+    let sorted = match operator.plan.window {
+        WindowSpec::Session { .. } => entries().is_sorted_by(|a, b| (a[1] as i64) + lengths.width <= b[0] as i64),
+        _ => entries().is_sorted_by(|a, b| (a[0] as i64) < b[0] as i64),
+    };
+    let sound = entries().all(|entry| match operator.plan.window {
+        WindowSpec::Count { .. } => {
+            row_number <= i64::MAX as u64 && entry[0] <= row_number / lengths.pane as u64 && in_range(entry[2])
+        }
+        WindowSpec::Session { .. } => {
+            in_range(entry[0])
+                && in_range(entry[1])
+                && entry[0] as i64 <= entry[1] as i64
+                && entry[1] as i64 + lengths.width > watermark_us
+        }
+        _ => {
+            let start_us = entry[0] as i64;
+            // The start of the newest window that begins no later than the pane must reach over it.
+            in_range(entry[0])
+                && start_us.rem_euclid(lengths.pane) == 0
+                && start_us.rem_euclid(lengths.slide) < lengths.width
+                && first_open_end_us(start_us, lengths, watermark_us) != NEVER
+        }
+    });
+    match (sorted, sound) {
+        (true, true) => Ok(()),
+        (false, _) => Err("the panes are out of order"),
+        (_, false) => Err("a pane is out of place"),
+    }
+}

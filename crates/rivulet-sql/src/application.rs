@@ -1,0 +1,144 @@
+//! An application: what the planner makes of `CREATE APPLICATION`, and all that the engine needs to run it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, SchemaRef};
+use datafusion_common::ScalarValue;
+use rivulet_dataflow::Dataflow;
+
+use crate::binding::BindError;
+use crate::plan::LengthCheck;
+use crate::{Address, FormatSpec};
+
+/// A registered application: declarations, dataflow, and the checks on parameter values.
+///
+/// Planned once; serves any number of queries.
+#[derive(Clone)]
+pub struct Application {
+    /// The name.
+    pub name: String,
+    /// The identity: SHA-256 (hex) of the canonical text. The same code has the same identity, however it is laid out.
+    pub id: String,
+    /// The text as written; planning it again gives the same application.
+    pub text: String,
+    /// The parameters in order of declaration; the implicit `input` and `output` come last.
+    pub parameters: Arc<[Parameter]>,
+    /// What it reads.
+    pub input: Input,
+    /// What it writes.
+    pub output: Output,
+    /// The operators.
+    pub dataflow: Dataflow,
+    /// The parameters as the schema of slot tables.
+    pub parameter_schema: SchemaRef,
+    /// Whether results come from windows, in the words of `EXPLAIN`; for example `hop by ts`.
+    pub window: Option<String>,
+    /// Whether rows equal to the last one are held back (`EMIT ON CHANGE`).
+    pub emit_on_change: bool,
+    pub(crate) checks: Vec<LengthCheck>,
+}
+
+/// A declared parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// The name; `$name` in the SELECT, `{name}` in addresses.
+    pub name: String,
+    /// `Utf8`, `Int64`, `Float64`, `Boolean`, `Timestamp(Microsecond, None)` or `Interval(MonthDayNano)`.
+    pub data_type: DataType,
+    /// The value if none is given; a parameter without default must be given.
+    pub default: Option<ScalarValue>,
+    /// Whether it stands in an address, so that it cannot be null or empty.
+    pub in_address: bool,
+    /// Whether it is a whole address, so that a prefix `mqtt:` is accepted (and dropped).
+    pub is_address: bool,
+}
+
+/// What an application reads.
+#[derive(Clone, Debug)]
+pub struct Input {
+    /// The name, as in FROM.
+    pub name: String,
+    /// The declared columns. The implicit `arrival_time` is not among them.
+    pub schema: SchemaRef,
+    /// The index of the EVENT TIME column; without one the arrival time is the event time.
+    pub event_time: Option<usize>,
+    /// Where events come from.
+    pub address: Address,
+    /// How payloads are written.
+    pub format: FormatSpec,
+    /// How far a row may be behind the newest one of its query and still count, microseconds.
+    pub lateness_us: i64,
+    /// After how long without an event a query's clock goes on by itself, microseconds.
+    pub idle_timeout_us: i64,
+    /// How far a row's event time may lie after its arrival, microseconds.
+    pub future_limit_us: i64,
+    /// What happens to an event when the inbox is full.
+    pub overflow: Overflow,
+    /// Where late rows go, if anybody wants them.
+    pub late: Option<Address>,
+    /// Where payloads and rows go that cannot be processed, if anybody wants them.
+    pub dead_letter: Option<Address>,
+}
+
+/// What an application writes.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// Where results go.
+    pub address: Address,
+    /// How they are written.
+    pub format: FormatSpec,
+    /// The columns: `Utf8`, `Int64`, `Float64`, `Boolean` or `Timestamp(Microsecond, None)`, all nullable.
+    pub schema: SchemaRef,
+}
+
+/// What happens to an event that finds the inbox full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overflow {
+    /// The source stops reading until there is room; nothing is lost.
+    #[default]
+    Block,
+    /// The oldest waiting event is dropped and counted.
+    DropOldest,
+    /// The new event is dropped and counted.
+    DropNewest,
+}
+
+impl Overflow {
+    /// The name in SQL.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::DropOldest => "drop_oldest",
+            Self::DropNewest => "drop_newest",
+        }
+    }
+}
+
+impl Application {
+    /// Checks each row of bound parameters by the application's own rules: the lengths of its windows must be
+    /// positive and fit each other. One result for each row.
+    ///
+    /// # Panics
+    /// If `rows` does not have the application's parameter schema.
+    pub fn check(&self, rows: &RecordBatch) -> Vec<Result<(), BindError>> {
+        assert_eq!(rows.num_columns(), self.parameters.len(), "one column for each parameter");
+        let mut results = vec![Ok(()); rows.num_rows()];
+        for check in &self.checks {
+            check.run(rows, &mut results);
+        }
+        results
+    }
+
+    /// The index of the parameter with this name.
+    pub fn parameter(&self, name: &str) -> Option<usize> {
+        self.parameters.iter().position(|parameter| parameter.name == name)
+    }
+}
+
+impl fmt::Debug for Application {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Application").field("name", &self.name).field("id", &self.id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,313 @@
+//! A place in the tokens of a statement, and the small pieces every statement is made of.
+
+use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
+
+use crate::address::list;
+use crate::lexer::{describe_token, token_is_word};
+use crate::statement::Name;
+use crate::value::{INTERVAL, TIMESTAMP, TYPE_NAMES, parse_interval, parse_timestamp_us, type_named};
+use crate::{Literal, Position, SqlError, suggest};
+
+use arrow::datatypes::DataType;
+
+/// The longest name, in characters.
+const NAME_CHARACTERS_MAX: usize = 128;
+
+/// Words that cannot be names without quotes, because they mean something where a name may stand.
+const RESERVED: [&str; 34] = [
+    "select", "from", "where", "group", "by", "having", "order", "limit", "union", "as", "and", "or", "not", "null",
+    "case", "when", "then", "else", "end", "create", "true", "false", "in", "is", "like", "between", "cast",
+    "interval", "distinct", "join", "on", "exists", "emit", "if",
+];
+
+pub(crate) struct Cursor<'a> {
+    tokens: &'a [TokenWithSpan],
+    index: usize,
+    end: Position,
+}
+
+impl<'a> Cursor<'a> {
+    /// At the first of `tokens`; `end` is where the statement ends.
+    pub(crate) fn new(tokens: &'a [TokenWithSpan], end: Position) -> Self {
+        Self { tokens, index: 0, end }
+    }
+
+    pub(crate) fn end(&self) -> Position {
+        self.end
+    }
+
+    /// The token under the cursor; `EOF` at the end.
+    pub(crate) fn peek(&self) -> &'a Token {
+        self.tokens.get(self.index).map_or(&Token::EOF, |token| &token.token)
+    }
+
+    pub(crate) fn position(&self) -> Position {
+        self.tokens.get(self.index).map_or(self.end, |token| token.span.into())
+    }
+
+    /// The tokens from the cursor on.
+    pub(crate) fn rest(&self) -> &'a [TokenWithSpan] {
+        &self.tokens[self.index..]
+    }
+
+    pub(crate) fn advance(&mut self) {
+        self.index = (self.index + 1).min(self.tokens.len());
+    }
+
+    /// An error that says what was expected here and what was found.
+    pub(crate) fn expected(&self, what: &str) -> SqlError {
+        SqlError::new(self.position(), format!("expected {what}, found {}", describe_token(self.peek())))
+    }
+
+    pub(crate) fn is_word(&self, word: &str) -> bool {
+        token_is_word(self.peek(), word)
+    }
+
+    /// Steps over the words if all of them are next.
+    pub(crate) fn eat_words(&mut self, words: &[&str]) -> bool {
+        let rest = self.rest();
+        let found =
+            rest.len() >= words.len() && words.iter().zip(rest).all(|(word, token)| token_is_word(&token.token, word));
+        if found {
+            self.index += words.len();
+        }
+        found
+    }
+
+    pub(crate) fn eat_word(&mut self, word: &str) -> bool {
+        self.eat_words(&[word])
+    }
+
+    pub(crate) fn eat(&mut self, token: &Token) -> bool {
+        let found = self.peek() == token;
+        if found {
+            self.index += 1;
+        }
+        found
+    }
+
+    pub(crate) fn expect(&mut self, token: &Token) -> Result<(), SqlError> {
+        if self.eat(token) { Ok(()) } else { Err(self.expected(&format!("'{token}'"))) }
+    }
+
+    /// One of `words`, all given in capitals; the index of the one found.
+    pub(crate) fn expect_one_of(&mut self, words: &[&str]) -> Result<usize, SqlError> {
+        if let Some(index) = words.iter().position(|word| self.eat_word(word)) {
+            return Ok(index);
+        }
+        let what = match words {
+            [only] => (*only).to_owned(),
+            [first @ .., last] => format!("{} or {last}", first.join(", ")),
+            [] => "nothing".to_owned(),
+        };
+        let near = match self.peek() {
+            Token::Word(word) => suggest::nearest(&word.value, words.iter().copied()),
+            _ => None,
+        };
+        Err(self.expected(&what).did_you_mean(near))
+    }
+
+    pub(crate) fn expect_word(&mut self, word: &str) -> Result<(), SqlError> {
+        self.expect_one_of(&[word]).map(|_| ())
+    }
+
+    /// The statement ends here. `may_follow` are the words that could have stood here.
+    pub(crate) fn expect_end(&self, may_follow: &[&str]) -> Result<(), SqlError> {
+        let near = match self.peek() {
+            Token::EOF => return Ok(()),
+            Token::Word(word) => suggest::nearest(&word.value, may_follow.iter().copied()),
+            _ => None,
+        };
+        let error = self.expected("the end of the statement");
+        Err(match near {
+            Some(near) => error.did_you_mean(Some(near)),
+            None => error.hint("statements are separated by ';'"),
+        })
+    }
+
+    /// A name; `what` says of what, for the message.
+    pub(crate) fn name(&mut self, what: &str) -> Result<Name, SqlError> {
+        let position = self.position();
+        let text = match self.peek() {
+            Token::Word(word) if word.quote_style.is_some() => word.value.clone(),
+            Token::Word(word) => {
+                let folded = word.value.to_lowercase();
+                if RESERVED.contains(&folded.as_str()) {
+                    return Err(self
+                        .expected(what)
+                        .hint(format!("to use this word as a name, write it in double quotes: \"{folded}\"")));
+                }
+                folded
+            }
+            Token::SingleQuotedString(text) => {
+                return Err(self.expected(what).hint(format!("names stand in double quotes: \"{text}\"")));
+            }
+            _ => return Err(self.expected(what)),
+        };
+        let error = |problem: &str| Err(SqlError::new(position, format!("{what} {problem}")));
+        if text.is_empty() || text.chars().count() > NAME_CHARACTERS_MAX {
+            return error(&format!("has between 1 and {NAME_CHARACTERS_MAX} characters"));
+        }
+        if text.chars().any(char::is_control) {
+            return error("has no control characters");
+        }
+        self.advance();
+        Ok(Name { text, position })
+    }
+
+    /// A string in single quotes.
+    pub(crate) fn string(&mut self, what: &str) -> Result<(String, Position), SqlError> {
+        let position = self.position();
+        match self.peek() {
+            Token::SingleQuotedString(text) => {
+                self.advance();
+                Ok((text.clone(), position))
+            }
+            Token::Word(word) if word.quote_style.is_some() => {
+                Err(self.expected(what).hint(format!("strings stand in single quotes: '{}'", word.value)))
+            }
+            _ => Err(self.expected(what)),
+        }
+    }
+
+    /// A constant.
+    pub(crate) fn literal(&mut self) -> Result<(Literal, Position), SqlError> {
+        let position = self.position();
+        let negative = self.eat(&Token::Minus);
+        let literal = match self.peek() {
+            Token::Number(digits, _) => number(digits, negative)
+                .ok_or_else(|| SqlError::new(position, format!("the number {digits} is out of range")))?,
+            _ if negative => return Err(self.expected("a number after '-'")),
+            Token::SingleQuotedString(text) => Literal::Text(text.clone()),
+            token if token_is_word(token, "null") => Literal::Null,
+            token if token_is_word(token, "true") => Literal::Boolean(true),
+            token if token_is_word(token, "false") => Literal::Boolean(false),
+            token if token_is_word(token, "interval") => {
+                self.advance();
+                return self.interval(position);
+            }
+            token if token_is_word(token, "timestamp") => {
+                self.advance();
+                let (text, text_position) = self.string("a string after TIMESTAMP")?;
+                let value_us = parse_timestamp_us(&text).ok_or_else(|| {
+                    SqlError::new(text_position, format!("'{text}' is not a timestamp"))
+                        .hint("write for example TIMESTAMP '2026-11-21 08:30:00'")
+                })?;
+                return Ok((Literal::Timestamp(value_us), position));
+            }
+            Token::Word(word) if word.quote_style == Some('"') => {
+                return Err(self.expected("a value").hint(format!("strings stand in single quotes: '{}'", word.value)));
+            }
+            Token::Placeholder(_) => {
+                return Err(self.expected("a value").hint("parameters may stand in the SELECT only"));
+            }
+            _ => {
+                return Err(self
+                    .expected("a value")
+                    .hint("a value is a number, a 'string', TRUE, FALSE, NULL, INTERVAL '...' or TIMESTAMP '...'"));
+            }
+        };
+        self.advance();
+        Ok((literal, position))
+    }
+
+    /// What follows the word INTERVAL: `'5 minutes'`, or `'5' MINUTE`, or `5 MINUTE`.
+    fn interval(&mut self, position: Position) -> Result<(Literal, Position), SqlError> {
+        let text_position = self.position();
+        let amount = match self.peek() {
+            Token::SingleQuotedString(text) => text.clone(),
+            Token::Number(digits, _) => digits.clone(),
+            _ => return Err(self.expected("a string after INTERVAL").hint("write for example INTERVAL '5 minutes'")),
+        };
+        self.advance();
+        const UNITS: [&str; 10] =
+            ["second", "seconds", "minute", "minutes", "hour", "hours", "day", "days", "millisecond", "milliseconds"];
+        let unit = UNITS.iter().find(|unit| self.eat_word(unit));
+        let text = unit.map_or_else(|| amount.clone(), |unit| format!("{amount} {unit}"));
+        let value = parse_interval(&text).ok_or_else(|| {
+            SqlError::new(text_position, format!("'{text}' is not an interval"))
+                .hint("write for example INTERVAL '5 minutes'")
+        })?;
+        Ok((Literal::Interval(value), position))
+    }
+
+    /// A type, as it is declared for parameters and columns.
+    pub(crate) fn data_type(&mut self, may_be_interval: bool) -> Result<DataType, SqlError> {
+        let position = self.position();
+        let Token::Word(word) = self.peek() else {
+            return Err(self.expected("a type").hint(format!("types are {}", list(&TYPE_NAMES))));
+        };
+        let Some(data_type) = type_named(&word.value) else {
+            let error = SqlError::new(position, format!("unknown type '{}'", word.value));
+            return Err(match suggest::nearest(&word.value, TYPE_NAMES.into_iter().chain(["INTERVAL"])) {
+                Some(near) => error.did_you_mean(Some(near)),
+                None if word.value.eq_ignore_ascii_case("timestamptz") => error.hint("TIMESTAMP is always in UTC"),
+                None => error.hint("types are TEXT, BIGINT, DOUBLE, BOOLEAN, TIMESTAMP and, for parameters, INTERVAL"),
+            });
+        };
+        if data_type == INTERVAL && !may_be_interval {
+            return Err(SqlError::new(position, "a column of an input cannot be an INTERVAL")
+                .hint("declare it as BIGINT or TEXT; parameters may be intervals"));
+        }
+        self.advance();
+        if data_type == DataType::Float64 {
+            self.eat_word("precision");
+        }
+        if self.eat(&Token::LParen) {
+            // A length or precision: values are stored in full whatever it says.
+            let Token::Number(..) = self.peek() else { return Err(self.expected("a number")) };
+            self.advance();
+            self.expect(&Token::RParen)?;
+        }
+        if data_type == TIMESTAMP && !self.eat_words(&["without", "time", "zone"]) && self.is_word("with") {
+            let rest = self.rest();
+            if rest.get(1).is_some_and(|token| token_is_word(&token.token, "time")) {
+                return Err(SqlError::new(self.position(), "timestamps with a time zone are not supported")
+                    .hint("TIMESTAMP is always in UTC"));
+            }
+        }
+        Ok(data_type)
+    }
+
+    /// `( name => value, ... )`; each name at most once.
+    pub(crate) fn named_values(&mut self, what: &str) -> Result<Vec<(Name, Literal, Position)>, SqlError> {
+        let mut values: Vec<(Name, Literal, Position)> = Vec::new();
+        self.expect(&Token::LParen)?;
+        if self.eat(&Token::RParen) {
+            return Ok(values);
+        }
+        loop {
+            let name = match self.peek() {
+                // Here no word means anything else, so none is reserved.
+                Token::Word(word) if word.quote_style.is_none() => {
+                    let name = Name { text: word.value.to_lowercase(), position: self.position() };
+                    self.advance();
+                    name
+                }
+                _ => self.name(what)?,
+            };
+            if values.iter().any(|(other, ..)| other.text == name.text) {
+                return Err(SqlError::new(name.position, format!("'{name}' is given twice")));
+            }
+            if !self.eat(&Token::RArrow) {
+                return Err(self.expected("'=>'").hint(format!("write ({name} => value)")));
+            }
+            let (literal, position) = self.literal()?;
+            values.push((name, literal, position));
+            if self.eat(&Token::RParen) {
+                return Ok(values);
+            }
+            if !self.eat(&Token::Comma) {
+                return Err(self.expected("',' or ')'"));
+            }
+        }
+    }
+}
+
+fn number(digits: &str, negative: bool) -> Option<Literal> {
+    let signed = if negative { format!("-{digits}") } else { digits.to_owned() };
+    if let Ok(value) = signed.parse::<i64>() {
+        return Some(Literal::Integer(value));
+    }
+    signed.parse::<f64>().ok().filter(|value| value.is_finite()).map(Literal::Float)
+}

@@ -1,0 +1,164 @@
+//! Text to statements, by recursive descent; the SELECT inside goes to DataFusion's parser on the same tokens, so that
+//! every place is one in the script.
+
+mod create;
+mod cursor;
+mod select;
+
+pub(crate) use select::name_of;
+
+use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
+
+use crate::lexer::{self, StatementTokens, describe_token};
+use crate::statement::{CreateApplication, Name, Statement};
+use crate::{Literal, Position, SqlError, suggest};
+use cursor::Cursor;
+
+/// Reads all statements of a script, each with the place where it begins. Fails on the first error: nothing of a
+/// script that is wrong somewhere is run.
+pub fn parse_script(script: &str) -> Result<Vec<(Statement, Position)>, SqlError> {
+    lexer::split(script)?
+        .iter()
+        .map(|statement| {
+            let position = statement.tokens.first().map_or_else(Position::default, |token| token.span.into());
+            Ok((parse_statement(statement)?, position))
+        })
+        .collect()
+}
+
+/// Reads a text that is one `CREATE APPLICATION` statement.
+pub fn parse_application(text: &str) -> Result<CreateApplication, SqlError> {
+    let mut statements = parse_script(text)?;
+    if statements.len() > 1 {
+        return Err(SqlError::new(statements[1].1, "expected one statement, found a second one"));
+    }
+    match statements.pop() {
+        Some((Statement::CreateApplication(create), _)) => Ok(*create),
+        Some((_, position)) => Err(SqlError::new(position, "expected CREATE APPLICATION")),
+        None => Err(SqlError::new(Position { line: 1, column: 1 }, "expected CREATE APPLICATION, found nothing")),
+    }
+}
+
+fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlError> {
+    const FIRST_WORDS: [&str; 7] = ["CREATE", "SHOW", "DESCRIBE", "EXPLAIN", "PAUSE", "RESUME", "DROP"];
+    let mut cursor = Cursor::new(&statement.tokens, statement.end);
+    if !FIRST_WORDS.iter().any(|word| cursor.is_word(word)) {
+        return Err(unknown_statement(&cursor, &FIRST_WORDS));
+    }
+    let parsed = match cursor.expect_one_of(&FIRST_WORDS)? {
+        0 => create_statement(&mut cursor, statement),
+        1 => show(&mut cursor),
+        2 => Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY"])? {
+            0 => Statement::DescribeApplication(cursor.name("the name of an application")?),
+            _ => Statement::DescribeQuery(cursor.name("the name of a query")?),
+        }),
+        3 => explain(&mut cursor, statement),
+        4 => cursor.expect_word("QUERY").and_then(|()| Ok(Statement::PauseQuery(cursor.name("the name of a query")?))),
+        5 => cursor.expect_word("QUERY").and_then(|()| Ok(Statement::ResumeQuery(cursor.name("the name of a query")?))),
+        _ => drop_statement(&mut cursor),
+    }?;
+    cursor.expect_end(&["FROM", "WITH", "LIKE", "LIMIT", "CASCADE"])?;
+    Ok(parsed)
+}
+
+fn unknown_statement(cursor: &Cursor<'_>, first_words: &[&str]) -> SqlError {
+    let error = SqlError::new(cursor.position(), format!("unknown statement {}", describe_token(cursor.peek())));
+    match cursor.peek() {
+        token if lexer::token_is_word(token, "select") || lexer::token_is_word(token, "with") => {
+            error.hint("a SELECT stands in an application: CREATE APPLICATION name INPUT ... OUTPUT ... AS SELECT ...")
+        }
+        Token::Word(word) => match suggest::nearest(&word.value, first_words.iter().copied()) {
+            Some(near) => error.did_you_mean(Some(near)),
+            None => error.hint("statements begin with CREATE, SHOW, DESCRIBE, EXPLAIN, PAUSE, RESUME or DROP"),
+        },
+        _ => error.hint("statements begin with CREATE, SHOW, DESCRIBE, EXPLAIN, PAUSE, RESUME or DROP"),
+    }
+}
+
+fn create_statement(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) -> Result<Statement, SqlError> {
+    for (word, hint) in [
+        ("source", "an application declares its input: INPUT name (column TYPE, ...) FROM 'address' FORMAT JSON"),
+        ("sink", "an application declares its output: OUTPUT 'address' FORMAT JSON"),
+        ("table", "an application declares its input: INPUT name (column TYPE, ...) FROM 'address' FORMAT JSON"),
+        ("view", "write CREATE APPLICATION name INPUT ... OUTPUT ... AS SELECT ..."),
+    ] {
+        if cursor.is_word(word) {
+            let error =
+                SqlError::new(cursor.position(), format!("CREATE {} is not supported yet", word.to_uppercase()));
+            return Err(error.hint(hint));
+        }
+    }
+    Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY"])? {
+        0 => Statement::CreateApplication(Box::new(create::application(cursor, &statement.tokens, statement.text)?)),
+        _ => create_query(cursor)?,
+    })
+}
+
+fn create_query(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
+    let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
+    let name = cursor.name("the name of the query")?;
+    if cursor.is_word("as") {
+        return Err(SqlError::new(cursor.position(), "CREATE QUERY ... AS SELECT is not supported yet")
+            .hint("create an application, and the query FROM APPLICATION"));
+    }
+    cursor.expect_word("FROM")?;
+    cursor.expect_word("APPLICATION")?;
+    let application = cursor.name("the name of an application")?;
+    let values: Vec<(Name, Literal, Position)> =
+        if cursor.eat_word("with") { cursor.named_values("the name of a parameter")? } else { Vec::new() };
+    Ok(Statement::CreateQuery { name, if_not_exists, application, values })
+}
+
+fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
+    let queries = cursor.expect_one_of(&["APPLICATIONS", "QUERIES"])? == 1;
+    let application = if queries && cursor.eat_word("from") {
+        cursor.expect_word("APPLICATION")?;
+        Some(cursor.name("the name of an application")?)
+    } else {
+        None
+    };
+    let like = if cursor.eat_word("like") { Some(cursor.string("a pattern in single quotes")?.0) } else { None };
+    let limit = if cursor.eat_word("limit") {
+        let position = cursor.position();
+        match cursor.literal()?.0 {
+            Literal::Integer(limit) if limit >= 0 => Some(limit.unsigned_abs()),
+            _ => return Err(SqlError::new(position, "LIMIT takes a whole number, 0 or more")),
+        }
+    } else {
+        None
+    };
+    Ok(if queries {
+        Statement::ShowQueries { application, like, limit }
+    } else {
+        Statement::ShowApplications { like, limit }
+    })
+}
+
+fn explain(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) -> Result<Statement, SqlError> {
+    Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY", "CREATE"])? {
+        0 => Statement::ExplainApplication(cursor.name("the name of an application")?),
+        1 => Statement::ExplainQuery(cursor.name("the name of a query")?),
+        _ => {
+            cursor.expect_word("APPLICATION")?;
+            // The application's own statement begins after EXPLAIN.
+            let tokens: &[TokenWithSpan] = &statement.tokens[1..];
+            let text = statement.text["explain".len()..].trim_start();
+            Statement::ExplainCreate(Box::new(create::application(cursor, tokens, text)?))
+        }
+    })
+}
+
+fn drop_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
+    let application = cursor.expect_one_of(&["APPLICATION", "QUERY"])? == 0;
+    let if_exists = cursor.eat_words(&["if", "exists"]);
+    Ok(if application {
+        let name = cursor.name("the name of an application")?;
+        let cascade = cursor.eat_word("cascade");
+        Statement::DropApplication { name, if_exists, cascade }
+    } else {
+        Statement::DropQuery { name: cursor.name("the name of a query")?, if_exists }
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,511 @@
+//! The SELECT of an application: parsed by DataFusion's parser, then taken apart clause by clause, so that whatever is
+//! not supported is refused by its name and never ignored.
+
+use datafusion_sql::sqlparser::ast;
+use datafusion_sql::sqlparser::ast::Spanned;
+use datafusion_sql::sqlparser::parser::{Parser, ParserError};
+use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
+
+use crate::lexer::{RivuletDialect, describe_token, lower_first, token_is_word};
+use crate::statement::{Name, Select};
+use crate::{Position, SqlError, suggest};
+
+/// How deep parentheses, calls and CASEs may nest.
+const NESTING_MAX: usize = 50;
+/// How many operators may follow each other in one expression, those around it included. Such a row becomes a tree
+/// of that depth, and everything that walks a tree recurses.
+const OPERATORS_MAX: usize = 200;
+
+/// The words that begin or join clauses, for suggestions.
+const CLAUSE_WORDS: [&str; 16] = [
+    "SELECT", "FROM", "WHERE", "GROUP", "BY", "HAVING", "EMIT", "ON", "CHANGE", "CASE", "WHEN", "THEN", "ELSE", "END",
+    "FILTER", "BETWEEN",
+];
+
+/// Reads a SELECT and what follows it.
+pub(super) fn parse(tokens: &[TokenWithSpan], end: Position) -> Result<Select, SqlError> {
+    let start = tokens.first().map_or(end, |token| token.span.into());
+    parse_tokens(tokens, end).map_err(|error| error.or_at(start))
+}
+
+fn parse_tokens(tokens: &[TokenWithSpan], end: Position) -> Result<Select, SqlError> {
+    let Some(first) = tokens.first() else {
+        return Err(SqlError::new(end, "expected SELECT, found the end of the statement"));
+    };
+    let starts = |word: &str| token_is_word(&first.token, word);
+    if starts("with") {
+        return Err(not_yet(first.span, "WITH (common table expressions)"));
+    }
+    if first.token == Token::LParen {
+        return Err(not_yet(first.span, "a SELECT in parentheses"));
+    }
+    if !starts("select") {
+        let error = SqlError::new(first.span, format!("expected SELECT, found {}", describe_token(&first.token)));
+        return Err(match &first.token {
+            Token::Word(word) => error.did_you_mean(suggest::nearest(&word.value, ["SELECT"])),
+            _ => error,
+        });
+    }
+    check_depth(tokens)?;
+    let (tokens, emit_on_change) = cut_emit(tokens)?;
+    let text = SelectText { tokens, end };
+
+    let mut parser =
+        Parser::new(&RivuletDialect).with_recursion_limit(NESTING_MAX).with_tokens_with_locations(tokens.to_vec());
+    let query = parser.parse_query().map_err(|error| text.open_case().unwrap_or_else(|| text.syntax_error(error)))?;
+    let next = parser.peek_token();
+    if next.token != Token::EOF {
+        return Err(text.open_case().unwrap_or_else(|| text.unexpected(next.span.into(), &next.token)));
+    }
+    let mut select = text.take_apart(*query)?;
+    select.emit_on_change = emit_on_change;
+    Ok(select)
+}
+
+/// Cuts `EMIT ON CHANGE` off the end.
+fn cut_emit(tokens: &[TokenWithSpan]) -> Result<(&[TokenWithSpan], bool), SqlError> {
+    let mut depth = 0usize;
+    for (index, token) in tokens.iter().enumerate() {
+        match &token.token {
+            Token::LParen => depth += 1,
+            Token::RParen => depth = depth.saturating_sub(1),
+            emit if depth == 0 && token_is_word(emit, "emit") => {
+                let after = |steps: usize| tokens.get(index + steps).map(|token| &token.token);
+                let follows = |steps: usize, word: &str| after(steps).is_some_and(|token| token_is_word(token, word));
+                let is_clause = index + 1 == tokens.len()
+                    || ["on", "changes", "change", "final", "after", "every"].iter().any(|word| follows(1, word));
+                if !is_clause {
+                    continue;
+                }
+                if !(follows(1, "on") && follows(2, "change")) {
+                    return Err(SqlError::new(token.span, "expected EMIT ON CHANGE")
+                        .hint("without EMIT a row is emitted whenever a window closes"));
+                }
+                return match tokens.get(index + 3) {
+                    None => Ok((&tokens[..index], true)),
+                    Some(more) => Err(SqlError::new(
+                        more.span,
+                        format!("expected the end of the statement, found {}", describe_token(&more.token)),
+                    )
+                    .hint("EMIT ON CHANGE is the last clause")),
+                };
+            }
+            _ => {}
+        }
+    }
+    Ok((tokens, false))
+}
+
+/// Refuses text that would become too deep a tree, before any tree is made of it.
+fn check_depth(tokens: &[TokenWithSpan]) -> Result<(), SqlError> {
+    // For each open parenthesis (or CASE), the number of operators since the last comma or clause.
+    let mut open = vec![0usize];
+    let mut operators = 0usize;
+    for token in tokens {
+        let opens = match &token.token {
+            Token::LParen | Token::LBracket | Token::LBrace => true,
+            word => token_is_word(word, "case"),
+        };
+        let closes = match &token.token {
+            Token::RParen | Token::RBracket | Token::RBrace => true,
+            word => token_is_word(word, "end"),
+        };
+        const SEPARATORS: [&str; 8] = ["select", "from", "where", "group", "having", "when", "then", "else"];
+        const OPERATORS: [&str; 8] = ["and", "or", "not", "is", "like", "ilike", "between", "in"];
+        if opens {
+            open.push(0);
+            if open.len() > NESTING_MAX {
+                return Err(SqlError::new(token.span, format!("expressions nest at most {NESTING_MAX} deep")));
+            }
+        } else if closes {
+            if open.len() > 1 {
+                operators -= open.pop().unwrap_or(0);
+            }
+        } else {
+            let is_operator = match &token.token {
+                Token::Word(word) if word.quote_style.is_none() => {
+                    if SEPARATORS.iter().any(|separator| word.value.eq_ignore_ascii_case(separator)) {
+                        operators -= open.last().copied().unwrap_or(0);
+                        if let Some(last) = open.last_mut() {
+                            *last = 0;
+                        }
+                    }
+                    OPERATORS.iter().any(|operator| word.value.eq_ignore_ascii_case(operator))
+                }
+                Token::Comma => {
+                    operators -= open.last().copied().unwrap_or(0);
+                    if let Some(last) = open.last_mut() {
+                        *last = 0;
+                    }
+                    false
+                }
+                Token::Word(_)
+                | Token::Number(..)
+                | Token::SingleQuotedString(_)
+                | Token::Placeholder(_)
+                | Token::Period => false,
+                _ => true,
+            };
+            if is_operator {
+                operators += 1;
+                if let Some(last) = open.last_mut() {
+                    *last += 1;
+                }
+                if operators > OPERATORS_MAX {
+                    return Err(SqlError::new(
+                        token.span,
+                        format!("an expression has at most {OPERATORS_MAX} operators in a row"),
+                    )
+                    .hint("use IN (...) for many alternatives, and parentheses or CASE to group the rest"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn not_yet(position: impl Into<Position>, what: &str) -> SqlError {
+    SqlError::new(position, format!("{what} is not supported yet"))
+}
+
+struct SelectText<'a> {
+    tokens: &'a [TokenWithSpan],
+    end: Position,
+}
+
+impl SelectText<'_> {
+    /// Where these words stand one after the other, outside of parentheses if possible; the beginning of the SELECT
+    /// if they are not found.
+    fn locate(&self, words: &[&str]) -> Position {
+        let mut depth = 0usize;
+        let mut inside = None;
+        for (index, token) in self.tokens.iter().enumerate() {
+            match token.token {
+                Token::LParen => depth += 1,
+                Token::RParen => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            let rest = &self.tokens[index..];
+            if rest.len() >= words.len()
+                && words.iter().zip(rest).all(|(word, token)| token_is_word(&token.token, word))
+            {
+                if depth == 0 {
+                    return token.span.into();
+                }
+                inside = inside.or(Some(token.span.into()));
+            }
+        }
+        inside.unwrap_or_else(|| self.tokens.first().map_or(self.end, |token| token.span.into()))
+    }
+
+    /// A CASE without END, which the parser takes for a name and complains of what follows it.
+    fn open_case(&self) -> Option<SqlError> {
+        let mut open = Vec::new();
+        for token in self.tokens {
+            if token_is_word(&token.token, "case") {
+                open.push(token.span);
+            } else if token_is_word(&token.token, "end") {
+                open.pop();
+            }
+        }
+        let span = open.pop()?;
+        Some(SqlError::new(span, "this CASE has no END").hint("write CASE WHEN condition THEN value ELSE value END"))
+    }
+
+    /// An error of the parser in our words. It gives the place at the end of its message.
+    fn syntax_error(&self, error: ParserError) -> SqlError {
+        let message = match error {
+            ParserError::RecursionLimitExceeded => {
+                let start = self.tokens.first().map_or(self.end, |token| token.span.into());
+                return SqlError::new(start, format!("expressions nest at most {NESTING_MAX} deep"));
+            }
+            ParserError::ParserError(message) | ParserError::TokenizerError(message) => message,
+        };
+        let (message, position) = match message.rsplit_once(" at Line: ") {
+            Some((message, place)) => {
+                let number = |text: &str| text.trim().parse::<u32>().ok();
+                let position = place
+                    .split_once(", Column: ")
+                    .and_then(|(line, column)| Some(Position { line: number(line)?, column: number(column)? }));
+                (message, position.unwrap_or_default())
+            }
+            None => (message.as_str(), Position::default()),
+        };
+        let expectation = message.strip_prefix("Expected: ").or(message.strip_prefix("Expected "));
+        let (expected, found) = match expectation.and_then(|rest| rest.split_once(", found: ")) {
+            Some((expected, found)) => (expected, found),
+            None => return SqlError::new(position.or(self.end), lower_first(message)),
+        };
+        if found == "EOF" {
+            let message = format!("expected {}, found the end of the statement", plain(expected));
+            return self.with_word_hint(SqlError::new(self.end, message), self.tokens.len());
+        }
+        let mut index = self.index_at(position);
+        // Sometimes the place is that of the token behind the one found.
+        let stands_at = |index: usize| self.tokens.get(index).is_some_and(|token| token.token.to_string() == found);
+        if !stands_at(index) && index > 0 && stands_at(index - 1) {
+            index -= 1;
+        }
+        let position = self.tokens.get(index).map_or(position, |token| token.span.into());
+        let found = self.tokens.get(index).map_or_else(|| format!("'{found}'"), |token| describe_token(&token.token));
+        let error = SqlError::new(position.or(self.end), format!("expected {}, found {found}", plain(expected)));
+        self.with_word_hint(error, index)
+    }
+
+    fn unexpected(&self, position: Position, token: &Token) -> SqlError {
+        for (words, what) in [
+            (["limit", "offset", "fetch"].as_slice(), "LIMIT"),
+            (["union", "intersect", "except", "minus"].as_slice(), "UNION"),
+            (["qualify"].as_slice(), "QUALIFY"),
+        ] {
+            if words.iter().any(|word| token_is_word(token, word)) {
+                return not_yet(position, what);
+            }
+        }
+        let error =
+            SqlError::new(position, format!("expected the end of the statement, found {}", describe_token(token)));
+        self.with_word_hint(error, self.index_at(position))
+    }
+
+    fn index_at(&self, position: Position) -> usize {
+        self.tokens.iter().position(|token| Position::from(token.span) >= position).unwrap_or(self.tokens.len())
+    }
+
+    /// A misspelt word of a clause is often read as a name, and the error comes a word later.
+    fn with_word_hint(&self, error: SqlError, index: usize) -> SqlError {
+        let near = [index, index.wrapping_sub(1), index.wrapping_sub(2)].into_iter().find_map(|index| {
+            let Token::Word(word) = &self.tokens.get(index)?.token else { return None };
+            if word.quote_style.is_some() || CLAUSE_WORDS.iter().any(|known| known.eq_ignore_ascii_case(&word.value)) {
+                return None;
+            }
+            suggest::nearest(&word.value, CLAUSE_WORDS).filter(|near| near.len() > 2).map(|near| (near, &word.value))
+        });
+        match near {
+            Some((near, word)) => error.hint(format!("did you mean {near} instead of '{word}'?")),
+            None => error,
+        }
+    }
+
+    fn take_apart(&self, query: ast::Query) -> Result<Select, SqlError> {
+        let ast::Query {
+            with,
+            body,
+            order_by,
+            limit_clause,
+            fetch,
+            locks,
+            for_clause,
+            settings,
+            format_clause,
+            pipe_operators,
+        } = query;
+        if with.is_some() {
+            return Err(not_yet(self.locate(&["with"]), "WITH (common table expressions)"));
+        }
+        let select = match *body {
+            ast::SetExpr::Select(select) => *select,
+            ast::SetExpr::SetOperation { op, .. } => {
+                let name = op.to_string();
+                return Err(not_yet(self.locate(&[&name]), &name));
+            }
+            _ => return Err(not_yet(self.locate(&["select"]), "anything but a plain SELECT")),
+        };
+        if order_by.is_some() {
+            return Err(not_yet(self.locate(&["order", "by"]), "ORDER BY").hint("results come in order of time"));
+        }
+        if limit_clause.is_some() {
+            let words =
+                if self.tokens.iter().any(|token| token_is_word(&token.token, "limit")) { "limit" } else { "offset" };
+            return Err(not_yet(self.locate(&[words]), &words.to_uppercase()));
+        }
+        if fetch.is_some() {
+            return Err(not_yet(self.locate(&["fetch"]), "FETCH"));
+        }
+        if !locks.is_empty() || for_clause.is_some() {
+            return Err(not_yet(self.locate(&["for"]), "FOR"));
+        }
+        if settings.is_some() || format_clause.is_some() || !pipe_operators.is_empty() {
+            return Err(not_yet(self.locate(&["select"]), "a clause after the SELECT"));
+        }
+        self.take_select(select)
+    }
+
+    fn take_select(&self, select: ast::Select) -> Result<Select, SqlError> {
+        let ast::Select {
+            select_token,
+            optimizer_hints,
+            distinct,
+            select_modifiers,
+            top,
+            top_before_distinct: _,
+            projection,
+            exclude,
+            into,
+            from,
+            lateral_views,
+            prewhere,
+            selection,
+            connect_by,
+            group_by,
+            cluster_by,
+            distribute_by,
+            sort_by,
+            having,
+            named_window,
+            qualify,
+            window_before_qualify: _,
+            value_table_mode,
+            flavor,
+        } = select;
+        let position = Position::from(select_token.0.span).or(self.locate(&["select"]));
+        if distinct.is_some() {
+            return Err(not_yet(self.locate(&["distinct"]), "SELECT DISTINCT")
+                .hint("group by the columns in a window, or use count(DISTINCT ...)"));
+        }
+        let refusals = [
+            (top.is_some(), "TOP", "top"),
+            (into.is_some(), "SELECT INTO", "into"),
+            (!lateral_views.is_empty(), "LATERAL VIEW", "lateral"),
+            (prewhere.is_some(), "PREWHERE", "prewhere"),
+            (!connect_by.is_empty(), "CONNECT BY", "connect"),
+            (!cluster_by.is_empty(), "CLUSTER BY", "cluster"),
+            (!distribute_by.is_empty(), "DISTRIBUTE BY", "distribute"),
+            (!sort_by.is_empty(), "SORT BY", "sort"),
+            (!named_window.is_empty(), "WINDOW", "window"),
+            (qualify.is_some(), "QUALIFY", "qualify"),
+            (exclude.is_some(), "EXCLUDE", "exclude"),
+            (!optimizer_hints.is_empty(), "an optimizer hint", "select"),
+            (select_modifiers.is_some(), "this modifier of SELECT", "select"),
+            (value_table_mode.is_some(), "SELECT AS VALUE", "as"),
+            (!matches!(flavor, ast::SelectFlavor::Standard), "FROM before SELECT", "from"),
+        ];
+        for (present, what, word) in refusals {
+            if present {
+                return Err(not_yet(self.locate(&[word]), what));
+            }
+        }
+        if projection.is_empty() {
+            return Err(SqlError::new(position, "the SELECT has no columns"));
+        }
+        let group_by = match group_by {
+            ast::GroupByExpr::Expressions(expressions, modifiers) if modifiers.is_empty() => expressions,
+            ast::GroupByExpr::Expressions(..) => {
+                return Err(not_yet(self.locate(&["with"]), "WITH ROLLUP, CUBE or TOTALS"));
+            }
+            ast::GroupByExpr::All(_) => return Err(not_yet(self.locate(&["all"]), "GROUP BY ALL")),
+        };
+        let (from, alias) = self.take_from(from)?;
+        Ok(Select {
+            position,
+            projection,
+            from,
+            alias,
+            filter: selection,
+            group_by,
+            having_position: self.locate(&["having"]),
+            having,
+            emit_on_change: false,
+        })
+    }
+
+    fn take_from(&self, from: Vec<ast::TableWithJoins>) -> Result<(Name, Option<Name>), SqlError> {
+        let mut from = from.into_iter();
+        let Some(ast::TableWithJoins { relation, joins }) = from.next() else {
+            return Err(SqlError::new(
+                self.end,
+                "expected FROM and the name of the input, found the end of the statement",
+            ));
+        };
+        if let Some(second) = from.next() {
+            let position = Position::from(second.relation.span()).or(self.locate(&["from"]));
+            return Err(not_yet(position, "reading several inputs"));
+        }
+        if let Some(join) = joins.first() {
+            let position = Position::from(join.relation.span());
+            return Err(not_yet(self.join_position(position), "JOIN"));
+        }
+        let (name, alias) = match relation {
+            ast::TableFactor::Table {
+                name,
+                alias,
+                args,
+                with_hints,
+                version,
+                with_ordinality,
+                partitions,
+                json_path,
+                sample,
+                index_hints,
+            } => {
+                let position = Position::from(name.span());
+                if args.is_some() {
+                    return Err(not_yet(position, "a function in FROM")
+                        .hint("windows stand in GROUP BY: GROUP BY tumble(ts, INTERVAL '1 minute')"));
+                }
+                let more = !with_hints.is_empty()
+                    || version.is_some()
+                    || with_ordinality
+                    || !partitions.is_empty()
+                    || json_path.is_some()
+                    || sample.is_some()
+                    || !index_hints.is_empty();
+                if more {
+                    return Err(not_yet(position, "anything but a name and an alias in FROM"));
+                }
+                (name, alias)
+            }
+            ast::TableFactor::Derived { subquery, .. } => {
+                return Err(not_yet(subquery.span(), "a subquery"));
+            }
+            other => {
+                let position = Position::from(other.span()).or(self.locate(&["from"]));
+                return Err(not_yet(position, "anything but the name of an input in FROM")
+                    .hint("windows stand in GROUP BY: GROUP BY tumble(ts, INTERVAL '1 minute')"));
+            }
+        };
+        let position = Position::from(name.span());
+        let [ast::ObjectNamePart::Identifier(name)] = name.0.as_slice() else {
+            return Err(not_yet(position, "a name with points in FROM"));
+        };
+        let alias = match alias {
+            Some(alias) if !alias.columns.is_empty() || alias.at.is_some() => {
+                return Err(not_yet(alias.name.span, "a list of columns after an alias"));
+            }
+            Some(alias) => Some(name_of(&alias.name)),
+            None => None,
+        };
+        Ok((name_of(name), alias))
+    }
+
+    /// Where the word JOIN stands that comes before the joined input.
+    fn join_position(&self, relation: Position) -> Position {
+        if !relation.is_known() {
+            return self.locate(&["join"]);
+        }
+        self.tokens
+            .iter()
+            .rev()
+            .find(|token| token_is_word(&token.token, "join") && Position::from(token.span) <= relation)
+            .map_or(relation, |token| token.span.into())
+    }
+}
+
+/// The name that an identifier gives: folded to lower case unless quoted.
+pub(crate) fn name_of(identifier: &ast::Ident) -> Name {
+    let text = match identifier.quote_style {
+        Some(_) => identifier.value.clone(),
+        None => identifier.value.to_lowercase(),
+    };
+    Name { text, position: identifier.span.into() }
+}
+
+/// The parser's word for what it expected, without its jargon.
+fn plain(expected: &str) -> String {
+    match expected {
+        "end of statement" => "the end of the statement".to_owned(),
+        "an expression" | "an expression:" => "an expression".to_owned(),
+        "identifier" => "a name".to_owned(),
+        mark if !mark.chars().any(char::is_alphanumeric) => format!("'{mark}'"),
+        other => other.to_owned(),
+    }
+}

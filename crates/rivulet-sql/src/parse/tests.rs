@@ -1,0 +1,333 @@
+//! Statements: what is read, and what is refused where.
+
+use super::*;
+
+const AC: &str = "CREATE APPLICATION ac_control (home TEXT, target DOUBLE DEFAULT 24.0)
+INPUT temperature (ts TIMESTAMP EVENT TIME, value DOUBLE) FROM 'mqtt:home/{home}/temperature' FORMAT JSON
+OUTPUT 'mqtt:home/{home}/ac' FORMAT JSON
+AS SELECT avg(value) AS average FROM temperature GROUP BY hop(ts, INTERVAL '1 second', INTERVAL '30 seconds')
+EMIT ON CHANGE";
+
+fn one(script: &str) -> Statement {
+    let mut statements = parse_script(script).unwrap_or_else(|error| panic!("{script}: {error}"));
+    assert_eq!(statements.len(), 1);
+    statements.remove(0).0
+}
+
+fn error(script: &str) -> String {
+    match parse_script(script) {
+        Ok(_) => panic!("read without error: {}", script.chars().take(200).collect::<String>()),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn an_application_is_read() {
+    let Statement::CreateApplication(create) = one(&format!("  {AC} ;")) else { panic!("not an application") };
+    assert_eq!(create.text, AC);
+    assert_eq!(create.name.text, "ac_control");
+    assert_eq!(create.parameters.len(), 2);
+    assert_eq!(create.parameters[1].default.as_ref().unwrap().0, Literal::Float(24.0));
+    assert_eq!(create.input.name.text, "temperature");
+    assert!(create.input.columns[0].event_time && create.input.columns[0].not_null);
+    assert_eq!(create.input.address.as_ref().unwrap().0, "mqtt:home/{home}/temperature");
+    assert_eq!(create.output.format.name, "json");
+    assert!(create.select.open().emit_on_change);
+    assert_eq!(create.select.open().group_by.len(), 1);
+    // Planned again from its own text it is the same application.
+    assert_eq!(parse_application(&create.text).unwrap().id, create.id);
+}
+
+#[test]
+fn layout_and_case_do_not_change_the_identity() {
+    let id = |text: &str| parse_application(text).unwrap().id;
+    let shouted = AC.replace("SELECT", "select -- the columns\n").replace("temperature (", "TEMPERATURE(");
+    assert_eq!(id(AC), id(&shouted));
+    assert_eq!(id(AC), id(&AC.replace("CREATE APPLICATION", "CREATE APPLICATION IF NOT EXISTS")));
+    assert_ne!(id(AC), id(&AC.replace("24.0", "24.5")));
+    assert_ne!(id(AC), id(&AC.replace("/ac'", "/AC'")));
+}
+
+#[test]
+fn everything_optional_may_be_left_out_or_given() {
+    let Statement::CreateApplication(create) = one("CREATE APPLICATION IF NOT EXISTS \"My App\"
+        INPUT t (v DOUBLE PRECISION NOT NULL, n VARCHAR(20), s SMALLINT)
+        FORMAT CSV (delimiter => ';', header => TRUE)
+        WITH (lateness => INTERVAL '2 seconds', idle_timeout => INTERVAL 30 SECOND, overflow => 'drop_oldest')
+        OUTPUT FORMAT VALUE AS SELECT v FROM t AS x WHERE v > -1.5e3")
+    else {
+        panic!("not an application")
+    };
+    assert!(create.if_not_exists && create.name.text == "My App");
+    assert!(create.parameters.is_empty() && create.input.address.is_none() && create.output.address.is_none());
+    assert_eq!(create.input.format.options[0], ("delimiter".to_owned(), Literal::Text(";".to_owned())));
+    assert_eq!(create.input.options.len(), 3);
+    assert_eq!(create.select.open().alias.as_ref().unwrap().text, "x");
+    assert!(!create.select.open().emit_on_change);
+}
+
+#[test]
+fn a_query_is_read() {
+    let Statement::CreateQuery { name, if_not_exists, application, values } = one(
+        "create query Kims_AC from application ac_control with (home => '42', target => -22.5, \"Odd name\" => null,
+         w => interval '5 minutes', n => 3, t => TIMESTAMP '1970-01-01 00:00:01', b => false)",
+    ) else {
+        panic!("not a query")
+    };
+    assert_eq!((name.text.as_str(), if_not_exists, application.text.as_str()), ("kims_ac", false, "ac_control"));
+    let literals: Vec<&Literal> = values.iter().map(|(_, literal, _)| literal).collect();
+    assert_eq!(literals[0], &Literal::Text("42".into()));
+    assert_eq!(literals[1], &Literal::Float(-22.5));
+    assert_eq!(literals[2], &Literal::Null);
+    assert!(matches!(literals[3], Literal::Interval(interval) if interval.nanoseconds == 300_000_000_000));
+    assert_eq!(literals[4..], [&Literal::Integer(3), &Literal::Timestamp(1_000_000), &Literal::Boolean(false)]);
+    assert_eq!(values[2].0.text, "Odd name");
+    assert!(
+        matches!(one("CREATE QUERY IF NOT EXISTS q FROM APPLICATION a"), Statement::CreateQuery { values, .. } if values.is_empty())
+    );
+}
+
+#[test]
+fn the_small_statements_are_read() {
+    assert!(matches!(one("SHOW APPLICATIONS"), Statement::ShowApplications { like: None, limit: None }));
+    let Statement::ShowQueries { application, like, limit } =
+        one("SHOW QUERIES FROM APPLICATION a LIKE 'kim%' LIMIT 20")
+    else {
+        panic!("not SHOW QUERIES")
+    };
+    assert_eq!((application.unwrap().text.as_str(), like.as_deref(), limit), ("a", Some("kim%"), Some(20)));
+    assert!(matches!(one("DESCRIBE APPLICATION a"), Statement::DescribeApplication(name) if name.text == "a"));
+    assert!(matches!(one("DESCRIBE QUERY q"), Statement::DescribeQuery(_)));
+    assert!(matches!(one("EXPLAIN APPLICATION a"), Statement::ExplainApplication(_)));
+    assert!(matches!(one("EXPLAIN QUERY q"), Statement::ExplainQuery(_)));
+    assert!(matches!(one("PAUSE QUERY q"), Statement::PauseQuery(_)));
+    assert!(matches!(one("RESUME QUERY \"q-1\""), Statement::ResumeQuery(name) if name.text == "q-1"));
+    assert!(matches!(one("DROP QUERY IF EXISTS q"), Statement::DropQuery { if_exists: true, .. }));
+    assert!(matches!(
+        one("DROP APPLICATION a CASCADE"),
+        Statement::DropApplication { if_exists: false, cascade: true, .. }
+    ));
+    let Statement::ExplainCreate(create) = one(&format!("EXPLAIN {AC}")) else { panic!("not EXPLAIN CREATE") };
+    assert_eq!(create.text, AC);
+    assert_eq!(create.id, parse_application(AC).unwrap().id);
+}
+
+#[test]
+fn a_script_is_read_in_order_with_places() {
+    let statements = parse_script("-- two\nPAUSE QUERY a;\n\n  RESUME QUERY a;").unwrap();
+    let places: Vec<Position> = statements.iter().map(|(_, position)| *position).collect();
+    assert_eq!(places, [Position { line: 2, column: 1 }, Position { line: 4, column: 3 }]);
+    assert!(parse_script(" ; -- nothing\n").unwrap().is_empty());
+}
+
+#[test]
+fn wrong_statements_are_refused_where_they_are_wrong() {
+    for (script, expected) in [
+        (
+            "SELECT 1",
+            "error at line 1, column 1: unknown statement 'SELECT'\nhint: a SELECT stands in an application: CREATE APPLICATION name INPUT ... OUTPUT ... AS SELECT ...",
+        ),
+        (
+            "PAUSE QUERY a;\nPASUE QUERY a",
+            "error at line 2, column 1: unknown statement 'PASUE'\nhint: did you mean 'PAUSE'?",
+        ),
+        ("PAUSE", "error at line 1, column 6: expected QUERY, found the end of the statement"),
+        ("PAUSE QUERY", "error at line 1, column 12: expected the name of a query, found the end of the statement"),
+        (
+            "PAUSE QUERY 'q'",
+            "error at line 1, column 13: expected the name of a query, found the string 'q'\nhint: names stand in double quotes: \"q\"",
+        ),
+        (
+            "PAUSE QUERY q r",
+            "error at line 1, column 15: expected the end of the statement, found 'r'\nhint: statements are separated by ';'",
+        ),
+        (
+            "SHOW QUERYS",
+            "error at line 1, column 6: expected APPLICATIONS or QUERIES, found 'QUERYS'\nhint: did you mean 'QUERIES'?",
+        ),
+        ("SHOW QUERIES LIMIT -1", "error at line 1, column 20: LIMIT takes a whole number, 0 or more"),
+        (
+            "DROP APPLICATION a CASCDE",
+            "error at line 1, column 20: expected the end of the statement, found 'CASCDE'\nhint: did you mean 'CASCADE'?",
+        ),
+        (
+            "CREATE SOURCE s",
+            "error at line 1, column 8: CREATE SOURCE is not supported yet\nhint: an application declares its input: INPUT name (column TYPE, ...) FROM 'address' FORMAT JSON",
+        ),
+        (
+            "CREATE QUERY q AS SELECT 1",
+            "error at line 1, column 16: CREATE QUERY ... AS SELECT is not supported yet\nhint: create an application, and the query FROM APPLICATION",
+        ),
+        ("CREATE QUERY q FROM a", "error at line 1, column 21: expected APPLICATION, found 'a'"),
+        (
+            "CREATE QUERY q FROM APPLICATION a WITH (x = 1)",
+            "error at line 1, column 43: expected '=>', found '='\nhint: write (x => value)",
+        ),
+        ("CREATE QUERY q FROM APPLICATION a WITH (x => 1, X => 2)", "error at line 1, column 49: 'x' is given twice"),
+        (
+            "CREATE QUERY q FROM APPLICATION a WITH (x => \"y\")",
+            "error at line 1, column 46: expected a value, found '\"y\"'\nhint: strings stand in single quotes: 'y'",
+        ),
+        (
+            "CREATE QUERY q FROM APPLICATION a WITH (x => $y)",
+            "error at line 1, column 46: expected a value, found '$y'\nhint: parameters may stand in the SELECT only",
+        ),
+        (
+            "CREATE QUERY q FROM APPLICATION a WITH (x => INTERVAL 'soon')",
+            "error at line 1, column 55: 'soon' is not an interval\nhint: write for example INTERVAL '5 minutes'",
+        ),
+        (
+            "CREATE APPLICATION select INPUT t (v DOUBLE)",
+            "error at line 1, column 20: expected the name of the application, found 'select'\nhint: to use this word as a name, write it in double quotes: \"select\"",
+        ),
+        (
+            "CREATE APPLICATION a (x DUOBLE)",
+            "error at line 1, column 25: unknown type 'DUOBLE'\nhint: did you mean 'DOUBLE'?",
+        ),
+        (
+            "CREATE APPLICATION a ($x DOUBLE)",
+            "error at line 1, column 23: expected the name of a parameter, found '$x'\nhint: declare it without the dollar sign: x",
+        ),
+        ("CREATE APPLICATION a (x DOUBLE, X TEXT)", "error at line 1, column 33: the parameter 'x' is declared twice"),
+        ("CREATE APPLICATION a OUTPUT FORMAT JSON", "error at line 1, column 22: expected INPUT, found 'OUTPUT'"),
+        (
+            "CREATE APPLICATION a INPUT t (v INTERVAL)",
+            "error at line 1, column 33: a column of an input cannot be an INTERVAL\nhint: declare it as BIGINT or TEXT; parameters may be intervals",
+        ),
+        (
+            "CREATE APPLICATION a INPUT t (v DOUBLE EVENT TIME)",
+            "error at line 1, column 33: the event time 'v' must be a TIMESTAMP\nhint: a number is read as milliseconds since 1970, a text as ISO 8601",
+        ),
+        (
+            "CREATE APPLICATION a INPUT t (a TIMESTAMP EVENT TIME, b TIMESTAMP EVENT TIME)",
+            "error at line 1, column 67: an input has one EVENT TIME, and that is 'a' already",
+        ),
+        (
+            "CREATE APPLICATION a INPUT t (arrival_time TIMESTAMP)",
+            "error at line 1, column 31: 'arrival_time' is there without being declared\nhint: every input has the column arrival_time TIMESTAMP; give this one another name",
+        ),
+        (
+            "CREATE APPLICATION a INPUT t (v DOUBLE, v TEXT)",
+            "error at line 1, column 41: the column 'v' is declared twice",
+        ),
+        (
+            "CREATE APPLICATION a INPUT t (v TIMESTAMP WITH TIME ZONE)",
+            "error at line 1, column 43: timestamps with a time zone are not supported\nhint: TIMESTAMP is always in UTC",
+        ),
+        (
+            "CREATE APPLICATION a INPUT t (v DOUBLE) FROM \"x\" FORMAT JSON",
+            "error at line 1, column 46: expected an address in single quotes, found '\"x\"'\nhint: strings stand in single quotes: 'x'",
+        ),
+        (
+            "CREATE APPLICATION a INPUT t (v DOUBLE) FORMAT",
+            "error at line 1, column 47: expected the name of a format, found the end of the statement\nhint: for example FORMAT JSON",
+        ),
+        (
+            "CREATE APPLICATION a INPUT t (v DOUBLE) FORMAT JSON INPUT u (v DOUBLE)",
+            "error at line 1, column 53: a second INPUT is not supported yet\nhint: an application reads one input",
+        ),
+    ] {
+        assert_eq!(error(script), expected, "{script}");
+    }
+}
+
+#[test]
+fn what_a_select_may_not_have_is_refused_by_name() {
+    let head = "CREATE APPLICATION a INPUT t (v DOUBLE) FORMAT JSON OUTPUT FORMAT JSON AS\n";
+    for (select, expected) in [
+        (
+            "WITH x AS (SELECT 1) SELECT v FROM x",
+            "error at line 2, column 1: WITH (common table expressions) is not supported yet",
+        ),
+        ("SELECT v FROM t UNION ALL SELECT v FROM t", "error at line 2, column 17: UNION is not supported yet"),
+        (
+            "SELECT v FROM t ORDER BY v",
+            "error at line 2, column 17: ORDER BY is not supported yet\nhint: results come in order of time",
+        ),
+        ("SELECT v FROM t LIMIT 5", "error at line 2, column 17: LIMIT is not supported yet"),
+        ("SELECT v FROM t OFFSET 5", "error at line 2, column 17: OFFSET is not supported yet"),
+        ("SELECT v FROM t FETCH FIRST 5 ROWS ONLY", "error at line 2, column 17: FETCH is not supported yet"),
+        (
+            "SELECT DISTINCT v FROM t",
+            "error at line 2, column 8: SELECT DISTINCT is not supported yet\nhint: group by the columns in a window, or use count(DISTINCT ...)",
+        ),
+        ("SELECT v FROM t, u", "error at line 2, column 18: reading several inputs is not supported yet"),
+        ("SELECT v FROM t JOIN u ON t.v = u.v", "error at line 2, column 17: JOIN is not supported yet"),
+        ("SELECT v FROM t LEFT OUTER JOIN u USING (v)", "error at line 2, column 28: JOIN is not supported yet"),
+        ("SELECT v FROM (SELECT v FROM t) x", "error at line 2, column 16: a subquery is not supported yet"),
+        (
+            "SELECT v FROM f(1)",
+            "error at line 2, column 15: a function in FROM is not supported yet\nhint: windows stand in GROUP BY: GROUP BY tumble(ts, INTERVAL '1 minute')",
+        ),
+        ("SELECT v FROM a.t", "error at line 2, column 15: a name with points in FROM is not supported yet"),
+        ("SELECT v FROM t GROUP BY ALL", "error at line 2, column 26: GROUP BY ALL is not supported yet"),
+        ("SELECT v FROM t QUALIFY v > 1", "error at line 2, column 17: QUALIFY is not supported yet"),
+        ("SELECT v INTO x FROM t", "error at line 2, column 10: SELECT INTO is not supported yet"),
+        (
+            "SELECT v",
+            "error at line 2, column 9: expected FROM and the name of the input, found the end of the statement",
+        ),
+        ("SELECT FROM t", "error at line 2, column 8: expected an expression, found 'FROM'"),
+        (
+            "SELECT v FORM t",
+            "error at line 2, column 15: expected the end of the statement, found 't'\nhint: did you mean FROM instead of 'FORM'?",
+        ),
+        ("SELECT v FROM t WHERE (v > 1", "error at line 2, column 29: expected ')', found the end of the statement"),
+        (
+            "SELECT v FROM t EMIT FINAL",
+            "error at line 2, column 17: expected EMIT ON CHANGE\nhint: without EMIT a row is emitted whenever a window closes",
+        ),
+        (
+            "SELECT v FROM t EMIT ON CHANGE WHERE v > 1",
+            "error at line 2, column 32: expected the end of the statement, found 'WHERE'\nhint: EMIT ON CHANGE is the last clause",
+        ),
+        ("SELCT v FROM t", "error at line 2, column 1: expected SELECT, found 'SELCT'\nhint: did you mean 'SELECT'?"),
+        ("(SELECT v FROM t)", "error at line 2, column 1: a SELECT in parentheses is not supported yet"),
+        ("VALUES (1)", "error at line 2, column 1: expected SELECT, found 'VALUES'"),
+        ("", "error at line 1, column 74: expected SELECT, found the end of the statement"),
+    ] {
+        assert_eq!(error(&format!("{head}{select}")), expected, "{select}");
+    }
+}
+
+#[test]
+fn deep_and_long_expressions_end_in_an_error_and_not_in_the_stack() {
+    let head = "CREATE APPLICATION a INPUT t (v DOUBLE) FORMAT JSON OUTPUT FORMAT JSON AS SELECT ";
+    // On the smallest stack that threads commonly have.
+    let small_stack = std::thread::Builder::new().stack_size(2 << 20);
+    let run = move || {
+        for (what, expected) in [
+            (format!("{}v{}", "(".repeat(10_000), ")".repeat(10_000)), "nest at most"),
+            (format!("v{}", " + 1".repeat(50_000)), "operators in a row"),
+            (format!("{}v", "- ".repeat(50_000)), "operators in a row"),
+            (format!("{}v", "NOT ".repeat(50_000)), "operators in a row"),
+            (format!("v{}", "::DOUBLE".repeat(30_000)), "operators in a row"),
+            (format!("{} v {}", "CASE WHEN true THEN ".repeat(10_000), " END".repeat(10_000)), "nest at most"),
+            (format!("v{}", " IS NULL".repeat(20_000)), "operators in a row"),
+            (format!("{}v{}", "abs(".repeat(10_000), ")".repeat(10_000)), "nest at most"),
+            (format!("v{}", " AND (v".repeat(10_000)), "nest at most"),
+        ] {
+            let message = error(&format!("{head}{what} FROM t"));
+            assert!(message.contains(expected), "{}: {message}", &what[..40]);
+        }
+        // Long is not deep.
+        let list = vec!["1.5"; 20_000].join(", ");
+        assert!(parse_script(&format!("{head}v FROM t WHERE v IN ({list})")).is_ok());
+    };
+    small_stack.spawn(run).unwrap().join().unwrap();
+}
+
+#[test]
+fn no_text_makes_the_parser_panic() {
+    // Every prefix and every text with one token missing is an error or a statement.
+    let script = format!("{AC}; CREATE QUERY q FROM APPLICATION a WITH (x => INTERVAL '1 s', y => -2);");
+    for end in (0..script.len()).filter(|&end| script.is_char_boundary(end)) {
+        let _ = parse_script(&script[..end]);
+    }
+    let words: Vec<&str> = script.split_inclusive([' ', '(', ')', ',', '\n']).collect();
+    for missing in 0..words.len() {
+        let shorter: String =
+            words.iter().enumerate().filter(|(index, _)| *index != missing).map(|(_, word)| *word).collect();
+        let _ = parse_script(&shorter);
+    }
+}

@@ -1,0 +1,227 @@
+//! Takes the aggregates out of an expression: each call becomes a column of the window's output, and what is left of
+//! the expression is computed from those columns when a window closes.
+
+use std::ops::ControlFlow;
+
+use arrow::datatypes::DataType;
+use datafusion_common::ScalarValue;
+use datafusion_expr::{Expr, lit};
+use datafusion_sql::sqlparser::ast::{self, Spanned};
+use rivulet_operators::{AggregateFunction, PlanError};
+
+use super::check::for_each_child;
+use super::expression::{ExpressionPlanner, cast_to};
+use super::functions::{Found, REGISTRY};
+use super::window::given;
+use crate::statement::Name;
+use crate::value::type_name;
+use crate::{Position, SqlError};
+
+/// An aggregate of the SELECT or HAVING.
+#[derive(Clone, Debug)]
+pub(super) struct Aggregate {
+    /// The column it becomes.
+    pub(super) column: String,
+    pub(super) function: AggregateFunction,
+    pub(super) arguments: Vec<Expr>,
+    pub(super) filter: Option<Expr>,
+    /// The type of its result.
+    pub(super) data_type: DataType,
+    pub(super) position: Position,
+}
+
+/// The aggregates of one SELECT, each once however often it is written.
+pub(super) struct Aggregates<'a> {
+    planner: &'a ExpressionPlanner,
+    pub(super) found: Vec<Aggregate>,
+    /// Names of other columns, which those of aggregates must not be.
+    taken: Vec<String>,
+}
+
+impl<'a> Aggregates<'a> {
+    /// No aggregates yet. `planner` plans over the columns of the input; `taken` are names that exist beside them.
+    pub(super) fn new(planner: &'a ExpressionPlanner, taken: Vec<String>) -> Self {
+        Self { planner, found: Vec::new(), taken }
+    }
+
+    /// Replaces every aggregate in a checked expression by the name of its column.
+    pub(super) fn extract(&mut self, expression: &mut ast::Expr) -> Result<(), SqlError> {
+        if let ast::Expr::Function(function) = expression
+            && let Found::Aggregate(aggregate) = REGISTRY.find(&call_name(function))
+        {
+            let text = function.to_string().replace('"', "");
+            let span = function.name.span();
+            let column = self.register(aggregate, function, text)?;
+            *expression = ast::Expr::Identifier(ast::Ident::with_quote_and_span('"', span, column));
+            return Ok(());
+        }
+        let mut result = Ok(());
+        for_each_child(expression, &mut |child| match self.extract(child) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                result = Err(error);
+                ControlFlow::Break(())
+            }
+        });
+        result
+    }
+
+    fn register(
+        &mut self,
+        aggregate: AggregateFunction,
+        call: &ast::Function,
+        text: String,
+    ) -> Result<String, SqlError> {
+        let position = Position::from(call.name.span());
+        let ast::FunctionArguments::List(list) = &call.args else {
+            return Err(SqlError::new(position, format!("{} needs arguments", aggregate.name())));
+        };
+        let function = match list.duplicate_treatment {
+            Some(ast::DuplicateTreatment::Distinct) => AggregateFunction::CountDistinct,
+            _ => aggregate,
+        };
+        let mut arguments: Vec<&ast::Expr> = call.within_group.iter().map(|order| &order.expr).collect();
+        arguments.extend(list.args.iter().filter_map(|argument| match argument {
+            ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expression)) => Some(expression),
+            _ => None,
+        }));
+        let mut planned = Vec::with_capacity(arguments.len());
+        for argument in &arguments {
+            planned.push(widen(self.planner.plan_coerced(argument, position)?));
+        }
+        if function == AggregateFunction::PercentileCont && planned.len() == 2 {
+            let descending = call.within_group.first().is_some_and(|order| order.options.asc == Some(false));
+            planned[1] = fraction(planned[1].clone(), descending, super::check::start(arguments[1]).or(position))?;
+        }
+        let types: Vec<DataType> = planned.iter().map(|(_, data_type)| data_type.clone()).collect();
+        let data_type = function.result_type(&types).map_err(|error| wrong_call(error, &types, position))?;
+        let arguments: Vec<Expr> = planned.into_iter().map(|(expression, _)| expression).collect();
+        let filter = match &call.filter {
+            Some(condition) => Some(condition_of(self.planner, condition, "FILTER", position)?),
+            None => None,
+        };
+        let same =
+            |other: &&Aggregate| other.function == function && other.arguments == arguments && other.filter == filter;
+        if let Some(known) = self.found.iter().find(same) {
+            return Ok(known.column.clone());
+        }
+        let column = unique(text, &self.taken);
+        self.taken.push(column.clone());
+        self.found.push(Aggregate { column: column.clone(), function, arguments, filter, data_type, position });
+        Ok(column)
+    }
+}
+
+/// The name of the function a checked call calls.
+pub(super) fn call_name(call: &ast::Function) -> String {
+    match call.name.0.as_slice() {
+        [ast::ObjectNamePart::Identifier(identifier)] => crate::parse::name_of(identifier).text,
+        _ => String::new(),
+    }
+}
+
+/// `wanted`, or with a number behind it if that is taken.
+pub(super) fn unique(wanted: String, taken: &[String]) -> String {
+    let is_free = |name: &String| !taken.contains(name);
+    if is_free(&wanted) {
+        return wanted;
+    }
+    (2..).map(|number| format!("{wanted} #{number}")).find(is_free).unwrap_or(wanted)
+}
+
+/// A planned condition; `clause` is the word for messages.
+pub(super) fn condition_of(
+    planner: &ExpressionPlanner,
+    condition: &ast::Expr,
+    clause: &str,
+    position: Position,
+) -> Result<Expr, SqlError> {
+    let (planned, data_type) = planner.plan_coerced(condition, position)?;
+    check_condition(&data_type, clause, super::check::start(condition).or(position))?;
+    Ok(planned)
+}
+
+/// Fails unless values of this type are true or false.
+pub(super) fn check_condition(data_type: &DataType, clause: &str, position: Position) -> Result<(), SqlError> {
+    if matches!(data_type, DataType::Boolean | DataType::Null) {
+        return Ok(());
+    }
+    Err(SqlError::new(position, format!("{clause} needs a condition, and this is {}", type_name(data_type)))
+        .hint("a condition is true or false, for example value > 3"))
+}
+
+/// An argument in a type that aggregates keep: decimals as floating point numbers, and so on.
+fn widen((expression, data_type): (Expr, DataType)) -> (Expr, DataType) {
+    let kept = match &data_type {
+        DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) | DataType::Decimal256(..) => {
+            DataType::Float64
+        }
+        DataType::Null => DataType::Float64,
+        DataType::UInt64 => DataType::Int64,
+        other => other.clone(),
+    };
+    (cast_to(expression, &data_type, &kept), kept)
+}
+
+/// The fraction of `percentile_cont`: a constant or made of parameters, from 0 to 1.
+fn fraction(
+    (expression, data_type): (Expr, DataType),
+    descending: bool,
+    position: Position,
+) -> Result<(Expr, DataType), SqlError> {
+    if !data_type.is_numeric() {
+        let message =
+            format!("the fraction of percentile_cont must be a number, and this is {}", type_name(&data_type));
+        return Err(SqlError::new(position, message).hint("write for example percentile_cont(value, 0.95)"));
+    }
+    if let Some(column) = expression.column_refs().iter().find(|column| !column.name.starts_with('$')) {
+        let message = format!("the fraction of percentile_cont cannot depend on the column '{}'", column.name);
+        return Err(SqlError::new(position, message).hint("use a constant or a parameter"));
+    }
+    let constant = match &expression {
+        Expr::Literal(ScalarValue::Float64(value), _) => *value,
+        Expr::Literal(ScalarValue::Int64(value), _) => value.map(|value| value as f64),
+        _ => None,
+    };
+    if constant.is_some_and(|constant| !(0.0..=1.0).contains(&constant)) {
+        return Err(SqlError::new(position, "the fraction of percentile_cont lies between 0 and 1")
+            .hint("write for example percentile_cont(value, 0.95)"));
+    }
+    let expression = cast_to(expression, &data_type, &DataType::Float64);
+    // From the other end: WITHIN GROUP (ORDER BY x DESC).
+    Ok((if descending { lit(1.0) - expression } else { expression }, DataType::Float64))
+}
+
+/// The operators' complaint about a call, in SQL's words for types.
+fn wrong_call(error: PlanError, types: &[DataType], position: Position) -> SqlError {
+    match error {
+        PlanError::ArgumentCount { function, expected, found, example } => {
+            let arguments = if expected == 1 { "argument" } else { "arguments" };
+            SqlError::new(position, format!("{function} takes {expected} {arguments}, and {}", given(found)))
+                .hint(format!("write for example {example}"))
+        }
+        PlanError::ArgumentType { function, hint, .. } => {
+            let names: Vec<String> = types.iter().map(type_name).collect();
+            SqlError::new(position, format!("{function} does not take {}", names.join(", "))).hint(hint)
+        }
+        other => super::defect(other, position),
+    }
+}
+
+/// Where the column `name` is written in a checked expression, outside of aggregates.
+pub(super) fn place_of(expression: &ast::Expr, name: &str) -> Option<Name> {
+    fn search(expression: &mut ast::Expr, name: &str, found: &mut Option<Name>) {
+        match expression {
+            ast::Expr::Identifier(identifier) if identifier.value == name => {
+                *found = found.take().or_else(|| Some(crate::parse::name_of(identifier)));
+            }
+            other => for_each_child(other, &mut |child| {
+                search(child, name, found);
+                if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            }),
+        }
+    }
+    let mut found = None;
+    search(&mut expression.clone(), name, &mut found);
+    found
+}

@@ -1,0 +1,233 @@
+//! Parameters, input and output of an application, from their declarations.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+
+use crate::address::Address;
+use crate::application::{Input, Overflow, Parameter};
+use crate::statement::{CreateApplication, InputDeclaration, Name};
+use crate::value::{Literal, interval_us, parse_interval, type_name};
+use crate::{Position, SqlError, suggest};
+
+/// The longest lateness, timeout or limit, microseconds: ten years.
+const SPAN_US_MAX: i64 = 3650 * 86_400_000_000;
+/// How far ahead of the clock a device's clock may be unless the input says otherwise, microseconds.
+const FUTURE_LIMIT_US: i64 = 300_000_000;
+/// After how much silence a query's clock goes on unless the input says otherwise, microseconds.
+const IDLE_TIMEOUT_US: i64 = 30_000_000;
+
+/// The declarations, resolved.
+pub(super) struct Declarations {
+    pub(super) parameters: Vec<Parameter>,
+    pub(super) input: Input,
+    pub(super) output_address: Address,
+}
+
+impl Declarations {
+    pub(super) fn resolve(create: &CreateApplication) -> Result<Self, SqlError> {
+        let mut parameters = Vec::with_capacity(create.parameters.len() + 2);
+        for declaration in &create.parameters {
+            let default = match &declaration.default {
+                None => None,
+                Some((literal, position)) => {
+                    let value = literal.as_value();
+                    let typed = value.coerce(&declaration.data_type).map_err(|hint| SqlError {
+                        hint,
+                        ..SqlError::new(
+                            *position,
+                            format!(
+                                "the parameter '{}' is {}, and its default {} is not",
+                                declaration.name,
+                                type_name(&declaration.data_type),
+                                value.describe()
+                            ),
+                        )
+                    })?;
+                    Some(typed.to_scalar(&declaration.data_type))
+                }
+            };
+            parameters.push(Parameter {
+                name: declaration.name.text.clone(),
+                data_type: declaration.data_type.clone(),
+                default,
+                in_address: false,
+                is_address: false,
+            });
+        }
+        let mut resolver = Resolver { create, parameters };
+        let input_address = match &create.input.address {
+            Some((text, position)) => resolver.address(text, *position)?,
+            None => resolver.implicit("input", create.input.name.position)?,
+        };
+        let output_address = match &create.output.address {
+            Some((text, position)) => resolver.address(text, *position)?,
+            None => resolver.implicit("output", create.output.position)?,
+        };
+        let input = resolver.input(&create.input, input_address)?;
+        Ok(Self { parameters: resolver.parameters, input, output_address })
+    }
+
+    /// The parameters as the schema of slot tables.
+    pub(super) fn parameter_schema(&self) -> SchemaRef {
+        let fields = self.parameters.iter().map(|one| Field::new(&one.name, one.data_type.clone(), true));
+        Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+    }
+}
+
+struct Resolver<'a> {
+    create: &'a CreateApplication,
+    parameters: Vec<Parameter>,
+}
+
+impl Resolver<'_> {
+    fn address(&mut self, text: &str, position: Position) -> Result<Address, SqlError> {
+        let names: Vec<&str> = self.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+        let address = Address::parse(text, position, &names)?;
+        for index in address.parameters() {
+            self.put_in_address(index, position)?;
+        }
+        Ok(address)
+    }
+
+    /// The address that each query gives itself, in a parameter that is declared by leaving the address out.
+    fn implicit(&mut self, name: &str, position: Position) -> Result<Address, SqlError> {
+        let index = match self.parameters.iter().position(|parameter| parameter.name == name) {
+            Some(index) if self.parameters[index].data_type == DataType::Utf8 => index,
+            Some(index) => {
+                let what = type_name(&self.parameters[index].data_type);
+                return Err(SqlError::new(
+                    self.declared_at(index).unwrap_or(position),
+                    format!("the parameter '{name}' is the address of the {name} and must be TEXT, not {what}"),
+                )
+                .hint(format!("give it another name, or give the {name} an address")));
+            }
+            None => {
+                self.parameters.push(Parameter {
+                    name: name.to_owned(),
+                    data_type: DataType::Utf8,
+                    default: None,
+                    in_address: true,
+                    is_address: true,
+                });
+                self.parameters.len() - 1
+            }
+        };
+        self.put_in_address(index, position)?;
+        self.parameters[index].is_address = true;
+        Ok(Address::of_parameter(name, index, position))
+    }
+
+    fn declared_at(&self, index: usize) -> Option<Position> {
+        self.create.parameters.get(index).map(|declaration| declaration.name.position)
+    }
+
+    fn put_in_address(&mut self, index: usize, position: Position) -> Result<(), SqlError> {
+        let parameter = &mut self.parameters[index];
+        if !matches!(parameter.data_type, DataType::Utf8 | DataType::Int64 | DataType::Boolean) {
+            let (name, what) = (&parameter.name, type_name(&parameter.data_type));
+            return Err(SqlError::new(
+                position,
+                format!("the parameter '{name}' is {what} and cannot stand in an address"),
+            )
+            .hint("declare it as TEXT or BIGINT"));
+        }
+        let usable = match &parameter.default {
+            None => true,
+            Some(default) => !default.is_null() && default.to_string() != "",
+        };
+        if !usable {
+            let declared = self.create.parameters.get(index).and_then(|one| one.default.as_ref());
+            let place = declared.map_or(position, |(_, position)| *position);
+            return Err(SqlError::new(
+                place,
+                format!("the parameter '{}' is part of an address and cannot be empty", parameter.name),
+            )
+            .hint("leave the default out, so that each query must give a value"));
+        }
+        parameter.in_address = true;
+        Ok(())
+    }
+
+    fn input(&mut self, declaration: &InputDeclaration, address: Address) -> Result<Input, SqlError> {
+        let fields: Vec<Field> = declaration
+            .columns
+            .iter()
+            .map(|column| Field::new(&column.name.text, column.data_type.clone(), !column.not_null))
+            .collect();
+        let mut input = Input {
+            name: declaration.name.text.clone(),
+            schema: Arc::new(Schema::new(fields)),
+            event_time: declaration.columns.iter().position(|column| column.event_time),
+            address,
+            format: declaration.format.clone(),
+            lateness_us: 0,
+            idle_timeout_us: IDLE_TIMEOUT_US,
+            future_limit_us: FUTURE_LIMIT_US,
+            overflow: Overflow::default(),
+            late: None,
+            dead_letter: None,
+        };
+        for (name, literal, position) in &declaration.options {
+            match name.text.as_str() {
+                "lateness" => input.lateness_us = span(name, literal, *position, 0)?,
+                "idle_timeout" => input.idle_timeout_us = span(name, literal, *position, 1)?,
+                "future_limit" => input.future_limit_us = span(name, literal, *position, 0)?,
+                "overflow" => input.overflow = overflow(name, literal, *position)?,
+                "late" => input.late = Some(self.address(text(name, literal, *position)?, *position)?),
+                "dead_letter" => input.dead_letter = Some(self.address(text(name, literal, *position)?, *position)?),
+                other => {
+                    const OPTIONS: [&str; 6] =
+                        ["lateness", "idle_timeout", "future_limit", "overflow", "late", "dead_letter"];
+                    let error = SqlError::new(name.position, format!("unknown option '{other}'"));
+                    return Err(match suggest::nearest(other, OPTIONS) {
+                        Some(near) => error.did_you_mean(Some(near)),
+                        None => error.hint(format!("the options are {}", crate::address::list(&OPTIONS))),
+                    });
+                }
+            }
+        }
+        Ok(input)
+    }
+}
+
+fn span(name: &Name, literal: &Literal, position: Position, least_us: i64) -> Result<i64, SqlError> {
+    let interval = match literal {
+        Literal::Interval(interval) => Some(*interval),
+        Literal::Text(text) => parse_interval(text),
+        _ => None,
+    };
+    let hint = "write for example INTERVAL '2 seconds'";
+    let Some(interval) = interval else {
+        return Err(SqlError::new(position, format!("{name} takes an INTERVAL")).hint(hint));
+    };
+    match interval_us(interval) {
+        Some(span_us) if (least_us..=SPAN_US_MAX).contains(&span_us) => Ok(span_us),
+        Some(span_us) if span_us < least_us => {
+            let least = if least_us == 0 { "be negative" } else { "be zero or negative" };
+            Err(SqlError::new(position, format!("{name} cannot {least}")).hint(hint))
+        }
+        Some(_) => Err(SqlError::new(position, format!("{name} is at most ten years")).hint(hint)),
+        None => Err(SqlError::new(position, format!("{name} cannot be given in months, which differ in length"))
+            .hint("give days, for example INTERVAL '30 days'")),
+    }
+}
+
+fn text<'a>(name: &Name, literal: &'a Literal, position: Position) -> Result<&'a str, SqlError> {
+    match literal {
+        Literal::Text(text) => Ok(text),
+        _ => Err(SqlError::new(position, format!("{name} takes a string in single quotes"))),
+    }
+}
+
+fn overflow(name: &Name, literal: &Literal, position: Position) -> Result<Overflow, SqlError> {
+    const CHOICES: [Overflow; 3] = [Overflow::Block, Overflow::DropOldest, Overflow::DropNewest];
+    let word = text(name, literal, position)?;
+    CHOICES.into_iter().find(|choice| choice.name().eq_ignore_ascii_case(word)).ok_or_else(|| {
+        let error = SqlError::new(position, format!("overflow cannot be '{word}'"));
+        match suggest::nearest(word, CHOICES.map(Overflow::name)) {
+            Some(near) => error.did_you_mean(Some(near)),
+            None => error.hint("it is 'block', 'drop_oldest' or 'drop_newest'"),
+        }
+    })
+}

@@ -1,0 +1,393 @@
+//! Checked expressions to compiled ones: types resolved and coerced by DataFusion, constants folded, physical
+//! expressions created; and DataFusion's complaints turned into ours, about the smallest part that is wrong.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion_common::{DFSchema, DFSchemaRef, DataFusionError};
+use datafusion_expr::execution_props::ExecutionProps;
+use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion_expr::simplify::SimplifyContext;
+use datafusion_expr::{Expr, ExprSchemable, Operator, cast};
+use datafusion_optimizer::simplify_expressions::ExprSimplifier;
+use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
+use datafusion_sql::planner::{ParserOptions, PlannerContext, SqlToRel};
+use datafusion_sql::sqlparser::ast;
+use rivulet_operators::Expressions;
+
+use super::check::{for_each_child, start};
+use super::functions::REGISTRY;
+use crate::address::list;
+use crate::value::{TIMESTAMP, type_name};
+use crate::{Position, SqlError};
+
+/// Plans expressions over one set of columns.
+pub(super) struct ExpressionPlanner {
+    schema: DFSchemaRef,
+}
+
+impl ExpressionPlanner {
+    /// Over columns with these names and types.
+    pub(super) fn new(fields: Vec<Field>) -> Result<Self, SqlError> {
+        Ok(Self { schema: df_schema(&Schema::new(fields))? })
+    }
+
+    /// The expression with names resolved and types not yet coerced, and the type it has. It can be coerced without
+    /// error over the same columns.
+    pub(super) fn plan(&self, expression: &ast::Expr, fallback: Position) -> Result<(Expr, DataType), SqlError> {
+        let failed = |error| self.explain(expression, error, fallback);
+        let planned = self.to_expr(expression.clone()).map_err(failed)?;
+        let coerced = self.coerce(planned.clone()).map_err(failed)?;
+        let data_type = self.checked_type(&coerced).map_err(failed)?;
+        Ok((planned, data_type))
+    }
+
+    /// The expression, planned and coerced, and its type.
+    pub(super) fn plan_coerced(
+        &self,
+        expression: &ast::Expr,
+        fallback: Position,
+    ) -> Result<(Expr, DataType), SqlError> {
+        let (planned, data_type) = self.plan(expression, fallback)?;
+        let coerced = self.coerce(planned).map_err(|error| self.explain(expression, error, fallback))?;
+        Ok((coerced, data_type))
+    }
+
+    /// A planned expression, coerced over these columns, and its type.
+    pub(super) fn coerce_planned(&self, planned: Expr, position: Position) -> Result<(Expr, DataType), SqlError> {
+        let failed = |error: DataFusionError| SqlError::new(position, plain_message(&error));
+        let coerced = self.coerce(planned).map_err(failed)?;
+        let data_type = coerced.get_type(self.schema.as_ref()).map_err(failed)?;
+        Ok((coerced, data_type))
+    }
+
+    fn to_expr(&self, expression: ast::Expr) -> Result<Expr, DataFusionError> {
+        let options = ParserOptions::new().with_map_string_types_to_utf8view(false);
+        let planned = SqlToRel::new_with_options(&*REGISTRY, options).sql_to_expr(
+            expression,
+            &self.schema,
+            &mut PlannerContext::new(),
+        )?;
+        // DataFusion wraps calls by another name than the function's first one in an alias, which nothing here needs
+        // and which would keep equal expressions from being equal.
+        planned
+            .transform_up(|node| {
+                Ok(match node {
+                    Expr::Alias(alias) => datafusion_common::tree_node::Transformed::yes(*alias.expr),
+                    other => datafusion_common::tree_node::Transformed::no(other),
+                })
+            })
+            .map(|transformed| transformed.data)
+    }
+
+    fn coerce(&self, planned: Expr) -> Result<Expr, DataFusionError> {
+        self.refuse_mixed_comparisons(&planned)?;
+        simplifier(&self.schema).coerce(planned, &self.schema)
+    }
+
+    /// DataFusion compares text with numbers by casting the text; a text that is no number then fails on every row.
+    /// Such a comparison is a mistake, and is told at once.
+    fn refuse_mixed_comparisons(&self, planned: &Expr) -> Result<(), DataFusionError> {
+        let type_of = |expression: &Expr| expression.get_type(self.schema.as_ref());
+        let check = |left: &Expr, right: &Expr| {
+            let (left, right) = (type_of(left)?, type_of(right)?);
+            let mixed = |one: &DataType, other: &DataType| {
+                one.is_string() && (other.is_numeric() || *other == DataType::Boolean)
+                    || matches!(one, DataType::Timestamp(..)) && other.is_numeric()
+            };
+            if mixed(&left, &right) || mixed(&right, &left) {
+                return Err(DataFusionError::Plan(format!(
+                    "{MIXED}{} and {} cannot be compared",
+                    type_name(&left),
+                    type_name(&right)
+                )));
+            }
+            Ok(())
+        };
+        planned
+            .apply(|node| {
+                match node {
+                    Expr::BinaryExpr(binary) if is_comparison(binary.op) => check(&binary.left, &binary.right)?,
+                    Expr::Between(between) => {
+                        check(&between.expr, &between.low)?;
+                        check(&between.expr, &between.high)?;
+                    }
+                    Expr::InList(list) => list.list.iter().try_for_each(|item| check(&list.expr, item))?,
+                    Expr::Case(case) => {
+                        if let Some(operand) = &case.expr {
+                            case.when_then_expr.iter().try_for_each(|(when, _)| check(operand, when))?;
+                        }
+                    }
+                    _ => {}
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+            .map(|_| ())
+    }
+
+    fn type_of(&self, expression: &ast::Expr) -> Result<DataType, DataFusionError> {
+        self.checked_type(&self.coerce(self.to_expr(expression.clone())?)?)
+    }
+
+    /// The type of a coerced expression. Some things, such as casts that do not exist, are found only when it is
+    /// compiled.
+    fn checked_type(&self, coerced: &Expr) -> Result<DataType, DataFusionError> {
+        compile(coerced, &self.schema)?;
+        coerced.get_type(self.schema.as_ref())
+    }
+
+    /// What is wrong with an expression that DataFusion refused: finds the smallest part that it refuses by itself.
+    fn explain(&self, expression: &ast::Expr, error: DataFusionError, fallback: Position) -> SqlError {
+        let (mut culprit, mut error) = (expression.clone(), error);
+        loop {
+            let mut inner = None;
+            for_each_child(&mut culprit, &mut |child| match self.type_of(child) {
+                Ok(_) => ControlFlow::Continue(()),
+                Err(error) => {
+                    inner = Some((child.clone(), error));
+                    ControlFlow::Break(())
+                }
+            });
+            match inner {
+                Some(found) => (culprit, error) = found,
+                None => break,
+            }
+        }
+        let position = start(&culprit).or(start(expression)).or(fallback);
+        let mut types: Vec<DataType> = Vec::new();
+        match &culprit {
+            // Of CASE, the results must go together, not the conditions.
+            ast::Expr::Case { conditions, else_result, .. } => {
+                let results = conditions.iter().map(|when| &when.result).chain(else_result.as_deref());
+                types.extend(results.filter_map(|result| self.type_of(result).ok()));
+            }
+            _ => for_each_child(&mut culprit.clone(), &mut |child| {
+                types.extend(self.type_of(child).ok());
+                ControlFlow::Continue(())
+            }),
+        }
+        let names: Vec<String> = types.iter().map(type_name).collect();
+        let message = match &culprit {
+            _ if mixed_message(&error).is_some() => mixed_message(&error).unwrap_or_default(),
+            ast::Expr::BinaryOp { op, .. } if names.len() == 2 => {
+                format!("the operator {op} does not take {} and {}", names[0], names[1])
+            }
+            ast::Expr::UnaryOp { op, .. } if names.len() == 1 => {
+                format!("the operator {op} does not take {}", names[0])
+            }
+            called if called_name(called).is_some() => match (called_name(called).unwrap_or_default(), names.len()) {
+                (name, 0) => format!("{name} needs arguments"),
+                (name, _) => format!("{name} does not take ({})", names.join(", ")),
+            },
+            ast::Expr::Cast { data_type, .. } if names.len() == 1 => {
+                let name = data_type.to_string();
+                let name = name.strip_suffix("(6)").unwrap_or(&name);
+                format!("{} cannot be converted to {name}", names[0])
+            }
+            ast::Expr::Case { .. } => format!("the types in this CASE do not go together: {}", list(&names)),
+            ast::Expr::Between { .. } | ast::Expr::InList { .. } => {
+                format!("values of these types cannot be compared: {}", list(&names))
+            }
+            ast::Expr::Like { .. } | ast::Expr::ILike { .. } | ast::Expr::SimilarTo { .. } => {
+                format!("LIKE compares TEXT, not {}", list(&names))
+            }
+            _ => plain_message(&error),
+        };
+        let sql_error = SqlError::new(position, message);
+        let any = |test: fn(&DataType) -> bool| types.iter().any(test);
+        if any(|data_type| data_type.is_string()) && any(|data_type| data_type.is_numeric()) {
+            sql_error.hint("write numbers without quotes; convert with CAST(... AS DOUBLE) or CAST(... AS TEXT)")
+        } else if any(|data_type| matches!(data_type, DataType::Timestamp(..)))
+            && any(|data_type| data_type.is_numeric())
+        {
+            sql_error.hint("write TIMESTAMP '...' for a time and INTERVAL '...' for a time span")
+        } else {
+            sql_error
+        }
+    }
+}
+
+/// The mark of our own complaint among DataFusion's errors.
+const MIXED: &str = "mixed comparison: ";
+
+fn mixed_message(error: &DataFusionError) -> Option<String> {
+    match error {
+        DataFusionError::Plan(message) => message.strip_prefix(MIXED).map(str::to_owned),
+        _ => None,
+    }
+}
+
+fn is_comparison(operator: Operator) -> bool {
+    matches!(
+        operator,
+        Operator::Eq
+            | Operator::NotEq
+            | Operator::Lt
+            | Operator::LtEq
+            | Operator::Gt
+            | Operator::GtEq
+            | Operator::IsDistinctFrom
+            | Operator::IsNotDistinctFrom
+    )
+}
+
+/// The name of the function, for calls and for what has a syntax of its own and is one all the same.
+fn called_name(expression: &ast::Expr) -> Option<String> {
+    Some(match expression {
+        ast::Expr::Function(function) => function.name.to_string().trim_matches('"').to_owned(),
+        ast::Expr::Extract { .. } => "extract".to_owned(),
+        ast::Expr::Ceil { .. } => "ceil".to_owned(),
+        ast::Expr::Floor { .. } => "floor".to_owned(),
+        ast::Expr::Position { .. } => "position".to_owned(),
+        ast::Expr::Substring { .. } => "substring".to_owned(),
+        ast::Expr::Trim { .. } => "trim".to_owned(),
+        ast::Expr::Overlay { .. } => "overlay".to_owned(),
+        _ => return None,
+    })
+}
+
+/// DataFusion's message without its prefixes, its advice for its own users, and its names for types.
+fn plain_message(error: &DataFusionError) -> String {
+    /// Longer names first: some contain others.
+    const TYPES: [(&str, &str); 21] = [
+        ("Interval(MonthDayNano)", "INTERVAL"),
+        ("Timestamp(Microsecond, None)", "TIMESTAMP"),
+        ("Timestamp(µs)", "TIMESTAMP"),
+        ("Timestamp(ns)", "TIMESTAMP"),
+        ("Duration(µs)", "INTERVAL"),
+        ("LargeUtf8", "TEXT"),
+        ("Utf8View", "TEXT"),
+        ("Utf8", "TEXT"),
+        ("UInt64", "BIGINT"),
+        ("UInt32", "BIGINT"),
+        ("UInt16", "BIGINT"),
+        ("UInt8", "BIGINT"),
+        ("Int64", "BIGINT"),
+        ("Int32", "BIGINT"),
+        ("Int16", "BIGINT"),
+        ("Int8", "BIGINT"),
+        ("Float64", "DOUBLE"),
+        ("Float32", "DOUBLE"),
+        ("Float16", "DOUBLE"),
+        ("Boolean", "BOOLEAN"),
+        ("Date32", "DATE"),
+    ];
+    let text = error.strip_backtrace();
+    let mut message = text.lines().next().unwrap_or_default();
+    for prefix in [
+        "Error during planning: ",
+        "This feature is not implemented: ",
+        "Execution error: ",
+        "Schema error: ",
+        "Arrow error: ",
+        "Cast error: ",
+        "Parser error: ",
+        "Invalid argument error: ",
+    ] {
+        message = message.strip_prefix(prefix).unwrap_or(message);
+    }
+    if ["Internal error", "Expr", "Span", "DataFusion", "{ "].into_iter().any(|word| message.contains(word)) {
+        return "this expression is not supported".to_owned();
+    }
+    let mut message = crate::lexer::lower_first(message.trim_end_matches('.'));
+    for (theirs, ours) in TYPES {
+        message = message.replace(theirs, ours);
+    }
+    message
+}
+
+pub(super) fn df_schema(schema: &Schema) -> Result<DFSchemaRef, SqlError> {
+    DFSchema::try_from(schema.clone())
+        .map(Arc::new)
+        .map_err(|error| SqlError::new(Position { line: 1, column: 1 }, plain_message(&error)))
+}
+
+fn simplifier(schema: &DFSchemaRef) -> ExprSimplifier {
+    ExprSimplifier::new(
+        SimplifyContext::builder().with_schema(schema.clone()).with_config_options(REGISTRY.options.clone()).build(),
+    )
+}
+
+/// The columns an operator's expressions are compiled against: those that come in, and the parameters they use.
+pub(super) struct Compiler {
+    schema: DFSchemaRef,
+    /// The parameters used, as places in the slot table's schema.
+    pub(super) parameters: Vec<usize>,
+}
+
+impl Compiler {
+    /// For expressions over the columns of `input` and the parameters that any of `expressions` uses.
+    pub(super) fn new<'e>(
+        input: &Schema,
+        parameter_schema: &Schema,
+        expressions: impl IntoIterator<Item = &'e Expr>,
+    ) -> Result<Self, SqlError> {
+        let mut used = vec![false; parameter_schema.fields().len()];
+        for expression in expressions {
+            for column in expression.column_refs() {
+                if let Some(parameter) = parameter_index(parameter_schema, &column.name) {
+                    used[parameter] = true;
+                }
+            }
+        }
+        let parameters: Vec<usize> = (0..used.len()).filter(|&parameter| used[parameter]).collect();
+        let schema = Expressions::evaluation_schema(input, parameter_schema, &parameters);
+        Ok(Self { schema: df_schema(&schema)?, parameters })
+    }
+
+    /// For expressions over the parameters alone, all of them.
+    pub(super) fn over_parameters(parameter_schema: &Schema) -> Result<Self, SqlError> {
+        let parameters: Vec<usize> = (0..parameter_schema.fields().len()).collect();
+        let schema = Expressions::evaluation_schema(&Schema::empty(), parameter_schema, &parameters);
+        Ok(Self { schema: df_schema(&schema)?, parameters })
+    }
+
+    /// The coerced expression with constants folded, as it is evaluated.
+    pub(super) fn compile(&self, expression: Expr, position: Position) -> Result<Arc<dyn PhysicalExpr>, SqlError> {
+        let failed = |error: DataFusionError| SqlError::new(position, plain_message(&error));
+        let simplified = simplifier(&self.schema).simplify(expression).map_err(failed)?;
+        compile(&simplified, &self.schema).map_err(failed)
+    }
+}
+
+fn compile(expression: &Expr, schema: &DFSchema) -> Result<Arc<dyn PhysicalExpr>, DataFusionError> {
+    create_physical_expr(expression, schema, &ExecutionProps::new(), &PhysicalPlanningContext::default())
+}
+
+/// The place of the parameter whose column has this name.
+pub(super) fn parameter_index(parameter_schema: &Schema, column: &str) -> Option<usize> {
+    let name = column.strip_prefix('$')?;
+    parameter_schema.index_of(name).ok()
+}
+
+/// The columns `$name` of all parameters.
+pub(super) fn parameter_fields(parameter_schema: &SchemaRef) -> impl Iterator<Item = Field> + '_ {
+    parameter_schema
+        .fields()
+        .iter()
+        .map(|parameter| Field::new(format!("${}", parameter.name()), parameter.data_type().clone(), true))
+}
+
+/// The type in which values of `data_type` leave the engine: one of the few that formats know. `None` if there is none.
+pub(super) fn result_type(data_type: &DataType) -> Option<DataType> {
+    Some(match data_type {
+        DataType::Boolean => DataType::Boolean,
+        DataType::Timestamp(..) => TIMESTAMP,
+        DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) | DataType::Decimal256(..) => {
+            DataType::Float64
+        }
+        number if number.is_integer() => DataType::Int64,
+        number if number.is_floating() => DataType::Float64,
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Null => DataType::Utf8,
+        DataType::Date32 | DataType::Date64 | DataType::Time32(_) | DataType::Time64(_) => DataType::Utf8,
+        DataType::Interval(_) | DataType::Duration(_) => DataType::Utf8,
+        _ => return None,
+    })
+}
+
+/// `expression` of type `from` as one of type `to`.
+pub(super) fn cast_to(expression: Expr, from: &DataType, to: &DataType) -> Expr {
+    if from == to { expression } else { cast(expression, to.clone()) }
+}

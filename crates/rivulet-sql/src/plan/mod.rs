@@ -1,0 +1,56 @@
+//! Statements to applications: names resolved, types checked, and the SELECT turned into a dataflow.
+//!
+//! DataFusion plans and compiles the scalar expressions; everything about time, windows and aggregates is ours, because
+//! its plans know neither parameters that differ by row nor a clock for each query.
+//!
+//! In reading order: `declarations`: parameters, input, output; `check`: names and constructs, refused by name;
+//! `expression`: types, constants, compilation; `aggregate` and `window`: what GROUP BY makes of rows; `select`: the
+//! operators; `functions` and `haversine`: what can be called.
+
+mod aggregate;
+mod check;
+mod declarations;
+mod expression;
+mod functions;
+mod haversine;
+mod select;
+mod window;
+
+use rivulet_operators::PlanError;
+
+use crate::application::{Application, Output};
+use crate::statement::CreateApplication;
+use crate::{Position, SqlError};
+use declarations::Declarations;
+
+pub(crate) use window::LengthCheck;
+
+/// Plans a parsed application.
+pub fn plan_application(create: &CreateApplication) -> Result<Application, SqlError> {
+    let declarations = Declarations::resolve(create)?;
+    let parameter_schema = declarations.parameter_schema();
+    let planned = select::plan(create.select.open(), &declarations, &parameter_schema)?;
+    Ok(Application {
+        name: create.name.text.clone(),
+        id: create.id.clone(),
+        text: create.text.clone(),
+        parameters: declarations.parameters.into(),
+        input: declarations.input,
+        output: Output {
+            address: declarations.output_address,
+            format: create.output.format.clone(),
+            schema: planned.output_schema,
+        },
+        dataflow: planned.dataflow,
+        parameter_schema,
+        window: planned.window,
+        emit_on_change: create.select.open().emit_on_change,
+        checks: planned.checks,
+    })
+}
+
+/// An operator's refusal that no check here has foreseen.
+fn defect(error: PlanError, position: Position) -> SqlError {
+    let (message, hint) = window::split_hint(&error.to_string());
+    SqlError { hint, ..SqlError::new(position, message) }
+}

@@ -1,0 +1,315 @@
+//! `tumble`, `hop`, `session` and `count_window` of GROUP BY, and the check of their lengths for each query.
+
+use std::sync::Arc;
+
+use arrow::array::{RecordBatch, RecordBatchOptions, new_null_array};
+use arrow::datatypes::{DataType, SchemaRef};
+use datafusion_common::ScalarValue;
+use datafusion_expr::Expr;
+use datafusion_physical_expr::PhysicalExpr;
+use datafusion_sql::sqlparser::ast::{self, Spanned};
+use rivulet_operators::{LengthError, WindowSpec, check_lengths};
+
+use super::aggregate::call_name;
+use super::check::{Place, Scope, start};
+use super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields};
+use super::functions::WINDOWS;
+use crate::application::Parameter;
+use crate::binding::BindError;
+use crate::parse::name_of;
+use crate::statement::Name;
+use crate::value::{INTERVAL, format_us, parse_interval, type_name};
+use crate::{Position, SqlError};
+
+/// The call of a window function, if the key of GROUP BY is one.
+pub(super) fn window_call(key: &ast::Expr) -> Option<&ast::Function> {
+    match key {
+        ast::Expr::Nested(inner) => window_call(inner),
+        ast::Expr::Function(function) if WINDOWS.contains(&call_name(function).as_str()) => Some(function),
+        _ => None,
+    }
+}
+
+/// A window as planned.
+pub(super) struct Window {
+    pub(super) spec: WindowSpec,
+    pub(super) check: LengthCheck,
+    /// For people: `hop(ts, INTERVAL '1 second', $width)`.
+    pub(super) text: String,
+}
+
+/// What a window is planned with.
+pub(super) struct WindowPlanner<'a> {
+    pub(super) scope: &'a Scope<'a>,
+    pub(super) parameter_schema: &'a SchemaRef,
+    /// The EVENT TIME column, if the input has one.
+    pub(super) event_time: Option<&'a str>,
+}
+
+impl WindowPlanner<'_> {
+    /// Plans the call of a window function.
+    pub(super) fn plan(&self, call: &ast::Function) -> Result<Window, SqlError> {
+        let name = call_name(call);
+        let position = Position::from(call.name.span());
+        let (usage, least, most) = match name.as_str() {
+            "tumble" => ("tumble(ts, INTERVAL '1 minute')", 2, 2),
+            "hop" => ("hop(ts, INTERVAL '1 second', INTERVAL '30 seconds')", 3, 3),
+            "session" => ("session(ts, INTERVAL '30 seconds')", 2, 2),
+            _ => ("count_window(100) or count_window(100, 10)", 1, 2),
+        };
+        let arguments = plain_arguments(call).ok_or_else(|| {
+            SqlError::new(position, format!("this form of {name} is not supported")).hint(usage_hint(usage))
+        })?;
+        if !(least..=most).contains(&arguments.len()) {
+            let takes = if least == most { format!("{least}") } else { format!("{least} or {most}") };
+            let message = format!("{name} takes {takes} argument{}, and {}", plural(most), given(arguments.len()));
+            return Err(SqlError::new(position, message).hint(usage_hint(usage)));
+        }
+        let lengths = match name.as_str() {
+            "count_window" => {
+                if let [ast::Expr::Identifier(identifier), ..] = arguments.as_slice() {
+                    let name = name_of(identifier);
+                    return Err(SqlError::new(name.position, "count_window takes numbers of rows, not a time")
+                        .hint(usage_hint(usage)));
+                }
+                arguments
+            }
+            _ => {
+                let (time, lengths) = (arguments[0], arguments[1..].to_vec());
+                self.check_time(time, &name, position)?;
+                lengths
+            }
+        };
+        let mut compiled: Vec<Arc<dyn PhysicalExpr>> = Vec::with_capacity(lengths.len());
+        let mut uses_parameters = Vec::new();
+        for (index, length) in lengths.iter().enumerate() {
+            let what = match (name.as_str(), index) {
+                ("hop", 0) => "slide",
+                ("session", _) => "gap",
+                ("count_window", 0) => "number of rows",
+                ("count_window", _) => "slide in rows",
+                _ => "width",
+            };
+            let (expression, physical) = self.length(length, what, name == "count_window", position)?;
+            uses_parameters.extend(expression.column_refs().iter().map(|column| column.name[1..].to_owned()));
+            compiled.push(physical);
+        }
+        let mut compiled = compiled.into_iter();
+        let (Some(first), second) = (compiled.next(), compiled.next()) else {
+            return Err(SqlError::new(position, format!("{name} needs a length")).hint(usage_hint(usage)));
+        };
+        let spec = match (name.as_str(), second) {
+            ("tumble", _) => WindowSpec::Tumble { width: first },
+            ("hop", Some(width)) => WindowSpec::Hop { slide: first, width },
+            ("session", _) => WindowSpec::Session { gap: first },
+            (_, slide_rows) => WindowSpec::Count { rows: first, slide_rows },
+        };
+        uses_parameters.sort_unstable();
+        uses_parameters.dedup();
+        let check = LengthCheck { spec: spec.clone(), parameters: uses_parameters };
+        check.run_defaults(self.parameter_schema, self.scope.parameters).map_err(|(message, hint)| {
+            let place = lengths.first().map_or(position, |length| start(length).or(position));
+            SqlError { hint, ..SqlError::new(place, message) }
+        })?;
+        Ok(Window { spec, check, text: call.to_string() })
+    }
+
+    /// The first argument of a time window is the input's time, and nothing else.
+    fn check_time(&self, time: &ast::Expr, window: &str, position: Position) -> Result<(), SqlError> {
+        let expected = self.event_time.unwrap_or("arrival_time");
+        let name = match time {
+            ast::Expr::Identifier(identifier) => name_of(identifier),
+            ast::Expr::CompoundIdentifier(identifiers) if identifiers.len() == 2 => {
+                let mut checked = time.clone();
+                self.scope.check(&mut checked, Place::GroupKey, position)?;
+                let Name { text, .. } = name_of(&identifiers[1]);
+                Name { text, position: start(time) }
+            }
+            other => {
+                return Err(SqlError::new(
+                    start(other).or(position),
+                    format!("the first argument of {window} is the column with the time"),
+                )
+                .hint(format!("write {window}({expected}, ...)")));
+            }
+        };
+        if name.text == expected {
+            return Ok(());
+        }
+        // Tells unknown columns by name.
+        self.scope.check(&mut time.clone(), Place::GroupKey, position)?;
+        Err(match self.event_time {
+            Some(event_time) => SqlError::new(name.position, format!("windows go by the event time, '{event_time}'"))
+                .hint(format!("write {window}({event_time}, ...)")),
+            None => SqlError::new(name.position, format!("'{name}' is not declared as the event time"))
+                .hint(format!("declare it '{name} TIMESTAMP EVENT TIME', or write {window}(arrival_time, ...)")),
+        })
+    }
+
+    fn length(
+        &self,
+        length: &ast::Expr,
+        what: &str,
+        rows: bool,
+        fallback: Position,
+    ) -> Result<(Expr, Arc<dyn PhysicalExpr>), SqlError> {
+        let position = start(length).or(fallback);
+        let mut checked = length.clone();
+        self.scope.check(&mut checked, Place::WindowLength, fallback)?;
+        let planner = ExpressionPlanner::new(parameter_fields(self.parameter_schema).collect())?;
+        let (expression, data_type) = planner.plan_coerced(&checked, fallback)?;
+        let wrong_type = |expected: &str, hint: &str| {
+            Err(SqlError::new(
+                position,
+                format!("the {what} must be {expected}, and this is {}", type_name(&data_type)),
+            )
+            .hint(hint))
+        };
+        let expression = match (&expression, &data_type) {
+            (_, found) if rows && found.is_integer() => cast_to(expression, &data_type, &DataType::Int64),
+            _ if rows => return wrong_type("a whole number", "write for example count_window(100)"),
+            (_, DataType::Interval(_) | DataType::Duration(_)) => cast_to(expression, &data_type, &INTERVAL),
+            (Expr::Literal(ScalarValue::Utf8(Some(text)), _), _) => match parse_interval(text) {
+                Some(interval) => Expr::Literal(ScalarValue::IntervalMonthDayNano(Some(interval)), None),
+                None => return wrong_type("an INTERVAL", "write for example INTERVAL '30 seconds'"),
+            },
+            _ => {
+                return wrong_type(
+                    "an INTERVAL",
+                    "write for example INTERVAL '30 seconds', or declare the parameter as INTERVAL",
+                );
+            }
+        };
+        let physical = Compiler::over_parameters(self.parameter_schema)?.compile(expression.clone(), position)?;
+        Ok((expression, physical))
+    }
+}
+
+fn usage_hint(usage: &str) -> String {
+    format!("write for example {usage}")
+}
+
+/// `1 is given`, `2 are given`
+pub(super) fn given(number: usize) -> String {
+    format!("{number} {} given", if number == 1 { "is" } else { "are" })
+}
+
+fn plural(number: usize) -> &'static str {
+    if number == 1 { "" } else { "s" }
+}
+
+/// The arguments of a call that has nothing but arguments.
+fn plain_arguments(call: &ast::Function) -> Option<Vec<&ast::Expr>> {
+    let ast::FunctionArguments::List(list) = &call.args else { return None };
+    let extras = list.duplicate_treatment.is_some()
+        || !list.clauses.is_empty()
+        || call.filter.is_some()
+        || call.over.is_some()
+        || call.null_treatment.is_some()
+        || !call.within_group.is_empty();
+    if extras {
+        return None;
+    }
+    list.args
+        .iter()
+        .map(|argument| match argument {
+            ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expression)) => Some(expression),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The check that the lengths of a window are usable with given parameters.
+#[derive(Clone, Debug)]
+pub(crate) struct LengthCheck {
+    spec: WindowSpec,
+    /// The parameters that the lengths use.
+    parameters: Vec<String>,
+}
+
+impl LengthCheck {
+    /// Sets the result of every row that is still fine and has unusable lengths.
+    pub(crate) fn run(&self, rows: &RecordBatch, results: &mut [Result<(), BindError>]) {
+        if self.parameters.is_empty() {
+            return;
+        }
+        let verdicts = match check_lengths(&self.spec, rows) {
+            Ok(verdicts) => verdicts,
+            Err(error) => {
+                let error = BindError::new(None, error.to_string());
+                results.iter_mut().filter(|result| result.is_ok()).for_each(|result| *result = Err(error.clone()));
+                return;
+            }
+        };
+        for (result, verdict) in results.iter_mut().zip(verdicts) {
+            if let (Ok(()), Err(error)) = (&result, verdict) {
+                let (message, hint) = self.describe(&error);
+                let parameter = match self.parameters.as_slice() {
+                    [only] => Some(only.as_str()),
+                    _ => None,
+                };
+                *result = Err(BindError { hint, ..BindError::new(parameter, message) });
+            }
+        }
+    }
+
+    /// Checks lengths whose parameters all have defaults (or that use none); the message and hint if they are
+    /// unusable.
+    fn run_defaults(
+        &self,
+        parameter_schema: &SchemaRef,
+        parameters: &[Parameter],
+    ) -> Result<(), (String, Option<String>)> {
+        let given = |name: &String| parameters.iter().any(|one| one.name == *name && one.default.is_some());
+        if !self.parameters.iter().all(given) {
+            return Ok(());
+        }
+        let failed = |error: String| (error, None);
+        let columns = parameters
+            .iter()
+            .map(|parameter| match &parameter.default {
+                Some(default) => default.to_array(),
+                None => Ok(new_null_array(&parameter.data_type, 1)),
+            })
+            .collect::<Result<_, _>>()
+            .map_err(|error: datafusion_common::DataFusionError| failed(error.to_string()))?;
+        let options = RecordBatchOptions::new().with_row_count(Some(1));
+        let one_row = RecordBatch::try_new_with_options(parameter_schema.clone(), columns, &options)
+            .map_err(|error| failed(error.to_string()))?;
+        let verdicts = check_lengths(&self.spec, &one_row).map_err(|error| split_hint(&error.to_string()))?;
+        match verdicts.into_iter().next() {
+            Some(Err(error)) if self.parameters.is_empty() => Err(self.describe(&error)),
+            Some(Err(error)) => {
+                let (message, hint) = self.describe(&error);
+                Err((format!("by the defaults of the parameters, {message}"), hint))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The operators' complaint in the words of this window.
+    fn describe(&self, error: &LengthError) -> (String, Option<String>) {
+        let is_count = matches!(self.spec, WindowSpec::Count { .. });
+        if let LengthError::NotPositive { what, value } = error {
+            let what = match (&self.spec, *what) {
+                (WindowSpec::Session { .. }, _) => "gap",
+                (WindowSpec::Count { .. }, "slide") => "slide in rows",
+                (WindowSpec::Count { .. }, _) => "number of rows",
+                (_, what) => what,
+            };
+            let value = if is_count { value.to_string() } else { format_us(*value) };
+            let example = if is_count { "count_window(100)" } else { "INTERVAL '30 seconds'" };
+            let message = format!("the {what} of the window must be greater than zero, and it is {value}");
+            return (message, Some(format!("write for example {example}")));
+        }
+        split_hint(&error.to_string())
+    }
+}
+
+/// The message and the hint of an error that shows both.
+pub(super) fn split_hint(text: &str) -> (String, Option<String>) {
+    match text.split_once("\nhint: ") {
+        Some((message, hint)) => (message.to_owned(), Some(hint.to_owned())),
+        None => (text.to_owned(), None),
+    }
+}

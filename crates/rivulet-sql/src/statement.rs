@@ -1,0 +1,185 @@
+//! The statements of the language, as parsed and not yet planned.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion_sql::sqlparser::ast;
+
+use crate::{Literal, Position};
+
+/// A statement.
+#[derive(Clone, Debug)]
+pub enum Statement {
+    /// `CREATE APPLICATION [IF NOT EXISTS] ...`
+    CreateApplication(Box<CreateApplication>),
+    /// `CREATE QUERY [IF NOT EXISTS] q FROM APPLICATION a [WITH (parameter => value, ...)]`
+    CreateQuery {
+        /// The name of the query.
+        name: Name,
+        /// Do nothing if there is a query of that name.
+        if_not_exists: bool,
+        /// The name (or identity) of the application.
+        application: Name,
+        /// The parameters and their values.
+        values: Vec<(Name, Literal, Position)>,
+    },
+    /// `SHOW APPLICATIONS [LIKE 'pattern'] [LIMIT n]`
+    ShowApplications {
+        /// Only names like this.
+        like: Option<String>,
+        /// At most so many.
+        limit: Option<u64>,
+    },
+    /// `SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LIMIT n]`
+    ShowQueries {
+        /// Only those of this application.
+        application: Option<Name>,
+        /// Only names like this.
+        like: Option<String>,
+        /// At most so many.
+        limit: Option<u64>,
+    },
+    /// `DESCRIBE APPLICATION a`
+    DescribeApplication(Name),
+    /// `DESCRIBE QUERY q`
+    DescribeQuery(Name),
+    /// `EXPLAIN APPLICATION a`
+    ExplainApplication(Name),
+    /// `EXPLAIN CREATE APPLICATION ...`
+    ExplainCreate(Box<CreateApplication>),
+    /// `EXPLAIN QUERY q`
+    ExplainQuery(Name),
+    /// `PAUSE QUERY q`
+    PauseQuery(Name),
+    /// `RESUME QUERY q`
+    ResumeQuery(Name),
+    /// `DROP QUERY [IF EXISTS] q`
+    DropQuery {
+        /// The name of the query.
+        name: Name,
+        /// Do nothing if there is none.
+        if_exists: bool,
+    },
+    /// `DROP APPLICATION [IF EXISTS] a [CASCADE]`
+    DropApplication {
+        /// The name of the application.
+        name: Name,
+        /// Do nothing if there is none.
+        if_exists: bool,
+        /// Drop its queries too; without it an application with queries stays.
+        cascade: bool,
+    },
+}
+
+/// A name and where it stands. Unquoted names are in lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The name.
+    pub text: String,
+    /// Where it stands.
+    pub position: Position,
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// `CREATE APPLICATION`, as parsed: declarations read, the SELECT as a syntax tree.
+#[derive(Clone, Debug)]
+pub struct CreateApplication {
+    /// The name of the application.
+    pub name: Name,
+    /// Do nothing if there is an application of that name.
+    pub if_not_exists: bool,
+    /// The statement's text as written, without the closing `;`.
+    pub text: String,
+    /// The identity: SHA-256 (hex) of the canonical text.
+    pub id: String,
+    pub(crate) parameters: Vec<ParameterDeclaration>,
+    pub(crate) input: InputDeclaration,
+    pub(crate) output: OutputDeclaration,
+    pub(crate) select: SealedSelect,
+}
+
+/// A [`Select`] whose type is not known outside of this crate. The parser's syntax tree has hundreds of types, and every
+/// crate that can drop or copy one would compile the code for all of them again: minutes of each build.
+#[derive(Clone)]
+pub(crate) struct SealedSelect(Arc<dyn Any + Send + Sync>);
+
+impl SealedSelect {
+    pub(crate) fn new(select: Select) -> Self {
+        Self(Arc::new(select))
+    }
+
+    pub(crate) fn open(&self) -> &Select {
+        self.0.downcast_ref().expect("a sealed select holds a select")
+    }
+}
+
+impl fmt::Debug for SealedSelect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SealedSelect")
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct ParameterDeclaration {
+    pub(crate) name: Name,
+    pub(crate) data_type: DataType,
+    pub(crate) default: Option<(Literal, Position)>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct InputDeclaration {
+    pub(crate) name: Name,
+    pub(crate) columns: Vec<ColumnDeclaration>,
+    pub(crate) address: Option<(String, Position)>,
+    pub(crate) format: FormatSpec,
+    pub(crate) options: Vec<(Name, Literal, Position)>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct ColumnDeclaration {
+    pub(crate) name: Name,
+    pub(crate) data_type: DataType,
+    pub(crate) not_null: bool,
+    pub(crate) event_time: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct OutputDeclaration {
+    pub(crate) address: Option<(String, Position)>,
+    pub(crate) format: FormatSpec,
+    /// Where `OUTPUT` stands.
+    pub(crate) position: Position,
+}
+
+/// `FORMAT name [(option => value, ...)]`. The planner does not know what formats there are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FormatSpec {
+    /// The name of the format, in lower case.
+    pub name: String,
+    /// Its options, names in lower case.
+    pub options: Vec<(String, Literal)>,
+    /// Where the format's name stands.
+    pub position: Position,
+}
+
+/// The parts of a SELECT that are supported; everything else was refused by the parser.
+#[derive(Clone, Debug)]
+pub(crate) struct Select {
+    pub(crate) position: Position,
+    pub(crate) projection: Vec<ast::SelectItem>,
+    pub(crate) from: Name,
+    pub(crate) alias: Option<Name>,
+    pub(crate) filter: Option<ast::Expr>,
+    pub(crate) group_by: Vec<ast::Expr>,
+    pub(crate) having: Option<ast::Expr>,
+    /// Where `HAVING` stands.
+    pub(crate) having_position: Position,
+    pub(crate) emit_on_change: bool,
+}

@@ -1,0 +1,259 @@
+//! Statements made of the language's own words in random order: every one is planned or refused, none panics, and
+//! every error stands inside the script.
+
+use proptest::prelude::*;
+use rivulet_sql::{Statement, explain, parse_script, plan_application};
+
+/// What SELECTs are made of. Some words are wrong on purpose.
+const WORDS: [&str; 84] = [
+    "v",
+    "n",
+    "ts",
+    "d",
+    "ok",
+    "nope",
+    "$p",
+    "$q",
+    "$w",
+    "t",
+    "x",
+    "1",
+    "0",
+    "2.5",
+    "1e9",
+    "'a'",
+    "'5'",
+    "NULL",
+    "TRUE",
+    "*",
+    "+",
+    "-",
+    "/",
+    "%",
+    "=",
+    "<>",
+    "<",
+    ">=",
+    "||",
+    "~",
+    ",",
+    ",",
+    "(",
+    ")",
+    "(",
+    ")",
+    ".",
+    "::",
+    "AND",
+    "OR",
+    "NOT",
+    "IS",
+    "IN",
+    "LIKE",
+    "BETWEEN",
+    "CASE",
+    "WHEN",
+    "THEN",
+    "ELSE",
+    "END",
+    "AS",
+    "CAST",
+    "DOUBLE",
+    "TEXT",
+    "INTERVAL",
+    "'1 second'",
+    "avg",
+    "count",
+    "sum",
+    "min",
+    "median",
+    "percentile_cont",
+    "first_value",
+    "tumble",
+    "hop",
+    "session",
+    "count_window",
+    "window_start",
+    "abs",
+    "coalesce",
+    "now",
+    "DISTINCT",
+    "FILTER",
+    "WHERE",
+    "GROUP",
+    "BY",
+    "HAVING",
+    "FROM",
+    "EMIT",
+    "ON",
+    "CHANGE",
+    "ORDER",
+    "JOIN",
+    "OVER",
+];
+
+/// Pieces that are right by themselves, so that more than the parser is reached.
+const PIECES: [&str; 30] = [
+    "v",
+    "n",
+    "d",
+    "ok",
+    "$p",
+    "$w",
+    "1",
+    "0.5",
+    "'a'",
+    "NULL",
+    "avg(v)",
+    "count(*)",
+    "sum(n + 1)",
+    "min(d)",
+    "percentile_cont(v, 0.5)",
+    "count(DISTINCT d)",
+    "sum(v) FILTER (WHERE ok)",
+    "abs(v)",
+    "coalesce(v, $p)",
+    "CASE WHEN ok THEN v ELSE $p END",
+    "CAST(v AS BIGINT)",
+    "d || 'x'",
+    "upper(d)",
+    "v > $p",
+    "ok AND v < 3",
+    "d LIKE 'a%'",
+    "n IN (1, 2)",
+    "v IS NULL",
+    "window_end",
+    "last_value(v)",
+];
+
+const WINDOWS: [&str; 6] = [
+    "tumble(ts, $w)",
+    "hop(ts, INTERVAL '1 second', $w)",
+    "session(ts, INTERVAL '2 seconds')",
+    "count_window(3)",
+    "count_window(n)",
+    "tumble(ts, $p)",
+];
+
+fn statement(select: &str) -> String {
+    format!(
+        "CREATE APPLICATION a (p DOUBLE DEFAULT 1, w INTERVAL DEFAULT INTERVAL '5 seconds')\n\
+         INPUT t (ts TIMESTAMP EVENT TIME, d TEXT, v DOUBLE, n BIGINT, ok BOOLEAN) FROM 'mqtt:i' FORMAT JSON\n\
+         OUTPUT 'mqtt:o' FORMAT JSON AS\n{select}"
+    )
+}
+
+/// Plans a script; whether all of it could be.
+fn check(script: &str) -> Result<bool, TestCaseError> {
+    let planned = parse_script(script).and_then(|statements| {
+        statements.iter().try_for_each(|(statement, _)| match statement {
+            Statement::CreateApplication(create) => plan_application(create).map(|application| {
+                // What is planned can be explained and instantiated.
+                explain(&application);
+                application.dataflow.chain();
+            }),
+            _ => Ok(()),
+        })
+    });
+    let Err(error) = planned else { return Ok(true) };
+    let lines: Vec<&str> = script.split('\n').collect();
+    let line = (error.line as usize).checked_sub(1).and_then(|line| lines.get(line));
+    prop_assert!(line.is_some(), "line of: {error}\n{script}");
+    let width = line.unwrap().chars().count();
+    prop_assert!((1..=width + 1).contains(&(error.column as usize)), "column of: {error}\n{script}");
+    // No jargon of the libraries below.
+    for word in ["Utf8", "Int64", "Float64", "Expr", "Span(", "PhysicalExpr", "Internal error", "Arrow"] {
+        prop_assert!(!error.to_string().contains(word), "{error}\n{script}");
+    }
+    error.render(script);
+    Ok(false)
+}
+
+/// At least 2000 cases; `PROPTEST_CASES` asks for more.
+fn config() -> ProptestConfig {
+    let default = ProptestConfig::default();
+    ProptestConfig { cases: default.cases.max(2000), failure_persistence: None, ..default }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn words_in_any_order(words in prop::collection::vec(prop::sample::select(&WORDS[..]), 0..24)) {
+        check(&statement(&format!("SELECT {} FROM t", words.join(" "))))?;
+        check(&statement(&format!("SELECT v FROM t {}", words.join(" "))))?;
+    }
+
+    #[test]
+    fn statements_with_a_part_missing(from in 0usize..400, length in 0usize..40) {
+        let script = statement("SELECT d, avg(v) AS a FROM t WHERE v > $p GROUP BY hop(ts, INTERVAL '1 second', $w), d HAVING count(*) > 2 EMIT ON CHANGE");
+        let kept: String = script.chars().enumerate().filter(|(at, _)| !(from..from + length).contains(at)).map(|(_, one)| one).collect();
+        check(&kept)?;
+    }
+
+    #[test]
+    fn any_text(text in "\\PC{0,60}") {
+        check(&text)?;
+        check(&statement(&text))?;
+    }
+}
+
+#[test]
+fn right_pieces_in_any_combination() {
+    let mut runner = proptest::test_runner::TestRunner::new(config());
+    let piece = || prop::sample::select(&PIECES[..]);
+    let operator = prop::sample::select(vec!["+", "=", "AND", "||", ">", "%", "OR"]);
+    let strategy = (
+        piece(),
+        operator,
+        piece(),
+        piece(),
+        piece(),
+        prop::option::of(prop::sample::select(&WINDOWS[..])),
+        any::<[bool; 3]>(),
+    );
+    let planned = std::cell::Cell::new(0u32);
+    runner
+        .run(&strategy, |(a, operator, b, c, condition, window, [joined, filtered, keyed])| {
+            let first = if joined { format!("({a}) {operator} ({b})") } else { a.to_owned() };
+            let mut select = format!("SELECT {first} AS one, {c} AS two FROM t");
+            if filtered {
+                select.push_str(&format!(" WHERE {condition}"));
+            }
+            if let Some(window) = window {
+                select.push_str(&format!(" GROUP BY {window}"));
+                if keyed {
+                    select.push_str(&format!(", {c}"));
+                }
+                select.push_str(" EMIT ON CHANGE");
+            }
+            planned.set(planned.get() + u32::from(check(&statement(&select))?));
+            Ok(())
+        })
+        .unwrap();
+    // The test means nothing if all of them are refused.
+    assert!(planned.get() > 100, "only {} were planned", planned.get());
+}
+
+#[test]
+fn the_deepest_expressions_that_are_accepted_are_planned_on_a_small_stack() {
+    let run = || {
+        for deep in [
+            format!("v{}", " + n".repeat(199)),
+            format!("{}ok", "NOT ".repeat(40)),
+            format!("CASE WHEN ok{} THEN 1 END", " AND v > 1".repeat(99)),
+            format!("{}v{}", "abs(".repeat(20), ")".repeat(20)),
+            format!("{}v{}", "(".repeat(20), ")".repeat(20)),
+            format!("{}v{}", "CASE WHEN ok THEN ".repeat(12), " END".repeat(12)),
+            format!("d{}", " || 'x'".repeat(199)),
+            format!("sum(v{})", " * n".repeat(199)),
+        ] {
+            let window = if deep.starts_with("sum") { " GROUP BY tumble(ts, $w)" } else { "" };
+            let script = statement(&format!("SELECT {deep} AS deep FROM t{window}"));
+            let application = rivulet_sql::parse_application(&script).and_then(|create| plan_application(&create));
+            assert!(application.is_ok(), "{}", application.unwrap_err().render(&script));
+        }
+    };
+    // The stack that threads commonly have, and half of it to spare.
+    std::thread::Builder::new().stack_size(1 << 20).spawn(run).unwrap().join().unwrap();
+}

@@ -1,0 +1,96 @@
+//! Applications over HTTP.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+
+use super::error::ApiError;
+use super::types::{Application, ApplicationList, DropParameters, ErrorAnswer, Explanation};
+use super::{Api, read_text};
+
+/// List the applications
+#[utoipa::path(
+    get, path = "/api/v1/applications", tag = "applications",
+    responses(
+        (status = 200, description = "Applications by name", body = ApplicationList),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn list_applications(State(api): State<Api>) -> Result<Json<ApplicationList>, ApiError> {
+    let applications = api.blocking(|service| service.applications()).await?;
+    Ok(Json(ApplicationList { applications: applications.into_iter().map(Application::from).collect() }))
+}
+
+/// Register an application
+///
+/// The body is one CREATE APPLICATION statement. The same text again returns the same application.
+#[utoipa::path(
+    post, path = "/api/v1/applications", tag = "applications",
+    request_body(content = String, content_type = "text/plain"),
+    responses(
+        (status = 200, description = "The application", body = Application),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn create_application(State(api): State<Api>, body: Body) -> Result<Json<Application>, ApiError> {
+    let sql = read_text(body).await?;
+    let application = api.blocking(move |service| service.create_application(&sql)).await??;
+    Ok(Json(application.into()))
+}
+
+/// Show an application
+#[utoipa::path(
+    get, path = "/api/v1/applications/{name}", tag = "applications",
+    params(("name" = String, Path, description = "Its name or id")),
+    responses(
+        (status = 200, description = "The application", body = Application),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn show_application(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+) -> Result<Json<Application>, ApiError> {
+    let application = api.blocking(move |service| service.application(&name)).await??;
+    Ok(Json(application.into()))
+}
+
+/// Drop an application
+#[utoipa::path(
+    delete, path = "/api/v1/applications/{name}", tag = "applications",
+    params(("name" = String, Path, description = "Its name"), DropParameters),
+    responses(
+        (status = 204, description = "Dropped"),
+        (status = "default", description = "An error; a conflict if it has queries", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn drop_application(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    parameters: Result<Query<DropParameters>, QueryRejection>,
+) -> Result<StatusCode, ApiError> {
+    let Query(DropParameters { cascade }) = parameters?;
+    api.blocking(move |service| service.drop_application(&name, cascade)).await??;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Explain an application
+///
+/// Its dataflow in words: what its queries share, and what each has of its own.
+#[utoipa::path(
+    get, path = "/api/v1/applications/{name}/explain", tag = "applications",
+    params(("name" = String, Path, description = "Its name or id")),
+    responses(
+        (status = 200, description = "The dataflow", body = Explanation),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn explain_application(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+) -> Result<Json<Explanation>, ApiError> {
+    let explanation = api.blocking(move |service| service.explain(&name)).await??;
+    Ok(Json(Explanation { explanation }))
+}

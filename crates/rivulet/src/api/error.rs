@@ -1,0 +1,62 @@
+//! Errors of the API: always JSON, with the HTTP status that fits.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+use crate::service::{ErrorKind, ServiceError};
+
+use super::types::{ErrorAnswer, ErrorDetail};
+
+/// An answer that is an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ApiError {
+    pub(super) status: StatusCode,
+    pub(super) detail: ErrorDetail,
+}
+
+impl ApiError {
+    pub(super) fn new(status: StatusCode, kind: &str, message: impl Into<String>) -> Self {
+        let detail =
+            ErrorDetail { kind: kind.to_owned(), message: message.into(), line: None, column: None, hint: None };
+        Self { status, detail }
+    }
+
+    pub(super) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid", message)
+    }
+
+    pub(super) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+            .with_hint("this is a defect of Rivulet; the server's log has more")
+    }
+
+    pub(super) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.detail.hint = Some(hint.into());
+        self
+    }
+}
+
+/// The HTTP status of a kind of error.
+pub(super) fn status_of(kind: ErrorKind) -> StatusCode {
+    match kind {
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::AlreadyExists | ErrorKind::Conflict => StatusCode::CONFLICT,
+        ErrorKind::Invalid => StatusCode::BAD_REQUEST,
+        ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::LimitReached => StatusCode::TOO_MANY_REQUESTS,
+        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+impl From<ServiceError> for ApiError {
+    fn from(error: ServiceError) -> Self {
+        Self { status: status_of(error.kind), detail: error.into() }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(ErrorAnswer { error: self.detail })).into_response()
+    }
+}

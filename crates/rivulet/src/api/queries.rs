@@ -1,0 +1,146 @@
+//! Queries over HTTP, one at a time; many at once are in [`super::bulk`].
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+
+use crate::service::{QueryFilter, QueryRequest, ServiceError, generated_name};
+
+use super::error::ApiError;
+use super::submission::parse;
+use super::types::{self, ErrorAnswer, ListParameters, QueryCreated, QueryPage, QuerySubmission};
+use super::{Api, read_text};
+
+/// Queries of a page unless the request says otherwise.
+const PAGE_LIMIT_DEFAULT: usize = 100;
+
+/// Most queries of a page.
+const PAGE_LIMIT_MAX: usize = 1000;
+
+/// Submit a query
+///
+/// The answer comes when the query is durable.
+#[utoipa::path(
+    post, path = "/api/v1/queries", tag = "queries",
+    request_body = QuerySubmission,
+    responses(
+        (status = 201, description = "The query was created", body = QueryCreated),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn submit_query(
+    State(api): State<Api>,
+    body: Body,
+) -> Result<(StatusCode, Json<QueryCreated>), ApiError> {
+    let json = read_text(body).await?;
+    let created = api
+        .blocking(move |service| {
+            let mut parameters = Vec::new();
+            let submission = parse(json.as_bytes(), &mut parameters)
+                .map_err(|detail| ApiError { status: StatusCode::BAD_REQUEST, detail })?;
+            let request = QueryRequest {
+                name: submission.name.as_deref(),
+                application: &submission.application,
+                parameters: &parameters,
+            };
+            let answer = service.submit(&[request]).pop();
+            let id = answer.ok_or_else(|| ApiError::internal("the query was not answered"))??;
+            let name = submission.name.as_deref().map_or_else(|| generated_name(id), str::to_owned);
+            Ok::<_, ApiError>(QueryCreated { id, name })
+        })
+        .await??;
+    Ok((StatusCode::CREATED, Json(created)))
+}
+
+/// List queries
+#[utoipa::path(
+    get, path = "/api/v1/queries", tag = "queries",
+    params(ListParameters),
+    responses(
+        (status = 200, description = "A page of queries by name", body = QueryPage),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn list_queries(
+    State(api): State<Api>,
+    parameters: Result<Query<ListParameters>, QueryRejection>,
+) -> Result<Json<QueryPage>, ApiError> {
+    let Query(ListParameters { application, like, after, limit }) = parameters?;
+    let limit = limit.unwrap_or(PAGE_LIMIT_DEFAULT);
+    if !(1..=PAGE_LIMIT_MAX).contains(&limit) {
+        return Err(ApiError::invalid(format!("limit is {limit}, expected 1 to {PAGE_LIMIT_MAX}")));
+    }
+    // One more than asked for shows whether there is a next page.
+    let filter = QueryFilter { application, like, after, limit: limit + 1 };
+    let mut found = api.blocking(move |service| service.queries(&filter)).await?;
+    let has_more = found.len() > limit;
+    found.truncate(limit);
+    let next = if has_more { found.last().map(|query| query.name.clone()) } else { None };
+    Ok(Json(QueryPage { queries: found.into_iter().map(types::Query::from).collect(), next }))
+}
+
+/// Show a query
+#[utoipa::path(
+    get, path = "/api/v1/queries/{name}", tag = "queries",
+    params(("name" = String, Path, description = "Its name")),
+    responses(
+        (status = 200, description = "The query", body = types::Query),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn show_query(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+) -> Result<Json<types::Query>, ApiError> {
+    let query = api.blocking(move |service| service.query(&name)).await??;
+    Ok(Json(query.into()))
+}
+
+/// Drop a query
+#[utoipa::path(
+    delete, path = "/api/v1/queries/{name}", tag = "queries",
+    params(("name" = String, Path, description = "Its name")),
+    responses(
+        (status = 204, description = "Dropped"),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn drop_query(State(api): State<Api>, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
+    no_content(api.blocking(move |service| service.drop_query(&name)).await?)
+}
+
+/// Pause a query
+///
+/// It keeps its state and gets no events. Pausing a paused query does nothing.
+#[utoipa::path(
+    post, path = "/api/v1/queries/{name}/pause", tag = "queries",
+    params(("name" = String, Path, description = "Its name")),
+    responses(
+        (status = 204, description = "Paused"),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn pause_query(State(api): State<Api>, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
+    no_content(api.blocking(move |service| service.pause(&name)).await?)
+}
+
+/// Resume a query
+///
+/// Resuming a running query does nothing.
+#[utoipa::path(
+    post, path = "/api/v1/queries/{name}/resume", tag = "queries",
+    params(("name" = String, Path, description = "Its name")),
+    responses(
+        (status = 204, description = "Running"),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn resume_query(State(api): State<Api>, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
+    no_content(api.blocking(move |service| service.resume(&name)).await?)
+}
+
+fn no_content(done: Result<(), ServiceError>) -> Result<StatusCode, ApiError> {
+    done.map(|()| StatusCode::NO_CONTENT).map_err(ApiError::from)
+}

@@ -1,0 +1,87 @@
+//! Live results of a query as server-sent events.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::Sse;
+use axum::response::sse::{Event, KeepAlive};
+use futures_util::Stream;
+use futures_util::stream::unfold;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::error::ApiError;
+use super::types::{ErrorAnswer, WatchParameters};
+use super::{Api, Stop};
+
+/// Proxies cut connections that say nothing; a comment line is sent so often.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Watch the results of a query
+///
+/// Server-sent events: `result` with a result as JSON, `lost` with the number of results that were skipped because the
+/// client was too slow, `end` when there will be no more.
+#[utoipa::path(
+    get, path = "/api/v1/queries/{name}/results", tag = "queries",
+    params(("name" = String, Path, description = "Its name"), WatchParameters),
+    responses(
+        (status = 200, description = "Events, from now on", body = String, content_type = "text/event-stream"),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn watch_results(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    parameters: Result<Query<WatchParameters>, QueryRejection>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
+    let Query(WatchParameters { limit }) = parameters?;
+    let permit = Arc::clone(&api.watch_permits).try_acquire_owned().map_err(|_| {
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "limit_reached", "too many clients watch results")
+            .with_hint("subscribe to the query's output topic at the broker instead")
+    })?;
+    let results = api.blocking(move |service| service.results(&name)).await??;
+    let watch =
+        Watch { results, left: limit.unwrap_or(u64::MAX), ended: false, stop: api.stop.clone(), _permit: permit };
+    Ok(Sse::new(unfold(watch, Watch::next)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
+}
+
+struct Watch {
+    results: Receiver<Arc<str>>,
+    left: u64,
+    ended: bool,
+    stop: Stop,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Watch {
+    async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
+        if self.ended {
+            return None;
+        }
+        let received = if self.left == 0 {
+            Err(RecvError::Closed)
+        } else {
+            tokio::select! {
+                received = self.results.recv() => received,
+                () = self.stop.stopped() => Err(RecvError::Closed),
+            }
+        };
+        let event = match received {
+            Ok(result) => {
+                self.left -= 1;
+                Event::default().event("result").data(result)
+            }
+            Err(RecvError::Lagged(count)) => Event::default().event("lost").data(count.to_string()),
+            Err(RecvError::Closed) => {
+                self.ended = true;
+                Event::default().event("end").data("")
+            }
+        };
+        Some((Ok(event), self))
+    }
+}

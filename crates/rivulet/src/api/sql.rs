@@ -1,0 +1,40 @@
+//! SQL scripts over HTTP.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+
+use super::error::{ApiError, status_of};
+use super::types::{ErrorAnswer, SqlAnswer};
+use super::{Api, read_text};
+
+/// Run an SQL script
+///
+/// The answer has a result for each statement that ran. The script stops at the first error; what ran before it stays.
+#[utoipa::path(
+    post, path = "/api/v1/sql", tag = "sql",
+    request_body(content = String, content_type = "text/plain", example = "SHOW APPLICATIONS; SHOW QUERIES LIMIT 20;"),
+    responses(
+        (status = 200, description = "Every statement ran", body = SqlAnswer),
+        (status = "4XX", description = "A statement was refused; the results before it are there", body = SqlAnswer),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn run_script(State(api): State<Api>, body: Body) -> Result<(StatusCode, Json<SqlAnswer>), ApiError> {
+    let script = read_text(body).await?;
+    let outcomes = api.blocking(move |service| service.execute(&script)).await?;
+    let mut answer = SqlAnswer::default();
+    let mut status = StatusCode::OK;
+    for outcome in outcomes {
+        match outcome {
+            Ok(result) => answer.results.push(result.into()),
+            Err(error) => {
+                status = status_of(error.kind);
+                answer.error = Some(error.into());
+                break;
+            }
+        }
+    }
+    Ok((status, Json(answer)))
+}

@@ -1,0 +1,58 @@
+//! Status, metrics and health over HTTP.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+
+use super::Api;
+use super::error::ApiError;
+use super::types::{ErrorAnswer, Health, Status};
+
+/// What the server is doing
+#[utoipa::path(
+    get, path = "/api/v1/status", tag = "server",
+    responses(
+        (status = 200, description = "Queries, counters, latencies, memory and connections", body = Status),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn show_status(State(api): State<Api>) -> Result<Json<Status>, ApiError> {
+    let status = api.blocking(|service| service.status()).await?;
+    Ok(Json(status.into()))
+}
+
+/// Metrics for Prometheus
+#[utoipa::path(
+    get, path = "/metrics", tag = "server",
+    responses((status = 200, description = "Prometheus text format", body = String, content_type = "text/plain")),
+)]
+pub(super) async fn show_metrics(State(api): State<Api>) -> Result<impl IntoResponse, ApiError> {
+    let text = api.blocking(|service| service.metrics()).await?;
+    // The newer format is the one that says where it ends, and scrapers go by the type.
+    let content_type = if text.ends_with("# EOF\n") {
+        "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    } else {
+        "text/plain; version=0.0.4; charset=utf-8"
+    };
+    Ok(([(header::CONTENT_TYPE, content_type)], text))
+}
+
+/// Whether the process answers
+#[utoipa::path(get, path = "/health/live", tag = "server", responses((status = 200, description = "It does", body = Health)))]
+pub(super) async fn live() -> Json<Health> {
+    Json(Health { status: "ok".into() })
+}
+
+/// Whether events are being processed
+#[utoipa::path(
+    get, path = "/health/ready", tag = "server",
+    responses(
+        (status = 200, description = "They are", body = Health),
+        (status = 503, description = "They are not, and why", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn ready(State(api): State<Api>) -> Result<Json<Health>, ApiError> {
+    api.blocking(|service| service.ready()).await??;
+    Ok(Json(Health { status: "ok".into() }))
+}

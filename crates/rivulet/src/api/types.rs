@@ -1,0 +1,429 @@
+//! What goes over the wire. These types are the REST API's contract: they live here and in the client that reads them,
+//! and are converted by hand from the plain types of [`crate::service`].
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::service;
+
+/// The answer to an SQL script: one result for each statement that ran, and the error that stopped it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SqlAnswer {
+    /// Results in order of the statements.
+    pub results: Vec<StatementResult>,
+    /// What was wrong with the next statement; the ones after it did not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorDetail>,
+}
+
+/// The result of one statement.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StatementResult {
+    /// Names of the columns; empty for a statement without rows.
+    pub columns: Vec<String>,
+    /// Rows, each with a value for every column.
+    pub rows: Vec<Vec<Value>>,
+    /// What was done, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// The body of every answer that is an error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorAnswer {
+    /// The error.
+    pub error: ErrorDetail,
+}
+
+/// What was wrong, where, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorDetail {
+    /// `not_found`, `already_exists`, `invalid`, `conflict`, `unavailable`, `limit_reached`, `too_large`,
+    /// `method_not_allowed`, `forbidden` or `internal`.
+    #[schema(example = "invalid")]
+    pub kind: String,
+    /// What was wrong.
+    #[schema(example = "there is no column temprature")]
+    pub message: String,
+    /// Line in the text that was sent, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// Column in that line, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<u32>,
+    /// What to do next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "did you mean temperature?")]
+    pub hint: Option<String>,
+}
+
+/// Every application.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ApplicationList {
+    /// Applications by name.
+    pub applications: Vec<Application>,
+}
+
+/// A registered application.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Application {
+    /// The hash of its canonical text; the same text has the same id.
+    #[schema(example = "5f1c4c2be1f0a0c1")]
+    pub id: String,
+    /// Its name.
+    #[schema(example = "ac_control")]
+    pub name: String,
+    /// The SQL text it was registered with.
+    pub sql: String,
+    /// Its parameters.
+    pub parameters: Vec<ParameterDeclaration>,
+    /// Template of the input topic.
+    #[schema(example = "home/{home}/temperature")]
+    pub input_topic: String,
+    /// Template of the output topic.
+    #[schema(example = "home/{home}/ac")]
+    pub output_topic: String,
+    /// Queries that run.
+    pub queries_running: u64,
+    /// Queries that are paused.
+    pub queries_paused: u64,
+}
+
+/// A parameter of an application.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ParameterDeclaration {
+    /// Its name.
+    #[schema(example = "target")]
+    pub name: String,
+    /// Its SQL type.
+    #[serde(rename = "type")]
+    #[schema(example = "DOUBLE")]
+    pub data_type: String,
+    /// The default as SQL text; a parameter without one is required.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "24.0")]
+    pub default: Option<String>,
+}
+
+/// The dataflow of an application in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Explanation {
+    /// Lines of text.
+    pub explanation: String,
+}
+
+/// A query to be created.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct QuerySubmission {
+    /// Its name; generated when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "kims_ac")]
+    pub name: Option<String>,
+    /// Name or id of the application.
+    #[schema(example = "ac_control")]
+    pub application: String,
+    /// Values of its parameters by name.
+    #[serde(default)]
+    #[schema(example = json!({"home": "42", "target": 22.5}))]
+    pub parameters: Map<String, Value>,
+}
+
+/// A query that was created, and is durable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueryCreated {
+    /// Its id.
+    pub id: u64,
+    /// Its name.
+    #[schema(example = "kims_ac")]
+    pub name: String,
+}
+
+/// The answer to one line of a bulk submission: an id and a name, or an error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BulkAnswer {
+    /// Number of the line, from 1; empty lines count.
+    pub line: u64,
+    /// Id of the query.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// Name of the query.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Why there is no query.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorDetail>,
+}
+
+/// Some queries, ordered by name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct QueryPage {
+    /// The queries.
+    pub queries: Vec<Query>,
+    /// The `after` of the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// A query.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Query {
+    /// Its id.
+    pub id: u64,
+    /// Its name.
+    #[schema(example = "kims_ac")]
+    pub name: String,
+    /// Its application.
+    #[schema(example = "ac_control")]
+    pub application: String,
+    /// `running` or `paused`.
+    #[schema(example = "running")]
+    pub state: String,
+    /// Values of its parameters as written.
+    pub parameters: Map<String, Value>,
+    /// Topic it reads.
+    #[schema(example = "home/42/temperature")]
+    pub input_topic: String,
+    /// Topic it writes.
+    #[schema(example = "home/42/ac")]
+    pub output_topic: String,
+    /// Events that reached it, where they are counted by query.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<u64>,
+    /// Results it emitted, where they are counted by query.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub results: Option<u64>,
+    /// Events that were refused, where they are counted by query.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<u64>,
+}
+
+/// Which queries to list.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct ListParameters {
+    /// Only those of this application.
+    pub application: Option<String>,
+    /// Only those whose name matches this SQL LIKE pattern.
+    pub like: Option<String>,
+    /// Only names after this one.
+    pub after: Option<String>,
+    /// At most so many: 100 unless told, 1000 at most.
+    pub limit: Option<usize>,
+}
+
+/// How to drop an application.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct DropParameters {
+    /// Whether to drop its queries too.
+    #[serde(default)]
+    pub cascade: bool,
+}
+
+/// How to watch results.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct WatchParameters {
+    /// End after so many results; without it, when the client goes away.
+    pub limit: Option<u64>,
+}
+
+/// What the server is doing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    /// Version of Rivulet.
+    #[schema(example = "0.1.0")]
+    pub version: String,
+    /// Time since the start, in milliseconds.
+    pub uptime_ms: u64,
+    /// The data folder.
+    pub data_dir: String,
+    /// Queries that run.
+    pub queries_running: u64,
+    /// Queries that are paused.
+    pub queries_paused: u64,
+    /// Resident memory of the process.
+    pub memory_rss_bytes: Option<u64>,
+    /// Messages received that no query asked for.
+    pub messages_unrouted: u64,
+    /// All applications together.
+    pub total: ApplicationStatus,
+    /// Each application, by name.
+    pub applications: Vec<ApplicationStatus>,
+    /// Each connection to a broker.
+    pub connections: Vec<ConnectionStatus>,
+}
+
+/// Counters of an application since the start of the server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ApplicationStatus {
+    /// Its name.
+    #[schema(example = "ac_control")]
+    pub name: String,
+    /// Queries that run.
+    pub queries_running: u64,
+    /// Queries that are paused.
+    pub queries_paused: u64,
+    /// Events received.
+    pub events: u64,
+    /// Batches processed.
+    pub batches: u64,
+    /// Mean size of a batch, in rows.
+    pub batch_rows_mean: f64,
+    /// Results emitted.
+    pub results: u64,
+    /// Refused rows by reason.
+    pub refused: BTreeMap<String, u64>,
+    /// Events waiting.
+    pub inbox_rows: u64,
+    /// Bytes waiting.
+    pub inbox_bytes: u64,
+    /// Time from an event's arrival to the end of its processing.
+    pub processing: Latency,
+    /// Time from when an event says it happened to the end of its processing; only of inputs with event time.
+    pub end_to_end: Latency,
+    /// The last refused row in words: the reason and what was wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_refusal: Option<String>,
+}
+
+/// Percentiles of a latency, in microseconds; null before the first event.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Latency {
+    /// The median.
+    pub p50_us: Option<u64>,
+    /// The 95th percentile.
+    pub p95_us: Option<u64>,
+    /// The 99th percentile.
+    pub p99_us: Option<u64>,
+    /// The largest so far.
+    pub max_us: Option<u64>,
+}
+
+/// A connection to a broker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ConnectionStatus {
+    /// The broker's address.
+    #[schema(example = "mqtt://127.0.0.1:1883")]
+    pub broker: String,
+    /// Whether it is up.
+    pub connected: bool,
+    /// Why it was last lost or could not be made.
+    pub last_error: Option<String>,
+    /// How often it was made again.
+    pub reconnects: u64,
+    /// How often events may have been missed in between.
+    pub gaps: u64,
+}
+
+/// Whether the server is up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Health {
+    /// `ok`.
+    #[schema(example = "ok")]
+    pub status: String,
+}
+
+impl From<service::StatementResult> for StatementResult {
+    fn from(result: service::StatementResult) -> Self {
+        let service::StatementResult { columns, rows, message } = result;
+        Self { columns, rows, message }
+    }
+}
+
+impl From<service::ServiceError> for ErrorDetail {
+    fn from(error: service::ServiceError) -> Self {
+        let service::ServiceError { kind, message, line, column, hint } = error;
+        Self { kind: kind.name().to_owned(), message, line, column, hint }
+    }
+}
+
+impl From<service::ApplicationInfo> for Application {
+    fn from(info: service::ApplicationInfo) -> Self {
+        let parameters = info
+            .parameters
+            .into_iter()
+            .map(|service::ParameterInfo { name, data_type, default }| ParameterDeclaration {
+                name,
+                data_type,
+                default,
+            })
+            .collect();
+        Self {
+            id: info.id,
+            name: info.name,
+            sql: info.sql,
+            parameters,
+            input_topic: info.input_topic,
+            output_topic: info.output_topic,
+            queries_running: info.queries_running,
+            queries_paused: info.queries_paused,
+        }
+    }
+}
+
+impl From<service::QueryInfo> for Query {
+    fn from(info: service::QueryInfo) -> Self {
+        Self {
+            id: info.id,
+            name: info.name,
+            application: info.application,
+            state: info.state.name().to_owned(),
+            parameters: info.parameters,
+            input_topic: info.input_topic,
+            output_topic: info.output_topic,
+            events: info.events,
+            results: info.results,
+            refused: info.refused,
+        }
+    }
+}
+
+impl From<service::Status> for Status {
+    fn from(status: service::Status) -> Self {
+        Self {
+            version: status.version,
+            uptime_ms: status.uptime_ms,
+            data_dir: status.data_dir,
+            queries_running: status.queries_running,
+            queries_paused: status.queries_paused,
+            memory_rss_bytes: status.memory_rss_bytes,
+            messages_unrouted: status.messages_unrouted,
+            total: status.total.into(),
+            applications: status.applications.into_iter().map(ApplicationStatus::from).collect(),
+            connections: status.connections.into_iter().map(ConnectionStatus::from).collect(),
+        }
+    }
+}
+
+impl From<service::ApplicationStatus> for ApplicationStatus {
+    fn from(status: service::ApplicationStatus) -> Self {
+        let latency =
+            |service::LatencyStatus { p50_us, p95_us, p99_us, max_us }| Latency { p50_us, p95_us, p99_us, max_us };
+        Self {
+            name: status.name,
+            queries_running: status.queries_running,
+            queries_paused: status.queries_paused,
+            events: status.events,
+            batches: status.batches,
+            batch_rows_mean: status.batch_rows_mean,
+            results: status.results,
+            refused: status.refused.into_iter().collect(),
+            inbox_rows: status.inbox_rows,
+            inbox_bytes: status.inbox_bytes,
+            processing: latency(status.processing),
+            end_to_end: latency(status.end_to_end),
+            last_refusal: status.last_refusal,
+        }
+    }
+}
+
+impl From<service::ConnectionStatus> for ConnectionStatus {
+    fn from(status: service::ConnectionStatus) -> Self {
+        let service::ConnectionStatus { broker, connected, last_error, reconnects, gaps } = status;
+        Self { broker, connected, last_error, reconnects, gaps }
+    }
+}

@@ -1,0 +1,7 @@
+//! `rivulet bench`: how much this machine carries, measured from outside: a server in a process of its own, driven over its
+//! ordinary interfaces by a generator in another.
+
+pub mod many;
+mod process;
+
+pub use many::{ManyOptions, ManyReport, StepReport, run_many};

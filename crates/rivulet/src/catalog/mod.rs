@@ -1,0 +1,405 @@
+//! The catalog: which applications and queries exist, durable in one file of the data folder.
+//!
+//! What must hold: **an acknowledged change survives `kill -9` and power loss.** Every change is one transaction, and
+//! the call returns after its commit reached the disk. So callers change many queries in one call.
+//!
+//! Layout (tables of one redb file):
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | `meta` | text | number: format version, next query id, next application number |
+//! | `applications` | name | number, id (hash), SQL text |
+//! | `queries` | query id | application number, name, parameter values as written |
+//! | `paused` | query id | nothing |
+//!
+//! Query ids are handed out here and only grow, so inserts append to the tree: dense pages and little write
+//! amplification. Pausing would be an update at a random place, so it is a small table of its own.
+
+mod error;
+mod record;
+
+use std::io;
+use std::ops::Bound;
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+
+use redb::backends::InMemoryBackend;
+use redb::{
+    Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
+    WriteTransaction,
+};
+use rivulet_dataflow::QueryId;
+
+use crate::service::Parameter;
+
+pub use error::CatalogError;
+
+/// An application's short name in records of queries; never given twice.
+pub type ApplicationNumber = u32;
+
+/// Name of the catalog's file in the data folder.
+pub const FILE_NAME: &str = "catalog.redb";
+
+/// The format written by this version. Raise it with every change that older versions would misread.
+const FORMAT_VERSION: u64 = 1;
+
+/// Pages kept in memory. Small: the catalog is scanned once at start and appended to.
+const CACHE_BYTES: usize = 4 << 20;
+
+const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+const APPLICATIONS: TableDefinition<&str, &[u8]> = TableDefinition::new("applications");
+const QUERIES: TableDefinition<QueryId, &[u8]> = TableDefinition::new("queries");
+const PAUSED: TableDefinition<QueryId, ()> = TableDefinition::new("paused");
+
+const META_FORMAT_VERSION: &str = "format_version";
+const META_QUERY_ID_NEXT: &str = "query_id_next";
+const META_APPLICATION_NUMBER_NEXT: &str = "application_number_next";
+
+/// A query to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct NewQuery<'a> {
+    /// Its application.
+    pub application: ApplicationNumber,
+    /// Its name; empty where the name is the one generated from the id.
+    pub name: &'a str,
+    /// Its parameter values as written.
+    pub parameters: &'a [Parameter<'a>],
+}
+
+/// A query as stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StoredQuery<'a> {
+    /// Its id.
+    pub id: QueryId,
+    /// Its application.
+    pub application: ApplicationNumber,
+    /// Its name; empty where the name is the one generated from the id.
+    pub name: &'a str,
+    /// Its parameter values as written.
+    pub parameters: &'a [Parameter<'a>],
+    /// Whether it is paused.
+    pub paused: bool,
+}
+
+/// An application as stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredApplication {
+    /// Its number.
+    pub number: ApplicationNumber,
+    /// Its name.
+    pub name: String,
+    /// The hash of its canonical text.
+    pub id: String,
+    /// The text it was registered with.
+    pub sql: String,
+}
+
+/// The open catalog. Reads run beside each other and beside a write; writes wait for each other.
+#[derive(Debug)]
+pub struct Catalog {
+    database: Database,
+    path: PathBuf,
+}
+
+impl Catalog {
+    /// Opens the catalog of a data folder; makes folder and catalog where they do not exist.
+    ///
+    /// # Errors
+    /// Every way in which the file can be unusable is its own [`CatalogError`]; nothing was changed then.
+    pub fn open(folder: &Path) -> Result<Self, CatalogError> {
+        let folder_error = |source| CatalogError::Folder { folder: folder.to_path_buf(), source };
+        std::fs::create_dir_all(folder).map_err(folder_error)?;
+        let path = folder.join(FILE_NAME);
+        // Asked, not tried: the administrator's account could write nevertheless, and an administrator who marks a
+        // catalog read-only means it.
+        let existed = match std::fs::metadata(&path) {
+            Ok(metadata) if metadata.permissions().readonly() => return Err(CatalogError::ReadOnly { path }),
+            Ok(metadata) if !metadata.is_file() => {
+                return Err(CatalogError::Corrupt { path, detail: "it is not a file".into() });
+            }
+            Ok(_) => true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(CatalogError::from_io(&path, error)),
+        };
+        if !existed && std::fs::metadata(folder).map_err(folder_error)?.permissions().readonly() {
+            return Err(CatalogError::ReadOnly { path: folder.to_path_buf() });
+        }
+        let database = guard(|| Ok(redb::Builder::new().set_cache_size(CACHE_BYTES).create(&path)?))
+            .map_err(|failure| failure.into_error(&path))?;
+        let catalog = Self { database, path };
+        catalog.prepare()?;
+        if !existed {
+            // The file's name in its folder must be as durable as its content.
+            std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(folder_error)?;
+        }
+        Ok(catalog)
+    }
+
+    /// A catalog in memory, for runs that leave nothing behind.
+    ///
+    /// # Errors
+    /// None that memory could cause, but the same type as [`Catalog::open`].
+    pub fn in_memory() -> Result<Self, CatalogError> {
+        let path = PathBuf::from("(memory)");
+        let database = redb::Builder::new()
+            .set_cache_size(CACHE_BYTES)
+            .create_with_backend(InMemoryBackend::new())
+            .map_err(|error| CatalogError::from_redb(&path, error.into()))?;
+        let catalog = Self { database, path };
+        catalog.prepare()?;
+        Ok(catalog)
+    }
+
+    /// The catalog's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Every application, by name.
+    ///
+    /// # Errors
+    /// Disk errors, and damage.
+    pub fn applications(&self) -> Result<Vec<StoredApplication>, CatalogError> {
+        self.read(|transaction| {
+            guard(|| {
+                let table = transaction.open_table(APPLICATIONS)?;
+                let mut applications = Vec::new();
+                for entry in table.iter()? {
+                    let (name, value) = entry?;
+                    let (number, id, sql) = record::read_application(value.value())?;
+                    applications.push(StoredApplication {
+                        number,
+                        name: name.value().to_owned(),
+                        id: id.to_owned(),
+                        sql: sql.to_owned(),
+                    });
+                }
+                Ok(applications)
+            })
+        })
+    }
+
+    /// Stores an application under a name that is free (the caller has checked) and returns its number.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; the application is not stored then.
+    pub fn insert_application(&self, name: &str, id: &str, sql: &str) -> Result<ApplicationNumber, CatalogError> {
+        self.write(|transaction| {
+            let mut meta = transaction.open_table(META)?;
+            let next = meta.get(META_APPLICATION_NUMBER_NEXT)?.map_or(0, |next| next.value());
+            let number = ApplicationNumber::try_from(next)
+                .map_err(|_| Failure::Damage("application numbers are used up".into()))?;
+            meta.insert(META_APPLICATION_NUMBER_NEXT, next + 1)?;
+            let record = record::write_application(number, id, sql);
+            if transaction.open_table(APPLICATIONS)?.insert(name, record.as_slice())?.is_some() {
+                // The transaction is dropped, not committed.
+                return Err(Failure::Damage(format!("the application {name} was stored already")));
+            }
+            Ok(number)
+        })
+    }
+
+    /// Removes an application and these queries of it, all or nothing.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; nothing is removed then.
+    pub fn remove_application(&self, name: &str, queries: &[QueryId]) -> Result<(), CatalogError> {
+        self.write(|transaction| {
+            transaction.open_table(APPLICATIONS)?.remove(name)?;
+            remove_queries(transaction, queries)
+        })
+    }
+
+    /// Stores queries in one transaction and returns the id of the first; the others follow it without a gap.
+    /// Fastest with some thousands of queries a call.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; none of the queries is stored then.
+    pub fn insert_queries(&self, queries: &[NewQuery<'_>]) -> Result<QueryId, CatalogError> {
+        self.write(|transaction| {
+            let mut meta = transaction.open_table(META)?;
+            let first = meta.get(META_QUERY_ID_NEXT)?.map_or(1, |next| next.value());
+            meta.insert(META_QUERY_ID_NEXT, first + queries.len() as u64)?;
+            let mut table = transaction.open_table(QUERIES)?;
+            let mut end = table.upper_bound_mut(Bound::<QueryId>::Unbounded)?;
+            let mut buffer = Vec::with_capacity(256);
+            for (id, query) in (first..).zip(queries) {
+                record::write_query(&mut buffer, query);
+                end.insert_before(id, buffer.as_slice())?;
+            }
+            end.close()?;
+            Ok(first)
+        })
+    }
+
+    /// Removes queries in one transaction; ids that are not stored are passed over.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; nothing is removed then.
+    pub fn remove_queries(&self, queries: &[QueryId]) -> Result<(), CatalogError> {
+        self.write(|transaction| remove_queries(transaction, queries))
+    }
+
+    /// Marks queries as paused or not, in one transaction.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; nothing is changed then.
+    pub fn set_paused(&self, queries: &[QueryId], paused: bool) -> Result<(), CatalogError> {
+        self.write(|transaction| {
+            let mut table = transaction.open_table(PAUSED)?;
+            for id in queries {
+                if paused {
+                    table.insert(id, ())?;
+                } else {
+                    table.remove(id)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Calls `visit` with every query in order of id, and returns how many there are. Memory does not grow with their
+    /// number.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; `visit` has seen the queries before it then.
+    pub fn scan_queries(&self, mut visit: impl FnMut(StoredQuery<'_>)) -> Result<u64, CatalogError> {
+        self.read(|transaction| {
+            // Both tables are in order of id, so one pass over each is enough.
+            let mut queries = guard(|| Ok(transaction.open_table(QUERIES)?.range::<QueryId>(..)?))?;
+            let mut paused = guard(|| Ok(transaction.open_table(PAUSED)?.range::<QueryId>(..)?))?;
+            let mut next_paused = || guard(|| Ok(paused.next().transpose()?.map(|(id, _)| id.value())));
+            let mut paused_id = next_paused()?;
+            let mut count = 0;
+            while let Some((id, value)) = guard(|| Ok(queries.next().transpose()?))? {
+                let id = id.value();
+                while paused_id.is_some_and(|paused| paused < id) {
+                    paused_id = next_paused()?;
+                }
+                let mut parameters = Vec::new();
+                let (application, name) = guard(|| Ok(record::read_query(value.value(), &mut parameters)?))?;
+                visit(StoredQuery { id, application, name, parameters: &parameters, paused: paused_id == Some(id) });
+                count += 1;
+            }
+            Ok(count)
+        })
+    }
+
+    /// Reads one query; `None` if it is not stored.
+    ///
+    /// # Errors
+    /// Disk errors, and damage.
+    pub fn read_query<T>(
+        &self,
+        id: QueryId,
+        visit: impl FnOnce(StoredQuery<'_>) -> T,
+    ) -> Result<Option<T>, CatalogError> {
+        self.read(|transaction| {
+            let Some(value) = guard(|| Ok(transaction.open_table(QUERIES)?.get(id)?))? else { return Ok(None) };
+            let paused = guard(|| Ok(transaction.open_table(PAUSED)?.get(id)?.is_some()))?;
+            let mut parameters = Vec::new();
+            let (application, name) = guard(|| Ok(record::read_query(value.value(), &mut parameters)?))?;
+            Ok(Some(visit(StoredQuery { id, application, name, parameters: &parameters, paused })))
+        })
+    }
+
+    /// How many queries are stored.
+    ///
+    /// # Errors
+    /// Disk errors, and damage.
+    pub fn queries_count(&self) -> Result<u64, CatalogError> {
+        self.read(|transaction| guard(|| Ok(transaction.open_table(QUERIES)?.len()?)))
+    }
+
+    /// Checks the format version, and makes the tables of a new file.
+    fn prepare(&self) -> Result<(), CatalogError> {
+        let found = self.write(|transaction| {
+            let mut meta = transaction.open_table(META)?;
+            let found = meta.get(META_FORMAT_VERSION)?.map(|version| version.value());
+            match found {
+                None => {
+                    if transaction.list_tables()?.count() > 1 {
+                        return Err(Failure::Damage("it holds tables that Rivulet did not write".into()));
+                    }
+                    meta.insert(META_FORMAT_VERSION, FORMAT_VERSION)?;
+                }
+                Some(version) if version > FORMAT_VERSION => return Ok(version),
+                Some(_) => {}
+            }
+            transaction.open_table(APPLICATIONS)?;
+            transaction.open_table(QUERIES)?;
+            transaction.open_table(PAUSED)?;
+            Ok(FORMAT_VERSION)
+        })?;
+        if found > FORMAT_VERSION {
+            return Err(CatalogError::LaterVersion { path: self.path.clone(), found, supported: FORMAT_VERSION });
+        }
+        Ok(())
+    }
+
+    /// Runs `change` in a transaction and commits it, or leaves everything as it was.
+    fn write<T>(&self, change: impl FnOnce(&WriteTransaction) -> Result<T, Failure>) -> Result<T, CatalogError> {
+        guard(|| {
+            let mut transaction = self.database.begin_write()?;
+            // Without it, opening after a crash walks the whole file.
+            transaction.set_quick_repair(true);
+            let done = change(&transaction)?;
+            transaction.commit()?;
+            Ok(done)
+        })
+        .map_err(|failure| failure.into_error(&self.path))
+    }
+
+    /// Runs `look` on a snapshot; it [`guard`]s itself what it does with the storage library.
+    fn read<T>(&self, look: impl FnOnce(&ReadTransaction) -> Result<T, Failure>) -> Result<T, CatalogError> {
+        let attempt = || look(&guard(|| Ok(self.database.begin_read()?))?);
+        attempt().map_err(|failure: Failure| failure.into_error(&self.path))
+    }
+}
+
+fn remove_queries(transaction: &WriteTransaction, queries: &[QueryId]) -> Result<(), Failure> {
+    let mut table = transaction.open_table(QUERIES)?;
+    let mut paused = transaction.open_table(PAUSED)?;
+    for id in queries {
+        table.remove(id)?;
+        paused.remove(id)?;
+    }
+    Ok(())
+}
+
+/// Calls the storage library. It panics on some damaged pages instead of returning an error; that is damage to report,
+/// not a reason to end the server. Nothing of the caller's runs in here, so no other panic is taken for damage.
+fn guard<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    std::panic::catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(Failure::Damage("the storage library stopped at a page that makes no sense".into())))
+}
+
+/// What a transaction can fail with, before the file's name is added.
+enum Failure {
+    Storage(redb::Error),
+    Damage(String),
+}
+
+impl Failure {
+    fn into_error(self, path: &Path) -> CatalogError {
+        match self {
+            Self::Storage(error) => CatalogError::from_redb(path, error),
+            Self::Damage(detail) => CatalogError::Corrupt { path: path.to_path_buf(), detail },
+        }
+    }
+}
+
+impl<E: Into<redb::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Storage(error.into())
+    }
+}
+
+impl From<record::RecordError> for Failure {
+    fn from(error: record::RecordError) -> Self {
+        Self::Damage(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests;

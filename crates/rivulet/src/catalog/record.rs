@@ -1,0 +1,237 @@
+//! The binary form of a query and of an application on disk.
+//!
+//! A query: application number, name, number of parameters, then each parameter as name, tag and value. Whole numbers
+//! are LEB128 varints (signed ones zigzag), texts are a length and UTF-8, floats are 8 bytes little-endian. Readers
+//! believe nothing: every length is checked against the bytes that are there.
+
+use std::borrow::Cow;
+
+use crate::service::{Parameter, ParameterValue};
+
+use super::{ApplicationNumber, NewQuery};
+
+const TAG_NULL: u8 = 0;
+const TAG_FALSE: u8 = 1;
+const TAG_TRUE: u8 = 2;
+const TAG_INT: u8 = 3;
+const TAG_FLOAT: u8 = 4;
+const TAG_TEXT: u8 = 5;
+
+/// Why bytes are not a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RecordError {
+    #[error("a record ends early")]
+    Short,
+    #[error("a record holds a number that is too large")]
+    Number,
+    #[error("a record holds text that is not UTF-8")]
+    Text,
+    #[error("a record holds a value with the unknown tag {0}")]
+    Tag(u8),
+    #[error("a record is followed by bytes that do not belong to it")]
+    Trailing,
+}
+
+/// Replaces the content of `buffer` by the record of a query.
+pub(super) fn write_query(buffer: &mut Vec<u8>, query: &NewQuery<'_>) {
+    buffer.clear();
+    write_number(buffer, u64::from(query.application));
+    write_text(buffer, query.name);
+    write_number(buffer, query.parameters.len() as u64);
+    for (name, value) in query.parameters {
+        write_text(buffer, name);
+        match value {
+            ParameterValue::Null => buffer.push(TAG_NULL),
+            ParameterValue::Bool(false) => buffer.push(TAG_FALSE),
+            ParameterValue::Bool(true) => buffer.push(TAG_TRUE),
+            ParameterValue::Int(value) => {
+                buffer.push(TAG_INT);
+                write_number(buffer, ((value << 1) ^ (value >> 63)).cast_unsigned());
+            }
+            ParameterValue::Float(value) => {
+                buffer.push(TAG_FLOAT);
+                buffer.extend_from_slice(&value.to_le_bytes());
+            }
+            ParameterValue::Text(text) => {
+                buffer.push(TAG_TEXT);
+                write_text(buffer, text);
+            }
+        }
+    }
+}
+
+/// Reads the record of a query: its application and its name; `parameters` is replaced by its parameters.
+pub(super) fn read_query<'a>(
+    bytes: &'a [u8],
+    parameters: &mut Vec<Parameter<'a>>,
+) -> Result<(ApplicationNumber, &'a str), RecordError> {
+    parameters.clear();
+    let mut reader = Reader { bytes };
+    let application = ApplicationNumber::try_from(reader.number()?).map_err(|_| RecordError::Number)?;
+    let name = reader.text()?;
+    // The count is not believed for an allocation: a wrong one ends in `Short`.
+    for _ in 0..reader.number()? {
+        let parameter = Cow::Borrowed(reader.text()?);
+        let value = match reader.byte()? {
+            TAG_NULL => ParameterValue::Null,
+            TAG_FALSE => ParameterValue::Bool(false),
+            TAG_TRUE => ParameterValue::Bool(true),
+            TAG_INT => {
+                let number = reader.number()?;
+                ParameterValue::Int((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
+            }
+            TAG_FLOAT => ParameterValue::Float(f64::from_le_bytes(reader.array()?)),
+            TAG_TEXT => ParameterValue::Text(Cow::Borrowed(reader.text()?)),
+            tag => return Err(RecordError::Tag(tag)),
+        };
+        parameters.push((parameter, value));
+    }
+    reader.end()?;
+    Ok((application, name))
+}
+
+/// The record of an application.
+pub(super) fn write_application(number: ApplicationNumber, id: &str, sql: &str) -> Vec<u8> {
+    let mut buffer = Vec::with_capacity(id.len() + sql.len() + 16);
+    write_number(&mut buffer, u64::from(number));
+    write_text(&mut buffer, id);
+    write_text(&mut buffer, sql);
+    buffer
+}
+
+/// Reads the record of an application: number, id and SQL text.
+pub(super) fn read_application(bytes: &[u8]) -> Result<(ApplicationNumber, &str, &str), RecordError> {
+    let mut reader = Reader { bytes };
+    let number = ApplicationNumber::try_from(reader.number()?).map_err(|_| RecordError::Number)?;
+    let id = reader.text()?;
+    let sql = reader.text()?;
+    reader.end()?;
+    Ok((number, id, sql))
+}
+
+fn write_number(buffer: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        buffer.push((number as u8) | 0x80);
+        number >>= 7;
+    }
+    buffer.push(number as u8);
+}
+
+fn write_text(buffer: &mut Vec<u8>, text: &str) {
+    write_number(buffer, text.len() as u64);
+    buffer.extend_from_slice(text.as_bytes());
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn byte(&mut self) -> Result<u8, RecordError> {
+        let (&first, rest) = self.bytes.split_first().ok_or(RecordError::Short)?;
+        self.bytes = rest;
+        Ok(first)
+    }
+
+    fn number(&mut self) -> Result<u64, RecordError> {
+        let mut number = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            // The tenth byte has room for one bit.
+            if shift == 63 && byte > 1 {
+                return Err(RecordError::Number);
+            }
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(RecordError::Number)
+    }
+
+    fn text(&mut self) -> Result<&'a str, RecordError> {
+        let length = usize::try_from(self.number()?).map_err(|_| RecordError::Short)?;
+        let (text, rest) = self.bytes.split_at_checked(length).ok_or(RecordError::Short)?;
+        self.bytes = rest;
+        std::str::from_utf8(text).map_err(|_| RecordError::Text)
+    }
+
+    fn array<const LENGTH: usize>(&mut self) -> Result<[u8; LENGTH], RecordError> {
+        let (array, rest) = self.bytes.split_first_chunk().ok_or(RecordError::Short)?;
+        self.bytes = rest;
+        Ok(*array)
+    }
+
+    fn end(&self) -> Result<(), RecordError> {
+        if self.bytes.is_empty() { Ok(()) } else { Err(RecordError::Trailing) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn value() -> impl Strategy<Value = ParameterValue<'static>> {
+        prop_oneof![
+            Just(ParameterValue::Null),
+            any::<bool>().prop_map(ParameterValue::Bool),
+            any::<i64>().prop_map(ParameterValue::Int),
+            any::<f64>().prop_map(ParameterValue::Float),
+            ".*".prop_map(|text| ParameterValue::Text(text.into())),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            application: u32,
+            name in ".*",
+            parameters in proptest::collection::vec((".*".prop_map(Cow::from), value()), 0..5),
+        ) {
+            let mut buffer = vec![1, 2, 3];
+            write_query(&mut buffer, &NewQuery { application, name: &name, parameters: &parameters });
+            let mut read = Vec::new();
+            prop_assert_eq!(read_query(&buffer, &mut read), Ok((application, name.as_str())));
+            prop_assert_eq!(&read, &parameters);
+
+            // Whatever is cut off or added is noticed.
+            for length in 0..buffer.len() {
+                prop_assert!(read_query(&buffer[..length], &mut Vec::new()).is_err());
+            }
+            buffer.push(0);
+            prop_assert_eq!(read_query(&buffer, &mut Vec::new()), Err(RecordError::Trailing));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            // Must not panic; what it says is either way fine.
+            let _ = read_query(&bytes, &mut Vec::new());
+            let _ = read_application(&bytes);
+        }
+    }
+
+    #[test]
+    fn an_application_is_read_as_written() {
+        let bytes = write_application(300, "ab12", "CREATE APPLICATION …");
+        assert_eq!(read_application(&bytes), Ok((300, "ab12", "CREATE APPLICATION …")));
+        assert_eq!(read_application(&bytes[..bytes.len() - 1]), Err(RecordError::Short));
+    }
+
+    #[test]
+    fn numbers_have_their_limits() {
+        let largest = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+        assert_eq!(Reader { bytes: &largest }.number(), Ok(u64::MAX));
+        let larger = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02];
+        assert_eq!(Reader { bytes: &larger }.number(), Err(RecordError::Number));
+        for value in [i64::MIN, -1, 0, 1, i64::MAX] {
+            let parameters = [(Cow::from("x"), ParameterValue::Int(value))];
+            let mut buffer = Vec::new();
+            write_query(&mut buffer, &NewQuery { application: 0, name: "", parameters: &parameters });
+            let mut read = Vec::new();
+            read_query(&buffer, &mut read).expect("a record just written");
+            assert_eq!(read, parameters);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Tests of the catalog in one process; `kill -9` is tested in `tests/it/catalog_crash.rs`.
+
+use std::fs;
+
+use tempfile::TempDir;
+
+use crate::service::ParameterValue;
+
+use super::*;
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+fn parameters(home: u64) -> Vec<Parameter<'static>> {
+    vec![
+        ("home".into(), ParameterValue::Text(home.to_string().into())),
+        ("target".into(), ParameterValue::Float(21.5)),
+        ("rooms".into(), ParameterValue::Int(-3)),
+        ("night".into(), ParameterValue::Bool(true)),
+        ("note".into(), ParameterValue::Null),
+    ]
+}
+
+/// Inserts `count` queries of application 0, named by their place, and returns the id of the first.
+fn insert(catalog: &Catalog, count: u64) -> QueryId {
+    let names: Vec<String> = (0..count).map(|place| format!("home_{place}")).collect();
+    let parameters: Vec<_> = (0..count).map(parameters).collect();
+    let queries: Vec<NewQuery<'_>> =
+        names.iter().zip(&parameters).map(|(name, parameters)| NewQuery { application: 0, name, parameters }).collect();
+    catalog.insert_queries(&queries).expect("an insert")
+}
+
+fn ids(catalog: &Catalog) -> Vec<(QueryId, bool)> {
+    let mut ids = Vec::new();
+    let count = catalog.scan_queries(|query| ids.push((query.id, query.paused))).expect("a scan");
+    assert_eq!(count, ids.len() as u64);
+    assert_eq!(count, catalog.queries_count().expect("a count"));
+    ids
+}
+
+#[test]
+fn what_was_stored_is_there_after_reopening() {
+    let folder = folder();
+    let path = folder.path().join("made/on/demand");
+    let catalog = Catalog::open(&path).expect("a new catalog");
+    assert_eq!(catalog.insert_application("ac_control", "aa", "CREATE APPLICATION ac_control").expect("insert"), 0);
+    assert_eq!(catalog.insert_application("heart", "bb", "CREATE APPLICATION heart").expect("insert"), 1);
+    let first = insert(&catalog, 3);
+    catalog.set_paused(&[first + 1], true).expect("a pause");
+    drop(catalog);
+
+    let catalog = Catalog::open(&path).expect("the same catalog");
+    let applications = catalog.applications().expect("applications");
+    assert_eq!(
+        applications.iter().map(|application| application.name.as_str()).collect::<Vec<_>>(),
+        ["ac_control", "heart"]
+    );
+    assert_eq!(applications[1].sql, "CREATE APPLICATION heart");
+    assert_eq!((applications[1].number, applications[1].id.as_str()), (1, "bb"));
+    let mut seen = 0;
+    catalog
+        .scan_queries(|query| {
+            assert_eq!(query.id, first + seen);
+            assert_eq!(query.name, format!("home_{seen}"));
+            assert_eq!(query.parameters, parameters(seen));
+            assert_eq!(query.paused, seen == 1);
+            seen += 1;
+        })
+        .expect("a scan");
+    assert_eq!(seen, 3);
+    let read = catalog.read_query(first + 1, |query| (query.name.to_owned(), query.paused, query.parameters.len()));
+    assert_eq!(read.expect("a read"), Some(("home_1".to_owned(), true, 5)));
+    assert_eq!(catalog.read_query(99, |_| ()).expect("a read"), None);
+}
+
+#[test]
+fn pauses_and_removals_touch_only_what_they_name() {
+    let catalog = Catalog::in_memory().expect("a catalog");
+    let first = insert(&catalog, 6);
+    catalog.set_paused(&[first, first + 2, first + 5], true).expect("pauses");
+    catalog.set_paused(&[first + 2, first + 3], false).expect("resumes");
+    catalog.remove_queries(&[first, first + 4, 999]).expect("removals");
+    assert_eq!(ids(&catalog), [(first + 1, false), (first + 2, false), (first + 3, false), (first + 5, true)]);
+}
+
+#[test]
+fn ids_and_numbers_are_never_given_twice() {
+    let folder = folder();
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    let number = catalog.insert_application("a", "1", "").expect("insert");
+    let first = insert(&catalog, 10);
+    catalog.remove_application("a", &(first..first + 10).collect::<Vec<_>>()).expect("a removal");
+    drop(catalog);
+    let catalog = Catalog::open(folder.path()).expect("the same catalog");
+    assert_eq!(ids(&catalog), []);
+    assert_eq!(catalog.applications().expect("applications"), []);
+    assert_eq!(insert(&catalog, 1), first + 10);
+    assert_eq!(catalog.insert_application("a", "1", "").expect("insert"), number + 1);
+}
+
+#[test]
+fn an_application_stored_twice_is_refused_and_changes_nothing() {
+    let catalog = Catalog::in_memory().expect("a catalog");
+    catalog.insert_application("a", "1", "first").expect("insert");
+    assert!(matches!(catalog.insert_application("a", "2", "second"), Err(CatalogError::Corrupt { .. })));
+    let applications = catalog.applications().expect("applications");
+    assert_eq!(applications.len(), 1);
+    assert_eq!(applications[0].sql, "first");
+}
+
+#[test]
+fn two_servers_on_one_catalog() {
+    let folder = folder();
+    let first = Catalog::open(folder.path()).expect("a catalog");
+    let error = Catalog::open(folder.path()).expect_err("a second server");
+    assert!(matches!(&error, CatalogError::Locked { folder: named } if named == folder.path()), "{error:?}");
+    assert!(error.to_string().contains(&folder.path().display().to_string()), "{error}");
+    assert!(error.hint().contains("RIVULET_DATA_DIR"), "{}", error.hint());
+    drop(first);
+    Catalog::open(folder.path()).expect("the lock is gone with the first server");
+}
+
+#[test]
+fn read_only_file_and_folder() {
+    let folder = folder();
+    drop(Catalog::open(folder.path()).expect("a catalog"));
+    let file = folder.path().join(FILE_NAME);
+    let set_read_only = |path: &Path, read_only: bool| {
+        let mut permissions = fs::metadata(path).expect("metadata").permissions();
+        permissions.set_readonly(read_only);
+        fs::set_permissions(path, permissions).expect("permissions");
+    };
+    set_read_only(&file, true);
+    let error = Catalog::open(folder.path()).expect_err("a read-only file");
+    assert!(matches!(&error, CatalogError::ReadOnly { path } if *path == file), "{error:?}");
+    fs::remove_file(&file).expect("removal");
+
+    set_read_only(folder.path(), true);
+    let error = Catalog::open(folder.path()).expect_err("a read-only folder");
+    assert!(matches!(&error, CatalogError::ReadOnly { path } if path == folder.path()), "{error:?}");
+    set_read_only(folder.path(), false);
+}
+
+#[test]
+fn a_folder_that_is_a_file() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    fs::write(&path, "not a folder").expect("a file");
+    let error = Catalog::open(&path).expect_err("a file in the place of the folder");
+    assert!(matches!(error, CatalogError::Folder { .. }), "{error:?}");
+    fs::create_dir_all(folder.path().join("data").join(FILE_NAME)).expect("a folder");
+    let error = Catalog::open(&folder.path().join("data")).expect_err("a folder in the place of the file");
+    assert!(matches!(error, CatalogError::Corrupt { .. }), "{error:?}");
+}
+
+#[test]
+fn a_later_version_is_left_alone() {
+    let folder = folder();
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    catalog
+        .write(|transaction| {
+            transaction.open_table(META)?.insert(META_FORMAT_VERSION, FORMAT_VERSION + 7)?;
+            Ok(())
+        })
+        .expect("a write");
+    drop(catalog);
+    let error = Catalog::open(folder.path()).expect_err("a later version");
+    assert!(matches!(error, CatalogError::LaterVersion { found: 8, supported: 1, .. }), "{error:?}");
+}
+
+#[test]
+fn garbage_and_foreign_files_are_damaged_catalogs() {
+    let folder = folder();
+    let file = folder.path().join(FILE_NAME);
+    fs::write(&file, b"this is not a catalog, it is a text that somebody saved here".repeat(200)).expect("a file");
+    let error = Catalog::open(folder.path()).expect_err("garbage");
+    assert!(matches!(error, CatalogError::Corrupt { .. }), "{error:?}");
+    assert!(error.hint().contains("backup"));
+    fs::remove_file(&file).expect("removal");
+
+    let foreign = Database::create(&file).expect("a database");
+    let transaction = foreign.begin_write().expect("a transaction");
+    transaction.open_table(TableDefinition::<u64, u64>::new("theirs")).expect("a table");
+    transaction.commit().expect("a commit");
+    drop(foreign);
+    let error = Catalog::open(folder.path()).expect_err("somebody else's database");
+    assert!(matches!(error, CatalogError::Corrupt { .. }), "{error:?}");
+}
+
+/// Opens and reads everything, as a server does at start.
+fn open_and_scan(folder: &Path) -> Result<u64, CatalogError> {
+    let catalog = Catalog::open(folder)?;
+    catalog.applications()?;
+    catalog.scan_queries(|query| assert!(!query.name.is_empty()))
+}
+
+#[test]
+fn a_truncated_file_is_noticed_wherever_it_was_cut() {
+    let folder = folder();
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    catalog.insert_application("a", "1", "sql").expect("insert");
+    for _ in 0..20 {
+        insert(&catalog, 1000);
+    }
+    drop(catalog);
+    let file = folder.path().join(FILE_NAME);
+    let whole = fs::read(&file).expect("the file");
+    assert_eq!(open_and_scan(folder.path()).expect("the whole file"), 20_000);
+    // From a header cut in half to a last page that is missing; an empty file is a new catalog.
+    for length in [1, 100, 4095, 4096, 8192, whole.len() / 3, whole.len() / 2, whole.len() - 4096, whole.len() - 1] {
+        fs::write(&file, &whole[..length]).expect("a truncated file");
+        let error = open_and_scan(folder.path()).expect_err("a truncated file");
+        assert!(matches!(error, CatalogError::Corrupt { .. }), "cut at {length} of {}: {error:?}", whole.len());
+    }
+}
+
+#[test]
+fn overwritten_pages_are_noticed_or_harmless_but_never_a_panic() {
+    let folder = folder();
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    insert(&catalog, 3000);
+    drop(catalog);
+    let file = folder.path().join(FILE_NAME);
+    let whole = fs::read(&file).expect("the file");
+    let mut noticed = 0;
+    for page in 0..whole.len() / 4096 {
+        for garbage in [0x00_u8, 0xff, 0x5a] {
+            let mut damaged = whole.clone();
+            damaged[page * 4096..(page + 1) * 4096].fill(garbage);
+            fs::write(&file, &damaged).expect("a damaged file");
+            match open_and_scan(folder.path()) {
+                Err(CatalogError::Corrupt { .. }) => noticed += 1,
+                // A page that is not in use may hold anything.
+                Ok(count) => assert_eq!(count, 3000),
+                Err(error) => panic!("page {page} filled with {garbage:#x}: {error:?}"),
+            }
+        }
+    }
+    assert!(noticed > 20, "only {noticed} damaged pages were noticed");
+}

@@ -1,0 +1,124 @@
+//! `rivulet app`: applications.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use crate::api::types::{Application, ApplicationList, Explanation, ParameterDeclaration};
+use crate::http_client::segment;
+
+use super::Global;
+use super::error::CliError;
+use super::output::{print_json, table};
+use super::sql::read_source;
+
+/// Commands on applications.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum AppCommand {
+    /// Register applications from files, each with one CREATE APPLICATION
+    Register {
+        /// Files; `-` is standard input
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// List the applications
+    List,
+    /// Show an application: its parameters, topics and SQL
+    Show {
+        /// Its name or id
+        name: String,
+    },
+    /// Explain how its queries run: what they share, what each has of its own
+    Explain {
+        /// Its name or id
+        name: String,
+    },
+    /// Drop an application
+    Drop {
+        /// Its name
+        name: String,
+        /// Drop its queries too
+        #[arg(long)]
+        cascade: bool,
+    },
+}
+
+pub(super) fn run(global: &Global, command: AppCommand) -> Result<(), CliError> {
+    let client = global.client()?;
+    let mut out = io::stdout().lock();
+    match command {
+        AppCommand::Register { files } => {
+            for file in &files {
+                let sql = read_source(file)?;
+                let application: Application = client
+                    .post_text("/api/v1/applications", &sql)
+                    .map_err(|error| CliError::from(error).in_source(&sql))?;
+                if global.json {
+                    print_json(&mut out, &application)?;
+                } else {
+                    eprintln!("application {} is registered", application.name);
+                    writeln!(out, "{}  {}", application.name, application.id)?;
+                }
+            }
+        }
+        AppCommand::List => {
+            let ApplicationList { applications } = client.get("/api/v1/applications", &[])?;
+            if global.json {
+                return print_json(&mut out, &applications);
+            }
+            let rows = applications.iter().map(|application| {
+                let parameters: Vec<String> = application.parameters.iter().map(declaration).collect();
+                [
+                    application.name.clone(),
+                    application.queries_running.to_string(),
+                    application.queries_paused.to_string(),
+                    parameters.join(", "),
+                ]
+            });
+            writeln!(out, "{}", table(["name", "running", "paused", "parameters"], &[1, 2], rows))?;
+        }
+        AppCommand::Show { name } => {
+            let application: Application = client.get(&path(&name), &[])?;
+            if global.json {
+                return print_json(&mut out, &application);
+            }
+            let parameters: Vec<String> = application.parameters.iter().map(declaration).collect();
+            for (label, value) in [
+                ("name", &application.name),
+                ("id", &application.id),
+                ("parameters", &parameters.join(", ")),
+                ("input topic", &application.input_topic),
+                ("output topic", &application.output_topic),
+                ("running", &application.queries_running.to_string()),
+                ("paused", &application.queries_paused.to_string()),
+            ] {
+                writeln!(out, "{label:13} {value}")?;
+            }
+            writeln!(out, "\n{}", application.sql.trim_end())?;
+        }
+        AppCommand::Explain { name } => {
+            let explanation: Explanation = client.get(&format!("{}/explain", path(&name)), &[])?;
+            if global.json {
+                return print_json(&mut out, &explanation);
+            }
+            writeln!(out, "{}", explanation.explanation.trim_end())?;
+        }
+        AppCommand::Drop { name, cascade } => {
+            client.delete(&path(&name), &[("cascade", if cascade { "true" } else { "false" })])?;
+            eprintln!("application {name} is dropped");
+        }
+    }
+    Ok(())
+}
+
+/// The path of an application.
+pub(super) fn path(name: &str) -> String {
+    format!("/api/v1/applications/{}", segment(name))
+}
+
+/// A parameter as it is declared.
+fn declaration(parameter: &ParameterDeclaration) -> String {
+    match &parameter.default {
+        Some(default) => format!("{} {} DEFAULT {default}", parameter.name, parameter.data_type),
+        None => format!("{} {}", parameter.name, parameter.data_type),
+    }
+}

@@ -1,0 +1,117 @@
+//! `rivulet bench`: how much this machine carries.
+
+use std::io::{self, BufReader, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use rivulet_bench::BrokerOptions;
+use rivulet_bench::generator::{GeneratorOptions, run_generator};
+use rivulet_bench::workload::Distribution;
+
+use crate::bench::{ManyOptions, many, run_many};
+
+use super::error::CliError;
+use super::{Global, duration};
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(super) enum BenchCommand {
+    /// How many small queries, at an event a second each
+    Many(ManyArguments),
+    /// The generator of events, which the other commands start
+    #[command(hide = true)]
+    Generator(GeneratorArguments),
+}
+
+/// Arguments of `rivulet bench many`.
+#[derive(Debug, Args)]
+pub(super) struct ManyArguments {
+    /// One step with so many queries; without it, steps until the limit is found
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    queries: Option<u32>,
+    /// How long events are sent in each step
+    #[arg(long, default_value = "20s", value_parser = duration)]
+    duration: Duration,
+    /// Events a second for each query, in the mean
+    #[arg(long, default_value_t = 1.0)]
+    rate: f64,
+    /// Applications, separated by commas; the four of the demo without
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    applications: Vec<String>,
+    /// Copies of each application; to the engine they are different applications
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    copies: u32,
+    /// How queries are spread over the applications
+    #[arg(long, value_enum, default_value_t = Spread::Uniform)]
+    distribution: Spread,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Address of a real broker between generator and engine
+    #[arg(long, value_name = "HOST:PORT")]
+    external_broker: Option<SocketAddr>,
+}
+
+/// How queries are spread over applications.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Spread {
+    /// All applications alike
+    Uniform,
+    /// Zipf with parameter 1
+    Zipf,
+}
+
+/// Arguments of the generator.
+#[derive(Debug, Args)]
+pub(super) struct GeneratorArguments {
+    /// Publish to this broker instead of being one
+    #[arg(long)]
+    broker: Option<SocketAddr>,
+}
+
+/// Connections with which the generator publishes to a real broker.
+const GENERATOR_CONNECTIONS: usize = 4;
+
+pub(super) fn run(global: &Global, command: BenchCommand) -> Result<(), CliError> {
+    match command {
+        BenchCommand::Many(arguments) => run_many_command(global, arguments),
+        BenchCommand::Generator(arguments) => {
+            let options = match arguments.broker {
+                Some(broker) => GeneratorOptions::Client(BrokerOptions::new(
+                    broker.to_string(),
+                    GENERATOR_CONNECTIONS,
+                    "rivulet-generator",
+                )),
+                None => GeneratorOptions::Broker(SocketAddr::from(([127, 0, 0, 1], 0))),
+            };
+            run_generator(options, BufReader::new(io::stdin()), io::stdout())
+                .map(drop)
+                .map_err(|error| CliError::new(error.to_string()))
+        }
+    }
+}
+
+fn run_many_command(global: &Global, arguments: ManyArguments) -> Result<(), CliError> {
+    if !(arguments.rate > 0.0 && arguments.rate.is_finite()) {
+        return Err(CliError::new("the rate is not a positive number").with_hint("--rate 1.0 is one event a second"));
+    }
+    let options = ManyOptions {
+        queries: arguments.queries,
+        duration: arguments.duration,
+        rate_per_query: arguments.rate,
+        applications: arguments.applications,
+        copies: arguments.copies,
+        distribution: match arguments.distribution {
+            Spread::Uniform => Distribution::Uniform,
+            Spread::Zipf => Distribution::Zipf,
+        },
+        seed: arguments.seed,
+        external_broker: arguments.external_broker,
+    };
+    let report = run_many(&options, |line| eprintln!("{line}")).map_err(CliError::new)?;
+    let text = if global.json { format!("{}\n", report.to_json()) } else { many::table(&report) };
+    // A reader that went away does not want the report any more.
+    let _ = io::stdout().write_all(text.as_bytes());
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! `rivulet config`: what is in force, and where each value comes from.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use serde_json::{Map, json};
+
+use crate::config::{self, FlagValue, KEYS, Loaded, Sources, environment_names};
+
+use super::Global;
+use super::error::CliError;
+use super::output::{colours, paint, print_json, table};
+
+/// Options that override the configuration file and the environment.
+#[derive(Debug, Default, clap::Args)]
+pub(super) struct Overrides {
+    /// Configuration file; `rivulet.toml` in the present folder by default
+    #[arg(long, env = "RIVULET_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Folder of the catalog
+    #[arg(long, value_name = "FOLDER")]
+    data_dir: Option<String>,
+    /// Where the REST API listens
+    #[arg(long, value_name = "ADDRESS")]
+    http_address: Option<String>,
+    /// Where the embedded MQTT broker listens
+    #[arg(long, value_name = "ADDRESS")]
+    mqtt_address: Option<String>,
+    /// External MQTT broker to use instead of the embedded one
+    #[arg(long, value_name = "URL")]
+    mqtt_broker_url: Option<String>,
+    /// Processing threads
+    #[arg(long, value_name = "COUNT")]
+    workers: Option<String>,
+    /// What is logged: off, error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+    /// Set any configuration key
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl Overrides {
+    /// Reads the configuration from file, environment and these options, and prints its warnings.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub(super) fn load(&self) -> Result<Loaded, CliError> {
+        let mut flags = Vec::new();
+        for (key, flag, value) in [
+            ("data_dir", "--data-dir", &self.data_dir),
+            ("http.address", "--http-address", &self.http_address),
+            ("mqtt.embedded.address", "--mqtt-address", &self.mqtt_address),
+            ("mqtt.broker.url", "--mqtt-broker-url", &self.mqtt_broker_url),
+            ("workers", "--workers", &self.workers),
+            ("log.level", "--log-level", &self.log_level),
+        ] {
+            if let Some(value) = value {
+                flags.push(FlagValue { key: key.into(), value: value.clone(), flag: flag.into() });
+            }
+        }
+        for assignment in &self.set {
+            let (key, value) = assignment.split_once('=').ok_or_else(|| {
+                CliError::new(format!("--set {assignment} has no value")).with_hint("write --set key=value")
+            })?;
+            flags.push(FlagValue { key: key.trim().into(), value: value.trim().into(), flag: "--set".into() });
+        }
+        let environment = std::env::vars_os().collect();
+        let loaded = config::load(&Sources { file: self.config.clone(), environment, flags })?;
+        for warning in &loaded.warnings {
+            eprintln!("{} {warning}", paint("1;33", "warning:", colours(&io::stderr())));
+        }
+        Ok(loaded)
+    }
+}
+
+/// Arguments of `rivulet config`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ConfigArguments {
+    /// List every key with its environment variable instead
+    #[arg(long)]
+    keys: bool,
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+pub(super) fn run(global: &Global, arguments: &ConfigArguments) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    if arguments.keys {
+        let rows = KEYS.iter().map(|key| {
+            let [variable, _] = environment_names(key.name);
+            [key.name.into(), variable, key.default.unwrap_or("-").into(), key.help.into()]
+        });
+        writeln!(out, "{}", table(["key", "environment variable", "default", "meaning"], &[], rows))?;
+        return Ok(());
+    }
+    let loaded = arguments.overrides.load()?;
+    if global.json {
+        let settings: Map<_, _> = loaded
+            .settings
+            .iter()
+            .map(|setting| {
+                let value = setting.value.as_ref().map(config::Value::to_json);
+                (setting.key.to_owned(), json!({"value": value, "origin": setting.origin.to_string()}))
+            })
+            .collect();
+        return print_json(&mut out, &settings);
+    }
+    // What is printed is a configuration file, except for what is hidden.
+    let lines: Vec<(String, String)> = loaded
+        .settings
+        .iter()
+        .map(|setting| match &setting.value {
+            Some(value) => (format!("{} = {value}", setting.key), setting.origin.to_string()),
+            None => (format!("# {}", setting.key), "not set".into()),
+        })
+        .collect();
+    let width = lines.iter().map(|(line, _)| line.chars().count()).max().unwrap_or(0);
+    for (line, origin) in lines {
+        writeln!(out, "{line:width$}  # {origin}")?;
+    }
+    Ok(())
+}

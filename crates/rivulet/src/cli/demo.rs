@@ -1,0 +1,47 @@
+//! `rivulet demo`: everything at once, to look at.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::demo::{DemoOptions, run as run_demo};
+
+use super::error::CliError;
+use super::serve::stop_signal;
+use super::{Global, duration};
+
+/// Arguments of `rivulet demo`.
+#[derive(Debug, clap::Args)]
+pub(super) struct DemoArguments {
+    /// How many queries
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    queries: u32,
+    /// When it ends by itself, for example 10s; until Ctrl-C without
+    #[arg(long, value_parser = duration)]
+    duration: Option<Duration>,
+}
+
+pub(super) fn run(global: &Global, arguments: &DemoArguments) -> Result<(), CliError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    stop_on_signal(stop.clone())?;
+    let options = DemoOptions { queries: arguments.queries, duration: arguments.duration, json: global.json };
+    let report = run_demo(&options, &stop)?;
+    if global.json {
+        // A reader that went away does not want the report any more.
+        let _ = writeln!(io::stdout(), "{}", report.to_json());
+    }
+    Ok(())
+}
+
+/// Sets `stop` at Ctrl-C or SIGTERM.
+fn stop_on_signal(stop: Arc<AtomicBool>) -> Result<(), CliError> {
+    let failed = |error: io::Error| CliError::new(format!("cannot listen for Ctrl-C: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let listen = move || {
+        runtime.block_on(stop_signal());
+        stop.store(true, Ordering::Relaxed);
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(listen).map_err(failed)?;
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! The command line. One command a file.
+//!
+//! Standard output is data only, messages go to standard error, so that output can be piped. Exit codes: 0 done,
+//! 1 failed, 2 wrong usage. Colours only on a terminal, and never with `NO_COLOR`.
+
+mod app;
+mod bench;
+mod completions;
+mod config;
+mod demo;
+pub mod error;
+mod output;
+mod query;
+pub mod serve;
+mod sql;
+mod status;
+
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::config::Config;
+use crate::http_client::{Client, SERVER_DEFAULT};
+use crate::service::{Service, ServiceError};
+
+use error::CliError;
+
+/// Starts the engine: opens the catalog, brokers and workers of this configuration.
+pub type Start = fn(&Config) -> Result<Arc<dyn Service>, ServiceError>;
+
+/// Rivulet: very many small stream queries, and a few big ones, on one machine.
+#[derive(Debug, Parser)]
+#[command(name = "rivulet", version, max_term_width = 100)]
+struct Arguments {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options of every command.
+#[derive(Clone, Debug, clap::Args)]
+struct Global {
+    /// The server to talk to
+    #[arg(long, global = true, env = "RIVULET_SERVER", default_value = SERVER_DEFAULT, value_name = "URL")]
+    server: String,
+    /// Print JSON instead of tables
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+impl Global {
+    fn client(&self) -> Result<Client, CliError> {
+        Ok(Client::new(&self.server)?)
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the server
+    Serve(serve::ServeArguments),
+    /// See it work: a server, a broker, ten thousand queries and simulated homes
+    Demo(demo::DemoArguments),
+    /// Run an SQL script, or type SQL
+    Sql(sql::SqlArguments),
+    /// Register, list, show, explain or drop applications
+    #[command(subcommand)]
+    App(app::AppCommand),
+    /// Submit, list, show, watch, pause, resume or drop queries
+    #[command(subcommand)]
+    Query(query::QueryCommand),
+    /// Show what the server is doing
+    Status(status::StatusArguments),
+    /// Show the configuration in force and where each value comes from
+    Config(config::ConfigArguments),
+    /// Measure how much this machine carries
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+    /// Print a script that completes commands in a shell
+    Completions(completions::CompletionsArguments),
+}
+
+/// The program: reads the command line, runs the command, prints its error if it fails.
+pub fn main(start: Start) -> ExitCode {
+    let Arguments { global, command } = Arguments::parse();
+    let done = match command {
+        Command::Serve(arguments) => serve::run(&arguments, start),
+        Command::Demo(arguments) => demo::run(&global, &arguments),
+        Command::Sql(arguments) => sql::run(&global, &arguments),
+        Command::App(command) => app::run(&global, command),
+        Command::Query(command) => query::run(&global, command),
+        Command::Status(arguments) => status::run(&global, &arguments),
+        Command::Config(arguments) => config::run(&global, &arguments),
+        Command::Bench(command) => bench::run(&global, command),
+        Command::Completions(arguments) => completions::run(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // If standard error is closed too, there is nobody left to tell.
+            let _ = error.print(&mut io::stderr().lock(), output::colours(&io::stderr()));
+            error.exit_code()
+        }
+    }
+}
+
+/// The definition of the command line, from which its reference is written.
+pub fn definition() -> clap::Command {
+    Arguments::command()
+}
+
+/// A duration as people write it: `500ms`, `10s`, `2m`, `1h`; a bare number is seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("'{unit}' is no unit of time; write 500ms, 10s, 2m or 1h")),
+    };
+    let number: f64 = number.parse().map_err(|_| "write a number and a unit, for example 10s".to_owned())?;
+    match Duration::try_from_secs_f64(number * seconds) {
+        Ok(duration) if !duration.is_zero() => Ok(duration),
+        _ => Err("a duration is more than nothing and less than for ever".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_people_write_them() {
+        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
+        for wrong in ["", "s", "0s", "1d", "-1s", "1e400s"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_definition_of_the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

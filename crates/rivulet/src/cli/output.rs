@@ -1,0 +1,128 @@
+//! Tables, numbers and colours for people.
+
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::error::CliError;
+
+/// Whether to colour what is written to `stream`.
+pub(super) fn colours(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Text in a colour (an SGR code such as `1;31`), if wanted.
+pub(super) fn paint(code: &str, text: &str, wanted: bool) -> String {
+    if wanted { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// A table without lines; the columns named in `numeric` are aligned right.
+pub(super) fn table<const COLUMNS: usize>(
+    headers: [&str; COLUMNS],
+    numeric: &[usize],
+    rows: impl IntoIterator<Item = [String; COLUMNS]>,
+) -> String {
+    render(headers.into_iter().map(str::to_owned).collect(), numeric, rows.into_iter().map(Vec::from))
+}
+
+/// The rows of an SQL result as a table.
+pub(super) fn result_table(columns: &[String], rows: &[Vec<Value>]) -> String {
+    let is_numeric = |column: &usize| {
+        let mut values = rows.iter().filter_map(|row| row.get(*column)).filter(|value| !value.is_null()).peekable();
+        values.peek().is_some() && values.all(Value::is_number)
+    };
+    let numeric: Vec<usize> = (0..columns.len()).filter(is_numeric).collect();
+    render(columns.to_vec(), &numeric, rows.iter().map(|row| row.iter().map(cell).collect()))
+}
+
+fn render(headers: Vec<String>, numeric: &[usize], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(headers);
+    table.add_rows(rows);
+    for (place, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if numeric.contains(&place) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.trim_fmt()
+}
+
+/// A JSON value as a cell: text without quotes.
+pub(super) fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".into(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Prints JSON on a line.
+pub(super) fn print_json(out: &mut impl Write, value: &impl Serialize) -> Result<(), CliError> {
+    serde_json::to_writer(&mut *out, value).map_err(io::Error::from)?;
+    Ok(writeln!(out)?)
+}
+
+/// A number of bytes with a unit.
+pub(super) fn bytes(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    let mut unit = "B";
+    for larger in ["KiB", "MiB", "GiB", "TiB"] {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = larger;
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
+}
+
+/// Microseconds with a unit.
+pub(super) fn duration_us(duration_us: u64) -> String {
+    match duration_us {
+        0..1_000 => format!("{duration_us} us"),
+        1_000..1_000_000 => format!("{:.1} ms", duration_us as f64 / 1e3),
+        _ => format!("{:.1} s", duration_us as f64 / 1e6),
+    }
+}
+
+/// A time in hours, minutes and seconds.
+pub(super) fn uptime(uptime_ms: u64) -> String {
+    let seconds = uptime_ms / 1000;
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        3600..86400 => format!("{}h {}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d {}h", seconds / 86400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn tables_have_no_lines_and_numbers_stand_right() {
+        let rows = [vec![json!("kims_ac"), json!(7)], vec![json!("x"), json!(1200)], vec![json!(null), json!(null)]];
+        assert_eq!(
+            result_table(&["name".into(), "events".into()], &rows),
+            "name     events\nkims_ac       7\nx          1200\n-             -"
+        );
+        assert_eq!(table(["a", "b"], &[], [["1".into(), "2".into()]]), "a  b\n1  2");
+    }
+
+    #[test]
+    fn quantities_have_units() {
+        assert_eq!([bytes(0), bytes(1023), bytes(1536), bytes(5 << 30)], ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]);
+        assert_eq!([duration_us(999), duration_us(1500), duration_us(2_500_000)], ["999 us", "1.5 ms", "2.5 s"]);
+        assert_eq!(
+            [uptime(59_999), uptime(61_000), uptime(3_660_000), uptime(90_000_000)],
+            ["59s", "1m 1s", "1h 1m", "1d 1h"]
+        );
+    }
+}

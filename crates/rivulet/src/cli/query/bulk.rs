@@ -1,0 +1,111 @@
+//! `rivulet query bulk`: many queries from a file.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Read, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::api::types::BulkAnswer;
+use crate::cli::Global;
+use crate::cli::error::CliError;
+use crate::cli::output::{colours, paint, print_json};
+use crate::http_client::Client;
+
+/// How often progress is shown.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Refused lines that are shown; the others are only counted.
+const SHOWN_MAX: u64 = 10;
+
+/// Submits the lines of a file. With `--json` the server's answers go to standard output, line by line; without, the
+/// names of the new queries do.
+pub(super) fn run(global: &Global, client: &Client, file: &Path) -> Result<(), CliError> {
+    let input: Box<dyn Read + Send> = if file == Path::new("-") {
+        Box::new(io::stdin())
+    } else {
+        let open = File::open(file);
+        Box::new(open.map_err(|error| CliError::new(format!("cannot read {}: {error}", file.display())))?)
+    };
+    let mut bulk = Bulk {
+        out: BufWriter::new(io::stdout().lock()),
+        json: global.json,
+        progress: io::stderr().is_terminal(),
+        started: Instant::now(),
+        shown: Instant::now(),
+        created: 0,
+        refused: 0,
+    };
+    let sent = client.submit_bulk(input, |answer| bulk.take(answer));
+    // What was answered is told even if the rest failed.
+    bulk.finish()?;
+    sent?;
+    if bulk.refused > 0 { Err(CliError::reported()) } else { Ok(()) }
+}
+
+struct Bulk<W: Write> {
+    out: W,
+    json: bool,
+    progress: bool,
+    started: Instant,
+    shown: Instant,
+    created: u64,
+    refused: u64,
+}
+
+impl<W: Write> Bulk<W> {
+    fn take(&mut self, answer: BulkAnswer) -> Result<(), CliError> {
+        if self.json {
+            print_json(&mut self.out, &answer)?;
+        }
+        match (answer.error, answer.name) {
+            (Some(error), _) => {
+                self.refused += 1;
+                if self.refused <= SHOWN_MAX {
+                    self.clear_progress();
+                    let label = paint("1;31", "error:", colours(&io::stderr()));
+                    eprintln!("{label} line {}: {}", answer.line, error.message);
+                    if let Some(hint) = error.hint {
+                        eprintln!("{} {hint}", paint("1;36", "hint:", colours(&io::stderr())));
+                    }
+                } else if self.refused == SHOWN_MAX + 1 {
+                    self.clear_progress();
+                    eprintln!("more lines were refused; --json shows every answer");
+                }
+            }
+            (None, name) => {
+                self.created += 1;
+                if !self.json {
+                    writeln!(self.out, "{}", name.unwrap_or_default())?;
+                }
+            }
+        }
+        // Looking at the clock for every answer would cost more than the answer.
+        if self.progress
+            && (self.created + self.refused).is_multiple_of(256)
+            && self.shown.elapsed() >= PROGRESS_INTERVAL
+        {
+            self.shown = Instant::now();
+            eprint!("\r{}", self.summary());
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), CliError> {
+        self.out.flush()?;
+        self.clear_progress();
+        eprintln!("{}", self.summary());
+        Ok(())
+    }
+
+    fn clear_progress(&self) {
+        if self.progress {
+            eprint!("\r\x1b[K");
+        }
+    }
+
+    fn summary(&self) -> String {
+        let seconds = self.started.elapsed().as_secs_f64().max(1e-6);
+        let rate = ((self.created + self.refused) as f64 / seconds).round() as u64;
+        format!("{} queries created, {} refused, {rate} lines/s", self.created, self.refused)
+    }
+}

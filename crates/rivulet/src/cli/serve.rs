@@ -1,0 +1,143 @@
+//! `rivulet serve`: the server, until it is told to stop.
+
+use std::io;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::runtime;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::api;
+use crate::config::Config;
+use crate::service::Service;
+
+use super::Start;
+use super::config::Overrides;
+use super::error::CliError;
+
+/// Threads that answer HTTP requests. Few: the work is done by the engine's own threads.
+const HTTP_THREADS: usize = 2;
+
+/// Threads for calls that block.
+const BLOCKING_THREADS_MAX: usize = 64;
+
+/// How long such a thread waits for more work. Short, because the memory it has freed is given back when it ends.
+const BLOCKING_THREAD_KEPT: Duration = Duration::from_secs(1);
+
+/// Arguments of `rivulet serve`.
+#[derive(Debug, clap::Args)]
+pub struct ServeArguments {
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+pub(super) fn run(arguments: &ServeArguments, start: Start) -> Result<(), CliError> {
+    let config = arguments.overrides.load()?.config;
+    start_logging(&config);
+    let http = HttpRuntime::new()?;
+    // First what can fail at once and undoes itself.
+    let listener = http.listen(&config)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let service = start(&config)?;
+    eprintln!(
+        "Rivulet {} is ready at http://{address} (try it at http://{address}/api/docs)",
+        env!("CARGO_PKG_VERSION")
+    );
+    let done = http.serve(listener, Arc::clone(&service), stop_signal());
+    eprintln!("Rivulet is stopping");
+    service.shutdown();
+    done
+}
+
+/// Logs to standard error as configured. Only the first call in a process has an effect.
+pub fn start_logging(config: &Config) {
+    // The level was checked when the configuration was read.
+    let level = LevelFilter::from_str(&config.log_level).unwrap_or(LevelFilter::INFO);
+    let builder = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr);
+    let builder = builder.with_ansi(super::output::colours(&io::stderr()));
+    // An error means that somebody logs already.
+    let _ = if config.log_json { builder.json().try_init() } else { builder.try_init() };
+}
+
+/// The threads of the REST API.
+#[derive(Debug)]
+pub struct HttpRuntime {
+    runtime: runtime::Runtime,
+}
+
+impl HttpRuntime {
+    /// Starts them.
+    ///
+    /// # Errors
+    /// If the system gives no threads.
+    pub fn new() -> Result<Self, CliError> {
+        let runtime = runtime::Builder::new_multi_thread()
+            .thread_name("http")
+            .worker_threads(HTTP_THREADS)
+            .max_blocking_threads(BLOCKING_THREADS_MAX)
+            .thread_keep_alive(BLOCKING_THREAD_KEPT)
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        Ok(Self { runtime })
+    }
+
+    /// Takes the configured address.
+    ///
+    /// # Errors
+    /// Mostly that the port is in use.
+    pub fn listen(&self, config: &Config) -> Result<TcpListener, CliError> {
+        Ok(self.runtime.block_on(api::listen(config.http_address))?)
+    }
+
+    /// Answers requests until `stop` completes.
+    ///
+    /// # Errors
+    /// If the listener fails for good.
+    pub fn serve(
+        &self,
+        listener: TcpListener,
+        service: Arc<dyn Service>,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), CliError> {
+        self.runtime.block_on(api::serve(listener, service, stop)).map_err(failed)
+    }
+}
+
+/// Completes when the user (Ctrl-C) or the system (SIGTERM) asks the server to stop. A second one ends it at once.
+pub async fn stop_signal() {
+    next_signal().await;
+    thread::Builder::new()
+        .name("second-signal".into())
+        .spawn(|| {
+            let Ok(runtime) = runtime::Builder::new_current_thread().enable_all().build() else { return };
+            runtime.block_on(next_signal());
+            std::process::exit(130);
+        })
+        .map_or_else(|error| tracing::warn!(%error, "a second signal will not end the server at once"), drop);
+}
+
+async fn next_signal() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+            return;
+        }
+    }
+    // Without signals the server ends with the process.
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn failed(error: io::Error) -> CliError {
+    CliError::new(format!("the server failed: {error}"))
+}

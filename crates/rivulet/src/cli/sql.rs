@@ -1,0 +1,201 @@
+//! `rivulet sql`: scripts, and a prompt.
+
+use std::fs;
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+
+use rustyline::DefaultEditor;
+use rustyline::config::Configurer;
+use rustyline::error::ReadlineError;
+
+use crate::api::types::{SqlAnswer, StatementResult};
+use crate::http_client::Client;
+
+use super::Global;
+use super::error::CliError;
+use super::output::{cell, colours, print_json, result_table};
+
+/// Lines that the prompt remembers.
+const HISTORY_LINES_MAX: usize = 1000;
+
+/// Arguments of `rivulet sql`.
+#[derive(Debug, clap::Args)]
+pub(super) struct SqlArguments {
+    /// Script to run; `-` is standard input. Without a file and without `-c`, SQL is typed at a prompt
+    #[arg(value_name = "FILE", conflicts_with = "command")]
+    file: Option<PathBuf>,
+    /// SQL to run
+    #[arg(short, long, value_name = "TEXT")]
+    command: Option<String>,
+}
+
+pub(super) fn run(global: &Global, arguments: &SqlArguments) -> Result<(), CliError> {
+    let client = global.client()?;
+    let script = match (&arguments.command, &arguments.file) {
+        (Some(command), _) => command.clone(),
+        (None, Some(file)) => read_source(file)?,
+        (None, None) if io::stdin().is_terminal() => return prompt(global, &client),
+        (None, None) => read_source(Path::new("-"))?,
+    };
+    run_script(global, &client, &script)
+}
+
+/// Reads a file, or standard input for `-`, as text.
+pub(super) fn read_source(file: &Path) -> Result<String, CliError> {
+    let read = if file == Path::new("-") {
+        let mut text = String::new();
+        io::stdin().lock().read_to_string(&mut text).map(|_| text)
+    } else {
+        fs::read_to_string(file)
+    };
+    read.map_err(|error| CliError::new(format!("cannot read {}: {error}", file.display())))
+}
+
+/// Runs a script and prints its results.
+fn run_script(global: &Global, client: &Client, script: &str) -> Result<(), CliError> {
+    let answer = client.run_script(script)?;
+    let mut out = io::stdout().lock();
+    if global.json {
+        print_json(&mut out, &answer)?;
+    } else {
+        for result in &answer.results {
+            print_result(&mut out, result)?;
+        }
+    }
+    let SqlAnswer { error, .. } = answer;
+    error.map_or(Ok(()), |error| Err(CliError::from(error).in_source(script)))
+}
+
+fn print_result(out: &mut impl Write, result: &StatementResult) -> Result<(), CliError> {
+    match (result.columns.as_slice(), result.rows.as_slice()) {
+        ([], _) => {}
+        // One text, such as an explanation: no table around it.
+        ([_], [row]) if row.first().is_some_and(|value| value.as_str().is_some_and(|text| text.contains('\n'))) => {
+            writeln!(out, "{}", cell(&row[0]).trim_end())?;
+        }
+        (columns, rows) => {
+            writeln!(out, "{}", result_table(columns, rows))?;
+            let (count, noun) = (rows.len(), if rows.len() == 1 { "row" } else { "rows" });
+            eprintln!("({count} {noun})");
+        }
+    }
+    if let Some(message) = &result.message {
+        eprintln!("{message}");
+    }
+    Ok(())
+}
+
+const HELP: &str = "\
+Statements end with a semicolon and may take several lines.
+  CREATE APPLICATION name (parameter TYPE [DEFAULT value], ...) INPUT ... OUTPUT ... AS SELECT ...;
+  CREATE QUERY name FROM APPLICATION application WITH (parameter => value, ...);
+  SHOW APPLICATIONS;  SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LIMIT n];
+  DESCRIBE APPLICATION a;  DESCRIBE QUERY q;  EXPLAIN APPLICATION a;  EXPLAIN QUERY q;
+  PAUSE QUERY q;  RESUME QUERY q;  DROP QUERY q;  DROP APPLICATION a [CASCADE];
+\\help shows this, \\q or Ctrl-D leaves, Ctrl-C throws away what was typed.";
+
+/// Reads statements from the terminal until the user leaves.
+fn prompt(global: &Global, client: &Client) -> Result<(), CliError> {
+    let mut editor = DefaultEditor::new().map_err(|error| CliError::new(format!("no prompt: {error}")))?;
+    editor.set_max_history_size(HISTORY_LINES_MAX).map_err(|error| CliError::new(format!("no history: {error}")))?;
+    let history = history_file();
+    if let Some(history) = &history {
+        // The first time there is none.
+        let _ = editor.load_history(history);
+    }
+    eprintln!("Rivulet {} at {}; \\help for help, \\q to leave", env!("CARGO_PKG_VERSION"), client.server());
+    let mut typed = String::new();
+    loop {
+        match editor.readline(if typed.is_empty() { "rivulet> " } else { "    ...> " }) {
+            Ok(line) => {
+                if typed.is_empty() {
+                    match line.trim() {
+                        "" => continue,
+                        "\\q" | "exit" | "quit" => break,
+                        "\\help" | "\\h" | "\\?" | "help" => {
+                            eprintln!("{HELP}");
+                            continue;
+                        }
+                        _ => {}
+                    }
+                } else {
+                    typed.push('\n');
+                }
+                typed.push_str(&line);
+                if !is_complete(&typed) {
+                    continue;
+                }
+                let script = std::mem::take(&mut typed);
+                let _ = editor.add_history_entry(script.trim());
+                if let Err(error) = run_script(global, client, &script) {
+                    error.print(&mut io::stderr().lock(), colours(&io::stderr()))?;
+                }
+            }
+            Err(ReadlineError::Interrupted) => typed.clear(),
+            Err(ReadlineError::Eof) => break,
+            Err(error) => return Err(CliError::new(format!("the terminal failed: {error}"))),
+        }
+    }
+    if let Some(history) = &history
+        && let Err(error) = editor.save_history(history)
+    {
+        eprintln!("the history could not be saved in {}: {error}", history.display());
+    }
+    Ok(())
+}
+
+/// `RIVULET_HISTORY`, or a file in the home folder.
+fn history_file() -> Option<PathBuf> {
+    match std::env::var_os("RIVULET_HISTORY") {
+        Some(file) => (!file.is_empty()).then(|| file.into()),
+        None => std::env::home_dir().map(|home| home.join(".rivulet_history")),
+    }
+}
+
+/// Whether the text ends with a semicolon that is not in quotes or in a comment.
+fn is_complete(sql: &str) -> bool {
+    let mut characters = sql.chars().peekable();
+    let mut ended = false;
+    while let Some(character) = characters.next() {
+        match character {
+            ';' => ended = true,
+            '\'' | '"' => {
+                ended = false;
+                // A doubled quote closes and opens again, which comes to the same.
+                if !characters.any(|other| other == character) {
+                    return false;
+                }
+            }
+            '-' if characters.peek() == Some(&'-') => {
+                characters.find(|&other| other == '\n');
+            }
+            '/' if characters.peek() == Some(&'*') => {
+                characters.next();
+                let mut star = false;
+                if !characters.any(|other| std::mem::replace(&mut star, other == '*') && other == '/') {
+                    return false;
+                }
+            }
+            _ if character.is_whitespace() => {}
+            _ => ended = false,
+        }
+    }
+    ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_end_with_a_semicolon_outside_of_quotes_and_comments() {
+        for complete in
+            ["a;", "a; b ;\n", "a 'x;y';", "a; -- done", "a /* ; */;", "a; /* ** */", "'it''s';", "\"a;\" ;"]
+        {
+            assert!(is_complete(complete), "{complete}");
+        }
+        for open in ["", "a", "a; b", "'a;", "'it''s;", "a -- ;", "a /* ;", "a /* *;", "\"a;", "a;-"] {
+            assert!(!is_complete(open), "{open}");
+        }
+    }
+}

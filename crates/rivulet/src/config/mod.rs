@@ -1,0 +1,572 @@
+//! What the server runs with: one TOML file, overridden by environment variables, overridden by the command line.
+//!
+//! Every value knows where it came from, so that `rivulet config` can say it and an error can point at it. A key that
+//! does not exist is an error in the file and on the command line; in the environment it is a warning, because other
+//! software puts variables there by itself (Kubernetes adds `RIVULET_PORT` for a service that is called `rivulet`).
+
+mod keys;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+use keys::Written;
+pub use keys::{KEYS, Key, Kind, Value, environment_names};
+
+/// The file that is read when no other is named and it exists.
+pub const FILE_NAME: &str = "rivulet.toml";
+
+/// Variables of this prefix that are no keys: they belong to commands.
+const OTHER_VARIABLES: [&str; 3] = ["RIVULET_CONFIG", "RIVULET_SERVER", "RIVULET_HISTORY"];
+
+/// The configuration in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Folder of the catalog.
+    pub data_dir: PathBuf,
+    /// Where the REST API listens.
+    pub http_address: SocketAddr,
+    /// The embedded broker, if it runs.
+    pub embedded: Option<EmbeddedBrokerConfig>,
+    /// The external broker, if one is used.
+    pub broker: Option<BrokerConfig>,
+    /// Processing threads.
+    pub workers: usize,
+    /// Most events waiting in front of a group.
+    pub inbox_rows_max: usize,
+    /// Most bytes waiting in front of a group.
+    pub inbox_bytes_max: usize,
+    /// Most bytes of results waiting for a broker.
+    pub outbound_bytes_max: usize,
+    /// Quality of service of published results, 0 or 1.
+    pub sink_qos: u8,
+    /// Whether published results are retained.
+    pub sink_retain: bool,
+    /// What is logged: `off`, `error`, `warn`, `info`, `debug` or `trace`.
+    pub log_level: String,
+    /// Whether log lines are JSON.
+    pub log_json: bool,
+}
+
+/// The embedded broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EmbeddedBrokerConfig {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// User name and password its clients must give; anybody may connect without.
+    pub credentials: Option<(String, Secret)>,
+    /// Files of the certificate chain and of its private key, both PEM; with them it speaks TLS.
+    pub tls_files: Option<(PathBuf, PathBuf)>,
+    /// Most clients at a time.
+    pub connections_max: usize,
+}
+
+/// The external broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerConfig {
+    /// Host name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// Whether to speak TLS.
+    pub tls: bool,
+    /// Certificate authorities in PEM; the usual public ones without.
+    pub ca_file: Option<PathBuf>,
+    /// User name.
+    pub username: Option<String>,
+    /// Password.
+    pub password: Option<Secret>,
+    /// Client id; to be generated without.
+    pub client_id: Option<String>,
+    /// Whether to speak MQTT 5; otherwise 3.1.1.
+    pub version_5: bool,
+    /// Highest quality of service of subscriptions, 0 or 1.
+    pub qos: u8,
+}
+
+/// Text that does not show itself.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The text itself. Take care where it goes.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("(hidden)")
+    }
+}
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody said anything.
+    Default,
+    /// The file, and the line in it, from 1.
+    File(PathBuf, usize),
+    /// The environment variable.
+    Environment(String),
+    /// The command-line flag.
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => formatter.write_str("default"),
+            Self::File(path, line) => write!(formatter, "{}:{line}", path.display()),
+            Self::Environment(name) => formatter.write_str(name),
+            Self::Flag(name) => formatter.write_str(name),
+        }
+    }
+}
+
+/// One key with the value in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The key.
+    pub key: &'static str,
+    /// Its value; `None` if it is not set.
+    pub value: Option<Value>,
+    /// Where the value came from.
+    pub origin: Origin,
+}
+
+/// Where to read from.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The file named by the user: it must exist. Without one, [`FILE_NAME`] is read if it exists.
+    pub file: Option<PathBuf>,
+    /// Environment variables; those without the prefix `RIVULET_` are passed over.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Values from the command line.
+    pub flags: Vec<FlagValue>,
+}
+
+/// A value from the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlagValue {
+    /// The key it sets.
+    pub key: String,
+    /// The value as text.
+    pub value: String,
+    /// The flag, for messages: `--http-address`.
+    pub flag: String,
+}
+
+/// The configuration and how it came about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// The configuration in force.
+    pub config: Config,
+    /// Every key with its value, in the order of [`KEYS`].
+    pub settings: Vec<Setting>,
+    /// What is probably a mistake, but no error.
+    pub warnings: Vec<String>,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration file {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not TOML.
+    #[error("{}:{line}: {message}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// What the parser said.
+        message: String,
+    },
+    /// There is no such key.
+    #[error("{place}: there is no key {key}")]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// Where it is.
+        place: Origin,
+        /// What was probably meant.
+        nearest: Option<&'static str>,
+    },
+    /// The value is not of the key's kind.
+    #[error("{place}: {key} is {found}, expected {expected}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// Where the value is.
+        place: Origin,
+        /// The value as written; hidden where it could be a secret.
+        found: String,
+        /// What would be right.
+        expected: String,
+    },
+    /// Values that are right by themselves do not go together.
+    #[error("{message}")]
+    Contradiction {
+        /// What does not go together.
+        message: String,
+        /// What to do.
+        hint: String,
+    },
+}
+
+impl ConfigError {
+    /// What to do about it, in one sentence.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::File { .. } => "check the path given with --config or RIVULET_CONFIG".into(),
+            Self::Syntax { .. } => "the file is TOML: key = value lines under [section] lines".into(),
+            Self::UnknownKey { nearest: Some(nearest), .. } => format!("did you mean {nearest}?"),
+            Self::UnknownKey { .. } | Self::Value { .. } => "`rivulet config --keys` lists every key".into(),
+            Self::Contradiction { hint, .. } => hint.clone(),
+        }
+    }
+}
+
+/// Reads and checks the configuration.
+///
+/// # Errors
+/// The first thing that is wrong, with its place.
+pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
+    let mut values = Values::default();
+    for key in KEYS {
+        if let Some(default) = key.default {
+            values.set(key, &Written::Text(default), Origin::Default)?;
+        }
+    }
+    let file = match &sources.file {
+        Some(path) => Some(path.clone()),
+        None => Path::new(FILE_NAME).exists().then(|| PathBuf::from(FILE_NAME)),
+    };
+    if let Some(path) = file {
+        let text = std::fs::read_to_string(&path).map_err(|source| ConfigError::File { path: path.clone(), source })?;
+        values.read_file(&path, &text)?;
+    }
+    values.read_environment(&sources.environment)?;
+    for FlagValue { key, value, flag } in &sources.flags {
+        let origin = Origin::Flag(flag.clone());
+        let key = KEYS.iter().find(|known| known.name == key).ok_or_else(|| ConfigError::UnknownKey {
+            key: key.clone(),
+            place: origin.clone(),
+            nearest: keys::nearest(key),
+        })?;
+        values.set(key, &Written::Text(value), origin)?;
+    }
+    values.finish()
+}
+
+/// Values by key, the later source overriding the earlier.
+#[derive(Default)]
+struct Values {
+    values: BTreeMap<&'static str, (Value, Origin)>,
+    warnings: Vec<String>,
+}
+
+impl Values {
+    fn set(&mut self, key: &'static Key, written: &Written<'_>, origin: Origin) -> Result<(), ConfigError> {
+        let value = key.kind.check(written).map_err(|expected| ConfigError::Value {
+            key: key.name,
+            place: origin.clone(),
+            found: match (key.kind, written) {
+                (Kind::Secret | Kind::BrokerUrl, _) => "not valid".into(),
+                (_, Written::Text(text)) => format!("{text:?}"),
+                (_, Written::Toml(DeValue::String(text))) => format!("{text:?}"),
+                (_, Written::Toml(DeValue::Integer(integer))) => integer.as_str().into(),
+                (_, Written::Toml(DeValue::Float(float))) => float.as_str().into(),
+                (_, Written::Toml(DeValue::Boolean(on))) => on.to_string(),
+                (_, Written::Toml(other)) => format!("of type {}", other.type_str()),
+            },
+            expected,
+        })?;
+        self.values.insert(key.name, (value, origin));
+        Ok(())
+    }
+
+    fn read_file(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {
+        let line_of =
+            |offset: usize| 1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count();
+        let document = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
+            path: path.to_path_buf(),
+            line: line_of(error.span().map_or(0, |span| span.start)),
+            message: error.message().to_owned(),
+        })?;
+        // Sections still to look into, with the key so far; nesting is bounded by the known keys.
+        let mut sections = vec![(String::new(), document.get_ref())];
+        while let Some((prefix, section)) = sections.pop() {
+            for (name, value) in section {
+                let full =
+                    if prefix.is_empty() { name.get_ref().to_string() } else { format!("{prefix}.{}", name.get_ref()) };
+                let origin = Origin::File(path.to_path_buf(), line_of(name.span().start));
+                if let Some(key) = KEYS.iter().find(|key| key.name == full) {
+                    self.set(key, &Written::Toml(value.get_ref()), origin)?;
+                    continue;
+                }
+                let is_section =
+                    KEYS.iter().any(|key| key.name.strip_prefix(&full).is_some_and(|rest| rest.starts_with('.')));
+                match value.get_ref() {
+                    DeValue::Table(table) if is_section => sections.push((full, table)),
+                    _ => {
+                        let nearest = keys::nearest(&full);
+                        return Err(ConfigError::UnknownKey { key: full, place: origin, nearest });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_environment(&mut self, environment: &[(OsString, OsString)]) -> Result<(), ConfigError> {
+        let mut variables: Vec<(&str, &OsString)> = environment
+            .iter()
+            .filter_map(|(name, value)| Some((name.to_str()?, value)))
+            .filter(|(name, _)| name.starts_with("RIVULET_") && !OTHER_VARIABLES.contains(name))
+            .collect();
+        variables.sort_unstable_by_key(|(name, _)| *name);
+        let mut set_by: BTreeMap<&str, &str> = BTreeMap::new();
+        for (name, value) in variables {
+            let Some(key) = KEYS.iter().find(|key| environment_names(key.name).iter().any(|known| known == name))
+            else {
+                self.warnings.push(format!("the environment variable {name} is no configuration key and is not used"));
+                continue;
+            };
+            if let Some(other) = set_by.insert(key.name, name) {
+                return Err(ConfigError::Contradiction {
+                    message: format!("{other} and {name} both set {}", key.name),
+                    hint: format!("unset {other}"),
+                });
+            }
+            // Text that is not Unicode is no value of any kind; the replacement is for the message.
+            let text = value.to_string_lossy();
+            self.set(key, &Written::Text(&text), Origin::Environment(name.to_owned()))?;
+        }
+        Ok(())
+    }
+
+    /// Adds the defaults that depend on other values, checks what must go together and builds the configuration.
+    fn finish(mut self) -> Result<Loaded, ConfigError> {
+        let has_broker = self.values.contains_key("mqtt.broker.url");
+        self.values.entry("mqtt.embedded.enabled").or_insert((Value::Switch(!has_broker), Origin::Default));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        self.values.entry("workers").or_insert((Value::Count(cores as u64), Origin::Default));
+
+        let embedded_runs = self.switch("mqtt.embedded.enabled");
+        if !embedded_runs && !has_broker {
+            return Err(ConfigError::Contradiction {
+                message: "there is no MQTT broker: mqtt.embedded.enabled is false and mqtt.broker.url is not set"
+                    .into(),
+                hint: "set mqtt.broker.url, or remove mqtt.embedded.enabled".into(),
+            });
+        }
+        for (prefix, unused) in [("mqtt.embedded.", !embedded_runs), ("mqtt.broker.", !has_broker)] {
+            for (key, (_, origin)) in &self.values {
+                if unused && key.starts_with(prefix) && *origin != Origin::Default && *key != "mqtt.embedded.enabled" {
+                    self.warnings.push(format!("{origin}: {key} has no effect, because that broker is not in use"));
+                }
+            }
+        }
+        let config = Config {
+            data_dir: self.text("data_dir").unwrap_or_default().into(),
+            http_address: self.address("http.address"),
+            embedded: if embedded_runs { Some(self.embedded()?) } else { None },
+            broker: self.broker()?,
+            workers: self.number("workers"),
+            inbox_rows_max: self.number("inbox.rows_max"),
+            inbox_bytes_max: self.number("inbox.bytes_max"),
+            outbound_bytes_max: self.number("outbound.bytes_max"),
+            sink_qos: u8::from(self.text("sink.qos").as_deref() == Some("1")),
+            sink_retain: self.switch("sink.retain"),
+            log_level: self.text("log.level").unwrap_or_default(),
+            log_json: self.text("log.format").as_deref() == Some("json"),
+        };
+        let settings = KEYS
+            .iter()
+            .map(|key| match self.values.remove(key.name) {
+                Some((value, origin)) => Setting { key: key.name, value: Some(value), origin },
+                None => Setting { key: key.name, value: None, origin: Origin::Default },
+            })
+            .collect();
+        Ok(Loaded { config, settings, warnings: self.warnings })
+    }
+
+    fn embedded(&self) -> Result<EmbeddedBrokerConfig, ConfigError> {
+        let credentials = match (self.text("mqtt.embedded.username"), self.password("mqtt.embedded")?) {
+            (Some(username), Some(password)) => Some((username, password)),
+            (None, None) => None,
+            _ => return Err(both("mqtt.embedded.username", "mqtt.embedded.password or mqtt.embedded.password_file")),
+        };
+        let tls_files = match (self.text("mqtt.embedded.tls.certificate_file"), self.text("mqtt.embedded.tls.key_file"))
+        {
+            (Some(certificate), Some(key)) => Some((certificate.into(), key.into())),
+            (None, None) => None,
+            _ => return Err(both("mqtt.embedded.tls.certificate_file", "mqtt.embedded.tls.key_file")),
+        };
+        let address = self.address("mqtt.embedded.address");
+        if address == self.address("http.address") && address.port() != 0 {
+            return Err(ConfigError::Contradiction {
+                message: format!("http.address and mqtt.embedded.address are both {address}"),
+                hint: "give one of them another port".into(),
+            });
+        }
+        Ok(EmbeddedBrokerConfig {
+            address,
+            credentials,
+            tls_files,
+            connections_max: self.number("mqtt.embedded.connections_max"),
+        })
+    }
+
+    fn broker(&self) -> Result<Option<BrokerConfig>, ConfigError> {
+        let Some((Value::BrokerUrl(url), _)) = self.values.get("mqtt.broker.url") else { return Ok(None) };
+        let Some(url) = broker_url(url) else { unreachable!("the URL was checked when it was set") };
+        let mut username = self.text("mqtt.broker.username");
+        let mut password = self.password("mqtt.broker")?;
+        if let Some((url_username, url_password)) = url.credentials {
+            if username.is_some() || password.is_some() {
+                return Err(ConfigError::Contradiction {
+                    message: "mqtt.broker.url holds a user name, and mqtt.broker.username or a password is set too"
+                        .into(),
+                    hint: "remove the user name from the URL".into(),
+                });
+            }
+            username = Some(url_username);
+            password = url_password.map(Secret);
+        }
+        if password.is_some() && username.is_none() {
+            return Err(both("mqtt.broker.username", "the password of mqtt.broker"));
+        }
+        let ca_file = self.text("mqtt.broker.ca_file").map(PathBuf::from);
+        if ca_file.is_some() && !url.tls {
+            return Err(ConfigError::Contradiction {
+                message: "mqtt.broker.ca_file is set, but mqtt.broker.url does not ask for TLS".into(),
+                hint: "write mqtts:// instead of mqtt://, or remove mqtt.broker.ca_file".into(),
+            });
+        }
+        Ok(Some(BrokerConfig {
+            host: url.host,
+            port: url.port,
+            tls: url.tls,
+            ca_file,
+            username,
+            password,
+            client_id: self.text("mqtt.broker.client_id"),
+            version_5: self.text("mqtt.broker.version").as_deref() == Some("5"),
+            qos: u8::from(self.text("mqtt.broker.qos").as_deref() == Some("1")),
+        }))
+    }
+
+    /// The password of `prefix`, given itself or in a file.
+    fn password(&self, prefix: &str) -> Result<Option<Secret>, ConfigError> {
+        let (plain, file) = (format!("{prefix}.password"), format!("{prefix}.password_file"));
+        let given = match self.values.get(plain.as_str()) {
+            Some((Value::Secret(password), _)) => Some(Secret(password.clone())),
+            _ => None,
+        };
+        let Some(path) = self.text(&file).map(PathBuf::from) else { return Ok(given) };
+        if given.is_some() {
+            return Err(ConfigError::Contradiction {
+                message: format!("{plain} and {file} are both set"),
+                hint: format!("remove {plain}"),
+            });
+        }
+        let content = std::fs::read_to_string(&path).map_err(|error| ConfigError::Contradiction {
+            message: format!("cannot read {} of {file}: {error}", path.display()),
+            hint: "the file must exist and be readable for the user that runs the server".into(),
+        })?;
+        Ok(Some(Secret(content.trim_end_matches(['\r', '\n']).to_owned())))
+    }
+
+    fn text(&self, key: &str) -> Option<String> {
+        match self.values.get(key) {
+            Some((Value::Text(text), _)) => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    fn switch(&self, key: &str) -> bool {
+        matches!(self.values.get(key), Some((Value::Switch(true), _)))
+    }
+
+    fn number(&self, key: &str) -> usize {
+        match self.values.get(key) {
+            Some((Value::Count(number) | Value::Bytes(number), _)) => usize::try_from(*number).unwrap_or(usize::MAX),
+            _ => unreachable!("{key} has a default"),
+        }
+    }
+
+    fn address(&self, key: &str) -> SocketAddr {
+        match self.values.get(key) {
+            Some((Value::Address(address), _)) => *address,
+            _ => unreachable!("{key} has a default"),
+        }
+    }
+}
+
+fn both(one: &str, other: &str) -> ConfigError {
+    ConfigError::Contradiction {
+        message: format!("only one of {one} and {other} is set"),
+        hint: "set both or neither".into(),
+    }
+}
+
+/// The parts of a broker's URL.
+struct BrokerUrl {
+    tls: bool,
+    host: String,
+    port: u16,
+    credentials: Option<(String, Option<String>)>,
+}
+
+/// Takes `mqtt://[user[:password]@]host[:port]` apart; `None` if it is something else. Nothing is percent-decoded: a
+/// password with `/` or `@` in it belongs into a file.
+fn broker_url(url: &str) -> Option<BrokerUrl> {
+    let (scheme, rest) = url.split_once("://")?;
+    let tls = match scheme {
+        "mqtt" | "tcp" => false,
+        "mqtts" | "ssl" | "tls" => true,
+        _ => return None,
+    };
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    let (credentials, address) = match rest.rsplit_once('@') {
+        Some((user, address)) => {
+            let (user, password) =
+                user.split_once(':').map_or((user, None), |(user, word)| (user, Some(word.to_owned())));
+            (Some((user.to_owned(), password)), address)
+        }
+        None => (None, rest),
+    };
+    let standard_port = if tls { 8883 } else { 1883 };
+    // An IPv6 address stands in brackets, so that its colons are not taken for the port's.
+    let (host, port) = match address.strip_prefix('[') {
+        Some(bracketed) => {
+            let (host, port) = bracketed.split_once(']')?;
+            host.parse::<std::net::Ipv6Addr>().ok()?;
+            (host, if port.is_empty() { standard_port } else { port.strip_prefix(':')?.parse().ok()? })
+        }
+        None => match address.split_once(':') {
+            Some((host, port)) => (host, port.parse().ok()?),
+            None => (address, standard_port),
+        },
+    };
+    let is_host =
+        !host.is_empty() && !host.contains(|character: char| character.is_whitespace() || "/?#".contains(character));
+    (is_host && port != 0).then(|| BrokerUrl { tls, host: host.to_owned(), port, credentials })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! Tests of reading, overriding and checking the configuration.
+
+use std::fs;
+
+use super::*;
+
+struct Fixture {
+    folder: tempfile::TempDir,
+    sources: Sources,
+}
+
+impl Fixture {
+    fn new(file: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("rivulet.toml");
+        fs::write(&path, file).expect("a file");
+        Self { folder, sources: Sources { file: Some(path), ..Sources::default() } }
+    }
+
+    fn environment(mut self, name: &str, value: &str) -> Self {
+        self.sources.environment.push((name.into(), value.into()));
+        self
+    }
+
+    fn flag(mut self, key: &str, value: &str) -> Self {
+        self.sources.flags.push(FlagValue { key: key.into(), value: value.into(), flag: "--set".into() });
+        self
+    }
+
+    fn load(&self) -> Result<Loaded, ConfigError> {
+        load(&self.sources)
+    }
+
+    /// The error's text with the temporary folder cut out, and its hint.
+    fn error(&self) -> (String, String) {
+        let error = self.load().expect_err("a configuration with a mistake");
+        (error.to_string().replace(&format!("{}/", self.folder.path().display()), ""), error.hint())
+    }
+}
+
+fn setting<'a>(loaded: &'a Loaded, key: &str) -> &'a Setting {
+    loaded.settings.iter().find(|setting| setting.key == key).expect("a known key")
+}
+
+#[test]
+fn nothing_configured_is_the_embedded_broker() {
+    let loaded = Fixture::new("").load().expect("the defaults");
+    let config = &loaded.config;
+    assert_eq!(config.data_dir, Path::new("rivulet-data"));
+    assert_eq!(config.http_address.to_string(), "127.0.0.1:8080");
+    let embedded = config.embedded.as_ref().expect("the embedded broker");
+    assert_eq!(embedded.address.to_string(), "127.0.0.1:1883");
+    assert_eq!((&embedded.credentials, &embedded.tls_files, embedded.connections_max), (&None, &None, 10_000));
+    assert_eq!(config.broker, None);
+    assert!(config.workers >= 1);
+    assert_eq!((config.inbox_rows_max, config.inbox_bytes_max), (65536, 16 << 20));
+    assert!(loaded.settings.iter().all(|setting| setting.origin == Origin::Default));
+    assert_eq!(loaded.settings.len(), KEYS.len());
+    assert_eq!(loaded.warnings, [""; 0]);
+}
+
+#[test]
+fn the_command_line_wins_over_the_environment_and_that_over_the_file() {
+    let fixture = Fixture::new("workers = 3\n\n[http]\naddress = \"127.0.0.1:1\"\n[inbox]\nbytes_max = \"1 MiB\"\n")
+        .environment("RIVULET_HTTP_ADDRESS", "127.0.0.1:2")
+        .environment("RIVULET_INBOX__ROWS_MAX", "7")
+        .environment("PATH", "/bin")
+        .flag("http.address", "localhost:3");
+    let loaded = fixture.load().expect("a configuration");
+    assert_eq!(loaded.config.http_address.to_string(), "127.0.0.1:3");
+    assert_eq!(setting(&loaded, "http.address").origin, Origin::Flag("--set".into()));
+    assert_eq!(loaded.config.inbox_rows_max, 7);
+    assert_eq!(setting(&loaded, "inbox.rows_max").origin.to_string(), "RIVULET_INBOX__ROWS_MAX");
+    assert_eq!(loaded.config.inbox_bytes_max, 1 << 20);
+    assert!(setting(&loaded, "inbox.bytes_max").origin.to_string().ends_with("rivulet.toml:6"));
+    assert_eq!(loaded.config.workers, 3);
+    assert!(setting(&loaded, "workers").origin.to_string().ends_with("rivulet.toml:1"));
+}
+
+#[test]
+fn an_external_broker_takes_the_place_of_the_embedded_one() {
+    let fixture =
+        Fixture::new("mqtt.broker.url = \"mqtts://example.org\"\nmqtt.broker.version = \"3.1.1\"\nmqtt.broker.qos = 0");
+    let loaded = fixture.load().expect("a configuration");
+    assert_eq!(loaded.config.embedded, None);
+    let broker = loaded.config.broker.expect("the broker");
+    assert_eq!(
+        (broker.host.as_str(), broker.port, broker.tls, broker.version_5, broker.qos),
+        ("example.org", 8883, true, false, 0)
+    );
+
+    let both = Fixture::new("[mqtt]\nbroker.url = \"mqtt://h\"\nembedded.enabled = true").load().expect("both brokers");
+    assert!(both.config.embedded.is_some() && both.config.broker.is_some());
+    let (message, hint) = Fixture::new("mqtt.embedded.enabled = false").error();
+    assert!(message.contains("no MQTT broker"), "{message}");
+    assert!(hint.contains("mqtt.broker.url"), "{hint}");
+}
+
+#[test]
+fn mistakes_are_named_with_their_place() {
+    for (file, message, hint) in [
+        ("\nhttp.adress = \"x\"", "rivulet.toml:2: there is no key http.adress", "did you mean http.address?"),
+        ("[htp]\naddress = 1", "rivulet.toml:1: there is no key htp", "`rivulet config --keys` lists every key"),
+        ("address = 1", "rivulet.toml:1: there is no key address", "did you mean http.address?"),
+        (
+            "[http]\naddress = 8080",
+            "rivulet.toml:2: http.address is 8080, expected an address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"",
+            "`rivulet config --keys` lists every key",
+        ),
+        (
+            "workers = \"2\"",
+            "rivulet.toml:1: workers is \"2\", expected a whole number from 1 to 1024",
+            "`rivulet config --keys` lists every key",
+        ),
+        (
+            "sink.retain = \"yes\"",
+            "rivulet.toml:1: sink.retain is \"yes\", expected true or false",
+            "`rivulet config --keys` lists every key",
+        ),
+        (
+            "log = { level = \"loud\" }",
+            "rivulet.toml:1: log.level is \"loud\", expected one of \"off\", \"error\", \"warn\", \"info\", \"debug\", \"trace\"",
+            "`rivulet config --keys` lists every key",
+        ),
+        (
+            "[workers]\ncount = 2",
+            "rivulet.toml:1: workers is of type table, expected a whole number from 1 to 1024",
+            "`rivulet config --keys` lists every key",
+        ),
+    ] {
+        assert_eq!(Fixture::new(file).error(), (message.to_owned(), hint.to_owned()), "{file}");
+    }
+    let (message, _) = Fixture::new("workers = 2\nhttp = = 3").error();
+    assert!(message.starts_with("rivulet.toml:2: "), "{message}");
+    let (message, _) = Fixture::new("").environment("RIVULET_WORKERS", "many").error();
+    assert_eq!(message, "RIVULET_WORKERS: workers is \"many\", expected a whole number from 1 to 1024");
+    let (message, hint) = Fixture::new("").flag("worker", "2").error();
+    assert_eq!((message.as_str(), hint.as_str()), ("--set: there is no key worker", "did you mean workers?"));
+}
+
+#[test]
+fn a_named_file_must_exist() {
+    let mut fixture = Fixture::new("");
+    fixture.sources.file = Some(fixture.folder.path().join("other.toml"));
+    let (message, hint) = fixture.error();
+    assert!(message.starts_with("cannot read the configuration file other.toml"), "{message}");
+    assert!(hint.contains("--config"));
+}
+
+#[test]
+fn unknown_variables_are_warnings_and_double_ones_errors() {
+    let fixture = Fixture::new("").environment("RIVULET_PORT_8080_TCP", "x").environment("RIVULET_SERVER", "http://h");
+    let warnings = fixture.load().expect("a configuration").warnings;
+    assert_eq!(warnings, ["the environment variable RIVULET_PORT_8080_TCP is no configuration key and is not used"]);
+    let fixture = Fixture::new("").environment("RIVULET_LOG_LEVEL", "warn").environment("RIVULET_LOG__LEVEL", "info");
+    assert_eq!(fixture.error().0, "RIVULET_LOG_LEVEL and RIVULET_LOG__LEVEL both set log.level");
+}
+
+#[test]
+fn passwords_come_from_a_file_the_url_or_a_value_and_are_never_shown() {
+    let fixture = Fixture::new("mqtt.broker.url = \"mqtt://h\"\nmqtt.broker.username = \"kim\"");
+    let path = fixture.folder.path().join("password");
+    fs::write(&path, "rose\n").expect("a file");
+    let fixture = fixture.environment("RIVULET_MQTT_BROKER_PASSWORD_FILE", path.to_str().expect("a path in Unicode"));
+    let loaded = fixture.load().expect("a configuration");
+    assert_eq!(
+        loaded.config.broker.as_ref().and_then(|broker| broker.password.as_ref()).map(Secret::reveal),
+        Some("rose")
+    );
+    assert!(!format!("{loaded:?}").contains("rose"));
+
+    let in_url = Fixture::new("mqtt.broker.url = \"mqtt://kim:rose@[::1]:99\"").load().expect("a configuration");
+    assert!(!format!("{in_url:?}").contains("rose"));
+    let broker = in_url.config.broker.as_ref().expect("the broker");
+    assert_eq!((broker.host.as_str(), broker.port, broker.username.as_deref()), ("::1", 99, Some("kim")));
+    assert_eq!(broker.password.as_ref().map(Secret::reveal), Some("rose"));
+    let shown: Vec<String> =
+        in_url.settings.iter().filter_map(|setting| Some(setting.value.as_ref()?.to_string())).collect();
+    assert!(!shown.join(" ").contains("rose"), "{shown:?}");
+
+    let (message, _) = Fixture::new("mqtt.broker.url = \"http://kim:rose@h\"").error();
+    assert!(message.contains("expected a URL such as") && !message.contains("rose"), "{message}");
+    let (message, _) = Fixture::new("mqtt.embedded.username = \"kim\"").error();
+    assert!(message.starts_with("only one of mqtt.embedded.username and"), "{message}");
+    let (message, _) = fixture.environment("RIVULET_MQTT_BROKER_PASSWORD", "x").error();
+    assert_eq!(message, "mqtt.broker.password and mqtt.broker.password_file are both set");
+}
+
+#[test]
+fn values_that_do_not_go_together() {
+    let (message, _) = Fixture::new("[mqtt.embedded.tls]\nkey_file = \"k\"").error();
+    assert!(message.contains("mqtt.embedded.tls.certificate_file"), "{message}");
+    let (message, hint) = Fixture::new("mqtt.broker = { url = \"mqtt://h\", ca_file = \"c\" }").error();
+    assert!(message.contains("does not ask for TLS") && hint.contains("mqtts://"), "{message}");
+    let (message, _) = Fixture::new("http.address = \"127.0.0.1:1883\"").error();
+    assert!(message.contains("are both 127.0.0.1:1883"), "{message}");
+    let loaded = Fixture::new("mqtt.broker.qos = 1").load().expect("a configuration");
+    assert!(
+        loaded.warnings[0].ends_with("mqtt.broker.qos has no effect, because that broker is not in use"),
+        "{:?}",
+        loaded.warnings
+    );
+}
+
+#[test]
+fn broker_urls() {
+    for wrong in [
+        "",
+        "host",
+        "http://h",
+        "mqtt://",
+        "mqtt://h:x",
+        "mqtt://h:0",
+        "mqtt://h:99999",
+        "mqtt://h/path",
+        "mqtt://[::1",
+        "mqtt://[x]",
+    ] {
+        assert!(broker_url(wrong).is_none(), "{wrong}");
+    }
+    let url = broker_url("mqtt://host/").expect("a URL");
+    assert_eq!((url.host.as_str(), url.port, url.tls), ("host", 1883, false));
+}

@@ -1,0 +1,259 @@
+//! `rivulet demo`: a server, a broker, ten thousand queries and simulated homes, in one process, to look at.
+//!
+//! Nothing is shortened: the homes publish over MQTT sockets to the embedded broker, and while the demo runs every
+//! other command works against its server.
+
+mod view;
+
+use std::io::IsTerminal;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rivulet_bench::BrokerOptions;
+use rivulet_bench::homes::{HomesOptions, SimulatedHomes};
+use rivulet_bench::workload::{Workload, WorkloadOptions};
+use serde_json::json;
+use tokio::sync::broadcast;
+
+use crate::cli::error::CliError;
+use crate::cli::serve::{self, HttpRuntime};
+use crate::config::{Config, FlagValue, Sources};
+use crate::engine::Engine;
+use crate::service::{Parameter, ParameterValue, QueryRequest, SUBMIT_BATCH_MAX, Service, ServiceError, Status};
+use view::View;
+
+/// What the demo is asked for.
+#[derive(Clone, Debug)]
+pub struct DemoOptions {
+    /// How many queries.
+    pub queries: u32,
+    /// When it ends by itself; until Ctrl-C without.
+    pub duration: Option<Duration>,
+    /// Whether to print one JSON object at the end instead of a live view.
+    pub json: bool,
+}
+
+/// How many connections the homes share: one for each thousand or so would be a gateway's share.
+const HOME_CONNECTIONS: usize = 8;
+/// How much more often than in life something happens, so that there is something to see.
+const EPISODE_FACTOR: f32 = 20.0;
+/// How many queries are watched for alerts to show.
+const WATCHED_QUERIES: usize = 512;
+/// How often the live view is drawn.
+const VIEW_PERIOD: Duration = Duration::from_millis(500);
+/// How long the end waits for events under way.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+/// Without an end of its own the demo lasts so long.
+const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What the demo did.
+#[derive(Clone, Debug)]
+pub struct DemoReport {
+    /// Queries that ran.
+    pub queries: u64,
+    /// Queries submitted per second.
+    pub submit_per_s: f64,
+    /// Events published by the homes.
+    pub events_sent: u64,
+    /// The engine's status at the end.
+    pub status: Status,
+}
+
+impl DemoReport {
+    /// The report as one JSON object.
+    pub fn to_json(&self) -> serde_json::Value {
+        let total = &self.status.total;
+        json!({
+            "queries": self.queries,
+            "applications": self.status.applications.len(),
+            "submit_per_s": self.submit_per_s.round(),
+            "events_sent": self.events_sent,
+            "events_processed": total.events,
+            "events_refused": total.refused.iter().map(|(_, count)| count).sum::<u64>(),
+            "alerts": total.results,
+            "latency_us_p50": total.end_to_end.p50_us,
+            "latency_us_p99": total.end_to_end.p99_us,
+            "processing_us_p50": total.processing.p50_us,
+            "processing_us_p99": total.processing.p99_us,
+            "memory_rss_bytes": self.status.memory_rss_bytes,
+        })
+    }
+}
+
+/// Runs the demo until its time is over or `stop` becomes true. Drawing goes to standard output.
+///
+/// # Errors
+/// Ports that cannot be listened on, and whatever keeps a server from starting.
+pub fn run(options: &DemoOptions, stop: &AtomicBool) -> Result<DemoReport, CliError> {
+    let folder = TemporaryFolder::new();
+    let config = configuration(&folder.0)?;
+    serve::start_logging(&config);
+    let http = HttpRuntime::new()?;
+    let listener = http.listen(&config)?;
+    let http_address = listener.local_addr().map_err(|error| CliError::new(error.to_string()))?;
+    let engine = Engine::open(config)?;
+    let broker = engine.embedded_broker_address().expect("the demo's configuration has an embedded broker");
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let service: Arc<dyn Service> = engine.clone();
+    let server = std::thread::spawn(move || {
+        // A dropped sender ends the server as well.
+        http.serve(listener, service, async { ended.await.unwrap_or_default() })
+    });
+
+    let workload = Workload::new(WorkloadOptions::default()).expect("the default workload is one");
+    for application in workload.applications() {
+        engine.create_application(&application.statement)?;
+    }
+    let begun = Instant::now();
+    let ids = submit(&*engine, &workload, options.queries)?;
+    let submit_per_s = f64::from(options.queries) / begun.elapsed().as_secs_f64();
+    let mut watched = watch(&*engine, options.queries);
+
+    let homes = SimulatedHomes::start(
+        &workload,
+        HomesOptions {
+            broker: BrokerOptions::new(broker.to_string(), HOME_CONNECTIONS, "demo-homes"),
+            queries: options.queries,
+            rate_per_query: 1.0,
+            duration: options.duration.unwrap_or(DURATION_MAX),
+            episode_factor: EPISODE_FACTOR,
+        },
+    )
+    .map_err(|error| CliError::new(format!("the simulated homes cannot reach the broker: {error}")))?;
+
+    let mut view = (!options.json).then(|| View::new(std::io::stdout().is_terminal(), http_address, broker));
+    let started = Instant::now();
+    while !stop.load(Ordering::Relaxed) && !homes.progress().is_finished {
+        std::thread::sleep(VIEW_PERIOD);
+        if let Some(view) = &mut view {
+            view.draw(started.elapsed(), &engine.status(), alerts(&mut watched));
+        }
+    }
+    let progress = homes.stop();
+    let deadline = Instant::now() + DRAIN_MAX;
+    while engine.status().total.events < progress.events_sent && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let status = engine.status();
+    drop(end);
+    if let Ok(Err(error)) = server.join() {
+        return Err(error);
+    }
+    engine.shutdown();
+    let report = DemoReport { queries: ids, submit_per_s, events_sent: progress.events_sent, status };
+    if let Some(view) = &mut view {
+        view.finish(&report);
+    }
+    Ok(report)
+}
+
+/// The demo's configuration: the usual ports if they are free, any others if not, and a folder that goes away.
+fn configuration(folder: &Path) -> Result<Config, CliError> {
+    // Looked at, not kept: the server binds them itself a moment later.
+    let free = |port: u16| {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        if TcpListener::bind(address).is_ok() { address } else { SocketAddr::from(([127, 0, 0, 1], 0)) }
+    };
+    let flag = |key: &str, value: String| FlagValue { key: key.into(), value, flag: "rivulet demo".into() };
+    let file = folder.join("rivulet.toml");
+    let prepared = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&file, ""));
+    prepared.map_err(|error| CliError::new(format!("cannot write to {}: {error}", folder.display())))?;
+    let sources = Sources {
+        // An empty file of its own, so that the demo does not depend on the folder it is started in.
+        file: Some(file),
+        environment: Vec::new(),
+        flags: vec![
+            flag("data_dir", folder.display().to_string()),
+            flag("http.address", free(8080).to_string()),
+            flag("mqtt.embedded.address", free(1883).to_string()),
+            flag("log.level", "error".into()),
+        ],
+    };
+    let loaded = crate::config::load(&sources).map_err(|error| CliError::new(error.to_string()))?;
+    Ok(loaded.config)
+}
+
+/// Submits the first `queries` queries of the workload.
+fn submit(service: &dyn Service, workload: &Workload, queries: u32) -> Result<u64, ServiceError> {
+    let numbers: Vec<u64> = (0..u64::from(queries)).collect();
+    for chunk in numbers.chunks(SUBMIT_BATCH_MAX) {
+        let specs: Vec<_> = chunk.iter().map(|&number| workload.query(number)).collect();
+        let parameters: Vec<Vec<Parameter<'_>>> = specs
+            .iter()
+            .map(|spec| {
+                let given = spec.parameters.as_object().into_iter().flatten();
+                given.map(|(name, value)| (name.as_str().into(), parameter_value(value))).collect()
+            })
+            .collect();
+        let requests: Vec<QueryRequest<'_>> = specs
+            .iter()
+            .zip(&parameters)
+            .map(|(spec, parameters)| QueryRequest {
+                name: Some(&spec.name),
+                application: &spec.application,
+                parameters,
+            })
+            .collect();
+        for answer in service.submit(&requests) {
+            answer?;
+        }
+    }
+    Ok(u64::from(queries))
+}
+
+fn parameter_value(value: &serde_json::Value) -> ParameterValue<'_> {
+    match value {
+        serde_json::Value::Bool(value) => ParameterValue::Bool(*value),
+        serde_json::Value::Number(number) => match number.as_i64() {
+            Some(value) => ParameterValue::Int(value),
+            None => ParameterValue::Float(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        serde_json::Value::String(text) => ParameterValue::Text(text.as_str().into()),
+        _ => ParameterValue::Null,
+    }
+}
+
+/// Readers of the results of some queries, spread over all.
+fn watch(service: &dyn Service, queries: u32) -> Vec<(String, broadcast::Receiver<Arc<str>>)> {
+    let step = (queries as usize / WATCHED_QUERIES).max(1);
+    (0..queries as usize)
+        .step_by(step)
+        .take(WATCHED_QUERIES)
+        .filter_map(|number| {
+            let info = service.query(&format!("q{number}")).ok()?;
+            Some((info.output_topic, service.results(&info.name).ok()?))
+        })
+        .collect()
+}
+
+/// What came since the last time: topic and result.
+fn alerts(watched: &mut [(String, broadcast::Receiver<Arc<str>>)]) -> Vec<(String, Arc<str>)> {
+    let mut alerts = Vec::new();
+    for (topic, reader) in watched {
+        while let Ok(result) = reader.try_recv() {
+            alerts.push((topic.clone(), result));
+        }
+    }
+    alerts
+}
+
+/// A folder that is removed at the end.
+struct TemporaryFolder(PathBuf);
+
+impl TemporaryFolder {
+    fn new() -> Self {
+        let nanoseconds =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        Self(std::env::temp_dir().join(format!("rivulet-demo-{}-{nanoseconds}", std::process::id())))
+    }
+}
+
+impl Drop for TemporaryFolder {
+    fn drop(&mut self) {
+        // What cannot be removed is left to the system's cleaning of its temporary folder.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,240 @@
+//! What the engine counts, in the Prometheus text format.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+use rivulet_dataflow::Reason;
+use rivulet_runtime::{GroupMetrics, Histogram};
+
+use crate::service::ConnectionStatus;
+
+/// Upper bounds of the latency buckets, in microseconds: 100 us to 100 s, two a decade.
+const LATENCY_BOUNDS_US: [u64; 13] = [
+    100,
+    300,
+    1_000,
+    3_000,
+    10_000,
+    30_000,
+    100_000,
+    300_000,
+    1_000_000,
+    3_000_000,
+    10_000_000,
+    30_000_000,
+    100_000_000,
+];
+
+/// Everything that is counted, at one moment.
+#[derive(Debug, Default)]
+pub(super) struct Snapshot {
+    pub(super) applications: Vec<ApplicationSnapshot>,
+    pub(super) connections: Vec<ConnectionStatus>,
+    /// Plain numbers of the process: name, help, whether it only grows, value.
+    pub(super) numbers: Vec<(&'static str, &'static str, bool, u64)>,
+}
+
+/// An application's part of it.
+#[derive(Debug, Default)]
+pub(super) struct ApplicationSnapshot {
+    pub(super) name: String,
+    pub(super) running: u64,
+    pub(super) paused: u64,
+    pub(super) inbox_rows: u64,
+    pub(super) inbox_bytes: u64,
+    pub(super) memory_bytes: u64,
+    pub(super) metrics: GroupMetrics,
+}
+
+/// The snapshot as Prometheus text (OpenMetrics).
+pub(super) fn text(snapshot: Snapshot) -> String {
+    let mut registry = Registry::with_prefix("rivulet");
+    registry.register_collector(Box::new(snapshot));
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("writing to a string does not fail");
+    text
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for &(name, help, only_grows, value) in &self.numbers {
+            if only_grows {
+                encoder
+                    .encode_descriptor(name, help, None, MetricType::Counter)?
+                    .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+            } else {
+                encoder
+                    .encode_descriptor(name, help, None, MetricType::Gauge)?
+                    .encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))?;
+            }
+        }
+        self.encode_queries(&mut encoder)?;
+        self.counter(&mut encoder, "events", "Events taken from the inbox", |m| m.events)?;
+        self.counter(&mut encoder, "batches", "Batches processed", |m| m.batches)?;
+        self.counter(&mut encoder, "results", "Rows handed to the output", |m| m.results)?;
+        self.counter(&mut encoder, "busy_microseconds", "Time spent processing", |m| m.busy_us)?;
+        self.encode_refused(&mut encoder)?;
+        self.gauge(&mut encoder, "batch_events_max", "Largest batch so far", |a| a.metrics.batch_events_max)?;
+        self.gauge(&mut encoder, "inbox_rows", "Events waiting", |a| a.inbox_rows)?;
+        self.gauge(&mut encoder, "inbox_bytes", "Payload bytes waiting", |a| a.inbox_bytes)?;
+        self.gauge(&mut encoder, "memory_bytes", "Memory of parameters, state and inbox", |a| a.memory_bytes)?;
+        let help = "From an event's arrival to the end of its processing";
+        self.histogram(&mut encoder, "processing_latency", help, |m| &m.processing_latency_us)?;
+        let help = "From an event's own time to the end of its processing";
+        self.histogram(&mut encoder, "event_latency", help, |m| &m.event_latency_us)?;
+        self.encode_connections(&mut encoder)
+    }
+}
+
+impl Snapshot {
+    fn encode_queries(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut family = encoder.encode_descriptor("queries", "Queries", None, MetricType::Gauge)?;
+        for application in &self.applications {
+            for (state, count) in [("running", application.running), ("paused", application.paused)] {
+                let labels = Labels(&[("application", &application.name), ("state", state)]);
+                family.encode_family(&labels)?.encode_gauge(&(count as i64))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_refused(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(
+            "refused",
+            "Rows that were not processed, by reason",
+            None,
+            MetricType::Counter,
+        )?;
+        for application in &self.applications {
+            for reason in Reason::ALL {
+                let labels = Labels(&[("application", &application.name), ("reason", reason.name())]);
+                let count = application.metrics.refused[reason as usize];
+                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_connections(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Whether the connection to the broker is up";
+        let mut family = encoder.encode_descriptor("broker_connected", help, None, MetricType::Gauge)?;
+        for connection in &self.connections {
+            let labels = Labels(&[("broker", &connection.broker)]);
+            family.encode_family(&labels)?.encode_gauge(&i64::from(connection.connected))?;
+        }
+        let help = "How often the connection was lost and events may have been missed";
+        let mut family = encoder.encode_descriptor("broker_gaps", help, None, MetricType::Counter)?;
+        for connection in &self.connections {
+            let labels = Labels(&[("broker", &connection.broker)]);
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&connection.gaps, None)?;
+        }
+        Ok(())
+    }
+
+    fn counter(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        name: &str,
+        help: &str,
+        value: impl Fn(&GroupMetrics) -> u64,
+    ) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for application in &self.applications {
+            let labels = Labels(&[("application", &application.name)]);
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value(&application.metrics), None)?;
+        }
+        Ok(())
+    }
+
+    fn gauge(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        name: &str,
+        help: &str,
+        value: impl Fn(&ApplicationSnapshot) -> u64,
+    ) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for application in &self.applications {
+            let labels = Labels(&[("application", &application.name)]);
+            family.encode_family(&labels)?.encode_gauge(&i64::try_from(value(application)).unwrap_or(i64::MAX))?;
+        }
+        Ok(())
+    }
+
+    fn histogram(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        name: &str,
+        help: &str,
+        histogram: impl Fn(&GroupMetrics) -> &Histogram,
+    ) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        for application in &self.applications {
+            let histogram = histogram(&application.metrics);
+            let mut below = 0;
+            let mut buckets: Vec<(f64, u64)> = LATENCY_BOUNDS_US
+                .iter()
+                .map(|&bound_us| {
+                    let up_to = histogram.count_up_to(bound_us);
+                    let bucket = (bound_us as f64 / 1e6, up_to - below);
+                    below = up_to;
+                    bucket
+                })
+                .collect();
+            buckets.push((f64::INFINITY, histogram.count() - below));
+            let labels = Labels(&[("application", &application.name)]);
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(
+                histogram.sum_us() as f64 / 1e6,
+                histogram.count(),
+                &buckets,
+                None,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Labels<'a>(&'a [(&'a str, &'a str)]);
+
+impl EncodeLabelSet for Labels<'_> {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        use prometheus_client::encoding::EncodeLabel;
+        self.0.iter().try_for_each(|label| label.encode(encoder.encode_label()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_has_every_family_and_ends_as_it_must() {
+        let mut metrics = GroupMetrics { events: 5, batches: 2, ..GroupMetrics::default() };
+        metrics.refused[Reason::Late as usize] = 3;
+        [50, 2_000, 200_000_000].into_iter().for_each(|us| metrics.processing_latency_us.record(us));
+        let application = ApplicationSnapshot { name: "a\"b".into(), running: 7, metrics, ..Default::default() };
+        let text = text(Snapshot {
+            applications: vec![application],
+            connections: vec![ConnectionStatus { broker: "embedded".into(), connected: true, ..Default::default() }],
+            numbers: vec![("messages_unrouted", "Messages nobody asked for", true, 4)],
+        });
+        for line in [
+            "rivulet_messages_unrouted_total 4",
+            "rivulet_queries{application=\"a\\\"b\",state=\"running\"} 7",
+            "rivulet_events_total{application=\"a\\\"b\"} 5",
+            "rivulet_refused_total{application=\"a\\\"b\",reason=\"late\"} 3",
+            "rivulet_processing_latency_seconds_bucket{le=\"0.0001\",application=\"a\\\"b\"} 1",
+            "rivulet_processing_latency_seconds_bucket{le=\"+Inf\",application=\"a\\\"b\"} 3",
+            "rivulet_processing_latency_seconds_count{application=\"a\\\"b\"} 3",
+            "rivulet_broker_connected{broker=\"embedded\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

@@ -1,0 +1,269 @@
+//! Which queries there are, in memory: by number and by name, some 60 bytes each.
+//!
+//! What a query's parameters are stands in the slot table of its group, and durably in the catalog; not here.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use rivulet_dataflow::{QueryId, Slot};
+
+use crate::service::{generated_name, is_generated_name};
+
+/// The number of an application in this process.
+pub(super) type ApplicationNumber = u32;
+
+/// A query, as the engine knows it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    id: QueryId,
+    /// The name it was given; empty if it goes by its generated one.
+    name: Box<str>,
+    /// Its application; [`GONE`] once the query is.
+    pub(super) application: ApplicationNumber,
+    /// Its row in the application's group.
+    pub(super) slot: Slot,
+    /// Whether it gets events.
+    pub(super) is_paused: bool,
+}
+
+/// The application of a query that is gone.
+const GONE: ApplicationNumber = ApplicationNumber::MAX;
+
+impl Entry {
+    fn is_gone(&self) -> bool {
+        self.application == GONE
+    }
+}
+
+/// All queries.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    /// Ordered by number. Numbers only grow, so new ones are appended; those that are gone stay as marks until they are
+    /// a quarter of all.
+    entries: Vec<Entry>,
+    gone: usize,
+    /// Queries that were given a name, by its hash.
+    named: HashTable<QueryId>,
+    hasher: RandomState,
+}
+
+impl Registry {
+    /// Whether a query of this name exists.
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.id_of(name).is_some()
+    }
+
+    /// The number of the query of this name.
+    pub(super) fn id_of(&self, name: &str) -> Option<QueryId> {
+        if let Some(id) = is_generated_name(name) {
+            return self.get(id).filter(|entry| entry.name.is_empty()).map(|entry| entry.id);
+        }
+        let hash = self.hasher.hash_one(name);
+        self.named.find(hash, |&id| name_of(&self.entries, id) == name).copied()
+    }
+
+    /// A query by number.
+    pub(super) fn get(&self, id: QueryId) -> Option<&Entry> {
+        self.entries.get(place_of(&self.entries, id)?).filter(|entry| !entry.is_gone())
+    }
+
+    /// A query by number, to pause or resume it.
+    pub(super) fn get_mut(&mut self, id: QueryId) -> Option<&mut Entry> {
+        let place = place_of(&self.entries, id)?;
+        self.entries.get_mut(place).filter(|entry| !entry.is_gone())
+    }
+
+    /// The name of a query.
+    pub(super) fn name(&self, id: QueryId) -> String {
+        match name_of(&self.entries, id) {
+            "" => generated_name(id),
+            name => name.to_owned(),
+        }
+    }
+
+    /// Adds a query.
+    ///
+    /// # Panics
+    /// If its number is not higher than all before it: the catalog hands out numbers in order.
+    pub(super) fn insert(
+        &mut self,
+        id: QueryId,
+        name: Option<&str>,
+        application: ApplicationNumber,
+        slot: Slot,
+        is_paused: bool,
+    ) {
+        assert!(self.entries.last().is_none_or(|last| last.id < id), "query number {id} is new and the highest");
+        if self.entries.len() == self.entries.capacity() {
+            // An eighth at a time: doubling would keep up to half of a large table empty.
+            self.entries.reserve_exact(self.entries.len() / 8 + 1024);
+        }
+        self.entries.push(Entry { id, name: name.unwrap_or_default().into(), application, slot, is_paused });
+        if let Some(name) = name {
+            let Self { entries, named, hasher, .. } = self;
+            named.insert_unique(hasher.hash_one(name), id, |&id| hasher.hash_one(name_of(entries, id)));
+        }
+    }
+
+    /// Removes a query.
+    pub(super) fn remove(&mut self, id: QueryId) -> Option<Entry> {
+        let place = place_of(&self.entries, id).filter(|&place| !self.entries[place].is_gone())?;
+        let hash = self.hasher.hash_one(&*self.entries[place].name);
+        if let Ok(found) = self.named.find_entry(hash, |&named| named == id) {
+            found.remove();
+        }
+        let mark = Entry { id, name: Box::default(), application: GONE, slot: 0, is_paused: true };
+        let removed = std::mem::replace(&mut self.entries[place], mark);
+        self.gone += 1;
+        if self.gone > self.entries.len() / 4 {
+            self.entries.retain(|entry| !entry.is_gone());
+            self.entries.shrink_to(self.entries.len() + self.entries.len() / 8);
+            self.gone = 0;
+        }
+        Some(removed)
+    }
+
+    /// The queries of one application.
+    pub(super) fn of_application(&self, application: ApplicationNumber) -> impl Iterator<Item = QueryId> {
+        self.entries.iter().filter(move |entry| entry.application == application).map(|entry| entry.id)
+    }
+
+    /// The first `limit` queries by name that pass `keep`, after the name `after`. One pass over all queries, and memory for `limit`.
+    pub(super) fn page(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+        keep: impl Fn(&str, &Entry) -> bool,
+    ) -> Vec<(String, QueryId)> {
+        #[derive(PartialEq, Eq)]
+        struct ByName(String, QueryId);
+        impl Ord for ByName {
+            fn cmp(&self, other: &Self) -> Ordering {
+                self.0.cmp(&other.0)
+            }
+        }
+        impl PartialOrd for ByName {
+            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+                Some(self.cmp(other))
+            }
+        }
+        let mut first = BinaryHeap::new();
+        for entry in self.entries.iter().filter(|entry| !entry.is_gone()) {
+            let generated;
+            let name = match &*entry.name {
+                "" => {
+                    generated = generated_name(entry.id);
+                    &generated
+                }
+                name => name,
+            };
+            if after.is_some_and(|after| name <= after) || !keep(name, entry) {
+                continue;
+            }
+            if first.len() < limit {
+                first.push(ByName(name.to_owned(), entry.id));
+            } else if first.peek().is_some_and(|last| name < last.0.as_str()) {
+                first.pop();
+                first.push(ByName(name.to_owned(), entry.id));
+            }
+        }
+        first.into_sorted_vec().into_iter().map(|ByName(name, id)| (name, id)).collect()
+    }
+}
+
+/// Where a query stands in the entries, if it does.
+fn place_of(entries: &[Entry], id: QueryId) -> Option<usize> {
+    entries.binary_search_by_key(&id, |entry| entry.id).ok()
+}
+
+/// The name that a query was given; empty if it was given none.
+fn name_of(entries: &[Entry], id: QueryId) -> &str {
+    place_of(entries, id).map_or("", |place| &entries[place].name)
+}
+
+/// Whether `text` matches the SQL `LIKE` pattern: `%` any text, `_` any one character, `\` takes the next one literally.
+pub(super) fn like(text: &str, pattern: &str) -> bool {
+    fn matches(text: &[char], pattern: &[char]) -> bool {
+        // Greedy with one point to come back to: linear in practice, quadratic at worst, never exponential.
+        let (mut t, mut p, mut star) = (0, 0, None);
+        while t < text.len() {
+            let escaped = pattern.get(p) == Some(&'\\') && p + 1 < pattern.len();
+            let literal = if escaped { pattern.get(p + 1) } else { pattern.get(p) };
+            if !escaped && literal == Some(&'%') {
+                star = Some((p, t));
+                p += 1;
+            } else if literal.is_some_and(|&c| c == text[t] || (c == '_' && !escaped)) {
+                p += 1 + usize::from(escaped);
+                t += 1;
+            } else if let Some((star_p, star_t)) = star {
+                p = star_p + 1;
+                t = star_t + 1;
+                star = Some((star_p, star_t + 1));
+            } else {
+                return false;
+            }
+        }
+        pattern[p..].iter().all(|&c| c == '%')
+    }
+    matches(&text.chars().collect::<Vec<_>>(), &pattern.chars().collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_found_by_number_and_name() {
+        let mut registry = Registry::default();
+        registry.insert(1, Some("kims_ac"), 0, 0, false);
+        registry.insert(2, None, 0, 1, false);
+        registry.insert(3, Some("anna"), 1, 0, true);
+        assert_eq!(registry.id_of("kims_ac"), Some(1));
+        assert_eq!(registry.id_of("query_2"), Some(2));
+        assert_eq!(registry.id_of("query_1"), None, "a named query has no other name");
+        assert_eq!(registry.name(2), "query_2");
+        assert_eq!(registry.of_application(0).collect::<Vec<_>>(), [1, 2]);
+        let names = |after: Option<&str>, limit| {
+            registry.page(after, limit, |_, _| true).into_iter().map(|row| row.0).collect::<Vec<_>>()
+        };
+        assert_eq!(names(None, 10), ["anna", "kims_ac", "query_2"]);
+        assert_eq!(names(Some("anna"), 1), ["kims_ac"]);
+        assert!(registry.remove(1).is_some() && registry.remove(1).is_none());
+        assert!(!registry.contains("kims_ac") && registry.contains("anna"));
+    }
+
+    #[test]
+    fn queries_that_went_leave_nothing_behind() {
+        let mut registry = Registry::default();
+        for id in 0..10_000 {
+            registry.insert(id, Some(&format!("name{id}")), (id % 2) as u32, 0, false);
+            if id >= 100 {
+                registry.remove(id - 100);
+            }
+        }
+        assert!(registry.entries.len() < 200 && registry.entries.capacity() < 4_000);
+        assert_eq!(registry.of_application(1).count(), 50);
+        assert_eq!(registry.id_of("name9950"), Some(9_950));
+        assert_eq!(registry.id_of("name9899"), None);
+    }
+
+    #[test]
+    fn like_is_that_of_sql() {
+        for (text, pattern, expected) in [
+            ("kims_ac", "kim%", true),
+            ("kims_ac", "kims\\_ac", true),
+            ("kimsxac", "kims\\_ac", false),
+            ("kimsxac", "kims_ac", true),
+            ("abcabd", "%abd", true),
+            ("", "%", true),
+            ("a", "", false),
+            ("50%", "50\\%", true),
+        ] {
+            assert_eq!(like(text, pattern), expected, "{text} like {pattern}");
+        }
+        assert!(!like(&"a".repeat(2000), &format!("{}b", "a%".repeat(200))));
+    }
+}

@@ -1,0 +1,319 @@
+//! SQL scripts: each statement becomes a call of the engine, and its answer a small table.
+
+use std::borrow::Cow;
+
+use rivulet_connectors::formats::FormatError;
+use rivulet_sql::{Application, FormatSpec, Literal, Name, SqlError, Statement};
+use serde_json::{Value, json};
+
+use super::Engine;
+use super::submit::parameters_of;
+use crate::service::{
+    ApplicationInfo, ErrorKind, ParameterValue, QueryFilter, QueryInfo, QueryRequest, Service, ServiceError,
+    StatementResult,
+};
+
+/// How many rows `SHOW` gives without a `LIMIT`.
+const SHOW_ROWS_DEFAULT: usize = 100;
+
+/// Plans the one `CREATE APPLICATION` in a text.
+pub(super) fn plan(sql: &str) -> Result<Application, ServiceError> {
+    let mut statements = rivulet_sql::parse_script(sql).map_err(sql_error)?;
+    match (statements.len(), statements.pop()) {
+        (1, Some((Statement::CreateApplication(create), _))) => {
+            rivulet_sql::plan_application(&create).map_err(sql_error)
+        }
+        _ => Err(ServiceError::invalid("expected the text of one CREATE APPLICATION")
+            .with_hint("a script of several statements is for `rivulet sql FILE`")),
+    }
+}
+
+pub(super) fn sql_error(error: SqlError) -> ServiceError {
+    let refused = ServiceError::invalid(error.message).at(error.line, error.column);
+    match error.hint {
+        Some(hint) => refused.with_hint(hint),
+        None => refused,
+    }
+}
+
+pub(super) fn format_error(error: &FormatError, spec: &FormatSpec) -> ServiceError {
+    let text = error.to_string();
+    let (message, hint) = match text.split_once("\nhint: ") {
+        Some((message, hint)) => (message, Some(hint)),
+        None => (text.as_str(), None),
+    };
+    let refused = ServiceError::invalid(message).at(spec.position.line, spec.position.column);
+    match hint {
+        Some(hint) => refused.with_hint(hint),
+        None => refused,
+    }
+}
+
+/// A constant as the catalog keeps it: intervals and timestamps as text that reads back as the same value.
+pub(super) fn as_written(literal: &Literal) -> ParameterValue<'_> {
+    match literal {
+        Literal::Null => ParameterValue::Null,
+        Literal::Boolean(value) => ParameterValue::Bool(*value),
+        Literal::Integer(value) => ParameterValue::Int(*value),
+        Literal::Float(value) => ParameterValue::Float(*value),
+        Literal::Text(value) => ParameterValue::Text(Cow::Borrowed(value)),
+        Literal::Interval(_) | Literal::Timestamp(_) => ParameterValue::Text(Cow::Owned(literal_text(literal))),
+    }
+}
+
+/// A constant as plain text.
+pub(super) fn literal_text(literal: &Literal) -> String {
+    match literal {
+        Literal::Null => String::new(),
+        Literal::Boolean(value) => value.to_string(),
+        Literal::Integer(value) => value.to_string(),
+        Literal::Float(value) => value.to_string(),
+        Literal::Text(value) => value.clone(),
+        Literal::Interval(value) => {
+            let seconds = value.nanoseconds / 1_000_000_000;
+            let nanoseconds = (value.nanoseconds % 1_000_000_000).abs();
+            let sign = if value.nanoseconds < 0 && seconds == 0 { "-" } else { "" };
+            let mut text = format!("{sign}{seconds}.{nanoseconds:09} seconds");
+            if value.days != 0 {
+                text = format!("{} days {text}", value.days);
+            }
+            if value.months != 0 {
+                text = format!("{} months {text}", value.months);
+            }
+            text
+        }
+        Literal::Timestamp(us) => {
+            let array = arrow::array::TimestampMicrosecondArray::from(vec![*us]);
+            arrow::util::display::array_value_to_string(&array, 0).unwrap_or_else(|_| us.to_string())
+        }
+    }
+}
+
+impl Engine {
+    /// Runs a script; one result for each statement, stopping at the first error.
+    pub(super) fn execute_script(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
+        let statements = match rivulet_sql::parse_script(script) {
+            Ok(statements) => statements,
+            Err(error) => return vec![Err(sql_error(error))],
+        };
+        let mut results = Vec::with_capacity(statements.len());
+        for (statement, position) in statements {
+            let result = self.execute_statement(statement).map_err(|error| match error.line {
+                Some(_) => error,
+                None => error.at(position.line, position.column),
+            });
+            let failed = result.is_err();
+            results.push(result);
+            if failed {
+                break;
+            }
+        }
+        results
+    }
+
+    fn execute_statement(&self, statement: Statement) -> Result<StatementResult, ServiceError> {
+        match statement {
+            Statement::CreateApplication(create) => {
+                let name = create.name.text.clone();
+                if create.if_not_exists && self.application(&name).is_ok() {
+                    return Ok(said(format!("application {name} exists, nothing was done")));
+                }
+                let (running, is_new) = self.register(rivulet_sql::plan_application(&create).map_err(sql_error)?)?;
+                let name = &running.application.name;
+                Ok(said(if is_new {
+                    format!("application {name} created")
+                } else {
+                    format!("application {name} is registered already")
+                }))
+            }
+            Statement::CreateQuery { name, if_not_exists, application, values } => {
+                if if_not_exists && self.query(&name.text).is_ok() {
+                    return Ok(said(format!("query {name} exists, nothing was done")));
+                }
+                let parameters = parameters_of(&values);
+                let request =
+                    QueryRequest { name: Some(&name.text), application: &application.text, parameters: &parameters };
+                let answer = self.submit(&[request]).pop().expect("one answer for one request");
+                answer.map_err(|error| {
+                    // The position of the value that the error speaks of, or of the application's name.
+                    let about = values.iter().find(|(parameter, ..)| error.message.contains(&format!("'{parameter}'")));
+                    match (error.kind, about) {
+                        (ErrorKind::Invalid, Some((parameter, ..))) => at(error, parameter),
+                        (ErrorKind::AlreadyExists, _) => at(error, &name),
+                        _ => at(error, &application),
+                    }
+                })?;
+                Ok(said(format!("query {name} created")))
+            }
+            Statement::ShowApplications { like, limit } => {
+                let limit = limit.map_or(SHOW_ROWS_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+                let rows = self
+                    .applications()
+                    .into_iter()
+                    .filter(|one| like.as_ref().is_none_or(|pattern| super::registry::like(&one.name, pattern)));
+                Ok(table(
+                    &["name", "queries_running", "queries_paused", "input", "output", "id"],
+                    rows.take(limit).map(|one| {
+                        vec![
+                            json!(one.name),
+                            json!(one.queries_running),
+                            json!(one.queries_paused),
+                            json!(one.input_topic),
+                            json!(one.output_topic),
+                            json!(one.id[..12]),
+                        ]
+                    }),
+                ))
+            }
+            Statement::ShowQueries { application, like, limit } => {
+                if let Some(application) = &application {
+                    self.application(&application.text).map_err(|error| at(error, application))?;
+                }
+                let filter = QueryFilter {
+                    application: application.map(|name| name.text),
+                    like,
+                    after: None,
+                    limit: limit.map_or(SHOW_ROWS_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
+                };
+                Ok(table(
+                    &["name", "application", "state", "parameters"],
+                    self.queries(&filter).into_iter().map(|one| {
+                        let parameters = Value::Object(one.parameters).to_string();
+                        vec![json!(one.name), json!(one.application), json!(one.state.name()), json!(parameters)]
+                    }),
+                ))
+            }
+            Statement::DescribeApplication(name) => {
+                Ok(describe_application(self.application(&name.text).map_err(|error| at(error, &name))?))
+            }
+            Statement::DescribeQuery(name) => {
+                Ok(describe_query(self.query(&name.text).map_err(|error| at(error, &name))?))
+            }
+            Statement::ExplainApplication(name) => {
+                Ok(lines("plan", &self.explain(&name.text).map_err(|error| at(error, &name))?))
+            }
+            Statement::ExplainCreate(create) => {
+                let application = rivulet_sql::plan_application(&create).map_err(sql_error)?;
+                Ok(lines("plan", &rivulet_sql::explain(&application)))
+            }
+            Statement::ExplainQuery(name) => {
+                let query = self.query(&name.text).map_err(|error| at(error, &name))?;
+                let of = format!(
+                    "query {} ({}), a slot of application {}\n  reads {}\n  writes {}\n\n",
+                    query.name,
+                    query.state.name(),
+                    query.application,
+                    query.input_topic,
+                    query.output_topic
+                );
+                Ok(lines("plan", &(of + &self.explain(&query.application)?)))
+            }
+            Statement::PauseQuery(name) => {
+                self.pause(&name.text).map_err(|error| at(error, &name))?;
+                Ok(said(format!("query {name} is paused")))
+            }
+            Statement::ResumeQuery(name) => {
+                self.resume(&name.text).map_err(|error| at(error, &name))?;
+                Ok(said(format!("query {name} runs")))
+            }
+            Statement::DropQuery { name, if_exists } => match self.drop_query(&name.text) {
+                Err(error) if if_exists && error.kind == ErrorKind::NotFound => {
+                    Ok(said(format!("there is no query {name}, nothing was done")))
+                }
+                result => result.map(|()| said(format!("query {name} dropped"))).map_err(|error| at(error, &name)),
+            },
+            Statement::DropApplication { name, if_exists, cascade } => {
+                match self.drop_application(&name.text, cascade) {
+                    Err(error) if if_exists && error.kind == ErrorKind::NotFound => {
+                        Ok(said(format!("there is no application {name}, nothing was done")))
+                    }
+                    result => {
+                        result.map(|()| said(format!("application {name} dropped"))).map_err(|error| at(error, &name))
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn at(error: ServiceError, name: &Name) -> ServiceError {
+    match error.line {
+        Some(_) => error,
+        None => error.at(name.position.line, name.position.column),
+    }
+}
+
+fn said(message: String) -> StatementResult {
+    StatementResult { message: Some(message), ..StatementResult::default() }
+}
+
+fn table(columns: &[&str], rows: impl Iterator<Item = Vec<Value>>) -> StatementResult {
+    StatementResult {
+        columns: columns.iter().map(|&name| name.to_owned()).collect(),
+        rows: rows.collect(),
+        message: None,
+    }
+}
+
+fn lines(column: &str, text: &str) -> StatementResult {
+    table(&[column], text.lines().map(|line| vec![json!(line)]))
+}
+
+fn describe_application(one: ApplicationInfo) -> StatementResult {
+    let mut rows = vec![
+        vec![json!("name"), json!(one.name)],
+        vec![json!("id"), json!(one.id)],
+        vec![json!("input"), json!(one.input_topic)],
+        vec![json!("output"), json!(one.output_topic)],
+        vec![json!("queries"), json!(format!("{} running, {} paused", one.queries_running, one.queries_paused))],
+    ];
+    for parameter in one.parameters {
+        let default = parameter.default.map_or_else(|| "required".to_owned(), |default| format!("DEFAULT {default}"));
+        rows.push(vec![
+            json!(format!("parameter {}", parameter.name)),
+            json!(format!("{} {default}", parameter.data_type)),
+        ]);
+    }
+    rows.push(vec![json!("sql"), json!(one.sql)]);
+    table(&["property", "value"], rows.into_iter())
+}
+
+fn describe_query(one: QueryInfo) -> StatementResult {
+    let mut rows = vec![
+        vec![json!("name"), json!(one.name)],
+        vec![json!("id"), json!(one.id)],
+        vec![json!("application"), json!(one.application)],
+        vec![json!("state"), json!(one.state.name())],
+        vec![json!("input"), json!(one.input_topic)],
+        vec![json!("output"), json!(one.output_topic)],
+    ];
+    for (name, value) in one.parameters {
+        rows.push(vec![json!(format!("parameter {name}")), value]);
+    }
+    table(&["property", "value"], rows.into_iter())
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::IntervalMonthDayNano;
+
+    use super::*;
+
+    #[test]
+    fn intervals_are_kept_as_text_that_reads_back_as_the_same_value() {
+        for (months, days, nanoseconds) in
+            [(0, 0, 90_000_000_000), (1, 2, 1), (0, -3, -500_000_000), (0, 0, -1_500_000_000), (0, 0, 0)]
+        {
+            let value = IntervalMonthDayNano::new(months, days, nanoseconds);
+            let text = literal_text(&Literal::Interval(value));
+            let array = arrow::array::StringArray::from(vec![text.as_str()]);
+            let read = arrow::compute::cast(
+                &array,
+                &arrow::datatypes::DataType::Interval(arrow::datatypes::IntervalUnit::MonthDayNano),
+            )
+            .unwrap();
+            let read = arrow::array::AsArray::as_primitive::<arrow::datatypes::IntervalMonthDayNanoType>(&read);
+            assert_eq!(read.value(0), value, "{text}");
+        }
+    }
+}

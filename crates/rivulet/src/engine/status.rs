@@ -1,0 +1,126 @@
+//! What the engine is doing, for people ([`Status`]) and for monitoring systems ([`Snapshot`]).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rivulet_dataflow::Reason;
+use rivulet_runtime::{GroupMetrics, Histogram};
+
+use super::exposition::{ApplicationSnapshot, Snapshot};
+use super::{Engine, Running};
+use crate::service::{ApplicationStatus, LatencyStatus, Status};
+
+impl Engine {
+    /// The applications in order of name; their groups are looked at without the engine's lock.
+    fn running(&self) -> Vec<Arc<Running>> {
+        self.state.lock().applications.values().cloned().collect()
+    }
+
+    pub(super) fn current_status(&self) -> Status {
+        let mut total = GroupMetrics::default();
+        let mut total_status = ApplicationStatus { name: "total".into(), ..ApplicationStatus::default() };
+        let mut applications = Vec::new();
+        for running in self.running() {
+            let metrics = running.group.metrics();
+            total.merge(&metrics);
+            let mut status = application_status(&running, &metrics);
+            status.last_refusal = running.last_refusal.lock().clone();
+            total_status.queries_running += status.queries_running;
+            total_status.queries_paused += status.queries_paused;
+            total_status.inbox_rows += status.inbox_rows;
+            total_status.inbox_bytes += status.inbox_bytes;
+            applications.push(status);
+        }
+        let total = ApplicationStatus {
+            name: total_status.name,
+            queries_running: total_status.queries_running,
+            queries_paused: total_status.queries_paused,
+            inbox_rows: total_status.inbox_rows,
+            inbox_bytes: total_status.inbox_bytes,
+            ..of_metrics(&total)
+        };
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            data_dir: self.config.data_dir.display().to_string(),
+            queries_running: total.queries_running,
+            queries_paused: total.queries_paused,
+            memory_rss_bytes: memory_rss_bytes(),
+            messages_unrouted: self.messaging.messages_unrouted(),
+            total,
+            applications,
+            connections: self.messaging.connections(),
+        }
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let applications = self
+            .running()
+            .iter()
+            .map(|running| {
+                let (inbox_rows, inbox_bytes) = running.group.inbox().waiting();
+                ApplicationSnapshot {
+                    name: running.application.name.clone(),
+                    running: running.queries_running.load(Ordering::Relaxed),
+                    paused: running.queries_paused.load(Ordering::Relaxed),
+                    inbox_rows: inbox_rows as u64,
+                    inbox_bytes: inbox_bytes as u64,
+                    memory_bytes: running.group.memory_bytes() as u64,
+                    metrics: running.group.metrics(),
+                }
+            })
+            .collect();
+        let router = self.messaging.router().stats();
+        let numbers = vec![
+            ("memory_rss_bytes", "Resident memory of the process", false, memory_rss_bytes().unwrap_or(0)),
+            ("ready_groups", "Groups that wait for a worker", false, self.workers.ready_groups() as u64),
+            ("messages_routed", "Messages that at least one query asked for", true, router.routed_messages),
+            ("messages_unrouted", "Messages that no query asked for", true, router.unrouted_messages),
+            ("routed_payload_bytes", "Payload bytes of all messages received", true, router.payload_bytes),
+            ("inbox_full_waits", "How often a message waited for a full inbox", true, router.full_waits),
+            ("routes", "Routes from topics to queries", false, router.routes as u64),
+        ];
+        Snapshot { applications, connections: self.messaging.connections(), numbers }
+    }
+}
+
+fn application_status(running: &Running, metrics: &GroupMetrics) -> ApplicationStatus {
+    let (inbox_rows, inbox_bytes) = running.group.inbox().waiting();
+    ApplicationStatus {
+        name: running.application.name.clone(),
+        queries_running: running.queries_running.load(Ordering::Relaxed),
+        queries_paused: running.queries_paused.load(Ordering::Relaxed),
+        inbox_rows: inbox_rows as u64,
+        inbox_bytes: inbox_bytes as u64,
+        ..of_metrics(metrics)
+    }
+}
+
+fn of_metrics(metrics: &GroupMetrics) -> ApplicationStatus {
+    ApplicationStatus {
+        events: metrics.events,
+        batches: metrics.batches,
+        batch_rows_mean: if metrics.batches == 0 { 0.0 } else { metrics.events as f64 / metrics.batches as f64 },
+        results: metrics.results,
+        refused: Reason::ALL
+            .into_iter()
+            .map(|reason| (reason.name().to_owned(), metrics.refused[reason as usize]))
+            .filter(|(_, count)| *count > 0)
+            .collect(),
+        processing: latency(&metrics.processing_latency_us),
+        end_to_end: latency(&metrics.event_latency_us),
+        ..ApplicationStatus::default()
+    }
+}
+
+fn latency(histogram: &Histogram) -> LatencyStatus {
+    let quantile = |quantile| (histogram.count() > 0).then(|| histogram.quantile_us(quantile));
+    LatencyStatus { p50_us: quantile(0.5), p95_us: quantile(0.95), p99_us: quantile(0.99), max_us: quantile(1.0) }
+}
+
+/// Resident memory of this process, from the kernel.
+fn memory_rss_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}

@@ -1,0 +1,85 @@
+//! Reads server-sent events.
+
+use std::io::{self, BufRead, Read};
+
+/// The longest line of an event.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+
+/// What the stream of a query's results says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchEvent<'a> {
+    /// A result, as JSON.
+    Result(&'a str),
+    /// So many results were skipped because this client was too slow.
+    Lost(u64),
+}
+
+/// Reads events until the stream ends or says that it does.
+pub(super) fn read<E>(
+    mut stream: impl BufRead,
+    error: impl Fn(io::Error) -> E,
+    mut visit: impl FnMut(WatchEvent<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut line = String::new();
+    let mut event = String::new();
+    let mut data = String::new();
+    loop {
+        line.clear();
+        let length = stream.by_ref().take(LINE_BYTES_MAX).read_line(&mut line).map_err(&error)?;
+        if length == 0 {
+            return Ok(());
+        }
+        if !line.ends_with('\n') {
+            return Err(error(io::ErrorKind::UnexpectedEof.into()));
+        }
+        let content = line.trim_end_matches(['\r', '\n']);
+        if content.is_empty() {
+            match event.as_str() {
+                "result" => visit(WatchEvent::Result(&data))?,
+                "lost" => visit(WatchEvent::Lost(data.parse().unwrap_or(0)))?,
+                "end" => return Ok(()),
+                // A comment, or an event of a later version.
+                _ => {}
+            }
+            event.clear();
+            data.clear();
+            continue;
+        }
+        let (field, value) = content.split_once(':').unwrap_or((content, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "event" => value.clone_into(&mut event),
+            "data" => {
+                if !data.is_empty() {
+                    data.push('\n');
+                }
+                data.push_str(value);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events(text: &str) -> Result<Vec<String>, String> {
+        let mut seen = Vec::new();
+        let visit = |event: WatchEvent<'_>| {
+            seen.push(format!("{event:?}"));
+            Ok(())
+        };
+        read(text.as_bytes(), |error| error.to_string(), visit)?;
+        Ok(seen)
+    }
+
+    #[test]
+    fn results_losses_and_the_end() {
+        let text = ":\n\nevent: result\ndata: {\"a\":1}\n\nevent: lost\ndata: 7\n\nevent: new\ndata: x\n\n\
+                    event: end\ndata:\n\nevent: result\ndata: late\n\n";
+        assert_eq!(events(text), Ok(vec!["Result(\"{\\\"a\\\":1}\")".into(), "Lost(7)".into()]));
+        assert_eq!(events("event: result\ndata: a\ndata: b\n\n"), Ok(vec!["Result(\"a\\nb\")".into()]));
+        assert!(events("event: res").is_err());
+    }
+}

@@ -1,0 +1,319 @@
+//! The client of the REST API, as the commands use it. Blocking: a command does one thing at a time.
+//!
+//! Plain requests go through `ureq`. Bulk submission writes and reads at the same time, which `ureq` does not; it has a
+//! connection of its own, see [`duplex`].
+
+mod duplex;
+mod events;
+
+use std::fmt::Write as _;
+use std::io::{self, BufReader, Read};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use ureq::http::{Response, StatusCode};
+use ureq::{Agent, Body};
+
+use crate::api::types::{BulkAnswer, ErrorAnswer, ErrorDetail, SqlAnswer};
+
+use duplex::PostError;
+pub use events::WatchEvent;
+
+/// The server that commands talk to unless told otherwise.
+pub const SERVER_DEFAULT: &str = "http://127.0.0.1:8080";
+
+/// How long to wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The largest answer that is read as a whole.
+const ANSWER_BYTES_MAX: u64 = 256 << 20;
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The address of the server is not one.
+    #[error("{0} is not the address of a server, expected http://host:port")]
+    Address(String),
+    /// Nobody answers there.
+    #[error("cannot reach a Rivulet server at {server}: {detail}")]
+    Unreachable {
+        /// The server.
+        server: String,
+        /// What the system said.
+        detail: String,
+    },
+    /// The server refused the request.
+    #[error("{}", .0.message)]
+    Refused(ErrorDetail),
+    /// The connection broke, or what answers is no Rivulet server.
+    #[error("the answer of {server} could not be read: {detail}")]
+    Answer {
+        /// The server.
+        server: String,
+        /// What was wrong.
+        detail: String,
+    },
+    /// What was to be sent could not be read.
+    #[error("cannot read what is to be sent: {0}")]
+    Input(io::Error),
+}
+
+impl ClientError {
+    /// What to do about it, if there is something to say.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Address(address) if address.starts_with("https://") => {
+                Some("the server speaks plain HTTP; connect through a tunnel or on a trusted network".into())
+            }
+            Self::Address(_) => Some(format!("for example --server {SERVER_DEFAULT}, or RIVULET_SERVER")),
+            Self::Unreachable { .. } => {
+                Some("start one with `rivulet serve`, or name another with --server or RIVULET_SERVER".into())
+            }
+            Self::Refused(error) => error.hint.clone(),
+            Self::Answer { .. } => Some("is it a Rivulet server of this version?".into()),
+            Self::Input(_) => None,
+        }
+    }
+}
+
+/// A client of one server.
+#[derive(Debug)]
+pub struct Client {
+    /// Without a slash at the end.
+    server: String,
+    agent: Agent,
+}
+
+impl Client {
+    /// A client of the server at `http://host:port`. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`ClientError::Address`].
+    pub fn new(server: &str) -> Result<Self, ClientError> {
+        let server = server.trim_end_matches('/').to_owned();
+        if server.strip_prefix("http://").is_none_or(|host| host.is_empty() || host.contains(['/', '?', '#', '@', ' ']))
+        {
+            return Err(ClientError::Address(server));
+        }
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            // The server is on this machine or near it; a proxy of the environment is for other things.
+            .proxy(None)
+            .build();
+        Ok(Self { server, agent: config.new_agent() })
+    }
+
+    /// The server's address.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Gets JSON.
+    ///
+    /// # Errors
+    /// [`ClientError`]; what the server refuses is [`ClientError::Refused`].
+    pub fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<T, ClientError> {
+        let request = self.agent.get(self.url(path)).query_pairs(query.iter().copied());
+        self.json(self.accepted(request.call())?)
+    }
+
+    /// Posts text and gets JSON.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn post_text<T: DeserializeOwned>(&self, path: &str, text: &str) -> Result<T, ClientError> {
+        let request = self.agent.post(self.url(path)).content_type("text/plain; charset=utf-8");
+        self.json(self.accepted(request.send(text))?)
+    }
+
+    /// Posts JSON and gets JSON.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn post_json<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
+        let text = serde_json::to_string(body).map_err(|error| ClientError::Input(error.into()))?;
+        let request = self.agent.post(self.url(path)).content_type("application/json");
+        self.json(self.accepted(request.send(text.as_str()))?)
+    }
+
+    /// Posts nothing and gets nothing.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn post_empty(&self, path: &str) -> Result<(), ClientError> {
+        self.accepted(self.agent.post(self.url(path)).send_empty()).map(drop)
+    }
+
+    /// Deletes.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn delete(&self, path: &str, query: &[(&str, &str)]) -> Result<(), ClientError> {
+        self.accepted(self.agent.delete(self.url(path)).query_pairs(query.iter().copied()).call()).map(drop)
+    }
+
+    /// Runs an SQL script. A statement that is refused is no error here: the answer holds it, after the results of the
+    /// statements before it.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn run_script(&self, script: &str) -> Result<SqlAnswer, ClientError> {
+        let request = self.agent.post(self.url("/api/v1/sql")).content_type("text/plain; charset=utf-8");
+        let response = request.send(script).map_err(|error| self.error(error))?;
+        let status = response.status();
+        let text = self.text(response)?;
+        match serde_json::from_str(&text) {
+            Ok(answer) => Ok(answer),
+            Err(_) if status != StatusCode::OK => Err(self.refusal(status, &text)),
+            Err(error) => Err(self.answer_error(error)),
+        }
+    }
+
+    /// Watches the results of a query; `visit` says whether to go on. Returns when the server ends the stream.
+    ///
+    /// # Errors
+    /// As [`Client::get`], and errors of `visit`.
+    pub fn watch<E: From<ClientError>>(
+        &self,
+        query: &str,
+        limit: Option<u64>,
+        visit: impl FnMut(WatchEvent<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut request = self.agent.get(self.url(&format!("/api/v1/queries/{}/results", segment(query))));
+        if let Some(limit) = limit {
+            request = request.query("limit", limit.to_string());
+        }
+        let response = self.accepted(request.call())?;
+        // Watching has no end, so it has no limit of bytes; a single event has one.
+        let reader = response.into_body().into_with_config().limit(u64::MAX).reader();
+        events::read(BufReader::new(reader), |error| self.answer_error(error).into(), visit)
+    }
+
+    /// Submits queries, one JSON object a line, and calls `visit` with each answer as it comes.
+    ///
+    /// # Errors
+    /// As [`Client::get`], and errors of `visit`. Lines that the server refuses are answers, not errors.
+    pub fn submit_bulk<E: From<ClientError>>(
+        &self,
+        lines: impl Read + Send + 'static,
+        mut visit: impl FnMut(BulkAnswer) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let host = self.server.trim_start_matches("http://");
+        let exchange = duplex::post(host, "/api/v1/queries/bulk", lines, CONNECT_TIMEOUT);
+        let mut answer = exchange.map_err(|error| match error {
+            PostError::Connect(error) => {
+                ClientError::Unreachable { server: self.server.clone(), detail: error.to_string() }
+            }
+            PostError::Input(error) => ClientError::Input(error),
+            PostError::Answer(error) => self.answer_error(error),
+        })?;
+        let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let length = answer.read_line(&mut line).map_err(|error| match answer.input_error() {
+                Some(input) => ClientError::Input(input),
+                None => self.answer_error(error),
+            })?;
+            if length == 0 {
+                break;
+            }
+            if status != StatusCode::OK {
+                return Err(self.refusal(status, &String::from_utf8_lossy(&line)).into());
+            }
+            match serde_json::from_slice(&line) {
+                Ok(answer) => visit(answer)?,
+                // An answer without a line number is about the whole request.
+                Err(_) => {
+                    return Err(self
+                        .refusal(StatusCode::INTERNAL_SERVER_ERROR, &String::from_utf8_lossy(&line))
+                        .into());
+                }
+            }
+        }
+        match answer.input_error() {
+            Some(input) => Err(ClientError::Input(input).into()),
+            None => Ok(()),
+        }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.server)
+    }
+
+    fn accepted(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Response<Body>, ClientError> {
+        let response = response.map_err(|error| self.error(error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let text = self.text(response)?;
+        Err(self.refusal(status, &text))
+    }
+
+    fn refusal(&self, status: StatusCode, text: &str) -> ClientError {
+        match serde_json::from_str::<ErrorAnswer>(text) {
+            Ok(answer) => ClientError::Refused(answer.error),
+            Err(_) => self.answer_error(format!("HTTP status {status}")),
+        }
+    }
+
+    fn json<T: DeserializeOwned>(&self, response: Response<Body>) -> Result<T, ClientError> {
+        serde_json::from_str(&self.text(response)?).map_err(|error| self.answer_error(error))
+    }
+
+    fn text(&self, mut response: Response<Body>) -> Result<String, ClientError> {
+        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
+        body.read_to_string().map_err(|error| self.answer_error(error))
+    }
+
+    fn answer_error(&self, detail: impl ToString) -> ClientError {
+        ClientError::Answer { server: self.server.clone(), detail: detail.to_string() }
+    }
+
+    fn error(&self, error: ureq::Error) -> ClientError {
+        let server = self.server.clone();
+        match error {
+            ureq::Error::Protocol(_) | ureq::Error::BodyExceedsLimit(_) => self.answer_error(error),
+            ureq::Error::BadUri(_) | ureq::Error::Http(_) => ClientError::Address(server),
+            ureq::Error::Io(error) => ClientError::Unreachable { server, detail: error.to_string() },
+            other => ClientError::Unreachable { server, detail: other.to_string() },
+        }
+    }
+}
+
+/// A name as a segment of a path.
+pub fn segment(name: &str) -> String {
+    let mut encoded = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_~".contains(&byte) || (byte == b'.' && name.len() > 2) {
+            encoded.push(char::from(byte));
+        } else {
+            // Writing to memory does not fail.
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_encoded() {
+        assert_eq!(segment("kims_ac"), "kims_ac");
+        assert_eq!(segment("a/b c?d%é"), "a%2Fb%20c%3Fd%25%C3%A9");
+        assert_eq!(segment(".."), "%2E%2E");
+    }
+
+    #[test]
+    fn addresses_are_checked() {
+        for wrong in ["", "host", "https://host", "http://", "http://host/path", "http://user@host"] {
+            assert!(matches!(Client::new(wrong), Err(ClientError::Address(_))), "{wrong}");
+        }
+        assert_eq!(Client::new("http://host:1/").expect("an address").server(), "http://host:1");
+    }
+}

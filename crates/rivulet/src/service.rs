@@ -1,0 +1,407 @@
+//! What the server offers, as one trait: the engine implements it, the REST API and the tests are written against it.
+//!
+//! The types here are plain; what goes over the wire is converted in [`crate::api`], what goes to disk in
+//! [`crate::catalog`]. Every call may block (a lock, a commit to disk): the API makes them on a thread that may.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use rivulet_dataflow::QueryId;
+use serde_json::Value;
+use tokio::sync::broadcast;
+
+/// The most requests that one call of [`Service::submit`] is given.
+pub const SUBMIT_BATCH_MAX: usize = 4096;
+
+/// What the server offers; the engine implements it. Blocking calls: the API calls them on tokio's blocking pool.
+pub trait Service: Send + Sync + 'static {
+    /// Runs an SQL script; one result for each statement, stopping at the first error.
+    fn execute(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>>;
+
+    /// Registers an application from the text of one `CREATE APPLICATION`. The same text again returns the same id.
+    fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError>;
+
+    /// Every application, by name.
+    fn applications(&self) -> Vec<ApplicationInfo>;
+
+    /// One application, by its name or its id.
+    fn application(&self, name_or_id: &str) -> Result<ApplicationInfo, ServiceError>;
+
+    /// Drops an application; with `cascade` its queries too, without it an application with queries is a conflict.
+    fn drop_application(&self, name: &str, cascade: bool) -> Result<(), ServiceError>;
+
+    /// The dataflow of an application in words: what its queries share and what each has of its own.
+    fn explain(&self, application: &str) -> Result<String, ServiceError>;
+
+    /// Submits a batch of at most [`SUBMIT_BATCH_MAX`] requests; one answer for each, in order. A query that is
+    /// answered with its id is durable. A request without a name gets [`generated_name`] of its id.
+    fn submit(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>>;
+
+    /// One query, by name.
+    fn query(&self, name: &str) -> Result<QueryInfo, ServiceError>;
+
+    /// The queries that pass the filter, ordered by name.
+    fn queries(&self, filter: &QueryFilter) -> Vec<QueryInfo>;
+
+    /// Pauses a query: it keeps its state and gets no events. Pausing a paused query does nothing.
+    fn pause(&self, query: &str) -> Result<(), ServiceError>;
+
+    /// Resumes a paused query. Resuming a running query does nothing.
+    fn resume(&self, query: &str) -> Result<(), ServiceError>;
+
+    /// Drops a query and its state.
+    fn drop_query(&self, query: &str) -> Result<(), ServiceError>;
+
+    /// What the server is doing, for people.
+    fn status(&self) -> Status;
+
+    /// The same for monitoring systems: the Prometheus text format.
+    fn metrics(&self) -> String;
+
+    /// Live results of a query: JSON texts; a slow reader loses the oldest, and is told how many.
+    fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<str>>, ServiceError>;
+
+    /// Whether events are being processed: an error says what is missing, and `/health/ready` shows it.
+    fn ready(&self) -> Result<(), ServiceError> {
+        Ok(())
+    }
+
+    /// Stops processing and closes what is open. Called once, after the last request was answered.
+    fn shutdown(&self) {}
+}
+
+/// The name of a query that was submitted without one. Names of this form are reserved: see [`is_generated_name`].
+pub fn generated_name(id: QueryId) -> String {
+    format!("query_{id}")
+}
+
+/// Whether a name has the form of [`generated_name`], and of which query. A submitted name of this form is to be refused,
+/// so that a generated name is always free (and need not be stored).
+pub fn is_generated_name(name: &str) -> Option<QueryId> {
+    let digits = name.strip_prefix("query_")?;
+    let canonical = digits.bytes().all(|byte| byte.is_ascii_digit()) && (digits == "0" || !digits.starts_with('0'));
+    if canonical { digits.parse().ok() } else { None }
+}
+
+/// The result of one SQL statement: rows, or a message, or both.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StatementResult {
+    /// Names of the columns; empty for a statement without rows.
+    pub columns: Vec<String>,
+    /// Rows, each with a value for every column.
+    pub rows: Vec<Vec<Value>>,
+    /// What was done, for a person: `application ac_control created`.
+    pub message: Option<String>,
+}
+
+/// What kind of thing went wrong; it decides the HTTP status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// What was named does not exist.
+    NotFound,
+    /// The name is taken.
+    AlreadyExists,
+    /// The request is wrong in itself: SQL, parameters, types.
+    Invalid,
+    /// The request contradicts the present state, for example dropping an application that has queries.
+    Conflict,
+    /// Not now: starting, stopping, or the disk refuses.
+    Unavailable,
+    /// A configured limit is reached.
+    LimitReached,
+    /// A defect of Rivulet.
+    Internal,
+}
+
+impl ErrorKind {
+    /// The name in answers of the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotFound => "not_found",
+            Self::AlreadyExists => "already_exists",
+            Self::Invalid => "invalid",
+            Self::Conflict => "conflict",
+            Self::Unavailable => "unavailable",
+            Self::LimitReached => "limit_reached",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+/// A refused request: what was wrong, where, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ServiceError {
+    /// The kind.
+    pub kind: ErrorKind,
+    /// What was wrong, in one sentence without a full stop.
+    pub message: String,
+    /// Line in the SQL text, from 1.
+    pub line: Option<u32>,
+    /// Column in that line in characters, from 1.
+    pub column: Option<u32>,
+    /// What to do next.
+    pub hint: Option<String>,
+}
+
+impl ServiceError {
+    /// An error without position and hint.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), line: None, column: None, hint: None }
+    }
+
+    /// [`ErrorKind::NotFound`].
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::NotFound, message)
+    }
+
+    /// [`ErrorKind::Invalid`].
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, message)
+    }
+
+    /// The error with a position in the SQL text, both from 1.
+    #[must_use]
+    pub fn at(mut self, line: u32, column: u32) -> Self {
+        self.line = Some(line);
+        self.column = Some(column);
+        self
+    }
+
+    /// The error with what to do next.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// A parameter's value as it was written, before it is converted to the declared type.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ParameterValue<'a> {
+    /// `NULL`.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// Any other finite number.
+    Float(f64),
+    /// Text; also how timestamps and intervals are written.
+    Text(Cow<'a, str>),
+}
+
+impl ParameterValue<'_> {
+    /// The value as JSON.
+    pub fn to_json(&self) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Bool(value) => Value::Bool(*value),
+            Self::Int(value) => Value::from(*value),
+            Self::Float(value) => Value::from(*value),
+            Self::Text(value) => Value::from(value.as_ref()),
+        }
+    }
+}
+
+/// A parameter's name and value. Borrowed from the request unless it was written with escapes.
+pub type Parameter<'a> = (Cow<'a, str>, ParameterValue<'a>);
+
+/// One query to be created.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryRequest<'a> {
+    /// Its name; generated when absent.
+    pub name: Option<&'a str>,
+    /// Name or id of the application.
+    pub application: &'a str,
+    /// Parameter values by name, in the order written.
+    pub parameters: &'a [Parameter<'a>],
+}
+
+/// A registered application.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApplicationInfo {
+    /// The hash of its canonical text, in hexadecimal.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// The SQL text it was registered with.
+    pub sql: String,
+    /// Its declared parameters, in order, with the implicit `input` and `output` where it has them.
+    pub parameters: Vec<ParameterInfo>,
+    /// Template of the input topic.
+    pub input_topic: String,
+    /// Template of the output topic.
+    pub output_topic: String,
+    /// Queries that run.
+    pub queries_running: u64,
+    /// Queries that are paused.
+    pub queries_paused: u64,
+}
+
+/// A declared parameter of an application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParameterInfo {
+    /// Its name.
+    pub name: String,
+    /// Its SQL type: `TEXT`, `BIGINT`, `DOUBLE`, `BOOLEAN`, `TIMESTAMP` or `INTERVAL`.
+    pub data_type: String,
+    /// The default as SQL text; a parameter without one is required.
+    pub default: Option<String>,
+}
+
+/// Whether a query gets events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueryState {
+    /// It does.
+    Running,
+    /// It does not.
+    Paused,
+}
+
+impl QueryState {
+    /// The name in answers of the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Paused => "paused",
+        }
+    }
+}
+
+/// A query.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueryInfo {
+    /// Its number.
+    pub id: QueryId,
+    /// Its name.
+    pub name: String,
+    /// Name of its application.
+    pub application: String,
+    /// Whether it runs.
+    pub state: QueryState,
+    /// Its parameter values as written.
+    pub parameters: serde_json::Map<String, Value>,
+    /// Topic it reads.
+    pub input_topic: String,
+    /// Topic it writes.
+    pub output_topic: String,
+    /// Events that reached it, where they are counted by query.
+    pub events: Option<u64>,
+    /// Results it emitted, where they are counted by query.
+    pub results: Option<u64>,
+    /// Events that were refused, where they are counted by query.
+    pub refused: Option<u64>,
+}
+
+/// Which queries to list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueryFilter {
+    /// Only those of this application, by name.
+    pub application: Option<String>,
+    /// Only those whose name matches this SQL `LIKE` pattern.
+    pub like: Option<String>,
+    /// Only names after this one: the last name of the page before.
+    pub after: Option<String>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// What the server is doing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Status {
+    /// Version of Rivulet.
+    pub version: String,
+    /// Time since the start, in milliseconds.
+    pub uptime_ms: u64,
+    /// The data folder.
+    pub data_dir: String,
+    /// Queries that run.
+    pub queries_running: u64,
+    /// Queries that are paused.
+    pub queries_paused: u64,
+    /// Resident memory of the process; `None` where the system does not tell.
+    pub memory_rss_bytes: Option<u64>,
+    /// Messages received that no query asked for.
+    pub messages_unrouted: u64,
+    /// All applications together.
+    pub total: ApplicationStatus,
+    /// Each application, by name.
+    pub applications: Vec<ApplicationStatus>,
+    /// Each connection to a broker.
+    pub connections: Vec<ConnectionStatus>,
+}
+
+/// Counters of an application since the start of the server.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ApplicationStatus {
+    /// Its name.
+    pub name: String,
+    /// Queries that run.
+    pub queries_running: u64,
+    /// Queries that are paused.
+    pub queries_paused: u64,
+    /// Events received.
+    pub events: u64,
+    /// Batches processed.
+    pub batches: u64,
+    /// Mean size of a batch, in rows.
+    pub batch_rows_mean: f64,
+    /// Results emitted.
+    pub results: u64,
+    /// Refused rows by reason; reasons without refusals may be left out.
+    pub refused: Vec<(String, u64)>,
+    /// Events waiting.
+    pub inbox_rows: u64,
+    /// Bytes waiting.
+    pub inbox_bytes: u64,
+    /// Time from an event's arrival to the end of its processing.
+    pub processing: LatencyStatus,
+    /// Time from when an event says it happened to the end of its processing; only of inputs with event time.
+    pub end_to_end: LatencyStatus,
+    /// The last refused row in words: the reason and what was wrong.
+    pub last_refusal: Option<String>,
+}
+
+/// Percentiles of a latency, in microseconds; `None` before the first event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LatencyStatus {
+    /// The median.
+    pub p50_us: Option<u64>,
+    /// The 95th percentile.
+    pub p95_us: Option<u64>,
+    /// The 99th percentile.
+    pub p99_us: Option<u64>,
+    /// The largest so far.
+    pub max_us: Option<u64>,
+}
+
+/// A connection to a broker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionStatus {
+    /// The broker's address, without a password.
+    pub broker: String,
+    /// Whether it is up.
+    pub connected: bool,
+    /// Why it was last lost or could not be made.
+    pub last_error: Option<String>,
+    /// How often it was made again.
+    pub reconnects: u64,
+    /// How often events may have been missed in between.
+    pub gaps: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generated_names_are_recognised_and_nothing_else() {
+        for id in [0, 7, QueryId::MAX] {
+            assert_eq!(is_generated_name(&generated_name(id)), Some(id));
+        }
+        for name in ["query_", "query_07", "query_+7", "query_7x", "Query_7", "query_18446744073709551616", "kims_ac"] {
+            assert_eq!(is_generated_name(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The REST API, one request at a time.
+
+use std::collections::BTreeMap;
+use std::thread;
+
+use rivulet::api::types::{
+    Application, ApplicationList, Explanation, Health, Query, QueryCreated, QueryPage, QuerySubmission, SqlAnswer,
+    Status,
+};
+use rivulet::http_client::{Client, ClientError, WatchEvent};
+use serde_json::{Value, json};
+
+use crate::support::{TestServer, exchange, request, wait_until};
+
+fn submit(client: &Client, name: Option<&str>) -> Result<QueryCreated, ClientError> {
+    let parameters = json!({"home": "42", "target": 22.5}).as_object().cloned().expect("an object");
+    let submission = QuerySubmission { name: name.map(str::to_owned), application: "ac_control".into(), parameters };
+    client.post_json("/api/v1/queries", &submission)
+}
+
+/// Kind of the error that the server answers with.
+fn kind<T: std::fmt::Debug>(result: Result<T, ClientError>) -> String {
+    match result.expect_err("a refusal") {
+        ClientError::Refused(error) => error.kind,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn applications_are_registered_shown_explained_and_dropped() {
+    let (server, _) = TestServer::with_memory();
+    let client = server.client();
+    let sql = "CREATE APPLICATION heart (patient TEXT)";
+    let heart: Application = client.post_text("/api/v1/applications", sql).expect("an application");
+    let again: Application = client.post_text("/api/v1/applications", sql).expect("the same application");
+    assert_eq!(heart, again);
+    assert_eq!(
+        kind(client.post_text::<Application>("/api/v1/applications", "CREATE APPLICATION heart")),
+        "already_exists"
+    );
+    let list: ApplicationList = client.get("/api/v1/applications", &[]).expect("a list");
+    assert_eq!(
+        list.applications.iter().map(|application| application.name.as_str()).collect::<Vec<_>>(),
+        ["ac_control", "heart"]
+    );
+    let by_id: Application = client.get(&format!("/api/v1/applications/{}", heart.id), &[]).expect("an application");
+    assert_eq!(by_id, heart);
+    assert_eq!(by_id.parameters[1].default.as_deref(), Some("24.0"));
+    let explanation: Explanation = client.get("/api/v1/applications/heart/explain", &[]).expect("an explanation");
+    assert_eq!(explanation.explanation, "dataflow of heart\n  window");
+
+    submit(&client, Some("kims_ac")).expect("a query");
+    assert_eq!(kind(client.delete("/api/v1/applications/ac_control", &[])), "conflict");
+    client.delete("/api/v1/applications/ac_control", &[("cascade", "true")]).expect("dropped");
+    assert_eq!(kind(client.get::<Application>("/api/v1/applications/ac_control", &[])), "not_found");
+    assert_eq!(kind(client.get::<Query>("/api/v1/queries/kims_ac", &[])), "not_found");
+}
+
+#[test]
+fn queries_are_submitted_listed_paused_resumed_and_dropped() {
+    let (server, _) = TestServer::with_memory();
+    let client = server.client();
+    assert_eq!(submit(&client, Some("kims_ac")).expect("a query"), QueryCreated { id: 1, name: "kims_ac".into() });
+    assert_eq!(submit(&client, None).expect("a query"), QueryCreated { id: 2, name: "query_2".into() });
+    assert_eq!(kind(submit(&client, Some("kims_ac"))), "already_exists");
+    let odd = submit(&client, Some("a/b c?ü")).expect("a query with a name that needs care");
+
+    let show =
+        |name: &str| client.get::<Query>(&format!("/api/v1/queries/{}", rivulet::http_client::segment(name)), &[]);
+    let query = show("kims_ac").expect("the query");
+    assert_eq!(Value::Object(query.parameters), json!({"home": "42", "target": 22.5}));
+    assert_eq!((query.state.as_str(), query.results, query.events), ("running", Some(3), None));
+    client.post_empty("/api/v1/queries/kims_ac/pause").expect("paused");
+    assert_eq!(show("kims_ac").expect("the query").state, "paused");
+    client.post_empty("/api/v1/queries/kims_ac/resume").expect("resumed");
+    assert_eq!(show("kims_ac").expect("the query").state, "running");
+    assert_eq!(show(&odd.name).expect("the query").id, odd.id);
+    client.delete(&format!("/api/v1/queries/{}", rivulet::http_client::segment(&odd.name)), &[]).expect("dropped");
+    assert_eq!(kind(show(&odd.name)), "not_found");
+    assert_eq!(kind(client.post_empty("/api/v1/queries/nobody/pause")), "not_found");
+}
+
+#[test]
+fn lists_have_pages() {
+    let (server, _) = TestServer::with_memory();
+    let client = server.client();
+    for place in 0..5 {
+        submit(&client, Some(&format!("home_{place}"))).expect("a query");
+    }
+    submit(&client, Some("other")).expect("a query");
+    let mut names = Vec::new();
+    let mut after = String::new();
+    loop {
+        let page: QueryPage = client
+            .get(
+                "/api/v1/queries",
+                &[("limit", "2"), ("like", "home%"), ("application", "ac_control"), ("after", &after)],
+            )
+            .expect("a page");
+        assert!(page.queries.len() <= 2);
+        names.extend(page.queries.into_iter().map(|query| query.name));
+        match page.next {
+            Some(next) => after = next,
+            None => break,
+        }
+    }
+    assert_eq!(names, ["home_0", "home_1", "home_2", "home_3", "home_4"]);
+    for limit in ["0", "1001", "many", "-1"] {
+        assert_eq!(kind(client.get::<QueryPage>("/api/v1/queries", &[("limit", limit)])), "invalid", "{limit}");
+    }
+}
+
+#[test]
+fn scripts_answer_with_results_and_the_error_that_stopped_them() {
+    let (server, _) = TestServer::with_memory();
+    let client = server.client();
+    let answer = client.run_script("SHOW QUERIES;\nPAUSE;").expect("an answer");
+    assert_eq!(answer.results.len(), 2);
+    assert_eq!(answer.results[0].rows[0], [json!("kims_ac"), json!(12)]);
+    assert_eq!(answer.error, None);
+    let SqlAnswer { results, error } = client.run_script("PAUSE;\nNONSENSE;\nPAUSE;").expect("an answer");
+    let error = error.expect("an error");
+    assert_eq!(results.len(), 1);
+    assert_eq!((error.kind.as_str(), error.line, error.column), ("invalid", Some(2), Some(3)));
+    assert_eq!(error.hint.as_deref(), Some("try SHOW QUERIES"));
+    let (status, body) = exchange(server.address, &request("POST", "/api/v1/sql", "", "NONSENSE;"));
+    assert_eq!(status, 400);
+    assert!(body.starts_with("{\"results\":[],\"error\":{\"kind\":\"invalid\""), "{body}");
+}
+
+#[test]
+fn every_error_is_json_with_its_status() {
+    let (server, service) = TestServer::with_memory();
+    rivulet::service::Service::submit(
+        service.as_ref(),
+        &[rivulet::service::QueryRequest { name: Some("q"), application: "ac_control", parameters: &[] }],
+    );
+    let large = "x".repeat((4 << 20) + 1);
+    for (method, path, body, status, kind) in [
+        ("GET", "/nowhere", "", 404, "not_found"),
+        ("GET", "/api/v1/nowhere", "", 404, "not_found"),
+        ("DELETE", "/api/v1/status", "", 405, "method_not_allowed"),
+        ("POST", "/api/v1/sql", large.as_str(), 413, "too_large"),
+        ("POST", "/api/v1/sql", "PANIC;", 500, "internal"),
+        ("POST", "/api/v1/queries", "{\"application\":", 400, "invalid"),
+        ("POST", "/api/v1/queries", "{\"application\":\"nobody\"}", 404, "not_found"),
+        ("POST", "/api/v1/queries", "{\"application\":\"ac_control\",\"name\":\"q\"}", 409, "already_exists"),
+        ("DELETE", "/api/v1/applications/ac_control", "", 409, "conflict"),
+        ("DELETE", "/api/v1/applications/ac_control?cascade=perhaps", "", 400, "invalid"),
+        ("GET", "/api/v1/queries/q/results?limit=few", "", 400, "invalid"),
+        ("GET", "/api/v1/queries/nobody/results", "", 404, "not_found"),
+    ] {
+        let (got, answer) = exchange(server.address, &request(method, path, "", body));
+        assert_eq!(got, status, "{method} {path}: {answer}");
+        let answer: Value = serde_json::from_str(&answer).expect("JSON");
+        assert_eq!(answer["error"]["kind"], kind, "{method} {path}");
+        assert!(answer["error"]["message"].as_str().is_some_and(|message| !message.is_empty()), "{method} {path}");
+    }
+    // The defect above harmed nobody else.
+    let status: Status = server.client().get("/api/v1/status", &[]).expect("a status");
+    assert_eq!(status.queries_running, 2);
+}
+
+#[test]
+fn pages_of_other_sites_change_nothing() {
+    let (server, _) = TestServer::with_memory();
+    let post = |headers: &str| exchange(server.address, &request("POST", "/api/v1/sql", headers, "PAUSE;")).0;
+    assert_eq!(post("origin: http://evil.test\r\n"), 403);
+    assert_eq!(post("origin: null\r\n"), 403);
+    assert_eq!(post("origin: http://rivulet.test\r\n"), 200);
+    assert_eq!(post(""), 200);
+    let get = request("GET", "/api/v1/status", "origin: http://evil.test\r\n", "");
+    assert_eq!(exchange(server.address, &get).0, 200);
+}
+
+#[test]
+fn status_metrics_and_health() {
+    let (server, _) = TestServer::with_memory();
+    let client = server.client();
+    let status: Status = client.get("/api/v1/status", &[]).expect("a status");
+    assert_eq!(status.applications[0].refused, BTreeMap::from([("decode".into(), 2), ("late".into(), 0)]));
+    assert_eq!(status.applications[0].processing.p99_us, Some(2_500));
+    let (code, metrics) = exchange(server.address, &request("GET", "/metrics", "", ""));
+    assert_eq!((code, metrics.contains("events_total 1000")), (200, true));
+    assert_eq!(client.get::<Health>("/health/live", &[]).expect("alive").status, "ok");
+    assert_eq!(client.get::<Health>("/health/ready", &[]).expect("ready").status, "ok");
+    client.post_text::<Application>("/api/v1/applications", "CREATE APPLICATION broken").expect("an application");
+    let (code, body) = exchange(server.address, &request("GET", "/health/ready", "", ""));
+    assert_eq!((code, body.contains("the broker is not connected")), (503, true));
+    assert_eq!(client.get::<Health>("/health/live", &[]).expect("alive").status, "ok");
+}
+
+#[test]
+fn results_are_watched_live_and_losses_are_told() {
+    let (server, service) = TestServer::with_memory();
+    let client = server.client();
+    submit(&client, Some("kims_ac")).expect("a query");
+    let watch = |limit| {
+        let client = server.client();
+        thread::spawn(move || {
+            let mut seen = Vec::new();
+            let visit = |event: WatchEvent<'_>| {
+                seen.push(match event {
+                    WatchEvent::Result(result) => result.to_owned(),
+                    WatchEvent::Lost(_) => "lost".to_owned(),
+                });
+                Ok::<_, ClientError>(())
+            };
+            client.watch("kims_ac", limit, visit).map(|()| seen)
+        })
+    };
+    let (limited, endless) = (watch(Some(2)), watch(None));
+    wait_until("two watch", || service.watchers("kims_ac") == 2);
+    for place in 0..2 {
+        service.emit("kims_ac", &format!("{{\"action\":\"heat\",\"place\":{place}}}"));
+    }
+    let seen = limited.join().expect("a watcher").expect("results");
+    assert_eq!(seen, ["{\"action\":\"heat\",\"place\":0}", "{\"action\":\"heat\",\"place\":1}"]);
+    // Dropping the query ends the stream, and whoever has seen some results has seen all or was told of a loss.
+    client.delete("/api/v1/queries/kims_ac", &[]).expect("dropped");
+    let seen = endless.join().expect("a watcher").expect("results");
+    assert_eq!(seen.len(), 2, "{seen:?}");
+}
+
+#[test]
+fn a_slow_watcher_is_told_how_many_results_it_lost() {
+    let (server, service) = TestServer::with_memory();
+    let client = server.client();
+    submit(&client, Some("kims_ac")).expect("a query");
+    // The watcher holds the first result until more than the channel and the socket hold were emitted after it.
+    let large = format!("\"{}\"", "x".repeat(1 << 20));
+    let (seen_first, first_seen) = std::sync::mpsc::channel();
+    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+    let watcher = {
+        let client = server.client();
+        thread::spawn(move || {
+            let (mut results, mut lost) = (0_u64, 0_u64);
+            let visit = |event: WatchEvent<'_>| {
+                match event {
+                    WatchEvent::Result(_) => results += 1,
+                    WatchEvent::Lost(count) => lost += count,
+                }
+                if results == 1 && lost == 0 {
+                    let _ = seen_first.send(());
+                    let _ = may_go_on.recv_timeout(crate::support::WAIT_MAX);
+                }
+                Ok::<_, ClientError>(())
+            };
+            client.watch("kims_ac", None, visit).map(|()| (results, lost))
+        })
+    };
+    wait_until("somebody watches", || service.watchers("kims_ac") == 1);
+    service.emit("kims_ac", "1");
+    first_seen.recv_timeout(crate::support::WAIT_MAX).expect("the first result");
+    for _ in 0..64 {
+        service.emit("kims_ac", &large);
+    }
+    go_on.send(()).expect("the watcher");
+    client.delete("/api/v1/queries/kims_ac", &[]).expect("dropped");
+    let (results, lost) = watcher.join().expect("the watcher").expect("results");
+    assert_eq!(results + lost, 65);
+    assert!(lost > 0);
+}
+
+#[test]
+fn stopping_ends_watching() {
+    let (mut server, service) = TestServer::with_memory();
+    let client = server.client();
+    submit(&client, Some("kims_ac")).expect("a query");
+    let watcher = {
+        let client = server.client();
+        thread::spawn(move || client.watch("kims_ac", None, |_| Ok::<_, ClientError>(())))
+    };
+    wait_until("somebody watches", || service.watchers("kims_ac") == 1);
+    server.stop();
+    watcher.join().expect("the watcher").expect("an end, not an error");
+}
+
+#[test]
+fn the_document_describes_every_path_and_the_page_shows_it() {
+    let (server, _) = TestServer::with_memory();
+    let document: Value = server.client().get("/api/openapi.json", &[]).expect("the document");
+    assert_eq!(document, serde_json::to_value(rivulet::api::openapi()).expect("JSON"));
+    let paths: Vec<&String> = document["paths"].as_object().expect("paths").keys().collect();
+    assert_eq!(
+        paths,
+        [
+            "/api/v1/applications",
+            "/api/v1/applications/{name}",
+            "/api/v1/applications/{name}/explain",
+            "/api/v1/queries",
+            "/api/v1/queries/bulk",
+            "/api/v1/queries/{name}",
+            "/api/v1/queries/{name}/pause",
+            "/api/v1/queries/{name}/results",
+            "/api/v1/queries/{name}/resume",
+            "/api/v1/sql",
+            "/api/v1/status",
+            "/health/live",
+            "/health/ready",
+            "/metrics",
+        ]
+    );
+    // Every reference leads somewhere.
+    let text = document.to_string();
+    for reference in text.split("#/components/schemas/").skip(1) {
+        let name = reference.split('"').next().expect("a name");
+        assert!(document["components"]["schemas"].get(name).is_some(), "{name} is not described");
+    }
+    let (status, page) = exchange(server.address, &request("GET", "/api/docs/", "", ""));
+    assert_eq!((status, page.contains("swagger-ui")), (200, true));
+    assert!(!page.contains("https://"), "the page must not load anything from elsewhere");
+}
+
+#[test]
+fn a_port_in_use_is_an_error_with_a_hint() {
+    let (server, _) = TestServer::with_memory();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let error = runtime.block_on(rivulet::api::listen(server.address)).expect_err("a port in use");
+    assert!(error.to_string().contains(&server.address.to_string()), "{error}");
+    assert!(error.hint().contains("RIVULET_HTTP_ADDRESS"), "{}", error.hint());
+}
+
+#[test]
+fn a_server_that_is_not_there() {
+    let address = {
+        let (server, _) = TestServer::with_memory();
+        server.address
+    };
+    let client = Client::new(&format!("http://{address}")).expect("an address");
+    let error = client.get::<Status>("/api/v1/status", &[]).expect_err("nobody answers");
+    assert!(matches!(error, ClientError::Unreachable { .. }), "{error:?}");
+    assert!(error.hint().expect("a hint").contains("rivulet serve"));
+    let error = client.submit_bulk(std::io::empty(), |_| Ok::<_, ClientError>(())).expect_err("nobody answers");
+    assert!(matches!(error, ClientError::Unreachable { .. }), "{error:?}");
+}

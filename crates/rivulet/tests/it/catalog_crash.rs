@@ -1,0 +1,85 @@
+//! `kill -9` in the middle of bulk inserts: everything that was acknowledged is there afterwards.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rivulet::catalog::{Catalog, NewQuery};
+use rivulet::service::{Parameter, ParameterValue};
+
+/// Set in the child, which inserts until it is killed.
+const CHILD_FOLDER: &str = "RIVULET_TEST_CATALOG_FOLDER";
+
+const BATCH_ROWS: u64 = 512;
+
+fn parameters(place: u64) -> [Parameter<'static>; 2] {
+    [
+        ("home".into(), ParameterValue::Text(place.to_string().into())),
+        ("target".into(), ParameterValue::Float(place as f64)),
+    ]
+}
+
+/// Inserts batches for ever and prints how many rows were acknowledged.
+fn insert_until_killed(folder: &Path) -> ! {
+    let catalog = Catalog::open(folder).expect("the catalog");
+    let mut next = catalog.queries_count().expect("a count");
+    loop {
+        let names: Vec<String> = (next..next + BATCH_ROWS).map(|place| format!("home_{place}")).collect();
+        let values: Vec<_> = (next..next + BATCH_ROWS).map(parameters).collect();
+        let queries: Vec<NewQuery<'_>> =
+            names.iter().zip(&values).map(|(name, parameters)| NewQuery { application: 3, name, parameters }).collect();
+        let first = catalog.insert_queries(&queries).expect("an insert");
+        if first.is_multiple_of(3) {
+            catalog.set_paused(&[first], true).expect("a pause");
+        }
+        next += BATCH_ROWS;
+        println!("acknowledged {next}");
+    }
+}
+
+#[test]
+fn kill_9_loses_nothing_that_was_acknowledged() {
+    if let Some(folder) = std::env::var_os(CHILD_FOLDER) {
+        insert_until_killed(Path::new(&folder));
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for round in 1..=4_u64 {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "catalog_crash::kill_9_loses_nothing_that_was_acknowledged", "--nocapture"])
+            .env(CHILD_FOLDER, folder.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("a child");
+        let mut acknowledged = 0;
+        let mut batches = 0;
+        let mut killed = false;
+        // To the end of its output: what it wrote before it died counts.
+        for line in BufReader::new(child.stdout.take().expect("its output")).lines() {
+            let line = line.expect("a line");
+            // The harness prints the name of the test before the first line.
+            let Some((_, rows)) = line.split_once("acknowledged ") else { continue };
+            acknowledged = rows.parse().expect("a number");
+            batches += 1;
+            if batches == 5 * round && !killed {
+                child.kill().expect("SIGKILL");
+                killed = true;
+            }
+        }
+        child.wait().expect("its end");
+        assert!(killed, "the child ended by itself");
+
+        let catalog = Catalog::open(folder.path()).expect("the catalog after the crash");
+        let mut seen = 0;
+        let count = catalog
+            .scan_queries(|query| {
+                assert_eq!(query.application, 3);
+                assert_eq!(query.name, format!("home_{seen}"));
+                assert_eq!(query.parameters, parameters(seen));
+                seen += 1;
+            })
+            .expect("a scan");
+        assert!(count >= acknowledged, "{count} rows are there, {acknowledged} were acknowledged");
+        assert_eq!(count % BATCH_ROWS, 0, "a batch is there whole or not at all");
+    }
+}

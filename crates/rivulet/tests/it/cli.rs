@@ -1,0 +1,402 @@
+//! The program as a user sees it: exit code, standard output and standard error of every command.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Output, Stdio};
+
+use crate::support::{TestServer, wait_until};
+
+/// Runs the program and returns exit code, standard output and standard error.
+fn rivulet(server: &TestServer, arguments: &[&str]) -> (i32, String, String) {
+    rivulet_with_input(server, arguments, "")
+}
+
+fn rivulet_with_input(server: &TestServer, arguments: &[&str], input: &str) -> (i32, String, String) {
+    let mut child = command(arguments)
+        .env("RIVULET_SERVER", server.url())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    // It may end without reading.
+    let _ = child.stdin.take().expect("its input").write_all(input.as_bytes());
+    text(child.wait_with_output().expect("its end"))
+}
+
+/// The program in an environment and a folder without configuration.
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rivulet"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RIVULET_")) {
+        command.env_remove(name);
+    }
+    command.args(arguments).current_dir(env!("CARGO_TARGET_TMPDIR")).env_remove("NO_COLOR");
+    command
+}
+
+fn text(output: Output) -> (i32, String, String) {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    (output.status.code().expect("an exit code"), text(output.stdout), text(output.stderr))
+}
+
+fn done(stdout: &str, stderr: &str) -> (i32, String, String) {
+    (0, stdout.into(), stderr.into())
+}
+
+fn failed(stderr: &str) -> (i32, String, String) {
+    (1, String::new(), stderr.into())
+}
+
+#[test]
+fn applications() {
+    let (server, _) = TestServer::with_memory();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("heart.sql");
+    std::fs::write(&file, "CREATE APPLICATION heart (patient TEXT)\n").expect("a file");
+    let file = file.to_str().expect("a path");
+    let run = |arguments: &[&str]| rivulet(&server, arguments);
+    assert_eq!(run(&["app", "register", file]), done("heart  id-of-heart\n", "application heart is registered\n"));
+    assert_eq!(
+        rivulet_with_input(&server, &["app", "register", "-"], "CREATE NONSENSE"),
+        failed("error: expected CREATE APPLICATION\n --> line 1, column 1\n1 | CREATE NONSENSE\n  | ^\n")
+    );
+    assert_eq!(
+        run(&["app", "list"]),
+        done(
+            "name        running  paused  parameters\n\
+             ac_control        1       0  home TEXT, target DOUBLE DEFAULT 24.0\n\
+             heart             1       0  home TEXT, target DOUBLE DEFAULT 24.0\n",
+            ""
+        )
+    );
+    assert_eq!(
+        run(&["app", "show", "heart"]),
+        done(
+            "name          heart\nid            id-of-heart\nparameters    home TEXT, target DOUBLE DEFAULT 24.0\n\
+             input topic   home/{home}/temperature\noutput topic  home/{home}/ac\nrunning       1\npaused        0\n\n\
+             CREATE APPLICATION heart (patient TEXT)\n",
+            ""
+        )
+    );
+    assert_eq!(run(&["app", "explain", "heart"]), done("dataflow of heart\n  window\n", ""));
+    assert_eq!(run(&["app", "drop", "heart"]), done("", "application heart is dropped\n"));
+    assert_eq!(
+        run(&["app", "show", "heart"]),
+        failed("error: there is no app heart\nhint: `rivulet app list` lists them\n")
+    );
+    let (code, stdout, _) = run(&["--json", "app", "list"]);
+    let list: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!((code, list[0]["name"].as_str()), (0, Some("ac_control")));
+}
+
+#[test]
+fn queries() {
+    let (server, _) = TestServer::with_memory();
+    let run = |arguments: &[&str]| rivulet(&server, arguments);
+    assert_eq!(
+        run(&[
+            "query",
+            "submit",
+            "--application",
+            "ac_control",
+            "-p",
+            "home=007",
+            "-p",
+            "target=22.5",
+            "--name",
+            "kims_ac"
+        ]),
+        done("kims_ac\n", "query kims_ac runs\n")
+    );
+    assert_eq!(
+        run(&["query", "submit", "-a", "ac_control", "-p", "home=1"]),
+        done("query_2\n", "query query_2 runs\n")
+    );
+    assert_eq!(
+        run(&["query", "submit", "-a", "ac_control", "-p", "target=warm"]),
+        failed("error: the parameter target is \"warm\", expected a number (DOUBLE)\n")
+    );
+    assert_eq!(
+        run(&["query", "submit", "-a", "nobody"]),
+        failed("error: there is no app nobody\nhint: `rivulet app list` lists them\n")
+    );
+    assert_eq!(
+        run(&["query", "list"]),
+        done(
+            "name     application  state    parameters\n\
+             kims_ac  ac_control   running  home=007 target=22.5\n\
+             query_2  ac_control   running  home=1\n",
+            ""
+        )
+    );
+    assert_eq!(
+        run(&["query", "list", "--limit", "1"]),
+        done(
+            "name     application  state    parameters\nkims_ac  ac_control   running  home=007 target=22.5\n",
+            "there are more: --limit shows more of them, --after kims_ac the next ones\n"
+        )
+    );
+    assert_eq!(run(&["query", "pause", "kims_ac"]), done("", "query kims_ac is paused\n"));
+    assert_eq!(
+        run(&["query", "show", "kims_ac"]),
+        done(
+            "name          kims_ac\nid            1\napplication   ac_control\nstate         paused\n\
+             parameters    home=007 target=22.5\ninput topic   home/42/temperature\noutput topic  home/42/ac\n\
+             events        not counted by query\nresults       3\nrefused       not counted by query\n",
+            ""
+        )
+    );
+    assert_eq!(
+        run(&["query", "resume", "nobody", "kims_ac"]),
+        failed("error: there is no query nobody\nhint: `rivulet query list` lists them\nquery kims_ac is running\n")
+    );
+    assert_eq!(
+        run(&["query", "drop", "kims_ac", "query_2"]),
+        done("", "query kims_ac is dropped\nquery query_2 is dropped\n")
+    );
+    assert_eq!(run(&["--json", "query", "list"]), done("[]\n", ""));
+}
+
+#[test]
+fn queries_in_bulk() {
+    let (server, service) = TestServer::with_memory();
+    let lines = "{\"application\":\"ac_control\",\"name\":\"a\"}\n{\"application\":\"nobody\"}\n{\"application\":\"ac_control\"}\n";
+    let (code, stdout, stderr) = rivulet_with_input(&server, &["query", "bulk", "-"], lines);
+    assert_eq!((code, stdout.as_str()), (1, "a\nquery_2\n"));
+    assert!(
+        stderr.starts_with(
+            "error: line 2: there is no app nobody\nhint: `rivulet app list` lists them\n2 queries created, 1 refused, "
+        ),
+        "{stderr}"
+    );
+    let (code, stdout, _) =
+        rivulet_with_input(&server, &["--json", "query", "bulk", "-"], "{\"application\":\"ac_control\"}");
+    assert_eq!((code, stdout.as_str()), (0, "{\"line\":1,\"id\":3,\"name\":\"query_3\"}\n"));
+    assert_eq!(service.queries_count(), 3);
+    let (code, _, stderr) = rivulet(&server, &["query", "bulk", "no/such/file"]);
+    assert_eq!((code, stderr.starts_with("error: cannot read no/such/file: ")), (1, true), "{stderr}");
+}
+
+#[test]
+fn results_are_watched() {
+    let (server, service) = TestServer::with_memory();
+    rivulet(&server, &["query", "submit", "-a", "ac_control", "--name", "kims_ac"]);
+    let mut child = command(&["query", "watch", "kims_ac", "--limit", "2"])
+        .env("RIVULET_SERVER", server.url())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    wait_until("somebody watches", || service.watchers("kims_ac") == 1);
+    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    for result in ["{\"action\":\"cool\"}", "{\"action\":\"off\"}"] {
+        service.emit("kims_ac", result);
+        // Each comes at once, not when the stream ends.
+        assert_eq!(lines.next().expect("a line").expect("text"), result);
+    }
+    assert!(child.wait().expect("its end").success());
+}
+
+#[test]
+fn sql_scripts() {
+    let (server, _) = TestServer::with_memory();
+    assert_eq!(
+        rivulet(&server, &["sql", "-c", "SHOW QUERIES;\nPAUSE;"]),
+        done("name     events\nkims_ac      12\nanns_ac       -\n", "(2 rows)\nquery kims_ac is paused\n")
+    );
+    assert_eq!(rivulet_with_input(&server, &["sql"], "EXPLAIN;"), done("filter\n  window\n", ""));
+    assert_eq!(
+        rivulet_with_input(&server, &["sql", "-"], "PAUSE;\n  NONSENSE;\nPAUSE;"),
+        failed(
+            "query kims_ac is paused\nerror: cannot understand NONSENSE;\n --> line 2, column 3\n2 |   NONSENSE;\n  |   ^\n\
+             hint: try SHOW QUERIES\n"
+        )
+    );
+    let (code, stdout, _) = rivulet(&server, &["sql", "--json", "-c", "PAUSE;"]);
+    assert_eq!(
+        (code, stdout.as_str()),
+        (0, "{\"results\":[{\"columns\":[],\"rows\":[],\"message\":\"query kims_ac is paused\"}]}\n")
+    );
+    let (code, _, stderr) = rivulet(&server, &["sql", "no/such/file.sql"]);
+    assert_eq!((code, stderr.starts_with("error: cannot read no/such/file.sql: ")), (1, true), "{stderr}");
+}
+
+#[test]
+fn status() {
+    let (server, _) = TestServer::with_memory();
+    assert_eq!(
+        rivulet(&server, &["status"]),
+        done(
+            "Rivulet 0.1.0, up 1m 1s, 64.0 MiB of memory, data in rivulet-data\n2 queries running, 1 paused\n\n\
+             application  running  paused  events  rows/batch  results  refused       waiting     p50     p99  out p50  out p99\n\
+             ac_control         2       1    1000       100.0        7  2 decode  3 (2.0 KiB)  420 us  2.5 ms        -        -\n\
+             ac_control: last refused because of decode: the payload is no JSON\n\
+             4 messages arrived on topics that no query reads\n\n\
+             broker                 state      reconnects  gaps  last error\n\
+             mqtt://127.0.0.1:1883  connected           1     0  -\n",
+            ""
+        )
+    );
+    let (code, stdout, _) = rivulet(&server, &["status", "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!((code, status["queries_running"].as_u64()), (0, Some(2)));
+}
+
+#[test]
+fn configuration() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("rivulet.toml"), "# mine\n[log]\nlevel = \"warn\"\n").expect("a file");
+    let run = |arguments: &[&str]| {
+        let mut command = command(arguments);
+        command.current_dir(folder.path()).env("RIVULET_HTTP_ADDRESS", "127.0.0.1:9999").env("RIVULET_PORT", "tcp://x");
+        text(command.output().expect("the program"))
+    };
+    let (code, stdout, stderr) = run(&[
+        "config",
+        "--workers",
+        "3",
+        "--set",
+        "mqtt.embedded.password=rose",
+        "--set",
+        "mqtt.embedded.username=kim",
+    ]);
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(stderr, "warning: the environment variable RIVULET_PORT is no configuration key and is not used\n");
+    let shown: Vec<String> = stdout.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    for expected in [
+        "data_dir = \"rivulet-data\" # default",
+        "http.address = \"127.0.0.1:9999\" # RIVULET_HTTP_ADDRESS",
+        "log.level = \"warn\" # rivulet.toml:3",
+        "workers = 3 # --workers",
+        "mqtt.embedded.password = \"(hidden)\" # --set",
+        "# mqtt.broker.url # not set",
+        "inbox.bytes_max = \"16 MiB\" # default",
+    ] {
+        assert!(shown.iter().any(|line| line == expected), "{expected} is not in\n{stdout}");
+    }
+    assert!(!stdout.contains("rose"));
+    // What is printed can be read again.
+    std::fs::write(folder.path().join("rivulet.toml"), &stdout).expect("a file");
+    let (code, again, stderr) = run(&["config", "--json"]);
+    assert_eq!(code, 0, "{stderr}");
+    let again: serde_json::Value = serde_json::from_str(&again).expect("JSON");
+    assert_eq!(again["workers"]["value"], 3);
+
+    let (code, stdout, stderr) = run(&["config", "--set", "log.level=loud"]);
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    assert!(stderr.ends_with(
+        "error: --set: log.level is \"loud\", expected one of \"off\", \"error\", \"warn\", \"info\", \"debug\", \"trace\"\n\
+         hint: `rivulet config --keys` lists every key\n"
+    ), "{stderr}");
+    let (code, stdout, _) = run(&["config", "--keys"]);
+    assert_eq!(code, 0);
+    assert!(stdout.contains("RIVULET_MQTT_BROKER_PASSWORD_FILE"), "{stdout}");
+}
+
+/// Starts a server on free ports and waits until it is ready; returns it and its address.
+fn serve(data_dir: &std::path::Path) -> (std::process::Child, String) {
+    let mut child = command(&["serve", "--http-address", "127.0.0.1:0", "--mqtt-address", "127.0.0.1:0", "--data-dir"])
+        .arg(data_dir)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let mut lines = BufReader::new(child.stderr.take().expect("its messages")).lines();
+    let address = loop {
+        let line = lines.next().expect("the server ended").expect("text");
+        if let Some((_, rest)) = line.split_once(" is ready at ") {
+            break rest.split(' ').next().expect("an address").to_owned();
+        }
+    };
+    // Nobody must block on messages that are not read.
+    std::thread::spawn(move || lines.for_each(drop));
+    (child, address)
+}
+
+#[test]
+fn a_server_runs_until_it_is_told_to_stop() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut child, address) = serve(folder.path());
+    let mut status = command(&["status", "--server", &address]);
+    let (code, stdout, stderr) = text(status.output().expect("the program"));
+    assert_eq!((code, stdout.contains("0 queries running")), (0, true), "{stdout}{stderr}");
+
+    let second = command(&["serve", "--http-address", "127.0.0.1:0", "--mqtt-address", "127.0.0.1:0", "--data-dir"])
+        .arg(folder.path())
+        .output();
+    let (code, stdout, stderr) = text(second.expect("the program"));
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    let folder_name = folder.path().display().to_string();
+    assert!(
+        stderr.contains(&format!("error: the catalog in {folder_name} is in use by another Rivulet server")),
+        "{stderr}"
+    );
+    assert!(stderr.contains("hint: stop the other server"), "{stderr}");
+
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
+    let mut ended = None;
+    wait_until("the server ends", || {
+        ended = child.try_wait().expect("its state");
+        ended.is_some()
+    });
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+    // Everything is free again.
+    let (mut child, _) = serve(folder.path());
+    child.kill().expect("SIGKILL");
+    child.wait().expect("its end");
+}
+
+#[test]
+fn a_port_in_use_stops_the_server_before_it_touches_anything() {
+    let (server, _) = TestServer::with_memory();
+    let folder = tempfile::tempdir().expect("a folder");
+    let data_dir = folder.path().join("data");
+    let serve =
+        command(&["serve", "--http-address", &server.address.to_string(), "--data-dir"]).arg(&data_dir).output();
+    let (code, stdout, stderr) = text(serve.expect("the program"));
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    assert!(stderr.contains(&format!("error: cannot listen on http://{}: ", server.address)), "{stderr}");
+    assert!(stderr.contains("hint: another program (perhaps another Rivulet) uses port"), "{stderr}");
+    assert!(!data_dir.exists());
+}
+
+#[test]
+fn a_server_that_is_not_there() {
+    let server = {
+        let (server, _) = TestServer::with_memory();
+        server.url()
+    };
+    for arguments in [&["status"][..], &["query", "list"], &["sql", "-c", "SHOW QUERIES;"]] {
+        let mut command = command(arguments);
+        let (code, stdout, stderr) = text(command.args(["--server", &server]).output().expect("the program"));
+        assert_eq!((code, stdout.as_str()), (1, ""));
+        assert!(stderr.starts_with(&format!("error: cannot reach a Rivulet server at {server}: ")), "{stderr}");
+        assert!(stderr.contains("hint: start one with `rivulet serve`"), "{stderr}");
+    }
+}
+
+#[test]
+fn wrong_usage_has_its_own_exit_code() {
+    for arguments in
+        [&["nonsense"][..], &[], &["query", "pause"], &["sql", "file", "-c", "x"], &["completions", "dosh"]]
+    {
+        let (code, stdout, stderr) = text(command(arguments).output().expect("the program"));
+        assert_eq!((code, stdout.as_str()), (2, ""), "{arguments:?}: {stderr}");
+        assert!(stderr.contains("Usage:") || stderr.contains("--help"), "{stderr}");
+    }
+}
+
+#[test]
+fn completions() {
+    for shell in ["bash", "zsh", "fish"] {
+        let (code, stdout, stderr) = text(command(&["completions", shell]).output().expect("the program"));
+        assert_eq!((code, stderr.as_str()), (0, ""));
+        assert!(stdout.contains("rivulet") && stdout.contains("serve"), "{shell}");
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    let mut child =
+        command(&["completions", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program");
+    drop(child.stdout.take());
+    assert_eq!(text(child.wait_with_output().expect("its end")), done("", ""));
+}

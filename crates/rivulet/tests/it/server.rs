@@ -1,0 +1,440 @@
+//! The server as its users have it: the real program in a process of its own, real sockets, real files, real signals.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const WAIT_MAX: Duration = Duration::from_secs(20);
+
+const AC_CONTROL: &str = include_str!("../../../../examples/ac_control.sql");
+
+/// A `rivulet serve`; killed when dropped.
+struct Server {
+    child: Child,
+    http: SocketAddr,
+    mqtt: SocketAddr,
+}
+
+impl Server {
+    /// A server with an embedded broker, on free ports.
+    fn start(folder: &Path) -> Self {
+        let mqtt = free_port();
+        let server = Self::spawn(folder, mqtt, &[("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string())]);
+        server.wait_until_ready();
+        server
+    }
+
+    fn spawn(folder: &Path, mqtt: SocketAddr, settings: &[(&str, String)]) -> Self {
+        let http = free_port();
+        let mut command = rivulet();
+        command.arg("serve").current_dir(folder).env("RIVULET_DATA_DIR", folder.join("data"));
+        command.env("RIVULET_HTTP_ADDRESS", http.to_string());
+        settings.iter().for_each(|(name, value)| {
+            command.env(name, value);
+        });
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).unwrap();
+        let child = command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        Self { child, http, mqtt }
+    }
+
+    fn wait_until_ready(&self) {
+        wait("the server to be ready", || ureq::get(format!("http://{}/health/ready", self.http)).call().is_ok());
+    }
+
+    fn sql(&self, script: &str) -> Value {
+        let answer = ureq::post(format!("http://{}/api/v1/sql", self.http))
+            .config()
+            .http_status_as_error(false)
+            .build()
+            .send(script);
+        serde_json::from_str(&answer.unwrap().body_mut().read_to_string().unwrap()).unwrap()
+    }
+
+    fn sql_ok(&self, script: &str) -> Value {
+        let answer = self.sql(script);
+        assert!(answer.get("error").is_none(), "{script}: {answer}");
+        answer
+    }
+
+    fn status(&self) -> Value {
+        let answer = ureq::get(format!("http://{}/api/v1/status", self.http)).call();
+        serde_json::from_str(&answer.unwrap().body_mut().read_to_string().unwrap()).unwrap()
+    }
+
+    /// Live results of a query, as they come.
+    fn watch(&self, query: &str) -> impl Iterator<Item = Value> + use<> {
+        let agent = ureq::Agent::config_builder().timeout_global(Some(WAIT_MAX)).build().new_agent();
+        let url = format!("http://{}/api/v1/queries/{query}/results", self.http);
+        let body = agent.get(url).call().unwrap().into_body().into_reader();
+        BufReader::new(body)
+            .lines()
+            .map_while(Result::ok)
+            .filter_map(|line| line.strip_prefix("data:").and_then(|data| serde_json::from_str(data).ok()))
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    fn wait_for_end(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + WAIT_MAX;
+        loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => return status.code(),
+                None if Instant::now() > deadline => panic!("the server did not end"),
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The program, without settings of whoever runs the tests.
+pub(crate) fn rivulet() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rivulet"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RIVULET_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn free_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + WAIT_MAX;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited {WAIT_MAX:?} for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// An MQTT client of a few lines, so that the tests do not speak to the server through its own codec.
+struct Publisher(TcpStream);
+
+impl Publisher {
+    fn connect(broker: SocketAddr) -> Self {
+        let mut socket = TcpStream::connect(broker).unwrap();
+        socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        socket.write_all(b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04test").unwrap();
+        let mut answer = [0; 4];
+        socket.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, [0x20, 2, 0, 0]);
+        Self(socket)
+    }
+
+    fn publish(&mut self, topic: &str, payload: &str) {
+        let length = 2 + topic.len() + payload.len();
+        let mut packet = vec![0x30];
+        let mut rest = length;
+        loop {
+            packet.push((rest % 128) as u8 | if rest >= 128 { 128 } else { 0 });
+            rest /= 128;
+            if rest == 0 {
+                break;
+            }
+        }
+        packet.extend_from_slice(&(topic.len() as u16).to_be_bytes());
+        packet.extend_from_slice(topic.as_bytes());
+        packet.extend_from_slice(payload.as_bytes());
+        self.0.write_all(&packet).unwrap();
+    }
+}
+
+fn now_ms() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn events_come_over_mqtt_and_results_go_out_live() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(folder.path());
+    server.sql_ok(AC_CONTROL);
+    server.sql_ok("CREATE QUERY kims_ac FROM APPLICATION ac_control WITH (home => '42', target => 22.5)");
+    let mut results = server.watch("kims_ac");
+    let mut sensor = Publisher::connect(server.mqtt);
+    for second in 0..4 {
+        sensor.publish("home/42/temperature", &json!({"ts": now_ms() as u64 + second * 1000, "value": 27}).to_string());
+    }
+    assert_eq!(results.next(), Some(json!({"action": "cool"})));
+    sensor.publish("home/43/temperature", "nobody asked for this");
+    sensor.publish("home/42/temperature", "{\"ts\": 1, ");
+    wait("both to be counted", || {
+        let status = server.status();
+        status["messages_unrouted"] == 1 && status["total"]["refused"]["decode"] == 1
+    });
+    let status = server.status();
+    assert_eq!((status["total"]["events"].as_u64(), status["queries_running"].as_u64()), (Some(5), Some(1)));
+    let refusal = status["applications"][0]["last_refusal"].as_str().unwrap().to_owned();
+    assert!(refusal.starts_with("decode: "), "{refusal}");
+}
+
+#[test]
+fn what_is_registered_runs_again_after_kill_9() {
+    let folder = TempDir::new().unwrap();
+    let mut server = Server::start(folder.path());
+    server.sql_ok(AC_CONTROL);
+    server.sql_ok(
+        "CREATE QUERY kims_ac FROM APPLICATION ac_control WITH (home => '42', target => 22.5);
+         CREATE QUERY anns_ac FROM APPLICATION ac_control WITH (home => '43');
+         CREATE QUERY gone FROM APPLICATION ac_control WITH (home => '44');
+         PAUSE QUERY anns_ac; DROP QUERY gone;",
+    );
+    server.signal("-KILL");
+    server.wait_for_end();
+    let server = Server::start(folder.path());
+    let status = server.status();
+    assert_eq!((status["queries_running"].as_u64(), status["queries_paused"].as_u64()), (Some(1), Some(1)), "{status}");
+    let shown = server.sql_ok("SHOW QUERIES")["results"][0]["rows"].clone();
+    assert_eq!(shown[0][0], "anns_ac");
+    assert_eq!(shown[0][2], "paused");
+    assert_eq!(shown[1][3], r#"{"home":"42","target":22.5}"#);
+    let mut results = server.watch("kims_ac");
+    let mut sensor = Publisher::connect(server.mqtt);
+    for second in 0..4 {
+        let payload = json!({"ts": now_ms() as u64 + second * 1000, "value": 20}).to_string();
+        sensor.publish("home/43/temperature", &payload);
+        sensor.publish("home/42/temperature", &payload);
+    }
+    assert_eq!(results.next(), Some(json!({"action": "heat"})));
+    wait("the paused query's events to count as asked for by nobody", || server.status()["messages_unrouted"] == 4);
+}
+
+#[test]
+fn queries_come_and_go_while_others_run() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(folder.path());
+    server.sql_ok(
+        "CREATE APPLICATION copy (id TEXT) INPUT numbers (n BIGINT) FROM 'mqtt:in/{id}' FORMAT JSON
+         OUTPUT 'mqtt:out/{id}' FORMAT JSON AS SELECT n FROM numbers;
+         CREATE QUERY steady FROM APPLICATION copy WITH (id => 'steady')",
+    );
+    let mut results = server.watch("steady");
+    let mut sensor = Publisher::connect(server.mqtt);
+    for n in 0..200 {
+        sensor.publish("in/steady", &json!({"n": n}).to_string());
+        sensor.publish("in/other", &json!({"n": n}).to_string());
+        match n % 10 {
+            0 => server.sql_ok("CREATE QUERY other FROM APPLICATION copy WITH (id => 'other')"),
+            3 => server.sql_ok("PAUSE QUERY other"),
+            6 => server.sql_ok("RESUME QUERY other"),
+            9 => server.sql_ok("DROP QUERY other"),
+            _ => Value::Null,
+        };
+    }
+    for n in 0..200 {
+        assert_eq!(results.next(), Some(json!({"n": n})), "no gap, nothing twice, in order");
+    }
+}
+
+#[test]
+fn errors_in_sql_say_where_and_what_to_do() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(folder.path());
+    server.sql_ok(AC_CONTROL);
+    for (script, message, hint) in [
+        ("CREATE QUERY q FROM APPLICATION ac_contrl WITH (home => '1')", "ac_contrl", "ac_control"),
+        ("CREATE QUERY q FROM APPLICATION ac_control WITH (hme => '1')", "hme", "home"),
+        ("CREATE QUERY q FROM APPLICATION ac_control", "home", ""),
+        ("CREATE QUERY q FROM APPLICATION ac_control WITH (home => '1', target => 'warm')", "target", ""),
+        ("CREATE QUERY q FROM APPLICATION ac_control WITH (home => 'a/b')", "a/b", "level"),
+        ("CRATE QUERY q", "CRATE", "CREATE"),
+        ("DROP QUERY nobody", "nobody", ""),
+    ] {
+        let error = server.sql(script)["error"].clone();
+        assert_eq!(error["line"], 1, "{script}: {error}");
+        assert!(error["column"].as_u64().is_some(), "{script}: {error}");
+        assert!(error["message"].as_str().unwrap().contains(message), "{script}: {error}");
+        assert!(error["hint"].as_str().unwrap_or_default().contains(hint), "{script}: {error}");
+    }
+    let again = server.sql_ok(AC_CONTROL)["results"][0]["message"].clone();
+    assert_eq!(again, "application ac_control is registered already");
+    let other = server.sql(&AC_CONTROL.replace("0.5", "0.6"))["error"].clone();
+    assert_eq!(other["kind"], "already_exists");
+}
+
+#[test]
+fn a_taken_port_and_a_locked_catalog_are_said_clearly() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(folder.path());
+    let second = |http: String, mqtt: String, data: &Path| {
+        rivulet()
+            .arg("serve")
+            .current_dir(folder.path())
+            .env("RIVULET_DATA_DIR", data)
+            .env("RIVULET_HTTP_ADDRESS", http)
+            .env("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt)
+            .output()
+            .unwrap()
+    };
+    let other = folder.path().join("other");
+    for (output, words) in [
+        (second(server.http.to_string(), "127.0.0.1:0".into(), &other), ["in use", "hint:"]),
+        (second("127.0.0.1:0".into(), server.mqtt.to_string(), &other), ["in use", "hint:"]),
+        (second("127.0.0.1:0".into(), "127.0.0.1:0".into(), &folder.path().join("data")), ["another", "hint:"]),
+    ] {
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        words.iter().for_each(|word| assert!(said(&output).contains(word), "{word} in {}", said(&output)));
+    }
+    assert_eq!(server.status()["queries_running"], 0, "the first server is unharmed");
+}
+
+#[test]
+fn a_damaged_catalog_is_said_clearly_and_left_alone() {
+    let folder = TempDir::new().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join("catalog.redb"), b"this is no catalog").unwrap();
+    let output = rivulet()
+        .arg("serve")
+        .current_dir(folder.path())
+        .env("RIVULET_DATA_DIR", &data)
+        .env("RIVULET_HTTP_ADDRESS", "127.0.0.1:0")
+        .env("RIVULET_MQTT_EMBEDDED_ADDRESS", "127.0.0.1:0")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("damaged") && said(&output).contains("hint:"), "{}", said(&output));
+    assert_eq!(std::fs::read(data.join("catalog.redb")).unwrap(), b"this is no catalog");
+}
+
+#[test]
+fn ctrl_c_under_load_ends_cleanly() {
+    let folder = TempDir::new().unwrap();
+    let mut server = Server::start(folder.path());
+    server.sql_ok(AC_CONTROL);
+    server.sql_ok("CREATE QUERY kims_ac FROM APPLICATION ac_control WITH (home => '42')");
+    let broker = server.mqtt;
+    let load = std::thread::spawn(move || {
+        let mut sensor = Publisher::connect(broker);
+        let end = Instant::now() + WAIT_MAX;
+        let payload = format!("\x30\x3a\x00\x13home/42/temperature{{\"ts\":{}, \"value\": 21.0}}", now_ms());
+        let payload = format!("{payload:<60}");
+        while Instant::now() < end && sensor.0.write_all(payload.as_bytes()).is_ok() {}
+    });
+    wait("events to be processed", || server.status()["total"]["events"].as_u64() > Some(1000));
+    server.signal("-INT");
+    assert_eq!(server.wait_for_end(), Some(0));
+    load.join().unwrap();
+    let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(!log.contains("panicked"), "{log}");
+}
+
+#[test]
+fn a_broker_that_is_down_at_the_start_and_lost_in_the_middle_is_found_again() {
+    let Some(program) = mosquitto() else { return };
+    let folder = TempDir::new().unwrap();
+    let broker = free_port();
+    let configuration = folder.path().join("mosquitto.conf");
+    std::fs::write(&configuration, format!("listener {} 127.0.0.1\nallow_anonymous true\n", broker.port())).unwrap();
+    let start_broker = || {
+        let child = Command::new(&program).arg("-c").arg(&configuration).stderr(Stdio::null()).spawn().unwrap();
+        wait("mosquitto to listen", || TcpStream::connect(broker).is_ok());
+        Killed(child)
+    };
+    let server = Server::spawn(folder.path(), broker, &[("RIVULET_MQTT_BROKER_URL", format!("mqtt://{broker}"))]);
+    server.wait_until_ready();
+    server.sql_ok(
+        "CREATE APPLICATION copy (id TEXT) INPUT numbers (n BIGINT) FROM 'mqtt:in/{id}' FORMAT JSON
+         OUTPUT 'mqtt:out/{id}' FORMAT JSON AS SELECT n FROM numbers;
+         CREATE QUERY a FROM APPLICATION copy WITH (id => 'a')",
+    );
+    let connection = |server: &Server| server.status()["connections"][0].clone();
+    wait("the failure to be told", || connection(&server)["last_error"].is_string());
+    assert_eq!(connection(&server)["connected"], false);
+    for round in 0..2u64 {
+        let running = start_broker();
+        wait("the connection", || connection(&server)["connected"] == true);
+        let before = server.status()["total"]["events"].as_u64().unwrap();
+        let mut sensor = Publisher::connect(broker);
+        wait("an event to arrive", || {
+            sensor.publish("in/a", "{\"n\": 1}");
+            server.status()["total"]["events"].as_u64().unwrap() > before
+        });
+        assert_eq!(connection(&server)["reconnects"], round);
+        drop(running);
+        wait("the loss to be noticed", || connection(&server)["connected"] == false);
+    }
+    assert_eq!(connection(&server)["gaps"], 1);
+}
+
+/// A process that is killed when dropped.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Where mosquitto is; where it is not, the test says so and skips, except in CI.
+fn mosquitto() -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path)
+        .chain(["/usr/sbin".into()])
+        .map(|folder| folder.join("mosquitto"))
+        .find(|path| path.is_file());
+    if found.is_none() {
+        assert!(std::env::var_os("CI").is_none(), "CI installs mosquitto");
+        eprintln!("skipped: mosquitto is not installed");
+    }
+    found
+}
+
+#[test]
+fn the_demo_processes_all_that_is_sent() {
+    let folder = TempDir::new().unwrap();
+    let output = rivulet()
+        .args(["demo", "--queries", "400", "--duration", "3s", "--json"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["queries"], 400);
+    assert!(report["events_sent"].as_u64() > Some(500), "{report}");
+    assert_eq!(report["events_sent"], report["events_processed"], "{report}");
+    assert_eq!(report["events_refused"], 0, "{report}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the demo leaves nothing behind");
+}
+
+#[test]
+fn bench_many_accounts_for_every_event() {
+    let output = rivulet().args(["bench", "many", "--queries", "2000", "--duration", "3s", "--json"]).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for key in [
+        "queries_capacity",
+        "latency_us_p50",
+        "latency_us_p99",
+        "engine_cpu_s",
+        "bytes_per_query",
+        "submit_per_s",
+        "events_sent",
+        "events_processed",
+        "events_dropped",
+    ] {
+        assert!(report[key].is_number(), "{key} in {report}");
+    }
+    assert!(report["events_sent"].as_u64() > Some(4000), "{report}");
+    assert_eq!(report["events_sent"], report["events_processed"], "{report}");
+    assert_eq!(report["events_dropped"], 0, "{report}");
+}

@@ -1,0 +1,381 @@
+//! A small service in memory, and a server that offers it over loopback.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rivulet::api;
+use rivulet::http_client::Client;
+use rivulet::service::{
+    ApplicationInfo, ApplicationStatus, ConnectionStatus, ErrorKind, LatencyStatus, ParameterInfo, QueryFilter,
+    QueryInfo, QueryRequest, QueryState, Service, ServiceError, StatementResult, Status, generated_name,
+};
+use serde_json::json;
+use tokio::sync::{broadcast, oneshot};
+
+/// No wait of a test is longer.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// Knows just enough to tell requests apart: one application form, queries with any parameters.
+#[derive(Default)]
+pub(crate) struct MemoryService {
+    state: Mutex<State>,
+    /// The largest batch that was submitted.
+    pub(crate) batch_max: AtomicUsize,
+    /// How many batches were submitted.
+    pub(crate) batches: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    applications: BTreeMap<String, ApplicationInfo>,
+    queries: BTreeMap<String, QueryInfo>,
+    results: BTreeMap<String, broadcast::Sender<Arc<str>>>,
+    next_id: u64,
+}
+
+impl MemoryService {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Emits a result of a query to whoever watches it.
+    pub(crate) fn emit(&self, query: &str, result: &str) {
+        if let Some(results) = self.state().results.get(query) {
+            let _ = results.send(result.into());
+        }
+    }
+
+    /// How many watch a query.
+    pub(crate) fn watchers(&self, query: &str) -> usize {
+        self.state().results.get(query).map_or(0, broadcast::Sender::receiver_count)
+    }
+
+    pub(crate) fn queries_count(&self) -> usize {
+        self.state().queries.len()
+    }
+}
+
+fn not_found(what: &str, name: &str) -> ServiceError {
+    ServiceError::not_found(format!("there is no {what} {name}")).with_hint(format!("`rivulet {what} list` lists them"))
+}
+
+impl Service for MemoryService {
+    fn execute(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
+        let mut results = Vec::new();
+        for (number, line) in (1..).zip(script.lines()) {
+            let result = match line.trim() {
+                "" => continue,
+                "SHOW QUERIES;" => Ok(StatementResult {
+                    columns: vec!["name".into(), "events".into()],
+                    rows: vec![vec![json!("kims_ac"), json!(12)], vec![json!("anns_ac"), json!(null)]],
+                    message: None,
+                }),
+                "EXPLAIN;" => Ok(StatementResult {
+                    columns: vec!["dataflow".into()],
+                    rows: vec![vec![json!("filter\n  window")]],
+                    message: None,
+                }),
+                "PAUSE;" => {
+                    Ok(StatementResult { message: Some("query kims_ac is paused".into()), ..Default::default() })
+                }
+                "PANIC;" => panic!("a defect that the test asked for"),
+                other => Err(ServiceError::invalid(format!("cannot understand {other}"))
+                    .at(number, 3)
+                    .with_hint("try SHOW QUERIES")),
+            };
+            let stop = result.is_err();
+            results.push(result);
+            if stop {
+                break;
+            }
+        }
+        results
+    }
+
+    fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError> {
+        let Some(name) = sql.strip_prefix("CREATE APPLICATION ").and_then(|rest| rest.split_whitespace().next()) else {
+            return Err(ServiceError::invalid("expected CREATE APPLICATION").at(1, 1));
+        };
+        let parameter = |name: &str, data_type: &str, default: Option<&str>| ParameterInfo {
+            name: name.into(),
+            data_type: data_type.into(),
+            default: default.map(str::to_owned),
+        };
+        let application = ApplicationInfo {
+            id: format!("id-of-{name}"),
+            name: name.into(),
+            sql: sql.into(),
+            parameters: vec![parameter("home", "TEXT", None), parameter("target", "DOUBLE", Some("24.0"))],
+            input_topic: "home/{home}/temperature".into(),
+            output_topic: "home/{home}/ac".into(),
+            queries_running: 1,
+            queries_paused: 0,
+        };
+        let mut state = self.state();
+        match state.applications.get(name) {
+            Some(existing) if existing.sql != sql => {
+                Err(ServiceError::new(ErrorKind::AlreadyExists, format!("there is another application {name}")))
+            }
+            _ => {
+                state.applications.insert(name.into(), application.clone());
+                Ok(application)
+            }
+        }
+    }
+
+    fn applications(&self) -> Vec<ApplicationInfo> {
+        self.state().applications.values().cloned().collect()
+    }
+
+    fn application(&self, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
+        let state = self.state();
+        let found = state
+            .applications
+            .values()
+            .find(|application| [&application.name, &application.id].contains(&&name_or_id.to_owned()));
+        found.cloned().ok_or_else(|| not_found("app", name_or_id))
+    }
+
+    fn drop_application(&self, name: &str, cascade: bool) -> Result<(), ServiceError> {
+        let mut state = self.state();
+        let queries = state.queries.values().filter(|query| query.application == name).count();
+        if queries > 0 && !cascade {
+            return Err(
+                ServiceError::new(ErrorKind::Conflict, format!("{name} has {queries} queries")).with_hint("--cascade")
+            );
+        }
+        state.queries.retain(|_, query| query.application != name);
+        state.applications.remove(name).map(drop).ok_or_else(|| not_found("app", name))
+    }
+
+    fn explain(&self, application: &str) -> Result<String, ServiceError> {
+        self.application(application).map(|application| format!("dataflow of {}\n  window", application.name))
+    }
+
+    fn submit(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<u64, ServiceError>> {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.batch_max.fetch_max(requests.len(), Ordering::Relaxed);
+        let mut state = self.state();
+        let create = |request: &QueryRequest<'_>| {
+            if !state.applications.contains_key(request.application) {
+                return Err(not_found("app", request.application));
+            }
+            let id = state.next_id + 1;
+            let name = request.name.map_or_else(|| generated_name(id), str::to_owned);
+            if state.queries.contains_key(&name) {
+                return Err(ServiceError::new(ErrorKind::AlreadyExists, format!("there is a query {name}")));
+            }
+            state.next_id = id;
+            let info = QueryInfo {
+                id,
+                name: name.clone(),
+                application: request.application.into(),
+                state: QueryState::Running,
+                parameters: request
+                    .parameters
+                    .iter()
+                    .map(|(name, value)| (name.to_string(), value.to_json()))
+                    .collect(),
+                input_topic: "home/42/temperature".into(),
+                output_topic: "home/42/ac".into(),
+                events: None,
+                results: Some(3),
+                refused: None,
+            };
+            state.queries.insert(name.clone(), info);
+            // Small, so that a test can overrun it.
+            state.results.insert(name, broadcast::channel(4).0);
+            Ok(id)
+        };
+        requests.iter().map(create).collect()
+    }
+
+    fn query(&self, name: &str) -> Result<QueryInfo, ServiceError> {
+        self.state().queries.get(name).cloned().ok_or_else(|| not_found("query", name))
+    }
+
+    fn queries(&self, filter: &QueryFilter) -> Vec<QueryInfo> {
+        let like = filter.like.as_deref().map(|like| like.trim_end_matches('%').to_owned());
+        self.state()
+            .queries
+            .values()
+            .filter(|query| filter.application.as_ref().is_none_or(|application| query.application == *application))
+            .filter(|query| like.as_ref().is_none_or(|like| query.name.starts_with(like)))
+            .filter(|query| filter.after.as_ref().is_none_or(|after| query.name > *after))
+            .take(filter.limit)
+            .cloned()
+            .collect()
+    }
+
+    fn pause(&self, query: &str) -> Result<(), ServiceError> {
+        let mut state = self.state();
+        state
+            .queries
+            .get_mut(query)
+            .map(|query| query.state = QueryState::Paused)
+            .ok_or_else(|| not_found("query", query))
+    }
+
+    fn resume(&self, query: &str) -> Result<(), ServiceError> {
+        let mut state = self.state();
+        state
+            .queries
+            .get_mut(query)
+            .map(|query| query.state = QueryState::Running)
+            .ok_or_else(|| not_found("query", query))
+    }
+
+    fn drop_query(&self, query: &str) -> Result<(), ServiceError> {
+        let mut state = self.state();
+        state.results.remove(query);
+        state.queries.remove(query).map(drop).ok_or_else(|| not_found("query", query))
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            version: "0.1.0".into(),
+            uptime_ms: 61_000,
+            data_dir: "rivulet-data".into(),
+            queries_running: 2,
+            queries_paused: 1,
+            memory_rss_bytes: Some(64 << 20),
+            applications: vec![ApplicationStatus {
+                name: "ac_control".into(),
+                queries_running: 2,
+                queries_paused: 1,
+                events: 1000,
+                batches: 10,
+                batch_rows_mean: 100.0,
+                results: 7,
+                refused: vec![("decode".into(), 2), ("late".into(), 0)],
+                inbox_rows: 3,
+                inbox_bytes: 2048,
+                processing: LatencyStatus {
+                    p50_us: Some(420),
+                    p95_us: Some(1_000),
+                    p99_us: Some(2_500),
+                    max_us: Some(3_000),
+                },
+                last_refusal: Some("decode: the payload is no JSON".into()),
+                end_to_end: LatencyStatus::default(),
+            }],
+            messages_unrouted: 4,
+            total: ApplicationStatus::default(),
+            connections: vec![ConnectionStatus {
+                broker: "mqtt://127.0.0.1:1883".into(),
+                connected: true,
+                last_error: None,
+                reconnects: 1,
+                gaps: 0,
+            }],
+        }
+    }
+
+    fn metrics(&self) -> String {
+        "# TYPE events counter\nevents_total 1000\n# EOF\n".into()
+    }
+
+    fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<str>>, ServiceError> {
+        self.state().results.get(query).map(broadcast::Sender::subscribe).ok_or_else(|| not_found("query", query))
+    }
+
+    fn ready(&self) -> Result<(), ServiceError> {
+        if self.state().applications.contains_key("broken") {
+            return Err(ServiceError::new(ErrorKind::Unavailable, "the broker is not connected"));
+        }
+        Ok(())
+    }
+}
+
+/// The API of a service on a free port, until dropped.
+pub(crate) struct TestServer {
+    pub(crate) address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TestServer {
+    pub(crate) fn start(service: Arc<dyn Service>) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let listener = runtime.block_on(api::listen(([127, 0, 0, 1], 0).into())).expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (stop, stopped) = oneshot::channel();
+        let thread = thread::spawn(move || {
+            let stopped = async {
+                let _ = stopped.await;
+            };
+            runtime.block_on(api::serve(listener, service, stopped)).expect("the server");
+        });
+        Self { address, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// A server of an empty [`MemoryService`] with the application `ac_control`.
+    pub(crate) fn with_memory() -> (Self, Arc<MemoryService>) {
+        let service = Arc::new(MemoryService::default());
+        service.create_application("CREATE APPLICATION ac_control (home TEXT)").expect("an application");
+        (Self::start(Arc::clone(&service) as Arc<dyn Service>), service)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(&self.url()).expect("an address")
+    }
+
+    /// Tells the server to stop; it ends the requests under way.
+    pub(crate) fn stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+            && !thread::panicking()
+        {
+            panic!("the server panicked");
+        }
+    }
+}
+
+/// Waits until something is so.
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = std::time::Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < WAIT_MAX, "{what} did not happen");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// One HTTP request as text, one answer as status and body. Closes the connection.
+pub(crate) fn exchange(address: SocketAddr, request: &str) -> (u16, String) {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(address).expect("a connection");
+    stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
+    stream.write_all(request.as_bytes()).expect("a request");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("an answer");
+    let answer = String::from_utf8(answer).expect("text");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    (status, body.to_owned())
+}
+
+/// A request with a body, its length and `connection: close`.
+pub(crate) fn request(method: &str, path: &str, headers: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "{method} {path} HTTP/1.1\r\nhost: rivulet.test\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
+    )
+}

@@ -1,0 +1,142 @@
+//! Tests of the house itself: the layers, the map, the absence of what must be absent.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The layers of ARCHITECTURE.md: a crate depends only on crates of a lower layer. Development crates stand apart: they
+/// use what they need, and nothing but tests and the binary uses them.
+const LAYERS: &[(&str, u32)] = &[
+    ("rivulet-dataflow", 0),
+    ("rivulet-operators", 1),
+    ("rivulet-runtime", 1),
+    ("rivulet-connectors", 1),
+    ("rivulet-sql", 2),
+    ("rivulet-bench", 2),
+    ("rivulet", 3),
+    ("rivulet-testing", 4),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_owned()
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The crates in `crates/`, by name, with the Rivulet crates each depends on outside of tests. Folders that git does not
+/// know are left out.
+fn crates() -> BTreeMap<String, Vec<String>> {
+    let listed = Command::new("git").args(["ls-files", "crates/*/Cargo.toml"]).current_dir(root()).output().unwrap();
+    let manifests = String::from_utf8(listed.stdout).unwrap();
+    manifests
+        .lines()
+        .filter(|path| path.matches('/').count() == 2)
+        .map(|path| {
+            let manifest = read(path);
+            let dependencies = manifest
+                .split("[dependencies]")
+                .nth(1)
+                .unwrap_or_default()
+                .lines()
+                .take_while(|line| !line.starts_with('['))
+                .filter_map(|line| line.split(['.', ' ', '=']).next())
+                .filter(|name| name.starts_with("rivulet"))
+                .map(str::to_owned)
+                .collect();
+            (path.split('/').nth(1).unwrap().to_owned(), dependencies)
+        })
+        .collect()
+}
+
+#[test]
+fn arrows_between_crates_only_point_down() {
+    let layer = |name: &str| {
+        LAYERS.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("crate {name} has no layer")).1
+    };
+    let crates = crates();
+    assert!(crates.len() >= 7, "the crates were found: {crates:?}");
+    for (name, dependencies) in &crates {
+        for dependency in dependencies {
+            assert!(layer(dependency) < layer(name), "{name} may not depend on {dependency}");
+        }
+    }
+}
+
+#[test]
+fn operators_and_nouns_have_no_sockets_and_no_runtime() {
+    for name in ["rivulet-dataflow", "rivulet-operators", "rivulet-sql"] {
+        let tree = Command::new(env!("CARGO"))
+            .args(["tree", "--package", name, "--edges", "normal", "--prefix", "none"])
+            .current_dir(root())
+            .output()
+            .unwrap();
+        assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+        let tree = String::from_utf8(tree.stdout).unwrap();
+        // tokio itself comes in with DataFusion's parts; what does I/O in it is mio and socket2.
+        for absent in ["mio ", "socket2 ", "rustls ", "rivulet-runtime ", "rivulet-connectors "] {
+            assert!(!tree.lines().any(|line| line.starts_with(absent)), "{name} reaches {absent}");
+        }
+    }
+}
+
+#[test]
+fn operators_read_no_clock_and_start_no_thread() {
+    for folder in ["crates/rivulet-dataflow/src", "crates/rivulet-operators/src", "crates/rivulet-sql/src"] {
+        for path in rust_files(&root().join(folder)) {
+            let text = std::fs::read_to_string(&path).unwrap();
+            for absent in ["thread::spawn", "thread::sleep", "Instant::now", "SystemTime::now", "std::net", "tokio::"] {
+                assert!(!text.contains(absent), "{} uses {absent}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    for folder in ["crates", "xtask"] {
+        for path in rust_files(&root().join(folder)) {
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(text.starts_with("//!"), "{} does not open with `//!`", path.display());
+        }
+    }
+}
+
+#[test]
+fn every_crate_has_a_section_on_the_map() {
+    let map = read("ARCHITECTURE.md");
+    for name in crates().keys() {
+        assert!(map.contains(&format!("### `{name}`")), "ARCHITECTURE.md has no section `{name}`");
+    }
+}
+
+#[test]
+fn every_link_in_the_documents_leads_somewhere() {
+    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md"] {
+        let folder = root().join(document).parent().unwrap().to_owned();
+        for target in read(document).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = target.split('#').next().unwrap();
+            if !path.is_empty() && !path.contains("://") {
+                assert!(folder.join(path).exists(), "{document} links to {path}, which is not there");
+            }
+        }
+    }
+}
+
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
