@@ -19,39 +19,51 @@ pub struct Events {
 
 impl Events {
     /// Appends an event. The caller bounds the arena well below 4 GiB.
+    ///
+    /// # Panics
+    /// If the arena would reach 4 GiB; nothing has been appended then.
+    #[inline]
     pub fn push(&mut self, slot: Slot, arrival_us: i64, payload: &[u8]) {
+        // Before anything is appended: all vectors have one length whatever happens here.
+        let end = end_of(self.bytes.len(), payload.len()).expect("an arena of events stays below 4 GiB");
         self.bytes.extend_from_slice(payload);
         self.slots.push(slot);
         self.arrival_us.push(arrival_us);
-        self.ends.push(u32::try_from(self.bytes.len()).expect("an arena of events stays below 4 GiB"));
+        self.ends.push(end);
     }
 
     /// The number of events.
+    #[inline]
     pub fn rows(&self) -> usize {
         self.slots.len()
     }
 
     /// The number of payload bytes.
+    #[inline]
     pub fn payload_bytes(&self) -> usize {
         self.bytes.len()
     }
 
     /// Whether there is no event.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
     /// The slot of each event.
+    #[inline]
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
     /// When each event reached the engine, microseconds since the epoch.
+    #[inline]
     pub fn arrival_us(&self) -> &[i64] {
         &self.arrival_us
     }
 
     /// The payload of event `row`.
+    #[inline]
     pub fn payload(&self, row: usize) -> &[u8] {
         let start = if row == 0 { 0 } else { self.ends[row - 1] as usize };
         &self.bytes[start..self.ends[row] as usize]
@@ -122,6 +134,11 @@ impl Events {
     }
 }
 
+/// Where a payload of `payload_bytes` behind `bytes` ends; `None` if that does not fit.
+fn end_of(bytes: usize, payload_bytes: usize) -> Option<u32> {
+    u32::try_from(bytes.checked_add(payload_bytes)?).ok()
+}
+
 /// The bounded queue in front of a task, as a source sees it.
 pub trait Inbox: Send + Sync {
     /// Copies one event in. Never blocks, never drops without counting.
@@ -190,6 +207,14 @@ mod tests {
         assert_eq!((events.rows(), events.payload_bytes()), (3, 10));
         events.clear();
         assert!(events.is_empty());
+    }
+
+    #[test]
+    fn a_payload_beyond_4_gib_is_noticed_before_it_is_appended() {
+        assert_eq!(end_of(10, 5), Some(15));
+        assert_eq!(end_of(u32::MAX as usize - 5, 5), Some(u32::MAX));
+        assert_eq!(end_of(u32::MAX as usize - 5, 6), None);
+        assert_eq!(end_of(usize::MAX, 1), None);
     }
 
     #[test]

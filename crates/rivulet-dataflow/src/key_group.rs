@@ -16,6 +16,11 @@ impl KeyGroup {
         Self((xxh3_64(key) % u64::from(KEY_GROUPS)) as u16)
     }
 
+    /// The key group with this number, as state frames store it.
+    pub(crate) fn from_index(index: u16) -> Self {
+        Self(index % KEY_GROUPS)
+    }
+
     /// The number of this key group, below [`KEY_GROUPS`].
     pub fn index(self) -> u16 {
         self.0

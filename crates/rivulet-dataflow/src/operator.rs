@@ -105,8 +105,8 @@ impl Chain {
 
     /// Runs an element through the chain; `sink` receives the batches that come out.
     ///
-    /// After an error the rows under way in this call are lost to the chain; its state is that of the operators that
-    /// saw them.
+    /// An operator that fails keeps no element from the others: what it emitted before, and every element that is not
+    /// a batch, still goes on, so that a slot which leaves is forgotten everywhere. The first error is returned.
     pub fn process(
         &mut self,
         element: Element,
@@ -119,7 +119,8 @@ impl Chain {
         run(&mut self.operators, &mut self.outputs, element, now_us, slots, refusals, sink)
     }
 
-    /// Lets every operator do what is due by `now_us`.
+    /// Lets every operator do what is due by `now_us`. One that fails keeps no other from its own; the first error is
+    /// returned.
     pub fn tick(
         &mut self,
         now_us: i64,
@@ -128,6 +129,7 @@ impl Chain {
         sink: &mut dyn FnMut(Batch),
     ) -> Result<(), OperatorError> {
         self.forget_outputs();
+        let mut result = Ok(());
         for index in 0..self.operators.len() {
             let (operators, outputs) = (&mut self.operators[index..], &mut self.outputs[index..]);
             let (operator, rest) = operators.split_first_mut().expect("index is in range");
@@ -135,15 +137,17 @@ impl Chain {
                 continue;
             }
             let (output, rest_outputs) = outputs.split_first_mut().expect("one output for each operator");
-            operator.tick(&mut Context::new(now_us, slots, refusals, output))?;
+            let ticked = operator.tick(&mut Context::new(now_us, slots, refusals, output));
+            result = result.and(ticked);
             for batch in output.drain(..) {
-                run(rest, rest_outputs, Element::Batch(batch), now_us, slots, refusals, sink)?;
+                let processed = run(rest, rest_outputs, Element::Batch(batch), now_us, slots, refusals, sink);
+                result = result.and(processed);
             }
         }
-        Ok(())
+        result
     }
 
-    /// What a call that failed or panicked has left half done must not come out of a later one.
+    /// What a call that panicked has left half done must not come out of a later one.
     fn forget_outputs(&mut self) {
         self.outputs.iter_mut().for_each(Vec::clear);
     }
@@ -207,12 +211,106 @@ fn run(
         Element::Batch(_) => None,
         other => Some(other.clone()),
     };
-    operator.process(element, &mut Context::new(now_us, slots, refusals, output))?;
+    let mut result = operator.process(element, &mut Context::new(now_us, slots, refusals, output));
     for batch in output.drain(..) {
-        run(rest, rest_outputs, Element::Batch(batch), now_us, slots, refusals, sink)?;
+        let processed = run(rest, rest_outputs, Element::Batch(batch), now_us, slots, refusals, sink);
+        result = result.and(processed);
     }
-    match passed_on {
-        Some(element) => run(rest, rest_outputs, element, now_us, slots, refusals, sink),
-        None => Ok(()),
+    if let Some(element) = passed_on {
+        let processed = run(rest, rest_outputs, element, now_us, slots, refusals, sink);
+        result = result.and(processed);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+    use arrow::datatypes::Schema;
+
+    use super::*;
+    use crate::Control;
+
+    /// Notes what it sees, emits batches it is given, and fails if it is told to.
+    struct Probe {
+        name: &'static str,
+        fails: bool,
+        seen: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Probe {
+        fn note(&self, what: &str) -> Result<(), OperatorError> {
+            self.seen.lock().unwrap().push(format!("{} {what}", self.name));
+            if self.fails { Err(OperatorError(format!("{} failed", self.name))) } else { Ok(()) }
+        }
+    }
+
+    impl Operator for Probe {
+        fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+            match element {
+                Element::Batch(batch) => {
+                    context.emit(batch);
+                    self.note("batch")
+                }
+                Element::Control(control) => self.note(&format!("{control:?}")),
+                other => self.note(&format!("{other:?}")),
+            }
+        }
+
+        fn deadline_us(&self) -> Option<i64> {
+            Some(0)
+        }
+
+        fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+            context.emit(batch());
+            self.note("tick")
+        }
+    }
+
+    fn batch() -> Batch {
+        let column: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+        let columns = RecordBatch::try_from_iter([("v", column)]).unwrap();
+        Batch::new(vec![0].into(), vec![0].into(), vec![0].into(), columns)
+    }
+
+    /// What the operators a, b and c have seen, how many batches came out, and the error, if a and b fail.
+    fn with_failing(
+        step: impl FnOnce(&mut Chain, &SlotTable, &mut dyn FnMut(Batch)) -> Result<(), OperatorError>,
+    ) -> (Vec<String>, usize, String) {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let probe = |name, fails| Box::new(Probe { name, fails, seen: seen.clone() }) as Box<dyn Operator>;
+        let mut chain = Chain::new(vec![probe("a", true), probe("b", true), probe("c", false)]);
+        let table = SlotTable::new(Arc::new(Schema::empty()));
+        let mut batches = 0;
+        let error = step(&mut chain, &table, &mut |_| batches += 1).unwrap_err().to_string();
+        let seen = std::mem::take(&mut *seen.lock().unwrap());
+        (seen, batches, error)
+    }
+
+    #[test]
+    fn an_operator_that_fails_keeps_no_element_from_those_behind_it() {
+        let mut refusals = Refusals::new(0);
+        let element = Element::Control(Control::RemoveSlots(vec![7]));
+        let (seen, _, error) = with_failing(|chain, table, sink| chain.process(element, 0, table, &mut refusals, sink));
+        assert_eq!(seen, ["a RemoveSlots([7])", "b RemoveSlots([7])", "c RemoveSlots([7])"]);
+        assert_eq!(error, "a failed", "the first error is the one returned");
+    }
+
+    #[test]
+    fn what_a_failing_operator_emitted_goes_on() {
+        let mut refusals = Refusals::new(0);
+        let (seen, batches, _) =
+            with_failing(|chain, table, sink| chain.process(Element::Batch(batch()), 0, table, &mut refusals, sink));
+        assert_eq!((seen, batches), (vec!["a batch".into(), "b batch".into(), "c batch".into()], 1));
+    }
+
+    #[test]
+    fn an_operator_that_fails_keeps_no_tick_from_the_others() {
+        let mut refusals = Refusals::new(0);
+        let (seen, batches, error) = with_failing(|chain, table, sink| chain.tick(0, table, &mut refusals, sink));
+        assert_eq!(seen.iter().filter(|seen| seen.ends_with("tick")).count(), 3);
+        assert_eq!((batches, error.as_str()), (3, "a failed"));
     }
 }

@@ -17,14 +17,16 @@ pub enum Reason {
     Expression,
     /// The inbox was full and the input says to drop.
     Overflow,
+    /// The query was dropped while the event waited.
+    Removed,
     /// The group itself failed on the batch: a defect of the engine.
     Internal,
 }
 
 impl Reason {
     /// Every reason, in order of discriminant.
-    pub const ALL: [Self; 6] =
-        [Self::Decode, Self::Future, Self::Late, Self::Expression, Self::Overflow, Self::Internal];
+    pub const ALL: [Self; 7] =
+        [Self::Decode, Self::Future, Self::Late, Self::Expression, Self::Overflow, Self::Removed, Self::Internal];
 
     /// The name in metrics and dead letters.
     pub fn name(self) -> &'static str {
@@ -34,6 +36,7 @@ impl Reason {
             Self::Late => "late",
             Self::Expression => "expression",
             Self::Overflow => "overflow",
+            Self::Removed => "removed",
             Self::Internal => "internal",
         }
     }

@@ -7,7 +7,8 @@ use std::io::Cursor;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{AsArray, RecordBatch};
+use arrow::array::{AsArray, BooleanArray, RecordBatch, UInt32Array};
+use arrow::compute::{concat_batches, filter_record_batch};
 use arrow::datatypes::{DataType, Schema, UInt16Type, UInt32Type};
 use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
@@ -68,6 +69,37 @@ impl StateFrame {
     /// The slot of each row.
     pub fn slots(&self) -> &[Slot] {
         self.rows.column(0).as_primitive::<UInt32Type>().values()
+    }
+
+    /// The same state with other slot numbers, for another task.
+    ///
+    /// # Errors
+    /// A row whose slot has no new number.
+    pub fn with_slots(mut self, new: impl Fn(Slot) -> Option<Slot>) -> Result<Self, StateError> {
+        let slots: Option<Vec<Slot>> = self.slots().iter().map(|&slot| new(slot)).collect();
+        let slots = slots.ok_or_else(|| StateError::Mismatch("state of a slot that is not moved".into()))?;
+        let mut columns = self.rows.columns().to_vec();
+        columns[0] = Arc::new(UInt32Array::from(slots));
+        self.rows = RecordBatch::try_new(self.rows.schema(), columns)?;
+        Ok(self)
+    }
+
+    /// The part of the state that is selected.
+    pub fn select(&self, selection: &StateSelection) -> Result<Self, StateError> {
+        let keep: BooleanArray = self
+            .slots()
+            .iter()
+            .zip(self.key_groups())
+            .map(|(&slot, &key_group)| Some(selection.selects(slot, KeyGroup::from_index(key_group))))
+            .collect();
+        Ok(Self { rows: filter_record_batch(&self.rows, &keep)?, ..self.clone() })
+    }
+
+    /// Adds the state of another instance of the same operator.
+    pub fn append(&mut self, other: &Self) -> Result<(), StateError> {
+        other.expect(&self.operator, self.version)?;
+        self.rows = concat_batches(self.rows.schema_ref(), [&self.rows, &other.rows])?;
+        Ok(())
     }
 
     /// The key group number of each row.
@@ -165,7 +197,7 @@ pub enum StateError {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Float64Array, UInt16Array, UInt32Array};
+    use arrow::array::{Float64Array, UInt16Array};
     use arrow::datatypes::Field;
 
     use super::*;
@@ -192,6 +224,24 @@ mod tests {
     fn bytes_round_trip() {
         let bytes = frame().to_bytes().unwrap();
         assert_eq!(StateFrame::from_bytes(&bytes).unwrap(), frame());
+    }
+
+    #[test]
+    fn what_is_selected_and_put_together_again_is_the_same() {
+        let (one, mut other) = (
+            frame().select(&StateSelection::Slots(vec![1])).unwrap(),
+            frame().select(&StateSelection::Slots(vec![5])).unwrap(),
+        );
+        assert_eq!((one.slots(), other.slots()), (&[1][..], &[5][..]));
+        other.append(&one).unwrap();
+        assert_eq!(other.slots(), [5, 1]);
+    }
+
+    #[test]
+    fn slots_are_renumbered_all_or_none() {
+        let moved = frame().with_slots(|slot| Some(slot + 10)).unwrap();
+        assert_eq!((moved.slots(), moved.key_groups()), (&[11, 15][..], &[0, 9][..]));
+        assert!(frame().with_slots(|slot| (slot == 1).then_some(0)).is_err());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What an event costs: a filter with a parameter, and a sliding average over 100,000 queries, in small and large batches.
+//! What an event costs: a filter with a parameter, and a sliding average over 100,000 queries, in small and large batches;
+//! and what the windows of the example applications cost in time and memory once they are full.
 //!
 //! Run with `cargo run --release -p rivulet-operators --example throughput [slots]`.
 
@@ -44,8 +45,8 @@ fn main() {
             );
         }
     }
-    let input = schema("value");
-    let mut change = ChangeOnly::new(input, vec![], vec![0], 1).unwrap().create();
+    shapes(&table, (slots / 10).min(10_000));
+    let mut change = ChangeOnly::new(timed(), vec![], vec![0], 1).unwrap().create();
     let (ns_per_row, _) = run(change.as_mut(), &table, slots, 1024, 4 * slots as usize);
     println!("emit on change                  batches of  1024: {ns_per_row:7.1} ns/row");
 
@@ -67,6 +68,53 @@ fn main() {
     println!("export with bytes: {:?}, {} bytes/slot", start.elapsed(), bytes.len() / slots as usize);
 }
 
+/// The windows of the example applications, with one event a second and slot, once all windows are full.
+fn shapes(table: &SlotTable, slots: u32) {
+    use AggregateFunction::{Avg, Count, LastValue, Max, Min, RegrR2, RegrSlope, StddevSamp, Sum, VarPop};
+    let value = || -> Arc<dyn PhysicalExpr> { Arc::new(Column::new("value", 0)) };
+    let of = |function, arguments: Vec<Arc<dyn PhysicalExpr>>| AggregateSpec {
+        name: format!("{function}"),
+        function,
+        arguments,
+        filter: None,
+    };
+    let one = |function| of(function, vec![value()]);
+    // The line is fitted over the event time, which is never null.
+    let line = |function| of(function, vec![value(), Arc::new(Column::new("ts", 1))]);
+    let rows = || of(Count, vec![]);
+    let high: Arc<dyn PhysicalExpr> =
+        binary(value(), Sql::Gt, Arc::new(Literal::new(ScalarValue::Float64(Some(70.0)))), &timed()).unwrap();
+    let filtered = AggregateSpec { filter: Some(high), ..rows() };
+    let shapes = [
+        ("ac_control", 1, 30, vec![one(Avg)]),
+        ("abnormal_heart_rate", 5, 60, vec![filtered, rows(), one(Max)]),
+        ("fire_alarm", 1, 20, vec![line(RegrSlope), one(Max), one(VarPop), line(RegrR2), rows()]),
+        ("electricity_warning", 10, 600, vec![one(Sum)]),
+        ("elderly_care", 5, 120, vec![one(StddevSamp), rows()]),
+        ("medication_management", 10, 60, vec![one(Min), one(Max)]),
+        ("soil_moisture", 10, 60, vec![one(Avg)]),
+        ("moisture_removal", 5, 30, vec![one(Avg)]),
+        ("green_house", 1, 60, vec![one(LastValue), one(Avg), rows(), one(VarPop)]),
+        ("average of 1000 panes", 1, 1000, vec![one(Avg)]),
+    ];
+    for (name, slide_s, width_s, aggregates) in shapes {
+        let factory = window(hop(slide_s, width_s), aggregates);
+        let mut operator = factory.create();
+        announce(operator.as_mut(), table, slots);
+        let mut events = Generator::new(slots);
+        drive(operator.as_mut(), table, &mut events, 1000, (width_s as usize + 5) * slots as usize);
+        let start = CpuClock::start();
+        let measured = 20 * slots as usize;
+        drive(operator.as_mut(), table, &mut events, 1000, measured);
+        println!(
+            "{name:22} hop({slide_s:2}s, {width_s:4}s): {:7.1} ns/row, {:6} bytes/slot, {}",
+            start.elapsed().as_nanos() as f64 / measured as f64,
+            operator.memory_bytes() / slots as usize,
+            factory.describe().per_slot.last().expect("a window has panes")
+        );
+    }
+}
+
 /// Events of all slots in a random order, one a second each.
 struct Generator {
     order: Vec<Slot>,
@@ -86,7 +134,7 @@ impl Generator {
         Self { order, next: 0, round: 0 }
     }
 
-    fn batch(&mut self, rows: usize, columns: &SchemaRef) -> Batch {
+    fn batch(&mut self, rows: usize) -> Batch {
         let slots: Vec<Slot> = (0..rows)
             .map(|_| {
                 if self.next == self.order.len() {
@@ -100,7 +148,9 @@ impl Generator {
         let time_us = self.round * SECOND_US + self.next as i64 * SECOND_US / self.order.len() as i64;
         let times = vec![time_us; rows];
         let values: ArrayRef = Arc::new(Float64Array::from_iter_values(slots.iter().map(|slot| f64::from(slot % 100))));
-        let columns = RecordBatch::try_new(columns.clone(), vec![values]).unwrap();
+        // Seconds that differ from row to row, so that a line can be fitted.
+        let seconds: ArrayRef = Arc::new(Float64Array::from(vec![time_us as f64 / 1e6; rows]));
+        let columns = RecordBatch::try_new(timed(), vec![values, seconds]).unwrap();
         Batch::new(slots.into(), times.clone().into(), times.into(), columns)
     }
 }
@@ -108,10 +158,9 @@ impl Generator {
 /// Runs `total` rows through an operator; returns the rows that came out. Batches are made outside of the clock only
 /// approximately: making one is a few nanoseconds a row.
 fn drive(operator: &mut dyn Operator, table: &SlotTable, events: &mut Generator, rows: usize, total: usize) -> usize {
-    let input = schema("value");
     let (mut output, mut refusals, mut emitted) = (Vec::new(), Refusals::new(0), 0);
     for _ in 0..total / rows {
-        let batch = events.batch(rows, &input);
+        let batch = events.batch(rows);
         let now_us = batch.arrival_us[rows - 1];
         operator.process(Element::Batch(batch), &mut Context::new(now_us, table, &mut refusals, &mut output)).unwrap();
         emitted += output.drain(..).map(|batch| batch.rows()).sum::<usize>();
@@ -140,6 +189,14 @@ fn schema(name: &str) -> SchemaRef {
     Arc::new(Schema::new(vec![Field::new(name, DataType::Float64, true)]))
 }
 
+/// The events: `value`, and `ts` in seconds, which is never null.
+fn timed() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new("value", DataType::Float64, true),
+        Field::new("ts", DataType::Float64, false),
+    ]))
+}
+
 fn table(slots: u32) -> SlotTable {
     let schema = schema("target");
     let mut table = SlotTable::new(schema.clone());
@@ -150,10 +207,10 @@ fn table(slots: u32) -> SlotTable {
 }
 
 fn filter() -> Filter {
-    let (input, parameters) = (schema("value"), schema("target"));
+    let (input, parameters) = (timed(), schema("target"));
     let evaluation = Expressions::evaluation_schema(&input, &parameters, &[0]);
-    let column = |index| Arc::new(Column::new(evaluation.field(index).name(), index)) as Arc<dyn PhysicalExpr>;
-    let condition = binary(column(0), Sql::Gt, column(1), &evaluation).unwrap();
+    let column = |index: usize| Arc::new(Column::new(evaluation.field(index).name(), index)) as Arc<dyn PhysicalExpr>;
+    let condition = binary(column(0), Sql::Gt, column(2), &evaluation).unwrap();
     Filter::new(&input, &parameters, vec![0], condition).unwrap()
 }
 
@@ -169,19 +226,24 @@ fn hop(slide_s: i64, width_s: i64) -> WindowSpec {
     WindowSpec::Hop { slide: seconds(slide_s), width: seconds(width_s) }
 }
 
-fn average(window: WindowSpec) -> WindowAggregate {
+fn average(spec: WindowSpec) -> WindowAggregate {
+    let average = AggregateSpec {
+        name: "average".into(),
+        function: AggregateFunction::Avg,
+        arguments: vec![Arc::new(Column::new("value", 0))],
+        filter: None,
+    };
+    window(spec, vec![average])
+}
+
+fn window(window: WindowSpec, aggregates: Vec<AggregateSpec>) -> WindowAggregate {
     WindowAggregate::new(WindowAggregateSpec {
-        input: schema("value"),
+        input: timed(),
         parameter_schema: schema("target"),
         parameters: vec![],
         window,
         keys: vec![],
-        aggregates: vec![AggregateSpec {
-            name: "average".into(),
-            function: AggregateFunction::Avg,
-            arguments: vec![Arc::new(Column::new("value", 0))],
-            filter: None,
-        }],
+        aggregates,
         lateness_us: 0,
         idle_timeout_us: 30 * SECOND_US,
         arrival_time: false,

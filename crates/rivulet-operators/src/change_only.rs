@@ -5,9 +5,6 @@ use std::mem::size_of;
 use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::row::Rows;
-use foldhash::fast::RandomState;
-use hashbrown::HashTable;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use rivulet_dataflow::{
@@ -16,12 +13,11 @@ use rivulet_dataflow::{
 };
 
 use crate::PlanError;
+use crate::keyed::Keyed;
 use crate::row_bytes::RowBytes;
 
 /// The most slots of one operator; state that names a higher one is corrupt.
 const SLOTS_MAX: usize = 1 << 26;
-/// The most keys remembered over all slots. Rows of keys beyond them always go on.
-const KEYS_MAX: usize = 1 << 26;
 const OPERATOR: &str = "change only";
 const VERSION: u32 = 1;
 
@@ -103,79 +99,6 @@ impl OperatorFactory for ChangeOnly {
     }
 }
 
-/// The last rows of keys.
-#[derive(Default)]
-struct Keyed {
-    entries: Vec<KeyEntry>,
-    free: Vec<u32>,
-    index: HashTable<u32>,
-    hasher: RandomState,
-    /// By slot: its entries.
-    slots: Vec<Vec<u32>>,
-}
-
-#[derive(Default)]
-struct KeyEntry {
-    slot: Slot,
-    key: Box<[u8]>,
-    last: Box<[u8]>,
-}
-
-impl Keyed {
-    fn find(&self, slot: Slot, key: &[u8]) -> Option<u32> {
-        let same = |&entry: &u32| {
-            let entry = &self.entries[entry as usize];
-            entry.slot == slot && *entry.key == *key
-        };
-        self.index.find(self.hasher.hash_one((slot, key)), same).copied()
-    }
-
-    /// Adds a key that is not there; `None` if there are too many.
-    fn create(&mut self, slot: Slot, key: &[u8]) -> Option<u32> {
-        let place = match self.free.pop() {
-            Some(place) => place,
-            None if self.entries.len() >= KEYS_MAX => return None,
-            None => {
-                self.entries.push(KeyEntry::default());
-                self.entries.len() as u32 - 1
-            }
-        };
-        self.entries[place as usize] = KeyEntry { slot, key: key.into(), last: Box::default() };
-        let (entries, hasher) = (&self.entries, &self.hasher);
-        self.index.insert_unique(hasher.hash_one((slot, key)), place, |&entry| {
-            let entry = &entries[entry as usize];
-            hasher.hash_one((entry.slot, &*entry.key))
-        });
-        if slot as usize >= self.slots.len() {
-            self.slots.resize_with(slot as usize + 1, Vec::new);
-        }
-        self.slots[slot as usize].push(place);
-        Some(place)
-    }
-
-    /// Forgets a slot; returns the bytes that were held for it.
-    fn remove_slot(&mut self, slot: Slot) -> usize {
-        let Some(places) = self.slots.get_mut(slot as usize) else { return 0 };
-        let mut freed_bytes = 0;
-        for place in std::mem::take(places) {
-            let KeyEntry { slot, key, last } = std::mem::take(&mut self.entries[place as usize]);
-            freed_bytes += key.len() + last.len();
-            if let Ok(entry) = self.index.find_entry(self.hasher.hash_one((slot, &*key)), |&known| known == place) {
-                entry.remove();
-            }
-            self.free.push(place);
-        }
-        freed_bytes
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<KeyEntry>()
-            + self.free.capacity() * size_of::<u32>()
-            + self.index.allocation_size()
-            + self.slots.iter().map(|slot| size_of::<Vec<u32>>() + slot.capacity() * 4).sum::<usize>()
-    }
-}
-
 struct ChangeOnlyOperator {
     plan: ChangeOnly,
     key_bytes: RowBytes,
@@ -187,7 +110,8 @@ struct ChangeOnlyOperator {
     last: Vec<Option<Box<[u8]>>>,
     /// Without keys: by slot, the key group of the query; 0 until the slot is announced.
     key_groups: Vec<u16>,
-    keyed: Keyed,
+    /// With keys: the last row of each.
+    keyed: Keyed<Box<[u8]>>,
     /// Bytes of all remembered rows and keys.
     heap_bytes: usize,
 }
@@ -214,38 +138,31 @@ impl Operator for ChangeOnlyOperator {
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
         let (mut slots, mut key_groups, mut keys, mut last) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut add = |slot: Slot, key_group: u16, key: &'_ [u8], row: &'_ [u8]| {
-            let selected = match selection {
-                StateSelection::All => true,
-                StateSelection::Slots(slots) => slots.binary_search(&slot).is_ok(),
-                StateSelection::KeyGroups(range) => range.contains(&key_group),
-            };
-            if selected {
-                slots.push(slot);
-                key_groups.push(key_group);
-                keys.push(key.to_vec());
-                last.push(row.to_vec());
-            }
-        };
-        if self.plan.keys.is_empty() {
-            for (slot, row) in self.last.iter().enumerate() {
-                if let Some(row) = row {
-                    add(slot as Slot, self.key_groups[slot], &[], row);
+        let mut add_slot = |slot: usize| {
+            let mut add = |key_group: u16, key, row| {
+                if !matches!(selection, StateSelection::KeyGroups(range) if !range.contains(&key_group)) {
+                    slots.push(slot as Slot);
+                    key_groups.push(key_group);
+                    keys.push(key);
+                    last.push(row);
                 }
+            };
+            if let Some(Some(row)) = self.last.get(slot) {
+                add(self.key_groups[slot], &[][..], &**row);
             }
-        } else {
-            for place in self.keyed.slots.iter().flatten() {
-                let entry = &self.keyed.entries[*place as usize];
-                add(entry.slot, KeyGroup::of(&entry.key).index(), &entry.key, &entry.last);
-            }
+            self.keyed.of_slot(slot).for_each(|(key, row)| add(KeyGroup::of(key).index(), key, row));
+        };
+        match selection {
+            StateSelection::Slots(slots) => slots.iter().for_each(|&slot| add_slot(slot as usize)),
+            _ => (0..self.last.len().max(self.keyed.slots())).for_each(add_slot),
         }
         let mut columns: Vec<ArrayRef> =
             vec![Arc::new(UInt32Array::from(slots)), Arc::new(UInt16Array::from(key_groups))];
         if !self.plan.keys.is_empty() {
-            columns.extend(self.key_bytes.decode(keys.iter().map(Vec::as_slice))?);
+            columns.extend(self.key_bytes.decode(keys.into_iter())?);
         }
         if !self.plan.compare.is_empty() {
-            columns.extend(self.compare_bytes.decode(last.iter().map(Vec::as_slice))?);
+            columns.extend(self.compare_bytes.decode(last.into_iter())?);
         }
         Ok(Some(StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(self.state_schema(), columns)?)))
     }
@@ -360,13 +277,14 @@ impl ChangeOnlyOperator {
                 Some(place) => (place, false),
                 None => match self.keyed.create(slot, key) {
                     Some(place) => (place, true),
+                    // Rows of keys that cannot be remembered always go on.
                     None => return true,
                 },
             };
             if is_new {
                 self.heap_bytes += key.len();
             }
-            let last = &mut self.keyed.entries[place as usize].last;
+            let last = self.keyed.value_mut(place);
             if !is_new && **last == *values {
                 return false;
             }
@@ -402,7 +320,7 @@ impl ChangeOnlyOperator {
         if let Some(last) = self.last.get_mut(slot as usize).and_then(Option::take) {
             self.heap_bytes -= last.len();
         }
-        self.heap_bytes -= self.keyed.remove_slot(slot);
+        self.keyed.remove_slot(slot, |key, last| self.heap_bytes -= key.len() + last.len());
     }
 
     fn state_schema(&self) -> SchemaRef {

@@ -13,6 +13,7 @@
 //! - [`aggregate`]: the aggregate functions, their states and how states merge ([`AggregateFunction`], [`AggregateSpec`]);
 //! - [`window`]: windows by time, session and count, with a watermark per slot ([`WindowAggregate`], [`WindowSpec`]);
 //! - [`change_only`]: EMIT ON CHANGE ([`ChangeOnly`]);
+//! - [`history`]: what a row says about those before it ([`History`]);
 //! - [`error`]: what a plan can get wrong ([`PlanError`]).
 //!
 //! Each operator file holds a factory (plain public fields or a checked constructor), which implements
@@ -25,7 +26,9 @@ pub mod project;
 pub mod aggregate;
 pub mod window;
 pub mod change_only;
+pub mod history;
 pub mod error;
+mod keyed;
 mod row_bytes;
 #[cfg(test)]
 mod testing;
@@ -36,5 +39,6 @@ pub use change_only::ChangeOnly;
 pub use error::PlanError;
 pub use expression::{Expressions, NamedExpression};
 pub use filter::Filter;
+pub use history::{History, HistoryColumn, HistoryFunction};
 pub use project::Project;
 pub use window::{LengthError, Lengths, WindowAggregate, WindowAggregateSpec, WindowSpec, check_lengths};

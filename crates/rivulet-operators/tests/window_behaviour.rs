@@ -308,5 +308,54 @@ fn explain_says_what_is_shared_and_what_is_per_slot() {
             "lateness 2000 ms, idle timeout 30000 ms"
         ]
     );
-    assert_eq!(description.per_slot, ["$width", "$slide", "watermark", "32 bytes a pane"]);
+    assert_eq!(description.per_slot, ["$width", "$slide", "watermark", "24 bytes a pane"]);
+}
+
+#[test]
+fn panes_of_the_applications_are_small() {
+    let (v, n) = (|| column(0), || column(1));
+    let bytes = |aggregates| {
+        let description = WindowAggregate::new(spec(hop(), false, aggregates)).unwrap().describe();
+        let text = description.per_slot.last().unwrap().strip_suffix(" bytes a pane").unwrap().to_owned();
+        text.parse::<usize>().unwrap()
+    };
+    let one = |function| aggregate(function, vec![v()]);
+    let rows = || aggregate(F::Count, vec![]);
+    let filtered = rivulet_operators::AggregateSpec { filter: Some(positive()), ..rows() };
+    assert_eq!(bytes(vec![one(F::Avg)]), 16);
+    assert_eq!(bytes(vec![one(F::Min), one(F::Max)]), 24);
+    assert_eq!(bytes(vec![one(F::StddevSamp), rows()]), 32);
+    assert_eq!(bytes(vec![filtered, rows(), aggregate(F::Max, vec![n()])]), 24);
+    assert_eq!(bytes(vec![one(F::LastValue), one(F::Avg), rows(), one(F::VarPop)]), 48);
+}
+
+#[test]
+fn an_average_beside_a_variance_is_the_same_number() {
+    let aggregates = vec![aggregate(F::Avg, vec![column(0)]), aggregate(F::VarPop, vec![column(0)])];
+    let mut hand = Hand::new(spec(hop(), false, aggregates), &[(30, 10)]);
+    let rows: Vec<Row> = (0..40).map(|time| row(0, time, 20.0 + (time % 7) as f64)).collect();
+    hand.rows(&rows);
+    for window in &hand.windows {
+        let inside: Vec<f64> =
+            rows.iter().filter(|row| (window.start..window.end).contains(&row.time)).filter_map(|row| row.v).collect();
+        let Value::Float(bits) = window.values[0] else { panic!("an average is a number") };
+        let expected = inside.iter().sum::<f64>() / inside.len() as f64;
+        assert!((f64::from_bits(bits) - expected).abs() < 1e-13, "{} is not {expected}", f64::from_bits(bits));
+    }
+    assert_eq!(hand.windows.len(), 3);
+}
+
+#[test]
+fn a_leap_of_years_closes_what_was_open() {
+    let year_us = 366 * 86_400_000_000;
+    for keyed in [false, true] {
+        // Panes of 7 us: a year has more of them than 32 bits can number.
+        let mut hand = Hand::new(spec(hop(), keyed, count_rows()), &[(21, 7)]);
+        let first = 7 * 1_000_000;
+        hand.rows(&[row(0, first, 0.0), row(0, first + 8, 0.0), row(0, first + year_us / 7 * 7, 0.0)]);
+        hand.element(Element::End);
+        let starts: Vec<i64> = hand.windows.iter().map(|window| window.start - first).collect();
+        let leap = year_us / 7 * 7;
+        assert_eq!(starts, [-14, -7, 0, 7, leap - 14, leap - 7, leap]);
+    }
 }

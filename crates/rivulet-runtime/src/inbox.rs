@@ -1,15 +1,20 @@
-//! The bounded queue in front of a group.
+//! The bounded queue in front of a task.
 //!
-//! Sources append to one arena while a worker empties another, so neither waits for the other for longer than a swap.
-//! What does not fit is refused to the source, which then stops reading; or dropped and counted, where the input says so.
+//! Sources append to the last of a few arenas while a worker empties the first, so neither waits for the other for longer
+//! than a swap, and a worker can stop between two arenas. What does not fit is refused to the source, which then stops
+//! reading; or dropped and counted, where the input says so.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::collections::VecDeque;
 
-use parking_lot::Mutex;
-use rivulet_dataflow::{Events, Inbox, Push, Slot};
+use parking_lot::{Mutex, MutexGuard};
+use rivulet_dataflow::{Events, Push, Slot};
 
-use crate::{Group, ReadyQueue};
+/// The most events in one arena, and so in one batch. Beyond some thousand rows a batch is not cheaper per row, but holds
+/// its worker for longer.
+const CHUNK_ROWS: usize = 4_096;
+
+/// An arena takes no further event beyond so many payload bytes.
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// What happens to an event for which there is no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,101 +46,176 @@ impl Default for InboxLimits {
     }
 }
 
-/// The inbox of a [`Group`].
-pub struct GroupInbox {
+/// The inbox of a task.
+pub(crate) struct TaskInbox {
     limits: InboxLimits,
-    waiting: Mutex<Events>,
-    dropped: AtomicU64,
-    /// Whether the group stands in the ready queue or runs. Only the one who turns it from false to true enqueues.
-    scheduled: AtomicBool,
-    ready: Arc<ReadyQueue>,
-    group: OnceLock<Weak<Group>>,
+    /// The most events in one batch: [`CHUNK_ROWS`], or fewer where a baseline asks for it.
+    chunk_rows: usize,
+    queue: Mutex<Queue>,
 }
 
-impl GroupInbox {
-    pub(crate) fn new(limits: InboxLimits, ready: Arc<ReadyQueue>) -> Self {
-        Self {
-            limits,
-            waiting: Mutex::new(Events::default()),
-            dropped: AtomicU64::new(0),
-            scheduled: AtomicBool::new(false),
-            ready,
-            group: OnceLock::new(),
-        }
-    }
-
-    pub(crate) fn belongs_to(&self, group: &Arc<Group>) {
-        self.group.set(Arc::downgrade(group)).expect("an inbox belongs to one group");
-    }
-
-    /// Events and payload bytes waiting.
-    pub fn waiting(&self) -> (usize, usize) {
-        let waiting = self.waiting.lock();
-        (waiting.rows(), waiting.payload_bytes())
-    }
-
-    /// Memory held by the waiting events, in bytes.
-    pub fn memory_bytes(&self) -> usize {
-        self.waiting.lock().memory_bytes()
-    }
-
-    /// Events dropped because there was no room.
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
-    }
-
-    /// Takes all waiting events in exchange for `spare`, which must be empty.
-    pub(crate) fn take(&self, spare: Events) -> Events {
-        debug_assert!(spare.is_empty());
-        std::mem::replace(&mut *self.waiting.lock(), spare)
-    }
-
-    /// Puts the group on the ready queue unless it is there or runs.
-    pub fn schedule(&self) {
-        if !self.scheduled.swap(true, Ordering::AcqRel)
-            && let Some(group) = self.group.get().and_then(Weak::upgrade)
-        {
-            self.ready.push(group);
-        }
-    }
-
-    /// The group has been run: from here on a push schedules it again. Schedules it at once if events came meanwhile.
-    pub(crate) fn ran(&self) {
-        self.scheduled.store(false, Ordering::Release);
-        if !self.waiting.lock().is_empty() {
-            self.schedule();
-        }
-    }
+/// What waits in an inbox. Numbers of events count from the creation of the inbox.
+#[derive(Default)]
+pub(crate) struct Queue {
+    chunks: VecDeque<Events>,
+    /// One empty arena, kept for its memory.
+    spare: Option<Events>,
+    rows: usize,
+    bytes: usize,
+    pushed: u64,
+    dropped: u64,
 }
 
-impl Inbox for GroupInbox {
-    fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
-        let mut waiting = self.waiting.lock();
-        let was_empty = waiting.is_empty();
-        let is_full = waiting.rows() >= self.limits.rows_max
-            || (!was_empty && waiting.payload_bytes() + payload.len() > self.limits.bytes_max);
+/// What became of an event that was offered to a [`Queue`].
+pub(crate) struct Pushed {
+    pub(crate) push: Push,
+    /// Whether the inbox was empty and is not any more: its task has to be scheduled.
+    pub(crate) was_empty: bool,
+}
+
+impl TaskInbox {
+    pub(crate) fn new(limits: InboxLimits, batch_rows_max: Option<usize>) -> Self {
+        let chunk_rows = batch_rows_max.unwrap_or(CHUNK_ROWS).clamp(1, CHUNK_ROWS);
+        Self { limits, chunk_rows, queue: Mutex::default() }
+    }
+
+    /// Holds the inbox still: to push, or to move events between two of them.
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock()
+    }
+
+    /// Offers an event to the queue of this inbox.
+    #[inline]
+    pub(crate) fn push(&self, queue: &mut Queue, slot: Slot, arrival_us: i64, payload: &[u8]) -> Pushed {
+        let was_empty = queue.rows == 0;
+        let is_full =
+            queue.rows >= self.limits.rows_max || (!was_empty && queue.bytes + payload.len() > self.limits.bytes_max);
         if is_full {
             match self.limits.overflow {
-                Overflow::Block => return Push::Full,
+                Overflow::Block => return Pushed { push: Push::Full, was_empty: false },
                 Overflow::DropNewest => {
-                    self.dropped.fetch_add(1, Ordering::Relaxed);
-                    return Push::Taken;
+                    queue.dropped += 1;
+                    return Pushed { push: Push::Taken, was_empty: false };
                 }
                 Overflow::DropOldest => {
-                    // An eighth at a time: moving the arena for every single event would cost its size each time.
-                    let excess = (waiting.payload_bytes() + payload.len()).saturating_sub(self.limits.bytes_max);
-                    let rows = (waiting.rows() / 8).max(1).max(waiting.rows_to_free(excess));
-                    waiting.drop_front(rows);
-                    self.dropped.fetch_add(rows as u64, Ordering::Relaxed);
+                    // An eighth at a time: moving an arena for every single event would cost its size each time.
+                    let excess = (queue.bytes + payload.len()).saturating_sub(self.limits.bytes_max);
+                    queue.drop_oldest((queue.rows / 8).max(1), excess);
                 }
             }
         }
-        waiting.push(slot, arrival_us, payload);
-        drop(waiting);
-        if was_empty {
-            self.schedule();
+        queue.append(slot, arrival_us, payload, self.chunk_rows);
+        Pushed { push: Push::Taken, was_empty }
+    }
+
+    /// Takes the oldest arena of events, and gives back the one that was taken before.
+    pub(crate) fn take(&self, done: Events) -> Option<Events> {
+        let mut queue = self.queue.lock();
+        queue.keep(done);
+        let events = queue.chunks.pop_front()?;
+        queue.rows -= events.rows();
+        queue.bytes -= events.payload_bytes();
+        Some(events)
+    }
+
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.lock().rows == 0
+    }
+
+    /// The most events in one batch.
+    pub(crate) fn chunk_rows(&self) -> usize {
+        self.chunk_rows
+    }
+}
+
+impl Queue {
+    fn append(&mut self, slot: Slot, arrival_us: i64, payload: &[u8], chunk_rows: usize) {
+        let has_room = |chunk: &Events| chunk.rows() < chunk_rows && chunk.payload_bytes() < CHUNK_BYTES;
+        if !self.chunks.back().is_some_and(has_room) {
+            let chunk = self.spare.take().unwrap_or_default();
+            self.chunks.push_back(chunk);
         }
-        Push::Taken
+        let chunk = self.chunks.back_mut().expect("an arena with room was made sure of");
+        chunk.push(slot, arrival_us, payload);
+        self.rows += 1;
+        self.bytes += payload.len();
+        self.pushed += 1;
+    }
+
+    /// Drops at least `rows` events with at least `bytes` of payload, or all.
+    fn drop_oldest(&mut self, rows: usize, bytes: usize) {
+        let (rows_kept, bytes_kept) = (self.rows.saturating_sub(rows), self.bytes.saturating_sub(bytes));
+        while self.rows > rows_kept || self.bytes > bytes_kept {
+            let Some(chunk) = self.chunks.front_mut() else { return };
+            let excess =
+                (self.rows.saturating_sub(rows_kept)).max(chunk.rows_to_free(self.bytes.saturating_sub(bytes_kept)));
+            let (cut, before) = (excess.min(chunk.rows()), chunk.payload_bytes());
+            chunk.drop_front(cut);
+            self.rows -= cut;
+            self.bytes -= before - chunk.payload_bytes();
+            self.dropped += cut as u64;
+            if chunk.is_empty() {
+                self.chunks.pop_front();
+            }
+        }
+    }
+
+    /// Keeps the memory of an arena that was processed.
+    pub(crate) fn keep(&mut self, mut done: Events) {
+        let (rows, bytes) = (done.rows(), done.payload_bytes());
+        done.clear();
+        done.shrink_for(rows, bytes);
+        self.spare.get_or_insert(done);
+    }
+
+    /// Moves the events for which `place` knows another slot to the end of `to`, in order. Bounds are not looked at: what was
+    /// taken once is not refused later.
+    pub(crate) fn move_events(&mut self, to: &mut Self, chunk_rows: usize, place: impl Fn(Slot) -> Option<Slot>) {
+        if !self.chunks.iter().any(|chunk| chunk.slots().iter().any(|&slot| place(slot).is_some())) {
+            return;
+        }
+        let chunks = std::mem::take(&mut self.chunks);
+        (self.rows, self.bytes) = (0, 0);
+        for chunk in chunks {
+            for row in 0..chunk.rows() {
+                let (slot, arrival_us, payload) = (chunk.slots()[row], chunk.arrival_us()[row], chunk.payload(row));
+                match place(slot) {
+                    Some(slot) => to.append(slot, arrival_us, payload, chunk_rows),
+                    None => {
+                        self.append(slot, arrival_us, payload, chunk_rows);
+                        // It was counted when it came.
+                        self.pushed -= 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Events and payload bytes waiting.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        (self.rows, self.bytes)
+    }
+
+    /// How many events were ever taken in.
+    pub(crate) fn pushed(&self) -> u64 {
+        self.pushed
+    }
+
+    /// How many events have left again, one way or another.
+    pub(crate) fn left(&self) -> u64 {
+        self.pushed - self.rows as u64
+    }
+
+    /// How many events were dropped because there was no room.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Memory held by the waiting events, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.chunks.iter().chain(&self.spare).map(Events::memory_bytes).sum()
     }
 }
 
@@ -143,38 +223,85 @@ impl Inbox for GroupInbox {
 mod tests {
     use super::*;
 
-    fn inbox(overflow: Overflow) -> GroupInbox {
-        GroupInbox::new(InboxLimits { rows_max: 8, bytes_max: 100, overflow }, Arc::new(ReadyQueue::default()))
+    fn inbox(overflow: Overflow) -> TaskInbox {
+        TaskInbox::new(InboxLimits { rows_max: 8, bytes_max: 100, overflow }, Some(3))
     }
 
-    fn fill(inbox: &GroupInbox, events: u32) -> Vec<Push> {
-        (0..events).map(|slot| inbox.push(slot, 0, b"0123456789")).collect()
+    fn push(inbox: &TaskInbox, slot: Slot, payload: &[u8]) -> Push {
+        inbox.push(&mut inbox.lock(), slot, 0, payload).push
+    }
+
+    fn fill(inbox: &TaskInbox, events: u32) -> Vec<Push> {
+        (0..events).map(|slot| push(inbox, slot, b"x")).collect()
+    }
+
+    /// Takes everything, as slots by batch.
+    fn take_all(inbox: &TaskInbox) -> Vec<Vec<Slot>> {
+        let mut done = Events::default();
+        let mut batches = Vec::new();
+        while let Some(events) = inbox.take(std::mem::take(&mut done)) {
+            batches.push(events.slots().to_vec());
+            done = events;
+        }
+        batches
     }
 
     #[test]
-    fn a_full_inbox_blocks_and_has_not_taken_the_event() {
+    fn a_full_inbox_refuses_and_takes_again_once_emptied() {
         let inbox = inbox(Overflow::Block);
-        assert_eq!(fill(&inbox, 9).last(), Some(&Push::Full));
-        assert_eq!(inbox.waiting(), (8, 80));
-        assert_eq!(inbox.dropped(), 0);
-        assert_eq!(inbox.take(Events::default()).slots(), [0, 1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!(inbox.push(8, 0, b"x"), Push::Taken);
+        let pushed = fill(&inbox, 9);
+        assert_eq!(pushed.iter().filter(|push| **push == Push::Taken).count(), 8);
+        assert_eq!(pushed[8], Push::Full);
+        assert_eq!(take_all(&inbox), [vec![0, 1, 2], vec![3, 4, 5], vec![6, 7]]);
+        assert_eq!(push(&inbox, 8, b"x"), Push::Taken);
+        assert_eq!(take_all(&inbox), [[8]]);
+        assert!(inbox.is_empty());
     }
 
     #[test]
     fn drops_are_counted_and_keep_order() {
         let oldest = inbox(Overflow::DropOldest);
-        fill(&oldest, 10);
-        assert_eq!((oldest.dropped(), oldest.take(Events::default()).slots()), (2, &[2, 3, 4, 5, 6, 7, 8, 9][..]));
+        fill(&oldest, 12);
+        assert_eq!(oldest.lock().dropped(), 4);
+        assert_eq!(take_all(&oldest).concat(), [4, 5, 6, 7, 8, 9, 10, 11]);
         let newest = inbox(Overflow::DropNewest);
         fill(&newest, 10);
-        assert_eq!((newest.dropped(), newest.take(Events::default()).slots()), (2, &[0, 1, 2, 3, 4, 5, 6, 7][..]));
+        assert_eq!(newest.lock().dropped(), 2);
+        assert_eq!(take_all(&newest).concat(), [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 
     #[test]
     fn bytes_are_bounded_but_one_event_always_fits() {
         let inbox = inbox(Overflow::Block);
-        assert_eq!(inbox.push(0, 0, &[b'x'; 1000]), Push::Taken);
-        assert_eq!(inbox.push(0, 0, b"y"), Push::Full);
+        assert_eq!(push(&inbox, 0, &[b'x'; 1000]), Push::Taken);
+        assert_eq!(push(&inbox, 0, b"y"), Push::Full);
+        let oldest = self::inbox(Overflow::DropOldest);
+        for slot in 0..6 {
+            assert_eq!(push(&oldest, slot, &[b'x'; 20]), Push::Taken);
+        }
+        assert_eq!(push(&oldest, 6, &[b'x'; 90]), Push::Taken);
+        let (dropped, waiting) = {
+            let queue = oldest.lock();
+            (queue.dropped(), queue.waiting())
+        };
+        assert_eq!((dropped, waiting), (6, (1, 90)));
+        assert_eq!(take_all(&oldest), [[6]]);
+    }
+
+    #[test]
+    fn moved_events_keep_their_order_and_counts() {
+        let (from, to) = (inbox(Overflow::Block), inbox(Overflow::Block));
+        for slot in [1, 2, 3, 2, 1, 2] {
+            assert_eq!(push(&from, slot, slot.to_string().as_bytes()), Push::Taken);
+        }
+        assert_eq!(push(&to, 0, b"0"), Push::Taken);
+        from.lock().move_events(&mut to.lock(), 3, |slot| (slot == 2).then_some(7));
+        let counts = |inbox: &TaskInbox| {
+            let queue = inbox.lock();
+            (queue.waiting(), queue.pushed(), queue.left())
+        };
+        assert_eq!((counts(&from), counts(&to)), (((3, 3), 6, 3), ((4, 4), 4, 0)));
+        assert_eq!(take_all(&from), [[1, 3, 1]]);
+        assert_eq!(take_all(&to).concat(), [0, 7, 7, 7]);
     }
 }

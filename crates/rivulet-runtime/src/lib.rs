@@ -1,27 +1,34 @@
-//! Runs groups: inboxes, tasks, worker threads, ready queue, timers.
+//! Runs groups: inboxes, tasks, schedulers, worker threads, balance of load.
 //!
-//! A [`Group`] is the unit of scheduling: the queries of one application, run as one dataflow over a table of slots. A
-//! source pushes raw events into its [`GroupInbox`]; the push that makes the inbox non-empty puts the group on the
-//! [`ReadyQueue`]; a worker takes it, drains the whole inbox into one batch and runs the chain depth first.
+//! A [`Group`] holds the queries of one application, run as one dataflow over a table of slots. A source pushes raw events
+//! into it; they land in the inbox of the [`Task`] where the query is. The push that makes an inbox non-empty hands the task to
+//! the [`Scheduler`]; a worker takes it, drains the inbox batch by batch and runs the chain depth first. A group has one task
+//! until the balancer finds that one worker is not enough for it.
 //!
-//! The invariant of this crate: a group is run by one thread at a time, and what it was given is processed in the order
-//! in which it came. There is no payload format, no protocol and no SQL here.
+//! The invariant of this crate: a query's events are processed by one thread at a time, in the order in which they came,
+//! wherever its query is moved. There is no payload format, no protocol and no SQL here.
 //!
 //! In reading order:
-//! - [`inbox`]: the bounded queue in front of a group;
-//! - [`group`]: the queries of an application, and one activation of them;
-//! - [`metrics`]: what a group counts, and the latency histogram;
-//! - [`ready`]: the queue of groups that have work;
-//! - [`workers`]: the threads.
+//! - `inbox`: the bounded queue in front of a task;
+//! - [`task`]: queries that are processed together, and one activation of them;
+//! - [`group`]: the queries of an application, and how they move between its tasks;
+//! - [`metrics`]: what is counted, and the latency histogram;
+//! - [`scheduler`]: which task runs next, and where;
+//! - `balance`: what is moved, split and merged;
+//! - `host` and [`workers`]: what a process has once, and its threads.
 
-pub mod inbox;
+mod balance;
 pub mod group;
+mod host;
+mod inbox;
 pub mod metrics;
-pub mod ready;
+pub mod scheduler;
+pub mod task;
 pub mod workers;
 
-pub use group::{Activation, Group, GroupId, GroupParts};
-pub use inbox::{GroupInbox, InboxLimits, Overflow};
+pub use group::{Group, GroupId, GroupParts};
+pub use inbox::{InboxLimits, Overflow};
 pub use metrics::{GroupMetrics, Histogram};
-pub use ready::ReadyQueue;
-pub use workers::Workers;
+pub use scheduler::{Policy, Scheduler};
+pub use task::{Activation, Task, TaskParts};
+pub use workers::{WorkerSettings, WorkerStatus, Workers};

@@ -7,8 +7,12 @@ use rivulet_dataflow::Reason;
 pub struct GroupMetrics {
     /// Events taken from the inbox.
     pub events: u64,
-    /// Activations that found events: each is one batch.
+    /// Batches processed.
     pub batches: u64,
+    /// How often a worker took the group.
+    pub activations: u64,
+    /// How long the oldest event of each batch waited for a worker, microseconds in all.
+    pub waiting_us: u64,
     /// The largest batch, in events.
     pub batch_events_max: u64,
     /// Rows handed to the sink.
@@ -19,15 +23,34 @@ pub struct GroupMetrics {
     pub busy_us: u64,
     /// From arrival in the engine to the end of processing, microseconds, for each event.
     pub processing_latency_us: Histogram,
-    /// From the event's own time to the end of processing, microseconds, for each event of an input with event time.
+    /// From the event's own time to the end of processing, microseconds, for each event of an input with event time whose
+    /// clock agrees with the engine's.
     pub event_latency_us: Histogram,
+    /// Events whose own time differs from the engine's clock by more than an hour. They are processed as any other, and left
+    /// out of the latency: one device that believes in 1970 would hide all others.
+    pub clock_differs: u64,
 }
 
+/// How far an event's time may be from the engine's clock to count for the latency.
+const CLOCK_DIFFERENCE_MAX_US: u64 = 3_600_000_000;
+
 impl GroupMetrics {
+    /// Records how long after its own time an event had been processed.
+    pub(crate) fn record_event_latency(&mut self, now_us: i64, time_us: i64) {
+        if now_us.abs_diff(time_us) <= CLOCK_DIFFERENCE_MAX_US {
+            self.event_latency_us.record(now_us - time_us);
+        } else {
+            self.clock_differs += 1;
+        }
+    }
+
     /// Adds the counters of another group.
     pub fn merge(&mut self, other: &Self) {
         self.events += other.events;
         self.batches += other.batches;
+        self.activations += other.activations;
+        self.waiting_us += other.waiting_us;
+        self.clock_differs += other.clock_differs;
         self.batch_events_max = self.batch_events_max.max(other.batch_events_max);
         self.results += other.results;
         for (mine, theirs) in self.refused.iter_mut().zip(other.refused) {
@@ -45,11 +68,13 @@ const PARTS: u64 = 1 << PARTS_BITS;
 /// Values from 2^36 us (19 hours) on share the last bucket.
 const BUCKETS: usize = ((36 - PARTS_BITS) as usize + 1) << PARTS_BITS;
 
-/// A histogram of microseconds with buckets that grow with the value: two instructions and one increment a record, 4 KiB
-/// once the first value came, merged by adding.
+/// A histogram of microseconds with buckets that grow with the value: two instructions and one increment a record, merged by
+/// adding. It holds the buckets from the lowest to the highest one that was ever hit, some hundred bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    counts: Option<Box<[u64; BUCKETS]>>,
+    /// The bucket that `counts` begins with.
+    first: usize,
+    counts: Vec<u64>,
     count: u64,
     sum_us: u64,
     max_us: u64,
@@ -57,12 +82,39 @@ pub struct Histogram {
 
 impl Histogram {
     /// Records one value; a negative one (clocks differ) counts as zero.
+    #[inline]
     pub fn record(&mut self, value_us: i64) {
         let value = value_us.max(0) as u64;
-        self.counts.get_or_insert_with(|| Box::new([0; BUCKETS]))[Self::bucket(value)] += 1;
+        let bucket = Self::bucket(value);
+        match self.counts.get_mut(bucket.wrapping_sub(self.first)) {
+            Some(count) => *count += 1,
+            None => *self.count_mut(bucket) += 1,
+        }
         self.count += 1;
         self.sum_us = self.sum_us.saturating_add(value);
         self.max_us = self.max_us.max(value);
+    }
+
+    /// The count of a bucket, which is made to exist.
+    #[cold]
+    fn count_mut(&mut self, bucket: usize) -> &mut u64 {
+        if self.counts.is_empty() {
+            self.first = bucket;
+        }
+        if bucket < self.first {
+            self.counts.splice(0..0, std::iter::repeat_n(0, self.first - bucket));
+            self.first = bucket;
+        }
+        let place = bucket - self.first;
+        if place >= self.counts.len() {
+            self.counts.resize(place + 1, 0);
+        }
+        &mut self.counts[place]
+    }
+
+    /// The buckets that were hit, and others between them, in ascending order: upper bound and count.
+    fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.counts.iter().enumerate().map(|(place, count)| (Self::bucket_max(self.first + place), *count))
     }
 
     fn bucket(value: u64) -> usize {
@@ -98,13 +150,15 @@ impl Histogram {
     /// The value below or at which the fraction `quantile` (0 to 1) of the values lies, microseconds; at most 1/16 too high.
     /// 0 where nothing was recorded.
     pub fn quantile_us(&self, quantile: f64) -> u64 {
-        let Some(counts) = &self.counts else { return 0 };
+        if self.count == 0 {
+            return 0;
+        }
         let rank = ((quantile.clamp(0.0, 1.0) * self.count as f64).ceil() as u64).max(1);
         let mut seen = 0;
-        for (index, &count) in counts.iter().enumerate() {
+        for (bucket_max, count) in self.buckets() {
             seen += count;
             if seen >= rank {
-                return Self::bucket_max(index).min(self.max_us);
+                return bucket_max.min(self.max_us);
             }
         }
         self.max_us
@@ -112,16 +166,13 @@ impl Histogram {
 
     /// How many values are at most `bound_us`, to the precision of the buckets.
     pub fn count_up_to(&self, bound_us: u64) -> u64 {
-        let Some(counts) = &self.counts else { return 0 };
-        counts.iter().enumerate().take_while(|(index, _)| Self::bucket_max(*index) <= bound_us).map(|(_, c)| c).sum()
+        self.buckets().take_while(|(bucket_max, _)| *bucket_max <= bound_us).map(|(_, count)| count).sum()
     }
 
     /// Adds the values of another histogram.
     pub fn merge(&mut self, other: &Self) {
-        let Some(theirs) = &other.counts else { return };
-        let mine = self.counts.get_or_insert_with(|| Box::new([0; BUCKETS]));
-        for (mine, theirs) in mine.iter_mut().zip(theirs.iter()) {
-            *mine += theirs;
+        for (place, &count) in other.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            *self.count_mut(other.first + place) += count;
         }
         self.count += other.count;
         self.sum_us += other.sum_us;
@@ -131,10 +182,8 @@ impl Histogram {
     /// What was recorded since `earlier`, a copy of this histogram taken before. The maximum stays that of all values.
     pub fn since(&self, earlier: &Self) -> Self {
         let mut difference = self.clone();
-        if let (Some(mine), Some(before)) = (&mut difference.counts, &earlier.counts) {
-            for (mine, before) in mine.iter_mut().zip(before.iter()) {
-                *mine -= before;
-            }
+        for (place, &count) in earlier.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            *difference.count_mut(earlier.first + place) -= count;
         }
         difference.count -= earlier.count;
         difference.sum_us -= earlier.sum_us;

@@ -1,14 +1,20 @@
-//! The threads: workers that run groups, and one timer that notices due deadlines.
+//! The threads: workers that run tasks, and one that keeps time: it notices due deadlines and evens out load.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 use parking_lot::Mutex;
 use rivulet_dataflow::Clock;
 
-use crate::{Activation, Group, GroupId, GroupParts, ReadyQueue};
+use crate::balance::{self, Step, TaskLoad};
+use crate::host::{Deadlines, Host, WorkerLoad};
+use crate::scheduler::Policy;
+use crate::{Activation, Group, GroupId, GroupParts, Task};
 
 /// How often deadlines are looked at; windows of silent queries close with this precision.
 const TIMER_PERIOD: Duration = Duration::from_millis(10);
@@ -16,57 +22,119 @@ const TIMER_PERIOD: Duration = Duration::from_millis(10);
 /// How long a worker sleeps at most before it looks again whether it should stop.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 
-/// A fixed pool of worker threads over the groups of this process.
+/// The stack of a worker that belongs to one task: there may be very many.
+const SMALL_STACK: usize = 256 << 10;
+
+/// How many threads there are and how they work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerSettings {
+    /// Worker threads, at least one. Not looked at where each task has its own.
+    pub threads: usize,
+    /// Which task runs next, and where.
+    pub policy: Policy,
+    /// How long a worker stays with a task while others wait.
+    pub time_slice: Duration,
+    /// How often load is evened out; `None` for never.
+    pub balance_period: Option<Duration>,
+    /// Whether worker threads stay on one core each.
+    pub pins: bool,
+}
+
+impl Default for WorkerSettings {
+    /// Two threads that own their groups, slices of 20 ms, balanced every 5 s, not pinned.
+    fn default() -> Self {
+        Self {
+            threads: 2,
+            policy: Policy::default(),
+            time_slice: Duration::from_millis(20),
+            balance_period: Some(Duration::from_secs(5)),
+            pins: false,
+        }
+    }
+}
+
+/// Worker threads over the groups of this process.
 pub struct Workers {
     shared: Arc<Shared>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 struct Shared {
-    clock: Arc<dyn Clock>,
-    ready: Arc<ReadyQueue>,
+    settings: WorkerSettings,
+    host: Arc<Host>,
     groups: Mutex<Groups>,
+    /// Tasks whose sink had no room; the timekeeper offers them again.
+    blocked: Mutex<Vec<Arc<Task>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
 struct Groups {
     all: Vec<Arc<Group>>,
     next_id: GroupId,
-    /// Groups whose sink had no room; the timer offers them again.
-    blocked: Vec<Arc<Group>>,
+}
+
+/// What one worker does, for status pages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WorkerStatus {
+    /// Its number.
+    pub worker: usize,
+    /// Which part of its time its tasks need, as last measured; above 1 it cannot keep up.
+    pub load: f64,
+    /// Tasks with queries that belong to it.
+    pub tasks: usize,
 }
 
 impl Workers {
-    /// Starts `threads` workers (at least one) and the timer.
-    pub fn start(threads: usize, clock: Arc<dyn Clock>) -> std::io::Result<Self> {
-        let shared =
-            Arc::new(Shared { clock, ready: Arc::new(ReadyQueue::default()), groups: Mutex::new(Groups::default()) });
-        let mut handles = Vec::new();
-        for index in 0..threads.max(1) {
+    /// Starts the workers and the timekeeper.
+    pub fn start(settings: WorkerSettings, clock: Arc<dyn Clock>) -> std::io::Result<Self> {
+        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
             let shared = shared.clone();
-            handles.push(
-                std::thread::Builder::new().name(format!("rivulet-worker-{index}")).spawn(move || work(&shared))?,
-            );
+            let start_worker = move |worker| {
+                let Some(shared) = shared.upgrade() else { return };
+                if let Err(error) = shared.start_worker(worker) {
+                    tracing::error!("a task has no worker, and so its queries no results: {error}");
+                }
+            };
+            Shared {
+                settings,
+                host: Arc::new(Host {
+                    clock,
+                    policy: settings.policy,
+                    scheduler: settings.policy.scheduler(),
+                    deadlines: Deadlines::default(),
+                    workers: boxcar::Vec::new(),
+                    start_worker: Box::new(start_worker),
+                }),
+                groups: Mutex::default(),
+                blocked: Mutex::default(),
+                threads: Mutex::default(),
+            }
+        });
+        let workers = Self { shared: shared.clone() };
+        if settings.policy != Policy::Dedicated {
+            for _ in 0..settings.threads.max(1) {
+                shared.host.workers.push(WorkerLoad::default());
+                shared.start_worker(shared.host.scheduler.add_worker())?;
+            }
         }
         let timed = shared.clone();
-        handles.push(std::thread::Builder::new().name("rivulet-timer".into()).spawn(move || keep_time(&timed))?);
-        Ok(Self { shared, threads: Mutex::new(handles) })
+        let timekeeper = std::thread::Builder::new().name("rivulet-timer".into()).spawn(move || timed.keep_time())?;
+        shared.threads.lock().push(timekeeper);
+        Ok(workers)
     }
 
     /// Creates a group that these workers run.
     pub fn create_group(&self, parts: GroupParts) -> Arc<Group> {
         let mut groups = self.shared.groups.lock();
-        let group = Group::new(groups.next_id, parts, self.shared.clock.clone(), self.shared.ready.clone());
+        let group = Group::new(groups.next_id, parts, self.shared.host.clone());
         groups.next_id += 1;
         groups.all.push(group.clone());
         group
     }
 
-    /// Forgets a group; its sources must have let go of its inbox already.
+    /// Forgets a group; its sources must have let go of it already.
     pub fn remove_group(&self, id: GroupId) {
-        let mut groups = self.shared.groups.lock();
-        groups.all.retain(|group| group.id() != id);
-        groups.blocked.retain(|group| group.id() != id);
+        self.shared.groups.lock().all.retain(|group| group.id() != id);
     }
 
     /// Every group.
@@ -74,15 +142,48 @@ impl Workers {
         self.shared.groups.lock().all.clone()
     }
 
-    /// The number of groups that wait for a worker.
-    pub fn ready_groups(&self) -> usize {
-        self.shared.ready.len()
+    /// Whether every thread runs that was started: workers and timekeeper. False once stopped.
+    pub fn are_alive(&self) -> bool {
+        let threads = self.shared.threads.lock();
+        !threads.is_empty() && !threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Lets the workers finish what is ready, for a bounded time, then joins them. Further calls do nothing.
+    /// The number of tasks that wait for a worker.
+    pub fn waiting_tasks(&self) -> usize {
+        self.shared.host.scheduler.waiting()
+    }
+
+    /// What each worker does.
+    pub fn status(&self) -> Vec<WorkerStatus> {
+        let host = &self.shared.host;
+        let mut status: Vec<WorkerStatus> = host
+            .workers
+            .iter()
+            .map(|(worker, load)| WorkerStatus {
+                worker,
+                load: load.load.load(Ordering::Relaxed) as f64 / 1_000.0,
+                tasks: 0,
+            })
+            .collect();
+        for task in host.deadlines.tasks().iter().filter(|task| task.queries() > 0) {
+            if let Some(worker) = status.get_mut(task.worker()) {
+                worker.tasks += 1;
+            }
+        }
+        status
+    }
+
+    /// Evens out load now, by what came since the last time.
+    pub fn balance(&self, elapsed: Duration) {
+        self.shared.balance(elapsed);
+    }
+
+    /// Lets the workers finish what is ready, for a bounded time, then joins them. Further calls do nothing. Sources should have
+    /// been closed before.
     pub fn stop(&self) {
-        self.shared.ready.close();
-        for thread in self.threads.lock().drain(..) {
+        self.shared.host.scheduler.close();
+        let threads = std::mem::take(&mut *self.shared.threads.lock());
+        for thread in threads {
             // A panic in a worker was caught where it happened; the join has nothing to add.
             let _ = thread.join();
         }
@@ -95,39 +196,140 @@ impl Drop for Workers {
     }
 }
 
-fn work(shared: &Shared) {
-    loop {
-        match shared.ready.next(SLEEP_MAX) {
-            Some(group) => match catch_unwind(AssertUnwindSafe(|| group.run())) {
-                Ok(Activation::Ran(_)) => group.inbox().ran(),
-                // Stays marked as scheduled, so that no push enqueues it before the timer does.
-                Ok(Activation::Blocked) => shared.groups.lock().blocked.push(group),
-                Err(_) => {
-                    tracing::error!(
-                        application = group.name(),
-                        "an activation was cut short by a defect in the engine"
-                    );
-                    group.inbox().ran();
+impl Shared {
+    fn start_worker(self: &Arc<Self>, worker: usize) -> std::io::Result<()> {
+        let mut builder = std::thread::Builder::new().name(format!("rivulet-worker-{worker}"));
+        if self.settings.policy == Policy::Dedicated {
+            builder = builder.stack_size(SMALL_STACK);
+        }
+        let shared = self.clone();
+        let thread = builder.spawn(move || shared.work(worker))?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+
+    fn work(&self, worker: usize) {
+        if self.settings.pins {
+            pin(worker);
+        }
+        let scheduler = &self.host.scheduler;
+        loop {
+            match scheduler.next(worker, SLEEP_MAX) {
+                Some(task) => match catch_unwind(AssertUnwindSafe(|| task.run(self.settings.time_slice))) {
+                    Ok(Activation::Ran(_)) => task.ran(),
+                    Ok(Activation::Yielded(_)) => scheduler.ready(task),
+                    // Stays marked as scheduled, so that no push hands it in before the timekeeper does.
+                    Ok(Activation::Blocked) => self.blocked.lock().push(task),
+                    Err(_) => {
+                        tracing::error!(
+                            application = task.name(),
+                            "an activation was cut short by a defect in the engine"
+                        );
+                        task.ran();
+                    }
+                },
+                None => {
+                    let closing = scheduler.closing();
+                    if closing.is_over() || (closing.has_begun() && self.blocked.lock().is_empty()) {
+                        return;
+                    }
+                    if closing.has_begun() {
+                        std::thread::sleep(TIMER_PERIOD);
+                    }
                 }
-            },
-            None if shared.ready.is_closed() => return,
-            None => {}
+            }
+        }
+    }
+
+    fn keep_time(&self) {
+        let mut balanced = Instant::now();
+        // Blocked tasks are offered again until the workers have ended, which they do soon after closing.
+        while !self.host.scheduler.closing().has_begun() || !self.blocked.lock().is_empty() {
+            std::thread::sleep(TIMER_PERIOD);
+            for task in std::mem::take(&mut *self.blocked.lock()) {
+                self.host.scheduler.ready(task);
+            }
+            for task in self.host.deadlines.due(self.host.clock.now_us()) {
+                task.schedule();
+            }
+            if self.settings.balance_period.is_some_and(|period| balanced.elapsed() >= period) {
+                self.balance(balanced.elapsed());
+                balanced = Instant::now();
+            }
+        }
+    }
+
+    /// Measures every task, and carries out what the balancer plans.
+    fn balance(&self, elapsed: Duration) {
+        if !self.host.policy.is_owned() || self.host.policy == Policy::Dedicated {
+            return;
+        }
+        let groups = self.groups.lock().all.clone();
+        let tasks: Vec<(&Arc<Group>, Arc<Task>)> =
+            groups.iter().flat_map(|group| group.tasks().map(move |task| (group, task.clone()))).collect();
+        let mut loads = vec![0.0; self.host.workers.count()];
+        let mut seen = Vec::new();
+        for (index, (group, task)) in tasks.iter().enumerate() {
+            let mut meter = task.load.lock();
+            meter.look(task.seen(), elapsed);
+            loads[task.worker()] += meter.load();
+            if task.queries() > 0 {
+                seen.push(TaskLoad {
+                    task: index,
+                    group: group.id() as usize,
+                    worker: task.worker(),
+                    load: meter.load(),
+                    queries: task.queries(),
+                    rests: meter.rests(),
+                });
+            }
+        }
+        for (worker, load) in &self.host.workers {
+            load.load.store((loads[worker] * 1_000.0) as usize, Ordering::Relaxed);
+            load.placed.store(0, Ordering::Relaxed);
+        }
+        for step in balance::plan(loads.len(), &seen) {
+            let (task, done) = match step {
+                Step::Move { task, to } => {
+                    let task = &tasks[task].1;
+                    task.assign(to);
+                    let load = task.load.lock().load();
+                    task.load.lock().moved(task.seen(), load);
+                    (task, Ok(()))
+                }
+                Step::Split { task, to } => {
+                    let (group, task) = &tasks[task];
+                    let half = task.load.lock().load() / 2.0;
+                    let done = group.split(task).map(|other| {
+                        other.assign(to);
+                        other.load.lock().moved(other.seen(), half);
+                        task.load.lock().moved(task.seen(), half);
+                    });
+                    (task, done)
+                }
+                Step::Merge { task, into } => {
+                    let (group, task) = &tasks[task];
+                    (task, group.merge(task, &tasks[into].1))
+                }
+            };
+            match done {
+                Ok(()) => tracing::debug!(application = task.name(), ?step, "load is evened out"),
+                Err(error) => tracing::error!(application = task.name(), "queries stay where they are: {error}"),
+            }
         }
     }
 }
 
-fn keep_time(shared: &Shared) {
-    while !shared.ready.is_closed() {
-        std::thread::sleep(TIMER_PERIOD);
-        let now_us = shared.clock.now_us();
-        let mut groups = shared.groups.lock();
-        for group in groups.blocked.drain(..) {
-            shared.ready.push(group);
-        }
-        for group in &groups.all {
-            if group.is_due(now_us) {
-                group.inbox().schedule();
-            }
-        }
+/// Keeps the calling thread on one of the cores that this process may use.
+fn pin(worker: usize) {
+    let own = Pid::from_raw(0);
+    let pinned = sched_getaffinity(own).and_then(|allowed| {
+        let cores: Vec<usize> = (0..CpuSet::count()).filter(|&core| allowed.is_set(core) == Ok(true)).collect();
+        let mut one = CpuSet::new();
+        one.set(cores[worker % cores.len()])?;
+        sched_setaffinity(own, &one)
+    });
+    if let Err(error) = pinned {
+        tracing::warn!("worker {worker} runs on any core: {error}");
     }
 }

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, SchemaRef};
-use datafusion_common::ScalarValue;
 use rivulet_dataflow::Dataflow;
 
 use crate::binding::BindError;
 use crate::plan::LengthCheck;
-use crate::{Address, FormatSpec};
+use crate::{Address, FormatSpec, Literal};
 
 /// A registered application: declarations, dataflow, and the checks on parameter values.
 ///
@@ -33,11 +32,13 @@ pub struct Application {
     pub dataflow: Dataflow,
     /// The parameters as the schema of slot tables.
     pub parameter_schema: SchemaRef,
-    /// Whether results come from windows, in the words of `EXPLAIN`; for example `hop by ts`.
+    /// Whether results come from windows, in the words of `EXPLAIN`; for example `tumble(ts, $width)`.
     pub window: Option<String>,
     /// Whether rows equal to the last one are held back (`EMIT ON CHANGE`).
     pub emit_on_change: bool,
     pub(crate) checks: Vec<LengthCheck>,
+    /// What each operator of the dataflow does for all queries, in SQL.
+    pub(crate) steps: Vec<Vec<String>>,
 }
 
 /// A declared parameter.
@@ -47,8 +48,8 @@ pub struct Parameter {
     pub name: String,
     /// `Utf8`, `Int64`, `Float64`, `Boolean`, `Timestamp(Microsecond, None)` or `Interval(MonthDayNano)`.
     pub data_type: DataType,
-    /// The value if none is given; a parameter without default must be given.
-    pub default: Option<ScalarValue>,
+    /// The value if none is given, in the parameter's type; a parameter without default must be given.
+    pub default: Option<Literal>,
     /// Whether it stands in an address, so that it cannot be null or empty.
     pub in_address: bool,
     /// Whether it is a whole address, so that a prefix `mqtt:` is accepted (and dropped).

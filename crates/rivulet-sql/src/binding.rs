@@ -12,7 +12,6 @@ use arrow::array::{
 };
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, IntervalMonthDayNano, SchemaRef};
-use datafusion_common::ScalarValue;
 
 use crate::address::{DEFAULT_CONNECTOR, list};
 use crate::application::{Application, Parameter};
@@ -161,7 +160,9 @@ impl ParameterRows {
                     parameter.name
                 )));
             };
-            self.columns[index].push(typed_scalar(default))?;
+            let value = default.as_value();
+            let typed = value.coerce(&parameter.data_type).map_err(|hint| wrong_type(parameter, value, hint))?;
+            self.columns[index].push(typed)?;
         }
         Ok(())
     }
@@ -218,18 +219,6 @@ fn check_value<'v>(parameter: &Parameter, value: Typed<'v>) -> Result<Typed<'v>,
 /// The address without the prefix of the default connector.
 fn without_connector(address: &str) -> &str {
     address.strip_prefix(DEFAULT_CONNECTOR).and_then(|rest| rest.strip_prefix(':')).unwrap_or(address)
-}
-
-fn typed_scalar(value: &ScalarValue) -> Typed<'_> {
-    match value {
-        ScalarValue::Boolean(Some(value)) => Typed::Boolean(*value),
-        ScalarValue::Int64(Some(value)) => Typed::Int64(*value),
-        ScalarValue::Float64(Some(value)) => Typed::Float64(*value),
-        ScalarValue::Utf8(Some(value)) => Typed::Text(value),
-        ScalarValue::TimestampMicrosecond(Some(value), None) => Typed::Timestamp(*value),
-        ScalarValue::IntervalMonthDayNano(Some(value)) => Typed::Interval(*value),
-        _ => Typed::Null,
-    }
 }
 
 /// The values of one parameter, in rows.

@@ -2,12 +2,11 @@
 
 use std::fmt::Write;
 
-use arrow::datatypes::{IntervalMonthDayNano, Schema};
-use datafusion_common::ScalarValue;
+use arrow::datatypes::Schema;
 
 use crate::application::Application;
 use crate::statement::FormatSpec;
-use crate::value::{Literal, format_us, interval_us, type_name};
+use crate::value::{format_us, type_name};
 
 /// The application in words: parameters, input, time, operators in order, output.
 pub fn explain(application: &Application) -> String {
@@ -32,7 +31,7 @@ fn write(application: &Application, out: &mut String) -> std::fmt::Result {
             let note = match &parameter.default {
                 None if parameter.is_address => "required, an address".to_owned(),
                 None => "required".to_owned(),
-                Some(default) => format!("default {}", scalar(default)),
+                Some(default) => format!("default {default}"),
             };
             [format!("${}", parameter.name), type_name(&parameter.data_type), note]
         })
@@ -69,7 +68,7 @@ fn write(application: &Application, out: &mut String) -> std::fmt::Result {
 
     writeln!(out, "\ndataflow (one for all queries)")?;
     let dataflow = &application.dataflow;
-    for (index, node) in dataflow.nodes().iter().enumerate() {
+    for (index, (node, step)) in dataflow.nodes().iter().zip(&application.steps).enumerate() {
         let description = node.factory.describe();
         let edges: Vec<String> = dataflow
             .edges()
@@ -80,10 +79,10 @@ fn write(application: &Application, out: &mut String) -> std::fmt::Result {
         let state = if node.factory.is_stateful() { ", with state" } else { "" };
         let from = if edges.is_empty() { "from the input".to_owned() } else { edges.join(", ") };
         writeln!(out, "  {}. {}{state} ({from})", index + 1, description.operator)?;
-        for (what, lines) in [("shared", &description.shared), ("per query", &description.per_slot)] {
+        for (what, lines) in [("shared", step), ("per query", &description.per_slot)] {
             for (number, line) in lines.iter().enumerate() {
                 let label = if number == 0 { format!("{what}:") } else { String::new() };
-                writeln!(out, "     {label:<11}{}", with_readable_intervals(line))?;
+                writeln!(out, "     {label:<11}{line}")?;
             }
         }
     }
@@ -100,35 +99,6 @@ fn write(application: &Application, out: &mut String) -> std::fmt::Result {
     writeln!(out, "\noutput to {}, format {}", output.address, format_text(&output.format))?;
     writeln!(out, "  {when}")?;
     table(out, &columns(&output.schema, |_, _| ""))
-}
-
-/// Arrow shows a constant interval as `IntervalMonthDayNano { months: 0, days: 0, nanoseconds: 1000000000 }`.
-fn with_readable_intervals(line: &str) -> String {
-    const START: &str = "IntervalMonthDayNano { ";
-    let mut readable = String::with_capacity(line.len());
-    let mut rest = line;
-    while let Some((before, after)) = rest.split_once(START) {
-        readable.push_str(before);
-        let Some((fields, behind)) = after.split_once(" }") else {
-            readable.push_str(START);
-            rest = after;
-            continue;
-        };
-        let number = |name: &str| {
-            let field = fields.split(", ").find_map(|field| field.strip_prefix(name)?.strip_prefix(": "));
-            field.and_then(|digits| digits.parse::<i64>().ok())
-        };
-        let part = |name: &str| number(name).and_then(|value| i32::try_from(value).ok());
-        match (part("months"), part("days"), number("nanoseconds")) {
-            (Some(months), Some(days), Some(nanoseconds)) => {
-                readable.push_str(&literal(&Literal::Interval(IntervalMonthDayNano { months, days, nanoseconds })));
-            }
-            _ => readable.push_str(&format!("{START}{fields} }}")),
-        }
-        rest = behind;
-    }
-    readable.push_str(rest);
-    readable
 }
 
 fn columns(schema: &Schema, note: impl Fn(usize, bool) -> &'static str) -> Vec<[String; 3]> {
@@ -157,44 +127,6 @@ fn format_text(format: &FormatSpec) -> String {
     if format.options.is_empty() {
         return format.name.clone();
     }
-    let options: Vec<String> =
-        format.options.iter().map(|(name, value)| format!("{name} => {}", literal(value))).collect();
+    let options: Vec<String> = format.options.iter().map(|(name, value)| format!("{name} => {value}")).collect();
     format!("{} ({})", format.name, options.join(", "))
-}
-
-fn literal(value: &Literal) -> String {
-    match value {
-        Literal::Text(text) => format!("'{}'", text.replace('\'', "''")),
-        Literal::Interval(interval) => match interval_us(*interval) {
-            Some(span_us) => format!("INTERVAL '{}'", format_us(span_us)),
-            None => format!("INTERVAL '{} months'", interval.months),
-        },
-        other => other.as_value().describe(),
-    }
-}
-
-fn scalar(value: &ScalarValue) -> String {
-    match value {
-        value if value.is_null() => "NULL".to_owned(),
-        ScalarValue::Utf8(Some(text)) => format!("'{}'", text.replace('\'', "''")),
-        ScalarValue::IntervalMonthDayNano(Some(interval)) => literal(&Literal::Interval(*interval)),
-        other => other.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn intervals_inside_of_expressions_are_readable() {
-        let shown = |months, days, nanoseconds| {
-            with_readable_intervals(&format!("hop({:?}, $w)", IntervalMonthDayNano { months, days, nanoseconds }))
-        };
-        assert_eq!(shown(0, 0, 30_000_000_000), "hop(INTERVAL '30 s', $w)");
-        assert_eq!(shown(0, 2, 0), "hop(INTERVAL '2 d', $w)");
-        assert_eq!(shown(3, 0, 0), "hop(INTERVAL '3 months', $w)");
-        assert_eq!(with_readable_intervals("a IntervalMonthDayNano { x"), "a IntervalMonthDayNano { x");
-        assert_eq!(with_readable_intervals("nothing to do"), "nothing to do");
-    }
 }

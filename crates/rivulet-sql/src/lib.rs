@@ -1,4 +1,4 @@
-//! SQL text to applications and dataflows, through DataFusion's parser and planner.
+//! SQL text to applications and dataflows, with DataFusion's parser and expressions.
 //!
 //! A script is tokenised once; our own recursive descent reads the statements and hands the SELECT to DataFusion's
 //! parser on the same tokens, so that every error has the line and column of the script. What is not supported is
@@ -38,4 +38,4 @@ pub use parse::{parse_application, parse_script};
 pub use plan::plan_application;
 pub use statement::{CreateApplication, FormatSpec, Name, Statement};
 pub use suggest::nearest;
-pub use value::{Literal, ParamValue, type_name};
+pub use value::{Literal, ParamValue, interval_text, type_name};

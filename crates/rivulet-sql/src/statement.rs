@@ -170,12 +170,13 @@ pub struct FormatSpec {
 }
 
 /// The parts of a SELECT that are supported; everything else was refused by the parser.
-#[derive(Clone, Debug)]
 pub(crate) struct Select {
     pub(crate) position: Position,
     pub(crate) projection: Vec<ast::SelectItem>,
     pub(crate) from: Name,
     pub(crate) alias: Option<Name>,
+    /// The window of `FROM TABLE(TUMBLE(...))`, as the call that could stand in GROUP BY.
+    pub(crate) window: Option<ast::Expr>,
     pub(crate) filter: Option<ast::Expr>,
     pub(crate) group_by: Vec<ast::Expr>,
     pub(crate) having: Option<ast::Expr>,

@@ -1,9 +1,12 @@
 //! The types parameters and columns may have, and single values of them.
 
+use std::fmt;
+
 use arrow::compute::kernels::cast_utils::{
     IntervalParseConfig, IntervalUnit as ParsedUnit, parse_interval_month_day_nano_config, string_to_timestamp_nanos,
 };
-use arrow::datatypes::{DataType, IntervalMonthDayNano, IntervalUnit, TimeUnit};
+use arrow::datatypes::{DataType, IntervalMonthDayNano, IntervalUnit, TimeUnit, TimestampMicrosecondType};
+use arrow::temporal_conversions::as_datetime;
 use datafusion_common::ScalarValue;
 
 /// The type of timestamps: microseconds since the Unix epoch, UTC.
@@ -61,7 +64,8 @@ pub fn type_name(data_type: &DataType) -> String {
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
             "bytes".into()
         }
-        other => other.to_string(),
+        DataType::Dictionary(_, values) => type_name(values),
+        _ => "a value of a kind that SQL has no name for here".into(),
     }
 }
 
@@ -95,6 +99,29 @@ impl Literal {
             Self::Text(value) => ParamValue::Text(value),
             Self::Interval(value) => ParamValue::Interval(*value),
             Self::Timestamp(value) => ParamValue::Timestamp(*value),
+        }
+    }
+
+    /// The value as a scalar of `data_type`, its type; null if it is of another.
+    pub(crate) fn to_scalar(&self, data_type: &DataType) -> ScalarValue {
+        self.as_value().coerce(data_type).unwrap_or(Typed::Null).to_scalar(data_type)
+    }
+}
+
+/// As it is written in SQL.
+impl fmt::Display for Literal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("NULL"),
+            Self::Boolean(value) => write!(f, "{value}"),
+            Self::Integer(value) => write!(f, "{value}"),
+            Self::Float(value) => write!(f, "{value:?}"),
+            Self::Text(text) => write!(f, "'{}'", text.replace('\'', "''")),
+            Self::Interval(value) => write!(f, "INTERVAL '{}'", interval_text(*value)),
+            Self::Timestamp(value_us) => match as_datetime::<TimestampMicrosecondType>(*value_us) {
+                Some(time) => write!(f, "TIMESTAMP '{time}'"),
+                None => write!(f, "TIMESTAMP {value_us}"),
+            },
         }
     }
 }
@@ -198,8 +225,21 @@ impl<'a> ParamValue<'a> {
 }
 
 impl Typed<'_> {
+    /// The value as a constant.
+    pub(crate) fn to_literal(self) -> Literal {
+        match self {
+            Self::Null => Literal::Null,
+            Self::Boolean(value) => Literal::Boolean(value),
+            Self::Int64(value) => Literal::Integer(value),
+            Self::Float64(value) => Literal::Float(value),
+            Self::Text(value) => Literal::Text(value.to_owned()),
+            Self::Timestamp(value) => Literal::Timestamp(value),
+            Self::Interval(value) => Literal::Interval(value),
+        }
+    }
+
     /// The value as a scalar of `data_type`, its type.
-    pub(crate) fn to_scalar(self, data_type: &DataType) -> ScalarValue {
+    fn to_scalar(self, data_type: &DataType) -> ScalarValue {
         match self {
             Self::Null => match data_type {
                 DataType::Boolean => ScalarValue::Boolean(None),
@@ -225,6 +265,32 @@ pub(crate) fn parse_interval(text: &str) -> Option<IntervalMonthDayNano> {
         return None;
     }
     parse_interval_month_day_nano_config(text, IntervalParseConfig::new(ParsedUnit::Second)).ok()
+}
+
+/// An interval as it is written in SQL: `5 minutes`, `1 day 30 seconds`; each part in its largest whole unit.
+pub fn interval_text(interval: IntervalMonthDayNano) -> String {
+    const MONTHS: [(i64, &str); 2] = [(12, "year"), (1, "month")];
+    const DAYS: [(i64, &str); 1] = [(1, "day")];
+    const NANOSECONDS: [(i64, &str); 6] = [
+        (3_600_000_000_000, "hour"),
+        (60_000_000_000, "minute"),
+        (1_000_000_000, "second"),
+        (1_000_000, "millisecond"),
+        (1000, "microsecond"),
+        (1, "nanosecond"),
+    ];
+    let parts: [(i64, &[(i64, &str)]); 3] =
+        [(interval.months.into(), &MONTHS), (interval.days.into(), &DAYS), (interval.nanoseconds, &NANOSECONDS)];
+    let words: Vec<String> = parts
+        .into_iter()
+        .filter(|(amount, _)| *amount != 0)
+        .filter_map(|(amount, units)| {
+            let (length, unit) = units.iter().find(|(length, _)| amount % length == 0)?;
+            let number = amount / length;
+            Some(format!("{number} {unit}{}", if number.abs() == 1 { "" } else { "s" }))
+        })
+        .collect();
+    if words.is_empty() { "0 seconds".into() } else { words.join(" ") }
 }
 
 /// The microseconds since the epoch of a date, or of a date and time with or without zone (UTC if there is none).
@@ -293,6 +359,50 @@ mod tests {
         );
         assert_eq!(coerce(ParamValue::Integer(42), DataType::Utf8), Err(Some("write it as text: '42'".into())));
         assert_eq!(coerce(ParamValue::Boolean(true), DataType::Int64), Err(None));
+    }
+
+    #[test]
+    fn constants_are_shown_as_they_are_written_in_sql() {
+        let interval = |months, days, nanoseconds| {
+            Literal::Interval(IntervalMonthDayNano { months, days, nanoseconds }).to_string()
+        };
+        assert_eq!(interval(0, 0, 300_000_000_000), "INTERVAL '5 minutes'");
+        assert_eq!(interval(0, 0, 1_000_000_000), "INTERVAL '1 second'");
+        assert_eq!(interval(0, 0, 1_500_000_000), "INTERVAL '1500 milliseconds'");
+        assert_eq!(interval(24, 1, -90_000_000_000), "INTERVAL '2 years 1 day -90 seconds'");
+        assert_eq!(interval(0, 0, 0), "INTERVAL '0 seconds'");
+        assert_eq!(Literal::Text("it's".into()).to_string(), "'it''s'");
+        assert_eq!(Literal::Float(24.0).to_string(), "24.0");
+        assert_eq!(Literal::Timestamp(1_500_000).to_string(), "TIMESTAMP '1970-01-01 00:00:01.500'");
+        assert_eq!(Literal::Null.to_string(), "NULL");
+    }
+
+    #[test]
+    fn what_is_shown_of_an_interval_reads_back_as_the_same() {
+        for months in [0, 1, -13, 24] {
+            for days in [0, 1, -30] {
+                for nanoseconds in [0, 1, 1001, -1_500_000_000, 5_400_000_000_000, 3_600_000_000_001, i64::MAX / 2] {
+                    let interval = IntervalMonthDayNano { months, days, nanoseconds };
+                    let text = interval_text(interval);
+                    assert_eq!(parse_interval(&text), Some(interval), "{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn types_have_their_names_in_sql() {
+        for (data_type, name) in [
+            (DataType::Utf8, "TEXT"),
+            (DataType::Float64, "DOUBLE"),
+            (DataType::Int64, "BIGINT"),
+            (TIMESTAMP, "TIMESTAMP"),
+            (INTERVAL, "INTERVAL"),
+            (DataType::Boolean, "BOOLEAN"),
+            (DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)), "TEXT"),
+        ] {
+            assert_eq!(type_name(&data_type), name);
+        }
     }
 
     #[test]

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rivulet_connectors::formats::{EncodedRows, Encoder, Format};
 use rivulet_dataflow::{
-    Batch, Inbox, ManualClock, Push, QueryId, Refusals, Sink, SinkError, Slot, SlotTable, StateFrame, StateSelection,
+    Batch, Clock, Inbox, ManualClock, Push, QueryId, Refusals, Sink, SinkError, Slot, SlotTable, StateFrame,
+    StateSelection,
 };
-use rivulet_runtime::{Group, GroupMetrics, GroupParts, InboxLimits, ReadyQueue};
+use rivulet_runtime::{Group, GroupMetrics, GroupParts, InboxLimits, TaskParts};
 use rivulet_sql::{Application, ParamValue, ParameterRows, Statement};
 
 /// The results of each query, in order, as JSON.
@@ -17,6 +18,7 @@ pub type Results = BTreeMap<QueryId, Vec<String>>;
 
 /// A group, its clock, and what it has emitted.
 pub struct TestGroup {
+    sql: String,
     application: Application,
     group: Arc<Group>,
     clock: Arc<ManualClock>,
@@ -29,27 +31,68 @@ impl TestGroup {
     /// # Panics
     /// If the text is not one valid `CREATE APPLICATION` with JSON input.
     pub fn new(sql: &str, now_us: i64) -> Self {
+        Self::with_results(sql, now_us, Arc::default())
+    }
+
+    fn with_results(sql: &str, now_us: i64, results: Arc<Mutex<Results>>) -> Self {
         let mut statements = rivulet_sql::parse_script(sql).unwrap_or_else(|error| panic!("{}", error.render(sql)));
         let Some((Statement::CreateApplication(create), _)) = statements.pop() else {
             panic!("not a CREATE APPLICATION: {sql}")
         };
         let application =
             rivulet_sql::plan_application(&create).unwrap_or_else(|error| panic!("{}\n{sql}", error.render(sql)));
-        let results = Arc::<Mutex<Results>>::default();
-        let encoder = Format::Json.encoder(application.output.schema.clone()).expect("any schema is written as JSON");
-        let input = &application.input;
+        let (dataflow, output) = (application.dataflow.clone(), application.output.schema.clone());
+        let (input, event_time) = (application.input.schema.clone(), application.input.event_time);
+        let kept = results.clone();
+        let make = move || TaskParts {
+            decoder: Format::Json.decoder(input.clone(), event_time).expect("the input is JSON"),
+            chain: dataflow.chain(),
+            sink: Box::new(Kept {
+                encoder: Format::Json.encoder(output.clone()).expect("any schema is written as JSON"),
+                rows: EncodedRows::default(),
+                results: kept.clone(),
+            }),
+        };
         let parts = GroupParts {
             name: application.name.clone(),
-            slots: SlotTable::new(application.parameter_schema.clone()),
-            decoder: Format::Json.decoder(input.schema.clone(), input.event_time).expect("the input is JSON"),
-            chain: application.dataflow.chain(),
-            sink: Box::new(Kept { encoder, rows: EncodedRows::default(), results: results.clone() }),
+            parameters: application.parameter_schema.clone(),
+            make: Box::new(make),
             limits: InboxLimits::default(),
-            event_time_column: input.event_time,
+            event_time_column: event_time,
+            task_queries_max: None,
+            batch_rows_max: None,
         };
         let clock = Arc::new(ManualClock::new(now_us));
-        let group = Group::new(0, parts, clock.clone(), Arc::new(ReadyQueue::default()));
-        Self { application, group, clock, results }
+        let group = Group::by_hand(parts, clock.clone());
+        Self { sql: sql.to_owned(), application, group, clock, results }
+    }
+
+    /// Processes what waits, then moves everything into a fresh group: the same queries in the same slots, and their state
+    /// through bytes. What the fresh group emits is added to what this one has emitted.
+    ///
+    /// # Panics
+    /// If the state cannot be exported and imported.
+    #[must_use]
+    pub fn moved(self) -> Self {
+        self.run();
+        let frames = self.export(None);
+        let fresh = Self::with_results(&self.sql, self.clock.now_us(), self.results.clone());
+        let slots: Vec<Slot> = (0..self.group.slots()).collect();
+        let known = self.group.with_queries(&slots, |table, row| (table.query(row), table.parameters(&[row])));
+        let Some((_, somebodys)) = known.iter().flatten().next().cloned() else { return fresh };
+        let mut empty = Vec::new();
+        for (slot, query) in slots.into_iter().zip(known) {
+            // A slot that nobody has is held by somebody, so that the ones after it are the same.
+            let (query, parameters) = query.unwrap_or_else(|| {
+                empty.push(slot);
+                (None, somebodys.clone())
+            });
+            assert_eq!(fresh.group.add(&[query.unwrap_or(QueryId::MAX - 1)], &parameters), [slot]);
+        }
+        fresh.group.remove(&empty);
+        fresh.run();
+        fresh.group.import_state(&frames).expect("state can be imported");
+        fresh
     }
 
     /// Adds a query with these parameters and returns its slot.
@@ -77,7 +120,7 @@ impl TestGroup {
     /// If the inbox is full.
     pub fn push(&self, slot: Slot, arrival_us: i64, payload: &str) {
         self.clock.set_us(arrival_us);
-        assert_eq!(self.group.inbox().push(slot, arrival_us, payload.as_bytes()), Push::Taken);
+        assert_eq!(self.group.push(slot, arrival_us, payload.as_bytes()), Push::Taken);
     }
 
     /// Runs the group on what is in the inbox, and what timers are due.
@@ -107,14 +150,6 @@ impl TestGroup {
             .into_iter()
             .map(|frame| frame.map(|frame| StateFrame::from_bytes(&frame.to_bytes().unwrap()).unwrap()))
             .collect()
-    }
-
-    /// Takes over exported state.
-    ///
-    /// # Panics
-    /// If it does not fit.
-    pub fn import(&self, frames: &[Option<StateFrame>]) {
-        self.group.import_state(frames).expect("state can be imported");
     }
 
     /// What each query has emitted, in order.

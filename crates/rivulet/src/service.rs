@@ -11,7 +11,10 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 
 /// The most requests that one call of [`Service::submit`] is given.
-pub const SUBMIT_BATCH_MAX: usize = 4096;
+pub const SUBMIT_BATCH_MAX: usize = 8192;
+
+/// The most queries on one page of a list; the name of the last one is where the next page begins.
+pub const QUERIES_PAGE_MAX: usize = 1000;
 
 /// What the server offers; the engine implements it. Blocking calls: the API calls them on tokio's blocking pool.
 pub trait Service: Send + Sync + 'static {
@@ -40,10 +43,11 @@ pub trait Service: Send + Sync + 'static {
     /// One query, by name.
     fn query(&self, name: &str) -> Result<QueryInfo, ServiceError>;
 
-    /// The queries that pass the filter, ordered by name.
+    /// The queries that pass the filter, ordered by name. One that is dropped meanwhile may be left out.
     fn queries(&self, filter: &QueryFilter) -> Vec<QueryInfo>;
 
-    /// Pauses a query: it keeps its state and gets no events. Pausing a paused query does nothing.
+    /// Pauses a query: it keeps its state and gets no events. Pausing a paused query does nothing; one that does not run
+    /// is a conflict.
     fn pause(&self, query: &str) -> Result<(), ServiceError>;
 
     /// Resumes a paused query. Resuming a running query does nothing.
@@ -61,7 +65,8 @@ pub trait Service: Send + Sync + 'static {
     /// Live results of a query: JSON texts; a slow reader loses the oldest, and is told how many.
     fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<str>>, ServiceError>;
 
-    /// Whether events are being processed: an error says what is missing, and `/health/ready` shows it.
+    /// Whether events are being processed: queries are loaded, workers run, and MQTT is connected (or listens). An error says
+    /// what is missing, and `/health/ready` shows it.
     fn ready(&self) -> Result<(), ServiceError> {
         Ok(())
     }
@@ -160,6 +165,14 @@ impl ServiceError {
         Self::new(ErrorKind::Invalid, message)
     }
 
+    /// An error from the text of another crate's: what stands after `\nhint: ` goes to the place for hints.
+    pub fn from_text(kind: ErrorKind, text: &str) -> Self {
+        match text.split_once("\nhint: ") {
+            Some((message, hint)) => Self::new(kind, message).with_hint(hint),
+            None => Self::new(kind, text),
+        }
+    }
+
     /// The error with a position in the SQL text, both from 1.
     #[must_use]
     pub fn at(mut self, line: u32, column: u32) -> Self {
@@ -237,6 +250,26 @@ pub struct ApplicationInfo {
     pub queries_running: u64,
     /// Queries that are paused.
     pub queries_paused: u64,
+    /// Queries that are registered and cannot run.
+    pub queries_not_running: u64,
+    /// Why this version cannot run it; its parameters and topics are not known then. It can be dropped.
+    pub not_running: Option<String>,
+}
+
+impl ApplicationInfo {
+    /// `running`, or `not running: ` and the reason.
+    pub fn state(&self) -> String {
+        self.not_running.as_ref().map_or_else(|| "running".into(), |reason| format!("not running: {reason}"))
+    }
+
+    /// How many queries it has, in words.
+    pub fn queries(&self) -> String {
+        let mut text = format!("{} running, {} paused", self.queries_running, self.queries_paused);
+        if self.queries_not_running > 0 {
+            text.push_str(&format!(", {} not running", self.queries_not_running));
+        }
+        text
+    }
 }
 
 /// A declared parameter of an application.
@@ -257,6 +290,8 @@ pub enum QueryState {
     Running,
     /// It does not.
     Paused,
+    /// It cannot: this version does not understand its application, or its parameters. It can be dropped.
+    NotRunning,
 }
 
 impl QueryState {
@@ -265,6 +300,7 @@ impl QueryState {
         match self {
             Self::Running => "running",
             Self::Paused => "paused",
+            Self::NotRunning => "not running",
         }
     }
 }
@@ -282,9 +318,9 @@ pub struct QueryInfo {
     pub state: QueryState,
     /// Its parameter values as written.
     pub parameters: serde_json::Map<String, Value>,
-    /// Topic it reads.
+    /// Topic it reads; empty if it cannot run.
     pub input_topic: String,
-    /// Topic it writes.
+    /// Topic it writes; empty if it cannot run.
     pub output_topic: String,
     /// Events that reached it, where they are counted by query.
     pub events: Option<u64>,
@@ -303,7 +339,7 @@ pub struct QueryFilter {
     pub like: Option<String>,
     /// Only names after this one: the last name of the page before.
     pub after: Option<String>,
-    /// At most so many.
+    /// At most so many; callers bound it by [`QUERIES_PAGE_MAX`].
     pub limit: usize,
 }
 
@@ -341,6 +377,10 @@ pub struct ApplicationStatus {
     pub queries_running: u64,
     /// Queries that are paused.
     pub queries_paused: u64,
+    /// Queries that are registered and cannot run.
+    pub queries_not_running: u64,
+    /// Why this version cannot run it; nothing is counted then.
+    pub not_running: Option<String>,
     /// Events received.
     pub events: u64,
     /// Batches processed.
@@ -389,11 +429,23 @@ pub struct ConnectionStatus {
     pub reconnects: u64,
     /// How often events may have been missed in between.
     pub gaps: u64,
+    /// What was dropped or turned away, by reason; every reason, with 0 for those that did not occur.
+    pub dropped: Vec<(&'static str, u64)>,
+    /// Filters the broker has refused, with its reason; at most 20.
+    pub refused_subscriptions: Vec<(String, String)>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_hint_in_a_text_goes_to_its_place() {
+        let error = ServiceError::from_text(ErrorKind::Invalid, "no such format 'XML'\nhint: write JSON");
+        assert_eq!(error, ServiceError::invalid("no such format 'XML'").with_hint("write JSON"));
+        let error = ServiceError::from_text(ErrorKind::Unavailable, "the port is in use");
+        assert_eq!(error, ServiceError::new(ErrorKind::Unavailable, "the port is in use"));
+    }
 
     #[test]
     fn generated_names_are_recognised_and_nothing_else() {

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! Router      register_inbox(Arc<dyn Inbox>) -> InboxId, unregister_inbox(id)
-//!             add(&[Route { filter, inbox, slot }]) -> Result, remove(&[Route]), reserve(n), stats()
+//!             add(&[Route { filter, inbox, slot }]) -> Result, remove(&[Route]), reserve(n), close(), stats()
 //! Publisher   submit(&mut PublishBatch), has_room(), on_room(callback)
 //! Template    parse("home/{home}/temperature", &["home"], Direction::Input) -> Result
 //!             filter() -> Option<"home/+/temperature">, bind(|parameter| text) -> Result<topic>, write(&mut String, ...)
@@ -20,7 +20,8 @@
 //! ```
 //!
 //! Both run on the tokio runtime they are started on, and are content with a single thread; their handles may be used from
-//! any thread. Bytes from outside never panic and never block anybody but the connection they came from. An event is in
+//! any thread. To stop without losing what was taken: close the router, let the workers finish, shut client or broker down.
+//! Bytes from outside never panic and never block anybody but the connection they came from. An event is in
 //! an inbox, or still in the sender's hands, or counted as dropped.
 //!
 //! In reading order:
@@ -46,6 +47,7 @@ mod buffer;
 mod exact;
 mod properties;
 mod stall;
+mod supervise;
 
 pub use broker::{Broker, BrokerDrops, BrokerError, BrokerOptions, BrokerStats, Listener};
 pub use client::{AddressError, BrokerAddress, Client, ClientError, ClientOptions, ClientStatus};

@@ -45,6 +45,18 @@ impl PublishProperties {
     }
 }
 
+/// Calls `each` with every subscription identifier in `properties`, which were checked before.
+pub(super) fn for_each_subscription_identifier(properties: &[u8], mut each: impl FnMut(u32)) {
+    let checked = for_each_property(properties, |identifier, value| {
+        if identifier == property::SUBSCRIPTION_IDENTIFIER
+            && let Some((number, _)) = split_variable_length(value)
+        {
+            each(u32::try_from(number).expect("a number of four bytes with seven bits each"));
+        }
+    });
+    debug_assert!(checked.is_ok(), "they were checked");
+}
+
 /// Copies `properties` (checked before) to `out` with another message expiry, which takes the place of the old one.
 pub(super) fn copy_properties_with_expiry(properties: &[u8], message_expiry_s: u32, out: &mut Vec<u8>) {
     push_message_expiry(message_expiry_s, out);

@@ -3,7 +3,7 @@
 //! **Invariant:** a message is in every inbox that wants it exactly once, or the caller still holds it and is told so.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use rivulet_dataflow::{Inbox, Push, Slot};
@@ -73,6 +73,7 @@ struct Table {
 /// [`Inbox::push`] waits for.
 pub struct Router {
     table: RwLock<Table>,
+    is_closed: AtomicBool,
     routed: AtomicU64,
     unrouted: AtomicU64,
     pushed: AtomicU64,
@@ -137,6 +138,7 @@ impl Router {
         let table = Table { index: TopicIndex::new(), inboxes: Vec::new(), free: Vec::new(), version: 0 };
         Self {
             table: RwLock::new(table),
+            is_closed: AtomicBool::new(false),
             routed: AtomicU64::new(0),
             unrouted: AtomicU64::new(0),
             pushed: AtomicU64::new(0),
@@ -234,15 +236,29 @@ impl Router {
             pushed: 0,
             payload_bytes: 0,
             waits: 0,
-            counts_unrouted: true,
+            is_input: true,
+            is_closed: self.is_closed(),
         }
     }
 
     /// The same for the engine's own results, which few queries read: one that no query asks for is no message gone astray.
     pub fn read_for_results(&self) -> Routing<'_> {
         let mut routing = self.read();
-        routing.counts_unrouted = false;
+        (routing.is_input, routing.is_closed) = (false, false);
         routing
+    }
+
+    /// Takes no input any more: every inbox counts as full for what comes from outside, so that nothing is acknowledged that
+    /// is in none. When this returns, no input is under way. The engine's own results still find their inboxes.
+    pub fn close(&self) {
+        // The lock waits for whoever is routing.
+        let _table = self.table.write();
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    /// Whether [`Router::close`] was called.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
     }
 
     /// What happened so far.
@@ -278,7 +294,10 @@ pub struct Routing<'a> {
     pushed: u64,
     payload_bytes: u64,
     waits: u64,
-    counts_unrouted: bool,
+    /// Whether the messages come from outside.
+    is_input: bool,
+    /// Whether they are not taken any more.
+    is_closed: bool,
 }
 
 impl Routing<'_> {
@@ -289,6 +308,9 @@ impl Routing<'_> {
     /// it, routes added meanwhile neither.
     #[inline]
     pub fn route(&mut self, topic: &[u8], payload: &[u8], arrival_us: i64, pending: &mut Pending) -> Push {
+        if self.is_closed {
+            return Push::Full;
+        }
         if !pending.is_empty() {
             return self.resume(topic, payload, arrival_us, pending);
         }
@@ -354,10 +376,15 @@ impl Routing<'_> {
     fn count_taken(&mut self, payload: &[u8], delivered: bool) {
         if delivered {
             self.routed += 1;
-        } else if self.counts_unrouted {
+        } else if self.is_input {
             self.unrouted += 1;
         }
         self.payload_bytes += payload.len() as u64;
+    }
+
+    /// Whether these messages are not taken any more: see [`Router::close`].
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// How many messages went to at least one inbox under this guard.
@@ -460,6 +487,24 @@ mod tests {
         assert_eq!((a.slots(), b.slots()), (vec![1, 2, 3], vec![1]));
         assert_eq!(router.stats().routed_messages, 1);
         assert_eq!(router.stats().full_waits, 1);
+    }
+
+    #[test]
+    fn a_closed_router_takes_results_only() {
+        let router = Router::new();
+        let a = Limited::new(1);
+        let id = router.register_inbox(a.clone());
+        router.add(&routes(id, &[("t", 1), ("t", 2)])).unwrap();
+        let pending = &mut Pending::default();
+        assert_eq!(push(&router, "t", pending), Push::Full);
+        router.close();
+        *a.room.lock() = 9;
+        assert_eq!(push(&router, "t", pending), Push::Full, "what is under way stays with the sender");
+        assert_eq!(push(&router, "t", &mut Pending::default()), Push::Full);
+        assert_eq!(push(&router, "nobody's", &mut Pending::default()), Push::Full);
+        assert_eq!(a.slots(), [1]);
+        let taken = router.read_for_results().route(b"t", b"payload", 7, &mut Pending::default());
+        assert_eq!((taken, a.slots()), (Push::Taken, vec![1, 1, 2]));
     }
 
     #[test]

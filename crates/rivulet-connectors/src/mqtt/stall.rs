@@ -15,36 +15,47 @@ const WAIT_MAX: Duration = Duration::from_millis(20);
 /// counted.
 #[derive(Debug)]
 pub(crate) struct Stall {
+    /// Since when the circle has stood still.
     since: Option<Instant>,
     wait: Duration,
     deadlock_after: Duration,
-    /// A deadlock was found and the way out has not cleared yet: the next messages do not wait all that time again.
-    broken: bool,
+    /// How long the circle may stand still this time.
+    patience: Duration,
 }
 
 impl Stall {
     /// Nothing waits. A circle that stands still for `deadlock_after` is a deadlock.
     pub(crate) fn new(deadlock_after: Duration) -> Self {
-        Self { since: None, wait: WAIT_MIN, deadlock_after, broken: false }
+        Self { since: None, wait: WAIT_MIN, deadlock_after, patience: deadlock_after }
     }
 
-    /// The message was taken.
+    /// The message was taken: things move.
     pub(crate) fn taken(&mut self) {
-        self.since = None;
+        self.opened();
         self.wait = WAIT_MIN;
+    }
+
+    fn opened(&mut self) {
+        self.since = None;
+        self.patience = self.deadlock_after;
     }
 
     /// The inbox is full. Returns whether to give the message up; `is_circular` says whether what the inbox waits for may
     /// be waiting for this message.
+    ///
+    /// After that the wait begins anew for the next message; it is half as long, so that a deadlock which takes thousands of
+    /// messages to clear does not take thousands of waits. A circle that opens even for a moment gets all its time again.
     pub(crate) fn full(&mut self, is_circular: bool) -> bool {
         if !is_circular {
-            self.broken = false;
-            self.since = None;
+            self.opened();
             return false;
         }
-        let since = *self.since.get_or_insert_with(Instant::now);
-        self.broken |= since.elapsed() >= self.deadlock_after;
-        self.broken
+        let is_deadlock = self.since.get_or_insert_with(Instant::now).elapsed() >= self.patience;
+        if is_deadlock {
+            self.since = None;
+            self.patience /= 2;
+        }
+        is_deadlock
     }
 
     /// How long to wait before the next try.
@@ -67,6 +78,27 @@ mod tests {
         let mut stall = Stall::new(Duration::from_secs(3600));
         assert!(!stall.full(true));
         assert!(!stall.full(true));
+    }
+
+    #[test]
+    fn a_circle_that_opened_or_was_broken_begins_to_count_anew() {
+        let mut stall = Stall::new(Duration::from_secs(3600));
+        let waited =
+            |stall: &mut Stall, minutes: u64| stall.since = Some(Instant::now() - Duration::from_secs(60 * minutes));
+        assert!(!stall.full(true));
+        waited(&mut stall, 59);
+        assert!(!stall.full(true) && !stall.full(false), "not yet; and then the circle opens");
+        assert!(!stall.full(true));
+        waited(&mut stall, 61);
+        assert!(stall.full(true));
+        assert!(!stall.full(true), "the next message waits too");
+        waited(&mut stall, 29);
+        assert!(!stall.full(true));
+        waited(&mut stall, 31);
+        assert!(stall.full(true), "half as long");
+        stall.taken();
+        waited(&mut stall, 59);
+        assert!(!stall.full(true), "after one was taken, all the time again");
     }
 
     #[test]

@@ -165,9 +165,78 @@ pub fn matches(filter: &[u8], topic: &[u8]) -> bool {
     levels.next().is_none()
 }
 
+/// Whether a valid filter matches every topic that another one matches. (That `+/#` is covered by `#` is known, the
+/// reverse, which holds as well, is not.)
+pub fn covers(wide: &str, narrow: &str) -> bool {
+    if narrow.starts_with('$') && wide.starts_with(['+', '#']) {
+        return false;
+    }
+    let mut levels = narrow.split('/');
+    for wanted in wide.split('/') {
+        if wanted == "#" {
+            return true;
+        }
+        match levels.next() {
+            Some("#") | None => return false,
+            Some(level) if wanted == "+" || wanted == level => {}
+            Some(_) => return false,
+        }
+    }
+    levels.next().is_none()
+}
+
+/// Whether there are topics that two valid filters both match.
+pub fn overlap(a: &str, b: &str) -> bool {
+    let is_hidden = |system: &str, other: &str| system.starts_with('$') && other.starts_with(['+', '#']);
+    if is_hidden(a, b) || is_hidden(b, a) {
+        return false;
+    }
+    let (mut a, mut b) = (a.split('/'), b.split('/'));
+    loop {
+        match (a.next(), b.next()) {
+            // A '#' matches the parent level too.
+            (Some("#"), _) | (_, Some("#")) | (None, None) => return true,
+            (Some(a), Some(b)) if a == b || a == "+" || b == "+" => {}
+            _ => return false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn filter() -> impl Strategy<Value = String> {
+        let level = prop_oneof![Just("a"), Just("b"), Just("$s"), Just("+")];
+        (proptest::collection::vec(level, 1..4), any::<bool>())
+            .prop_map(|(levels, hash)| levels.join("/") + if hash { "/#" } else { "" })
+    }
+
+    /// Every topic of up to four levels.
+    fn topics() -> Vec<String> {
+        let levels = ["a", "b", "$s", "x"];
+        let mut topics: Vec<String> = levels.iter().map(ToString::to_string).collect();
+        let mut last = topics.clone();
+        for _ in 0..3 {
+            last = last.iter().flat_map(|topic| levels.iter().map(move |level| format!("{topic}/{level}"))).collect();
+            topics.extend_from_slice(&last);
+        }
+        topics
+    }
+
+    proptest! {
+        #[test]
+        fn what_covers_and_overlaps_is_what_matches_the_topics(a in filter(), b in filter()) {
+            let matching = |filter: &str| -> std::collections::BTreeSet<String> {
+                topics().into_iter().filter(|topic| matches(filter.as_bytes(), topic.as_bytes())).collect()
+            };
+            let (of_a, of_b) = (matching(&a), matching(&b));
+            prop_assert_eq!(covers(&a, &b), of_a.is_superset(&of_b), "{} {}", &a, &b);
+            prop_assert_eq!(overlap(&a, &b), !of_a.is_disjoint(&of_b), "{} {}", &a, &b);
+        }
+    }
 
     #[test]
     fn filters_match_as_the_standard_says() {

@@ -333,3 +333,72 @@ fn a_message_expires_while_it_waits() {
     assert!(seen[0].starts_with("message t 'long-lived' qos 1 properties [02, 00, 00, 00, f"), "{seen:?}");
     assert_eq!(broker.broker().stats().dropped.expired, 1);
 }
+
+#[test]
+fn a_connection_that_lost_its_session_does_not_act_on_the_next_one() {
+    let (router, inbox) = router(&["t"]);
+    let broker = BrokerThread::start(router, |_| {});
+    inbox.limit(0);
+    let mut old = Probe::connect(broker.port(), Version::V5, "twin", |_| {});
+    // A message that waits for room, and a SUBSCRIBE to 'x' behind it.
+    let mut bytes = message(Version::V5, "t", b"before", Qos::AtMostOnce, 0);
+    bytes.extend([0x82, 7, 0, 1, 0, 0, 1, b'x', 0]);
+    old.send(&bytes);
+    block_until("it waits for room", || inbox.refusals() > 0);
+    let mut new = Probe::connect(broker.port(), Version::V5, "twin", |_| {});
+    inbox.limit(1);
+    block_until("the event", || inbox.contains("before"));
+    // Both packets were processed in one go.
+    assert_eq!(broker.broker().stats().subscriptions, 0);
+    assert_eq!(new.take(), Vec::<String>::new());
+}
+
+#[test]
+fn a_closed_router_leaves_messages_with_their_senders_and_lets_results_out() {
+    let (router, inbox) = router(&["t"]);
+    let broker = BrokerThread::start(router.clone(), |_| {});
+    let mut subscriber = Probe::connect(broker.port(), Version::V5, "subscriber", |_| {});
+    subscriber.subscribe(&[("#", 1)]);
+    let mut sensor = Probe::connect(broker.port(), Version::V5, "sensor", |_| {});
+    router.close();
+    sensor.send(&message(Version::V5, "t", b"too late", Qos::AtLeastOnce, 9));
+    // Long enough for the broker to read it.
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(inbox.len(), 0);
+    inbox.limit(0);
+    publish(&broker.broker().publisher(), "t", "a query reads it too, but has no room", Qos::AtMostOnce);
+    publish(&broker.broker().publisher(), "out", "result", Qos::AtMostOnce);
+    block_until("results are published", || broker.broker().stats().queued_messages == 0);
+    let seen = subscriber.take();
+    assert_eq!(seen.len(), 2, "{seen:?}");
+    assert_eq!((inbox.len(), broker.broker().stats().dropped.deadlock_events), (0, 1), "it is counted");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    assert_eq!(runtime.block_on(broker.broker().shutdown(WAIT_MAX)), 0);
+    assert_eq!(sensor.next().as_deref(), Some("told to go: ServerShuttingDown"), "and no acknowledgement before it");
+    assert!(!broker.broker().is_running());
+}
+
+#[test]
+fn tasks_that_a_defect_cuts_short_are_told_and_begin_again() {
+    let (router, inbox) = router(&["t"]);
+    let broker = BrokerThread::start(router, |_| {});
+    assert!(broker.broker().is_running());
+    inbox.panic(1);
+    publish(&broker.broker().publisher(), "t", "lost", Qos::AtMostOnce);
+    block_until("it is told", || broker.broker().stats().panics == 1);
+    assert!(broker.broker().last_panic().unwrap().contains("publishing results"));
+    publish(&broker.broker().publisher(), "t", "next", Qos::AtMostOnce);
+    block_until("the next result", || inbox.contains("next"));
+    assert!(broker.broker().is_running());
+    let stats = broker.broker().stats();
+    assert_eq!((stats.dropped.lost_results, stats.queued_messages), (1, 0));
+    // A client's connection ends, with all that belongs to it.
+    inbox.panic(1);
+    let mut sensor = Probe::connect(broker.port(), Version::V5, "sensor", |_| {});
+    sensor.send(&message(Version::V5, "t", b"x", Qos::AtLeastOnce, 1));
+    while sensor.next().is_some() {}
+    block_until("it is forgotten", || broker.broker().stats().connections == 0);
+    assert_eq!(broker.broker().stats().panics, 2);
+    Probe::connect(broker.port(), Version::V5, "sensor", |_| {}).publish("t", "works", 1, false);
+    assert!(inbox.contains("works"));
+}

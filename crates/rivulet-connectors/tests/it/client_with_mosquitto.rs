@@ -221,3 +221,53 @@ async fn a_full_inbox_stops_reading_and_nothing_is_lost_or_doubled() {
         assert_eq!(client.status().deadlock_events, 0);
     }
 }
+
+/// How often an event came that matches three filters, and events that match one each.
+async fn copies_through(mosquitto: &Mosquitto, version: Version, filters: &[&str], topics: &[&str]) -> Vec<usize> {
+    let (router, inbox) = router(&["home/+/+"]);
+    let client = client(router.clone(), &mosquitto.address(), |options| {
+        options.version = version;
+        options.qos = Qos::AtLeastOnce;
+    });
+    client.subscribe(filters.iter().copied()).unwrap();
+    until_subscribed(&client).await;
+    // A filter that is subscribed to later, as when an application is registered while others run.
+    client.subscribe(["home/1/temperature"]).unwrap();
+    until_subscribed(&client).await;
+    let sender = super::support::client(router, &mosquitto.address(), |_| {});
+    for topic in topics.iter().chain(&["home/last/temperature"]) {
+        publish(&sender.publisher(), topic, topic, Qos::AtLeastOnce);
+    }
+    until("the last", || inbox.contains("home/last/temperature")).await;
+    // A copy of the last one would come before what is sent now.
+    publish(&sender.publisher(), "home/last/temperature", "end", Qos::AtLeastOnce);
+    until("the end", || inbox.contains("end")).await;
+    assert_eq!(client.shutdown(WAIT_MAX).await, 0);
+    let texts = inbox.texts();
+    topics.iter().map(|topic| texts.iter().filter(|text| text == topic).count()).collect()
+}
+
+#[tokio::test]
+async fn overlapping_filters_bring_an_event_once() {
+    let topics = ["home/1/temperature", "home/2/temperature", "home/1/humidity"];
+    // In part: each of the two matches topics that the other does not.
+    let in_part = ["home/+/temperature", "home/1/+"];
+    let covered = ["home/+/temperature", "home/+/+"];
+    let Some(mosquitto) = Mosquitto::start(&[]) else { return };
+    for filters in [in_part, covered] {
+        assert_eq!(copies_through(&mosquitto, Version::V5, &filters, &topics).await, [1, 1, 1], "{filters:?}");
+        assert_eq!(copies_through(&mosquitto, Version::V3, &filters, &topics).await, [1, 1, 1], "{filters:?}");
+    }
+    // In version 3.1.1 a broker may send copies without a sign. Filters that others cover are not subscribed to, so there
+    // are none; of those that overlap in part the user is told.
+    let mosquitto = Mosquitto::start(&["allow_duplicate_messages true"]).expect("it started before");
+    for filters in [in_part, covered] {
+        assert_eq!(copies_through(&mosquitto, Version::V5, &filters, &topics).await, [1, 1, 1], "{filters:?}");
+    }
+    assert_eq!(copies_through(&mosquitto, Version::V3, &covered, &topics).await, [1, 1, 1]);
+    let (router, _) = router(&[]);
+    let client = client(router, &mosquitto.address(), |options| options.version = Version::V3);
+    client.subscribe(in_part).unwrap();
+    until_subscribed(&client).await;
+    assert!(client.status().partial_overlap.is_some());
+}

@@ -239,3 +239,85 @@ async fn a_broker_of_the_older_version_is_named_as_such() {
     let error = client.status().last_error.unwrap();
     assert!(error.contains("does not speak MQTT 5") && error.contains("hint: configure version 3.1.1"), "{error}");
 }
+
+#[tokio::test]
+async fn a_broker_without_subscription_identifiers_is_asked_only_for_what_is_not_covered() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (router, _) = router(&[]);
+    let client = client(router, &url(listener.local_addr().unwrap()), |_| {});
+    client.subscribe(["home/1/t", "home/+/t", "home/#", "garden"]).unwrap();
+    // Property 41 of the CONNACK: 0.
+    let mut stream = accept(&listener, &[0x20, 5, 0, 0, 2, 41, 0]).await;
+    let mut bytes = vec![0; 1000];
+    let count = stream.read(&mut bytes).await.unwrap();
+    let frame = codec::split_frame(&bytes[..count], 1000).unwrap().unwrap();
+    let rmqtt_codec::v5::Packet::Subscribe(packet) = codec::decode_v5(&frame).unwrap() else { panic!("{bytes:?}") };
+    let filters: Vec<_> = packet.topic_filters.iter().map(|(filter, _)| filter.to_string()).collect();
+    assert_eq!((packet.id, filters), (None, vec!["garden".to_owned(), "home/#".to_owned()]));
+    let [high, low] = packet.packet_id.get().to_be_bytes();
+    stream.write_all(&[0x90, 5, high, low, 0, 0, 0]).await.unwrap();
+    until_subscribed(&client).await;
+}
+
+#[tokio::test]
+async fn a_full_inbox_waits_as_long_as_there_is_room_for_results() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (router, inbox) = router(&["t"]);
+    inbox.limit(0);
+    let client = client(router, &url(listener.local_addr().unwrap()), |options| options.deadlock_ms = 1);
+    // The broker takes one message of QoS 1 at a time, so the second waits for an acknowledgement.
+    let mut stream = accept(&listener, &[0x20, 6, 0, 0, 3, 33, 0, 1]).await;
+    publish(&client.publisher(), "out", "one", Qos::AtLeastOnce);
+    publish(&client.publisher(), "out", "two", Qos::AtLeastOnce);
+    until("one is sent", || client.status().messages_out == 1).await;
+    stream.write_all(&message(Version::V5, Qos::AtLeastOnce, 7, b"patient")).await.unwrap();
+    until("it waits for a while", || inbox.refusals() > 20).await;
+    assert_eq!(client.status().deadlock_events, 0, "there is room for results, so their query is not held up by them");
+    inbox.limit(1);
+    until("it is taken", || inbox.contains("patient")).await;
+}
+
+#[tokio::test]
+async fn a_closed_router_takes_and_acknowledges_nothing_while_results_go_out() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (router, inbox) = router(&["t"]);
+    let client = client(router.clone(), &url(listener.local_addr().unwrap()), |_| {});
+    let mut stream = accept(&listener, &ACCEPTED_V5).await;
+    until("the connection", || client.status().connected).await;
+    router.close();
+    publish(&client.publisher(), "t", "result", Qos::AtLeastOnce);
+    let expected = message(Version::V5, Qos::AtLeastOnce, 1, b"result");
+    let mut result = vec![0; expected.len()];
+    stream.read_exact(&mut result).await.unwrap();
+    assert_eq!(result, expected);
+    // The acknowledgement comes behind two events.
+    let mut bytes = message(Version::V5, Qos::AtLeastOnce, 7, b"too late");
+    bytes.extend(message(Version::V5, Qos::AtMostOnce, 0, b"too late"));
+    bytes.extend([0x40, 2, 0, 1]);
+    stream.write_all(&bytes).await.unwrap();
+    assert_eq!(client.shutdown(WAIT_MAX).await, 0, "the last result is acknowledged");
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).await.unwrap();
+    assert_eq!((rest[0], rest.len(), inbox.len()), (0xe0, 2 + usize::from(rest[1]), 0), "a goodbye and nothing else");
+    assert_eq!(client.status().unread_messages, 1, "what nobody will send again is counted");
+}
+
+#[tokio::test]
+async fn a_connection_that_a_defect_cuts_short_is_told_and_made_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (router, inbox) = router(&["t"]);
+    inbox.panic(1);
+    let client = client(router, &url(listener.local_addr().unwrap()), |options| {
+        options.reconnect_wait_ms_min = 200;
+        options.reconnect_wait_ms_max = 200;
+    });
+    let mut stream = accept(&listener, &ACCEPTED_V5).await;
+    stream.write_all(&message(Version::V5, Qos::AtLeastOnce, 7, b"again")).await.unwrap();
+    until("it is told", || !client.status().connected && client.status().panics == 1).await;
+    let error = client.status().last_error.unwrap();
+    assert!(error.contains("a defect, for the test"), "{error}");
+    let mut stream = accept(&listener, &ACCEPTED_V5).await;
+    stream.write_all(&message(Version::V5, Qos::AtLeastOnce, 7, b"again")).await.unwrap();
+    until("the event", || inbox.contains("again")).await;
+    assert!(client.status().connected);
+}

@@ -41,6 +41,7 @@ struct Collected {
     events: Vec<(Slot, Vec<u8>)>,
     room: Option<usize>,
     refusals: usize,
+    panics: usize,
 }
 
 impl Collector {
@@ -52,6 +53,11 @@ impl Collector {
     /// Takes this many more events, then none.
     pub(crate) fn limit(&self, room: usize) {
         self.state.lock().room = Some(room);
+    }
+
+    /// Panics at the next so many events.
+    pub(crate) fn panic(&self, times: usize) {
+        self.state.lock().panics = times;
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -80,6 +86,10 @@ impl Collector {
 impl Inbox for Collector {
     fn push(&self, slot: Slot, _arrival_us: i64, payload: &[u8]) -> Push {
         let mut state = self.state.lock();
+        if let Some(left) = state.panics.checked_sub(1) {
+            state.panics = left;
+            panic!("a defect, for the test");
+        }
         if let Some(room) = &mut state.room {
             if *room == 0 {
                 state.refusals += 1;

@@ -1,34 +1,30 @@
 //! States of fixed size: a few 64-bit words that live in a pane.
 //!
 //! Every state can be merged with another of its kind, so that a window is the merge of its panes. Variances and
-//! regressions are kept as count, means and centred sums, updated after Welford and merged after Chan, Golub and
-//! LeVeque, which stays accurate where sums of squares cancel. Counts wrap instead of panicking: 2^64 rows do not
-//! happen, but imported state may claim them.
-
-use arrow::buffer::BooleanBuffer;
+//! regressions are kept as means and centred sums, updated after Welford and merged after Chan, Golub and LeVeque,
+//! which stays accurate where sums of squares cancel. How many values a state holds is counted beside it, once for all
+//! states over the same rows (see [`layout`](super::layout)).
 
 use super::AggregateFunction;
 
-/// What a state of fixed size holds. All but `First` and `Last` have their count of values in word 0.
+/// What a state of fixed size holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FixedKind {
-    /// count
-    Count,
-    /// count, sum
+    /// sum
     SumFloat,
-    /// count, sum in 128 bits (low, high): it cannot overflow, so whether the result fits does not depend on the order
+    /// sum in 128 bits (low, high): it cannot overflow, so whether the result fits does not depend on the order
     SumInteger,
-    /// count, value
+    /// the least value; NaN without value, which is the greatest number
     MinFloat,
-    /// count, value
+    /// the greatest value
     MaxFloat,
-    /// count, value
+    /// the least value
     MinInteger,
-    /// count, value
+    /// the greatest value
     MaxInteger,
-    /// count, mean, centred sum of squares
+    /// mean, centred sum of squares
     Variance,
-    /// count, mean of x, mean of y, centred sums of x x, y y and x y
+    /// mean of x, mean of y, centred sums of x x, y y and x y
     Regression,
     /// event time (`i64::MAX` without value), bits of the value
     First,
@@ -39,66 +35,67 @@ pub(crate) enum FixedKind {
 impl FixedKind {
     pub(crate) fn words(self) -> usize {
         match self {
-            Self::Count => 1,
-            Self::SumFloat | Self::MinFloat | Self::MaxFloat | Self::MinInteger | Self::MaxInteger => 2,
-            Self::First | Self::Last => 2,
-            Self::SumInteger | Self::Variance => 3,
-            Self::Regression => 6,
+            Self::SumFloat | Self::MinFloat | Self::MaxFloat | Self::MinInteger | Self::MaxInteger => 1,
+            Self::SumInteger | Self::Variance | Self::First | Self::Last => 2,
+            Self::Regression => 5,
         }
     }
 
-    /// Whether word 0 counts the values.
-    pub(crate) fn counts(self) -> bool {
+    /// Whether the number of values must be known to tell the result.
+    pub(crate) fn is_counted(self) -> bool {
         !matches!(self, Self::First | Self::Last)
     }
 
     /// Writes the state of no value; `state` is zeroed.
     pub(crate) fn initialize(self, state: &mut [u64]) {
         match self {
-            Self::First => state[0] = i64::MAX as u64,
-            Self::Last => state[0] = i64::MIN as u64,
-            _ => {}
+            Self::MinFloat => state[0] = f64::NAN.to_bits(),
+            Self::MaxFloat => state[0] = f64::NEG_INFINITY.to_bits(),
+            Self::MinInteger | Self::First => state[0] = i64::MAX as u64,
+            Self::MaxInteger | Self::Last => state[0] = i64::MIN as u64,
+            Self::SumFloat | Self::SumInteger | Self::Variance | Self::Regression => {}
         }
     }
 
-    /// Merges the states at `offset` of each of `entries` (of `stride` words, in order) into `state`.
-    pub(crate) fn merge(self, state: &mut [u64], entries: &[u64], stride: usize, offset: usize) {
+    /// Merges the states at `offset` of `entries`, in order, into `state`, which holds `count` values; `count_of` says how
+    /// many an entry holds.
+    pub(crate) fn merge<'a>(
+        self,
+        state: &mut [u64],
+        mut count: u64,
+        entries: impl Iterator<Item = &'a [u64]>,
+        offset: usize,
+        count_of: impl Fn(&[u64]) -> u64,
+    ) {
         let words = self.words();
-        let others = entries.chunks_exact(stride).map(|entry| &entry[offset..offset + words]);
+        let others = entries.map(|entry| (entry, &entry[offset..offset + words]));
+        let mut counted = |other: u64| {
+            count = count.saturating_add(other);
+            count - other
+        };
         match self {
-            Self::Count => state[0] = others.fold(state[0], |count, other| count.wrapping_add(other[0])),
             Self::SumFloat => {
-                let (mut count, mut sum) = (state[0], float(state[1]));
-                for other in others {
-                    count = count.wrapping_add(other[0]);
-                    sum += float(other[1]);
-                }
-                (state[0], state[1]) = (count, sum.to_bits());
+                state[0] = others.fold(float(state[0]), |sum, (_, other)| sum + float(other[0])).to_bits();
             }
-            Self::SumInteger => others.for_each(|other| {
-                state[0] = state[0].wrapping_add(other[0]);
-                put_sum(state, sum(state).wrapping_add(sum(other)));
+            Self::SumInteger => others.for_each(|(_, other)| put_sum(state, sum(state).wrapping_add(sum(other)))),
+            Self::MinFloat => others.for_each(|(_, other)| keep_least(state, float(other[0]))),
+            Self::MaxFloat => others.for_each(|(_, other)| keep_greatest(state, float(other[0]))),
+            Self::MinInteger => others.for_each(|(_, other)| state[0] = (state[0] as i64).min(other[0] as i64) as u64),
+            Self::MaxInteger => others.for_each(|(_, other)| state[0] = (state[0] as i64).max(other[0] as i64) as u64),
+            Self::Variance => others.for_each(|(entry, other)| {
+                let n = count_of(entry);
+                merge_variance(state, counted(n), other, n);
             }),
-            Self::MinFloat => others.for_each(|other| {
-                keep_float(state, other[0], float(other[1]), |new, old| new.total_cmp(&old).is_lt());
+            Self::Regression => others.for_each(|(entry, other)| {
+                let n = count_of(entry);
+                merge_regression(state, counted(n), other, n);
             }),
-            Self::MaxFloat => others.for_each(|other| {
-                keep_float(state, other[0], float(other[1]), |new, old| new.total_cmp(&old).is_gt());
-            }),
-            Self::MinInteger => others.for_each(|other| {
-                keep_integer(state, other[0], other[1] as i64, |new, old| new < old);
-            }),
-            Self::MaxInteger => others.for_each(|other| {
-                keep_integer(state, other[0], other[1] as i64, |new, old| new > old);
-            }),
-            Self::Variance => others.for_each(|other| merge_variance(state, other)),
-            Self::Regression => others.for_each(|other| merge_regression(state, other)),
-            Self::First => others.for_each(|other| {
+            Self::First => others.for_each(|(_, other)| {
                 if (other[0] as i64) < state[0] as i64 {
                     state.copy_from_slice(other);
                 }
             }),
-            Self::Last => others.for_each(|other| {
+            Self::Last => others.for_each(|(_, other)| {
                 if other[0] as i64 >= state[0] as i64 && other[0] as i64 != i64::MIN {
                     state.copy_from_slice(other);
                 }
@@ -107,17 +104,8 @@ impl FixedKind {
     }
 }
 
-/// A state of a batch's rows: where it is in an entry, and the values that go into it.
-pub(crate) struct FixedUpdate<'a> {
-    pub(crate) offset: usize,
-    pub(crate) values: FixedValues<'a>,
-    /// Rows that count: those with arguments and for which the filter is true. `None`: all.
-    pub(crate) valid: Option<&'a BooleanBuffer>,
-}
-
 /// The values of a batch's rows for one state.
 pub(crate) enum FixedValues<'a> {
-    Count,
     SumFloat(&'a [f64]),
     SumInteger(&'a [i64]),
     MinFloat(&'a [f64]),
@@ -133,43 +121,28 @@ pub(crate) enum FixedValues<'a> {
     LastInteger(&'a [i64]),
 }
 
-impl FixedUpdate<'_> {
-    /// Counts the value of `row`, whose event time is `time_us`, in the entry.
+impl FixedValues<'_> {
+    /// Takes the value of `row`, whose event time is `time_us`, into the state; with it the state holds `count` values.
     #[inline]
-    pub(crate) fn update(&self, entry: &mut [u64], row: usize, time_us: i64) {
-        if self.valid.is_some_and(|valid| !valid.value(row)) {
-            return;
-        }
-        let state = &mut entry[self.offset..];
-        match self.values {
-            FixedValues::Count => state[0] = state[0].wrapping_add(1),
-            FixedValues::SumFloat(values) => {
-                state[0] = state[0].wrapping_add(1);
-                state[1] = (float(state[1]) + values[row]).to_bits();
-            }
-            FixedValues::SumInteger(values) => {
-                state[0] = state[0].wrapping_add(1);
-                put_sum(state, sum(state).wrapping_add(i128::from(values[row])));
-            }
-            FixedValues::MinFloat(values) => {
-                keep_float(state, 1, one_nan(values[row]), |new, old| new.total_cmp(&old).is_lt());
-            }
-            FixedValues::MaxFloat(values) => {
-                keep_float(state, 1, one_nan(values[row]), |new, old| new.total_cmp(&old).is_gt());
-            }
-            FixedValues::MinInteger(values) => keep_integer(state, 1, values[row], |new, old| new < old),
-            FixedValues::MaxInteger(values) => keep_integer(state, 1, values[row], |new, old| new > old),
-            FixedValues::Variance(values) => update_variance(state, values[row]),
-            FixedValues::Regression(x, y) => update_regression(state, x[row], y[row]),
-            FixedValues::FirstFloat(values) => keep_first(state, time_us, values[row].to_bits()),
-            FixedValues::FirstInteger(values) => keep_first(state, time_us, values[row] as u64),
-            FixedValues::LastFloat(values) => keep_last(state, time_us, values[row].to_bits()),
-            FixedValues::LastInteger(values) => keep_last(state, time_us, values[row] as u64),
+    pub(crate) fn update(&self, state: &mut [u64], count: u64, row: usize, time_us: i64) {
+        match *self {
+            Self::SumFloat(values) => state[0] = (float(state[0]) + values[row]).to_bits(),
+            Self::SumInteger(values) => put_sum(state, sum(state).wrapping_add(i128::from(values[row]))),
+            Self::MinFloat(values) => keep_least(state, one_nan(values[row])),
+            Self::MaxFloat(values) => keep_greatest(state, one_nan(values[row])),
+            Self::MinInteger(values) => state[0] = (state[0] as i64).min(values[row]) as u64,
+            Self::MaxInteger(values) => state[0] = (state[0] as i64).max(values[row]) as u64,
+            Self::Variance(values) => update_variance(state, count, values[row]),
+            Self::Regression(x, y) => update_regression(state, count, x[row], y[row]),
+            Self::FirstFloat(values) => keep_first(state, time_us, values[row].to_bits()),
+            Self::FirstInteger(values) => keep_first(state, time_us, values[row] as u64),
+            Self::LastFloat(values) => keep_last(state, time_us, values[row].to_bits()),
+            Self::LastInteger(values) => keep_last(state, time_us, values[row] as u64),
         }
     }
 }
 
-fn float(word: u64) -> f64 {
+pub(crate) fn float(word: u64) -> f64 {
     f64::from_bits(word)
 }
 
@@ -178,27 +151,26 @@ fn one_nan(value: f64) -> f64 {
     if value.is_nan() { f64::NAN } else { value }
 }
 
-fn sum(state: &[u64]) -> i128 {
-    (u128::from(state[1]) | u128::from(state[2]) << 64) as i128
+/// The sum of integers in two words.
+pub(crate) fn sum(state: &[u64]) -> i128 {
+    (u128::from(state[0]) | u128::from(state[1]) << 64) as i128
 }
 
 fn put_sum(state: &mut [u64], sum: i128) {
-    state[1] = sum as u64;
-    state[2] = (sum >> 64) as u64;
+    state[0] = sum as u64;
+    state[1] = (sum >> 64) as u64;
 }
 
-fn keep_float(state: &mut [u64], count: u64, value: f64, better: fn(f64, f64) -> bool) {
-    if count > 0 && (state[0] == 0 || better(value, float(state[1]))) {
-        state[1] = value.to_bits();
+fn keep_least(state: &mut [u64], value: f64) {
+    if value.total_cmp(&float(state[0])).is_lt() {
+        state[0] = value.to_bits();
     }
-    state[0] = state[0].wrapping_add(count);
 }
 
-fn keep_integer(state: &mut [u64], count: u64, value: i64, better: fn(i64, i64) -> bool) {
-    if count > 0 && (state[0] == 0 || better(value, state[1] as i64)) {
-        state[1] = value as u64;
+fn keep_greatest(state: &mut [u64], value: f64) {
+    if value.total_cmp(&float(state[0])).is_gt() {
+        state[0] = value.to_bits();
     }
-    state[0] = state[0].wrapping_add(count);
 }
 
 /// Of rows with one event time the first to arrive is the first.
@@ -215,151 +187,158 @@ fn keep_last(state: &mut [u64], time_us: i64, bits: u64) {
     }
 }
 
-fn update_variance(state: &mut [u64], value: f64) {
-    state[0] = state[0].wrapping_add(1);
-    let mean = float(state[1]);
+/// The mean moved by a step towards that of other values. An infinite value makes it infinite, as it does a sum.
+fn moved_mean(mean: f64, other: f64, step: f64) -> f64 {
+    if step.is_finite() { mean + step } else { mean + other }
+}
+
+fn update_variance(state: &mut [u64], count: u64, value: f64) {
+    let mean = float(state[0]);
     let delta = value - mean;
-    let new_mean = mean + delta / state[0] as f64;
-    state[1] = new_mean.to_bits();
-    state[2] = (float(state[2]) + delta * (value - new_mean)).to_bits();
+    let new_mean = moved_mean(mean, value, delta / count as f64);
+    state[0] = new_mean.to_bits();
+    state[1] = (float(state[1]) + delta * (value - new_mean)).to_bits();
 }
 
-fn merge_variance(state: &mut [u64], other: &[u64]) {
-    if other[0] == 0 {
+fn merge_variance(state: &mut [u64], count: u64, other: &[u64], other_count: u64) {
+    if other_count == 0 {
         return;
     }
-    if state[0] == 0 {
+    if count == 0 {
         return state.copy_from_slice(other);
     }
-    let (n, m) = (state[0] as f64, other[0] as f64);
-    let delta = float(other[1]) - float(state[1]);
-    state[2] = (float(state[2]) + float(other[2]) + delta * delta * (n * m / (n + m))).to_bits();
-    state[1] = (float(state[1]) + delta * (m / (n + m))).to_bits();
-    state[0] = state[0].wrapping_add(other[0]);
+    let (n, m) = (count as f64, other_count as f64);
+    let delta = float(other[0]) - float(state[0]);
+    state[1] = (float(state[1]) + float(other[1]) + delta * delta * (n * m / (n + m))).to_bits();
+    state[0] = moved_mean(float(state[0]), float(other[0]), delta * (m / (n + m))).to_bits();
 }
 
-fn update_regression(state: &mut [u64], x: f64, y: f64) {
-    state[0] = state[0].wrapping_add(1);
-    let n = state[0] as f64;
-    let (delta_x, delta_y) = (x - float(state[1]), y - float(state[2]));
-    let (mean_x, mean_y) = (float(state[1]) + delta_x / n, float(state[2]) + delta_y / n);
-    state[1] = mean_x.to_bits();
-    state[2] = mean_y.to_bits();
-    state[3] = (float(state[3]) + delta_x * (x - mean_x)).to_bits();
-    state[4] = (float(state[4]) + delta_y * (y - mean_y)).to_bits();
-    state[5] = (float(state[5]) + delta_x * (y - mean_y)).to_bits();
+fn update_regression(state: &mut [u64], count: u64, x: f64, y: f64) {
+    let n = count as f64;
+    let (delta_x, delta_y) = (x - float(state[0]), y - float(state[1]));
+    let mean_x = moved_mean(float(state[0]), x, delta_x / n);
+    let mean_y = moved_mean(float(state[1]), y, delta_y / n);
+    state[0] = mean_x.to_bits();
+    state[1] = mean_y.to_bits();
+    state[2] = (float(state[2]) + delta_x * (x - mean_x)).to_bits();
+    state[3] = (float(state[3]) + delta_y * (y - mean_y)).to_bits();
+    state[4] = (float(state[4]) + delta_x * (y - mean_y)).to_bits();
 }
 
-fn merge_regression(state: &mut [u64], other: &[u64]) {
-    if other[0] == 0 {
+fn merge_regression(state: &mut [u64], count: u64, other: &[u64], other_count: u64) {
+    if other_count == 0 {
         return;
     }
-    if state[0] == 0 {
+    if count == 0 {
         return state.copy_from_slice(other);
     }
-    let (n, m) = (state[0] as f64, other[0] as f64);
-    let (delta_x, delta_y) = (float(other[1]) - float(state[1]), float(other[2]) - float(state[2]));
+    let (n, m) = (count as f64, other_count as f64);
     let weight = n * m / (n + m);
-    state[3] = (float(state[3]) + float(other[3]) + delta_x * delta_x * weight).to_bits();
-    state[4] = (float(state[4]) + float(other[4]) + delta_y * delta_y * weight).to_bits();
-    state[5] = (float(state[5]) + float(other[5]) + delta_x * delta_y * weight).to_bits();
-    state[1] = (float(state[1]) + delta_x * (m / (n + m))).to_bits();
-    state[2] = (float(state[2]) + delta_y * (m / (n + m))).to_bits();
-    state[0] = state[0].wrapping_add(other[0]);
+    let (delta_x, delta_y) = (float(other[0]) - float(state[0]), float(other[1]) - float(state[1]));
+    state[2] = (float(state[2]) + float(other[2]) + delta_x * delta_x * weight).to_bits();
+    state[3] = (float(state[3]) + float(other[3]) + delta_y * delta_y * weight).to_bits();
+    state[4] = (float(state[4]) + float(other[4]) + delta_x * delta_y * weight).to_bits();
+    state[0] = moved_mean(float(state[0]), float(other[0]), delta_x * (m / (n + m))).to_bits();
+    state[1] = moved_mean(float(state[1]), float(other[1]), delta_y * (m / (n + m))).to_bits();
 }
 
-/// A sum of integers that is no BIGINT.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct SumOverflow;
-
-/// The result of a function that gives an integer (or what is kept as one), from its state.
-pub(crate) fn finish_integer(
-    function: AggregateFunction,
-    kind: FixedKind,
-    state: &[u64],
-) -> Result<Option<i64>, SumOverflow> {
-    Ok(match (function, kind) {
-        (AggregateFunction::Count, _) => Some(state[0] as i64),
-        (_, FixedKind::SumInteger) => match state[0] {
-            0 => None,
-            _ => Some(i64::try_from(sum(state)).map_err(|_| SumOverflow)?),
-        },
-        (_, FixedKind::First) => (state[0] != i64::MAX as u64).then_some(state[1] as i64),
-        (_, FixedKind::Last) => (state[0] != i64::MIN as u64).then_some(state[1] as i64),
-        _ => (state[0] > 0).then_some(state[1] as i64),
-    })
+/// The result of a function of `count` values with this mean and centred sum of squares.
+pub(crate) fn finish_moments(function: AggregateFunction, count: u64, mean: f64, squares: f64) -> Option<f64> {
+    use AggregateFunction::{Avg, StddevPop, StddevSamp, VarSamp};
+    let n = count as f64;
+    let (values_min, result) = match function {
+        Avg => (1, mean),
+        VarSamp => (2, squares / (n - 1.0)),
+        StddevSamp => (2, (squares / (n - 1.0)).sqrt()),
+        StddevPop => (1, (squares / n).sqrt()),
+        _ => (1, squares / n),
+    };
+    (count >= values_min).then_some(result)
 }
 
-/// The result of a function that gives a floating point number, from its state.
-pub(crate) fn finish_float(function: AggregateFunction, kind: FixedKind, state: &[u64]) -> Option<f64> {
-    use AggregateFunction::*;
-    let count = state[0] as f64;
-    let at_least = |values: u64, result: f64| (state[0] >= values).then_some(result);
+/// The result of a function of `count` pairs of values with this state of a regression.
+pub(crate) fn finish_regression(function: AggregateFunction, count: u64, state: &[u64]) -> Option<f64> {
+    use AggregateFunction::{Corr, CovarPop, CovarSamp, RegrIntercept, RegrR2, RegrSlope};
+    let [mean_x, mean_y, xx, yy, xy] = [0, 1, 2, 3, 4].map(|word| float(state[word]));
+    let n = count as f64;
     match function {
-        FirstValue => (state[0] != i64::MAX as u64).then(|| float(state[1])),
-        LastValue => (state[0] != i64::MIN as u64).then(|| float(state[1])),
-        Avg => at_least(1, float(state[1]) / count),
-        VarPop => at_least(1, float(state[2]) / count),
-        VarSamp => at_least(2, float(state[2]) / (count - 1.0)),
-        StddevPop => at_least(1, (float(state[2]) / count).sqrt()),
-        StddevSamp => at_least(2, (float(state[2]) / (count - 1.0)).sqrt()),
-        CovarPop => at_least(1, float(state[5]) / count),
-        CovarSamp => at_least(2, float(state[5]) / (count - 1.0)),
-        Corr | RegrSlope | RegrIntercept | RegrR2 => {
-            debug_assert_eq!(kind, FixedKind::Regression);
-            let (mean_x, mean_y) = (float(state[1]), float(state[2]));
-            let (xx, yy, xy) = (float(state[3]), float(state[4]), float(state[5]));
-            // A line needs two different x, a correlation two different y as well.
-            if state[0] < 2 || xx == 0.0 || (yy == 0.0 && matches!(function, Corr | RegrR2)) {
-                return None;
-            }
-            Some(match function {
-                // The quotients are taken one after the other, because a product of the sums may overflow.
-                Corr => xy / xx.sqrt() / yy.sqrt(),
-                RegrSlope => xy / xx,
-                RegrIntercept => mean_y - xy / xx * mean_x,
-                _ => (xy / xx) * (xy / yy),
-            })
-        }
-        _ => at_least(1, float(state[1])),
+        CovarPop => return (count >= 1).then_some(xy / n),
+        CovarSamp => return (count >= 2).then_some(xy / (n - 1.0)),
+        _ => {}
     }
+    // A line needs two different x, a correlation two different y as well.
+    if count < 2 || xx == 0.0 || (yy == 0.0 && matches!(function, Corr | RegrR2)) {
+        return None;
+    }
+    Some(match function {
+        // The quotients are taken one after the other, because a product of the sums may overflow.
+        Corr => xy / xx.sqrt() / yy.sqrt(),
+        RegrSlope => xy / xx,
+        RegrIntercept => mean_y - xy / xx * mean_x,
+        _ => (xy / xx) * (xy / yy),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn state_of(values: FixedValues<'_>, kind: FixedKind, rows: std::ops::Range<usize>) -> Vec<u64> {
+    fn state_of(values: FixedValues<'_>, kind: FixedKind, rows: std::ops::Range<usize>) -> (u64, Vec<u64>) {
         let mut state = vec![0; kind.words()];
         kind.initialize(&mut state);
-        let update = FixedUpdate { offset: 0, values, valid: None };
-        rows.for_each(|row| update.update(&mut state, row, row as i64));
-        state
+        let first = rows.start;
+        rows.clone().for_each(|row| values.update(&mut state, (row - first + 1) as u64, row, row as i64));
+        (rows.len() as u64, state)
+    }
+
+    fn merged(kind: FixedKind, parts: &[(u64, Vec<u64>)]) -> (u64, Vec<u64>) {
+        let (_, mut state) = (0, vec![0; kind.words()]);
+        kind.initialize(&mut state);
+        // Each part as an entry: its count, then its state.
+        let entries: Vec<Vec<u64>> = parts.iter().map(|(count, part)| [&[*count], &part[..]].concat()).collect();
+        kind.merge(&mut state, 0, entries.iter().map(Vec::as_slice), 1, |entry| entry[0]);
+        (parts.iter().map(|part| part.0).sum(), state)
+    }
+
+    fn moments(function: AggregateFunction, (count, state): &(u64, Vec<u64>)) -> Option<f64> {
+        finish_moments(function, *count, float(state[0]), float(state[1]))
     }
 
     #[test]
     fn variance_is_accurate_where_sums_of_squares_cancel() {
         let values: Vec<f64> = (0..1000).map(|n| 1e9 + f64::from(n % 2)).collect();
-        let parts: Vec<u64> = (0..10)
-            .flat_map(|part| {
-                state_of(FixedValues::Variance(&values), FixedKind::Variance, part * 100..(part + 1) * 100)
-            })
-            .collect();
-        let mut merged = vec![0; 3];
-        FixedKind::Variance.merge(&mut merged, &parts, 3, 0);
-        let variance = finish_float(AggregateFunction::VarPop, FixedKind::Variance, &merged).unwrap();
+        let part =
+            |part: usize| state_of(FixedValues::Variance(&values), FixedKind::Variance, part * 100..(part + 1) * 100);
+        let whole = merged(FixedKind::Variance, &(0..10).map(part).collect::<Vec<_>>());
+        let variance = moments(AggregateFunction::VarPop, &whole).unwrap();
         assert!((variance - 0.25).abs() < 1e-9, "{variance}");
+        assert!((moments(AggregateFunction::Avg, &whole).unwrap() - 1e9 - 0.5).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_mean_is_infinite_where_a_sum_is() {
+        let of = |values: &[f64]| {
+            moments(
+                AggregateFunction::Avg,
+                &state_of(FixedValues::Variance(values), FixedKind::Variance, 0..values.len()),
+            )
+            .unwrap()
+        };
+        assert_eq!(of(&[1.0, f64::INFINITY, 2.0, 3.0]), f64::INFINITY);
+        assert_eq!(of(&[f64::NEG_INFINITY, 2.0]), f64::NEG_INFINITY);
+        assert!(of(&[f64::NEG_INFINITY, 2.0, f64::INFINITY]).is_nan());
+        let parts = [vec![1.0, 2.0], vec![f64::INFINITY], vec![4.0]]
+            .map(|values| state_of(FixedValues::Variance(&values), FixedKind::Variance, 0..values.len()));
+        assert_eq!(moments(AggregateFunction::Avg, &merged(FixedKind::Variance, &parts)), Some(f64::INFINITY));
     }
 
     #[test]
     fn regression_finds_the_line() {
         let x: Vec<f64> = (0..50).map(|n| 1e6 + f64::from(n)).collect();
         let y: Vec<f64> = x.iter().map(|x| 3.0 * x - 7.0).collect();
-        let mut parts = state_of(FixedValues::Regression(&x, &y), FixedKind::Regression, 0..20);
-        parts.extend(state_of(FixedValues::Regression(&x, &y), FixedKind::Regression, 20..50));
-        let mut merged = vec![0; 6];
-        FixedKind::Regression.merge(&mut merged, &parts, 6, 0);
-        let result = |function| finish_float(function, FixedKind::Regression, &merged).unwrap();
+        let part = |rows| state_of(FixedValues::Regression(&x, &y), FixedKind::Regression, rows);
+        let (count, state) = merged(FixedKind::Regression, &[part(0..20), part(20..50)]);
+        let result = |function| finish_regression(function, count, &state).unwrap();
         assert!((result(AggregateFunction::RegrSlope) - 3.0).abs() < 1e-9);
         assert!((result(AggregateFunction::RegrIntercept) + 7.0).abs() < 1e-2);
         assert!((result(AggregateFunction::RegrR2) - 1.0).abs() < 1e-12);
@@ -367,12 +346,27 @@ mod tests {
     }
 
     #[test]
+    fn the_moments_of_a_regression_are_those_of_its_arguments() {
+        let x: Vec<f64> = (0..50).map(|n| f64::from(n * n % 17)).collect();
+        let y: Vec<f64> = (0..50).map(|n| f64::from(n * 7 % 23)).collect();
+        let parts = |values: &dyn Fn() -> FixedValues<'static>, kind| {
+            merged(kind, &[state_of(values(), kind, 0..20), state_of(values(), kind, 20..50)]).1
+        };
+        let (x, y): (&'static [f64], &'static [f64]) = (x.leak(), y.leak());
+        let both = parts(&|| FixedValues::Regression(x, y), FixedKind::Regression);
+        let one = parts(&|| FixedValues::Variance(x), FixedKind::Variance);
+        let other = parts(&|| FixedValues::Variance(y), FixedKind::Variance);
+        assert_eq!([both[0], both[2]], one[..]);
+        assert_eq!([both[1], both[3]], other[..]);
+    }
+
+    #[test]
     fn a_sum_that_leaves_bigint_and_comes_back_is_right() {
         let values = [i64::MAX, 5, -10];
         let over = state_of(FixedValues::SumInteger(&values), FixedKind::SumInteger, 0..2);
-        assert_eq!(finish_integer(AggregateFunction::Sum, FixedKind::SumInteger, &over), Err(SumOverflow));
-        let back = state_of(FixedValues::SumInteger(&values), FixedKind::SumInteger, 0..3);
-        assert_eq!(finish_integer(AggregateFunction::Sum, FixedKind::SumInteger, &back), Ok(Some(i64::MAX - 5)));
+        assert!(i64::try_from(sum(&over.1)).is_err());
+        let rest = state_of(FixedValues::SumInteger(&values), FixedKind::SumInteger, 2..3);
+        assert_eq!(i64::try_from(sum(&merged(FixedKind::SumInteger, &[over, rest]).1)), Ok(i64::MAX - 5));
     }
 
     #[test]
@@ -380,21 +374,22 @@ mod tests {
         let negative_nan = f64::from_bits(f64::NAN.to_bits() | 1 << 63);
         let values = [1.0, negative_nan, f64::INFINITY];
         let min = state_of(FixedValues::MinFloat(&values), FixedKind::MinFloat, 0..3);
-        assert_eq!(finish_float(AggregateFunction::Min, FixedKind::MinFloat, &min), Some(1.0));
+        assert_eq!(float(min.1[0]), 1.0);
         let max = state_of(FixedValues::MaxFloat(&values), FixedKind::MaxFloat, 0..3);
-        assert!(finish_float(AggregateFunction::Max, FixedKind::MaxFloat, &max).unwrap().is_nan());
+        assert!(float(max.1[0]).is_nan());
+        let least = state_of(FixedValues::MinFloat(&[f64::INFINITY]), FixedKind::MinFloat, 0..1);
+        assert_eq!(float(least.1[0]), f64::INFINITY);
+        let greatest = state_of(FixedValues::MaxFloat(&[f64::NEG_INFINITY]), FixedKind::MaxFloat, 0..1);
+        assert_eq!(float(greatest.1[0]), f64::NEG_INFINITY);
     }
 
     #[test]
     fn nothing_gives_null_and_one_value_has_no_sample_variance() {
         let none = state_of(FixedValues::Variance(&[]), FixedKind::Variance, 0..0);
         let one = state_of(FixedValues::Variance(&[4.0]), FixedKind::Variance, 0..1);
-        let finish = |function, state: &[u64]| finish_float(function, FixedKind::Variance, state);
-        assert_eq!(finish(AggregateFunction::VarPop, &none), None);
-        assert_eq!(finish(AggregateFunction::VarPop, &one), Some(0.0));
-        assert_eq!(finish(AggregateFunction::StddevSamp, &one), None);
-        let first = state_of(FixedValues::FirstFloat(&[]), FixedKind::First, 0..0);
-        assert_eq!(finish_float(AggregateFunction::FirstValue, FixedKind::First, &first), None);
+        assert_eq!(moments(AggregateFunction::VarPop, &none), None);
+        assert_eq!(moments(AggregateFunction::VarPop, &one), Some(0.0));
+        assert_eq!(moments(AggregateFunction::StddevSamp, &one), None);
     }
 
     #[test]
@@ -402,11 +397,8 @@ mod tests {
         let values = [10, 11, 12, 13];
         let early = state_of(FixedValues::LastInteger(&values), FixedKind::Last, 0..2);
         let late = state_of(FixedValues::LastInteger(&values), FixedKind::Last, 2..4);
-        for parts in [[early.clone(), late.clone()].concat(), [late, early].concat()] {
-            let mut merged = vec![0; 2];
-            FixedKind::Last.initialize(&mut merged);
-            FixedKind::Last.merge(&mut merged, &parts, 2, 0);
-            assert_eq!(finish_integer(AggregateFunction::LastValue, FixedKind::Last, &merged), Ok(Some(13)));
+        for parts in [[early.clone(), late.clone()], [late, early]] {
+            assert_eq!(merged(FixedKind::Last, &parts).1, [3, 13]);
         }
     }
 }

@@ -1,62 +1,77 @@
-//! Which states a set of aggregates needs, and where in a pane they lie.
+//! Where the states of a set of aggregates lie in a pane, and how rows and panes go into them.
 //!
-//! Equal states over equal arguments and filters are kept once: `avg(x)`, `sum(x)` and `count(x)` of a floating point
-//! column share two words.
+//! A pane is an *entry*: a header of 32-bit halves, the counts in further halves, then the states in whole words. A
+//! window is the same with counts of 64 bits and without header. [`plan`](super::plan) decides what is kept.
 
-use std::sync::Arc;
+use std::ops::Range;
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::buffer::BooleanBuffer;
-use arrow::compute::{can_cast_types, cast};
-use arrow::datatypes::{DataType, Float64Type, Int64Type, Schema};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use arrow::error::ArrowError;
-use datafusion_physical_expr::PhysicalExpr;
-use datafusion_physical_expr::expressions::Literal;
 
-use super::fixed::{FixedKind, FixedUpdate, FixedValues};
+use super::fixed::{FixedKind, FixedValues, finish_moments, finish_regression, float, sum};
 use super::object::{Object, ObjectKind, ObjectUpdate, ObjectValues};
-use super::{AggregateFunction, AggregateSpec, Storage};
-use crate::PlanError;
-use crate::expression::sql;
+use super::{AggregateFunction, Storage};
+
+/// The count of a pane that has reached what 32 bits hold. It stays there, and the window's results are refused.
+const COUNT_FULL: u32 = u32::MAX;
+/// What becomes of such a count in a window.
+const COUNT_UNKNOWN: u64 = u64::MAX;
 
 /// The states of an application's aggregates.
 #[derive(Debug)]
 pub(crate) struct Layout {
-    /// Words before the states: bounds of the pane.
-    pub(crate) header_words: usize,
-    /// Words of a pane: header and states.
+    /// Words of a pane: header, counts and states.
     pub(crate) entry_words: usize,
     /// A pane without rows, header zero.
     pub(crate) empty_entry: Vec<u64>,
-    pub(crate) fixed: Vec<FixedState>,
+    /// A window without rows: for each class its count, then the states.
+    pub(crate) empty_window: Vec<u64>,
+    pub(super) classes: Vec<Class>,
+    /// In the order of their classes.
+    pub(super) fixed: Vec<FixedState>,
     pub(crate) objects: Vec<ObjectState>,
     /// For each aggregate, where its result comes from.
     pub(crate) results: Vec<AggregateResult>,
-    /// The types that the evaluated expressions are brought to, in their order.
-    targets: Vec<DataType>,
+    /// What states are fed with: an evaluated expression, and the type it is brought to.
+    pub(super) arguments: Vec<(usize, DataType)>,
+}
+
+/// The rows that some states count: those that pass a filter and where some arguments are not null.
+#[derive(Debug)]
+pub(super) struct Class {
+    pub(super) rows: Rows,
+    /// In which half of an entry they are counted, if they need be.
+    pub(super) count_half: Option<usize>,
+    pub(super) states: Range<usize>,
+}
+
+/// Which rows count, by the evaluated expressions that say so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rows {
+    /// Those that must not be null, ascending.
+    pub(super) not_null: Vec<usize>,
+    pub(super) filter: Option<usize>,
 }
 
 /// A state of fixed size.
 #[derive(Debug)]
-pub(crate) struct FixedState {
-    pub(crate) kind: FixedKind,
+pub(super) struct FixedState {
+    pub(super) kind: FixedKind,
+    /// Places in the layout's arguments.
+    pub(super) arguments: Vec<usize>,
     /// Where it begins in an entry.
-    pub(crate) offset: usize,
-    inputs: Inputs,
+    pub(super) offset: usize,
 }
 
 /// A state kept as an object.
 #[derive(Debug)]
 pub(crate) struct ObjectState {
     pub(crate) kind: ObjectKind,
-    inputs: Inputs,
-}
-
-/// The evaluated expressions that go into a state, by place.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Inputs {
-    arguments: Vec<usize>,
-    filter: Option<usize>,
+    pub(super) arguments: Vec<usize>,
+    pub(super) rows: Rows,
 }
 
 /// Where the result of an aggregate comes from.
@@ -70,42 +85,42 @@ pub(crate) struct AggregateResult {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
-    /// The fixed state with this index, giving numbers in this form.
-    Fixed(usize, Storage),
+    /// The fixed states of the class with this index, giving numbers in this form.
+    Fixed { class: usize, form: Form, storage: Storage },
     /// The object state with this index.
     Object(usize),
 }
 
-impl Layout {
-    /// The layout, and the expressions that must be evaluated for it, in order.
-    pub(crate) fn new(
-        aggregates: &[AggregateSpec],
-        schema: &Schema,
-        header_words: usize,
-    ) -> Result<(Self, Vec<Arc<dyn PhysicalExpr>>), PlanError> {
-        let mut builder = Builder { expressions: Vec::new(), fixed: Vec::new(), objects: Vec::new() };
-        let mut results = Vec::with_capacity(aggregates.len());
-        for spec in aggregates {
-            results.push(builder.add(spec, schema)?);
-        }
-        let mut offset = header_words;
-        let mut fixed = Vec::with_capacity(builder.fixed.len());
-        for (kind, inputs) in builder.fixed {
-            fixed.push(FixedState { kind, offset, inputs });
-            offset += kind.words();
-        }
-        let mut empty_entry = vec![0; offset];
-        fixed.iter().for_each(|state: &FixedState| state.kind.initialize(&mut empty_entry[state.offset..]));
-        let (expressions, targets) = builder.expressions.into_iter().unzip();
-        let objects = builder.objects.into_iter().map(|(kind, inputs)| ObjectState { kind, inputs }).collect();
-        Ok((Self { header_words, entry_words: offset, empty_entry, fixed, objects, results, targets }, expressions))
-    }
+/// How the result is read out of a window; numbers are places in the window's words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Form {
+    /// The number of rows.
+    Count,
+    /// One word, of at least one row.
+    Word(usize),
+    /// Two words, of at least one row.
+    WideSum(usize),
+    /// The second of two words, unless the first still is what it was without rows.
+    Timed(usize),
+    /// A sum by the number of rows.
+    Quotient(usize),
+    /// Mean and centred sum of squares.
+    Moments(usize, usize),
+    /// The words of a regression.
+    Regression(usize),
+}
 
+/// A sum of integers that is no BIGINT.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct SumOverflow;
+
+impl Layout {
     /// The layout as text: state fits an operator only if both have the same.
     pub(crate) fn fingerprint(&self) -> String {
+        let counts = self.classes.iter().filter_map(|class| class.count_half).map(|half| format!("Count@{half}"));
         let fixed = self.fixed.iter().map(|state| format!("{:?}@{}", state.kind, state.offset));
         let objects = self.objects.iter().map(|state| format!("{:?}", state.kind));
-        fixed.chain(objects).collect::<Vec<_>>().join(" ")
+        counts.chain(fixed).chain(objects).collect::<Vec<_>>().join(" ")
     }
 
     /// A new pane's objects.
@@ -113,64 +128,89 @@ impl Layout {
         self.objects.iter().map(|state| state.kind.empty()).collect()
     }
 
-    /// Merges the states of `entries` into the states at `states` (an entry's words behind the header).
-    pub(crate) fn merge(&self, states: &mut [u64], entries: &[u64]) {
-        for state in &self.fixed {
-            let start = state.offset - self.header_words;
-            state.kind.merge(&mut states[start..start + state.kind.words()], entries, self.entry_words, state.offset);
+    /// Merges panes, given one behind the other, into a window.
+    pub(crate) fn merge(&self, window: &mut [u64], entries: &[u64]) {
+        let (counts, states) = window.split_at_mut(self.classes.len());
+        let mut start = 0;
+        for (class, count) in self.classes.iter().zip(counts) {
+            for state in &self.fixed[class.states.clone()] {
+                let words = state.kind.words();
+                let entries = entries.chunks_exact(self.entry_words);
+                let count_of = |entry: &[u64]| class.count(entry);
+                state.kind.merge(&mut states[start..start + words], *count, entries, state.offset, count_of);
+                start += words;
+            }
+            let entries = entries.chunks_exact(self.entry_words);
+            *count = entries.fold(*count, |count, entry| count.saturating_add(class.count(entry)));
         }
     }
 
-    /// The states of a pane without rows.
-    pub(crate) fn empty_states(&self) -> &[u64] {
-        &self.empty_entry[self.header_words..]
+    /// Merges a later pane into an earlier one, whose header stays.
+    pub(crate) fn merge_entry(&self, entry: &mut [u64], later: &[u64]) {
+        for class in &self.classes {
+            let (count, other) = (class.count(entry), class.count(later));
+            for state in &self.fixed[class.states.clone()] {
+                let place = state.offset..state.offset + state.kind.words();
+                state.kind.merge(&mut entry[place], count, std::iter::once(later), state.offset, |_| other);
+            }
+            if let Some(half) = class.count_half {
+                put_half(entry, half, u32::try_from(count.saturating_add(other)).unwrap_or(COUNT_FULL));
+            }
+        }
+    }
+
+    /// Whether all rows of a window are counted.
+    pub(crate) fn is_counted(&self, window: &[u64]) -> bool {
+        window[..self.classes.len()].iter().all(|&count| count != COUNT_UNKNOWN)
     }
 
     /// Brings evaluated expressions into the form in which rows are counted.
     pub(crate) fn prepare(&self, columns: &[ArrayRef]) -> Result<Prepared, ArrowError> {
-        let arrays: Vec<ArrayRef> = columns
+        let arguments = self
+            .arguments
             .iter()
-            .zip(&self.targets)
-            .map(|(column, target)| match column.data_type() == target {
-                true => Ok(column.clone()),
-                false => cast(column, target),
+            .map(|(expression, target)| match columns[*expression].data_type() == target {
+                true => Ok(columns[*expression].clone()),
+                false => cast(&columns[*expression], target),
             })
             .collect::<Result<_, _>>()?;
-        let valid = |inputs: &Inputs| valid_rows(inputs, &arrays);
-        let fixed_valid = self.fixed.iter().map(|state| valid(&state.inputs)).collect();
-        let object_valid = self.objects.iter().map(|state| valid(&state.inputs)).collect();
-        Ok(Prepared { arrays, fixed_valid, object_valid })
+        Ok(Prepared {
+            arguments,
+            fixed_valid: self.classes.iter().map(|class| valid_rows(&class.rows, columns)).collect(),
+            object_valid: self.objects.iter().map(|state| valid_rows(&state.rows, columns)).collect(),
+        })
     }
 
     /// How the rows of a prepared batch go into the fixed states.
-    pub(crate) fn fixed_updates<'a>(&self, prepared: &'a Prepared) -> Vec<FixedUpdate<'a>> {
-        self.fixed
-            .iter()
-            .zip(&prepared.fixed_valid)
-            .map(|(state, valid)| {
-                let argument = |index: usize| &prepared.arrays[state.inputs.arguments[index]];
-                let floats = |index: usize| -> &'a [f64] { argument(index).as_primitive::<Float64Type>().values() };
-                let integers = || -> &'a [i64] { argument(0).as_primitive::<Int64Type>().values() };
-                let float = || *argument(0).data_type() == DataType::Float64;
-                let values = match state.kind {
-                    FixedKind::Count => FixedValues::Count,
-                    FixedKind::SumFloat => FixedValues::SumFloat(floats(0)),
-                    FixedKind::SumInteger => FixedValues::SumInteger(integers()),
-                    FixedKind::MinFloat => FixedValues::MinFloat(floats(0)),
-                    FixedKind::MaxFloat => FixedValues::MaxFloat(floats(0)),
-                    FixedKind::MinInteger => FixedValues::MinInteger(integers()),
-                    FixedKind::MaxInteger => FixedValues::MaxInteger(integers()),
-                    FixedKind::Variance => FixedValues::Variance(floats(0)),
-                    // SQL writes (y, x).
-                    FixedKind::Regression => FixedValues::Regression(floats(1), floats(0)),
-                    FixedKind::First if float() => FixedValues::FirstFloat(floats(0)),
-                    FixedKind::First => FixedValues::FirstInteger(integers()),
-                    FixedKind::Last if float() => FixedValues::LastFloat(floats(0)),
-                    FixedKind::Last => FixedValues::LastInteger(integers()),
-                };
-                FixedUpdate { offset: state.offset, values, valid: valid.as_ref() }
-            })
-            .collect()
+    pub(crate) fn fixed_updates<'a>(&self, prepared: &'a Prepared) -> FixedUpdates<'a> {
+        let states = self.fixed.iter().map(|state| {
+            let argument = |index: usize| &prepared.arguments[state.arguments[index]];
+            let floats = |index: usize| -> &'a [f64] { argument(index).as_primitive::<Float64Type>().values() };
+            let integers = || -> &'a [i64] { argument(0).as_primitive::<Int64Type>().values() };
+            let is_float = || *argument(0).data_type() == DataType::Float64;
+            let values = match state.kind {
+                FixedKind::SumFloat => FixedValues::SumFloat(floats(0)),
+                FixedKind::SumInteger => FixedValues::SumInteger(integers()),
+                FixedKind::MinFloat => FixedValues::MinFloat(floats(0)),
+                FixedKind::MaxFloat => FixedValues::MaxFloat(floats(0)),
+                FixedKind::MinInteger => FixedValues::MinInteger(integers()),
+                FixedKind::MaxInteger => FixedValues::MaxInteger(integers()),
+                FixedKind::Variance => FixedValues::Variance(floats(0)),
+                // SQL writes (y, x).
+                FixedKind::Regression => FixedValues::Regression(floats(1), floats(0)),
+                FixedKind::First if is_float() => FixedValues::FirstFloat(floats(0)),
+                FixedKind::First => FixedValues::FirstInteger(integers()),
+                FixedKind::Last if is_float() => FixedValues::LastFloat(floats(0)),
+                FixedKind::Last => FixedValues::LastInteger(integers()),
+            };
+            (state.offset, values)
+        });
+        let classes = self.classes.iter().zip(&prepared.fixed_valid).map(|(class, valid)| ClassUpdate {
+            valid: valid.as_ref(),
+            count_half: class.count_half,
+            states: class.states.clone(),
+        });
+        FixedUpdates { classes: classes.collect(), states: states.collect() }
     }
 
     /// How the rows of a prepared batch go into the objects.
@@ -179,13 +219,13 @@ impl Layout {
             .iter()
             .zip(&prepared.object_valid)
             .map(|(state, valid)| {
-                let argument = &prepared.arrays[state.inputs.arguments[0]];
+                let argument = &prepared.arguments[state.arguments[0]];
                 let values = match argument.data_type() {
                     DataType::Float64 => {
                         let values: &'a [f64] = argument.as_primitive::<Float64Type>().values();
-                        match state.inputs.arguments.get(1) {
+                        match state.arguments.get(1) {
                             Some(&fraction) => {
-                                let fractions = prepared.arrays[fraction].as_primitive::<Float64Type>();
+                                let fractions = prepared.arguments[fraction].as_primitive::<Float64Type>();
                                 ObjectValues::Fractions(values, fractions.values())
                             }
                             None => ObjectValues::Floats(values),
@@ -200,15 +240,111 @@ impl Layout {
     }
 }
 
+impl Class {
+    /// The number of rows in an entry; [`COUNT_UNKNOWN`] if they were too many to count, 0 if nobody asks.
+    #[inline]
+    fn count(&self, entry: &[u64]) -> u64 {
+        match self.count_half.map(|half| half_of(entry, half)) {
+            None => 0,
+            Some(COUNT_FULL) => COUNT_UNKNOWN,
+            Some(count) => u64::from(count),
+        }
+    }
+}
+
+#[inline]
+fn half_of(entry: &[u64], half: usize) -> u32 {
+    (entry[half / 2] >> (half % 2 * 32)) as u32
+}
+
+#[inline]
+fn put_half(entry: &mut [u64], half: usize, value: u32) {
+    let shift = half % 2 * 32;
+    let word = &mut entry[half / 2];
+    *word = *word & !(u64::from(u32::MAX) << shift) | u64::from(value) << shift;
+}
+
+impl AggregateResult {
+    /// The result, which is a floating point number, of a window.
+    pub(crate) fn float(&self, class: usize, form: Form, window: &[u64]) -> Option<f64> {
+        let count = window[class];
+        match form {
+            Form::Quotient(word) => (count > 0).then(|| float(window[word]) / count as f64),
+            Form::Moments(mean, squares) => {
+                finish_moments(self.function, count, float(window[mean]), float(window[squares]))
+            }
+            Form::Regression(word) => finish_regression(self.function, count, &window[word..]),
+            _ => self.word(class, form, window).map(float),
+        }
+    }
+
+    /// The result, which is an integer or kept as one, of a window.
+    pub(crate) fn integer(&self, class: usize, form: Form, window: &[u64]) -> Result<Option<i64>, SumOverflow> {
+        match form {
+            Form::Count => Ok(Some(window[class] as i64)),
+            Form::WideSum(word) if window[class] > 0 => {
+                i64::try_from(sum(&window[word..])).map(Some).map_err(|_| SumOverflow)
+            }
+            Form::WideSum(_) => Ok(None),
+            _ => Ok(self.word(class, form, window).map(|word| word as i64)),
+        }
+    }
+
+    fn word(&self, class: usize, form: Form, window: &[u64]) -> Option<u64> {
+        match form {
+            Form::Word(word) => (window[class] > 0).then(|| window[word]),
+            Form::Timed(word) => {
+                let nothing = if self.function == AggregateFunction::FirstValue { i64::MAX } else { i64::MIN };
+                (window[word] != nothing as u64).then(|| window[word + 1])
+            }
+            _ => unreachable!("other forms are no words"),
+        }
+    }
+}
+
 /// A batch's arguments in the form in which they are counted.
 pub(crate) struct Prepared {
-    arrays: Vec<ArrayRef>,
+    arguments: Vec<ArrayRef>,
     fixed_valid: Vec<Option<BooleanBuffer>>,
     object_valid: Vec<Option<BooleanBuffer>>,
 }
 
-/// Rows whose arguments are not null and for which the filter is true; `None` if that is all of them.
-fn valid_rows(inputs: &Inputs, arrays: &[ArrayRef]) -> Option<BooleanBuffer> {
+/// How the rows of a batch go into the fixed states of panes.
+pub(crate) struct FixedUpdates<'a> {
+    classes: Vec<ClassUpdate<'a>>,
+    /// Where each state begins in an entry, and its values.
+    states: Vec<(usize, FixedValues<'a>)>,
+}
+
+struct ClassUpdate<'a> {
+    /// Rows that count. `None`: all.
+    valid: Option<&'a BooleanBuffer>,
+    count_half: Option<usize>,
+    states: Range<usize>,
+}
+
+impl FixedUpdates<'_> {
+    /// Counts `row`, whose event time is `time_us`, in an entry.
+    #[inline]
+    pub(crate) fn update(&self, entry: &mut [u64], row: usize, time_us: i64) {
+        for class in &self.classes {
+            if class.valid.is_some_and(|valid| !valid.value(row)) {
+                continue;
+            }
+            let count = class.count_half.map_or(0, |half| {
+                let count = half_of(entry, half).saturating_add(1);
+                put_half(entry, half, count);
+                count
+            });
+            for (offset, values) in &self.states[class.states.clone()] {
+                values.update(&mut entry[*offset..], u64::from(count), row, time_us);
+            }
+        }
+    }
+}
+
+/// The rows that count; `None` if that is all of them.
+fn valid_rows(rows: &Rows, columns: &[ArrayRef]) -> Option<BooleanBuffer> {
     let mut valid: Option<BooleanBuffer> = None;
     let mut restrict = |rows: BooleanBuffer| {
         valid = Some(match valid.take() {
@@ -216,159 +352,19 @@ fn valid_rows(inputs: &Inputs, arrays: &[ArrayRef]) -> Option<BooleanBuffer> {
             None => rows,
         });
     };
-    for &argument in &inputs.arguments {
-        if let Some(nulls) = arrays[argument].logical_nulls().filter(|nulls| nulls.null_count() > 0) {
+    for &column in &rows.not_null {
+        if let Some(nulls) = columns[column].logical_nulls().filter(|nulls| nulls.null_count() > 0) {
             restrict(nulls.inner().clone());
         }
     }
-    if let Some(filter) = inputs.filter {
-        let filter = arrays[filter].as_boolean();
+    if let Some(filter) = rows.filter {
+        let filter = columns[filter].as_boolean();
         restrict(filter.values().clone());
         if let Some(nulls) = filter.nulls() {
             restrict(nulls.inner().clone());
         }
     }
     valid
-}
-
-/// Collects states, each once.
-struct Builder {
-    expressions: Vec<(Arc<dyn PhysicalExpr>, DataType)>,
-    fixed: Vec<(FixedKind, Inputs)>,
-    objects: Vec<(ObjectKind, Inputs)>,
-}
-
-impl Builder {
-    fn add(&mut self, spec: &AggregateSpec, schema: &Schema) -> Result<AggregateResult, PlanError> {
-        let types = spec
-            .arguments
-            .iter()
-            .map(|argument| {
-                argument.data_type(schema).map_err(|error| PlanError::Expression {
-                    expression: sql(argument),
-                    problem: error.strip_backtrace(),
-                })
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        let function = spec.function;
-        let data_type = function.result_type(&types)?;
-        let filter = spec.filter.clone().map(|filter| self.expression(filter, DataType::Boolean));
-        let storage = types.first().and_then(Storage::of);
-        let source = match (function, storage) {
-            (AggregateFunction::Count, _) => {
-                // A constant that is not null counts every row: count(1) is count(*).
-                let constant = |argument: &Arc<dyn PhysicalExpr>| {
-                    argument.downcast_ref::<Literal>().is_some_and(|literal| !literal.value().is_null())
-                };
-                let arguments: Vec<usize> = spec
-                    .arguments
-                    .iter()
-                    .zip(&types)
-                    .filter(|(argument, _)| !constant(argument))
-                    .map(|(argument, data_type)| self.expression(argument.clone(), count_target(data_type)))
-                    .collect();
-                self.counting(Inputs { arguments, filter })
-            }
-            (_, Some(storage)) => {
-                let floats = !matches!(
-                    function,
-                    AggregateFunction::Sum
-                        | AggregateFunction::Min
-                        | AggregateFunction::Max
-                        | AggregateFunction::FirstValue
-                        | AggregateFunction::LastValue
-                        | AggregateFunction::BoolAnd
-                        | AggregateFunction::BoolOr
-                        | AggregateFunction::CountDistinct
-                        | AggregateFunction::ApproxDistinct
-                );
-                let storage = if floats { Storage::Float } else { storage };
-                let target = storage.data_type();
-                if types.iter().any(|found| !can_cast_types(found, &target) || !can_cast_types(&target, found)) {
-                    let found = types[0].to_string();
-                    return Err(PlanError::ArgumentType {
-                        function: function.name(),
-                        found,
-                        hint: "cast the argument to DOUBLE, BIGINT, TEXT or TIMESTAMP",
-                    });
-                }
-                let arguments =
-                    spec.arguments.iter().map(|argument| self.expression(argument.clone(), target.clone())).collect();
-                self.state(function, storage, Inputs { arguments, filter })
-            }
-            (_, None) => unreachable!("result_type refuses arguments that cannot be stored"),
-        };
-        Ok(AggregateResult { function, data_type, source })
-    }
-
-    fn state(&mut self, function: AggregateFunction, storage: Storage, inputs: Inputs) -> Source {
-        use AggregateFunction as F;
-        let text = storage == Storage::Text;
-        let float = storage == Storage::Float;
-        let fixed = match function {
-            F::Sum | F::Avg if float => FixedKind::SumFloat,
-            F::Sum => FixedKind::SumInteger,
-            F::Min if float => FixedKind::MinFloat,
-            F::Max if float => FixedKind::MaxFloat,
-            // false is 0 and true is 1, so "and" is the minimum and "or" the maximum.
-            F::Min | F::BoolAnd if !text => FixedKind::MinInteger,
-            F::Max | F::BoolOr if !text => FixedKind::MaxInteger,
-            F::StddevSamp | F::StddevPop | F::VarSamp | F::VarPop => FixedKind::Variance,
-            F::CovarSamp | F::CovarPop | F::Corr | F::RegrSlope | F::RegrIntercept | F::RegrR2 => FixedKind::Regression,
-            F::FirstValue if !text => FixedKind::First,
-            F::LastValue if !text => FixedKind::Last,
-            _ => {
-                let kind = match function {
-                    F::Median => ObjectKind::Median,
-                    F::PercentileCont => ObjectKind::Percentile,
-                    F::CountDistinct if text => ObjectKind::DistinctTexts,
-                    F::CountDistinct => ObjectKind::DistinctWords,
-                    F::ApproxDistinct => ObjectKind::Approximate,
-                    F::Min => ObjectKind::MinText,
-                    F::Max => ObjectKind::MaxText,
-                    F::FirstValue => ObjectKind::FirstText,
-                    _ => ObjectKind::LastText,
-                };
-                return Source::Object(place(&mut self.objects, (kind, inputs)));
-            }
-        };
-        Source::Fixed(self.fixed_state(fixed, inputs), storage)
-    }
-
-    /// A state over these inputs that counts values: any that is there, or a new one.
-    fn counting(&mut self, inputs: Inputs) -> Source {
-        let shared = self.fixed.iter().position(|(kind, known)| kind.counts() && *known == inputs);
-        let index = shared.unwrap_or_else(|| self.fixed_state(FixedKind::Count, inputs));
-        Source::Fixed(index, Storage::Integer)
-    }
-
-    fn fixed_state(&mut self, kind: FixedKind, inputs: Inputs) -> usize {
-        // A count that came first grows into a state that counts as well.
-        if kind.counts()
-            && let Some(count) = self.fixed.iter().position(|known| *known == (FixedKind::Count, inputs.clone()))
-        {
-            self.fixed[count].0 = kind;
-            return count;
-        }
-        place(&mut self.fixed, (kind, inputs))
-    }
-
-    fn expression(&mut self, expression: Arc<dyn PhysicalExpr>, target: DataType) -> usize {
-        place(&mut self.expressions, (expression, target))
-    }
-}
-
-/// The place of an item in a list, where it is put if it is not there yet.
-fn place<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
-    list.iter().position(|known| *known == item).unwrap_or_else(|| {
-        list.push(item);
-        list.len() - 1
-    })
-}
-
-/// What an argument of count is brought to: the form other aggregates of the same argument use, so that they share it.
-fn count_target(data_type: &DataType) -> DataType {
-    Storage::of(data_type).map_or_else(|| data_type.clone(), Storage::data_type)
 }
 
 impl Storage {
@@ -384,56 +380,39 @@ impl Storage {
 
 #[cfg(test)]
 mod tests {
-    use arrow::datatypes::Field;
-    use datafusion_physical_expr::expressions::lit;
+    use std::sync::Arc;
+
+    use arrow::array::Float64Array;
+    use arrow::datatypes::{Field, Schema};
 
     use super::*;
+    use crate::AggregateSpec;
     use crate::expression::column;
 
-    fn layout(aggregates: &[(AggregateFunction, Vec<Arc<dyn PhysicalExpr>>)]) -> (Layout, usize) {
-        let specs: Vec<AggregateSpec> = aggregates
-            .iter()
-            .map(|(function, arguments)| AggregateSpec {
-                name: "a".into(),
-                function: *function,
-                arguments: arguments.clone(),
-                filter: None,
-            })
-            .collect();
-        let (layout, expressions) = Layout::new(&specs, &schema(), 1).unwrap();
-        (layout, expressions.len())
-    }
-
-    fn schema() -> Schema {
-        Schema::new(vec![Field::new("x", DataType::Float64, true), Field::new("n", DataType::Int64, true)])
-    }
-
     #[test]
-    fn equal_states_are_kept_once() {
-        use AggregateFunction::*;
-        let x = column(&schema(), 0);
-        let (layout, expressions) =
-            layout(&[(Count, vec![x.clone()]), (Avg, vec![x.clone()]), (Sum, vec![x.clone()]), (Count, vec![x])]);
-        assert_eq!((layout.fixed.len(), layout.entry_words, expressions), (1, 3, 1));
-        let results: Vec<_> =
-            layout.results.iter().map(|result| matches!(result.source, Source::Fixed(0, _))).collect();
-        assert_eq!(results, [true; 4]);
-    }
-
-    #[test]
-    fn a_count_of_a_constant_is_a_count_of_rows() {
-        use AggregateFunction::*;
-        let (layout, expressions) = layout(&[(Count, vec![]), (Count, vec![lit(1i64)])]);
-        assert_eq!((layout.fixed.len(), expressions), (1, 0));
-    }
-
-    #[test]
-    fn numbers_of_another_type_are_other_arguments() {
-        use AggregateFunction::*;
-        let n = column(&schema(), 1);
-        // The sum of integers is kept in 128 bits, the average as floating point.
-        let (layout, expressions) = layout(&[(Sum, vec![n.clone()]), (Avg, vec![n.clone()]), (Median, vec![n])]);
-        assert_eq!((layout.fixed.len(), layout.objects.len(), expressions), (2, 1, 2));
-        assert_eq!(layout.entry_words, 1 + 3 + 2);
+    fn more_rows_than_a_count_holds_are_noticed() {
+        let schema = Schema::new(vec![Field::new("x", DataType::Float64, true)]);
+        let of = |function, arguments| AggregateSpec { name: "a".into(), function, arguments, filter: None };
+        let specs = [of(AggregateFunction::Count, vec![]), of(AggregateFunction::Avg, vec![column(&schema, 0)])];
+        let (layout, _) = Layout::new(&specs, &schema, 1).unwrap();
+        let prepared = layout.prepare(&[Arc::new(Float64Array::from(vec![1.0]))]).unwrap();
+        let updates = layout.fixed_updates(&prepared);
+        let mut entry = layout.empty_entry.clone();
+        let half = layout.classes[0].count_half.unwrap();
+        put_half(&mut entry, half, COUNT_FULL - 2);
+        let window = |entries: &[&[u64]]| {
+            let mut window = layout.empty_window.clone();
+            layout.merge(&mut window, &entries.concat());
+            window
+        };
+        updates.update(&mut entry, 0, 0);
+        assert!(layout.is_counted(&window(&[&entry, &entry])), "windows count in 64 bits");
+        let mut joined = entry.clone();
+        layout.merge_entry(&mut joined, &entry);
+        assert!(!layout.is_counted(&window(&[&joined])));
+        updates.update(&mut entry, 0, 0);
+        updates.update(&mut entry, 0, 0);
+        assert_eq!(half_of(&entry, half), COUNT_FULL);
+        assert!(!layout.is_counted(&window(&[&layout.empty_entry, &entry, &entry])));
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! A state is a few words beside its pane ([`fixed`]) wherever the function allows, because then a pane is one piece of
 //! memory and a sliding window is a merge of neighbouring words. Functions that must remember values (median, distinct
-//! counts, text) keep an object beside the pane instead ([`object`]). [`layout`] decides who shares what.
+//! counts, text) keep an object beside the pane instead ([`object`]). [`plan`] decides who shares what, and [`layout`]
+//! knows where it lies.
 
 pub(crate) mod fixed;
 pub(crate) mod hyperloglog;
 pub(crate) mod layout;
 pub(crate) mod object;
+mod plan;
 
 use std::fmt;
 use std::sync::Arc;

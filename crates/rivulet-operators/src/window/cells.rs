@@ -13,6 +13,8 @@ use hashbrown::{HashMap, HashTable};
 
 use super::length::Lengths;
 use super::panes::Panes;
+use super::shared::Shared;
+use crate::aggregate::layout::Layout;
 use crate::aggregate::object::{OBJECT_BYTES, Object};
 
 /// A time that never comes.
@@ -81,6 +83,17 @@ struct KeyedCell {
     previous: u32,
 }
 
+/// What belongs to a cell.
+pub(crate) struct CellParts<'a> {
+    pub(crate) panes: &'a mut Panes,
+    /// Where aggregates have objects.
+    pub(crate) objects: Option<&'a mut ObjectDeque>,
+    /// Where windows share anything.
+    pub(crate) shared: Option<&'a mut Shared>,
+    /// The count of memory.
+    pub(crate) heap_bytes: &'a mut usize,
+}
+
 /// What is known of a slot's lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotLengths {
@@ -105,6 +118,8 @@ pub(crate) struct Cells {
     hasher: RandomState,
     /// By cell, where aggregates have objects.
     objects: Option<Vec<ObjectDeque>>,
+    /// By cell, up to the last one that has any.
+    shared: Vec<Shared>,
     /// By cell, for count windows: rows so far.
     row_numbers: Option<Vec<u64>>,
     /// Lengths and how many slots have them. Most applications have one.
@@ -128,6 +143,7 @@ impl Cells {
             index: HashTable::new(),
             hasher: RandomState::default(),
             objects: objects.then(Vec::new),
+            shared: Vec::new(),
             row_numbers: row_numbers.then(Vec::new),
             lengths: Vec::new(),
             free_lengths: Vec::new(),
@@ -310,13 +326,13 @@ impl Cells {
 
     /// Gives back the memory of a cell's panes and objects and forgets its row number.
     fn clear_cell(&mut self, cell: usize) {
-        let (panes, heap_bytes) = match self.keyed {
-            true => (&mut self.cells[cell].panes, &mut self.heap_bytes),
-            false => (&mut self.slots[cell].panes, &mut self.heap_bytes),
-        };
+        let CellParts { panes, objects, shared, heap_bytes } = self.parts(cell);
         panes.release(heap_bytes);
-        if let Some(objects) = &mut self.objects {
-            objects[cell] = ObjectDeque::new();
+        if let Some(objects) = objects {
+            *objects = ObjectDeque::new();
+        }
+        if let Some(shared) = shared {
+            *heap_bytes -= std::mem::take(shared).heap_bytes();
         }
         if let Some(row_numbers) = &mut self.row_numbers {
             row_numbers[cell] = 0;
@@ -357,14 +373,44 @@ impl Cells {
         if self.keyed { &self.cells[cell].panes } else { &self.slots[cell].panes }
     }
 
-    /// A cell's panes, its objects (where aggregates have objects), and the count of memory.
     #[inline]
-    pub(crate) fn parts(&mut self, cell: usize) -> (&mut Panes, Option<&mut ObjectDeque>, &mut usize) {
-        let panes = match self.keyed {
-            true => &mut self.cells[cell].panes,
-            false => &mut self.slots[cell].panes,
-        };
-        (panes, self.objects.as_mut().map(|objects| &mut objects[cell]), &mut self.heap_bytes)
+    pub(crate) fn parts(&mut self, cell: usize) -> CellParts<'_> {
+        CellParts {
+            panes: match self.keyed {
+                true => &mut self.cells[cell].panes,
+                false => &mut self.slots[cell].panes,
+            },
+            objects: self.objects.as_mut().map(|objects| &mut objects[cell]),
+            shared: self.shared.get_mut(cell).filter(|shared| !shared.words().is_empty()),
+            heap_bytes: &mut self.heap_bytes,
+        }
+    }
+
+    /// Extends what the windows of a cell share to its first `panes` panes.
+    pub(crate) fn share(&mut self, cell: usize, panes: usize, layout: &Layout) {
+        let mut shared = std::mem::take(self.shared_mut(cell));
+        self.heap_bytes -= shared.heap_bytes();
+        shared.extend(self.panes(cell), panes, layout);
+        self.put_shared(cell, shared);
+    }
+
+    /// Puts what the windows of a cell share, which shared nothing.
+    pub(crate) fn put_shared(&mut self, cell: usize, shared: Shared) {
+        self.heap_bytes += shared.heap_bytes();
+        *self.shared_mut(cell) = shared;
+    }
+
+    fn shared_mut(&mut self, cell: usize) -> &mut Shared {
+        if cell >= self.shared.len() {
+            reserve(&mut self.shared, cell + 1);
+            self.shared.resize_with(cell + 1, Shared::default);
+        }
+        &mut self.shared[cell]
+    }
+
+    /// What the windows of a cell share, if they share anything.
+    pub(crate) fn shared(&self, cell: usize) -> Option<&Shared> {
+        self.shared.get(cell).filter(|shared| !shared.words().is_empty())
     }
 
     pub(crate) fn objects(&self, cell: usize) -> Option<&ObjectDeque> {
@@ -400,6 +446,7 @@ impl Cells {
             + self.free_cells.capacity() * size_of::<u32>()
             + self.index.allocation_size()
             + self.row_numbers.as_ref().map_or(0, |numbers| numbers.capacity() * 8)
+            + self.shared.capacity() * size_of::<Shared>()
             + self.lengths.capacity() * size_of::<(Lengths, u32)>()
             + self.lengths_index.allocation_size()
             + self.heap_bytes

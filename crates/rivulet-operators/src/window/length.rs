@@ -54,12 +54,13 @@ impl WindowSpec {
         !matches!(self, Self::Count { .. })
     }
 
-    /// How many words lead each pane, session or block of rows.
-    pub(crate) fn header_words(&self) -> usize {
+    /// How many halves of 64-bit words lead each pane (its number), session (its first and last event time) or block of
+    /// rows (its number, and the event times of its first and last row).
+    pub(crate) fn header_halves(&self) -> usize {
         match self {
             Self::Tumble { .. } | Self::Hop { .. } => 1,
-            Self::Session { .. } => 2,
-            Self::Count { .. } => 3,
+            Self::Session { .. } => 4,
+            Self::Count { .. } => 6,
         }
     }
 
@@ -182,6 +183,16 @@ pub enum LengthError {
         panes: i64,
         /// Whether the lengths are rows.
         rows: bool,
+    },
+    /// Panes are so much shorter than the lateness that they cannot be numbered.
+    #[error(
+        "the window consists of panes of {pane_us} us, far too short for a lateness of {lateness_us} us\nhint: slide by a longer step, or allow less lateness"
+    )]
+    PanesTooShort {
+        /// The length of a pane in microseconds.
+        pane_us: i64,
+        /// The lateness of the application in microseconds.
+        lateness_us: i64,
     },
     /// The expression failed.
     #[error(

@@ -20,8 +20,9 @@
 //!
 //! # In reading order
 //! [`length`]: the kinds of windows and their lengths per slot; [`panes`]: a cell's panes in one piece of
-//! memory; [`cells`]: all slots, keys and clocks; [`rules`]: what a row closes and where it counts; [`operator`]: the
-//! loop over rows; [`output`]: closed windows as rows; [`state`]: export and import.
+//! memory; [`shared`]: what successive windows have in common; [`cells`]: all slots, keys and clocks; [`rules`]: what a
+//! row closes and where it counts; [`operator`]: the loop over rows; [`output`]: closed windows as rows; [`state`]:
+//! export and import.
 
 pub mod length;
 pub(crate) mod cells;
@@ -29,10 +30,12 @@ pub(crate) mod operator;
 pub(crate) mod output;
 pub(crate) mod panes;
 pub(crate) mod rules;
+pub(crate) mod shared;
 pub(crate) mod state;
 
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use rivulet_dataflow::{Description, Operator, OperatorFactory};
 
@@ -131,6 +134,23 @@ pub(crate) struct Plan {
     aggregates: Vec<AggregateSpec>,
 }
 
+impl Plan {
+    /// Lengths of a slot that can work with the lateness.
+    fn check(&self, lengths: Lengths) -> Result<Lengths, LengthError> {
+        let has_lateness = self.window.is_time() && !self.arrival_time;
+        match has_lateness && self.lateness_us / lengths.pane > rules::PANES_APART_MAX / 2 {
+            true => Err(LengthError::PanesTooShort { pane_us: lengths.pane, lateness_us: self.lateness_us }),
+            false => Ok(lengths),
+        }
+    }
+
+    /// The lengths for each row of the slot table's columns.
+    pub(crate) fn lengths_of(&self, parameters: &RecordBatch) -> Vec<Result<Lengths, LengthError>> {
+        let lengths = self.lengths.evaluate(parameters).into_iter();
+        lengths.map(|lengths| lengths.and_then(|lengths| self.check(lengths))).collect()
+    }
+}
+
 impl WindowAggregate {
     /// A window aggregation, or what is wrong with its plan.
     pub fn new(spec: WindowAggregateSpec) -> Result<Self, PlanError> {
@@ -138,7 +158,7 @@ impl WindowAggregate {
         let lengths = length::LengthExpressions::new(&window, &parameter_schema)?;
         let evaluation = Expressions::evaluation_schema(&input, &parameter_schema, &parameters);
         let key_expressions: Vec<_> = keys.iter().map(|key| key.expression.clone()).collect();
-        let (layout, layout_expressions) = Layout::new(&aggregates, &evaluation, window.header_words())?;
+        let (layout, layout_expressions) = Layout::new(&aggregates, &evaluation, window.header_halves())?;
         let expressions = Expressions::new(
             &input,
             &parameter_schema,

@@ -40,7 +40,7 @@ impl WindowOperator {
     }
 
     fn add_slots(&mut self, slots: &[Slot], context: &Context<'_>) {
-        let lengths = self.plan.lengths.evaluate(&context.slots.parameters(slots));
+        let lengths = self.plan.lengths_of(&context.slots.parameters(slots));
         for (&slot, lengths) in slots.iter().zip(lengths) {
             let query = context.slots.query(slot).unwrap_or_default();
             self.windows.cells.add_slot(slot as usize, lengths.ok(), KeyGroup::of(&query.to_le_bytes()).index());
@@ -123,9 +123,9 @@ impl WindowOperator {
     }
 
     fn refuse_broken(&self, batch: &Batch, index: usize, context: &mut Context<'_>) {
-        let (slots, lengths) = (context.slots, &self.plan.lengths);
+        let (slots, plan) = (context.slots, &self.plan);
         refuse(batch, index, Reason::Expression, context, || {
-            let verdict = lengths.evaluate(&slots.parameters(&[batch.slots[index]])).pop();
+            let verdict = plan.lengths_of(&slots.parameters(&[batch.slots[index]])).pop();
             verdict.and_then(Result::err).map_or_else(|| "the window has no length".into(), |error| error.to_string())
         });
     }

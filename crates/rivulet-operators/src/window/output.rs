@@ -13,10 +13,9 @@ use arrow::compute::cast;
 use rivulet_dataflow::{Batch, Context, OperatorError, Reason, Refused, Slot};
 
 use super::Plan;
-use crate::aggregate::fixed::{finish_float, finish_integer};
-use crate::aggregate::layout::{AggregateResult, Source};
+use crate::aggregate::Storage;
+use crate::aggregate::layout::{AggregateResult, Form, Source};
 use crate::aggregate::object::Finished;
-use crate::aggregate::{AggregateFunction, Storage};
 use crate::row_bytes::RowBytes;
 use crate::window::cells::ObjectDeque;
 
@@ -41,7 +40,7 @@ pub(crate) struct Closed {
     arrivals_us: Vec<i64>,
     starts_us: Vec<i64>,
     ends_us: Vec<i64>,
-    /// The merged fixed states of each window.
+    /// The merged counts and fixed states of each window.
     states: Vec<u64>,
     /// The results of the objects of each window.
     objects: Vec<Finished>,
@@ -54,13 +53,13 @@ impl Closed {
         self.slots.len()
     }
 
-    /// Appends a window: the merge of `entries` and of the objects `first..last` of the cell.
+    /// Appends a window: the merge of the entries, one part after the other, and of the objects `first..last` of the cell.
     pub(crate) fn push(
         &mut self,
         plan: &Plan,
         closing: Closing,
         key: &[u8],
-        entries: &[u64],
+        parts: [&[u64]; 2],
         objects: Option<(&ObjectDeque, std::ops::Range<usize>)>,
     ) {
         self.slots.push(closing.slot);
@@ -68,8 +67,8 @@ impl Closed {
         self.starts_us.push(closing.start_us);
         self.ends_us.push(closing.end_us);
         let at = self.states.len();
-        self.states.extend_from_slice(plan.layout.empty_states());
-        plan.layout.merge(&mut self.states[at..], entries);
+        self.states.extend_from_slice(&plan.layout.empty_window);
+        parts.into_iter().for_each(|entries| plan.layout.merge(&mut self.states[at..], entries));
         if let Some((objects, range)) = objects {
             for (index, state) in plan.layout.objects.iter().enumerate() {
                 let panes = objects.range(range.clone()).map(move |pane| &pane[index]);
@@ -104,7 +103,8 @@ impl Closed {
         let last_moment_us = i64::from(plan.window.is_time());
         let event_times_us = ends_us.iter().map(|end_us| end_us - last_moment_us).collect();
         columns.push(Arc::new(TimestampMicrosecondArray::from(ends_us)));
-        let mut failures: Vec<(usize, &'static str)> = Vec::new();
+        let uncounted = self.windows(plan).enumerate().filter(|(_, window)| !plan.layout.is_counted(window));
+        let mut failures: Vec<(usize, &'static str)> = uncounted.map(|(row, _)| (row, TOO_MANY_ROWS)).collect();
         for result in &plan.layout.results {
             let column = self.results(plan, result, &mut failures);
             columns.push(match column.data_type() == &result.data_type {
@@ -139,20 +139,14 @@ impl Closed {
 
     /// The results of one aggregate for all windows, in the form in which they are kept.
     fn results(&self, plan: &Plan, result: &AggregateResult, failures: &mut Vec<(usize, &'static str)>) -> ArrayRef {
-        let (function, rows) = (result.function, self.rows());
+        let rows = self.rows();
         match result.source {
-            Source::Fixed(index, storage) => {
-                let state = &plan.layout.fixed[index];
-                let stride = plan.layout.empty_states().len();
-                let start = state.offset - plan.layout.header_words;
-                let states = self.states.chunks_exact(stride).map(|row| &row[start..start + state.kind.words()]);
-                let float = storage == Storage::Float && function != AggregateFunction::Count;
-                if float {
-                    let values = states.map(|words| finish_float(function, state.kind, words));
-                    return Arc::new(values.collect::<Float64Array>());
-                }
-                let integers = states.enumerate().map(|(row, words)| {
-                    finish_integer(function, state.kind, words).unwrap_or_else(|_| {
+            Source::Fixed { class, form, storage: Storage::Float } if !matches!(form, Form::Count) => {
+                Arc::new(self.windows(plan).map(|window| result.float(class, form, window)).collect::<Float64Array>())
+            }
+            Source::Fixed { class, form, storage } => {
+                let integers = self.windows(plan).enumerate().map(|(row, window)| {
+                    result.integer(class, form, window).unwrap_or_else(|_| {
                         failures.push((row, SUM_OVERFLOW));
                         None
                     })
@@ -211,6 +205,12 @@ impl Closed {
         }
     }
 
+    /// The words of each window.
+    fn windows(&self, plan: &Plan) -> impl Iterator<Item = &[u64]> {
+        let words = plan.layout.empty_window.len();
+        (0..self.rows()).map(move |row| &self.states[row * words..(row + 1) * words])
+    }
+
     fn clear(&mut self) {
         self.slots.clear();
         self.arrivals_us.clear();
@@ -231,3 +231,5 @@ impl Closed {
 }
 
 const SUM_OVERFLOW: &str = "sum overflows BIGINT\nhint: sum a DOUBLE instead, sum(CAST(x AS DOUBLE))";
+const TOO_MANY_ROWS: &str =
+    "more than 4294967294 rows in one pane of the window are too many to count\nhint: use a shorter window";

@@ -3,7 +3,10 @@
 //! An entry is a pane (or session, or block of rows): its bounds, then its states. Entries are sorted, only entries that
 //! hold rows exist, and they lie next to each other, so that an event touches one or two cache lines and closing a
 //! window reads memory front to back. Entries leave at the front and mostly come at the back; space freed at the front
-//! is reused by moving the entries down once a sixteenth of the memory is free.
+//! is reused by moving the entries down when there is no more at the back.
+//!
+//! Memory is taken in the sizes in which allocators give it, four to each power of two, so that nothing is paid for
+//! that cannot be used.
 
 use std::mem::size_of;
 
@@ -27,6 +30,10 @@ impl Panes {
         &self.words[self.head as usize..(self.head + self.used) as usize]
     }
 
+    pub(crate) fn entries_mut(&mut self) -> &mut [u64] {
+        &mut self.words[self.head as usize..(self.head + self.used) as usize]
+    }
+
     /// The number of entries.
     pub(crate) fn len(&self, entry_words: usize) -> usize {
         self.used as usize / entry_words
@@ -41,26 +48,25 @@ impl Panes {
         &mut self.words[start..start + entry_words]
     }
 
-    /// The first word of an entry: the start of a pane.
-    pub(crate) fn start(&self, index: usize, entry_words: usize) -> i64 {
-        self.words[self.head as usize + index * entry_words] as i64
+    /// The first word of an entry: in which pane it is, or where it begins.
+    pub(crate) fn first_word(&self, index: usize, entry_words: usize) -> u64 {
+        self.words[self.head as usize + index * entry_words]
     }
 
-    /// The number of entries at the front whose first word, as a number, is less than `bound`.
-    pub(crate) fn count_before(&self, bound: i64, entry_words: usize) -> usize {
+    /// The number of entries at the front for whose first word `is_before` holds; it must hold for none behind them.
+    pub(crate) fn count_before(&self, entry_words: usize, is_before: impl Fn(u64) -> bool) -> usize {
         let (mut low, mut high) = (0, self.len(entry_words));
         while low < high {
             let middle = (low + high) / 2;
-            if self.start(middle, entry_words) < bound { low = middle + 1 } else { high = middle }
+            if is_before(self.first_word(middle, entry_words)) { low = middle + 1 } else { high = middle }
         }
         low
     }
 
-    /// Puts a copy of `entry` before the entry at `index` (or behind the last). `window_entries` is how many entries
-    /// a full window has, as far as that is known: memory grows by quarters, but not past that without need.
-    pub(crate) fn insert(&mut self, index: usize, entry: &[u64], window_entries: usize, heap_bytes: &mut usize) {
+    /// Puts a copy of `entry` before the entry at `index` (or behind the last).
+    pub(crate) fn insert(&mut self, index: usize, entry: &[u64], heap_bytes: &mut usize) {
         let entry_words = entry.len();
-        self.make_room(entry_words, window_entries, heap_bytes);
+        self.make_room(entry_words, heap_bytes);
         let at = self.head as usize + index * entry_words;
         let end = (self.head + self.used) as usize;
         self.words.copy_within(at..end, at + entry_words);
@@ -97,21 +103,18 @@ impl Panes {
         self.words.len() * size_of::<u64>()
     }
 
-    /// Makes room for one more entry at the back. A deque that slides over n entries settles at about 17/16 n, and then
-    /// never allocates again.
-    fn make_room(&mut self, entry_words: usize, window_entries: usize, heap_bytes: &mut usize) {
+    /// Makes room for one more entry at the back. A deque that slides over n entries settles, and then never allocates
+    /// again. Short ones are moved down whenever the back is reached, long ones once a sixteenth is free at the front, so
+    /// that moving stays cheap.
+    fn make_room(&mut self, entry_words: usize, heap_bytes: &mut usize) {
         let (head, used) = (self.head as usize, self.used as usize);
         if head + used + entry_words <= self.words.len() {
             return;
         }
-        if head >= entry_words && head * 16 >= used {
+        if head >= entry_words && (used <= MOVED_WORDS_MAX || head * 16 >= used) {
             self.words.copy_within(head..head + used, 0);
         } else {
-            let entries = used / entry_words;
-            let settled = window_entries + (window_entries / 16).max(1);
-            let grown = entries + (entries / 4).max(1);
-            let capacity = if entries < settled { grown.min(settled) } else { entries + (entries / 16).max(1) };
-            let capacity = capacity * entry_words;
+            let capacity = block_words(used + entry_words);
             u32::try_from(capacity).expect("fewer than 2^32 words of panes for one key");
             let mut words = vec![0; capacity].into_boxed_slice();
             words[..used].copy_from_slice(self.entries());
@@ -120,6 +123,15 @@ impl Panes {
         }
         self.head = 0;
     }
+}
+
+/// Up to how many words are moved down for one free entry.
+const MOVED_WORDS_MAX: usize = 256;
+
+/// The least size in which an allocator gives at least so many words: four sizes to each power of two.
+fn block_words(words: usize) -> usize {
+    let step = (words.next_power_of_two() / 8).max(1);
+    words.next_multiple_of(step)
 }
 
 #[cfg(test)]
@@ -138,12 +150,12 @@ mod tests {
                 let entry = [number as u64, 7, number as u64 * 2];
                 match operation {
                     0..=2 => {
-                        panes.insert(model.len(), &entry, number % 9, &mut heap_bytes);
+                        panes.insert(model.len(), &entry, &mut heap_bytes);
                         model.push_back(entry);
                     }
                     3 => {
                         let index = index.index(model.len() + 1);
-                        panes.insert(index, &entry, number % 9, &mut heap_bytes);
+                        panes.insert(index, &entry, &mut heap_bytes);
                         model.insert(index, entry);
                     }
                     4 => {
@@ -169,18 +181,29 @@ mod tests {
 
     #[test]
     fn a_sliding_window_settles_and_allocates_no_more() {
-        let (mut panes, mut heap_bytes) = (Panes::default(), 0);
-        let mut settled_bytes = 0;
-        for number in 0..10_000u64 {
-            panes.insert(panes.len(2), &[number, 0], 31, &mut heap_bytes);
-            if panes.len(2) > 30 {
-                panes.remove_front(1, 2);
+        for (entries, bytes_max) in [(6, 96), (20, 320), (30, 512), (1000, 20_480)] {
+            let (mut panes, mut heap_bytes) = (Panes::default(), 0);
+            let mut settled_bytes = 0;
+            for number in 0..100_000u64 {
+                panes.insert(panes.len(2), &[number, 0], &mut heap_bytes);
+                if panes.len(2) == entries {
+                    panes.remove_front(1, 2);
+                }
+                if number == 10_000 {
+                    settled_bytes = heap_bytes;
+                }
             }
-            if number == 100 {
-                settled_bytes = heap_bytes;
-            }
+            assert_eq!(heap_bytes, settled_bytes);
+            assert!(heap_bytes <= bytes_max, "{heap_bytes} bytes for {entries} entries of 16");
         }
-        assert_eq!(heap_bytes, settled_bytes);
-        assert!(heap_bytes <= 34 * 16, "{heap_bytes}");
+    }
+
+    #[test]
+    fn blocks_waste_less_than_a_quarter() {
+        for words in 1..5000 {
+            let block = block_words(words);
+            assert!((words..words + words.div_ceil(4)).contains(&block), "{block} for {words}");
+        }
+        assert_eq!([8, 9, 17, 150, 161].map(block_words), [8, 10, 20, 160, 192]);
     }
 }

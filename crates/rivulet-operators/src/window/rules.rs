@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use rivulet_dataflow::Slot;
 
-use super::cells::{Cells, NEVER, SlotLengths, SlotState};
+use super::cells::{CellParts, Cells, NEVER, SlotLengths, SlotState};
 use super::length::Lengths;
 use super::output::{Closed, Closing};
+use super::shared::shares_panes;
 use super::{Plan, WindowSpec};
-use crate::aggregate::fixed::FixedUpdate;
+use crate::aggregate::layout::FixedUpdates;
 use crate::aggregate::object::{Object, ObjectUpdate};
 
 /// How many entries of memory a cell keeps when a tick has emptied it: a device that fell silent gives back the rest.
@@ -36,8 +37,48 @@ pub(crate) struct Row<'a> {
 
 /// The values of a batch.
 pub(crate) struct Updates<'a> {
-    pub(crate) fixed: Vec<FixedUpdate<'a>>,
+    pub(crate) fixed: FixedUpdates<'a>,
     pub(crate) objects: Vec<ObjectUpdate<'a>>,
+}
+
+/// How many panes may lie between any two of a slot, so that half of the numbers of 32 bits tell which comes first.
+pub(crate) const PANES_APART_MAX: i64 = 1 << 29;
+
+/// The low 32 bits of the number of a pane, which is its start by its length: half a word, beside which a count fits.
+/// Panes of one slot are never so far apart that this leaves in doubt which comes first (see [`PANES_APART_MAX`]).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PaneNumber(u32);
+
+impl PaneNumber {
+    /// The pane from `start_us`, which is a multiple of the length of panes.
+    #[inline]
+    pub(crate) fn at(start_us: i64, pane_us: i64) -> Self {
+        Self((start_us / pane_us) as u32)
+    }
+
+    /// The pane whose entry begins with this word.
+    #[inline]
+    pub(crate) fn of(word: u64) -> Self {
+        Self(word as u32)
+    }
+
+    /// Puts the number into an entry.
+    #[inline]
+    fn put(self, entry: &mut [u64]) {
+        entry[0] = entry[0] & !u64::from(u32::MAX) | u64::from(self.0);
+    }
+
+    #[inline]
+    fn is_before(self, other: Self) -> bool {
+        (self.0.wrapping_sub(other.0) as i32) < 0
+    }
+
+    /// The start of the pane, given any time of the same slot.
+    #[inline]
+    pub(crate) fn start_us(self, near_us: i64, pane_us: i64) -> i64 {
+        let near = near_us.div_euclid(pane_us);
+        (near + i64::from(self.0.wrapping_sub(near as u32) as i32)).saturating_mul(pane_us)
+    }
 }
 
 /// What became of a row.
@@ -166,23 +207,27 @@ impl Windows {
         let Lengths { width, slide, pane } = lengths;
         let end_us = closing.end_us;
         let panes = self.cells.panes(cell);
-        let count = panes.count_before(end_us, words);
-        // Older panes left with the windows before this one, so all of these are in it.
-        debug_assert!(count == 0 || panes.start(0, words) >= end_us - width);
+        let end = PaneNumber::at(end_us, pane);
+        let count = panes.count_before(words, |word| PaneNumber::of(word).is_before(end));
         if count > 0 {
             let closing = Closing { start_us: end_us - width, ..closing };
-            let objects = self.cells.objects(cell).map(|objects| (objects, 0..count));
-            let entries = &panes.entries()[..count * words];
-            self.closed.push(&self.plan, closing, self.cells.key(cell), entries, objects);
             // What lies before the start of the next window is in no open window.
-            let gone = panes.count_before(end_us - width + slide, words).min(count);
+            let next_start = PaneNumber::at(end_us - width + slide, pane);
+            let gone = panes.count_before(words, |word| PaneNumber::of(word).is_before(next_start)).min(count);
+            if shares_panes(lengths) {
+                self.cells.share(cell, count, &self.plan.layout);
+            }
+            self.close_entries(cell, count, closing);
+            if let CellParts { panes, shared: Some(shared), .. } = self.cells.parts(cell) {
+                shared.remove_front(panes, gone, &self.plan.layout);
+            }
             self.remove_front(cell, gone);
         }
         let panes = self.cells.panes(cell);
         if panes.is_empty() {
             return NEVER;
         }
-        let first_us = panes.start(0, words);
+        let first_us = PaneNumber::of(panes.first_word(0, words)).start_us(end_us, pane);
         let next_us = end_us + slide;
         match next_us - width <= first_us && first_us < next_us {
             true => next_us,
@@ -190,9 +235,21 @@ impl Windows {
         }
     }
 
+    /// Closes the window that consists of the first `count` panes of a cell.
+    fn close_entries(&mut self, cell: usize, count: usize, closing: Closing) {
+        let layout = &self.plan.layout;
+        let panes = self.cells.panes(cell);
+        let parts = match self.cells.shared(cell) {
+            Some(shared) => shared.parts(panes, layout),
+            None => [&panes.entries()[..count * layout.entry_words], &[]],
+        };
+        let objects = self.cells.objects(cell).map(|objects| (objects, 0..count));
+        self.closed.push(&self.plan, closing, self.cells.key(cell), parts, objects);
+    }
+
     fn remove_front(&mut self, cell: usize, count: usize) {
         let words = self.plan.layout.entry_words;
-        let (panes, objects, _) = self.cells.parts(cell);
+        let CellParts { panes, objects, .. } = self.cells.parts(cell);
         panes.remove_front(count, words);
         if let Some(objects) = objects {
             objects.drain(..count);
@@ -211,7 +268,7 @@ impl Windows {
         if end_of(session) == closing.end_us {
             let closing = Closing { start_us: session[0] as i64, ..closing };
             let objects = self.cells.objects(cell).map(|objects| (objects, 0..1));
-            self.closed.push(&self.plan, closing, self.cells.key(cell), session, objects);
+            self.closed.push(&self.plan, closing, self.cells.key(cell), [session, &[]], objects);
             self.remove_front(cell, 1);
         }
         let panes = self.cells.panes(cell);
@@ -223,7 +280,8 @@ impl Windows {
     fn count_in_pane(&mut self, row: Row<'_>, lengths: Lengths, updates: &Updates<'_>) -> Verdict {
         let words = self.plan.layout.entry_words;
         let Lengths { width, slide, pane } = lengths;
-        let newest_start_us = row.time_us.div_euclid(slide) * slide;
+        let newest = row.time_us.div_euclid(slide);
+        let newest_start_us = newest * slide;
         if row.time_us >= newest_start_us + width {
             // Between two windows: in none, and so not late either.
             return Verdict::Counted;
@@ -232,27 +290,41 @@ impl Windows {
         if newest_start_us + width <= watermark_us {
             return Verdict::Late;
         }
-        let start_us = match pane == slide {
-            true => newest_start_us,
-            false => newest_start_us + (row.time_us - newest_start_us) / pane * pane,
+        // The windows that the row closes do not hold it. Closed first, they make room for its pane; and after a leap in
+        // time, panes on both sides could not be told apart. With keys they close behind it: a key that goes on counting
+        // keeps its age.
+        let leap_us = row.time_us.saturating_sub(self.cells.slots[row.slot].max_ts_us);
+        if leap_us > 0 && (self.plan.keys == 0 || leap_us / pane > PANES_APART_MAX) {
+            self.advance(row.slot, lengths, row.time_us.saturating_sub(self.plan.lateness_us), row.arrival_us, false);
+        }
+        let (start_us, number) = match pane == slide {
+            true => (newest_start_us, PaneNumber(newest as u32)),
+            false => {
+                let start_us = newest_start_us + (row.time_us - newest_start_us) / pane * pane;
+                (start_us, PaneNumber::at(start_us, pane))
+            }
         };
         let Some(cell) = self.cells.find(row.slot, row.key).or_else(|| self.cells.create(row.slot, row.key)) else {
             return Verdict::TooManyKeys;
         };
-        let (panes, objects, heap_bytes) = self.cells.parts(cell);
+        let CellParts { panes, objects, shared, heap_bytes } = self.cells.parts(cell);
         let mut index = panes.len(words);
         // Almost every row belongs to the newest pane or begins one.
-        if index > 0 && panes.start(index - 1, words) >= start_us {
-            index =
-                if panes.start(index - 1, words) == start_us { index - 1 } else { panes.count_before(start_us, words) };
+        if index > 0 && !PaneNumber::of(panes.first_word(index - 1, words)).is_before(number) {
+            index = panes.count_before(words, |word| PaneNumber::of(word).is_before(number));
         }
-        let is_new = index == panes.len(words) || panes.start(index, words) != start_us;
+        let is_new = index == panes.len(words) || PaneNumber::of(panes.first_word(index, words)) != number;
         if is_new {
-            panes.insert(index, &self.plan.layout.empty_entry, (width / pane) as usize + 1, heap_bytes);
-            panes.entry_mut(index, words)[0] = start_us as u64;
+            panes.insert(index, &self.plan.layout.empty_entry, heap_bytes);
+            number.put(panes.entry_mut(index, words));
         }
-        let entry = panes.entry_mut(index, words);
-        updates.fixed.iter().for_each(|update| update.update(entry, row.index, row.time_us));
+        match shared {
+            Some(shared) => {
+                let layout = &self.plan.layout;
+                shared.update(panes, (index, is_new), layout, &updates.fixed, (row.index, row.time_us));
+            }
+            None => updates.fixed.update(panes.entry_mut(index, words), row.index, row.time_us),
+        }
         if let Some(objects) = objects {
             if is_new {
                 objects.insert(index, self.plan.layout.empty_objects());
@@ -275,7 +347,8 @@ impl Windows {
         let time_us = row.time_us;
         let found = self.cells.find(row.slot, row.key);
         // Sessions before `behind` begin before the row's own reach ends.
-        let behind = found.map_or(0, |cell| self.cells.panes(cell).count_before(time_us + gap_us, words));
+        let behind =
+            found.map_or(0, |cell| self.cells.panes(cell).count_before(words, |word| (word as i64) < time_us + gap_us));
         let reached = |cell: usize, index: usize| {
             let last_us = self.cells.panes(cell).entry(index, words)[1] as i64;
             time_us < last_us + gap_us
@@ -287,8 +360,8 @@ impl Windows {
                 let Some(cell) = found.or_else(|| self.cells.create(row.slot, row.key)) else {
                     return Verdict::TooManyKeys;
                 };
-                let (panes, objects, heap_bytes) = self.cells.parts(cell);
-                panes.insert(behind, &self.plan.layout.empty_entry, 1, heap_bytes);
+                let CellParts { panes, objects, heap_bytes, .. } = self.cells.parts(cell);
+                panes.insert(behind, &self.plan.layout.empty_entry, heap_bytes);
                 let entry = panes.entry_mut(behind, words);
                 (entry[0], entry[1]) = (time_us as u64, time_us as u64);
                 if let Some(objects) = objects {
@@ -303,21 +376,20 @@ impl Windows {
             let last_us = self.cells.panes(cell).entry(index - 1, words)[1] as i64;
             time_us < last_us + gap_us
         };
-        let (panes, mut objects, _) = self.cells.parts(cell);
+        let CellParts { panes, mut objects, .. } = self.cells.parts(cell);
         let entry = panes.entry_mut(index, words);
         entry[0] = (entry[0] as i64).min(time_us) as u64;
         entry[1] = (entry[1] as i64).max(time_us) as u64;
-        updates.fixed.iter().for_each(|update| update.update(entry, row.index, time_us));
+        updates.fixed.update(entry, row.index, time_us);
         if let Some(objects) = &mut objects {
             update_objects(&mut objects[index], updates, row);
         }
         if joins {
-            let header = self.plan.layout.header_words;
             let later = panes.entry(index, words).to_vec();
             panes.remove(index, words);
             let entry = panes.entry_mut(index - 1, words);
             entry[1] = later[1];
-            self.plan.layout.merge(&mut entry[header..], &later);
+            self.plan.layout.merge_entry(entry, &later);
             if let Some(objects) = objects
                 && let Some(later) = objects.remove(index)
             {
@@ -347,18 +419,18 @@ impl Windows {
         let number = self.cells.row_number(cell);
         if number % slide < width {
             let block = number / block_rows;
-            let (panes, objects, heap_bytes) = self.cells.parts(cell);
+            let CellParts { panes, objects, heap_bytes, .. } = self.cells.parts(cell);
             let blocks = panes.len(words);
-            let is_new = blocks == 0 || panes.start(blocks - 1, words) != block as i64;
+            let is_new = blocks == 0 || panes.first_word(blocks - 1, words) != block;
             let index = if is_new { blocks } else { blocks - 1 };
             if is_new {
-                panes.insert(index, &self.plan.layout.empty_entry, (width / block_rows) as usize, heap_bytes);
+                panes.insert(index, &self.plan.layout.empty_entry, heap_bytes);
                 let entry = panes.entry_mut(index, words);
                 (entry[0], entry[1]) = (block, row.time_us as u64);
             }
             let entry = panes.entry_mut(index, words);
             entry[2] = row.time_us as u64;
-            updates.fixed.iter().for_each(|update| update.update(entry, row.index, row.time_us));
+            updates.fixed.update(entry, row.index, row.time_us);
             if let Some(objects) = objects {
                 if is_new {
                     objects.push_back(self.plan.layout.empty_objects());
@@ -372,7 +444,7 @@ impl Windows {
             let first_block = (rows - width) / block_rows;
             self.close_blocks(cell, row.slot, first_block, rows.div_ceil(block_rows), row.arrival_us);
             let panes = self.cells.panes(cell);
-            let gone = panes.count_before(((rows - width + slide) / block_rows) as i64, words);
+            let gone = panes.count_before(words, |block| block < (rows - width + slide) / block_rows);
             self.remove_front(cell, gone);
         }
         if rows.is_multiple_of(slide) && self.cells.panes(cell).is_empty() {
@@ -387,7 +459,7 @@ impl Windows {
     fn close_blocks(&mut self, cell: usize, slot: usize, first: u64, last: u64, arrival_us: i64) {
         let words = self.plan.layout.entry_words;
         let panes = self.cells.panes(cell);
-        let range = panes.count_before(first as i64, words)..panes.count_before(last as i64, words);
+        let range = panes.count_before(words, |block| block < first)..panes.count_before(words, |block| block < last);
         if range.is_empty() {
             return;
         }
@@ -399,7 +471,7 @@ impl Windows {
         };
         let entries = &panes.entries()[range.start * words..range.end * words];
         let objects = self.cells.objects(cell).map(|objects| (objects, range));
-        self.closed.push(&self.plan, closing, self.cells.key(cell), entries, objects);
+        self.closed.push(&self.plan, closing, self.cells.key(cell), [entries, &[]], objects);
     }
 
     /// Closes everything open in a slot, full or not.
@@ -446,6 +518,19 @@ pub(crate) fn first_open_end_us(start_us: i64, lengths: Lengths, closed_us: i64)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pane_numbers_wrap_and_keep_their_order() {
+        for (pane, near) in [(1, 0), (1_000_000, 1_763_712_345_678_000), (7, -(1 << 40)), (1, (1 << 32) - 3), (3, -1)] {
+            let start = |offset: i64| (i64::div_euclid(near, pane) + offset) * pane;
+            let offsets = [-PANES_APART_MAX, -5, -1, 0, 1, 5, PANES_APART_MAX];
+            for (a, b) in offsets.iter().flat_map(|a| offsets.map(|b| (*a, b))) {
+                let (first, second) = (PaneNumber::at(start(a), pane), PaneNumber::at(start(b), pane));
+                assert_eq!(first.is_before(second), a < b);
+                assert_eq!(first.start_us(near, pane), start(a));
+            }
+        }
+    }
 
     #[test]
     fn the_first_open_window_of_a_pane() {

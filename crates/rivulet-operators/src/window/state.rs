@@ -2,28 +2,35 @@
 //!
 //! A frame has one row for each cell, that is for each slot and key: `slot`, `key_group`, the key columns, `is_cell`
 //! (false in a row that carries only the clock of a slot without open cells), the slot's lengths and clock, the panes as
-//! words, and their objects as bytes. The clock stands in every row of a slot, so that rows can be selected freely.
+//! words, what successive windows share of them, and their objects as bytes. The clock stands in every row of a slot, so
+//! that rows can be selected freely.
+//!
+//! Version 2 counts rows in 32 bits and numbers panes; version 1 is not read any more.
 
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryBuilder, BooleanArray, Int64Array, ListBuilder, RecordBatch, UInt16Array,
-    UInt32Array, UInt64Array, UInt64Builder, new_null_array,
+    Array, ArrayRef, AsArray, BinaryBuilder, BooleanArray, Int64Array, ListArray, RecordBatch, UInt16Array,
+    UInt32Array, UInt64Array, new_null_array,
 };
+use arrow::buffer::OffsetBuffer;
 use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt64Type};
 use hashbrown::HashSet;
 use rivulet_dataflow::{KeyGroup, Slot, StateError, StateFrame, StateSelection};
 
 use super::WindowSpec;
-use super::cells::{NEVER, ObjectDeque, SLOTS_MAX, SlotLengths};
+use super::cells::{CellParts, NEVER, ObjectDeque, SLOTS_MAX, SlotLengths};
 use super::length::{Lengths, TIME_MAX_US};
 use super::operator::WindowOperator;
-use super::rules::first_open_end_us;
+use super::rules::{PANES_APART_MAX, PaneNumber, first_open_end_us};
+use super::shared::{Shared, shares_panes};
 use crate::aggregate::object::Object;
 
 const OPERATOR: &str = "window";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// How many slots ahead memory is fetched.
+const TOUCH_SLOTS: usize = 16;
 /// The first byte of the objects of a cell.
 const OBJECTS_VERSION: u8 = 1;
 /// Names what the words of a pane mean, in the frame's metadata.
@@ -67,11 +74,13 @@ pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> R
         StateSelection::All | StateSelection::KeyGroups(_) => (0..cells.slots.len()).for_each(add_slot),
     }
     let with_cells = exported.len();
-    let rows: Vec<Exported> = exported.into_iter().chain(clocks).collect();
+    let mut rows = exported;
+    rows.append(&mut clocks);
 
+    let slots: Vec<Slot> = rows.iter().map(|row| row.slot as Slot).collect();
     let mut columns: Vec<ArrayRef> = vec![
-        Arc::new(rows.iter().map(|row| Some(row.slot as Slot)).collect::<UInt32Array>()),
-        Arc::new(rows.iter().map(|row| Some(row.key_group)).collect::<UInt16Array>()),
+        Arc::new(UInt32Array::from(slots.clone())),
+        Arc::new(UInt16Array::from_iter_values(rows.iter().map(|row| row.key_group))),
     ];
     if plan.keys > 0 {
         let keys = rows.iter().filter_map(|row| row.cell).map(|cell| cells.key(cell));
@@ -85,28 +94,51 @@ pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> R
         _ => Lengths { width: 0, slide: 0, pane: 0 },
     };
     let slot = |row: &Exported| &cells.slots[row.slot];
-    let mut panes = ListBuilder::new(UInt64Builder::new());
+    // Panes are the bulk: they are copied once, into memory of the right size.
+    let words_of = |row: &Exported| row.cell.map_or(&[][..], |cell| cells.panes(cell).entries());
+    let lengths_in_words = || rows.iter().map(|row| words_of(row).len());
+    let total: usize = lengths_in_words().sum();
+    if i32::try_from(total).is_err() {
+        return Err(StateError::Mismatch(format!(
+            "{total} words of window state do not fit a frame\nhint: export the slots in several parts"
+        )));
+    }
+    let mut words = Vec::with_capacity(total);
+    for (slots, rows) in slots.chunks(TOUCH_SLOTS).zip(rows.chunks(TOUCH_SLOTS)) {
+        cells.touch(slots);
+        rows.iter().for_each(|row| words.extend_from_slice(words_of(row)));
+    }
+    let panes = ListArray::new(
+        words_field(),
+        OffsetBuffer::from_lengths(lengths_in_words()),
+        Arc::new(UInt64Array::from(words)),
+        None,
+    );
     let mut objects = BinaryBuilder::new();
     for row in &rows {
-        if let Some(cell) = row.cell {
-            panes.values().append_slice(cells.panes(cell).entries());
-        }
-        panes.append(true);
         match row.cell.and_then(|cell| cells.objects(cell)) {
             Some(deque) => objects.append_value(encode_objects(deque)),
             None => objects.append_null(),
         }
     }
+    let shared = rows.iter().map(|row| row.cell.and_then(|cell| cells.shared(cell)).map_or(&[][..], Shared::words));
+    let shared = ListArray::new(
+        words_field(),
+        OffsetBuffer::from_lengths(shared.clone().map(<[u64]>::len)),
+        Arc::new(UInt64Array::from(shared.flatten().copied().collect::<Vec<_>>())),
+        None,
+    );
     let numbers = rows.iter().map(|row| row.cell.map_or(0, |cell| cells.row_number(cell)));
     columns.extend([
         Arc::new(rows.iter().map(|row| Some(row.cell.is_some())).collect::<BooleanArray>()) as ArrayRef,
-        Arc::new(rows.iter().map(|row| lengths(row).width).collect::<Int64Array>()),
-        Arc::new(rows.iter().map(|row| lengths(row).slide).collect::<Int64Array>()),
-        Arc::new(rows.iter().map(|row| slot(row).max_ts_us).collect::<Int64Array>()),
-        Arc::new(rows.iter().map(|row| slot(row).last_arrival_us).collect::<Int64Array>()),
-        Arc::new(rows.iter().map(|row| slot(row).watermark_us).collect::<Int64Array>()),
-        Arc::new(numbers.collect::<UInt64Array>()),
-        Arc::new(panes.finish()),
+        Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| lengths(row).width))),
+        Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| lengths(row).slide))),
+        Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| slot(row).max_ts_us))),
+        Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| slot(row).last_arrival_us))),
+        Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| slot(row).watermark_us))),
+        Arc::new(UInt64Array::from_iter_values(numbers)),
+        Arc::new(panes),
+        Arc::new(shared),
         Arc::new(objects.finish()),
     ]);
     Ok(StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(schema(operator), columns)?))
@@ -135,7 +167,8 @@ fn schema(operator: &WindowOperator) -> SchemaRef {
         fields.push(Field::new(name, DataType::Int64, false));
     }
     fields.push(Field::new("row_number", DataType::UInt64, false));
-    fields.push(Field::new("panes", DataType::List(Arc::new(Field::new_list_field(DataType::UInt64, true))), false));
+    fields.push(Field::new("panes", DataType::List(words_field()), false));
+    fields.push(Field::new("shared", DataType::List(words_field()), false));
     fields.push(Field::new("objects", DataType::Binary, true));
     let kind = match operator.plan.window {
         WindowSpec::Tumble { .. } | WindowSpec::Hop { .. } => "panes",
@@ -144,6 +177,10 @@ fn schema(operator: &WindowOperator) -> SchemaRef {
     };
     let layout = format!("{kind} {}", operator.plan.layout.fingerprint());
     Arc::new(Schema::new_with_metadata(fields, [(LAYOUT.to_owned(), layout)].into()))
+}
+
+fn words_field() -> Arc<Field> {
+    Arc::new(Field::new_list_field(DataType::UInt64, true))
 }
 
 fn encode_objects(deque: &ObjectDeque) -> Vec<u8> {
@@ -162,11 +199,18 @@ struct Imported {
     clock: [i64; 3],
     row_number: u64,
     panes: Vec<u64>,
+    shared: Shared,
     objects: ObjectDeque,
 }
 
 pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Result<(), StateError> {
     frame.expect(OPERATOR, VERSION)?;
+    if frame.version < VERSION {
+        return Err(StateError::Mismatch(format!(
+            "window state of version {} is not read any more\nhint: start without it; windows fill again",
+            frame.version
+        )));
+    }
     let expected = schema(operator);
     let found = frame.rows.schema_ref();
     if found.fields() != expected.fields() || found.metadata().get(LAYOUT) != expected.metadata().get(LAYOUT) {
@@ -217,9 +261,12 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
         };
         cells.set_row_number(cell, row.row_number);
         let entry_words = operator.plan.layout.entry_words;
-        let (panes, objects, heap_bytes) = cells.parts(cell);
+        if !row.shared.words().is_empty() {
+            cells.put_shared(cell, row.shared);
+        }
+        let CellParts { panes, objects, heap_bytes, .. } = cells.parts(cell);
         for (index, entry) in row.panes.chunks_exact(entry_words).enumerate() {
-            panes.insert(index, entry, row.panes.len() / entry_words, heap_bytes);
+            panes.insert(index, entry, heap_bytes);
         }
         if let Some(objects) = objects {
             *objects = row.objects;
@@ -228,7 +275,10 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
             let next_end_us = match operator.plan.window {
                 WindowSpec::Count { .. } => NEVER,
                 WindowSpec::Session { .. } => first[1] as i64 + row.lengths.width,
-                _ => first_open_end_us(first[0] as i64, row.lengths, row.clock[2]),
+                _ => {
+                    let start_us = PaneNumber::of(first[0]).start_us(row.clock[0], row.lengths.pane);
+                    first_open_end_us(start_us, row.lengths, row.clock[2])
+                }
             };
             let state = &mut cells.slots[row.slot];
             state.next_end_us = state.next_end_us.min(next_end_us);
@@ -245,7 +295,7 @@ fn corrupt(what: String) -> StateError {
 fn read_row(operator: &WindowOperator, frame: &StateFrame, row: usize) -> Result<Imported, StateError> {
     let fail = |what: &str| corrupt(format!("row {row} of the window state: {what}"));
     let (plan, columns) = (&operator.plan, &frame.rows.columns()[2 + operator.plan.keys..]);
-    let required = frame.rows.columns()[..2].iter().chain(&columns[..8]);
+    let required = frame.rows.columns()[..2].iter().chain(&columns[..9]);
     if required.clone().any(|column| column.is_null(row)) {
         return Err(fail("a value is missing"));
     }
@@ -256,25 +306,35 @@ fn read_row(operator: &WindowOperator, frame: &StateFrame, row: usize) -> Result
     }
     let is_cell = columns[0].as_boolean().value(row);
     let lengths = Lengths::new(integer(1), integer(2), !plan.window.is_time())
+        .and_then(|lengths| plan.check(lengths))
         .map_err(|error| fail(&format!("the lengths do not work: {error}")))?;
     let clock = [integer(3), integer(4), integer(5)];
     if clock[0] != i64::MIN && !(-TIME_MAX_US..=TIME_MAX_US).contains(&clock[0]) {
         return Err(fail("the clock is out of range"));
     }
     let row_number = columns[6].as_primitive::<UInt64Type>().value(row);
-    let words = columns[7].as_list::<i32>().value(row);
-    if words.null_count() > 0 {
-        return Err(fail("a word of a pane is missing"));
-    }
-    let panes = words.as_primitive::<UInt64Type>().values().to_vec();
+    let words = |index: usize| {
+        let words = columns[index].as_list::<i32>().value(row);
+        match words.null_count() {
+            0 => Ok(words.as_primitive::<UInt64Type>().values().to_vec()),
+            _ => Err(fail("a word of a pane is missing")),
+        }
+    };
+    let panes = words(7)?;
     let entry_words = plan.layout.entry_words;
     if panes.len() % entry_words != 0 || (!is_cell && !panes.is_empty()) {
         return Err(fail("the panes are incomplete"));
     }
-    check_panes(operator, &panes, lengths, clock[2], row_number).map_err(fail)?;
+    let shared = Shared::from_words(&words(8)?, panes.len() / entry_words, &plan.layout)
+        .filter(|shared| {
+            let can_share = is_cell && matches!(plan.window, WindowSpec::Hop { .. }) && shares_panes(lengths);
+            can_share || shared.words().is_empty()
+        })
+        .ok_or_else(|| fail("what the windows share does not belong to the panes"))?;
+    check_panes(operator, &panes, lengths, clock, row_number).map_err(fail)?;
     let mut objects = ObjectDeque::new();
     if is_cell && !plan.layout.objects.is_empty() {
-        let column = columns[8].as_binary::<i32>();
+        let column = columns[9].as_binary::<i32>();
         let mut bytes = if column.is_null(row) { &[] } else { column.value(row) };
         match bytes.split_off_first() {
             Some(&OBJECTS_VERSION) => {}
@@ -296,7 +356,7 @@ fn read_row(operator: &WindowOperator, frame: &StateFrame, row: usize) -> Result
         }
     }
     let key_group = frame.key_groups()[row];
-    Ok(Imported { slot, key_group, row, is_cell, lengths, clock, row_number, panes, objects })
+    Ok(Imported { slot, key_group, row, is_cell, lengths, clock, row_number, panes, shared, objects })
 }
 
 /// Checks what the loop over rows relies on: entries are sorted, aligned, and not closed yet.
@@ -304,14 +364,16 @@ fn check_panes(
     operator: &WindowOperator,
     panes: &[u64],
     lengths: Lengths,
-    watermark_us: i64,
+    [max_ts_us, _, watermark_us]: [i64; 3],
     row_number: u64,
 ) -> Result<(), &'static str> {
     let in_range = |time: u64| (-TIME_MAX_US..=TIME_MAX_US).contains(&(time as i64));
     let entries = || panes.chunks_exact(operator.plan.layout.entry_words);
+    let start_us = |entry: &[u64]| PaneNumber::of(entry[0]).start_us(max_ts_us, lengths.pane);
     let sorted = match operator.plan.window {
+        WindowSpec::Tumble { .. } | WindowSpec::Hop { .. } => entries().is_sorted_by(|a, b| start_us(a) < start_us(b)),
         WindowSpec::Session { .. } => entries().is_sorted_by(|a, b| (a[1] as i64) + lengths.width <= b[0] as i64),
-        _ => entries().is_sorted_by(|a, b| (a[0] as i64) < b[0] as i64),
+        WindowSpec::Count { .. } => entries().is_sorted_by(|a, b| a[0] < b[0]),
     };
     let sound = entries().all(|entry| match operator.plan.window {
         WindowSpec::Count { .. } => {
@@ -324,10 +386,11 @@ fn check_panes(
                 && entry[1] as i64 + lengths.width > watermark_us
         }
         _ => {
-            let start_us = entry[0] as i64;
+            let start_us = start_us(entry);
             // The start of the newest window that begins no later than the pane must reach over it.
-            in_range(entry[0])
-                && start_us.rem_euclid(lengths.pane) == 0
+            max_ts_us != i64::MIN
+                && in_range(start_us as u64)
+                && start_us.abs_diff(max_ts_us) / lengths.pane as u64 <= PANES_APART_MAX as u64
                 && start_us.rem_euclid(lengths.slide) < lengths.width
                 && first_open_end_us(start_us, lengths, watermark_us) != NEVER
         }

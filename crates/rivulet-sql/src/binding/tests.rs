@@ -177,6 +177,23 @@ fn window_lengths_are_checked_row_by_row() {
 }
 
 #[test]
+fn a_slide_longer_than_the_window_is_refused_query_by_query() {
+    let text = "CREATE APPLICATION a (slide INTERVAL, span INTERVAL) INPUT t (ts TIMESTAMP EVENT TIME) FROM 'mqtt:t' FORMAT JSON
+        OUTPUT 'mqtt:o' FORMAT JSON AS SELECT count(*) FROM t GROUP BY hop(ts, $slide, $span)";
+    let application = plan_application(&parse_application(text).unwrap()).unwrap();
+    let mut rows = ParameterRows::new(&application);
+    for (slide, span) in [("1 second", "30 seconds"), ("30 seconds", "1 second"), ("5 s", "5 s")] {
+        rows.push([("slide", ParamValue::Text(slide)), ("span", ParamValue::Text(span))]).unwrap();
+    }
+    let results = application.check(&rows.finish());
+    assert!(results[0].is_ok() && results[2].is_ok());
+    assert_eq!(
+        results[1].as_ref().unwrap_err().to_string(),
+        "the slide 30 s is longer than the width 1 s, so rows would be lost\nhint: did you swap them? write hop(ts, slide, width)"
+    );
+}
+
+#[test]
 fn an_application_without_parameters_still_counts_rows() {
     let text = "CREATE APPLICATION a INPUT t (v DOUBLE) FROM 'mqtt:t' FORMAT JSON OUTPUT 'mqtt:o' FORMAT JSON AS SELECT v FROM t";
     let application = plan_application(&parse_application(text).unwrap()).unwrap();

@@ -4,6 +4,7 @@
 mod create;
 mod cursor;
 mod select;
+mod window_table;
 
 pub(crate) use select::name_of;
 

@@ -6,12 +6,13 @@ use datafusion_sql::sqlparser::ast::Spanned;
 use datafusion_sql::sqlparser::parser::{Parser, ParserError};
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
+use super::window_table::{self, WithoutWindow};
 use crate::lexer::{RivuletDialect, describe_token, lower_first, token_is_word};
 use crate::statement::{Name, Select};
 use crate::{Position, SqlError, suggest};
 
 /// How deep parentheses, calls and CASEs may nest.
-const NESTING_MAX: usize = 50;
+pub(super) const NESTING_MAX: usize = 50;
 /// How many operators may follow each other in one expression, those around it included. Such a row becomes a tree
 /// of that depth, and everything that walks a tree recurses.
 const OPERATORS_MAX: usize = 200;
@@ -48,6 +49,8 @@ fn parse_tokens(tokens: &[TokenWithSpan], end: Position) -> Result<Select, SqlEr
     }
     check_depth(tokens)?;
     let (tokens, emit_on_change) = cut_emit(tokens)?;
+    let without_window = window_table::take_out(tokens, end)?;
+    let tokens = without_window.as_ref().map_or(tokens, |without| &without.tokens);
     let text = SelectText { tokens, end };
 
     let mut parser =
@@ -59,6 +62,10 @@ fn parse_tokens(tokens: &[TokenWithSpan], end: Position) -> Result<Select, SqlEr
     }
     let mut select = text.take_apart(*query)?;
     select.emit_on_change = emit_on_change;
+    if let Some(WithoutWindow { call, .. }) = &without_window {
+        let text = SelectText { tokens: call, end };
+        select.window = Some(window_table::parse_call(call).map_err(|error| text.syntax_error(error))?);
+    }
     Ok(select)
 }
 
@@ -400,6 +407,7 @@ impl SelectText<'_> {
             projection,
             from,
             alias,
+            window: None,
             filter: selection,
             group_by,
             having_position: self.locate(&["having"]),

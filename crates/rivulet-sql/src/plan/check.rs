@@ -102,6 +102,14 @@ impl Scope<'_> {
                 self.children(expression, place, position)
             }
             Expr::Like { any: true, .. } | Expr::ILike { any: true, .. } => Err(not_yet(position, "LIKE ANY")),
+            Expr::Like { escape_char: Some(escape), .. }
+            | Expr::ILike { escape_char: Some(escape), .. }
+            | Expr::SimilarTo { escape_char: Some(escape), .. } => {
+                if !matches!(&escape.value, Value::SingleQuotedString(text) if text.chars().count() == 1) {
+                    return Err(SqlError::new(escape.span, "ESCAPE takes one character in single quotes"));
+                }
+                self.children(expression, place, position)
+            }
             Expr::Ceil { field, .. } | Expr::Floor { field, .. } => {
                 if !matches!(field, ast::CeilFloorKind::DateTimeField(ast::DateTimeField::NoDateTime)) {
                     return Err(
@@ -218,8 +226,9 @@ impl Scope<'_> {
             return Err(SqlError::new(position, format!("unknown function '{}'", function.name)));
         };
         let name = name_of(identifier);
-        let plain = function.args != ast::FunctionArguments::None;
-        if function.uses_odbc_syntax || function.parameters != ast::FunctionArguments::None {
+        // Not by `==`, which would be compiled for the whole of the syntax tree.
+        let plain = !matches!(function.args, ast::FunctionArguments::None);
+        if function.uses_odbc_syntax || !matches!(function.parameters, ast::FunctionArguments::None) {
             return Err(not_yet(position, "this form of a call"));
         }
         if let Some(over) = &function.over {
@@ -517,6 +526,16 @@ fn check_number(digits: &str, position: Position) -> Result<(), SqlError> {
     Err(SqlError::new(position, format!("the number {digits} is out of range")))
 }
 
+/// The constant of an INTERVAL with its unit, `5 minutes`; nothing if it is not a constant.
+pub(super) fn interval_text(interval: &ast::Interval) -> Option<String> {
+    let Expr::Value(value) = interval.value.as_ref() else { return None };
+    let (Value::SingleQuotedString(amount) | Value::Number(amount, _)) = &value.value else { return None };
+    Some(match &interval.leading_field {
+        Some(unit) => format!("{amount} {unit}"),
+        None => amount.clone(),
+    })
+}
+
 fn check_interval(interval: &mut ast::Interval, position: Position) -> Result<(), SqlError> {
     let example = "write for example INTERVAL '5 minutes'";
     if interval.leading_precision.is_some()
@@ -525,21 +544,14 @@ fn check_interval(interval: &mut ast::Interval, position: Position) -> Result<()
     {
         return Err(not_yet(position, "this form of INTERVAL").hint(example));
     }
-    let amount = match interval.value.as_ref() {
-        Expr::Value(value) => match &value.value {
-            Value::SingleQuotedString(text) => text.clone(),
-            Value::Number(digits, _) => digits.clone(),
-            Value::Placeholder(placeholder) => {
-                return Err(SqlError::new(position, format!("INTERVAL takes a constant, not '{placeholder}'"))
-                    .hint(format!("declare the parameter as INTERVAL and write {placeholder} alone")));
-            }
-            _ => return Err(SqlError::new(position, "INTERVAL takes a string").hint(example)),
-        },
-        _ => return Err(SqlError::new(position, "INTERVAL takes a string").hint(example)),
-    };
-    let text = match &interval.leading_field {
-        Some(unit) => format!("{amount} {unit}"),
-        None => amount,
+    if let Expr::Value(value) = interval.value.as_ref()
+        && let Value::Placeholder(placeholder) = &value.value
+    {
+        return Err(SqlError::new(position, format!("INTERVAL takes a constant, not '{placeholder}'"))
+            .hint(format!("declare the parameter as INTERVAL and write {placeholder} alone")));
+    }
+    let Some(text) = interval_text(interval) else {
+        return Err(SqlError::new(position, "INTERVAL takes a string").hint(example));
     };
     match parse_interval(&text) {
         Some(_) => Ok(()),

@@ -44,7 +44,7 @@ impl Declarations {
                             ),
                         )
                     })?;
-                    Some(typed.to_scalar(&declaration.data_type))
+                    Some(typed.to_literal())
                 }
             };
             parameters.push(Parameter {
@@ -134,7 +134,7 @@ impl Resolver<'_> {
         }
         let usable = match &parameter.default {
             None => true,
-            Some(default) => !default.is_null() && default.to_string() != "",
+            Some(default) => !matches!(default, Literal::Null) && *default != Literal::Text(String::new()),
         };
         if !usable {
             let declared = self.create.parameters.get(index).and_then(|one| one.default.as_ref());

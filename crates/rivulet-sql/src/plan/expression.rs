@@ -13,12 +13,12 @@ use datafusion_expr::simplify::SimplifyContext;
 use datafusion_expr::{Expr, ExprSchemable, Operator, cast};
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
-use datafusion_sql::planner::{ParserOptions, PlannerContext, SqlToRel};
 use datafusion_sql::sqlparser::ast;
 use rivulet_operators::Expressions;
 
 use super::check::{for_each_child, start};
 use super::functions::REGISTRY;
+use super::translate::Translator;
 use crate::address::list;
 use crate::value::{TIMESTAMP, type_name};
 use crate::{Position, SqlError};
@@ -38,7 +38,7 @@ impl ExpressionPlanner {
     /// error over the same columns.
     pub(super) fn plan(&self, expression: &ast::Expr, fallback: Position) -> Result<(Expr, DataType), SqlError> {
         let failed = |error| self.explain(expression, error, fallback);
-        let planned = self.to_expr(expression.clone()).map_err(failed)?;
+        let planned = self.to_expr(expression).map_err(failed)?;
         let coerced = self.coerce(planned.clone()).map_err(failed)?;
         let data_type = self.checked_type(&coerced).map_err(failed)?;
         Ok((planned, data_type))
@@ -63,23 +63,8 @@ impl ExpressionPlanner {
         Ok((coerced, data_type))
     }
 
-    fn to_expr(&self, expression: ast::Expr) -> Result<Expr, DataFusionError> {
-        let options = ParserOptions::new().with_map_string_types_to_utf8view(false);
-        let planned = SqlToRel::new_with_options(&*REGISTRY, options).sql_to_expr(
-            expression,
-            &self.schema,
-            &mut PlannerContext::new(),
-        )?;
-        // DataFusion wraps calls by another name than the function's first one in an alias, which nothing here needs
-        // and which would keep equal expressions from being equal.
-        planned
-            .transform_up(|node| {
-                Ok(match node {
-                    Expr::Alias(alias) => datafusion_common::tree_node::Transformed::yes(*alias.expr),
-                    other => datafusion_common::tree_node::Transformed::no(other),
-                })
-            })
-            .map(|transformed| transformed.data)
+    fn to_expr(&self, expression: &ast::Expr) -> Result<Expr, DataFusionError> {
+        Translator { schema: &self.schema }.translate(expression)
     }
 
     fn coerce(&self, planned: Expr) -> Result<Expr, DataFusionError> {
@@ -128,7 +113,7 @@ impl ExpressionPlanner {
     }
 
     fn type_of(&self, expression: &ast::Expr) -> Result<DataType, DataFusionError> {
-        self.checked_type(&self.coerce(self.to_expr(expression.clone())?)?)
+        self.checked_type(&self.coerce(self.to_expr(expression)?)?)
     }
 
     /// The type of a coerced expression. Some things, such as casts that do not exist, are found only when it is
@@ -295,6 +280,12 @@ fn plain_message(error: &DataFusionError) -> String {
     for (theirs, ours) in TYPES {
         message = message.replace(theirs, ours);
     }
+    /// Of types that have no name in the language.
+    const FOREIGN: [&str; 8] =
+        ["Timestamp(", "Duration(", "Interval(", "Decimal", "List(", "Struct(", "Binary", "Dictionary("];
+    if FOREIGN.into_iter().any(|name| message.contains(name)) {
+        return "this expression is not supported".to_owned();
+    }
     message
 }
 
@@ -390,4 +381,20 @@ pub(super) fn result_type(data_type: &DataType) -> Option<DataType> {
 /// `expression` of type `from` as one of type `to`.
 pub(super) fn cast_to(expression: Expr, from: &DataType, to: &DataType) -> Expr {
     if from == to { expression } else { cast(expression, to.clone()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_in_messages_have_their_names_in_sql() {
+        let shown = |message: &str| plain_message(&DataFusionError::Plan(message.to_owned()));
+        assert_eq!(
+            shown("No function takes Utf8, Float64 and Timestamp(µs)."),
+            "no function takes TEXT, DOUBLE and TIMESTAMP"
+        );
+        assert_eq!(shown("Cannot add Interval(MonthDayNano) to Int64"), "cannot add INTERVAL to BIGINT");
+        assert_eq!(shown("Cannot add List(Int64) to Boolean"), "this expression is not supported");
+    }
 }

@@ -3,16 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use arrow::datatypes::DataType;
 use datafusion_common::config::ConfigOptions;
-use datafusion_common::{Result, TableReference, plan_err};
-use datafusion_expr::planner::{ContextProvider, ExprPlanner};
-use datafusion_expr::{AggregateUDF, HigherOrderUDF, ScalarUDF, TableSource, WindowUDF};
-use datafusion_functions::core::planner::CoreFunctionPlanner;
-use datafusion_functions::datetime::planner::DatetimeFunctionPlanner;
-use datafusion_functions::unicode::planner::UnicodeFunctionPlanner;
+use datafusion_expr::ScalarUDF;
 use rivulet_operators::AggregateFunction;
 
+use super::bounded::bounded;
 use super::haversine::haversine_m;
 
 /// The functions that make windows, in GROUP BY only.
@@ -92,10 +87,9 @@ pub(super) enum Found {
     Unknown,
 }
 
-/// The functions, and the rest of what DataFusion's planner asks its surroundings for.
+/// The functions, and DataFusion's settings.
 pub(super) struct Registry {
     scalars: HashMap<String, Arc<ScalarUDF>>,
-    planners: Vec<Arc<dyn ExprPlanner>>,
     pub(super) options: Arc<ConfigOptions>,
 }
 
@@ -105,22 +99,20 @@ pub(super) static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::new);
 impl Registry {
     fn new() -> Self {
         let mut scalars = HashMap::new();
-        for function in datafusion_functions::all_default_functions().into_iter().chain([haversine_m()]) {
+        let functions = datafusion_functions::all_default_functions().into_iter().chain([haversine_m()]);
+        for function in functions.map(bounded) {
             for name in function.aliases().iter().map(String::as_str).chain([function.name()]) {
                 if !INTERNAL.contains(&name) && !REFUSED.iter().any(|(refused, ..)| *refused == name) {
                     scalars.insert(name.to_owned(), function.clone());
                 }
             }
         }
-        Self {
-            scalars,
-            planners: vec![
-                Arc::new(CoreFunctionPlanner::default()),
-                Arc::new(DatetimeFunctionPlanner),
-                Arc::new(UnicodeFunctionPlanner),
-            ],
-            options: Arc::new(ConfigOptions::default()),
-        }
+        Self { scalars, options: Arc::new(ConfigOptions::default()) }
+    }
+
+    /// The scalar function called `name` (in lower case).
+    pub(super) fn scalar(&self, name: &str) -> Option<Arc<ScalarUDF>> {
+        self.scalars.get(name).cloned()
     }
 
     /// What `name` (in lower case) stands for.
@@ -149,58 +141,6 @@ impl Registry {
         scalars.sort_unstable();
         names.extend(scalars);
         names.into_iter()
-    }
-}
-
-impl ContextProvider for Registry {
-    fn get_table_source(&self, name: TableReference) -> Result<Arc<dyn TableSource>> {
-        plan_err!("unknown input '{name}'")
-    }
-
-    fn get_expr_planners(&self) -> &[Arc<dyn ExprPlanner>] {
-        &self.planners
-    }
-
-    fn get_function_meta(&self, name: &str) -> Option<Arc<ScalarUDF>> {
-        self.scalars.get(name).cloned()
-    }
-
-    fn get_higher_order_meta(&self, _name: &str) -> Option<Arc<HigherOrderUDF>> {
-        None
-    }
-
-    // Aggregates never reach DataFusion's planner: they are taken out of the tree before, and computed by our own
-    // operators.
-    fn get_aggregate_meta(&self, _name: &str) -> Option<Arc<AggregateUDF>> {
-        None
-    }
-
-    fn get_window_meta(&self, _name: &str) -> Option<Arc<WindowUDF>> {
-        None
-    }
-
-    fn get_variable_type(&self, _variable_names: &[String]) -> Option<DataType> {
-        None
-    }
-
-    fn options(&self) -> &ConfigOptions {
-        &self.options
-    }
-
-    fn udf_names(&self) -> Vec<String> {
-        self.scalars.keys().cloned().collect()
-    }
-
-    fn higher_order_function_names(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn udaf_names(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn udwf_names(&self) -> Vec<String> {
-        Vec::new()
     }
 }
 

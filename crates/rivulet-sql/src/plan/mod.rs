@@ -1,20 +1,25 @@
 //! Statements to applications: names resolved, types checked, and the SELECT turned into a dataflow.
 //!
-//! DataFusion plans and compiles the scalar expressions; everything about time, windows and aggregates is ours, because
+//! DataFusion types and compiles the scalar expressions; everything about time, windows and aggregates is ours, because
 //! its plans know neither parameters that differ by row nor a clock for each query.
 //!
 //! In reading order: `declarations`: parameters, input, output; `check`: names and constructs, refused by name;
-//! `expression`: types, constants, compilation; `aggregate` and `window`: what GROUP BY makes of rows; `select`: the
-//! operators; `functions` and `haversine`: what can be called.
+//! `translate` and `expression`: types, constants, compilation; `aggregate` and `window`: what GROUP BY makes of rows;
+//! `items`, `window_results` and `select`: the columns and the operators; `functions`, `bounded` and `haversine`: what
+//! can be called.
 
 mod aggregate;
+mod bounded;
 mod check;
 mod declarations;
 mod expression;
 mod functions;
 mod haversine;
+mod items;
 mod select;
+mod translate;
 mod window;
+mod window_results;
 
 use rivulet_operators::PlanError;
 
@@ -46,6 +51,7 @@ pub fn plan_application(create: &CreateApplication) -> Result<Application, SqlEr
         window: planned.window,
         emit_on_change: create.select.open().emit_on_change,
         checks: planned.checks,
+        steps: planned.steps,
     })
 }
 

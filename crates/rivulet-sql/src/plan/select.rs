@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion_common::{Column, DataFusionError};
+use datafusion_common::Column;
 use datafusion_expr::Expr;
 use datafusion_sql::sqlparser::ast;
 use rivulet_dataflow::{Dataflow, OperatorFactory};
@@ -13,23 +12,23 @@ use rivulet_operators::{
     AggregateSpec, AssignTime, ChangeOnly, Filter, NamedExpression, Project, WindowAggregate, WindowAggregateSpec,
 };
 
-use super::aggregate::{Aggregate, Aggregates, check_condition, condition_of, place_of, unique};
+use super::aggregate::{Aggregate, Aggregates, check_condition, condition_of, unique};
 use super::check::{Place, Scope, start};
 use super::declarations::Declarations;
 use super::defect;
 use super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
+use super::items::{Item, aliased, item_expression, items};
 use super::window::{LengthCheck, Window, WindowPlanner, window_call};
+use super::window_results::{Computed, Key, WindowResults};
 use crate::parse::name_of;
-use crate::statement::{Name, Select};
-use crate::value::{TIMESTAMP, type_name};
+use crate::statement::Select;
+use crate::value::{TIMESTAMP, format_us, type_name};
 use crate::{Position, SqlError};
 
 /// The implicit column of every input.
 const ARRIVAL_TIME: &str = "arrival_time";
-const WINDOW_START: &str = "window_start";
-const WINDOW_END: &str = "window_end";
-/// The most columns a SELECT may have.
-const RESULTS_MAX: usize = 1024;
+pub(super) const WINDOW_START: &str = "window_start";
+pub(super) const WINDOW_END: &str = "window_end";
 
 /// What becomes of a SELECT.
 pub(super) struct Planned {
@@ -38,6 +37,8 @@ pub(super) struct Planned {
     /// The window, for people.
     pub(super) window: Option<String>,
     pub(super) checks: Vec<LengthCheck>,
+    /// What each operator does, in SQL.
+    pub(super) steps: Vec<Vec<String>>,
 }
 
 /// Plans a SELECT over the declared input.
@@ -109,7 +110,8 @@ fn group_keys(select: &Select, input: &Schema) -> Result<Vec<ast::Expr>, SqlErro
             }
             ast::Expr::Identifier(identifier) => {
                 let name = name_of(identifier).text;
-                if name != ARRIVAL_TIME && input.index_of(&name).is_err() {
+                let is_bound = select.window.is_some() && (name == WINDOW_START || name == WINDOW_END);
+                if name != ARRIVAL_TIME && !is_bound && input.index_of(&name).is_err() {
                     return Ok(aliased(select, &name).unwrap_or(key).clone());
                 }
             }
@@ -117,24 +119,32 @@ fn group_keys(select: &Select, input: &Schema) -> Result<Vec<ast::Expr>, SqlErro
         }
         Ok(key.clone())
     };
-    select.group_by.iter().map(resolve).collect()
-}
-
-fn item_expression(item: &ast::SelectItem) -> Option<(&ast::Expr, Option<&ast::Ident>)> {
-    match item {
-        ast::SelectItem::UnnamedExpr(expression) => Some((expression, None)),
-        ast::SelectItem::ExprWithAlias { expr, alias } => Some((expr, Some(alias))),
-        _ => None,
+    let keys = select.group_by.iter().map(resolve).collect::<Result<Vec<_>, SqlError>>()?;
+    match &select.window {
+        Some(window) => keys_of_window_table(window, keys, select.position),
+        None => Ok(keys),
     }
 }
 
-/// What the SELECT calls `name`.
-fn aliased<'a>(select: &'a Select, name: &str) -> Option<&'a ast::Expr> {
-    select
-        .projection
-        .iter()
-        .filter_map(item_expression)
-        .find_map(|(expression, alias)| alias.filter(|alias| name_of(alias).text == name).map(|_| expression))
+/// The keys of a SELECT with its window in FROM, whose GROUP BY names the bounds: the window stands for both.
+fn keys_of_window_table(
+    window: &ast::Expr,
+    keys: Vec<ast::Expr>,
+    fallback: Position,
+) -> Result<Vec<ast::Expr>, SqlError> {
+    let is_bound = |key: &ast::Expr, bound: &str| match key {
+        ast::Expr::Identifier(identifier) => name_of(identifier).text == bound,
+        _ => false,
+    };
+    for bound in [WINDOW_START, WINDOW_END] {
+        if !keys.iter().any(|key| is_bound(key, bound)) {
+            let place = keys.first().map_or(start(window), start).or(fallback);
+            return Err(SqlError::new(place, format!("a window in FROM needs GROUP BY with '{bound}'"))
+                .hint("write GROUP BY window_start, window_end, and further keys behind"));
+        }
+    }
+    let others = keys.into_iter().filter(|key| !is_bound(key, WINDOW_START) && !is_bound(key, WINDOW_END));
+    Ok(std::iter::once(window.clone()).chain(others).collect())
 }
 
 fn refuse_without_window(select: &Select, keys: &[ast::Expr], scope: &Scope<'_>) -> Result<(), SqlError> {
@@ -150,18 +160,27 @@ fn refuse_without_window(select: &Select, keys: &[ast::Expr], scope: &Scope<'_>)
     Ok(())
 }
 
-/// A column of the SELECT: its name, its expression, and where it stands.
-struct Item {
-    name: String,
-    expression: ast::Expr,
-    position: Position,
+/// The operators planned so far, and what each does for all queries, in SQL.
+#[derive(Default)]
+struct Operators {
+    factories: Vec<Arc<dyn OperatorFactory>>,
+    steps: Vec<Vec<String>>,
 }
 
-/// A planned column or condition, over the columns before the last projection.
-struct Computed {
-    expression: Expr,
-    data_type: DataType,
-    position: Position,
+impl Operators {
+    fn push(&mut self, factory: impl OperatorFactory + 'static, step: Vec<String>) {
+        self.factories.push(Arc::new(factory));
+        self.steps.push(step);
+    }
+
+    fn finish(self, output_schema: SchemaRef, window: Option<Window>) -> Planned {
+        let (window, checks) = match window {
+            Some(window) => (Some(window.text), vec![window.check]),
+            None => (None, Vec::new()),
+        };
+        let dataflow = Dataflow::linear(self.factories);
+        Planned { dataflow, output_schema, window, checks, steps: self.steps }
+    }
 }
 
 struct SelectPlanner<'a> {
@@ -179,15 +198,16 @@ impl SelectPlanner<'_> {
     fn plan_rows(&self) -> Result<Planned, SqlError> {
         let condition = self.condition()?;
         let mut results = Vec::new();
-        for mut item in self.items()? {
+        for mut item in items(self.select, &self.scope, &self.declarations.input.schema)? {
             self.scope.check(&mut item.expression, Place::Result, item.position)?;
             let (expression, data_type) = self.rows.plan_coerced(&item.expression, item.position)?;
-            results.push((item.name, Computed { expression, data_type, position: item.position }));
+            let position = item.position;
+            results.push((item, Computed { expression, data_type, position }));
         }
         let used = condition.iter().chain(results.iter().map(|(_, result)| &result.expression));
-        let (mut factories, columns) = self.first_operators(used.clone(), condition.clone())?;
-        let output_schema = self.last_operators(&columns, results, Vec::new(), &mut factories)?;
-        Ok(Planned { dataflow: Dataflow::linear(factories), output_schema, window: None, checks: Vec::new() })
+        let (mut operators, columns) = self.first_operators(used.clone(), condition.clone())?;
+        let output_schema = self.last_operators(&columns, results, Vec::new(), &mut operators)?;
+        Ok(operators.finish(output_schema, None))
     }
 
     /// A SELECT with a window: rows are aggregated, and one row comes out for each window and key.
@@ -198,7 +218,7 @@ impl SelectPlanner<'_> {
 
         // Aggregates become columns first, so that what is left are expressions over columns.
         let mut aggregates = Aggregates::new(&self.rows, names);
-        let mut items = self.items()?;
+        let mut items = items(self.select, &self.scope, &self.declarations.input.schema)?;
         for item in &mut items {
             self.scope.check(&mut item.expression, Place::Result, item.position)?;
             aggregates.extract(&mut item.expression)?;
@@ -216,7 +236,8 @@ impl SelectPlanner<'_> {
         let aggregates = aggregates.found;
 
         let keys = self.keys(keys, &aggregates.iter().map(|one| one.column.clone()).collect::<Vec<_>>())?;
-        let results = WindowResults::new(self, &keys, &aggregates)?;
+        let results =
+            WindowResults::new(&self.declarations.input, &self.row_fields, self.parameter_schema, &keys, &aggregates)?;
         let having = having
             .map(|having| {
                 let planned = results.plan(&having, self.select.having_position)?;
@@ -226,29 +247,40 @@ impl SelectPlanner<'_> {
             .transpose()?;
         let items = items
             .into_iter()
-            .map(|item| Ok((item.name, results.plan(&item.expression, item.position)?)))
+            .map(|item| {
+                let planned = results.plan(&item.expression, item.position)?;
+                Ok((item, planned))
+            })
             .collect::<Result<Vec<_>, SqlError>>()?;
 
         let used = condition
             .iter()
             .chain(keys.iter().map(|key| &key.expression))
             .chain(aggregates.iter().flat_map(|one| one.arguments.iter().chain(&one.filter)));
-        let (mut factories, columns) = self.first_operators(used, condition.clone())?;
+        let (mut operators, columns) = self.first_operators(used, condition.clone())?;
         let aggregate = self.window_operator(&window, &keys, &aggregates, columns)?;
         let columns = aggregate.output_schema().clone();
-        factories.push(Arc::new(aggregate));
-        if let Some(having) = having {
-            let position = having.position;
-            factories.push(Arc::new(self.filter(&columns, having.expression, position)?));
+        operators.push(aggregate, self.describe_window(&window, &keys, &aggregates));
+        if let (Some(having), Some(text)) = (having, &self.select.having) {
+            operators.push(self.filter(&columns, having.expression, having.position)?, vec![text.to_string()]);
         }
         let key_columns = (0..keys.len()).collect();
-        let output_schema = self.last_operators(&columns, items, key_columns, &mut factories)?;
-        Ok(Planned {
-            dataflow: Dataflow::linear(factories),
-            output_schema,
-            window: Some(window.text),
-            checks: vec![window.check],
-        })
+        let output_schema = self.last_operators(&columns, items, key_columns, &mut operators)?;
+        Ok(operators.finish(output_schema, Some(window)))
+    }
+
+    fn describe_window(&self, window: &Window, keys: &[Key], aggregates: &[Aggregate]) -> Vec<String> {
+        let mut step = vec![window.text.clone()];
+        if !keys.is_empty() {
+            step.push(format!("by {}", list(keys.iter().map(|key| &key.name))));
+        }
+        step.extend(aggregates.iter().map(|aggregate| aggregate.column.clone()));
+        let input = &self.declarations.input;
+        if window.is_time() && input.event_time.is_some() {
+            let (lateness, timeout) = (format_us(input.lateness_us), format_us(input.idle_timeout_us));
+            step.push(format!("lateness {lateness}, idle timeout {timeout}"));
+        }
+        step
     }
 
     /// The condition of WHERE.
@@ -258,98 +290,6 @@ impl SelectPlanner<'_> {
         let fallback = self.select.position;
         self.scope.check(&mut condition, Place::Where, fallback)?;
         condition_of(&self.rows, &condition, "WHERE", fallback).map(Some)
-    }
-
-    /// The columns of the SELECT with their names; `*` as the columns of the input.
-    fn items(&self) -> Result<Vec<Item>, SqlError> {
-        let mut items: Vec<Item> = Vec::new();
-        let mut push = |item: Item| {
-            if items.iter().any(|other| other.name == item.name) {
-                return Err(SqlError::new(
-                    item.position,
-                    format!("two columns of the SELECT are called '{}'", item.name),
-                )
-                .hint("give one of them another name with AS"));
-            }
-            items.push(item);
-            if items.len() > RESULTS_MAX {
-                return Err(SqlError::new(self.select.position, format!("a SELECT has at most {RESULTS_MAX} columns")));
-            }
-            Ok(())
-        };
-        for (index, item) in self.select.projection.iter().enumerate() {
-            match item {
-                ast::SelectItem::UnnamedExpr(expression) => {
-                    let position = start(expression).or(self.select.position);
-                    let name = natural_name(expression).unwrap_or_else(|| format!("column{}", index + 1));
-                    push(Item { name, expression: expression.clone(), position })?;
-                }
-                ast::SelectItem::ExprWithAlias { expr, alias } => {
-                    let Name { text, position } = name_of(alias);
-                    if text.is_empty() {
-                        return Err(SqlError::new(position, "a column needs a name"));
-                    }
-                    let position = start(expr).or(position);
-                    push(Item { name: text, expression: expr.clone(), position })?;
-                }
-                ast::SelectItem::Wildcard(options) => {
-                    let position = Position::from(options.wildcard_token.0.span).or(self.select.position);
-                    self.check_wildcard(options, position)?;
-                    for name in self.declared_columns() {
-                        let identifier = ast::Ident::with_quote_and_span('"', options.wildcard_token.0.span, name);
-                        push(Item { name: name.to_owned(), expression: ast::Expr::Identifier(identifier), position })?;
-                    }
-                }
-                ast::SelectItem::QualifiedWildcard(
-                    ast::SelectItemQualifiedWildcardKind::ObjectName(table),
-                    options,
-                ) => {
-                    let span = ast::Spanned::span(table);
-                    let named = match table.0.as_slice() {
-                        [ast::ObjectNamePart::Identifier(identifier)] => Some(name_of(identifier).text),
-                        _ => None,
-                    };
-                    if named.as_deref() != Some(self.scope.alias.unwrap_or(self.scope.input)) {
-                        return Err(SqlError::new(span, format!("unknown input '{table}'"))
-                            .did_you_mean(Some(self.scope.alias.unwrap_or(self.scope.input))));
-                    }
-                    self.check_wildcard(options, span.into())?;
-                    for name in self.declared_columns() {
-                        let identifier = ast::Ident::with_quote_and_span('"', span, name);
-                        push(Item {
-                            name: name.to_owned(),
-                            expression: ast::Expr::Identifier(identifier),
-                            position: span.into(),
-                        })?;
-                    }
-                }
-                other => {
-                    let position = Position::from(ast::Spanned::span(other)).or(self.select.position);
-                    return Err(SqlError::new(position, "this form of a column is not supported yet"));
-                }
-            }
-        }
-        Ok(items)
-    }
-
-    fn declared_columns(&self) -> impl Iterator<Item = &str> {
-        self.declarations.input.schema.fields().iter().map(|field| field.name().as_str())
-    }
-
-    fn check_wildcard(&self, options: &ast::WildcardAdditionalOptions, position: Position) -> Result<(), SqlError> {
-        let plain = options.opt_ilike.is_none()
-            && options.opt_exclude.is_none()
-            && options.opt_except.is_none()
-            && options.opt_replace.is_none()
-            && options.opt_rename.is_none();
-        if !plain {
-            return Err(SqlError::new(position, "'*' with changes is not supported yet").hint("name the columns"));
-        }
-        if self.scope.windowed {
-            return Err(SqlError::new(position, "'*' cannot be selected from a window")
-                .hint("select aggregates, the keys of GROUP BY, window_start and window_end"));
-        }
-        Ok(())
     }
 
     /// In HAVING, names of the SELECT may be used; columns of the input go first.
@@ -409,7 +349,7 @@ impl SelectPlanner<'_> {
         &self,
         used: impl IntoIterator<Item = &'e Expr>,
         condition: Option<Expr>,
-    ) -> Result<(Vec<Arc<dyn OperatorFactory>>, SchemaRef), SqlError> {
+    ) -> Result<(Operators, SchemaRef), SqlError> {
         let input = &self.declarations.input;
         let uses_arrival =
             |expression: &Expr| expression.column_refs().iter().any(|column| column.name == ARRIVAL_TIME);
@@ -420,11 +360,22 @@ impl SelectPlanner<'_> {
         };
         let columns =
             assign_time.output_schema(&input.schema).map_err(|error| defect(error, self.select.from.position))?;
-        let mut factories: Vec<Arc<dyn OperatorFactory>> = vec![Arc::new(assign_time)];
-        if let Some(condition) = condition {
-            factories.push(Arc::new(self.filter(&columns, condition, self.select.position)?));
+        let mut operators = Operators::default();
+        let mut step = match input.event_time {
+            Some(column) => vec![
+                format!("event time: {}", input.schema.field(column).name()),
+                format!("future limit {}", format_us(input.future_limit_us)),
+            ],
+            None => vec![format!("event time: {ARRIVAL_TIME}")],
+        };
+        if assign_time.append_arrival_column {
+            step.push(format!("adds {ARRIVAL_TIME}"));
         }
-        Ok((factories, columns))
+        operators.push(assign_time, step);
+        if let (Some(condition), Some(text)) = (condition, &self.select.filter) {
+            operators.push(self.filter(&columns, condition, self.select.position)?, vec![text.to_string()]);
+        }
+        Ok((operators, columns))
     }
 
     fn filter(&self, columns: &SchemaRef, condition: Expr, position: Position) -> Result<Filter, SqlError> {
@@ -482,12 +433,14 @@ impl SelectPlanner<'_> {
     fn last_operators(
         &self,
         columns: &SchemaRef,
-        results: Vec<(String, Computed)>,
+        results: Vec<(Item, Computed)>,
         key_columns: Vec<usize>,
-        factories: &mut Vec<Arc<dyn OperatorFactory>>,
+        operators: &mut Operators,
     ) -> Result<SchemaRef, SqlError> {
         let mut columns_out: Vec<OutputColumn> = Vec::with_capacity(results.len() + key_columns.len());
-        for (name, result) in results {
+        let mut step = Vec::with_capacity(results.len());
+        for (Item { name, text, .. }, result) in results {
+            step.push(text);
             let Some(to) = result_type(&result.data_type) else {
                 let what = type_name(&result.data_type);
                 return Err(SqlError::new(
@@ -504,7 +457,7 @@ impl SelectPlanner<'_> {
         let compare: Vec<usize> = (0..output_columns).filter(|&index| !columns_out[index].is_bound).collect();
         let mut keys = Vec::with_capacity(key_columns.len());
         if self.select.emit_on_change {
-            for column in key_columns {
+            for &column in &key_columns {
                 let expression = Expr::Column(Column::new_unqualified(columns.field(column).name()));
                 // A key that is not selected goes along as a hidden column.
                 let selected = columns_out.iter().position(|one| one.expression == expression);
@@ -529,15 +482,25 @@ impl SelectPlanner<'_> {
         let project = Project::new(columns, self.parameter_schema, compiler.parameters, named)
             .map_err(|error| defect(error, self.select.position))?;
         let mut output = project.output_schema().clone();
-        factories.push(Arc::new(project));
+        operators.push(project, step);
         if self.select.emit_on_change {
+            let compares = list(compare.iter().map(|&column| output.field(column).name()));
+            let mut step = vec![format!("compares {compares}")];
+            if !keys.is_empty() {
+                step.push(format!("by {}", list(key_columns.iter().map(|&column| columns.field(column).name()))));
+            }
             let change_only = ChangeOnly::new(output, keys, compare, output_columns)
                 .map_err(|error| defect(error, self.select.position))?;
             output = change_only.output_schema().clone();
-            factories.push(Arc::new(change_only));
+            operators.push(change_only, step);
         }
         Ok(output)
     }
+}
+
+/// Names with commas between.
+fn list<'a>(names: impl Iterator<Item = &'a String>) -> String {
+    names.map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// A column of the last projection.
@@ -554,119 +517,4 @@ fn is_made_of_bounds(expression: &Expr) -> bool {
     let columns = expression.column_refs();
     let is_bound = |column: &&Column| column.name == WINDOW_START || column.name == WINDOW_END;
     columns.iter().any(is_bound) && columns.iter().all(|column| is_bound(column) || column.name.starts_with('$'))
-}
-
-/// The name that a column without AS has: that of the column or function it is made of.
-fn natural_name(expression: &ast::Expr) -> Option<String> {
-    match expression {
-        ast::Expr::Identifier(identifier) => Some(name_of(identifier).text),
-        ast::Expr::CompoundIdentifier(identifiers) => identifiers.last().map(|last| name_of(last).text),
-        ast::Expr::Value(value) => match &value.value {
-            ast::Value::Placeholder(name) => Some(name.trim_start_matches('$').to_lowercase()),
-            _ => None,
-        },
-        ast::Expr::Function(function) => match function.name.0.as_slice() {
-            [ast::ObjectNamePart::Identifier(identifier)] => Some(name_of(identifier).text),
-            _ => None,
-        },
-        ast::Expr::Nested(inner) | ast::Expr::Cast { expr: inner, .. } => natural_name(inner),
-        ast::Expr::Case { .. } => Some("case".to_owned()),
-        _ => None,
-    }
-}
-
-/// A key of GROUP BY.
-struct Key {
-    /// The column it becomes.
-    name: String,
-    /// The expression as planned, before coercion: what equal expressions in the SELECT are recognised by.
-    meaning: Expr,
-    expression: Expr,
-    data_type: DataType,
-    position: Position,
-}
-
-/// Plans expressions over what comes out of windows.
-struct WindowResults<'a> {
-    /// Over rows, bounds and aggregates: to give names meaning, before it is known what is a key.
-    all: ExpressionPlanner,
-    /// Over keys, bounds and aggregates.
-    results: ExpressionPlanner,
-    keys: &'a [Key],
-    /// The columns of aggregates that are unsigned; the language has no such type.
-    unsigned: Vec<String>,
-    /// The columns of single rows, which are gone after aggregation.
-    row_columns: Vec<String>,
-    event_time: Option<String>,
-}
-
-/// The type as the language has it.
-fn signed(data_type: &DataType) -> DataType {
-    if *data_type == DataType::UInt64 { DataType::Int64 } else { data_type.clone() }
-}
-
-impl<'a> WindowResults<'a> {
-    fn new(planner: &SelectPlanner<'_>, keys: &'a [Key], aggregates: &[Aggregate]) -> Result<Self, SqlError> {
-        let bounds = [Field::new(WINDOW_START, TIMESTAMP, false), Field::new(WINDOW_END, TIMESTAMP, false)];
-        let column = |one: &Aggregate| Field::new(&one.column, one.data_type.clone(), true);
-        let all = planner.row_fields.iter().cloned().chain(bounds.clone());
-        let all = all.chain(aggregates.iter().map(|one| column(one).with_data_type(signed(&one.data_type))));
-        let key_fields = keys.iter().map(|key| Field::new(&key.name, key.data_type.clone(), true));
-        let results = key_fields.chain(bounds).chain(aggregates.iter().map(column));
-        let results = results.chain(parameter_fields(planner.parameter_schema));
-        let input = &planner.declarations.input;
-        Ok(Self {
-            all: ExpressionPlanner::new(all.collect())?,
-            results: ExpressionPlanner::new(results.collect())?,
-            keys,
-            unsigned: aggregates
-                .iter()
-                .filter(|one| one.data_type == DataType::UInt64)
-                .map(|one| one.column.clone())
-                .collect(),
-            row_columns: planner.scope.columns.iter().map(|&name| name.to_owned()).collect(),
-            event_time: input.event_time.map(|column| input.schema.field(column).name().clone()),
-        })
-    }
-
-    /// Plans a checked expression whose aggregates are columns already.
-    fn plan(&self, expression: &ast::Expr, fallback: Position) -> Result<Computed, SqlError> {
-        let (planned, _) = self.all.plan(expression, fallback)?;
-        let mut stray = None;
-        let planned = planned
-            .transform_down(|node| {
-                if let Some(key) = self.keys.iter().find(|key| key.meaning == node) {
-                    let column = Expr::Column(Column::new_unqualified(&key.name));
-                    return Ok(Transformed::new(column, true, TreeNodeRecursion::Jump));
-                }
-                if let Expr::Column(column) = &node
-                    && self.unsigned.contains(&column.name)
-                {
-                    let signed = cast_to(node, &DataType::UInt64, &DataType::Int64);
-                    return Ok(Transformed::new(signed, true, TreeNodeRecursion::Jump));
-                }
-                if let Expr::Column(column) = &node
-                    && self.row_columns.contains(&column.name)
-                {
-                    stray = Some(column.name.clone());
-                    return Ok(Transformed::new(node, false, TreeNodeRecursion::Stop));
-                }
-                Ok(Transformed::no(node))
-            })
-            .map_err(|error: DataFusionError| SqlError::new(fallback, error.strip_backtrace()))?
-            .data;
-        let position = start(expression).or(fallback);
-        if let Some(name) = stray {
-            let position = place_of(expression, &name).map_or(position, |found| found.position.or(position));
-            let error =
-                SqlError::new(position, format!("the column '{name}' is neither in GROUP BY nor in an aggregate"));
-            return Err(if Some(&name) == self.event_time.as_ref() {
-                error.hint(format!("select window_start or window_end, or last_value({name})"))
-            } else {
-                error.hint(format!("add it to GROUP BY, or write for example last_value({name})"))
-            });
-        }
-        let (expression, data_type) = self.results.coerce_planned(planned, position)?;
-        Ok(Computed { expression, data_type, position })
-    }
 }

@@ -8,7 +8,7 @@ use datafusion_common::ScalarValue;
 use datafusion_expr::Expr;
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_sql::sqlparser::ast::{self, Spanned};
-use rivulet_operators::{LengthError, WindowSpec, check_lengths};
+use rivulet_operators::{LengthError, Lengths, WindowSpec, check_lengths};
 
 use super::aggregate::call_name;
 use super::check::{Place, Scope, start};
@@ -36,6 +36,13 @@ pub(super) struct Window {
     pub(super) check: LengthCheck,
     /// For people: `hop(ts, INTERVAL '1 second', $width)`.
     pub(super) text: String,
+}
+
+impl Window {
+    /// Whether its bounds are times, not numbers of rows.
+    pub(super) fn is_time(&self) -> bool {
+        !matches!(self.spec, WindowSpec::Count { .. })
+    }
 }
 
 /// What a window is planned with.
@@ -242,8 +249,7 @@ impl LengthCheck {
             }
         };
         for (result, verdict) in results.iter_mut().zip(verdicts) {
-            if let (Ok(()), Err(error)) = (&result, verdict) {
-                let (message, hint) = self.describe(&error);
+            if let (Ok(()), Some((message, hint))) = (&result, self.complaint(verdict)) {
                 let parameter = match self.parameters.as_slice() {
                     [only] => Some(only.as_str()),
                     _ => None,
@@ -268,7 +274,7 @@ impl LengthCheck {
         let columns = parameters
             .iter()
             .map(|parameter| match &parameter.default {
-                Some(default) => default.to_array(),
+                Some(default) => default.to_scalar(&parameter.data_type).to_array(),
                 None => Ok(new_null_array(&parameter.data_type, 1)),
             })
             .collect::<Result<_, _>>()
@@ -277,13 +283,29 @@ impl LengthCheck {
         let one_row = RecordBatch::try_new_with_options(parameter_schema.clone(), columns, &options)
             .map_err(|error| failed(error.to_string()))?;
         let verdicts = check_lengths(&self.spec, &one_row).map_err(|error| split_hint(&error.to_string()))?;
-        match verdicts.into_iter().next() {
-            Some(Err(error)) if self.parameters.is_empty() => Err(self.describe(&error)),
-            Some(Err(error)) => {
-                let (message, hint) = self.describe(&error);
-                Err((format!("by the defaults of the parameters, {message}"), hint))
+        match verdicts.into_iter().next().and_then(|verdict| self.complaint(verdict)) {
+            Some(complaint) if self.parameters.is_empty() => Err(complaint),
+            Some((message, hint)) => Err((format!("by the defaults of the parameters, {message}"), hint)),
+            None => Ok(()),
+        }
+    }
+
+    /// What is wrong with the lengths of one query, and a hint. A slide longer than the window is: rows would fall
+    /// between windows, and nearly always the two are swapped.
+    fn complaint(&self, verdict: Result<Lengths, LengthError>) -> Option<(String, Option<String>)> {
+        match verdict {
+            Err(error) => Some(self.describe(&error)),
+            Ok(Lengths { width, slide, .. }) if slide > width => {
+                let (slide, width, call) = match self.spec {
+                    WindowSpec::Count { .. } => {
+                        (format!("of {slide} rows"), format!("of {width} rows"), "count_window(rows, slide)")
+                    }
+                    _ => (format_us(slide), format_us(width), "hop(ts, slide, width)"),
+                };
+                let message = format!("the slide {slide} is longer than the width {width}, so rows would be lost");
+                Some((message, Some(format!("did you swap them? write {call}"))))
             }
-            _ => Ok(()),
+            Ok(_) => None,
         }
     }
 

@@ -22,8 +22,8 @@ fn an_application_with_a_window() {
     for line in [
         "application ac_control",
         "  $home    TEXT      required",
-        "  $target  DOUBLE    default 24",
-        "  $span    INTERVAL  default INTERVAL '30 s'",
+        "  $target  DOUBLE    default 24.0",
+        "  $span    INTERVAL  default INTERVAL '30 seconds'",
         "  $output  TEXT      required, an address",
         "input temperature from mqtt:home/{home}/temperature, format csv (delimiter => ';')",
         "  ts     TIMESTAMP  event time",
@@ -33,11 +33,24 @@ fn an_application_with_a_window() {
         "  late rows: counted, and sent to mqtt:late/{home}",
         "  dead letters: counted",
         "  1. assign time (from the input)",
+        "     shared:    event time: ts",
+        "                future limit 5 min",
         "  2. filter (forward from 1)",
+        "     shared:    value < 100",
         "  3. window aggregate, with state (forward from 2)",
+        "     shared:    hop(ts, INTERVAL '1 second', $span)",
+        "                by room",
+        "                avg(value)",
+        "                count(*)",
+        "                lateness 2 s, idle timeout 30 s",
         "  4. filter (forward from 3)",
+        "     shared:    count(*) > 2",
         "  5. project (forward from 4)",
+        "     shared:    room",
+        "                CASE WHEN avg(value) > $target + 0.5 THEN 'cool' ELSE 'off' END AS action",
         "  6. emit on change, with state (forward from 5)",
+        "     shared:    compares room, action",
+        "                by room",
         "output to mqtt:{output}, format json",
         "  action  TEXT",
     ] {
@@ -48,6 +61,55 @@ fn an_application_with_a_window() {
     let project = text.lines().position(|line| line.contains("5. project")).unwrap();
     assert!(target > project, "{text}");
     assert!(text.contains("avg(value)") && text.contains("watermark"), "{text}");
+}
+
+#[test]
+fn constants_and_names_are_shown_as_in_sql() {
+    let text = explained(
+        "CREATE APPLICATION a (limit_ DOUBLE DEFAULT -1, word TEXT DEFAULT 'it''s', since TIMESTAMP DEFAULT TIMESTAMP '2026-11-21 08:30:00',
+             span INTERVAL DEFAULT INTERVAL '5 minutes', on_ BOOLEAN DEFAULT NULL, n BIGINT DEFAULT 3)
+         INPUT t (v DOUBLE, d TEXT) FROM 'mqtt:in' FORMAT JSON OUTPUT 'mqtt:out' FORMAT JSON
+         AS SELECT *, d || 'x' AS longer, arrival_time - INTERVAL '1' MINUTE AS before FROM t WHERE d IN ('a', 'b') AND v > $limit_",
+    );
+    for line in [
+        "  $limit_  DOUBLE     default -1.0",
+        "  $word    TEXT       default 'it''s'",
+        "  $since   TIMESTAMP  default TIMESTAMP '2026-11-21 08:30:00'",
+        "  $span    INTERVAL   default INTERVAL '5 minutes'",
+        "  $on_     BOOLEAN    default NULL",
+        "  $n       BIGINT     default 3",
+        "     shared:    event time: arrival_time",
+        "                adds arrival_time",
+        "     shared:    d IN ('a', 'b') AND v > $limit_",
+        "     shared:    v",
+        "                d",
+        "                d || 'x' AS longer",
+        "                arrival_time - INTERVAL '1' MINUTE AS before",
+    ] {
+        assert!(text.lines().any(|found| found == line), "'{line}' is not in\n{text}");
+    }
+}
+
+#[test]
+fn a_window_in_from_and_one_in_group_by_have_the_same_plan() {
+    let plan = |select: &str| {
+        let text = explained(&format!(
+            "CREATE APPLICATION a (span INTERVAL) INPUT t (ts TIMESTAMP EVENT TIME, d TEXT, v DOUBLE) FROM 'mqtt:in' FORMAT JSON
+             OUTPUT 'mqtt:out' FORMAT JSON AS {select}"
+        ));
+        // The text is another, and so is its id.
+        text.lines().filter(|line| !line.starts_with("id ")).collect::<Vec<_>>().join("\n")
+    };
+    for (from, group_by) in [
+        ("TUMBLE(TABLE t, DESCRIPTOR(ts), $span)", "tumble(ts, $span)"),
+        ("HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '1 second', $span)", "hop(ts, INTERVAL '1 second', $span)"),
+        ("SESSION(TABLE t, DESCRIPTOR(ts), $span)", "session(ts, $span)"),
+    ] {
+        assert_eq!(
+            plan(&format!("SELECT d, window_end, avg(v) AS a FROM TABLE({from}) GROUP BY window_start, window_end, d")),
+            plan(&format!("SELECT d, window_end, avg(v) AS a FROM t GROUP BY {group_by}, d"))
+        );
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ use rivulet_sql::{Application, ParameterRows, Statement, parse_application, pars
 
 #[test]
 fn golden_files() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/slt");
+    let folder = Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this")).join("tests/it/slt");
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())

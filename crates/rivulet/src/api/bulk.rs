@@ -4,7 +4,7 @@
 //! request body -> reader task -> [1 batch] -> worker task -> [2 answers] -> response body
 //! ```
 //!
-//! A batch is cut at 4096 lines or when its oldest line has waited for 5 ms: under load batches are large and a commit
+//! A batch is cut at 8192 lines or when its oldest line has waited for 5 ms: under load batches are large and a commit
 //! to disk serves thousands of queries, a line that comes alone is answered at once. Memory is bounded by the two
 //! channels: a client that does not read its answers stops being read, so it must read while it writes.
 
@@ -36,7 +36,7 @@ const BATCH_WAIT: Duration = Duration::from_millis(5);
 ///
 /// Answers stream back line by line and in order, `{"line":1,"id":7,"name":"kims_ac"}` or `{"line":2,"error":{...}}`. A
 /// line that is answered with an id is durable. A wrong line harms only itself. Read the answers while you send: the
-/// server keeps no more than a few thousand unread ones and stops reading until you take them.
+/// server keeps no more than some ten thousand unread ones and stops reading until you take them.
 #[utoipa::path(
     post, path = "/api/v1/queries/bulk", tag = "queries",
     request_body(content = QuerySubmission, content_type = "application/x-ndjson"),
@@ -141,7 +141,7 @@ fn answer_batch(service: &dyn Service, batch: &LineBatch) -> Vec<u8> {
             let submission = if line.len() > LINE_BYTES_MAX {
                 Err(ApiError::invalid(format!("the line is longer than {LINE_BYTES_MAX} bytes")).detail)
             } else {
-                parse(line, &mut parameters)
+                parse(line, &mut parameters).map_err(|error| ErrorDetail { line: u32::try_from(number).ok(), ..error })
             };
             (number, submission)
         })

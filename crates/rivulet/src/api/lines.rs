@@ -6,7 +6,7 @@ use crate::service::SUBMIT_BATCH_MAX;
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// A batch is full at so many bytes, even if it has few lines.
-const BATCH_BYTES_MAX: usize = 1 << 20;
+const BATCH_BYTES_MAX: usize = 2 << 20;
 
 /// Whole lines of a stream, in order.
 #[derive(Debug, PartialEq, Eq)]

@@ -27,7 +27,8 @@ use axum::extract::Request;
 use axum::extract::rejection::QueryRejection;
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn};
-use axum::response::Response;
+use axum::response::{Redirect, Response};
+use axum::routing::get;
 use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -55,6 +56,9 @@ const WATCH_MAX: usize = 1024;
 /// How long requests under way may take after the server was told to stop.
 const STOP_WAIT: Duration = Duration::from_secs(10);
 
+/// How another address is chosen.
+const CHOOSE: &str = "choose another address with --http-address, RIVULET_HTTP_ADDRESS or http.address in rivulet.toml";
+
 /// Why the API cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on http://{address}: {source}")]
@@ -69,19 +73,16 @@ impl ListenError {
     /// What to do about it, in one sentence.
     pub fn hint(&self) -> String {
         match self.source.kind() {
-            io::ErrorKind::AddrInUse => format!(
-                "another program (perhaps another Rivulet) uses port {}; choose another one with --http-address or \
-                 RIVULET_HTTP_ADDRESS",
-                self.address.port()
-            ),
+            io::ErrorKind::AddrInUse => {
+                format!("another program (perhaps another Rivulet) uses port {}; {CHOOSE}", self.address.port())
+            }
             io::ErrorKind::PermissionDenied => {
-                "ports below 1024 need privileges; choose another one with --http-address or RIVULET_HTTP_ADDRESS"
-                    .into()
+                format!("ports below 1024 need privileges; {CHOOSE}")
             }
             io::ErrorKind::AddrNotAvailable => {
                 "the address is none of this machine's; 127.0.0.1 is this machine alone, 0.0.0.0 every network".into()
             }
-            _ => "choose another address with --http-address or RIVULET_HTTP_ADDRESS".into(),
+            _ => CHOOSE.into(),
         }
     }
 }
@@ -213,6 +214,7 @@ fn router(service: Arc<dyn Service>, stop: Stop) -> Router {
     };
     let (router, document) = routes().split_for_parts();
     router
+        .route("/", get(|| async { Redirect::temporary("/api/docs/") }))
         .merge(SwaggerUi::new("/api/docs").url("/api/openapi.json", document))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)

@@ -6,7 +6,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 
-use crate::service::{QueryFilter, QueryRequest, ServiceError, generated_name};
+use crate::service::{QUERIES_PAGE_MAX, QueryFilter, QueryRequest, ServiceError, generated_name};
 
 use super::error::ApiError;
 use super::submission::parse;
@@ -15,9 +15,6 @@ use super::{Api, read_text};
 
 /// Queries of a page unless the request says otherwise.
 const PAGE_LIMIT_DEFAULT: usize = 100;
-
-/// Most queries of a page.
-const PAGE_LIMIT_MAX: usize = 1000;
 
 /// Submit a query
 ///
@@ -55,6 +52,8 @@ pub(super) async fn submit_query(
 }
 
 /// List queries
+///
+/// A page of at most 1000, ordered by name. Its `next` is the `after` of the page that follows.
 #[utoipa::path(
     get, path = "/api/v1/queries", tag = "queries",
     params(ListParameters),
@@ -69,8 +68,9 @@ pub(super) async fn list_queries(
 ) -> Result<Json<QueryPage>, ApiError> {
     let Query(ListParameters { application, like, after, limit }) = parameters?;
     let limit = limit.unwrap_or(PAGE_LIMIT_DEFAULT);
-    if !(1..=PAGE_LIMIT_MAX).contains(&limit) {
-        return Err(ApiError::invalid(format!("limit is {limit}, expected 1 to {PAGE_LIMIT_MAX}")));
+    if !(1..=QUERIES_PAGE_MAX).contains(&limit) {
+        return Err(ApiError::invalid(format!("limit is {limit}, expected 1 to {QUERIES_PAGE_MAX}"))
+            .with_hint("the field next of a page is the after of the one that follows it"));
     }
     // One more than asked for shows whether there is a next page.
     let filter = QueryFilter { application, like, after, limit: limit + 1 };

@@ -25,7 +25,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Watch the results of a query
 ///
 /// Server-sent events: `result` with a result as JSON, `lost` with the number of results that were skipped because the
-/// client was too slow, `end` when there will be no more.
+/// client was too slow, `end` when there will be no more, with the reason: `limit`, `dropped` (the query was) or
+/// `stopping` (the server is).
 #[utoipa::path(
     get, path = "/api/v1/queries/{name}/results", tag = "queries",
     params(("name" = String, Path, description = "Its name"), WatchParameters),
@@ -64,22 +65,26 @@ impl Watch {
             return None;
         }
         let received = if self.left == 0 {
-            Err(RecvError::Closed)
+            Err("limit")
         } else {
             tokio::select! {
-                received = self.results.recv() => received,
-                () = self.stop.stopped() => Err(RecvError::Closed),
+                received = self.results.recv() => match received {
+                    Ok(result) => Ok(Ok(result)),
+                    Err(RecvError::Lagged(count)) => Ok(Err(count)),
+                    Err(RecvError::Closed) => Err("dropped"),
+                },
+                () = self.stop.stopped() => Err("stopping"),
             }
         };
         let event = match received {
-            Ok(result) => {
+            Ok(Ok(result)) => {
                 self.left -= 1;
                 Event::default().event("result").data(result)
             }
-            Err(RecvError::Lagged(count)) => Event::default().event("lost").data(count.to_string()),
-            Err(RecvError::Closed) => {
+            Ok(Err(count)) => Event::default().event("lost").data(count.to_string()),
+            Err(reason) => {
                 self.ended = true;
-                Event::default().event("end").data("")
+                Event::default().event("end").data(reason)
             }
         };
         Some((Ok(event), self))

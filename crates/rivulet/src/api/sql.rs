@@ -23,8 +23,17 @@ use super::{Api, read_text};
 )]
 pub(super) async fn run_script(State(api): State<Api>, body: Body) -> Result<(StatusCode, Json<SqlAnswer>), ApiError> {
     let script = read_text(body).await?;
-    let outcomes = api.blocking(move |service| service.execute(&script)).await?;
-    let mut answer = SqlAnswer::default();
+    let (outcomes, statements) = api
+        .blocking(move |service| {
+            let outcomes = service.execute(&script);
+            let failed = outcomes.last().is_some_and(Result::is_err);
+            // How many there are is asked only where not all of them ran.
+            let statements = if failed { rivulet_sql::parse_script(&script).map_or(0, |all| all.len()) } else { 0 };
+            (outcomes, statements)
+        })
+        .await?;
+    let mut answer =
+        SqlAnswer { statements_not_run: statements.saturating_sub(outcomes.len()) as u64, ..Default::default() };
     let mut status = StatusCode::OK;
     for outcome in outcomes {
         match outcome {

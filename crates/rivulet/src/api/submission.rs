@@ -42,7 +42,10 @@ pub(super) fn parse<'a>(json: &'a [u8], parameters: &mut Vec<Parameter<'a>>) -> 
 fn detail(error: &serde_json::Error) -> ErrorDetail {
     let text = error.to_string();
     let position = format!(" at line {} column {}", error.line(), error.column());
-    let message = text.strip_suffix(&position).unwrap_or(&text).to_owned();
+    let message = text.strip_suffix(&position).unwrap_or(&text);
+    // An n that does not begin `null`.
+    let message = if message == "expected ident" { "expected value" } else { message };
+    let message = if error.is_data() { message.to_owned() } else { format!("not JSON: {message}") };
     let number = |number: usize| u32::try_from(number).ok().filter(|&number| number > 0);
     let hint = if error.is_data() {
         "a query is {\"name\": ..., \"application\": ..., \"parameters\": {...}}; the name may be left out"
@@ -261,8 +264,8 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_their_column() {
         for (json, message, column) in [
-            ("{", "EOF while parsing an object", 1),
-            (r#"{"application":"a"} x"#, "trailing characters", 21),
+            ("{", "not JSON: EOF while parsing an object", 1),
+            (r#"{"application":"a"} x"#, "not JSON: trailing characters", 21),
             ("[]", "invalid type: sequence, expected a query as a JSON object", 0),
             (r#"{"name":"n"}"#, "the field application is missing", 12),
             (r#"{"application":7}"#, "invalid type: integer `7`, expected text", 16),
@@ -275,12 +278,12 @@ mod tests {
                 "invalid type: sequence, expected a text, number, boolean or null as a parameter's value",
                 27,
             ),
-            (r#"{"parameters":{"x":NaN}}"#, "expected value", 20),
+            (r#"{"parameters":{"x":NaN}}"#, "not JSON: expected value", 20),
         ] {
             assert_eq!(error(json), (message.to_owned(), Some(column).filter(|&column| column > 0)), "{json}");
         }
         let invalid_utf8 = parse(b"{\"application\":\"\xff\"}", &mut Vec::new()).expect_err("not UTF-8");
-        assert_eq!(invalid_utf8.message, "invalid unicode code point");
+        assert_eq!(invalid_utf8.message, "not JSON: invalid unicode code point");
         let many: Vec<String> = (0..=PARAMETERS_MAX).map(|place| format!("\"p{place}\":0")).collect();
         assert_eq!(error(&format!("{{\"parameters\":{{{}}}}}", many.join(","))).0, "more than 256 parameters");
         assert!(error(&"[".repeat(100_000)).0.starts_with("invalid type"), "nesting must not exhaust the stack");

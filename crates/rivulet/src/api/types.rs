@@ -17,6 +17,10 @@ pub struct SqlAnswer {
     /// What was wrong with the next statement; the ones after it did not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorDetail>,
+    /// How many statements after the wrong one did not run. A script that cannot be read does not run at all, and its
+    /// statements are not counted.
+    #[serde(default)]
+    pub statements_not_run: u64,
 }
 
 /// The result of one statement.
@@ -42,7 +46,7 @@ pub struct ErrorAnswer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorDetail {
     /// `not_found`, `already_exists`, `invalid`, `conflict`, `unavailable`, `limit_reached`, `too_large`,
-    /// `method_not_allowed`, `forbidden` or `internal`.
+    /// `method_not_allowed`, `forbidden` or `internal`; from the command line also `failed`.
     #[schema(example = "invalid")]
     pub kind: String,
     /// What was wrong.
@@ -90,6 +94,12 @@ pub struct Application {
     pub queries_running: u64,
     /// Queries that are paused.
     pub queries_paused: u64,
+    /// Queries that are registered and cannot run.
+    #[serde(default)]
+    pub queries_not_running: u64,
+    /// Why this version cannot run it; parameters and topics are empty then. It can be dropped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_running: Option<String>,
 }
 
 /// A parameter of an application.
@@ -178,15 +188,15 @@ pub struct Query {
     /// Its application.
     #[schema(example = "ac_control")]
     pub application: String,
-    /// `running` or `paused`.
+    /// `running`, `paused` or `not running`.
     #[schema(example = "running")]
     pub state: String,
     /// Values of its parameters as written.
     pub parameters: Map<String, Value>,
-    /// Topic it reads.
+    /// Topic it reads; empty if it is not running.
     #[schema(example = "home/42/temperature")]
     pub input_topic: String,
-    /// Topic it writes.
+    /// Topic it writes; empty if it is not running.
     #[schema(example = "home/42/ac")]
     pub output_topic: String,
     /// Events that reached it, where they are counted by query.
@@ -267,6 +277,12 @@ pub struct ApplicationStatus {
     pub queries_running: u64,
     /// Queries that are paused.
     pub queries_paused: u64,
+    /// Queries that are registered and cannot run.
+    #[serde(default)]
+    pub queries_not_running: u64,
+    /// Why this version cannot run it; nothing is counted then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_running: Option<String>,
     /// Events received.
     pub events: u64,
     /// Batches processed.
@@ -317,6 +333,12 @@ pub struct ConnectionStatus {
     pub reconnects: u64,
     /// How often events may have been missed in between.
     pub gaps: u64,
+    /// What was dropped or turned away, by reason.
+    #[serde(default)]
+    pub dropped: BTreeMap<String, u64>,
+    /// Filters the broker has refused, with its reason; at most 20.
+    #[serde(default)]
+    pub refused_subscriptions: BTreeMap<String, String>,
 }
 
 /// Whether the server is up.
@@ -361,6 +383,8 @@ impl From<service::ApplicationInfo> for Application {
             output_topic: info.output_topic,
             queries_running: info.queries_running,
             queries_paused: info.queries_paused,
+            queries_not_running: info.queries_not_running,
+            not_running: info.not_running,
         }
     }
 }
@@ -407,6 +431,8 @@ impl From<service::ApplicationStatus> for ApplicationStatus {
             name: status.name,
             queries_running: status.queries_running,
             queries_paused: status.queries_paused,
+            queries_not_running: status.queries_not_running,
+            not_running: status.not_running,
             events: status.events,
             batches: status.batches,
             batch_rows_mean: status.batch_rows_mean,
@@ -423,7 +449,23 @@ impl From<service::ApplicationStatus> for ApplicationStatus {
 
 impl From<service::ConnectionStatus> for ConnectionStatus {
     fn from(status: service::ConnectionStatus) -> Self {
-        let service::ConnectionStatus { broker, connected, last_error, reconnects, gaps } = status;
-        Self { broker, connected, last_error, reconnects, gaps }
+        let service::ConnectionStatus {
+            broker,
+            connected,
+            last_error,
+            reconnects,
+            gaps,
+            dropped,
+            refused_subscriptions,
+        } = status;
+        Self {
+            broker,
+            connected,
+            last_error,
+            reconnects,
+            gaps,
+            dropped: dropped.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect(),
+            refused_subscriptions: refused_subscriptions.into_iter().collect(),
+        }
     }
 }

@@ -4,4 +4,4 @@
 pub mod many;
 mod process;
 
-pub use many::{ManyOptions, ManyReport, StepReport, run_many};
+pub use many::{ManyOptions, ManyReport, Model, StepReport, Variant, run_many};

@@ -23,8 +23,9 @@ pub(super) struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts `rivulet serve` as a client of the broker at `broker`, and waits until it is ready.
-    pub(super) fn start(broker: SocketAddr) -> Result<Self, String> {
+    /// Starts `rivulet serve` as a client of the broker at `broker` with these environment variables, and waits until it is
+    /// ready.
+    pub(super) fn start(broker: SocketAddr, settings: &[(&str, &str)]) -> Result<Self, String> {
         let http = TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| listener.local_addr())
             .map_err(|error| format!("no free port for the server: {error}"))?;
@@ -39,6 +40,7 @@ impl ServerProcess {
             .env("RIVULET_DATA_DIR", &folder)
             .env("RIVULET_MQTT_BROKER_URL", format!("mqtt://{broker}"))
             .env("RIVULET_LOG_LEVEL", "warn")
+            .envs(settings.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         let child = command.spawn().map_err(|error| format!("cannot start the server: {error}"))?;
@@ -84,6 +86,17 @@ impl ServerProcess {
         let fields = statistics.rsplit_once(')').map_or("", |(_, fields)| fields);
         let mut ticks = fields.split_ascii_whitespace().skip(11).map(|field| field.parse::<f64>().unwrap_or(0.0));
         (ticks.next().unwrap_or(0.0) + ticks.next().unwrap_or(0.0)) / TICKS_PER_S
+    }
+
+    /// Context switches so far, of all threads that live.
+    pub(super) fn context_switches(&self) -> u64 {
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.child.id())) else { return 0 };
+        let of_thread = |folder: std::fs::DirEntry| {
+            let status = std::fs::read_to_string(folder.path().join("status")).unwrap_or_default();
+            let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
+            lines.filter_map(|line| line.rsplit('\t').next()?.trim().parse::<u64>().ok()).sum::<u64>()
+        };
+        threads.flatten().map(of_thread).sum()
     }
 
     /// Resident memory, in bytes.

@@ -3,17 +3,28 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use serde_json::json;
+
 use crate::api::types::{Application, ApplicationList, Explanation, ParameterDeclaration};
 use crate::http_client::segment;
 
-use super::Global;
 use super::error::CliError;
 use super::output::{print_json, table};
 use super::sql::read_source;
+use super::{Connection, Global};
+
+/// Arguments of `rivulet app`.
+#[derive(Debug, clap::Args)]
+pub(super) struct AppArguments {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    command: AppCommand,
+}
 
 /// Commands on applications.
 #[derive(Debug, clap::Subcommand)]
-pub(super) enum AppCommand {
+enum AppCommand {
     /// Register applications from files, each with one CREATE APPLICATION
     Register {
         /// Files; `-` is standard input
@@ -42,8 +53,9 @@ pub(super) enum AppCommand {
     },
 }
 
-pub(super) fn run(global: &Global, command: AppCommand) -> Result<(), CliError> {
-    let client = global.client()?;
+pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliError> {
+    let AppArguments { connection, command } = arguments;
+    let client = connection.client()?;
     let mut out = io::stdout().lock();
     match command {
         AppCommand::Register { files } => {
@@ -69,12 +81,13 @@ pub(super) fn run(global: &Global, command: AppCommand) -> Result<(), CliError> 
                 let parameters: Vec<String> = application.parameters.iter().map(declaration).collect();
                 [
                     application.name.clone(),
+                    state(application),
                     application.queries_running.to_string(),
                     application.queries_paused.to_string(),
                     parameters.join(", "),
                 ]
             });
-            writeln!(out, "{}", table(["name", "running", "paused", "parameters"], &[1, 2], rows))?;
+            writeln!(out, "{}", table(["name", "state", "running", "paused", "parameters"], &[2, 3], rows))?;
         }
         AppCommand::Show { name } => {
             let application: Application = client.get(&path(&name), &[])?;
@@ -85,13 +98,15 @@ pub(super) fn run(global: &Global, command: AppCommand) -> Result<(), CliError> 
             for (label, value) in [
                 ("name", &application.name),
                 ("id", &application.id),
+                ("state", &state(&application)),
                 ("parameters", &parameters.join(", ")),
                 ("input topic", &application.input_topic),
                 ("output topic", &application.output_topic),
                 ("running", &application.queries_running.to_string()),
                 ("paused", &application.queries_paused.to_string()),
             ] {
-                writeln!(out, "{label:13} {value}")?;
+                let line = format!("{label:13} {value}");
+                writeln!(out, "{}", line.trim_end())?;
             }
             writeln!(out, "\n{}", application.sql.trim_end())?;
         }
@@ -104,6 +119,9 @@ pub(super) fn run(global: &Global, command: AppCommand) -> Result<(), CliError> 
         }
         AppCommand::Drop { name, cascade } => {
             client.delete(&path(&name), &[("cascade", if cascade { "true" } else { "false" })])?;
+            if global.json {
+                return print_json(&mut out, &json!({"name": name, "state": "dropped"}));
+            }
             eprintln!("application {name} is dropped");
         }
     }
@@ -113,6 +131,12 @@ pub(super) fn run(global: &Global, command: AppCommand) -> Result<(), CliError> 
 /// The path of an application.
 pub(super) fn path(name: &str) -> String {
     format!("/api/v1/applications/{}", segment(name))
+}
+
+/// Whether an application runs, and why not.
+fn state(application: &Application) -> String {
+    let reason = application.not_running.as_ref();
+    reason.map_or_else(|| "running".into(), |reason| format!("not running: {reason}"))
 }
 
 /// A parameter as it is declared.

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufReader, Write};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -9,7 +10,7 @@ use rivulet_bench::BrokerOptions;
 use rivulet_bench::generator::{GeneratorOptions, run_generator};
 use rivulet_bench::workload::Distribution;
 
-use crate::bench::{ManyOptions, many, run_many};
+use crate::bench::{ManyOptions, Model, Variant, many, run_many};
 
 use super::error::CliError;
 use super::{Global, duration};
@@ -27,15 +28,23 @@ pub(super) enum BenchCommand {
 /// Arguments of `rivulet bench many`.
 #[derive(Debug, Args)]
 pub(super) struct ManyArguments {
-    /// One step with so many queries; without it, steps until the limit is found
+    /// One step with so many events a second, which at --rate 1 is the number of queries; without it, steps until the limit is
+    /// found
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     queries: Option<u32>,
     /// How long events are sent in each step
     #[arg(long, default_value = "20s", value_parser = duration)]
     duration: Duration,
-    /// Events a second for each query, in the mean
-    #[arg(long, default_value_t = 1.0)]
-    rate: f64,
+    /// Events a second for each query, in the mean; several are compared at the same number of events
+    #[arg(long = "rate", value_delimiter = ',', default_value = "1", value_name = "RATES")]
+    rates: Vec<f64>,
+    /// How queries are executed: group (Rivulet), group-rows (no batches), tp+nc, tp+n (a task for each query, thread pool),
+    /// tpq+nc, tpq+n (a thread for each query); several are compared
+    #[arg(long, value_delimiter = ',', default_value = "group", value_name = "MODELS")]
+    model: Vec<Model>,
+    /// Whether load is evened out between workers; both are compared if both are given
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "on")]
+    balance: Vec<Balance>,
     /// Applications, separated by commas; the four of the demo without
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     applications: Vec<String>,
@@ -43,14 +52,26 @@ pub(super) struct ManyArguments {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     copies: u32,
     /// How queries are spread over the applications
-    #[arg(long, value_enum, default_value_t = Spread::Uniform)]
-    distribution: Spread,
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "uniform")]
+    distribution: Vec<Spread>,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Address of a real broker between generator and engine
     #[arg(long, value_name = "HOST:PORT")]
     external_broker: Option<SocketAddr>,
+    /// Write the report as a page with plots to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// Whether load is evened out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Balance {
+    /// As configured
+    On,
+    /// Never
+    Off,
 }
 
 /// How queries are spread over applications.
@@ -73,7 +94,7 @@ pub(super) struct GeneratorArguments {
 /// Connections with which the generator publishes to a real broker.
 const GENERATOR_CONNECTIONS: usize = 4;
 
-pub(super) fn run(global: &Global, command: BenchCommand) -> Result<(), CliError> {
+pub(super) fn run(global: Global, command: BenchCommand) -> Result<(), CliError> {
     match command {
         BenchCommand::Many(arguments) => run_many_command(global, arguments),
         BenchCommand::Generator(arguments) => {
@@ -92,24 +113,42 @@ pub(super) fn run(global: &Global, command: BenchCommand) -> Result<(), CliError
     }
 }
 
-fn run_many_command(global: &Global, arguments: ManyArguments) -> Result<(), CliError> {
-    if !(arguments.rate > 0.0 && arguments.rate.is_finite()) {
-        return Err(CliError::new("the rate is not a positive number").with_hint("--rate 1.0 is one event a second"));
+fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliError> {
+    if !arguments.rates.iter().all(|rate| *rate > 0.0 && rate.is_finite()) {
+        return Err(CliError::new("a rate is not a positive number").with_hint("--rate 1 is one event a second"));
+    }
+    let mut variants = Vec::new();
+    for &model in &arguments.model {
+        for spread in &arguments.distribution {
+            let distribution = match spread {
+                Spread::Uniform => Distribution::Uniform,
+                Spread::Zipf => Distribution::Zipf,
+            };
+            for &balance in &arguments.balance {
+                let balances = balance == Balance::On;
+                variants.extend(arguments.rates.iter().map(|&rate_per_query| Variant {
+                    model,
+                    distribution,
+                    balances,
+                    rate_per_query,
+                }));
+            }
+        }
     }
     let options = ManyOptions {
         queries: arguments.queries,
         duration: arguments.duration,
-        rate_per_query: arguments.rate,
         applications: arguments.applications,
         copies: arguments.copies,
-        distribution: match arguments.distribution {
-            Spread::Uniform => Distribution::Uniform,
-            Spread::Zipf => Distribution::Zipf,
-        },
         seed: arguments.seed,
         external_broker: arguments.external_broker,
+        variants,
     };
     let report = run_many(&options, |line| eprintln!("{line}")).map_err(CliError::new)?;
+    if let Some(file) = &arguments.html {
+        std::fs::write(file, many::html(&report))
+            .map_err(|error| CliError::new(format!("cannot write {}: {error}", file.display())))?;
+    }
     let text = if global.json { format!("{}\n", report.to_json()) } else { many::table(&report) };
     // A reader that went away does not want the report any more.
     let _ = io::stdout().write_all(text.as_bytes());

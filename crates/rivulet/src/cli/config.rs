@@ -84,7 +84,7 @@ pub(super) struct ConfigArguments {
     overrides: Overrides,
 }
 
-pub(super) fn run(global: &Global, arguments: &ConfigArguments) -> Result<(), CliError> {
+pub(super) fn run(global: Global, arguments: &ConfigArguments) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     if arguments.keys {
         let rows = KEYS.iter().map(|key| {

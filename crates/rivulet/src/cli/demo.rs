@@ -22,7 +22,7 @@ pub(super) struct DemoArguments {
     duration: Option<Duration>,
 }
 
-pub(super) fn run(global: &Global, arguments: &DemoArguments) -> Result<(), CliError> {
+pub(super) fn run(global: Global, arguments: &DemoArguments) -> Result<(), CliError> {
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signal(stop.clone())?;
     let options = DemoOptions { queries: arguments.queries, duration: arguments.duration, json: global.json };

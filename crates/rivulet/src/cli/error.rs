@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use crate::api::ListenError;
-use crate::api::types::ErrorDetail;
+use crate::api::types::{ErrorAnswer, ErrorDetail};
 use crate::config::ConfigError;
 use crate::http_client::ClientError;
 use crate::service::ServiceError;
@@ -16,6 +16,10 @@ use super::output::paint;
 pub struct CliError {
     message: String,
     hint: Option<String>,
+    /// What else there is to know.
+    note: Option<Box<str>>,
+    /// What kind of thing it is, as in answers of the API; `failed` without.
+    kind: Option<Box<str>>,
     /// Line and column, from 1.
     position: Option<(u32, u32)>,
     /// The text that the position is in.
@@ -36,6 +40,12 @@ impl CliError {
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// The error with what else there is to know.
+    #[must_use]
+    pub fn with_note(self, note: impl Into<Box<str>>) -> Self {
+        Self { note: Some(note.into()), ..self }
     }
 
     /// The error with the text that its position is in, if it has one.
@@ -82,7 +92,29 @@ impl CliError {
         if let Some(hint) = &self.hint {
             writeln!(out, "{} {hint}", paint("1;36", "hint:", colours))?;
         }
+        if let Some(note) = &self.note {
+            writeln!(out, "{} {note}", paint("1", "note:", colours))?;
+        }
         Ok(())
+    }
+
+    /// Prints it as the API answers with it: `{"error":{"kind":...,"message":...}}`.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn print_json(&self, out: &mut impl Write) -> io::Result<()> {
+        if self.silent {
+            return Ok(());
+        }
+        let error = ErrorDetail {
+            kind: self.kind.as_deref().unwrap_or("failed").to_owned(),
+            message: self.message.clone(),
+            line: self.position.map(|(line, _)| line),
+            column: self.position.map(|(_, column)| column),
+            hint: self.hint.clone(),
+        };
+        serde_json::to_writer(&mut *out, &ErrorAnswer { error })?;
+        writeln!(out)
     }
 }
 
@@ -93,14 +125,13 @@ fn position(line: Option<u32>, column: Option<u32>) -> Option<(u32, u32)> {
 impl From<ErrorDetail> for CliError {
     fn from(error: ErrorDetail) -> Self {
         let position = position(error.line, error.column);
-        Self { message: error.message, hint: error.hint, position, ..Self::default() }
+        Self { message: error.message, hint: error.hint, kind: Some(error.kind.into()), position, ..Self::default() }
     }
 }
 
 impl From<ServiceError> for CliError {
     fn from(error: ServiceError) -> Self {
-        let position = position(error.line, error.column);
-        Self { message: error.message, hint: error.hint, position, ..Self::default() }
+        ErrorDetail::from(error).into()
     }
 }
 
@@ -108,7 +139,12 @@ impl From<ClientError> for CliError {
     fn from(error: ClientError) -> Self {
         match error {
             ClientError::Refused(detail) => detail.into(),
-            error => Self { message: error.to_string(), hint: error.hint(), ..Self::default() },
+            error => Self {
+                kind: error.is_unavailable().then(|| "unavailable".into()),
+                message: error.to_string(),
+                hint: error.hint(),
+                ..Self::default()
+            },
         }
     }
 }

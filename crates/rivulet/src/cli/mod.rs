@@ -42,17 +42,31 @@ struct Arguments {
 }
 
 /// Options of every command.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Copy, Debug, clap::Args)]
 struct Global {
-    /// The server to talk to
-    #[arg(long, global = true, env = "RIVULET_SERVER", default_value = SERVER_DEFAULT, value_name = "URL")]
-    server: String,
-    /// Print JSON instead of tables
+    /// Print JSON instead of tables, and errors as JSON
     #[arg(long, global = true)]
     json: bool,
 }
 
 impl Global {
+    /// Prints an error. If standard error is closed too, there is nobody left to tell.
+    fn report(self, error: &CliError) {
+        let mut out = io::stderr().lock();
+        let _ =
+            if self.json { error.print_json(&mut out) } else { error.print(&mut out, output::colours(&io::stderr())) };
+    }
+}
+
+/// Options of the commands that talk to a server.
+#[derive(Clone, Debug, clap::Args)]
+struct Connection {
+    /// The server to talk to
+    #[arg(long, global = true, env = "RIVULET_SERVER", default_value = SERVER_DEFAULT, value_name = "URL")]
+    server: String,
+}
+
+impl Connection {
     fn client(&self) -> Result<Client, CliError> {
         Ok(Client::new(&self.server)?)
     }
@@ -67,11 +81,9 @@ enum Command {
     /// Run an SQL script, or type SQL
     Sql(sql::SqlArguments),
     /// Register, list, show, explain or drop applications
-    #[command(subcommand)]
-    App(app::AppCommand),
+    App(app::AppArguments),
     /// Submit, list, show, watch, pause, resume or drop queries
-    #[command(subcommand)]
-    Query(query::QueryCommand),
+    Query(query::QueryArguments),
     /// Show what the server is doing
     Status(status::StatusArguments),
     /// Show the configuration in force and where each value comes from
@@ -88,20 +100,19 @@ pub fn main(start: Start) -> ExitCode {
     let Arguments { global, command } = Arguments::parse();
     let done = match command {
         Command::Serve(arguments) => serve::run(&arguments, start),
-        Command::Demo(arguments) => demo::run(&global, &arguments),
-        Command::Sql(arguments) => sql::run(&global, &arguments),
-        Command::App(command) => app::run(&global, command),
-        Command::Query(command) => query::run(&global, command),
-        Command::Status(arguments) => status::run(&global, &arguments),
-        Command::Config(arguments) => config::run(&global, &arguments),
-        Command::Bench(command) => bench::run(&global, command),
+        Command::Demo(arguments) => demo::run(global, &arguments),
+        Command::Sql(arguments) => sql::run(global, &arguments),
+        Command::App(arguments) => app::run(global, arguments),
+        Command::Query(arguments) => query::run(global, arguments),
+        Command::Status(arguments) => status::run(global, &arguments),
+        Command::Config(arguments) => config::run(global, &arguments),
+        Command::Bench(command) => bench::run(global, command),
         Command::Completions(arguments) => completions::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // If standard error is closed too, there is nobody left to tell.
-            let _ = error.print(&mut io::stderr().lock(), output::colours(&io::stderr()));
+            global.report(&error);
             error.exit_code()
         }
     }

@@ -11,9 +11,9 @@ use rustyline::error::ReadlineError;
 use crate::api::types::{SqlAnswer, StatementResult};
 use crate::http_client::Client;
 
-use super::Global;
 use super::error::CliError;
-use super::output::{cell, colours, print_json, result_table};
+use super::output::{cell, print_json, result_table};
+use super::{Connection, Global};
 
 /// Lines that the prompt remembers.
 const HISTORY_LINES_MAX: usize = 1000;
@@ -21,6 +21,8 @@ const HISTORY_LINES_MAX: usize = 1000;
 /// Arguments of `rivulet sql`.
 #[derive(Debug, clap::Args)]
 pub(super) struct SqlArguments {
+    #[command(flatten)]
+    connection: Connection,
     /// Script to run; `-` is standard input. Without a file and without `-c`, SQL is typed at a prompt
     #[arg(value_name = "FILE", conflicts_with = "command")]
     file: Option<PathBuf>,
@@ -29,8 +31,8 @@ pub(super) struct SqlArguments {
     command: Option<String>,
 }
 
-pub(super) fn run(global: &Global, arguments: &SqlArguments) -> Result<(), CliError> {
-    let client = global.client()?;
+pub(super) fn run(global: Global, arguments: &SqlArguments) -> Result<(), CliError> {
+    let client = arguments.connection.client()?;
     let script = match (&arguments.command, &arguments.file) {
         (Some(command), _) => command.clone(),
         (None, Some(file)) => read_source(file)?,
@@ -52,7 +54,7 @@ pub(super) fn read_source(file: &Path) -> Result<String, CliError> {
 }
 
 /// Runs a script and prints its results.
-fn run_script(global: &Global, client: &Client, script: &str) -> Result<(), CliError> {
+fn run_script(global: Global, client: &Client, script: &str) -> Result<(), CliError> {
     let answer = client.run_script(script)?;
     let mut out = io::stdout().lock();
     if global.json {
@@ -62,16 +64,33 @@ fn run_script(global: &Global, client: &Client, script: &str) -> Result<(), CliE
             print_result(&mut out, result)?;
         }
     }
-    let SqlAnswer { error, .. } = answer;
-    error.map_or(Ok(()), |error| Err(CliError::from(error).in_source(script)))
+    let SqlAnswer { error: Some(error), results, statements_not_run } = answer else { return Ok(()) };
+    let error = CliError::from(error).in_source(script);
+    Err(match how_far(script, results.len() as u64, statements_not_run) {
+        Some(note) => error.with_note(note),
+        None => error,
+    })
+}
+
+/// Which statements of a script ran and which did not, around one that failed; nothing where there is only that one.
+fn how_far(script: &str, ran: u64, not_run: u64) -> Option<String> {
+    let statements = |count: u64| format!("{count} statement{}", if count == 1 { "" } else { "s" });
+    match (ran, not_run) {
+        (0, 0) => script.trim().trim_end_matches(';').contains(';').then(|| "no statement ran".into()),
+        (0, _) => Some(format!("no statement ran; {} after it did not", statements(not_run))),
+        (_, 0) => Some(format!("{} before it ran", statements(ran))),
+        (_, _) => Some(format!("{} before it ran, {} after it did not", statements(ran), statements(not_run))),
+    }
 }
 
 fn print_result(out: &mut impl Write, result: &StatementResult) -> Result<(), CliError> {
     match (result.columns.as_slice(), result.rows.as_slice()) {
         ([], _) => {}
-        // One text, such as an explanation: no table around it.
-        ([_], [row]) if row.first().is_some_and(|value| value.as_str().is_some_and(|text| text.contains('\n'))) => {
-            writeln!(out, "{}", cell(&row[0]).trim_end())?;
+        // Lines of text, such as an explanation: no table around them.
+        ([column], rows) if column == "plan" => {
+            for text in rows.iter().filter_map(|row| row.first()) {
+                writeln!(out, "{}", cell(text).trim_end())?;
+            }
         }
         (columns, rows) => {
             writeln!(out, "{}", result_table(columns, rows))?;
@@ -95,7 +114,7 @@ Statements end with a semicolon and may take several lines.
 \\help shows this, \\q or Ctrl-D leaves, Ctrl-C throws away what was typed.";
 
 /// Reads statements from the terminal until the user leaves.
-fn prompt(global: &Global, client: &Client) -> Result<(), CliError> {
+fn prompt(global: Global, client: &Client) -> Result<(), CliError> {
     let mut editor = DefaultEditor::new().map_err(|error| CliError::new(format!("no prompt: {error}")))?;
     editor.set_max_history_size(HISTORY_LINES_MAX).map_err(|error| CliError::new(format!("no history: {error}")))?;
     let history = history_file();
@@ -128,7 +147,7 @@ fn prompt(global: &Global, client: &Client) -> Result<(), CliError> {
                 let script = std::mem::take(&mut typed);
                 let _ = editor.add_history_entry(script.trim());
                 if let Err(error) = run_script(global, client, &script) {
-                    error.print(&mut io::stderr().lock(), colours(&io::stderr()))?;
+                    global.report(&error);
                 }
             }
             Err(ReadlineError::Interrupted) => typed.clear(),

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use crate::api::types::Status;
 
-use super::Global;
 use super::error::CliError;
 use super::output::{bytes, duration_us, print_json, table, uptime};
+use super::{Connection, Global};
 
 /// How often `--watch` asks.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -20,13 +20,15 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// Arguments of `rivulet status`.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusArguments {
+    #[command(flatten)]
+    connection: Connection,
     /// Show it again every second
     #[arg(long)]
     watch: bool,
 }
 
-pub(super) fn run(global: &Global, arguments: &StatusArguments) -> Result<(), CliError> {
-    let client = global.client()?;
+pub(super) fn run(global: Global, arguments: &StatusArguments) -> Result<(), CliError> {
+    let client = arguments.connection.client()?;
     let clear = arguments.watch && !global.json && io::stdout().is_terminal();
     loop {
         let status: Status = client.get("/api/v1/status", &[])?;
@@ -50,15 +52,19 @@ fn text(status: &Status) -> String {
     // Writing to memory does not fail.
     let _ = writeln!(
         text,
-        "Rivulet {}, up {}, {memory} of memory, data in {}\n{} queries running, {} paused",
+        "Rivulet {}, up {}, {memory} of memory, data in {}",
         status.version,
         uptime(status.uptime_ms),
         status.data_dir,
-        status.queries_running,
-        status.queries_paused
     );
-    if !status.applications.is_empty() {
-        let rows = status.applications.iter().map(|application| {
+    let not_running: u64 = status.applications.iter().map(|application| application.queries_not_running).sum();
+    let not_running = if not_running > 0 { format!(", {not_running} not running") } else { String::new() };
+    let queries = if status.queries_running == 1 { "query" } else { "queries" };
+    let _ =
+        writeln!(text, "{} {queries} running, {} paused{not_running}", status.queries_running, status.queries_paused);
+    let running: Vec<_> = status.applications.iter().filter(|application| application.not_running.is_none()).collect();
+    if !running.is_empty() {
+        let rows = running.iter().map(|application| {
             let percentile = |value: Option<u64>| value.map_or_else(|| "-".into(), duration_us);
             [
                 application.name.clone(),
@@ -92,12 +98,27 @@ fn text(status: &Status) -> String {
         let _ = writeln!(text, "\n{}", table(headers, &[1, 2, 3, 4, 5, 7, 8, 9, 10, 11], rows));
     }
     for application in &status.applications {
+        let name = &application.name;
+        match (&application.not_running, application.queries_not_running) {
+            (Some(reason), _) => {
+                let _ = writeln!(text, "{name}: not running: {reason}");
+            }
+            (None, 0) => {}
+            (None, count) => {
+                let _ =
+                    writeln!(text, "{name}: not running: {count} of its queries, whose parameters do not fit any more");
+            }
+        }
         if let Some(refusal) = &application.last_refusal {
-            let _ = writeln!(text, "{}: last refused because of {refusal}", application.name);
+            let _ = writeln!(text, "{name}: last refused because of {refusal}");
         }
     }
-    if status.messages_unrouted > 0 {
-        let _ = writeln!(text, "{} messages arrived on topics that no query reads", status.messages_unrouted);
+    match status.messages_unrouted {
+        0 => {}
+        1 => text.push_str("1 message arrived on a topic that no query reads\n"),
+        count => {
+            let _ = writeln!(text, "{count} messages arrived on topics that no query reads");
+        }
     }
     if !status.connections.is_empty() {
         let rows = status.connections.iter().map(|connection| {
@@ -112,10 +133,19 @@ fn text(status: &Status) -> String {
         let headers = ["broker", "state", "reconnects", "gaps", "last error"];
         let _ = writeln!(text, "\n{}", table(headers, &[2, 3], rows));
     }
+    for connection in &status.connections {
+        if connection.dropped.values().any(|&count| count > 0) {
+            let dropped = refused(connection.dropped.iter()).replace('_', " ");
+            let _ = writeln!(text, "{}: dropped or turned away: {dropped}", connection.broker);
+        }
+        for (filter, reason) in &connection.refused_subscriptions {
+            let _ = writeln!(text, "{} refuses the subscription '{filter}': {reason}", connection.broker);
+        }
+    }
     text
 }
 
-/// Refused rows by reason, those without any left out.
+/// Counts by reason, those without any left out.
 fn refused<'a>(reasons: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
     let some: Vec<String> =
         reasons.filter(|(_, count)| **count > 0).map(|(reason, count)| format!("{count} {reason}")).collect();

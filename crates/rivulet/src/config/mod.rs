@@ -11,7 +11,9 @@ use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use rivulet_runtime::WorkerSettings;
 use toml::de::{DeTable, DeValue};
 
 use keys::Written;
@@ -34,11 +36,17 @@ pub struct Config {
     pub embedded: Option<EmbeddedBrokerConfig>,
     /// The external broker, if one is used.
     pub broker: Option<BrokerConfig>,
-    /// Processing threads.
-    pub workers: usize,
-    /// Most events waiting in front of a group.
+    /// Threads that run tasks, and how.
+    pub workers: WorkerSettings,
+    /// Most queries of one task; `None` for no bound.
+    pub task_queries_max: Option<usize>,
+    /// Most events of one batch; `None` for the usual bound.
+    pub batch_rows_max: Option<usize>,
+    /// Whether tasks of an application share its plan.
+    pub shares_code: bool,
+    /// Most events waiting in front of a task.
     pub inbox_rows_max: usize,
-    /// Most bytes waiting in front of a group.
+    /// Most bytes waiting in front of a task.
     pub inbox_bytes_max: usize,
     /// Most bytes of results waiting for a broker.
     pub outbound_bytes_max: usize,
@@ -385,7 +393,16 @@ impl Values {
             http_address: self.address("http.address"),
             embedded: if embedded_runs { Some(self.embedded()?) } else { None },
             broker: self.broker()?,
-            workers: self.number("workers"),
+            workers: WorkerSettings {
+                threads: self.number("workers"),
+                policy: self.text("scheduler.policy").unwrap_or_default().parse().unwrap_or_default(),
+                time_slice: Duration::from_millis(self.number("scheduler.time_slice_ms") as u64),
+                balance_period: self.bound("scheduler.balance_period_s").map(|s| Duration::from_secs(s as u64)),
+                pins: self.switch("scheduler.pin_workers"),
+            },
+            task_queries_max: self.bound("scheduler.task_queries_max"),
+            batch_rows_max: self.bound("scheduler.batch_rows_max"),
+            shares_code: self.switch("scheduler.share_code"),
             inbox_rows_max: self.number("inbox.rows_max"),
             inbox_bytes_max: self.number("inbox.bytes_max"),
             outbound_bytes_max: self.number("outbound.bytes_max"),
@@ -500,6 +517,11 @@ impl Values {
 
     fn switch(&self, key: &str) -> bool {
         matches!(self.values.get(key), Some((Value::Switch(true), _)))
+    }
+
+    /// A bound where 0 means that there is none.
+    fn bound(&self, key: &str) -> Option<usize> {
+        Some(self.number(key)).filter(|&bound| bound > 0)
     }
 
     fn number(&self, key: &str) -> usize {

@@ -52,7 +52,7 @@ fn nothing_configured_is_the_embedded_broker() {
     assert_eq!(embedded.address.to_string(), "127.0.0.1:1883");
     assert_eq!((&embedded.credentials, &embedded.tls_files, embedded.connections_max), (&None, &None, 10_000));
     assert_eq!(config.broker, None);
-    assert!(config.workers >= 1);
+    assert!(config.workers.threads >= 1);
     assert_eq!((config.inbox_rows_max, config.inbox_bytes_max), (65536, 16 << 20));
     assert!(loaded.settings.iter().all(|setting| setting.origin == Origin::Default));
     assert_eq!(loaded.settings.len(), KEYS.len());
@@ -73,7 +73,7 @@ fn the_command_line_wins_over_the_environment_and_that_over_the_file() {
     assert_eq!(setting(&loaded, "inbox.rows_max").origin.to_string(), "RIVULET_INBOX__ROWS_MAX");
     assert_eq!(loaded.config.inbox_bytes_max, 1 << 20);
     assert!(setting(&loaded, "inbox.bytes_max").origin.to_string().ends_with("rivulet.toml:6"));
-    assert_eq!(loaded.config.workers, 3);
+    assert_eq!(loaded.config.workers.threads, 3);
     assert!(setting(&loaded, "workers").origin.to_string().ends_with("rivulet.toml:1"));
 }
 

@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEnc
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use rivulet_dataflow::Reason;
-use rivulet_runtime::{GroupMetrics, Histogram};
+use rivulet_runtime::{GroupMetrics, Histogram, WorkerStatus};
 
 use crate::service::ConnectionStatus;
 
@@ -34,6 +34,7 @@ const LATENCY_BOUNDS_US: [u64; 13] = [
 pub(super) struct Snapshot {
     pub(super) applications: Vec<ApplicationSnapshot>,
     pub(super) connections: Vec<ConnectionStatus>,
+    pub(super) workers: Vec<WorkerStatus>,
     /// Plain numbers of the process: name, help, whether it only grows, value.
     pub(super) numbers: Vec<(&'static str, &'static str, bool, u64)>,
 }
@@ -47,6 +48,7 @@ pub(super) struct ApplicationSnapshot {
     pub(super) inbox_rows: u64,
     pub(super) inbox_bytes: u64,
     pub(super) memory_bytes: u64,
+    pub(super) tasks: u64,
     pub(super) metrics: GroupMetrics,
 }
 
@@ -76,9 +78,15 @@ impl Collector for Snapshot {
         self.counter(&mut encoder, "events", "Events taken from the inbox", |m| m.events)?;
         self.counter(&mut encoder, "batches", "Batches processed", |m| m.batches)?;
         self.counter(&mut encoder, "results", "Rows handed to the output", |m| m.results)?;
+        self.counter(&mut encoder, "activations", "How often a worker took a task", |m| m.activations)?;
         self.counter(&mut encoder, "busy_microseconds", "Time spent processing", |m| m.busy_us)?;
+        let help = "How long the oldest event of each batch waited for a worker";
+        self.counter(&mut encoder, "waiting_microseconds", help, |m| m.waiting_us)?;
+        let help = "Events whose own time differs by more than an hour from the clock; they have no event latency";
+        self.counter(&mut encoder, "clock_differs", help, |m| m.clock_differs)?;
         self.encode_refused(&mut encoder)?;
         self.gauge(&mut encoder, "batch_events_max", "Largest batch so far", |a| a.metrics.batch_events_max)?;
+        self.gauge(&mut encoder, "tasks", "Tasks with queries; more than one after a split", |a| a.tasks)?;
         self.gauge(&mut encoder, "inbox_rows", "Events waiting", |a| a.inbox_rows)?;
         self.gauge(&mut encoder, "inbox_bytes", "Payload bytes waiting", |a| a.inbox_bytes)?;
         self.gauge(&mut encoder, "memory_bytes", "Memory of parameters, state and inbox", |a| a.memory_bytes)?;
@@ -86,6 +94,7 @@ impl Collector for Snapshot {
         self.histogram(&mut encoder, "processing_latency", help, |m| &m.processing_latency_us)?;
         let help = "From an event's own time to the end of its processing";
         self.histogram(&mut encoder, "event_latency", help, |m| &m.event_latency_us)?;
+        self.encode_workers(&mut encoder)?;
         self.encode_connections(&mut encoder)
     }
 }
@@ -119,6 +128,21 @@ impl Snapshot {
         Ok(())
     }
 
+    fn encode_workers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Part of a worker's time that its tasks need, as last measured; above 1 it cannot keep up";
+        let mut family = encoder.encode_descriptor("worker_load", help, None, MetricType::Gauge)?;
+        for worker in &self.workers {
+            family.encode_family(&Labels(&[("worker", &worker.worker.to_string())]))?.encode_gauge(&worker.load)?;
+        }
+        let help = "Tasks with queries that belong to a worker";
+        let mut family = encoder.encode_descriptor("worker_tasks", help, None, MetricType::Gauge)?;
+        for worker in &self.workers {
+            let labels = Labels(&[("worker", &worker.worker.to_string())]);
+            family.encode_family(&labels)?.encode_gauge(&(worker.tasks as i64))?;
+        }
+        Ok(())
+    }
+
     fn encode_connections(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Whether the connection to the broker is up";
         let mut family = encoder.encode_descriptor("broker_connected", help, None, MetricType::Gauge)?;
@@ -131,6 +155,20 @@ impl Snapshot {
         for connection in &self.connections {
             let labels = Labels(&[("broker", &connection.broker)]);
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&connection.gaps, None)?;
+        }
+        let help = "What was dropped or turned away, by reason";
+        let mut family = encoder.encode_descriptor("broker_dropped", help, None, MetricType::Counter)?;
+        for connection in &self.connections {
+            for &(reason, count) in &connection.dropped {
+                let labels = Labels(&[("broker", &connection.broker), ("reason", reason)]);
+                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+            }
+        }
+        let help = "Subscriptions that the broker has refused, 20 for 20 or more";
+        let mut family = encoder.encode_descriptor("broker_refused_subscriptions", help, None, MetricType::Gauge)?;
+        for connection in &self.connections {
+            let labels = Labels(&[("broker", &connection.broker)]);
+            family.encode_family(&labels)?.encode_gauge(&(connection.refused_subscriptions.len() as i64))?;
         }
         Ok(())
     }
@@ -220,11 +258,19 @@ mod tests {
         let application = ApplicationSnapshot { name: "a\"b".into(), running: 7, metrics, ..Default::default() };
         let text = text(Snapshot {
             applications: vec![application],
-            connections: vec![ConnectionStatus { broker: "embedded".into(), connected: true, ..Default::default() }],
+            connections: vec![ConnectionStatus {
+                broker: "embedded".into(),
+                connected: true,
+                dropped: vec![("slow_subscriber", 6), ("expired", 0)],
+                ..Default::default()
+            }],
+            workers: vec![WorkerStatus { worker: 1, load: 0.25, tasks: 3 }],
             numbers: vec![("messages_unrouted", "Messages nobody asked for", true, 4)],
         });
         for line in [
             "rivulet_messages_unrouted_total 4",
+            "rivulet_worker_load{worker=\"1\"} 0.25",
+            "rivulet_worker_tasks{worker=\"1\"} 3",
             "rivulet_queries{application=\"a\\\"b\",state=\"running\"} 7",
             "rivulet_events_total{application=\"a\\\"b\"} 5",
             "rivulet_refused_total{application=\"a\\\"b\",reason=\"late\"} 3",
@@ -232,6 +278,9 @@ mod tests {
             "rivulet_processing_latency_seconds_bucket{le=\"+Inf\",application=\"a\\\"b\"} 3",
             "rivulet_processing_latency_seconds_count{application=\"a\\\"b\"} 3",
             "rivulet_broker_connected{broker=\"embedded\"} 1",
+            "rivulet_broker_dropped_total{broker=\"embedded\",reason=\"slow_subscriber\"} 6",
+            "rivulet_broker_dropped_total{broker=\"embedded\",reason=\"expired\"} 0",
+            "rivulet_broker_refused_subscriptions{broker=\"embedded\"} 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
         }

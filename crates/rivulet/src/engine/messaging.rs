@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rivulet_connectors::mqtt::{
-    Broker, BrokerAddress, BrokerOptions, Client, ClientOptions, ClientTls, Listener, PublishOptions, Publisher, Qos,
-    Router, ServerTls, Version,
+    Broker, BrokerAddress, BrokerOptions, BrokerStats, Client, ClientOptions, ClientStatus, ClientTls, Listener,
+    PublishOptions, Publisher, Qos, Router, ServerTls, Version,
 };
 use rivulet_dataflow::Clock;
 use tokio::runtime::Runtime;
@@ -39,7 +39,7 @@ enum Side {
 
 enum Turning {
     NotYet(Runtime),
-    On { thread: JoinHandle<()>, stop: oneshot::Sender<()> },
+    On { thread: JoinHandle<usize>, stop: oneshot::Sender<()> },
     Over,
 }
 
@@ -56,15 +56,15 @@ impl Messaging {
                 let options = client_options(broker, config.outbound_bytes_max);
                 let address = options.address.to_string();
                 let _entered = runtime.enter();
-                let client =
-                    Client::start(options, router.clone(), clock).map_err(|error| split(&error.to_string()))?;
+                let client = Client::start(options, router.clone(), clock)
+                    .map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
                 Side::Client(client, address)
             }
             (None, Some(embedded)) => {
                 let options = broker_options(embedded, config.outbound_bytes_max);
                 let broker = runtime
                     .block_on(Broker::start(options, router.clone(), clock))
-                    .map_err(|error| split(&error.to_string()))?;
+                    .map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
                 Side::Broker(broker)
             }
             (None, None) => {
@@ -100,7 +100,8 @@ impl Messaging {
                     if left > 0 {
                         tracing::warn!(messages = left, "results were not sent before the end");
                     }
-                });
+                    left
+                })
             })
             .map_err(|error| unavailable(format!("cannot start the MQTT thread: {error}")))?;
         *turning = Turning::On { thread, stop };
@@ -148,23 +149,63 @@ impl Messaging {
     }
 
     pub(super) fn connections(&self) -> Vec<ConnectionStatus> {
+        let is_turning = self.is_turning();
         vec![match &*self.side {
-            Side::Broker(broker) => ConnectionStatus {
-                broker: broker.addresses().first().map_or_else(String::new, |address| format!("embedded, {address}")),
-                connected: true,
-                ..ConnectionStatus::default()
-            },
+            Side::Broker(broker) => {
+                let stats = broker.stats();
+                ConnectionStatus {
+                    broker: embedded_name(broker),
+                    connected: is_turning && stats.running,
+                    last_error: broker.last_panic(),
+                    dropped: drops_of_broker(&stats),
+                    ..ConnectionStatus::default()
+                }
+            }
             Side::Client(client, address) => {
                 let status = client.status();
                 ConnectionStatus {
                     broker: address.clone(),
-                    connected: status.connected,
+                    connected: is_turning && status.connected,
+                    dropped: drops_of_client(&status),
                     last_error: status.last_error,
                     reconnects: status.reconnects,
                     gaps: status.gaps,
+                    refused_subscriptions: status.refused_subscriptions,
                 }
             }
         }]
+    }
+
+    /// Whether the thread runs that receives and sends.
+    fn is_turning(&self) -> bool {
+        matches!(&*self.turning.lock(), Turning::On { thread, .. } if !thread.is_finished())
+    }
+
+    /// Whether messages can come and go; the error says why not.
+    pub(super) fn ready(&self) -> Result<(), ServiceError> {
+        if !self.is_turning() {
+            return Err(unavailable("the MQTT thread does not run".into()));
+        }
+        match &*self.side {
+            Side::Broker(broker) if broker.is_running() => Ok(()),
+            Side::Broker(broker) => {
+                let why = broker.last_panic().unwrap_or_else(|| "it does not listen".into());
+                Err(unavailable(format!("the embedded broker ({}) is out of order: {why}", embedded_name(broker))))
+            }
+            Side::Client(client, address) => {
+                let status = client.status();
+                match (status.connected, status.last_error) {
+                    (true, _) => Ok(()),
+                    (false, None) => Err(unavailable(format!("not connected to the broker {address} yet"))),
+                    (false, Some(error)) => {
+                        let ServiceError { message, hint, .. } =
+                            ServiceError::from_text(ErrorKind::Unavailable, &error);
+                        let error = unavailable(format!("not connected to the broker {address}: {message}"));
+                        Err(ServiceError { hint, ..error })
+                    }
+                }
+            }
+        }
     }
 
     /// Messages received that no query asked for.
@@ -172,14 +213,59 @@ impl Messaging {
         self.router.stats().unrouted_messages
     }
 
-    /// Stops: sends what is queued, for a bounded time, and ends the thread.
-    pub(super) fn stop(&self) {
-        if let Turning::On { thread, stop } = std::mem::replace(&mut *self.turning.lock(), Turning::Over) {
-            // If nobody listens any more, the thread has ended already.
-            let _ = stop.send(());
-            let _ = thread.join();
-        }
+    /// Takes no input any more; what is not in an inbox is not acknowledged. Results still go out.
+    pub(super) fn close_input(&self) {
+        self.router.close();
     }
+
+    /// Stops: sends what is queued, for a bounded time, and ends the thread. Returns how many results were not sent.
+    pub(super) fn stop(&self) -> usize {
+        let Turning::On { thread, stop } = std::mem::replace(&mut *self.turning.lock(), Turning::Over) else {
+            return 0;
+        };
+        // If nobody listens any more, the thread has ended already.
+        let _ = stop.send(());
+        thread.join().unwrap_or_else(|_| match &*self.side {
+            Side::Broker(broker) => broker.stats().queued_messages,
+            Side::Client(client, _) => client.status().queued_messages,
+        })
+    }
+}
+
+fn embedded_name(broker: &Broker) -> String {
+    broker.addresses().first().map_or_else(String::new, |address| format!("embedded, {address}"))
+}
+
+fn drops_of_broker(stats: &BrokerStats) -> Vec<(&'static str, u64)> {
+    let drops = &stats.dropped;
+    vec![
+        ("slow_subscriber", drops.slow_subscriber),
+        ("session_queue_full", drops.session_queue_full),
+        ("too_large", drops.too_large),
+        ("expired", drops.expired),
+        ("retained_full", drops.retained_full),
+        ("wills_full", drops.wills_full),
+        ("deadlock_events", drops.deadlock_events),
+        ("lost_results", drops.lost_results),
+        ("sessions_evicted", drops.sessions_evicted),
+        ("connections_refused", drops.connections_refused),
+        ("logins_refused", drops.logins_refused),
+        ("qos2_refused", drops.qos2_refused),
+        ("protocol_errors", drops.protocol_errors),
+        ("panics", stats.panics),
+    ]
+}
+
+fn drops_of_client(status: &ClientStatus) -> Vec<(&'static str, u64)> {
+    vec![
+        ("lost_messages", status.lost_messages),
+        ("too_large_messages", status.too_large_messages),
+        ("refused_messages", status.refused_messages),
+        ("deadlock_events", status.deadlock_events),
+        ("copied_messages", status.copied_messages),
+        ("unread_messages", status.unread_messages),
+        ("panics", status.panics),
+    ]
 }
 
 fn client_options(config: &BrokerConfig, outbound_bytes_max: usize) -> ClientOptions {
@@ -214,14 +300,6 @@ fn broker_options(config: &EmbeddedBrokerConfig, outbound_bytes_max: usize) -> B
     options.connections_max = config.connections_max;
     options.outbound_bytes_max = outbound_bytes_max;
     options
-}
-
-/// An error text of a connector, with its hint in the place for hints.
-fn split(text: &str) -> ServiceError {
-    match text.split_once("\nhint: ") {
-        Some((message, hint)) => unavailable(message.to_owned()).with_hint(hint),
-        None => unavailable(text.to_owned()),
-    }
 }
 
 fn unavailable(message: String) -> ServiceError {

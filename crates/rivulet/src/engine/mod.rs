@@ -6,13 +6,16 @@
 //! - Locks are taken in one order: the state of the engine, then a group, then the router. A sink runs under its group's lock and
 //!   takes neither of the others.
 //!
-//! In reading order: this file (opening, applications), `submit` (queries), `service` (the trait, SQL statements), `output`
-//! (the sink of a group), `messaging` (broker or client), `status` and `exposition` (what is counted).
+//! In reading order: this file (opening, applications), `not_running` (what an upgrade has left behind), `submit`
+//! (queries) and `topics`, `offer` (the trait) and `statements` (SQL), `output` (the sink of a task), `messaging`
+//! (broker or client), `status` and `exposition` (what is counted).
 
 mod messaging;
 mod output;
 mod taps;
 mod registry;
+mod not_running;
+mod topics;
 mod submit;
 mod statements;
 mod offer;
@@ -27,18 +30,19 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use rivulet_connectors::formats::Format;
 use rivulet_connectors::mqtt::InboxId;
-use rivulet_dataflow::{Clock, QueryId, SlotTable};
-use rivulet_runtime::{Group, GroupParts, InboxLimits, Overflow, Workers};
+use rivulet_dataflow::{Clock, QueryId};
+use rivulet_runtime::{Group, GroupParts, InboxLimits, Overflow, TaskParts, Workers};
 use rivulet_sql::Application;
 
 use crate::catalog::{ApplicationNumber, Catalog, StoredApplication};
 use crate::config::Config;
 use crate::service::{ErrorKind, ServiceError};
 use messaging::Messaging;
-use output::{GroupSink, Outputs};
+use not_running::NotRunning;
+use output::{Outputs, TaskSink};
 use registry::Registry;
-use submit::Topics;
 use taps::Taps;
+use topics::Topics;
 
 /// The machine's clock.
 struct SystemClock;
@@ -55,7 +59,7 @@ impl Clock for SystemClock {
 pub struct Engine {
     config: Config,
     started: Instant,
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
     workers: Workers,
     messaging: Messaging,
     taps: Arc<Taps>,
@@ -71,6 +75,10 @@ struct State {
     numbered: HashMap<ApplicationNumber, Arc<Running>>,
     /// The same by the hash of their text.
     hashed: HashMap<String, Arc<Running>>,
+    /// Applications that are registered and cannot run, by name.
+    not_running: BTreeMap<String, NotRunning>,
+    /// How many queries of an application cannot run; of most none.
+    queries_not_running: HashMap<ApplicationNumber, u64>,
 }
 
 /// An application with its group.
@@ -93,12 +101,13 @@ impl Engine {
     /// A catalog that cannot be used, an address that is taken, a broker's address that is none. A broker that does not answer is not an error:
     /// the engine goes on trying.
     pub fn open(config: Config) -> Result<Arc<Self>, ServiceError> {
-        let catalog = Catalog::open(&config.data_dir)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let workers = Workers::start(config.workers, clock.clone()).map_err(|error| {
+        // Before the data folder is made: an address that is taken must leave nothing behind.
+        let messaging = Messaging::start(&config, clock.clone()).map_err(name_the_key)?;
+        let catalog = Arc::new(Catalog::open(&config.data_dir)?);
+        let workers = Workers::start(config.workers, clock).map_err(|error| {
             ServiceError::new(ErrorKind::Unavailable, format!("cannot start worker threads: {error}"))
         })?;
-        let messaging = Messaging::start(&config, clock)?;
         let engine = Arc::new(Self {
             config,
             started: Instant::now(),
@@ -125,7 +134,8 @@ impl Engine {
         for stored in self.catalog.applications()? {
             // One that this version cannot plan any more stays in the catalog, and the others run.
             if let Err(error) = self.start_application(&mut state, &stored) {
-                tracing::error!(application = stored.name, "a registered application does not run: {error}");
+                tracing::error!(application = stored.name, "a registered application is not running: {error}");
+                state.not_running.insert(stored.name.clone(), NotRunning::new(stored, &error));
             }
         }
         let begun = Instant::now();
@@ -159,6 +169,9 @@ impl Engine {
                 "register it under another name, or drop the old one and its queries first: DROP APPLICATION {name} CASCADE"
             )));
         }
+        if let Some(other) = state.not_running.get(&name) {
+            return Err(ServiceError { kind: ErrorKind::AlreadyExists, ..other.conflict() });
+        }
         let number = self.catalog.insert_application(&name, &id, &sql)?;
         let running = self.run(&mut state, number, prepared)?;
         tracing::info!(application = name, "registered");
@@ -182,17 +195,17 @@ impl Engine {
             Format::parse(&spec.name, options).map_err(|error| statements::format_error(&error, spec))
         };
         let input = &application.input;
-        let decoder = format(&input.format)?
+        let input_format = format(&input.format)?;
+        input_format
             .decoder(input.schema.clone(), input.event_time)
             .map_err(|error| statements::format_error(&error, &input.format))?;
         let output_format = format(&application.output.format)?;
-        let encoder = output_format
+        output_format
             .encoder(application.output.schema.clone())
             .map_err(|error| statements::format_error(&error, &application.output.format))?;
         let last_refusal = Arc::default();
-        let sink = GroupSink::new(Outputs {
+        let outputs = Arc::new(Outputs {
             application: application.name.clone(),
-            encoder,
             is_json: output_format == Format::Json,
             result: topics.output.clone(),
             late: topics.late.clone(),
@@ -200,14 +213,25 @@ impl Engine {
             options: self.messaging.publish_options(),
             publisher: self.messaging.publisher(),
             taps: self.taps.clone(),
+            catalog: self.catalog.clone(),
             last_refusal: Arc::clone(&last_refusal),
         });
+        let (input_schema, event_time) = (input.schema.clone(), input.event_time);
+        let (dataflow, output_schema) = (application.dataflow.clone(), application.output.schema.clone());
+        let own_code = (!self.config.shares_code).then(|| application.text.clone());
+        let make = move || {
+            let replanned = own_code.as_deref().and_then(|text| statements::plan(text).ok());
+            let encoder = output_format.encoder(output_schema.clone()).expect("one was made before");
+            TaskParts {
+                decoder: input_format.decoder(input_schema.clone(), event_time).expect("one was made before"),
+                chain: replanned.as_ref().map_or(&dataflow, |application| &application.dataflow).chain(),
+                sink: Box::new(TaskSink::new(outputs.clone(), encoder)),
+            }
+        };
         let parts = GroupParts {
             name: application.name.clone(),
-            slots: SlotTable::new(application.parameter_schema.clone()),
-            decoder,
-            chain: application.dataflow.chain(),
-            sink: Box::new(sink),
+            parameters: application.parameter_schema.clone(),
+            make: Box::new(make),
             limits: InboxLimits {
                 rows_max: self.config.inbox_rows_max,
                 bytes_max: self.config.inbox_bytes_max,
@@ -217,7 +241,9 @@ impl Engine {
                     rivulet_sql::Overflow::DropNewest => Overflow::DropNewest,
                 },
             },
-            event_time_column: input.event_time,
+            event_time_column: event_time,
+            task_queries_max: self.config.task_queries_max,
+            batch_rows_max: self.config.batch_rows_max,
         };
         Ok(Prepared { application, topics, parts, last_refusal })
     }
@@ -230,7 +256,7 @@ impl Engine {
     ) -> Result<Arc<Running>, ServiceError> {
         let Prepared { application, topics, parts, last_refusal } = prepared;
         let group = self.workers.create_group(parts);
-        let inbox = self.messaging.router().register_inbox(group.inbox().clone());
+        let inbox = self.messaging.router().register_inbox(group.clone());
         if let Some(filter) = &topics.input_filter {
             self.messaging.subscribe([filter.as_str()]);
         }
@@ -250,10 +276,10 @@ impl Engine {
         Ok(running)
     }
 
-    fn drop_running(&self, name: &str, cascade: bool) -> Result<(), ServiceError> {
+    fn drop_registered(&self, name_or_id: &str, cascade: bool) -> Result<(), ServiceError> {
         let mut state = self.state.lock();
-        let running = state.application(name)?;
-        let queries: Vec<QueryId> = state.registry.of_application(running.number).collect();
+        let (number, name) = state.registered(name_or_id)?;
+        let queries: Vec<QueryId> = state.registry.of_application(number).collect();
         if !queries.is_empty() && !cascade {
             return Err(ServiceError::new(
                 ErrorKind::Conflict,
@@ -261,16 +287,19 @@ impl Engine {
             )
             .with_hint(format!("drop them too: DROP APPLICATION {name} CASCADE")));
         }
-        self.catalog.remove_application(&running.application.name, &queries)?;
-        self.stop_queries(&mut state, &running, &queries);
-        if let Some(filter) = &running.topics.input_filter {
-            self.messaging.unsubscribe([filter.as_str()]);
+        self.catalog.remove_application(&name, &queries)?;
+        self.stop_queries(&mut state, number, &queries);
+        state.queries_not_running.remove(&number);
+        state.not_running.remove(&name);
+        if let Some(running) = state.numbered.remove(&number) {
+            if let Some(filter) = &running.topics.input_filter {
+                self.messaging.unsubscribe([filter.as_str()]);
+            }
+            self.messaging.router().unregister_inbox(running.inbox);
+            self.workers.remove_group(running.group.id());
+            state.applications.remove(&name);
+            state.hashed.remove(&running.application.id);
         }
-        self.messaging.router().unregister_inbox(running.inbox);
-        self.workers.remove_group(running.group.id());
-        state.applications.remove(&running.application.name);
-        state.hashed.remove(&running.application.id);
-        state.numbered.remove(&running.number);
         tracing::info!(application = name, queries = queries.len(), "dropped");
         Ok(())
     }
@@ -280,6 +309,7 @@ impl Engine {
         if self.is_stopped.swap(true, Ordering::AcqRel) {
             return;
         }
+        self.messaging.close_input();
         self.workers.stop();
         self.messaging.stop();
     }
@@ -299,19 +329,41 @@ struct Prepared {
     last_refusal: Arc<Mutex<Option<String>>>,
 }
 
+/// A configured address that cannot be listened on: the hint says where it is configured.
+fn name_the_key(error: ServiceError) -> ServiceError {
+    if !error.message.contains("cannot listen on") {
+        return error;
+    }
+    let hint = error.hint.as_deref().map_or_else(String::new, |hint| format!("{hint}; "));
+    error.with_hint(format!(
+        "{hint}it is set with --mqtt-address, RIVULET_MQTT_EMBEDDED_ADDRESS or mqtt.embedded.address in rivulet.toml"
+    ))
+}
+
 impl State {
-    /// An application by name or by id.
+    /// An application that runs, by name or by id.
     fn application(&self, name_or_id: &str) -> Result<Arc<Running>, ServiceError> {
-        self.applications.get(name_or_id).or_else(|| self.hashed.get(name_or_id)).cloned().ok_or_else(|| {
-            let error = ServiceError::not_found(format!("there is no application '{name_or_id}'"));
-            match rivulet_sql::nearest(name_or_id, self.applications.keys().map(String::as_str)) {
-                Some(near) => error.with_hint(format!("did you mean '{near}'?")),
-                None if self.applications.is_empty() => {
-                    error.with_hint("register one first: rivulet app register FILE.sql")
-                }
-                None => error.with_hint("SHOW APPLICATIONS lists them"),
-            }
+        if let Some(running) = self.applications.get(name_or_id).or_else(|| self.hashed.get(name_or_id)) {
+            return Ok(running.clone());
+        }
+        if let Some(other) = self.not_running(name_or_id) {
+            return Err(other.conflict());
+        }
+        let error = ServiceError::not_found(format!("there is no application '{name_or_id}'"));
+        let mut names = self.applications.keys().chain(self.not_running.keys()).map(String::as_str);
+        Err(match rivulet_sql::nearest(name_or_id, names.clone()) {
+            Some(near) => error.with_hint(format!("did you mean '{near}'?")),
+            None if names.next().is_none() => error.with_hint("register one first: rivulet app register FILE.sql"),
+            None => error.with_hint("SHOW APPLICATIONS lists them"),
         })
+    }
+
+    /// Number and name of an application, whether it runs or not, by name or by id.
+    fn registered(&self, name_or_id: &str) -> Result<(ApplicationNumber, String), ServiceError> {
+        match self.not_running(name_or_id) {
+            Some(other) => Ok((other.stored.number, other.stored.name.clone())),
+            None => self.application(name_or_id).map(|running| (running.number, running.application.name.clone())),
+        }
     }
 
     /// A query by name.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rivulet_dataflow::QueryId;
+use rivulet_dataflow::{QueryId, Slot};
 use tokio::sync::broadcast;
 
 use super::output::write_topic;
@@ -20,19 +20,23 @@ impl Service for Engine {
 
     fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError> {
         let (running, _) = self.register(statements::plan(sql)?)?;
-        Ok(running.info())
+        Ok(running.info(0))
     }
 
     fn applications(&self) -> Vec<ApplicationInfo> {
-        self.state.lock().applications.values().map(|running| running.info()).collect()
+        let state = self.state.lock();
+        let names = state.applications.keys().chain(state.not_running.keys());
+        let mut all: Vec<ApplicationInfo> = names.filter_map(|name| state.info(name).ok()).collect();
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all
     }
 
     fn application(&self, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
-        Ok(self.state.lock().application(name_or_id)?.info())
+        self.state.lock().info(name_or_id)
     }
 
     fn drop_application(&self, name: &str, cascade: bool) -> Result<(), ServiceError> {
-        self.drop_running(name, cascade)
+        self.drop_registered(name, cascade)
     }
 
     fn explain(&self, application: &str) -> Result<String, ServiceError> {
@@ -45,25 +49,38 @@ impl Service for Engine {
     }
 
     fn query(&self, name: &str) -> Result<QueryInfo, ServiceError> {
-        let state = self.state.lock();
-        let id = state.query(name)?;
-        self.query_info(&state, id)
+        let found = {
+            let state = self.state.lock();
+            state.find(state.query(name)?)
+        };
+        let gone = || ServiceError::not_found(format!("the query '{name}' was dropped meanwhile"));
+        self.look_up(found)?.ok_or_else(gone)
     }
 
     fn queries(&self, filter: &QueryFilter) -> Vec<QueryInfo> {
-        let state = self.state.lock();
-        let number = match &filter.application {
-            Some(name) => match state.application(name) {
-                Ok(running) => Some(running.number),
-                Err(_) => return Vec::new(),
-            },
-            None => None,
+        // What is read from groups and from disk is read without the lock.
+        let found: Vec<Found> = {
+            let state = self.state.lock();
+            let number = match &filter.application {
+                Some(name) => match state.registered(name) {
+                    Ok((number, _)) => Some(number),
+                    Err(_) => return Vec::new(),
+                },
+                None => None,
+            };
+            let page = state.registry.page(filter.after.as_deref(), filter.limit, |name, entry| {
+                number.is_none_or(|number| entry.application == number)
+                    && filter.like.as_ref().is_none_or(|pattern| super::registry::like(name, pattern))
+            });
+            page.into_iter().map(|(_, id)| state.find(id)).collect()
         };
-        let page = state.registry.page(filter.after.as_deref(), filter.limit, |name, entry| {
-            number.is_none_or(|number| entry.application == number)
-                && filter.like.as_ref().is_none_or(|pattern| super::registry::like(name, pattern))
-        });
-        page.into_iter().filter_map(|(_, id)| self.query_info(&state, id).ok()).collect()
+        let look_up = |found| {
+            self.look_up(found).unwrap_or_else(|error| {
+                tracing::error!("a query is not listed: {error}");
+                None
+            })
+        };
+        found.into_iter().filter_map(look_up).collect()
     }
 
     fn pause(&self, query: &str) -> Result<(), ServiceError> {
@@ -79,7 +96,9 @@ impl Service for Engine {
     }
 
     fn status(&self) -> Status {
-        self.current_status()
+        let mut status = self.current_status();
+        self.state.lock().complete_status(&mut status.applications);
+        status
     }
 
     fn metrics(&self) -> String {
@@ -89,7 +108,12 @@ impl Service for Engine {
     fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<str>>, ServiceError> {
         let state = self.state.lock();
         let id = state.query(query)?;
+        state.place(id)?;
         Ok(self.taps.watch(id))
+    }
+
+    fn ready(&self) -> Result<(), ServiceError> {
+        self.are_events_processed()
     }
 
     fn shutdown(&self) {
@@ -97,36 +121,81 @@ impl Service for Engine {
     }
 }
 
+/// A query as it was found in the engine's state; the rest is read after the lock.
+struct Found {
+    id: QueryId,
+    name: String,
+    application: String,
+    is_paused: bool,
+    /// Its group and its slot, if it runs.
+    place: Option<(Arc<Running>, Slot)>,
+}
+
 impl Engine {
-    fn query_info(&self, state: &State, id: QueryId) -> Result<QueryInfo, ServiceError> {
-        let running = state.of_query(id);
-        let entry = state.registry.get(id).expect("the query is in the registry");
-        let (input_topic, output_topic) = running.group.with_slots(|table| {
-            let (mut input, mut output) = (String::new(), String::new());
-            write_topic(&running.topics.input, table, entry.slot, &mut input);
-            write_topic(&running.topics.output, table, entry.slot, &mut output);
-            (input, output)
-        });
+    /// Topics and parameters of a query that was found; `None` if it was dropped meanwhile.
+    fn look_up(&self, found: Found) -> Result<Option<QueryInfo>, ServiceError> {
+        let Found { id, name, application, is_paused, place } = found;
+        let (mut input_topic, mut output_topic) = (String::new(), String::new());
+        if let Some((running, slot)) = &place {
+            let read = running.group.with_queries(&[*slot], |table, slot| {
+                write_topic(&running.topics.input, table, slot, &mut input_topic);
+                write_topic(&running.topics.output, table, slot, &mut output_topic);
+                table.query(slot)
+            });
+            let is_there = read[0].flatten() == Some(id);
+            if !is_there {
+                return Ok(None);
+            }
+        }
         let parameters = self.catalog.read_query(id, |stored| {
             stored.parameters.iter().map(|(name, value)| (name.clone().into_owned(), value.to_json())).collect()
         })?;
-        Ok(QueryInfo {
+        let state = match place {
+            None => QueryState::NotRunning,
+            Some(_) if is_paused => QueryState::Paused,
+            Some(_) => QueryState::Running,
+        };
+        Ok(parameters.map(|parameters| QueryInfo {
             id,
-            name: state.registry.name(id),
-            application: running.application.name.clone(),
-            state: if entry.is_paused { QueryState::Paused } else { QueryState::Running },
-            parameters: parameters.unwrap_or_default(),
+            name,
+            application,
+            state,
+            parameters,
             input_topic,
             output_topic,
             events: None,
             results: None,
             refused: None,
-        })
+        }))
+    }
+}
+
+impl State {
+    /// What the state knows of a query that is in the registry.
+    fn find(&self, id: QueryId) -> Found {
+        let entry = self.registry.get(id).expect("the query is in the registry");
+        let application = match self.numbered.get(&entry.application) {
+            Some(running) => running.application.name.clone(),
+            None => {
+                let other = self.not_running.values().find(|other| other.stored.number == entry.application);
+                other.map_or_else(String::new, |other| other.stored.name.clone())
+            }
+        };
+        let name = self.registry.name(id);
+        Found { id, name, application, is_paused: entry.is_paused, place: self.place(id).ok() }
+    }
+
+    /// An application, whether it runs or not, by name or by id.
+    fn info(&self, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
+        match self.not_running(name_or_id) {
+            Some(other) => Ok(other.info(self.queries_not_running(other.stored.number))),
+            None => self.application(name_or_id).map(|running| running.info(self.queries_not_running(running.number))),
+        }
     }
 }
 
 impl Running {
-    fn info(&self) -> ApplicationInfo {
+    fn info(&self, queries_not_running: u64) -> ApplicationInfo {
         let application = &self.application;
         ApplicationInfo {
             id: application.id.clone(),
@@ -145,6 +214,8 @@ impl Running {
             output_topic: application.output.address.template.clone(),
             queries_running: self.queries_running.load(Ordering::Relaxed),
             queries_paused: self.queries_paused.load(Ordering::Relaxed),
+            queries_not_running,
+            not_running: None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The sink of a group: encodes result rows, addresses each by its slot's parameters, and hands them over in one piece.
+//! The sink of a task: encodes result rows, addresses each by its slot's parameters, and hands them over in one piece.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -6,9 +6,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rivulet_connectors::formats::{EncodedRows, Encoder, encode_row_as_json, json_escape};
 use rivulet_connectors::mqtt::{PublishBatch, PublishError, PublishOptions, Publisher, Template};
-use rivulet_dataflow::{Batch, Reason, Refusal, Refusals, Refused, Sink, SinkError, Slot, SlotTable};
+use rivulet_dataflow::{Batch, QueryId, Reason, Refusal, Refusals, Refused, Sink, SinkError, Slot, SlotTable};
 
 use super::taps::Taps;
+use crate::catalog::Catalog;
+use crate::service::generated_name;
 
 /// Writes the topic of a slot into `topic`, replacing what was there.
 pub(super) fn write_topic(template: &Template, slots: &SlotTable, slot: Slot, topic: &mut String) {
@@ -16,10 +18,9 @@ pub(super) fn write_topic(template: &Template, slots: &SlotTable, slot: Slot, to
     template.write(topic, |parameter, out| slots.write_text(parameter, slot, out));
 }
 
-/// What a sink is made of.
+/// Where the rows of an application go; shared by the sinks of its tasks.
 pub(super) struct Outputs {
     pub(super) application: String,
-    pub(super) encoder: Box<dyn Encoder>,
     /// Whether the encoder writes JSON, so that live results are the same bytes.
     pub(super) is_json: bool,
     pub(super) result: Template,
@@ -28,30 +29,36 @@ pub(super) struct Outputs {
     pub(super) options: PublishOptions,
     pub(super) publisher: Arc<dyn Publisher>,
     pub(super) taps: Arc<Taps>,
+    /// For the names of queries in dead letters.
+    pub(super) catalog: Arc<Catalog>,
     pub(super) last_refusal: Arc<Mutex<Option<String>>>,
 }
 
-/// The sink of one group.
-pub(super) struct GroupSink {
-    outputs: Outputs,
+/// The sink of one task.
+pub(super) struct TaskSink {
+    outputs: Arc<Outputs>,
+    encoder: Box<dyn Encoder>,
     rows: EncodedRows,
     messages: PublishBatch,
     topic: String,
 }
 
-impl GroupSink {
-    pub(super) fn new(outputs: Outputs) -> Self {
-        Self { outputs, rows: EncodedRows::default(), messages: PublishBatch::default(), topic: String::new() }
+impl TaskSink {
+    pub(super) fn new(outputs: Arc<Outputs>, encoder: Box<dyn Encoder>) -> Self {
+        Self { outputs, encoder, rows: EncodedRows::default(), messages: PublishBatch::default(), topic: String::new() }
     }
 
     /// What a dead letter says: everything a person needs to find out what went wrong.
     fn dead_letter(&self, refusal: &Refusal, slots: &SlotTable) -> String {
-        let mut letter = format!(
-            "{{\"application\":\"{}\",\"query_id\":{},\"reason\":\"{}\",\"detail\":\"{}\",\"arrival_ms\":{}",
-            json_escape(&self.outputs.application),
-            slots.query(refusal.slot).unwrap_or_default(),
+        let mut letter = format!("{{\"application\":\"{}\"", json_escape(&self.outputs.application));
+        if let Some(id) = slots.query(refusal.slot) {
+            let _ = write!(letter, ",\"query\":\"{}\",\"query_id\":{id}", json_escape(&self.name(id)));
+        }
+        let _ = write!(
+            letter,
+            ",\"reason\":\"{}\",\"detail\":\"{}\",\"arrival_ms\":{}",
             refusal.reason.name(),
-            json_escape(&refusal.detail),
+            json_escape(detail(refusal)),
             refusal.arrival_us / 1_000,
         );
         match &refusal.content {
@@ -75,12 +82,20 @@ impl GroupSink {
         letter.push('}');
         letter
     }
+
+    /// A query's name. From the catalog, because the engine's state may not be locked here.
+    fn name(&self, id: QueryId) -> String {
+        match self.outputs.catalog.read_query(id, |stored| stored.name.to_owned()) {
+            Ok(Some(name)) if !name.is_empty() => name,
+            _ => generated_name(id),
+        }
+    }
 }
 
-impl Sink for GroupSink {
+impl Sink for TaskSink {
     fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError> {
         self.rows.clear();
-        self.outputs.encoder.encode(batch, &mut self.rows);
+        self.encoder.encode(batch, &mut self.rows);
         let is_watching = self.outputs.taps.is_watching();
         let mut failure = Ok(());
         for (row, &slot) in batch.slots.iter().enumerate() {
@@ -122,7 +137,7 @@ impl Sink for GroupSink {
             }
         }
         if let Some(last) = refusals.records().last() {
-            *self.outputs.last_refusal.lock() = Some(format!("{}: {}", last.reason.name(), last.detail));
+            *self.outputs.last_refusal.lock() = Some(format!("{}: {}", last.reason.name(), detail(last)));
         }
         Ok(())
     }
@@ -137,6 +152,11 @@ impl Sink for GroupSink {
     fn has_room(&self) -> bool {
         self.outputs.publisher.has_room()
     }
+}
+
+/// What was wrong, without the name of the library that noticed it.
+fn detail(refusal: &Refusal) -> &str {
+    refusal.detail.strip_prefix("Arrow error: ").unwrap_or(&refusal.detail)
 }
 
 fn sink_error(error: PublishError) -> SinkError {

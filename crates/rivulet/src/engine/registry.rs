@@ -10,10 +10,8 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use rivulet_dataflow::{QueryId, Slot};
 
+use crate::catalog::ApplicationNumber;
 use crate::service::{generated_name, is_generated_name};
-
-/// The number of an application in this process.
-pub(super) type ApplicationNumber = u32;
 
 /// A query, as the engine knows it.
 #[derive(Debug)]
@@ -23,8 +21,8 @@ pub(super) struct Entry {
     name: Box<str>,
     /// Its application; [`GONE`] once the query is.
     pub(super) application: ApplicationNumber,
-    /// Its row in the application's group.
-    pub(super) slot: Slot,
+    /// Its row in the application's group; `None` if it cannot run.
+    pub(super) slot: Option<Slot>,
     /// Whether it gets events.
     pub(super) is_paused: bool,
 }
@@ -93,13 +91,13 @@ impl Registry {
         id: QueryId,
         name: Option<&str>,
         application: ApplicationNumber,
-        slot: Slot,
+        slot: Option<Slot>,
         is_paused: bool,
     ) {
         assert!(self.entries.last().is_none_or(|last| last.id < id), "query number {id} is new and the highest");
         if self.entries.len() == self.entries.capacity() {
-            // An eighth at a time: doubling would keep up to half of a large table empty.
-            self.entries.reserve_exact(self.entries.len() / 8 + 1024);
+            // Half at a time: what is not yet written to takes no memory, and each growth copies everything.
+            self.entries.reserve_exact(self.entries.len() / 2 + 1024);
         }
         self.entries.push(Entry { id, name: name.unwrap_or_default().into(), application, slot, is_paused });
         if let Some(name) = name {
@@ -115,7 +113,7 @@ impl Registry {
         if let Ok(found) = self.named.find_entry(hash, |&named| named == id) {
             found.remove();
         }
-        let mark = Entry { id, name: Box::default(), application: GONE, slot: 0, is_paused: true };
+        let mark = Entry { id, name: Box::default(), application: GONE, slot: None, is_paused: true };
         let removed = std::mem::replace(&mut self.entries[place], mark);
         self.gone += 1;
         if self.gone > self.entries.len() / 4 {
@@ -174,9 +172,13 @@ impl Registry {
     }
 }
 
-/// Where a query stands in the entries, if it does.
+/// Where a query stands in the entries, if it does. At once where no number is missing before it, which is usual.
 fn place_of(entries: &[Entry], id: QueryId) -> Option<usize> {
-    entries.binary_search_by_key(&id, |entry| entry.id).ok()
+    let guess = usize::try_from(id.checked_sub(entries.first()?.id)?).ok()?;
+    match entries.get(guess) {
+        Some(entry) if entry.id == id => Some(guess),
+        _ => entries[..guess.min(entries.len())].binary_search_by_key(&id, |entry| entry.id).ok(),
+    }
 }
 
 /// The name that a query was given; empty if it was given none.
@@ -218,9 +220,9 @@ mod tests {
     #[test]
     fn queries_are_found_by_number_and_name() {
         let mut registry = Registry::default();
-        registry.insert(1, Some("kims_ac"), 0, 0, false);
-        registry.insert(2, None, 0, 1, false);
-        registry.insert(3, Some("anna"), 1, 0, true);
+        registry.insert(1, Some("kims_ac"), 0, Some(0), false);
+        registry.insert(2, None, 0, Some(1), false);
+        registry.insert(3, Some("anna"), 1, Some(0), true);
         assert_eq!(registry.id_of("kims_ac"), Some(1));
         assert_eq!(registry.id_of("query_2"), Some(2));
         assert_eq!(registry.id_of("query_1"), None, "a named query has no other name");
@@ -236,10 +238,21 @@ mod tests {
     }
 
     #[test]
+    fn numbers_may_be_missing() {
+        let mut registry = Registry::default();
+        for id in [3, 4, 9, 12, 13] {
+            registry.insert(id, None, 0, Some(0), false);
+        }
+        let found: Vec<QueryId> = (0..20).filter(|&id| registry.get(id).is_some()).collect();
+        assert_eq!(found, [3, 4, 9, 12, 13]);
+        assert!(registry.get(QueryId::MAX).is_none());
+    }
+
+    #[test]
     fn queries_that_went_leave_nothing_behind() {
         let mut registry = Registry::default();
         for id in 0..10_000 {
-            registry.insert(id, Some(&format!("name{id}")), (id % 2) as u32, 0, false);
+            registry.insert(id, Some(&format!("name{id}")), (id % 2) as u32, Some(0), false);
             if id >= 100 {
                 registry.remove(id - 100);
             }

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::Engine;
 use super::submit::parameters_of;
 use crate::service::{
-    ApplicationInfo, ErrorKind, ParameterValue, QueryFilter, QueryInfo, QueryRequest, Service, ServiceError,
-    StatementResult,
+    ApplicationInfo, ErrorKind, ParameterValue, QUERIES_PAGE_MAX, QueryFilter, QueryInfo, QueryRequest, Service,
+    ServiceError, StatementResult,
 };
 
 /// How many rows `SHOW` gives without a `LIMIT`.
@@ -37,16 +37,7 @@ pub(super) fn sql_error(error: SqlError) -> ServiceError {
 }
 
 pub(super) fn format_error(error: &FormatError, spec: &FormatSpec) -> ServiceError {
-    let text = error.to_string();
-    let (message, hint) = match text.split_once("\nhint: ") {
-        Some((message, hint)) => (message, Some(hint)),
-        None => (text.as_str(), None),
-    };
-    let refused = ServiceError::invalid(message).at(spec.position.line, spec.position.column);
-    match hint {
-        Some(hint) => refused.with_hint(hint),
-        None => refused,
-    }
+    ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at(spec.position.line, spec.position.column)
 }
 
 /// A constant as the catalog keeps it: intervals and timestamps as text that reads back as the same value.
@@ -152,15 +143,16 @@ impl Engine {
                     .into_iter()
                     .filter(|one| like.as_ref().is_none_or(|pattern| super::registry::like(&one.name, pattern)));
                 Ok(table(
-                    &["name", "queries_running", "queries_paused", "input", "output", "id"],
+                    &["name", "state", "queries_running", "queries_paused", "input", "output", "id"],
                     rows.take(limit).map(|one| {
                         vec![
                             json!(one.name),
+                            json!(one.state()),
                             json!(one.queries_running),
                             json!(one.queries_paused),
                             json!(one.input_topic),
                             json!(one.output_topic),
-                            json!(one.id[..12]),
+                            json!(one.id.get(..12).unwrap_or(&one.id)),
                         ]
                     }),
                 ))
@@ -169,12 +161,14 @@ impl Engine {
                 if let Some(application) = &application {
                     self.application(&application.text).map_err(|error| at(error, application))?;
                 }
-                let filter = QueryFilter {
-                    application: application.map(|name| name.text),
-                    like,
-                    after: None,
-                    limit: limit.map_or(SHOW_ROWS_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
-                };
+                let limit = limit.map_or(SHOW_ROWS_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+                if limit > QUERIES_PAGE_MAX {
+                    return Err(ServiceError::invalid(format!(
+                        "LIMIT is {limit}, and SHOW QUERIES gives {QUERIES_PAGE_MAX} rows at most"
+                    ))
+                    .with_hint(format!("`rivulet query list --limit {limit}` goes on from page to page")));
+                }
+                let filter = QueryFilter { application: application.map(|name| name.text), like, after: None, limit };
                 Ok(table(
                     &["name", "application", "state", "parameters"],
                     self.queries(&filter).into_iter().map(|one| {
@@ -263,9 +257,10 @@ fn describe_application(one: ApplicationInfo) -> StatementResult {
     let mut rows = vec![
         vec![json!("name"), json!(one.name)],
         vec![json!("id"), json!(one.id)],
+        vec![json!("state"), json!(one.state())],
         vec![json!("input"), json!(one.input_topic)],
         vec![json!("output"), json!(one.output_topic)],
-        vec![json!("queries"), json!(format!("{} running, {} paused", one.queries_running, one.queries_paused))],
+        vec![json!("queries"), json!(one.queries())],
     ];
     for parameter in one.parameters {
         let default = parameter.default.map_or_else(|| "required".to_owned(), |default| format!("DEFAULT {default}"));

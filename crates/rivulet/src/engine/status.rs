@@ -8,7 +8,7 @@ use rivulet_runtime::{GroupMetrics, Histogram};
 
 use super::exposition::{ApplicationSnapshot, Snapshot};
 use super::{Engine, Running};
-use crate::service::{ApplicationStatus, LatencyStatus, Status};
+use crate::service::{ApplicationStatus, ErrorKind, LatencyStatus, ServiceError, Status};
 
 impl Engine {
     /// The applications in order of name; their groups are looked at without the engine's lock.
@@ -53,12 +53,24 @@ impl Engine {
         }
     }
 
+    /// Whether events are being processed. That the catalog is loaded goes without saying: there is no engine before.
+    pub(super) fn are_events_processed(&self) -> Result<(), ServiceError> {
+        let unavailable = |message: &str| Err(ServiceError::new(ErrorKind::Unavailable, message));
+        if self.is_stopped.load(Ordering::Acquire) {
+            return unavailable("the server is stopping");
+        }
+        if !self.workers.are_alive() {
+            return unavailable("a worker thread has ended by a defect; its groups wait");
+        }
+        self.messaging.ready()
+    }
+
     pub(super) fn snapshot(&self) -> Snapshot {
         let applications = self
             .running()
             .iter()
             .map(|running| {
-                let (inbox_rows, inbox_bytes) = running.group.inbox().waiting();
+                let (inbox_rows, inbox_bytes) = running.group.waiting();
                 ApplicationSnapshot {
                     name: running.application.name.clone(),
                     running: running.queries_running.load(Ordering::Relaxed),
@@ -66,6 +78,7 @@ impl Engine {
                     inbox_rows: inbox_rows as u64,
                     inbox_bytes: inbox_bytes as u64,
                     memory_bytes: running.group.memory_bytes() as u64,
+                    tasks: running.group.tasks().filter(|task| task.queries() > 0).count() as u64,
                     metrics: running.group.metrics(),
                 }
             })
@@ -73,19 +86,19 @@ impl Engine {
         let router = self.messaging.router().stats();
         let numbers = vec![
             ("memory_rss_bytes", "Resident memory of the process", false, memory_rss_bytes().unwrap_or(0)),
-            ("ready_groups", "Groups that wait for a worker", false, self.workers.ready_groups() as u64),
+            ("waiting_tasks", "Tasks that wait for a worker", false, self.workers.waiting_tasks() as u64),
             ("messages_routed", "Messages that at least one query asked for", true, router.routed_messages),
             ("messages_unrouted", "Messages that no query asked for", true, router.unrouted_messages),
             ("routed_payload_bytes", "Payload bytes of all messages received", true, router.payload_bytes),
             ("inbox_full_waits", "How often a message waited for a full inbox", true, router.full_waits),
             ("routes", "Routes from topics to queries", false, router.routes as u64),
         ];
-        Snapshot { applications, connections: self.messaging.connections(), numbers }
+        Snapshot { applications, connections: self.messaging.connections(), workers: self.workers.status(), numbers }
     }
 }
 
 fn application_status(running: &Running, metrics: &GroupMetrics) -> ApplicationStatus {
-    let (inbox_rows, inbox_bytes) = running.group.inbox().waiting();
+    let (inbox_rows, inbox_bytes) = running.group.waiting();
     ApplicationStatus {
         name: running.application.name.clone(),
         queries_running: running.queries_running.load(Ordering::Relaxed),

@@ -12,9 +12,11 @@ pub enum WatchEvent<'a> {
     Result(&'a str),
     /// So many results were skipped because this client was too slow.
     Lost(u64),
+    /// There will be no more: `limit`, `dropped` (the query was) or `stopping` (the server is).
+    End(&'a str),
 }
 
-/// Reads events until the stream ends or says that it does.
+/// Reads events until the stream says that it ends. One that ends without saying so is an error.
 pub(super) fn read<E>(
     mut stream: impl BufRead,
     error: impl Fn(io::Error) -> E,
@@ -25,10 +27,7 @@ pub(super) fn read<E>(
     let mut data = String::new();
     loop {
         line.clear();
-        let length = stream.by_ref().take(LINE_BYTES_MAX).read_line(&mut line).map_err(&error)?;
-        if length == 0 {
-            return Ok(());
-        }
+        stream.by_ref().take(LINE_BYTES_MAX).read_line(&mut line).map_err(&error)?;
         if !line.ends_with('\n') {
             return Err(error(io::ErrorKind::UnexpectedEof.into()));
         }
@@ -37,7 +36,7 @@ pub(super) fn read<E>(
             match event.as_str() {
                 "result" => visit(WatchEvent::Result(&data))?,
                 "lost" => visit(WatchEvent::Lost(data.parse().unwrap_or(0)))?,
-                "end" => return Ok(()),
+                "end" => return visit(WatchEvent::End(&data)),
                 // A comment, or an event of a later version.
                 _ => {}
             }
@@ -77,9 +76,17 @@ mod tests {
     #[test]
     fn results_losses_and_the_end() {
         let text = ":\n\nevent: result\ndata: {\"a\":1}\n\nevent: lost\ndata: 7\n\nevent: new\ndata: x\n\n\
-                    event: end\ndata:\n\nevent: result\ndata: late\n\n";
-        assert_eq!(events(text), Ok(vec!["Result(\"{\\\"a\\\":1}\")".into(), "Lost(7)".into()]));
-        assert_eq!(events("event: result\ndata: a\ndata: b\n\n"), Ok(vec!["Result(\"a\\nb\")".into()]));
-        assert!(events("event: res").is_err());
+                    event: end\ndata: dropped\n\nevent: result\ndata: late\n\n";
+        assert_eq!(
+            events(text),
+            Ok(vec!["Result(\"{\\\"a\\\":1}\")".into(), "Lost(7)".into(), "End(\"dropped\")".into()])
+        );
+        assert_eq!(
+            events("event: result\ndata: a\ndata: b\n\nevent: end\n\n"),
+            Ok(vec!["Result(\"a\\nb\")".into(), "End(\"\")".into()])
+        );
+        for broken in ["event: res", "event: result\ndata: a\n\n", ""] {
+            assert!(events(broken).is_err(), "{broken}");
+        }
     }
 }

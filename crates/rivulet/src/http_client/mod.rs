@@ -54,6 +54,12 @@ pub enum ClientError {
         /// What was wrong.
         detail: String,
     },
+    /// The server ended the connection in the middle of an answer.
+    #[error("the connection to the server at {server} was lost")]
+    Lost {
+        /// The server.
+        server: String,
+    },
     /// What was to be sent could not be read.
     #[error("cannot read what is to be sent: {0}")]
     Input(io::Error),
@@ -71,9 +77,15 @@ impl ClientError {
                 Some("start one with `rivulet serve`, or name another with --server or RIVULET_SERVER".into())
             }
             Self::Refused(error) => error.hint.clone(),
+            Self::Lost { .. } => Some("perhaps it was stopped; `rivulet status` says whether it is there".into()),
             Self::Answer { .. } => Some("is it a Rivulet server of this version?".into()),
             Self::Input(_) => None,
         }
+    }
+
+    /// Whether the server is not there, or not any more.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Lost { .. })
     }
 }
 
@@ -171,10 +183,11 @@ impl Client {
         }
     }
 
-    /// Watches the results of a query; `visit` says whether to go on. Returns when the server ends the stream.
+    /// Watches the results of a query; `visit` says whether to go on. Returns when the server has said that it ends the
+    /// stream ([`WatchEvent::End`]).
     ///
     /// # Errors
-    /// As [`Client::get`], and errors of `visit`.
+    /// As [`Client::get`], [`ClientError::Lost`] if the stream breaks off, and errors of `visit`.
     pub fn watch<E: From<ClientError>>(
         &self,
         query: &str,
@@ -188,7 +201,8 @@ impl Client {
         let response = self.accepted(request.call())?;
         // Watching has no end, so it has no limit of bytes; a single event has one.
         let reader = response.into_body().into_with_config().limit(u64::MAX).reader();
-        events::read(BufReader::new(reader), |error| self.answer_error(error).into(), visit)
+        let lost = |_| ClientError::Lost { server: self.server.clone() }.into();
+        events::read(BufReader::new(reader), lost, visit)
     }
 
     /// Submits queries, one JSON object a line, and calls `visit` with each answer as it comes.

@@ -118,9 +118,10 @@ fn scripts_answer_with_results_and_the_error_that_stopped_them() {
     assert_eq!(answer.results.len(), 2);
     assert_eq!(answer.results[0].rows[0], [json!("kims_ac"), json!(12)]);
     assert_eq!(answer.error, None);
-    let SqlAnswer { results, error } = client.run_script("PAUSE;\nNONSENSE;\nPAUSE;").expect("an answer");
+    let SqlAnswer { results, error, statements_not_run } =
+        client.run_script("PAUSE;\nNONSENSE;\nPAUSE;").expect("an answer");
     let error = error.expect("an error");
-    assert_eq!(results.len(), 1);
+    assert_eq!((results.len(), statements_not_run), (1, 0), "the service stands for an engine; its script is no SQL");
     assert_eq!((error.kind.as_str(), error.line, error.column), ("invalid", Some(2), Some(3)));
     assert_eq!(error.hint.as_deref(), Some("try SHOW QUERIES"));
     let (status, body) = exchange(server.address, &request("POST", "/api/v1/sql", "", "NONSENSE;"));
@@ -203,6 +204,7 @@ fn results_are_watched_live_and_losses_are_told() {
                 seen.push(match event {
                     WatchEvent::Result(result) => result.to_owned(),
                     WatchEvent::Lost(_) => "lost".to_owned(),
+                    WatchEvent::End(reason) => format!("end: {reason}"),
                 });
                 Ok::<_, ClientError>(())
             };
@@ -215,11 +217,11 @@ fn results_are_watched_live_and_losses_are_told() {
         service.emit("kims_ac", &format!("{{\"action\":\"heat\",\"place\":{place}}}"));
     }
     let seen = limited.join().expect("a watcher").expect("results");
-    assert_eq!(seen, ["{\"action\":\"heat\",\"place\":0}", "{\"action\":\"heat\",\"place\":1}"]);
+    assert_eq!(seen, ["{\"action\":\"heat\",\"place\":0}", "{\"action\":\"heat\",\"place\":1}", "end: limit"]);
     // Dropping the query ends the stream, and whoever has seen some results has seen all or was told of a loss.
     client.delete("/api/v1/queries/kims_ac", &[]).expect("dropped");
     let seen = endless.join().expect("a watcher").expect("results");
-    assert_eq!(seen.len(), 2, "{seen:?}");
+    assert_eq!((seen.len(), seen.last().map(String::as_str)), (3, Some("end: dropped")), "{seen:?}");
 }
 
 #[test]
@@ -239,6 +241,7 @@ fn a_slow_watcher_is_told_how_many_results_it_lost() {
                 match event {
                     WatchEvent::Result(_) => results += 1,
                     WatchEvent::Lost(count) => lost += count,
+                    WatchEvent::End(_) => {}
                 }
                 if results == 1 && lost == 0 {
                     let _ = seen_first.send(());
@@ -269,11 +272,30 @@ fn stopping_ends_watching() {
     submit(&client, Some("kims_ac")).expect("a query");
     let watcher = {
         let client = server.client();
-        thread::spawn(move || client.watch("kims_ac", None, |_| Ok::<_, ClientError>(())))
+        thread::spawn(move || {
+            let mut reason = None;
+            let visit = |event: WatchEvent<'_>| {
+                if let WatchEvent::End(end) = event {
+                    reason = Some(end.to_owned());
+                }
+                Ok::<_, ClientError>(())
+            };
+            client.watch("kims_ac", None, visit).map(|()| reason)
+        })
     };
     wait_until("somebody watches", || service.watchers("kims_ac") == 1);
     server.stop();
-    watcher.join().expect("the watcher").expect("an end, not an error");
+    let reason = watcher.join().expect("the watcher").expect("an end, not an error");
+    assert_eq!(reason.as_deref(), Some("stopping"));
+}
+
+#[test]
+fn the_root_leads_to_the_page_that_shows_the_paths() {
+    let (server, _) = TestServer::with_memory();
+    let (status, _) = exchange(server.address, &request("GET", "/", "", ""));
+    assert_eq!(status, 307);
+    let page = ureq::get(server.url()).call().expect("the page").body_mut().read_to_string().expect("text");
+    assert!(page.contains("swagger"), "{page}");
 }
 
 #[test]

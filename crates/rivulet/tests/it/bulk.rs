@@ -55,7 +55,7 @@ fn a_wrong_line_harms_only_itself() {
         seen,
         [
             (1, "query_1".to_owned()),
-            (3, "expected ident".to_owned()),
+            (3, "not JSON: expected value".to_owned()),
             (4, "there is no app nobody".to_owned()),
             (5, "the line is longer than 65536 bytes".to_owned()),
             (6, "say \"hi\"".to_owned()),

@@ -62,16 +62,16 @@ fn applications() {
     assert_eq!(
         run(&["app", "list"]),
         done(
-            "name        running  paused  parameters\n\
-             ac_control        1       0  home TEXT, target DOUBLE DEFAULT 24.0\n\
-             heart             1       0  home TEXT, target DOUBLE DEFAULT 24.0\n",
+            "name        state    running  paused  parameters\n\
+             ac_control  running        1       0  home TEXT, target DOUBLE DEFAULT 24.0\n\
+             heart       running        1       0  home TEXT, target DOUBLE DEFAULT 24.0\n",
             ""
         )
     );
     assert_eq!(
         run(&["app", "show", "heart"]),
         done(
-            "name          heart\nid            id-of-heart\nparameters    home TEXT, target DOUBLE DEFAULT 24.0\n\
+            "name          heart\nid            id-of-heart\nstate         running\nparameters    home TEXT, target DOUBLE DEFAULT 24.0\n\
              input topic   home/{home}/temperature\noutput topic  home/{home}/ac\nrunning       1\npaused        0\n\n\
              CREATE APPLICATION heart (patient TEXT)\n",
             ""
@@ -141,7 +141,7 @@ fn queries() {
         done(
             "name          kims_ac\nid            1\napplication   ac_control\nstate         paused\n\
              parameters    home=007 target=22.5\ninput topic   home/42/temperature\noutput topic  home/42/ac\n\
-             events        not counted by query\nresults       3\nrefused       not counted by query\n",
+             results       3\n",
             ""
         )
     );
@@ -157,10 +157,39 @@ fn queries() {
 }
 
 #[test]
+fn with_json_everything_is_an_object() {
+    let (server, _) = TestServer::with_memory();
+    let run = |arguments: &[&str]| rivulet(&server, arguments);
+    run(&["query", "submit", "-a", "ac_control", "--name", "kims_ac"]);
+    for (command, state) in [("pause", "paused"), ("resume", "running"), ("drop", "dropped")] {
+        let object = format!("{{\"name\":\"kims_ac\",\"state\":\"{state}\"}}\n");
+        assert_eq!(run(&["--json", "query", command, "kims_ac"]), done(&object, ""));
+    }
+    let error = |kind: &str, message: &str, hint: &str| {
+        format!("{{\"error\":{{\"kind\":\"{kind}\",\"message\":\"{message}\",\"hint\":\"{hint}\"}}}}\n")
+    };
+    assert_eq!(
+        run(&["--json", "query", "drop", "kims_ac"]),
+        failed(&error("not_found", "there is no query kims_ac", "`rivulet query list` lists them"))
+    );
+    assert_eq!(
+        run(&["--json", "app", "drop", "ac_control"]),
+        done("{\"name\":\"ac_control\",\"state\":\"dropped\"}\n", "")
+    );
+    let (code, stdout, stderr) = run(&["--json", "query", "bulk", "no/such/file"]);
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    let object: serde_json::Value = serde_json::from_str(&stderr).expect("JSON");
+    assert_eq!(object["error"]["kind"], "failed");
+    let registered = rivulet_with_input(&server, &["--json", "app", "register", "-"], "CREATE APPLICATION heart ()");
+    let object: serde_json::Value = serde_json::from_str(&registered.1).expect("JSON");
+    assert_eq!((object["name"].as_str(), registered.2.as_str()), (Some("heart"), ""));
+}
+
+#[test]
 fn queries_in_bulk() {
     let (server, service) = TestServer::with_memory();
     let lines = "{\"application\":\"ac_control\",\"name\":\"a\"}\n{\"application\":\"nobody\"}\n{\"application\":\"ac_control\"}\n";
-    let (code, stdout, stderr) = rivulet_with_input(&server, &["query", "bulk", "-"], lines);
+    let (code, stdout, stderr) = rivulet_with_input(&server, &["query", "bulk", "--verbose", "-"], lines);
     assert_eq!((code, stdout.as_str()), (1, "a\nquery_2\n"));
     assert!(
         stderr.starts_with(
@@ -172,13 +201,22 @@ fn queries_in_bulk() {
         rivulet_with_input(&server, &["--json", "query", "bulk", "-"], "{\"application\":\"ac_control\"}");
     assert_eq!((code, stdout.as_str()), (0, "{\"line\":1,\"id\":3,\"name\":\"query_3\"}\n"));
     assert_eq!(service.queries_count(), 3);
+    let line = "{\"application\":\"ac_control\"}\nnonsense\n";
+    let (code, stdout, stderr) = rivulet_with_input(&server, &["query", "bulk", "-"], line);
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    assert!(
+        stderr.starts_with(
+            "error: line 2: not JSON: expected value\nhint: the text must be one JSON object\n1 query created, 1 refused, "
+        ),
+        "{stderr}"
+    );
     let (code, _, stderr) = rivulet(&server, &["query", "bulk", "no/such/file"]);
     assert_eq!((code, stderr.starts_with("error: cannot read no/such/file: ")), (1, true), "{stderr}");
 }
 
 #[test]
 fn results_are_watched() {
-    let (server, service) = TestServer::with_memory();
+    let (mut server, service) = TestServer::with_memory();
     rivulet(&server, &["query", "submit", "-a", "ac_control", "--name", "kims_ac"]);
     let mut child = command(&["query", "watch", "kims_ac", "--limit", "2"])
         .env("RIVULET_SERVER", server.url())
@@ -193,6 +231,52 @@ fn results_are_watched() {
         assert_eq!(lines.next().expect("a line").expect("text"), result);
     }
     assert!(child.wait().expect("its end").success());
+
+    let watch = || {
+        let mut command = command(&["query", "watch", "kims_ac"]);
+        command.env("RIVULET_SERVER", server.url()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().expect("the program");
+        wait_until("somebody watches", || service.watchers("kims_ac") == 1);
+        child
+    };
+    let child = watch();
+    rivulet(&server, &["query", "drop", "kims_ac"]);
+    assert_eq!(
+        text(child.wait_with_output().expect("its end")),
+        failed("error: the query kims_ac was dropped: no more results\n")
+    );
+    rivulet(&server, &["query", "submit", "-a", "ac_control", "--name", "kims_ac"]);
+    let child = watch();
+    server.stop();
+    assert_eq!(
+        text(child.wait_with_output().expect("its end")),
+        failed("error: the server is stopping: no more results\nhint: watch again when it runs; the query is kept\n")
+    );
+}
+
+#[test]
+fn a_server_that_dies_is_told_to_who_watches() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let mut child = command(&["query", "watch", "kims_ac", "--server", &url])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let (mut connection, _) = listener.accept().expect("a connection");
+    let event = "event: result\ndata: {\"n\":1}\n\n";
+    let answer = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{event}\r\n", event.len());
+    connection.write_all(answer.as_bytes()).expect("an answer");
+    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "{\"n\":1}");
+    drop(connection);
+    assert_eq!(
+        text(child.wait_with_output().expect("its end")),
+        failed(&format!(
+            "error: the connection to the server at {url} was lost\n\
+             hint: perhaps it was stopped; `rivulet status` says whether it is there\n"
+        ))
+    );
 }
 
 #[test]
@@ -207,13 +291,16 @@ fn sql_scripts() {
         rivulet_with_input(&server, &["sql", "-"], "PAUSE;\n  NONSENSE;\nPAUSE;"),
         failed(
             "query kims_ac is paused\nerror: cannot understand NONSENSE;\n --> line 2, column 3\n2 |   NONSENSE;\n  |   ^\n\
-             hint: try SHOW QUERIES\n"
+             hint: try SHOW QUERIES\nnote: 1 statement before it ran\n"
         )
     );
     let (code, stdout, _) = rivulet(&server, &["sql", "--json", "-c", "PAUSE;"]);
     assert_eq!(
         (code, stdout.as_str()),
-        (0, "{\"results\":[{\"columns\":[],\"rows\":[],\"message\":\"query kims_ac is paused\"}]}\n")
+        (
+            0,
+            "{\"results\":[{\"columns\":[],\"rows\":[],\"message\":\"query kims_ac is paused\"}],\"statements_not_run\":0}\n"
+        )
     );
     let (code, _, stderr) = rivulet(&server, &["sql", "no/such/file.sql"]);
     assert_eq!((code, stderr.starts_with("error: cannot read no/such/file.sql: ")), (1, true), "{stderr}");
@@ -225,19 +312,23 @@ fn status() {
     assert_eq!(
         rivulet(&server, &["status"]),
         done(
-            "Rivulet 0.1.0, up 1m 1s, 64.0 MiB of memory, data in rivulet-data\n2 queries running, 1 paused\n\n\
+            "Rivulet 0.1.0, up 1m 1s, 64.0 MiB of memory, data in rivulet-data\n2 queries running, 1 paused, 5 not running\n\n\
              application  running  paused  events  rows/batch  results  refused       waiting     p50     p99  out p50  out p99\n\
              ac_control         2       1    1000       100.0        7  2 decode  3 (2.0 KiB)  420 us  2.5 ms        -        -\n\
              ac_control: last refused because of decode: the payload is no JSON\n\
-             4 messages arrived on topics that no query reads\n\n\
+             heart: not running: unknown function beat\n\
+             1 message arrived on a topic that no query reads\n\n\
              broker                 state      reconnects  gaps  last error\n\
-             mqtt://127.0.0.1:1883  connected           1     0  -\n",
+             mqtt://127.0.0.1:1883  connected           1     0  -\n\
+             mqtt://127.0.0.1:1883: dropped or turned away: 3 lost messages, 2 too large messages\n\
+             mqtt://127.0.0.1:1883 refuses the subscription 'secret/#': NotAuthorized\n",
             ""
         )
     );
     let (code, stdout, _) = rivulet(&server, &["status", "--json"]);
     let status: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
     assert_eq!((code, status["queries_running"].as_u64()), (0, Some(2)));
+    assert_eq!(status["connections"][0]["dropped"]["deadlock_events"], 0, "JSON has every reason");
 }
 
 #[test]

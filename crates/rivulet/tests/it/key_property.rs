@@ -1,8 +1,10 @@
 //! The key property: N queries run as one group give exactly what the same N give each run alone.
 //!
-//! Random applications, parameters and events; batches cut and timers served at different moments in both runs; and in the
-//! group's run queries come, go, and have their state saved and restored on the way. The answers are compared byte by
-//! byte.
+//! Random applications, parameters and events; queries that come, pause and go in the middle; batches cut and timers served at
+//! different moments in both runs. In the group's run slots are used again, by queries that must start clean, and now and then
+//! everything moves into a fresh group, where nothing but the imported state can go on. The answers are compared byte by byte.
+
+use std::ops::Range;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -11,10 +13,38 @@ use rivulet_testing::{TestGroup, group::Results};
 
 const START_US: i64 = 1_766_275_200_000_000;
 const HOUR_US: i64 = 3_600_000_000;
+const EVENTS: usize = 250;
 
 /// Seeds that are run; `RIVULET_SEEDS=100000 cargo test key_property` runs more.
 fn seeds() -> u64 {
     std::env::var("RIVULET_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1_500)
+}
+
+/// A query: its parameters, and when it is there, in places of the list of events.
+struct RandomQuery {
+    parameters: RandomParameters,
+    life: Range<usize>,
+    paused: Range<usize>,
+}
+
+impl RandomQuery {
+    fn new(random: &mut StdRng) -> Self {
+        let mut range = |whole: bool| {
+            let (one, other) = (random.random_range(0..=EVENTS), random.random_range(0..=EVENTS));
+            if whole { 0..EVENTS } else { one.min(other)..one.max(other) }
+        };
+        let (life, paused) = (range(false), range(false));
+        Self {
+            life: if random.random_range(0..2) == 0 { 0..EVENTS } else { life },
+            paused: if random.random_range(0..3) == 0 { paused } else { 0..0 },
+            parameters: RandomParameters::new(random),
+        }
+    }
+
+    /// Whether an event is routed to it: that is all that pausing changes.
+    fn gets(&self, place: usize) -> bool {
+        self.life.contains(&place) && !self.paused.contains(&place)
+    }
 }
 
 #[test]
@@ -23,50 +53,56 @@ fn queries_in_a_group_answer_as_each_does_alone() {
     for seed in 0..seeds() {
         let application = RandomApplication::new(seed);
         let mut random = StdRng::seed_from_u64(seed ^ 0x5eed);
-        let queries = random.random_range(1..12);
-        let parameters: Vec<RandomParameters> = (0..queries).map(|_| RandomParameters::new(&mut random)).collect();
-        let events = events(&mut random, queries, 250, START_US);
-        let together = run_together(&application, &parameters, &events, &mut random);
-        for query in 0..queries {
-            let alone = run_alone(&application, &parameters, &events, query, &mut random);
+        let queries: Vec<RandomQuery> =
+            (0..random.random_range(1..12)).map(|_| RandomQuery::new(&mut random)).collect();
+        let events = events(&mut random, queries.len(), EVENTS, START_US);
+        let together = run_together(&application, &queries, &events, &mut random);
+        for query in 0..queries.len() {
+            let alone = run_alone(&application, &queries, &events, query, &mut random);
             let expected = alone.get(&(query as u64)).cloned().unwrap_or_default();
             let found = together.get(&(query as u64)).cloned().unwrap_or_default();
-            assert_eq!(found, expected, "seed {seed}, query {query} of {queries}\n{}", application.sql);
+            assert_eq!(found, expected, "seed {seed}, query {query} of {}\n{}", queries.len(), application.sql);
             results += expected.len();
         }
     }
     assert!(results > 10_000, "the random applications emit something: {results} results");
 }
 
-/// All queries in one group, among others that come and go; state is saved and restored on the way.
+/// All queries in one group, among others that come and go.
 fn run_together(
     application: &RandomApplication,
-    parameters: &[RandomParameters],
+    queries: &[RandomQuery],
     events: &[RandomEvent],
     random: &mut StdRng,
 ) -> Results {
-    let group = TestGroup::new(&application.sql, START_US);
-    // A query that goes, and whose slot is used again, must leave nothing behind.
-    let gone = parameters[0].with(|values| group.add(1_000, values));
-    group.push(gone, START_US, &events[0].payload);
-    group.run();
-    group.remove(gone);
-    group.run();
-    let slots: Vec<_> =
-        parameters.iter().enumerate().map(|(query, one)| one.with(|values| group.add(query as u64, values))).collect();
-    for (index, event) in events.iter().enumerate() {
-        group.push(slots[event.query], event.arrival_us, &event.payload);
+    let mut group = TestGroup::new(&application.sql, START_US);
+    let mut slots = vec![None; queries.len()];
+    let mut others = Vec::new();
+    for (place, event) in events.iter().enumerate() {
+        for (number, query) in queries.iter().enumerate() {
+            if query.life.end == place
+                && let Some(slot) = slots[number].take()
+            {
+                group.run_at(event.arrival_us);
+                group.remove(slot);
+            }
+            if query.life.start == place && !query.life.is_empty() {
+                group.run_at(event.arrival_us);
+                slots[number] = Some(query.parameters.with(|values| group.add(number as u64, values)));
+            }
+        }
+        if queries[event.query].gets(place) {
+            group.push(slots[event.query].expect("a query that is there"), event.arrival_us, &event.payload);
+        }
         match random.random_range(0..30) {
             0..8 => group.run(),
-            8 => {
-                let other = parameters[0].with(|values| group.add(2_000 + index as u64, values));
+            8 | 9 => {
+                let other = queries[0].parameters.with(|values| group.add(1_000 + place as u64, values));
                 group.push(other, event.arrival_us, &event.payload);
+                others.push(other);
             }
-            9 => {
-                group.run();
-                let frames = group.export(None);
-                group.import(&frames);
-            }
+            10 if !others.is_empty() => group.remove(others.swap_remove(random.random_range(0..others.len()))),
+            11 => group = group.moved(),
             _ => {}
         }
     }
@@ -77,17 +113,31 @@ fn run_together(
 /// One query alone, with its own events only.
 fn run_alone(
     application: &RandomApplication,
-    parameters: &[RandomParameters],
+    queries: &[RandomQuery],
     events: &[RandomEvent],
-    query: usize,
+    number: usize,
     random: &mut StdRng,
 ) -> Results {
     let group = TestGroup::new(&application.sql, START_US);
-    let slot = parameters[query].with(|values| group.add(query as u64, values));
-    for event in events.iter().filter(|event| event.query == query) {
-        group.push(slot, event.arrival_us, &event.payload);
-        if random.random_range(0..3) == 0 {
-            group.run();
+    let query = &queries[number];
+    let mut slot = None;
+    for (place, event) in events.iter().enumerate() {
+        if query.life.end == place
+            && let Some(slot) = slot
+        {
+            group.run_at(event.arrival_us);
+            group.remove(slot);
+            return group.results();
+        }
+        if query.life.start == place && !query.life.is_empty() {
+            group.run_at(event.arrival_us);
+            slot = Some(query.parameters.with(|values| group.add(number as u64, values)));
+        }
+        if event.query == number && query.gets(place) {
+            group.push(slot.expect("a query that is there"), event.arrival_us, &event.payload);
+            if random.random_range(0..3) == 0 {
+                group.run();
+            }
         }
     }
     finish(&group, events);

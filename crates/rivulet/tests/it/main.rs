@@ -6,6 +6,8 @@ mod api;
 mod bulk;
 mod catalog_crash;
 mod cli;
+mod engine;
 mod key_property;
+mod readme;
 mod reference;
 mod server;

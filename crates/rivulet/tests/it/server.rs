@@ -14,15 +14,15 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 const AC_CONTROL: &str = include_str!("../../../../examples/ac_control.sql");
 
 /// A `rivulet serve`; killed when dropped.
-struct Server {
+pub(crate) struct Server {
     child: Child,
     http: SocketAddr,
-    mqtt: SocketAddr,
+    pub(crate) mqtt: SocketAddr,
 }
 
 impl Server {
     /// A server with an embedded broker, on free ports.
-    fn start(folder: &Path) -> Self {
+    pub(crate) fn start(folder: &Path) -> Self {
         let mqtt = free_port();
         let server = Self::spawn(folder, mqtt, &[("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string())]);
         server.wait_until_ready();
@@ -46,6 +46,13 @@ impl Server {
         wait("the server to be ready", || ureq::get(format!("http://{}/health/ready", self.http)).call().is_ok());
     }
 
+    /// What a health check answers: whether it is satisfied, and its text.
+    fn health(&self, path: &str) -> Option<(u16, String)> {
+        let request = ureq::get(format!("http://{}/health/{path}", self.http));
+        let mut answer = request.config().http_status_as_error(false).build().call().ok()?;
+        Some((answer.status().as_u16(), answer.body_mut().read_to_string().ok()?))
+    }
+
     fn sql(&self, script: &str) -> Value {
         let answer = ureq::post(format!("http://{}/api/v1/sql", self.http))
             .config()
@@ -55,19 +62,23 @@ impl Server {
         serde_json::from_str(&answer.unwrap().body_mut().read_to_string().unwrap()).unwrap()
     }
 
-    fn sql_ok(&self, script: &str) -> Value {
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.http)
+    }
+
+    pub(crate) fn sql_ok(&self, script: &str) -> Value {
         let answer = self.sql(script);
         assert!(answer.get("error").is_none(), "{script}: {answer}");
         answer
     }
 
-    fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         let answer = ureq::get(format!("http://{}/api/v1/status", self.http)).call();
         serde_json::from_str(&answer.unwrap().body_mut().read_to_string().unwrap()).unwrap()
     }
 
     /// Live results of a query, as they come.
-    fn watch(&self, query: &str) -> impl Iterator<Item = Value> + use<> {
+    pub(crate) fn watch(&self, query: &str) -> impl Iterator<Item = Value> + use<> {
         let agent = ureq::Agent::config_builder().timeout_global(Some(WAIT_MAX)).build().new_agent();
         let url = format!("http://{}/api/v1/queries/{query}/results", self.http);
         let body = agent.get(url).call().unwrap().into_body().into_reader();
@@ -123,20 +134,21 @@ fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// An MQTT client of a few lines, so that the tests do not speak to the server through its own codec.
-struct Publisher(TcpStream);
+pub(crate) struct Publisher(TcpStream);
 
 impl Publisher {
-    fn connect(broker: SocketAddr) -> Self {
+    pub(crate) fn connect(broker: SocketAddr) -> Self {
         let mut socket = TcpStream::connect(broker).unwrap();
         socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
-        socket.write_all(b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04test").unwrap();
+        // Without an identifier of its own: the broker gives each client one.
+        socket.write_all(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00").unwrap();
         let mut answer = [0; 4];
         socket.read_exact(&mut answer).unwrap();
         assert_eq!(answer, [0x20, 2, 0, 0]);
         Self(socket)
     }
 
-    fn publish(&mut self, topic: &str, payload: &str) {
+    pub(crate) fn publish(&mut self, topic: &str, payload: &str) {
         let length = 2 + topic.len() + payload.len();
         let mut packet = vec![0x30];
         let mut rest = length;
@@ -152,13 +164,42 @@ impl Publisher {
         packet.extend_from_slice(payload.as_bytes());
         self.0.write_all(&packet).unwrap();
     }
+
+    /// Subscribes to one filter.
+    pub(crate) fn subscribe(&mut self, filter: &str) {
+        let mut packet = vec![0x82, u8::try_from(5 + filter.len()).unwrap(), 0, 1, 0, filter.len() as u8];
+        packet.extend_from_slice(filter.as_bytes());
+        packet.push(0);
+        self.0.write_all(&packet).unwrap();
+        let mut answer = [0; 5];
+        self.0.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, [0x90, 3, 0, 1, 0]);
+    }
+
+    /// The next message: topic and payload. Both are short, so that their lengths have two bytes at most, and one.
+    pub(crate) fn next(&mut self) -> (String, Vec<u8>) {
+        let mut byte = || {
+            let mut byte = [0];
+            self.0.read_exact(&mut byte).unwrap();
+            usize::from(byte[0])
+        };
+        assert_eq!(byte() & 0xf6, 0x30, "a PUBLISH of QoS 0");
+        let length = match byte() {
+            low @ 0..128 => low,
+            low => low - 128 + byte() * 128,
+        };
+        let mut packet = vec![0; length];
+        self.0.read_exact(&mut packet).unwrap();
+        let payload = packet.split_off(2 + usize::from(packet[1]));
+        (String::from_utf8(packet.split_off(2)).unwrap(), payload)
+    }
 }
 
-fn now_ms() -> u128 {
+pub(crate) fn now_ms() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()
 }
 
-fn said(output: &Output) -> String {
+pub(crate) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
@@ -184,6 +225,45 @@ fn events_come_over_mqtt_and_results_go_out_live() {
     assert_eq!((status["total"]["events"].as_u64(), status["queries_running"].as_u64()), (Some(5), Some(1)));
     let refusal = status["applications"][0]["last_refusal"].as_str().unwrap().to_owned();
     assert!(refusal.starts_with("decode: "), "{refusal}");
+}
+
+#[test]
+fn a_dead_letter_names_the_query_and_what_was_wrong() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(folder.path());
+    server.sql_ok(
+        "CREATE APPLICATION share (id TEXT) INPUT numbers (n BIGINT) FROM 'mqtt:in/{id}' FORMAT JSON
+         WITH (dead_letter => 'mqtt:dead/{id}')
+         OUTPUT 'mqtt:out/{id}' FORMAT JSON AS SELECT 100 / n AS n FROM numbers;
+         CREATE QUERY kims_share FROM APPLICATION share WITH (id => 'a')",
+    );
+    let mut listener = Publisher::connect(server.mqtt);
+    listener.subscribe("dead/#");
+    Publisher::connect(server.mqtt).publish("in/a", "{\"n\":0}");
+    let (topic, letter) = listener.next();
+    let letter: Value = serde_json::from_slice(&letter).unwrap();
+    assert_eq!((topic.as_str(), letter["query"].as_str()), ("dead/a", Some("kims_share")), "{letter}");
+    assert_eq!((letter["reason"].as_str(), letter["query_id"].as_u64()), (Some("expression"), Some(1)), "{letter}");
+    let detail = letter["detail"].as_str().unwrap();
+    assert!(detail.contains("zero") && !detail.contains("Arrow"), "{detail}");
+}
+
+#[test]
+fn a_script_that_fails_says_how_far_it_came() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(folder.path());
+    let script = |text: &str| {
+        let output = rivulet().args(["sql", "-c", text]).env("RIVULET_SERVER", server.url()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap().lines().last().unwrap().to_owned()
+    };
+    assert_eq!(
+        script("SHOW QUERIES; SHOW APPLICATIONS; DROP QUERY nobody; SHOW QUERIES"),
+        "note: 2 statements before it ran, 1 statement after it did not"
+    );
+    assert_eq!(script("DROP QUERY nobody; SHOW QUERIES"), "note: no statement ran; 1 statement after it did not");
+    assert_eq!(script("SHOW QUERIES; SHOW NONSENSE;"), "note: no statement ran");
+    assert!(!script("DROP QUERY nobody;").starts_with("note:"));
 }
 
 #[test]
@@ -286,13 +366,17 @@ fn a_taken_port_and_a_locked_catalog_are_said_clearly() {
     };
     let other = folder.path().join("other");
     for (output, words) in [
-        (second(server.http.to_string(), "127.0.0.1:0".into(), &other), ["in use", "hint:"]),
-        (second("127.0.0.1:0".into(), server.mqtt.to_string(), &other), ["in use", "hint:"]),
-        (second("127.0.0.1:0".into(), "127.0.0.1:0".into(), &folder.path().join("data")), ["another", "hint:"]),
+        (second(server.http.to_string(), "127.0.0.1:0".into(), &other), ["in use", "hint:", "--http-address"]),
+        (second("127.0.0.1:0".into(), server.mqtt.to_string(), &other), ["in use", "hint:", "--mqtt-address"]),
+        (
+            second("127.0.0.1:0".into(), "127.0.0.1:0".into(), &folder.path().join("data")),
+            ["another", "hint:", "folder"],
+        ),
     ] {
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         words.iter().for_each(|word| assert!(said(&output).contains(word), "{word} in {}", said(&output)));
     }
+    assert!(!other.exists(), "a start that fails leaves no folder behind");
     assert_eq!(server.status()["queries_running"], 0, "the first server is unharmed");
 }
 
@@ -350,7 +434,10 @@ fn a_broker_that_is_down_at_the_start_and_lost_in_the_middle_is_found_again() {
         Killed(child)
     };
     let server = Server::spawn(folder.path(), broker, &[("RIVULET_MQTT_BROKER_URL", format!("mqtt://{broker}"))]);
-    server.wait_until_ready();
+    // It takes applications and queries without a broker, but no events come: alive, not ready.
+    wait("the server to live", || server.health("live").is_some_and(|(code, _)| code == 200));
+    let (code, text) = server.health("ready").unwrap();
+    assert!(code == 503 && text.contains(&format!("not connected to the broker mqtt://{broker}")), "{code} {text}");
     server.sql_ok(
         "CREATE APPLICATION copy (id TEXT) INPUT numbers (n BIGINT) FROM 'mqtt:in/{id}' FORMAT JSON
          OUTPUT 'mqtt:out/{id}' FORMAT JSON AS SELECT n FROM numbers;
@@ -362,6 +449,7 @@ fn a_broker_that_is_down_at_the_start_and_lost_in_the_middle_is_found_again() {
     for round in 0..2u64 {
         let running = start_broker();
         wait("the connection", || connection(&server)["connected"] == true);
+        server.wait_until_ready();
         let before = server.status()["total"]["events"].as_u64().unwrap();
         let mut sensor = Publisher::connect(broker);
         wait("an event to arrive", || {
@@ -371,6 +459,7 @@ fn a_broker_that_is_down_at_the_start_and_lost_in_the_middle_is_found_again() {
         assert_eq!(connection(&server)["reconnects"], round);
         drop(running);
         wait("the loss to be noticed", || connection(&server)["connected"] == false);
+        assert_eq!(server.health("ready").unwrap().0, 503);
     }
     assert_eq!(connection(&server)["gaps"], 1);
 }

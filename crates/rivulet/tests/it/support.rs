@@ -75,8 +75,8 @@ impl Service for MemoryService {
                     message: None,
                 }),
                 "EXPLAIN;" => Ok(StatementResult {
-                    columns: vec!["dataflow".into()],
-                    rows: vec![vec![json!("filter\n  window")]],
+                    columns: vec!["plan".into()],
+                    rows: vec![vec![json!("filter")], vec![json!("  window")]],
                     message: None,
                 }),
                 "PAUSE;" => {
@@ -114,6 +114,8 @@ impl Service for MemoryService {
             output_topic: "home/{home}/ac".into(),
             queries_running: 1,
             queries_paused: 0,
+            queries_not_running: 0,
+            not_running: None,
         };
         let mut state = self.state();
         match state.applications.get(name) {
@@ -243,27 +245,37 @@ impl Service for MemoryService {
             queries_running: 2,
             queries_paused: 1,
             memory_rss_bytes: Some(64 << 20),
-            applications: vec![ApplicationStatus {
-                name: "ac_control".into(),
-                queries_running: 2,
-                queries_paused: 1,
-                events: 1000,
-                batches: 10,
-                batch_rows_mean: 100.0,
-                results: 7,
-                refused: vec![("decode".into(), 2), ("late".into(), 0)],
-                inbox_rows: 3,
-                inbox_bytes: 2048,
-                processing: LatencyStatus {
-                    p50_us: Some(420),
-                    p95_us: Some(1_000),
-                    p99_us: Some(2_500),
-                    max_us: Some(3_000),
+            applications: vec![
+                ApplicationStatus {
+                    name: "ac_control".into(),
+                    queries_running: 2,
+                    queries_paused: 1,
+                    queries_not_running: 0,
+                    not_running: None,
+                    events: 1000,
+                    batches: 10,
+                    batch_rows_mean: 100.0,
+                    results: 7,
+                    refused: vec![("decode".into(), 2), ("late".into(), 0)],
+                    inbox_rows: 3,
+                    inbox_bytes: 2048,
+                    processing: LatencyStatus {
+                        p50_us: Some(420),
+                        p95_us: Some(1_000),
+                        p99_us: Some(2_500),
+                        max_us: Some(3_000),
+                    },
+                    last_refusal: Some("decode: the payload is no JSON".into()),
+                    end_to_end: LatencyStatus::default(),
                 },
-                last_refusal: Some("decode: the payload is no JSON".into()),
-                end_to_end: LatencyStatus::default(),
-            }],
-            messages_unrouted: 4,
+                ApplicationStatus {
+                    name: "heart".into(),
+                    queries_not_running: 5,
+                    not_running: Some("unknown function beat".into()),
+                    ..ApplicationStatus::default()
+                },
+            ],
+            messages_unrouted: 1,
             total: ApplicationStatus::default(),
             connections: vec![ConnectionStatus {
                 broker: "mqtt://127.0.0.1:1883".into(),
@@ -271,6 +283,8 @@ impl Service for MemoryService {
                 last_error: None,
                 reconnects: 1,
                 gaps: 0,
+                dropped: vec![("deadlock_events", 0), ("lost_messages", 3), ("too_large_messages", 2)],
+                refused_subscriptions: vec![("secret/#".into(), "NotAuthorized".into())],
             }],
         }
     }

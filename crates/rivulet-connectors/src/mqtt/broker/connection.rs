@@ -12,6 +12,7 @@ use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
 use super::super::router::Pending;
 use super::super::stall::Stall;
+use super::super::supervise::catch_panic;
 use super::super::topic;
 use super::Shared;
 use super::core::{Core, Goodbye, SessionKey};
@@ -64,10 +65,16 @@ pub(super) async fn serve(shared: &Shared, mut stream: impl AsyncRead + AsyncWri
     let (read_half, write_half) = tokio::io::split(stream);
     let mut reader = Reader::new(shared, &login, key, &outbox, buffer);
     let mut writer = std::pin::pin!(write(shared, key, &outbox, write_half));
-    let end = tokio::select! {
-        end = reader.run(read_half) => Some(end),
-        () = &mut writer => None,
-    };
+    let ended = catch_panic(async {
+        tokio::select! {
+            end = reader.run(read_half) => Some(end),
+            () = &mut writer => None,
+        }
+    });
+    let end = ended.await.unwrap_or_else(|panic| {
+        shared.supervisor.note("a client's connection", &panic);
+        Some(End::Lost)
+    });
     let goodbye = match &end {
         Some(End::Goodbye(goodbye)) => *goodbye,
         _ => Goodbye { is_graceful: false, expiry_s: None },
@@ -244,7 +251,9 @@ impl<'a> Reader<'a> {
     /// The connection was closed from this side while its last messages may have waited for room: they count all the same.
     async fn drain(&mut self) {
         let waiting = async {
-            while let Step::InboxFull = self.process() {
+            while let Step::InboxFull = self.process()
+                && !self.shared.router.is_closed()
+            {
                 tokio::time::sleep(self.stall.next_wait()).await;
             }
         };
@@ -258,6 +267,9 @@ impl<'a> Reader<'a> {
         let mut consumed = 0;
         let mut step = Step::NeedsMore;
         let mut core = shared.core.lock();
+        // Another connection may have taken the session over. Messages that were read count all the same, but they say
+        // nothing about the session.
+        let is_owner = core.owns(self.key, self.outbox);
         let mut routing = shared.router.read();
         loop {
             let frame = match codec::split_frame(&data[consumed..], shared.options.packet_bytes_max) {
@@ -286,13 +298,14 @@ impl<'a> Reader<'a> {
                     }
                     self.stall.taken();
                     core.counters.messages_in += 1;
-                    let has_subscribers = core.publish(&publish, Some(self.key), expires_at);
+                    let has_subscribers = core.publish(&publish, is_owner.then_some(self.key), expires_at);
                     if publish.qos == Qos::AtLeastOnce {
                         let is_wanted = has_subscribers || routing.routed() > routed;
                         let reason = if is_wanted || self.version == Version::V3 { 0 } else { NO_SUBSCRIBERS };
                         codec::encode_puback(publish.packet_id, reason, &mut self.acknowledgements);
                     }
                 }
+                _ if !is_owner => {}
                 PacketKind::PubAck => match codec::decode_puback(frame.body) {
                     Ok((packet_id, _)) => core.acknowledge(self.key, packet_id),
                     Err(error) => {

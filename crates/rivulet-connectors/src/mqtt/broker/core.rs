@@ -71,6 +71,12 @@ pub(super) struct Goodbye {
     pub(super) expiry_s: Option<u32>,
 }
 
+/// The most wills that wait to be published.
+const WILLS_MAX: usize = 10_000;
+
+/// Their most bytes. A single will always finds a place.
+const WILL_BYTES_MAX: usize = 64 << 20;
+
 /// The reason codes of a SUBACK that are used here.
 pub(super) mod suback {
     pub(crate) const FILTER_INVALID: u8 = 0x8f;
@@ -85,7 +91,8 @@ pub(super) struct Core {
     index: TopicIndex<u32>,
     retained: Retained,
     /// Wills to be published by whoever publishes for the engine.
-    pub(super) wills: VecDeque<Arc<Message>>,
+    wills: VecDeque<Arc<Message>>,
+    will_bytes: usize,
     pub(super) counters: Counters,
     connections: usize,
     bounds: QueueBounds,
@@ -107,6 +114,7 @@ impl Core {
             index: TopicIndex::new(),
             retained: Retained::new(options.retained_messages_max, options.retained_bytes_max),
             wills: VecDeque::new(),
+            will_bytes: 0,
             counters: Counters::default(),
             connections: 0,
             bounds: QueueBounds {
@@ -179,10 +187,10 @@ impl Core {
 
     /// A connection has ended. Returns whether the session was still its own: it may have been taken over.
     pub(super) fn disconnected(&mut self, key: SessionKey, outbox: &Arc<Outbox>, goodbye: Goodbye) -> bool {
-        let Some(session) = self.sessions.get_mut(key) else { return false };
-        if !session.outbox.as_ref().is_some_and(|own| Arc::ptr_eq(own, outbox)) {
+        if !self.owns(key, outbox) {
             return false;
         }
+        let Some(session) = self.sessions.get_mut(key) else { return false };
         session.outbox = None;
         self.leave(key, goodbye, Instant::now());
         true
@@ -199,15 +207,16 @@ impl Core {
         {
             session.expiry_s = expiry_s.min(self.session_expiry_s_max);
         }
+        let expiry_s = session.expiry_s;
         if let Some(will) = session.will.take()
             && !goodbye.is_graceful
         {
-            match will.delay_s.min(session.expiry_s) {
-                0 => self.wills.push_back(will.message),
+            match will.delay_s.min(expiry_s) {
+                0 => self.push_will(will.message),
                 delay_s => session.due_will = Some((now + Duration::from_secs(u64::from(delay_s)), will.message)),
             }
         }
-        if session.expiry_s == 0 {
+        if expiry_s == 0 {
             self.remove_session(key);
         }
     }
@@ -220,7 +229,39 @@ impl Core {
             self.subscriptions.remove(subscription);
         }
         // The session's end is the latest a will waits for.
-        self.wills.extend(session.due_will.map(|(_, message)| message));
+        if let Some((_, message)) = session.due_will {
+            self.push_will(message);
+        }
+    }
+
+    /// Queues a will, or drops and counts it: a thousand clients may go at once while an inbox is full.
+    fn push_will(&mut self, will: Arc<Message>) {
+        let bytes = will.memory_bytes();
+        let is_full = self.wills.len() >= WILLS_MAX || self.will_bytes + bytes > WILL_BYTES_MAX;
+        if is_full && !self.wills.is_empty() {
+            self.counters.wills_full += 1;
+            return;
+        }
+        self.will_bytes += bytes;
+        self.wills.push_back(will);
+    }
+
+    /// The next will to be published.
+    pub(super) fn take_will(&mut self) -> Option<Arc<Message>> {
+        let will = self.wills.pop_front()?;
+        self.will_bytes -= will.memory_bytes();
+        Some(will)
+    }
+
+    /// Whether there are wills to be published.
+    pub(super) fn has_wills(&self) -> bool {
+        !self.wills.is_empty()
+    }
+
+    /// Whether a session is that of a connection. It is not when another connection has taken it over, or taken its number.
+    pub(super) fn owns(&self, key: SessionKey, outbox: &Arc<Outbox>) -> bool {
+        let own = self.sessions.get(key).and_then(|session| session.outbox.as_ref());
+        own.is_some_and(|own| Arc::ptr_eq(own, outbox))
     }
 
     /// Removes the session that has been without connection the longest. Returns whether there was one.
@@ -366,8 +407,8 @@ impl Core {
 
     /// There is room in a connection's outbox again.
     pub(super) fn pump(&mut self, key: SessionKey, outbox: &Arc<Outbox>) {
-        if let Some(session) = self.sessions.get_mut(key)
-            && session.outbox.as_ref().is_some_and(|own| Arc::ptr_eq(own, outbox))
+        if self.owns(key, outbox)
+            && let Some(session) = self.sessions.get_mut(key)
         {
             session.pump(&mut self.counters);
         }
@@ -375,16 +416,17 @@ impl Core {
 
     /// Does what time brings: ends sessions, makes wills due, forgets retained messages. To be called every second or so.
     pub(super) fn keep_house(&mut self, now: Instant) {
-        let mut ended = Vec::new();
+        let (mut ended, mut due) = (Vec::new(), Vec::new());
         for (key, session) in self.sessions.iter_mut() {
             if let Some((_, message)) = session.due_will.take_if(|(at, _)| *at <= now) {
-                self.wills.push_back(message);
+                due.push(message);
             }
             let age = session.disconnected_at.map(|at| now.saturating_duration_since(at));
             if age.is_some_and(|age| age >= Duration::from_secs(u64::from(session.expiry_s))) {
                 ended.push(key);
             }
         }
+        due.into_iter().for_each(|will| self.push_will(will));
         ended.into_iter().for_each(|key| self.remove_session(key));
         self.retained.expire(now);
     }
@@ -418,184 +460,4 @@ impl Core {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::super::codec::split_frame;
-    use super::*;
-
-    fn core(change: impl FnOnce(&mut BrokerOptions)) -> Core {
-        let mut options = BrokerOptions::new("127.0.0.1:0".parse().unwrap());
-        change(&mut options);
-        Core::new(&options)
-    }
-
-    fn connect(core: &mut Core, client_id: &str, clean_start: bool, expiry_s: u32) -> (SessionKey, Arc<Outbox>, bool) {
-        let outbox = Arc::new(Outbox::new(1000));
-        let request = ConnectRequest {
-            client_id,
-            version: Version::V5,
-            clean_start,
-            expiry_s,
-            receive_max: 2,
-            packet_bytes_max: usize::MAX,
-            will: None,
-        };
-        let mut was_present = false;
-        let key = core.connect(request, &outbox, |_, _| {}, |present, _, _| was_present = present).unwrap();
-        (key, outbox, was_present)
-    }
-
-    fn subscribe(core: &mut Core, key: SessionKey, filter: &str, qos: Qos) -> u8 {
-        let request = SubscribeRequest {
-            filter,
-            qos,
-            no_local: false,
-            retain_as_published: false,
-            retain_handling: RetainHandling::Always,
-            identifier: None,
-        };
-        let mut code = 0;
-        core.subscribe(key, &[request], |codes, _| code = codes[0]);
-        code
-    }
-
-    fn publish(core: &mut Core, payload: &[u8], qos: Qos) {
-        core.publish(&Publish { topic: b"t", payload, qos, ..Publish::default() }, None, None);
-    }
-
-    /// The payloads sent, with their packet identifiers and whether they are marked as sent again.
-    fn sent(outbox: &Outbox) -> Vec<(Vec<u8>, u16, bool)> {
-        let mut bytes = Vec::new();
-        outbox.take(&mut bytes);
-        let (mut rest, mut sent) = (&bytes[..], Vec::new());
-        while let Some(frame) = split_frame(rest, usize::MAX).unwrap() {
-            let publish = Publish::decode(Version::V5, frame.first_byte, frame.body).unwrap();
-            sent.push((publish.payload.to_vec(), publish.packet_id, publish.duplicate));
-            rest = &rest[frame.whole.len()..];
-        }
-        sent
-    }
-
-    #[test]
-    fn the_window_is_kept_and_a_session_survives_its_connection() {
-        let mut core = core(|_| {});
-        let (key, outbox, present) = connect(&mut core, "c", false, 60);
-        assert!(!present);
-        subscribe(&mut core, key, "t", Qos::AtLeastOnce);
-        for payload in [b"1", b"2", b"3"] {
-            publish(&mut core, payload, Qos::AtLeastOnce);
-        }
-        let first = sent(&outbox);
-        assert_eq!(first.len(), 2, "the client takes two at a time");
-        core.acknowledge(key, first[0].1);
-        assert_eq!(sent(&outbox)[0].0, b"3");
-        assert!(core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None }));
-        publish(&mut core, b"4", Qos::AtLeastOnce);
-        publish(&mut core, b"lost", Qos::AtMostOnce);
-        let (key, outbox, present) = connect(&mut core, "c", false, 60);
-        assert!(present);
-        let again = sent(&outbox);
-        assert_eq!(again, [(b"2".to_vec(), first[1].1, true), (b"3".to_vec(), 3, true)]);
-        core.acknowledge(key, again[0].1);
-        core.acknowledge(key, again[1].1);
-        assert_eq!(sent(&outbox).iter().map(|(payload, _, _)| &payload[..]).collect::<Vec<_>>(), [b"4"]);
-        core.acknowledge(key, 4);
-        assert_eq!(core.stats(0).waiting_messages, 0);
-    }
-
-    #[test]
-    fn a_full_outbox_holds_back_qos_1_and_drops_qos_0() {
-        let mut core = core(|options| options.session_queue_messages_max = 3);
-        let (key, outbox, _) = connect(&mut core, "c", true, 0);
-        subscribe(&mut core, key, "t", Qos::AtLeastOnce);
-        let large = [b'x'; 900];
-        publish(&mut core, &large, Qos::AtMostOnce);
-        publish(&mut core, &large, Qos::AtMostOnce);
-        assert_eq!(core.counters.slow_subscriber, 1);
-        for _ in 0..5 {
-            publish(&mut core, &large, Qos::AtLeastOnce);
-        }
-        assert_eq!(core.counters.session_queue_full, 2);
-        assert_eq!(sent(&outbox).len(), 1);
-        assert!(outbox.is_starved.load(std::sync::atomic::Ordering::SeqCst));
-        core.pump(key, &outbox);
-        assert_eq!(sent(&outbox).len(), 1);
-        core.pump(key, &outbox);
-        assert_eq!(sent(&outbox).len(), 1);
-        core.acknowledge(key, 1);
-        assert_eq!(sent(&outbox).len(), 1);
-    }
-
-    #[test]
-    fn sessions_end_in_time_and_take_their_subscriptions_with_them() {
-        let mut core = core(|_| {});
-        let (key, outbox, _) = connect(&mut core, "c", true, 10);
-        subscribe(&mut core, key, "a/#", Qos::AtMostOnce);
-        core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
-        core.keep_house(Instant::now() + Duration::from_secs(9));
-        assert_eq!((core.stats(0).sessions, core.index.len()), (1, 1));
-        core.keep_house(Instant::now() + Duration::from_secs(11));
-        assert_eq!((core.stats(0).sessions, core.index.len(), core.subscriptions.len()), (0, 0, 0));
-    }
-
-    #[test]
-    fn a_client_id_is_taken_over_and_the_old_connection_told() {
-        let mut core = core(|_| {});
-        let (key, old, _) = connect(&mut core, "c", false, 60);
-        subscribe(&mut core, key, "t", Qos::AtMostOnce);
-        let (new_key, new, present) = connect(&mut core, "c", false, 60);
-        assert!(present && new_key == key);
-        assert!(old.take(&mut Vec::new()), "the old connection is closed");
-        assert!(!core.disconnected(key, &old, Goodbye { is_graceful: false, expiry_s: None }));
-        publish(&mut core, b"x", Qos::AtMostOnce);
-        assert_eq!((sent(&new).len(), core.stats(0).connections), (1, 1));
-    }
-
-    #[test]
-    fn a_delayed_will_waits_for_its_time_or_the_end_of_the_session() {
-        let message = Arc::new(Message::of(&Publish { topic: b"will", ..Publish::default() }, None));
-        for (delay_s, expiry_s, due_after_s) in [(0, 60, 0), (5, 60, 5), (60, 5, 5), (5, 0, 0)] {
-            let mut core = core(|_| {});
-            let (key, outbox, _) = connect(&mut core, "c", true, expiry_s);
-            core.sessions.get_mut(key).unwrap().will = Some(Will { message: message.clone(), delay_s });
-            core.disconnected(key, &outbox, Goodbye { is_graceful: false, expiry_s: None });
-            if due_after_s > 0 {
-                core.keep_house(Instant::now() + Duration::from_secs(due_after_s - 1));
-                assert!(core.wills.is_empty(), "{delay_s} {expiry_s}");
-                core.keep_house(Instant::now() + Duration::from_secs(due_after_s + 1));
-            }
-            assert_eq!(core.wills.len(), 1, "{delay_s} {expiry_s}");
-        }
-    }
-
-    #[test]
-    fn shared_and_broken_filters_and_too_many_are_refused() {
-        let mut core = core(|options| options.subscriptions_max = 1);
-        let (key, _, _) = connect(&mut core, "c", true, 0);
-        assert_eq!(subscribe(&mut core, key, "$share/g/a", Qos::AtMostOnce), suback::SHARED_NOT_SUPPORTED);
-        assert_eq!(subscribe(&mut core, key, "a/#/b", Qos::AtMostOnce), suback::FILTER_INVALID);
-        assert_eq!(subscribe(&mut core, key, "a", Qos::ExactlyOnce), 1);
-        assert_eq!(subscribe(&mut core, key, "b", Qos::AtMostOnce), suback::QUOTA_EXCEEDED);
-        assert!(core.unsubscribe(key, "a") && !core.unsubscribe(key, "a"));
-        assert_eq!(subscribe(&mut core, key, "b", Qos::AtMostOnce), 0);
-    }
-
-    #[test]
-    fn when_sessions_are_full_the_oldest_without_connection_goes() {
-        let mut core = core(|options| options.sessions_max = 2);
-        let (first, outbox, _) = connect(&mut core, "first", false, 60);
-        core.disconnected(first, &outbox, Goodbye { is_graceful: true, expiry_s: None });
-        let _second = connect(&mut core, "second", false, 60);
-        let _third = connect(&mut core, "third", false, 60);
-        assert_eq!(core.counters.sessions_evicted, 1);
-        let request = ConnectRequest {
-            client_id: "fourth",
-            version: Version::V3,
-            clean_start: true,
-            expiry_s: 0,
-            receive_max: 1,
-            packet_bytes_max: 1000,
-            will: None,
-        };
-        assert!(core.connect(request, &Arc::new(Outbox::new(100)), |_, _| {}, |_, _, _| {}).is_none());
-    }
-}
+mod tests;

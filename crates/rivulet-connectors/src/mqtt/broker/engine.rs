@@ -19,18 +19,44 @@ const MESSAGES_BEFORE_YIELD: usize = 512;
 pub(super) async fn publish_results(shared: &Shared) {
     let mut results = Results {
         shared,
+        unsent: Unsent { shared, messages: 0, bytes: 0 },
         pending: Pending::default(),
         stall: Stall::new(Duration::from_millis(shared.options.deadlock_ms)),
     };
     loop {
-        let will = shared.core.lock().wills.pop_front();
+        let will = shared.core.lock().take_will();
         if let Some(will) = will {
             results.publish(Source::Will(&will)).await;
         } else if let Some(batch) = shared.outbound.take() {
+            results.unsent = Unsent { shared, messages: batch.len(), bytes: batch.queued_bytes() };
             results.publish(Source::Batch(&batch)).await;
             shared.outbound.give_back(batch);
         } else {
             shared.outbound.wake.notified().await;
+        }
+    }
+}
+
+/// What is left of the batch that is being published. Should publishing it panic, the rest is off the queue, and counted.
+struct Unsent<'a> {
+    shared: &'a Shared,
+    messages: usize,
+    bytes: usize,
+}
+
+impl Unsent<'_> {
+    fn sent(&mut self, messages: usize, bytes: usize) {
+        self.messages -= messages;
+        self.bytes -= bytes;
+        self.shared.outbound.sent(messages, bytes);
+    }
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        if self.messages > 0 {
+            self.shared.core.lock().counters.lost_results += self.messages as u64;
+            self.shared.outbound.sent(self.messages, self.bytes);
         }
     }
 }
@@ -71,6 +97,7 @@ impl<'m> Source<'m> {
 
 struct Results<'a> {
     shared: &'a Shared,
+    unsent: Unsent<'a>,
     pending: Pending,
     stall: Stall,
 }
@@ -100,14 +127,17 @@ impl Results<'_> {
         let mut routing = shared.router.read_for_results();
         for index in range {
             let Some((publish, expires_at, queued_bytes)) = source.get(index) else { break };
-            if routing.route(publish.topic, publish.payload, arrival_us, &mut self.pending) == Push::Full {
-                if !self.stall.full(!shared.outbound.has_room()) {
+            match routing.route(publish.topic, publish.payload, arrival_us, &mut self.pending) {
+                Push::Taken => self.stall.taken(),
+                // While the engine stops, an inbox may never have room again.
+                Push::Full if shared.router.is_closed() || self.stall.full(!shared.outbound.has_room()) => {
+                    core.counters.deadlock_events += self.pending.abandon() as u64;
+                }
+                Push::Full => {
                     is_full = true;
                     break;
                 }
-                core.counters.deadlock_events += self.pending.abandon() as u64;
             }
-            self.stall.taken();
             core.publish(&publish, None, expires_at);
             published += 1;
             if let Some(bytes) = queued_bytes {
@@ -118,7 +148,7 @@ impl Results<'_> {
         drop(routing);
         drop(core);
         if sent_messages > 0 {
-            shared.outbound.sent(sent_messages, sent_bytes);
+            self.unsent.sent(sent_messages, sent_bytes);
         }
         (published, is_full)
     }

@@ -32,6 +32,7 @@ use tokio_rustls::TlsAcceptor;
 use self::core::Core;
 use super::publisher::{Outbound, Publisher};
 use super::router::Router;
+use super::supervise::{Pauses, Supervisor};
 use super::tls;
 pub use options::{BrokerError, BrokerOptions, Listener};
 pub use stats::{BrokerDrops, BrokerStats};
@@ -57,6 +58,7 @@ struct Shared {
     connections_refused: AtomicU64,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
+    supervisor: Supervisor,
     notices: Notices,
 }
 
@@ -131,6 +133,7 @@ impl Broker {
             connections_refused: AtomicU64::new(0),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
+            supervisor: Supervisor::default(),
             notices: Notices::default(),
         });
         let stop = watch::Sender::new(false);
@@ -143,8 +146,15 @@ impl Broker {
         }
         let (for_results, for_house) = (shared.clone(), shared.clone());
         let helpers = [
-            tokio::spawn(async move { engine::publish_results(&for_results).await }),
-            tokio::spawn(async move { keep_house(&for_house).await }),
+            tokio::spawn(async move {
+                let (shared, mut pauses) = (&*for_results, Pauses::default());
+                let name = "publishing results";
+                while shared.supervisor.run(name, &mut pauses, engine::publish_results(shared)).await.is_none() {}
+            }),
+            tokio::spawn(async move {
+                let (shared, mut pauses) = (&*for_house, Pauses::default());
+                while shared.supervisor.run("keeping house", &mut pauses, keep_house(shared)).await.is_none() {}
+            }),
         ];
         Ok(Self { shared, addresses, stop, listeners: Mutex::new(listeners), helpers })
     }
@@ -168,7 +178,21 @@ impl Broker {
         stats.bytes_out = shared.bytes_out.load(Ordering::Relaxed);
         stats.queued_messages = shared.outbound.queued_messages();
         stats.queued_bytes = shared.outbound.queued_bytes();
+        stats.running = self.is_running();
+        stats.panics = shared.supervisor.panics();
         stats
+    }
+
+    /// Whether it listens and every task of its own runs; false after [`Broker::shutdown`].
+    pub fn is_running(&self) -> bool {
+        let listeners = self.listeners.lock();
+        let has_ended = listeners.is_empty() || listeners.iter().chain(&self.helpers).any(JoinHandle::is_finished);
+        self.shared.supervisor.is_up() && !has_ended
+    }
+
+    /// The last defect that cut a task short, in words.
+    pub fn last_panic(&self) -> Option<String> {
+        self.shared.supervisor.last()
     }
 
     /// Stops: publishes the results that are queued, tells the clients, and closes their connections, all within `limit`.
@@ -205,6 +229,24 @@ impl Drop for Broker {
 /// Accepts connections until told to stop, then waits for them to end. They end with this task.
 async fn accept(shared: Arc<Shared>, socket: TcpListener, tls: Option<TlsAcceptor>, mut stop: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
+    let mut pauses = Pauses::default();
+    loop {
+        let task = accept_until_stopped(&shared, &socket, tls.as_ref(), &mut stop, &mut connections);
+        if shared.supervisor.run("accepting connections", &mut pauses, task).await.is_some() {
+            break;
+        }
+    }
+    drop(socket);
+    while connections.join_next().await.is_some() {}
+}
+
+async fn accept_until_stopped(
+    shared: &Arc<Shared>,
+    socket: &TcpListener,
+    tls: Option<&TlsAcceptor>,
+    stop: &mut watch::Receiver<bool>,
+    connections: &mut JoinSet<()>,
+) {
     loop {
         let accepted = tokio::select! {
             accepted = socket.accept() => accepted,
@@ -213,7 +255,7 @@ async fn accept(shared: Arc<Shared>, socket: TcpListener, tls: Option<TlsAccepto
         };
         match accepted {
             Ok((stream, _)) => {
-                let open = Open::new(&shared);
+                let open = Open::new(shared);
                 if shared.open.load(Ordering::Relaxed) > shared.options.connections_max {
                     shared.connections_refused.fetch_add(1, Ordering::Relaxed);
                     let limit = shared.options.connections_max;
@@ -222,7 +264,7 @@ async fn accept(shared: Arc<Shared>, socket: TcpListener, tls: Option<TlsAccepto
                         .say(|| tracing::warn!(limit, "a connection was refused: there are as many as allowed"));
                     continue;
                 }
-                let tls = tls.clone();
+                let tls = tls.cloned();
                 connections.spawn(async move { serve(open, stream, tls).await });
             }
             Err(error) => {
@@ -231,8 +273,6 @@ async fn accept(shared: Arc<Shared>, socket: TcpListener, tls: Option<TlsAccepto
             }
         }
     }
-    drop(socket);
-    while connections.join_next().await.is_some() {}
 }
 
 /// A connection that counts as open until this is dropped.
@@ -276,7 +316,7 @@ async fn keep_house(shared: &Shared) {
         let has_wills = {
             let mut core = shared.core.lock();
             core.keep_house(Instant::now());
-            !core.wills.is_empty()
+            core.has_wills()
         };
         if has_wills {
             shared.outbound.wake.notify_one();

@@ -16,6 +16,8 @@ pub(super) struct Counters {
     pub(super) qos2_refused: u64,
     pub(super) protocol_errors: u64,
     pub(super) deadlock_events: u64,
+    pub(super) wills_full: u64,
+    pub(super) lost_results: u64,
 }
 
 /// The state of a broker, and what has happened since it was started.
@@ -47,6 +49,10 @@ pub struct BrokerStats {
     pub queued_messages: usize,
     /// Their size in bytes.
     pub queued_bytes: usize,
+    /// Whether everything works that belongs to it. A task that was cut short by a defect begins again after a pause.
+    pub running: bool,
+    /// How often a task was cut short by a defect of this program.
+    pub panics: u64,
     /// What was dropped, and who was turned away.
     pub dropped: BrokerDrops,
 }
@@ -68,6 +74,10 @@ pub struct BrokerDrops {
     pub sessions_evicted: u64,
     /// Events dropped to break a deadlock of full queues.
     pub deadlock_events: u64,
+    /// Wills that were not published because too many were to be published at once.
+    pub wills_full: u64,
+    /// Results of the engine that were lost with a task that a defect cut short.
+    pub lost_results: u64,
     /// Connections beyond the limit.
     pub connections_refused: u64,
     /// Connections with a wrong user or password.
@@ -88,6 +98,8 @@ impl Counters {
             retained_full: self.retained_full,
             sessions_evicted: self.sessions_evicted,
             deadlock_events: self.deadlock_events,
+            wills_full: self.wills_full,
+            lost_results: self.lost_results,
             connections_refused,
             logins_refused: self.logins_refused,
             qos2_refused: self.qos2_refused,

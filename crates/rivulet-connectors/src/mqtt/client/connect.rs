@@ -40,6 +40,8 @@ pub(super) enum ConnectionError {
     Codec(#[from] CodecError),
     #[error("the broker broke the protocol: {0}")]
     Protocol(&'static str),
+    #[error("the connection was cut short by a defect in Rivulet: {0}")]
+    Defect(String),
 }
 
 /// What a connection is read from and written to.
@@ -67,6 +69,8 @@ pub(super) struct Terms {
     pub(super) packet_bytes_max: usize,
     /// Whether it keeps messages for later subscribers.
     pub(super) retain_available: bool,
+    /// Whether subscriptions may have identifiers, which its messages carry then.
+    pub(super) subscription_identifiers: bool,
     /// The interval of signs of life, in seconds; 0 for none.
     pub(super) keep_alive_s: u16,
 }
@@ -180,6 +184,7 @@ fn terms_v3(options: &ClientOptions, packet: v3::Packet) -> Result<Terms, Connec
         qos_max: Qos::AtLeastOnce,
         packet_bytes_max: usize::MAX,
         retain_available: true,
+        subscription_identifiers: false,
         keep_alive_s: options.keep_alive_s,
     })
 }
@@ -217,6 +222,7 @@ fn terms_v5(options: &ClientOptions, frame: &codec::Frame<'_>) -> Result<Terms, 
         qos_max: Qos::from_level(answer.max_qos.value()).unwrap_or(Qos::AtMostOnce).min(Qos::AtLeastOnce),
         packet_bytes_max: answer.max_packet_size.map_or(usize::MAX, |bytes| bytes as usize),
         retain_available: answer.retain_available,
+        subscription_identifiers: answer.subscription_identifiers_available,
         keep_alive_s: answer.server_keepalive_sec.unwrap_or(options.keep_alive_s),
     })
 }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
-use super::super::publisher::PublishBatch;
+use super::super::publisher::{PublishBatch, Publisher};
 use super::super::router::Pending;
 use super::super::stall::Stall;
 use super::connect::{Connection, ConnectionError, Terms};
@@ -189,6 +189,10 @@ impl<'a> Reader<'a> {
         let mut consumed = 0;
         let mut messages = 0;
         let mut abandoned = 0;
+        let mut copies = 0;
+        let mut unread = 0;
+        // Without overlapping filters there are no copies to look for.
+        let may_be_copy = shared.has_overlaps.load(Ordering::Relaxed);
         let mut step = Step::NeedsMore;
         let mut result = Ok(());
         let mut routing = shared.router.read();
@@ -210,15 +214,32 @@ impl<'a> Reader<'a> {
                             break;
                         }
                     };
-                    if routing.route(publish.topic, publish.payload, self.arrival_us, &mut self.pending) == Push::Full {
-                        let is_circular = shared.waits_for_acknowledgements.load(Ordering::Relaxed);
-                        if !self.stall.full(is_circular) {
-                            step = Step::InboxFull;
-                            break;
+                    let is_copy = may_be_copy
+                        && self.pending.is_empty()
+                        && shared.subscriptions.lock().is_copy(publish.topic, publish.properties);
+                    if is_copy {
+                        copies += 1;
+                    } else {
+                        match routing.route(publish.topic, publish.payload, self.arrival_us, &mut self.pending) {
+                            Push::Taken => self.stall.taken(),
+                            Push::Full if routing.is_closed() => {
+                                // What comes behind it may be the acknowledgements that the last results wait for.
+                                self.pending.abandon();
+                                unread += u64::from(publish.qos == Qos::AtMostOnce);
+                                consumed += frame.whole.len();
+                                continue;
+                            }
+                            Push::Full => {
+                                let is_circular = shared.waits_for_acknowledgements.load(Ordering::Relaxed)
+                                    && !shared.outbound.has_room();
+                                if !self.stall.full(is_circular) {
+                                    step = Step::InboxFull;
+                                    break;
+                                }
+                                abandoned += self.pending.abandon() as u64;
+                            }
                         }
-                        abandoned += self.pending.abandon() as u64;
                     }
-                    self.stall.taken();
                     messages += 1;
                     if publish.qos == Qos::AtLeastOnce {
                         codec::encode_puback(publish.packet_id, 0, &mut self.acknowledgements);
@@ -241,6 +262,8 @@ impl<'a> Reader<'a> {
         self.buffer.consume(consumed);
         shared.counters.add(Count::MessagesIn, messages);
         shared.counters.add(Count::DeadlockEvents, abandoned);
+        shared.counters.add(Count::CopiedMessages, copies);
+        shared.counters.add(Count::UnreadMessages, unread);
         self.hand_over();
         result.map(|()| step)
     }

@@ -25,6 +25,7 @@ use tokio_rustls::TlsConnector;
 use super::codec::Qos;
 use super::publisher::{Outbound, Publisher};
 use super::router::Router;
+use super::supervise::{Supervisor, catch_panic};
 use super::tls::{self, TlsError};
 use super::topic::{self, TopicError};
 use connect::ConnectionError;
@@ -94,6 +95,15 @@ pub struct ClientStatus {
     pub refused_messages: u64,
     /// Events dropped to break a deadlock of full queues.
     pub deadlock_events: u64,
+    /// Messages passed over because the broker sent them once for each of several overlapping filters, and one is enough.
+    pub copied_messages: u64,
+    /// Messages of QoS 0 that came after the router was closed.
+    pub unread_messages: u64,
+    /// How often the connection was cut short by a defect of this program.
+    pub panics: u64,
+    /// Two filters that overlap in part while the broker takes no subscription identifiers: it may send twice what matches
+    /// both. MQTT 5 prevents it.
+    pub partial_overlap: Option<(String, String)>,
 }
 
 #[derive(Clone, Copy)]
@@ -108,10 +118,12 @@ enum Count {
     TooLargeMessages,
     RefusedMessages,
     DeadlockEvents,
+    CopiedMessages,
+    UnreadMessages,
 }
 
 #[derive(Default)]
-struct Counters([AtomicU64; 10]);
+struct Counters([AtomicU64; 12]);
 
 impl Counters {
     fn add(&self, what: Count, count: u64) {
@@ -137,6 +149,9 @@ struct Shared {
     acknowledgements: Mutex<Vec<u8>>,
     /// Whether results wait for PUBACKs of the broker, which come behind the events that are not read yet.
     waits_for_acknowledgements: AtomicBool,
+    /// Whether the broker may send a message once for each of several filters.
+    has_overlaps: AtomicBool,
+    supervisor: Supervisor,
     /// Until when to send what is left and stop; `None` while running.
     stop: watch::Sender<Option<Instant>>,
     state: Mutex<State>,
@@ -164,6 +179,22 @@ impl Shared {
         // There may be more filters that waited for this answer.
         self.outbound.wake.notify_one();
         Ok(())
+    }
+
+    /// The connection was cut short by a panic; it is made again like any other that failed.
+    fn defect(&self, panic: String) -> ConnectionError {
+        self.supervisor.note("the connection to the broker", &panic);
+        ConnectionError::Defect(panic)
+    }
+
+    fn warn_of_overlap(&self, subscriptions: &Subscriptions) {
+        if let Some((a, b)) = subscriptions.partial_overlap() {
+            tracing::warn!(
+                broker = %self.options.address, a, b,
+                "two subscriptions overlap in part; without subscription identifiers (MQTT 5) the broker may send what \
+                 matches both twice"
+            );
+        }
     }
 
     fn set_state(&self, connected: bool, error: Option<String>) {
@@ -206,6 +237,8 @@ impl Client {
             in_flight: Mutex::new(InFlight::new()),
             acknowledgements: Mutex::default(),
             waits_for_acknowledgements: AtomicBool::new(false),
+            has_overlaps: AtomicBool::new(false),
+            supervisor: Supervisor::default(),
             stop: watch::Sender::new(None),
             state: Mutex::default(),
             counters: Counters::default(),
@@ -231,7 +264,13 @@ impl Client {
 
     fn change<'f>(&self, filters: impl IntoIterator<Item = &'f str>, change: fn(&mut Subscriptions, &str) -> bool) {
         let mut subscriptions = self.shared.subscriptions.lock();
+        let had_partial_overlap = subscriptions.partial_overlap().is_some();
         let changes = filters.into_iter().filter(|filter| change(&mut subscriptions, filter)).count();
+        // While the lock is held, so that what is stored last is what is so.
+        self.shared.has_overlaps.store(subscriptions.has_overlaps(), Ordering::Relaxed);
+        if !had_partial_overlap {
+            self.shared.warn_of_overlap(&subscriptions);
+        }
         drop(subscriptions);
         if changes > 0 {
             self.shared.outbound.wake.notify_one();
@@ -260,6 +299,9 @@ impl Client {
             too_large_messages: count(Count::TooLargeMessages),
             refused_messages: count(Count::RefusedMessages),
             deadlock_events: count(Count::DeadlockEvents),
+            copied_messages: count(Count::CopiedMessages),
+            unread_messages: count(Count::UnreadMessages),
+            panics: shared.supervisor.panics(),
             ..ClientStatus::default()
         };
         {
@@ -272,6 +314,7 @@ impl Client {
         status.subscriptions = subscriptions.len();
         status.subscribed = status.connected && subscriptions.all_granted();
         status.refused_subscriptions = subscriptions.refused(REFUSED_SHOWN_MAX);
+        status.partial_overlap = subscriptions.partial_overlap().map(|(a, b)| (a.to_owned(), b.to_owned()));
         status
     }
 
@@ -308,7 +351,9 @@ async fn run(shared: Arc<Shared>, tls: Option<(TlsConnector, ServerName<'static>
     let mut warnings = Warnings::default();
     while stop.borrow_and_update().is_none() {
         let connected = tokio::select! {
-            connected = connect::connect(&shared.options, tls.as_ref()) => connected,
+            connected = catch_panic(connect::connect(&shared.options, tls.as_ref())) => {
+                connected.unwrap_or_else(|panic| Err(shared.defect(panic)))
+            }
             _ = stop.changed() => break,
         };
         let error = match connected {
@@ -322,13 +367,18 @@ async fn run(shared: Arc<Shared>, tls: Option<(TlsConnector, ServerName<'static>
                 let is_gap = !is_first && !has_kept;
                 shared.counters.add(Count::Connections, 1);
                 shared.counters.add(Count::Gaps, u64::from(is_gap));
-                shared.subscriptions.lock().connected(session_present);
+                {
+                    let mut subscriptions = shared.subscriptions.lock();
+                    subscriptions.connected(session_present, connection.terms.subscription_identifiers);
+                    shared.warn_of_overlap(&subscriptions);
+                }
                 shared.in_flight.lock().connected();
                 shared.acknowledgements.lock().clear();
                 shared.set_state(true, None);
                 tracing::info!(%broker, session_present, gap = is_gap, "connected to the broker");
                 warnings.clear();
-                let end = link::run(&shared, connection, &mut outgoing).await;
+                let end = catch_panic(link::run(&shared, connection, &mut outgoing)).await;
+                let end = end.unwrap_or_else(|panic| End::Failed(shared.defect(panic)));
                 if started.elapsed() >= GOOD_CONNECTION {
                     wait_ms = shared.options.reconnect_wait_ms_min;
                 }

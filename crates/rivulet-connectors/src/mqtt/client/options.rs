@@ -132,6 +132,11 @@ pub struct ClientOptions {
     /// The broker.
     pub address: BrokerAddress,
     /// The version of the protocol. Default: 5.
+    ///
+    /// With 5, messages say which subscriptions they were sent for, so that an event comes once however many filters match
+    /// it. With 3.1.1 that is up to the broker: Mosquitto sends one copy unless `allow_duplicate_messages` is set, others may
+    /// send one for each filter. A filter that another one covers is then not subscribed to; of filters that overlap in part
+    /// (`a/+` and `+/b`) the status and the log tell.
     pub version: Version,
     /// The name the broker knows the session by. Two clients with one name throw each other out. Default: random.
     pub client_id: String,

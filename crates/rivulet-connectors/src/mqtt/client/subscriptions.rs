@@ -1,11 +1,21 @@
 //! What the client is subscribed to, and what the broker has been told of it.
+//!
+//! **Invariant:** a message is routed once, however many of the filters match it. A broker may send what matches several
+//! subscriptions once for each of them. With identifiers of subscriptions (MQTT 5) every copy says which ones it was sent for,
+//! and the oldest one that matches decides: see [`Subscriptions::is_copy`]. Without them, a filter that another one
+//! covers is not subscribed to; filters that overlap in part are told to the user.
 
-use std::num::NonZeroU16;
+use std::collections::BTreeSet;
+use std::num::{NonZeroU16, NonZeroU32};
 
 use hashbrown::HashMap;
 use rmqtt_codec::{types, v3, v5};
 
 use super::super::codec::{self, CodecError, Qos, Version};
+use super::super::index::TopicIndex;
+use super::super::properties;
+use super::super::topic;
+use super::random;
 
 /// Packet identifiers of SUBSCRIBE and UNSUBSCRIBE; those below belong to publishes, so that both can be given without
 /// looking at the other.
@@ -20,11 +30,16 @@ const FILTER_BYTES_AT_ONCE: usize = 32 << 10;
 /// How many packets may wait for their answer.
 const UNANSWERED_MAX: usize = 64;
 
+/// The largest subscription identifier of the protocol.
+const IDENTIFIER_MAX: u32 = 268_435_455;
+
 /// What the broker thinks of a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     /// It does not know of it.
     Waiting,
+    /// It does not know of it, and need not: another filter matches all of it.
+    Covered,
     /// It was asked.
     Asked,
     /// It has agreed.
@@ -38,17 +53,42 @@ struct Entry {
     /// How many users the filter has.
     users: usize,
     state: State,
+    /// The identifier the broker was told with it; 0 for none.
+    identifier: u32,
+}
+
+impl Entry {
+    /// Whether the broker may send what matches the filter.
+    fn is_told(&self) -> bool {
+        matches!(self.state, State::Asked | State::Granted)
+    }
 }
 
 /// The filters, each with its number of users.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Subscriptions {
     filters: HashMap<Box<str>, Entry>,
-    to_subscribe: Vec<Box<str>>,
-    to_unsubscribe: Vec<Box<str>>,
+    /// Those of them that are [`State::Waiting`], in order: never more than there are.
+    to_subscribe: BTreeSet<Box<str>>,
+    /// Filters without users that the broker knows.
+    to_unsubscribe: BTreeSet<Box<str>>,
     /// The filters of SUBSCRIBE packets without answer, by packet identifier.
     unanswered: HashMap<u16, Vec<Box<str>>>,
     last_packet_id: u16,
+    /// The filters with wildcards: what may overlap others.
+    wildcards: BTreeSet<Box<str>>,
+    /// Whether filters overlap, or have done so since there were none.
+    has_overlaps: bool,
+    /// Two filters that overlap in part, where the broker takes no identifiers.
+    partial_overlap: Option<(Box<str>, Box<str>)>,
+    /// Whether the broker takes identifiers of subscriptions.
+    has_identifiers: bool,
+    /// The identifiers given so far, in order. They begin anywhere, so that those of an earlier process, in messages that
+    /// the broker has kept, are known for strangers.
+    first_identifier: u32,
+    last_identifier: u32,
+    /// The identifiers of the granted filters.
+    granted: TopicIndex<u32>,
 }
 
 /// What became of the filters of one SUBSCRIBE.
@@ -58,6 +98,26 @@ pub(super) struct Answer {
     pub(super) refused: Vec<(String, String)>,
 }
 
+impl Default for Subscriptions {
+    fn default() -> Self {
+        let first_identifier = 1 + (random() % u64::from(IDENTIFIER_MAX / 2)) as u32;
+        Self {
+            filters: HashMap::new(),
+            to_subscribe: BTreeSet::new(),
+            to_unsubscribe: BTreeSet::new(),
+            unanswered: HashMap::new(),
+            last_packet_id: 0,
+            wildcards: BTreeSet::new(),
+            has_overlaps: false,
+            partial_overlap: None,
+            has_identifiers: true,
+            first_identifier,
+            last_identifier: first_identifier - 1,
+            granted: TopicIndex::new(),
+        }
+    }
+}
+
 impl Subscriptions {
     /// One more user of a filter. Returns whether the broker has to be told.
     pub(super) fn add(&mut self, filter: &str) -> bool {
@@ -65,8 +125,15 @@ impl Subscriptions {
             entry.users += 1;
             return false;
         }
-        self.filters.insert(filter.into(), Entry { users: 1, state: State::Waiting });
-        self.to_subscribe.push(filter.into());
+        self.has_overlaps = self.has_overlaps || self.overlapping(filter).next().is_some();
+        if topic::is_wildcard(filter) {
+            self.wildcards.insert(filter.into());
+        }
+        self.filters.insert(filter.into(), Entry { users: 1, state: State::Waiting, identifier: 0 });
+        self.to_subscribe.insert(filter.into());
+        // It has come back before the broker heard that it was gone.
+        self.to_unsubscribe.remove(filter);
+        self.note_partial_overlap(filter);
         true
     }
 
@@ -77,13 +144,115 @@ impl Subscriptions {
         if entry.users > 0 {
             return false;
         }
-        let state = self.filters.remove(filter).map(|entry| entry.state);
-        if state == Some(State::Waiting) {
-            // It still stands in `to_subscribe`, and is passed over there.
-            return false;
+        let Some(entry) = self.filters.remove(filter) else { return false };
+        self.wildcards.remove(filter);
+        self.has_overlaps = self.has_overlaps && !self.filters.is_empty();
+        if self.partial_overlap.as_ref().is_some_and(|(a, b)| **a == *filter || **b == *filter) {
+            self.partial_overlap = None;
         }
-        self.to_unsubscribe.push(filter.into());
+        match entry.state {
+            State::Waiting => {
+                self.to_subscribe.remove(filter);
+                return false;
+            }
+            State::Covered => return false,
+            State::Granted => {
+                self.granted.remove(filter, entry.identifier);
+            }
+            State::Asked | State::Refused(_) => {}
+        }
+        self.to_unsubscribe.insert(filter.into());
+        self.uncover();
         true
+    }
+
+    /// The other filters that overlap this one.
+    fn overlapping<'a>(&'a self, filter: &'a str) -> impl Iterator<Item = &'a str> {
+        // Two filters without wildcards are the same or have nothing in common.
+        let (exact, wildcards) = match topic::is_wildcard(filter) {
+            true => (Some(self.filters.keys()), None),
+            false => (None, Some(self.wildcards.iter())),
+        };
+        let others = exact.into_iter().flatten().chain(wildcards.into_iter().flatten());
+        others.map(|other| &**other).filter(move |other| *other != filter && topic::overlap(other, filter))
+    }
+
+    /// Whether the broker sends everything that matches a filter for the sake of another one.
+    fn is_covered(&self, filter: &str) -> bool {
+        self.wildcards.iter().any(|wide| {
+            **wide != *filter && topic::covers(wide, filter) && self.filters.get(wide).is_some_and(Entry::is_told)
+        })
+    }
+
+    /// A filter was granted that may cover others: the broker need not know those any more.
+    fn cover(&mut self, wide: &str) {
+        if self.has_identifiers || !self.has_overlaps || !topic::is_wildcard(wide) {
+            return;
+        }
+        for (filter, entry) in &mut self.filters {
+            if entry.is_told() && **filter != *wide && topic::covers(wide, filter) {
+                if entry.state == State::Granted {
+                    self.granted.remove(filter, entry.identifier);
+                }
+                entry.state = State::Covered;
+                self.to_unsubscribe.insert(filter.clone());
+            }
+        }
+    }
+
+    /// A filter is gone or was refused: those that it covered need the broker's attention again.
+    fn uncover(&mut self) {
+        if self.has_identifiers || !self.has_overlaps {
+            return;
+        }
+        let covered = self.filters.iter().filter(|(_, entry)| entry.state == State::Covered);
+        let bare: Vec<Box<str>> =
+            covered.map(|(filter, _)| filter.clone()).filter(|filter| !self.is_covered(filter)).collect();
+        for filter in bare {
+            if let Some(entry) = self.filters.get_mut(&filter) {
+                entry.state = State::Waiting;
+            }
+            self.to_unsubscribe.remove(&filter);
+            self.to_subscribe.insert(filter);
+        }
+    }
+
+    fn note_partial_overlap(&mut self, filter: &str) {
+        if self.has_identifiers || !self.has_overlaps || self.partial_overlap.is_some() {
+            return;
+        }
+        let other =
+            self.overlapping(filter).find(|other| !topic::covers(other, filter) && !topic::covers(filter, other));
+        self.partial_overlap = other.map(|other| (other.into(), filter.into()));
+    }
+
+    /// Whether some filters overlap, so that [`Subscriptions::is_copy`] has to be asked.
+    pub(super) fn has_overlaps(&self) -> bool {
+        self.has_overlaps
+    }
+
+    /// Two filters that overlap in part, if that may bring messages twice.
+    pub(super) fn partial_overlap(&self) -> Option<(&str, &str)> {
+        self.partial_overlap.as_ref().map(|(a, b)| (&**a, &**b))
+    }
+
+    /// Whether the message was sent for the sake of filters all of which are younger than another one that matches: then it
+    /// has come, or will come, for the sake of that one too. (Retained messages as well: whoever subscribes to part of what
+    /// is subscribed to already is not told again what was said before.)
+    ///
+    /// Identifiers that are not of this process belong to messages the broker has kept; those are never copies.
+    pub(super) fn is_copy(&self, topic: &[u8], properties: &[u8]) -> bool {
+        let mut oldest = None;
+        self.granted.for_each(topic, |&identifier| {
+            oldest = Some(oldest.map_or(identifier, |oldest: u32| oldest.min(identifier)));
+        });
+        let Some(oldest) = oldest else { return false };
+        let (mut is_ours, mut is_for_oldest) = (false, false);
+        properties::for_each_subscription_identifier(properties, |identifier| {
+            is_ours |= (self.first_identifier..=self.last_identifier).contains(&identifier);
+            is_for_oldest |= identifier == oldest;
+        });
+        is_ours && !is_for_oldest
     }
 
     /// The number of filters.
@@ -93,7 +262,7 @@ impl Subscriptions {
 
     /// Whether the broker has agreed to all of them.
     pub(super) fn all_granted(&self) -> bool {
-        self.filters.values().all(|entry| entry.state == State::Granted)
+        self.filters.values().all(|entry| matches!(entry.state, State::Granted | State::Covered))
     }
 
     /// At most `limit` refused filters with their reasons.
@@ -105,48 +274,45 @@ impl Subscriptions {
         refused.take(limit).collect()
     }
 
-    /// A new connection. If the broker remembers the session, it also remembers what it granted there.
-    pub(super) fn connected(&mut self, session_present: bool) {
+    /// A new connection. If the broker remembers the session, it also remembers what it granted there. `has_identifiers`
+    /// says whether it takes identifiers of subscriptions.
+    pub(super) fn connected(&mut self, session_present: bool, has_identifiers: bool) {
+        let is_remembered = session_present && has_identifiers == self.has_identifiers;
+        self.has_identifiers = has_identifiers;
         self.unanswered.clear();
         self.to_subscribe.clear();
         if !session_present {
             self.to_unsubscribe.clear();
         }
+        if !is_remembered {
+            self.granted = TopicIndex::new();
+        }
         for (filter, entry) in &mut self.filters {
-            if !(session_present && entry.state == State::Granted) {
-                entry.state = State::Waiting;
-                self.to_subscribe.push(filter.clone());
+            match entry.state {
+                State::Granted if is_remembered => continue,
+                // It may have been heard; messages for its sake are known by the same identifier then.
+                State::Asked if is_remembered => {}
+                _ => entry.identifier = 0,
+            }
+            entry.state = State::Waiting;
+            self.to_subscribe.insert(filter.clone());
+        }
+        self.partial_overlap = None;
+        if !has_identifiers && self.has_overlaps {
+            // A pair has a wildcard in it.
+            for wildcard in self.wildcards.clone() {
+                self.note_partial_overlap(&wildcard);
             }
         }
     }
 
-    /// Appends the packets that tell the broker what has changed.
+    /// Appends the packets that tell the broker what has changed: what is new first, so that nothing is missed where one
+    /// filter takes the place of another.
     pub(super) fn encode(&mut self, version: Version, qos: Qos, out: &mut Vec<u8>) -> Result<(), CodecError> {
-        // First what is to go: a filter that came back meanwhile stands in the other list too, and must win.
-        while !self.to_unsubscribe.is_empty() {
-            let filters = take_some(&mut self.to_unsubscribe);
-            let packet_id = self.next_packet_id();
-            let topic_filters = filters.iter().map(|filter| (**filter).into()).collect();
-            match version {
-                Version::V3 => codec::encode_v3(v3::Packet::Unsubscribe { packet_id, topic_filters }, out)?,
-                Version::V5 => {
-                    let packet = v5::Unsubscribe { packet_id, user_properties: Vec::new(), topic_filters };
-                    codec::encode_v5(v5::Packet::Unsubscribe(packet), out)?;
-                }
-            }
-        }
-        while !self.to_subscribe.is_empty() && self.unanswered.len() < UNANSWERED_MAX {
-            let mut filters = take_some(&mut self.to_subscribe);
-            // Those that were removed meanwhile, or stand there twice, fall out.
-            filters.retain(|filter| match self.filters.get_mut(filter) {
-                Some(entry) if entry.state == State::Waiting => {
-                    entry.state = State::Asked;
-                    true
-                }
-                _ => false,
-            });
+        while self.unanswered.len() < UNANSWERED_MAX {
+            let filters = self.take_to_subscribe();
             if filters.is_empty() {
-                continue;
+                break;
             }
             let packet_id = self.next_packet_id();
             let qos = types::QoS::try_from(qos.level()).expect("it is 0 to 2");
@@ -164,13 +330,71 @@ impl Subscriptions {
                         retain_handling: v5::RetainHandling::AtSubscribeNew,
                     };
                     let topic_filters = filters.iter().map(|filter| ((**filter).into(), options)).collect();
-                    let packet = v5::Subscribe { packet_id, id: None, user_properties: Vec::new(), topic_filters };
+                    let id = self.identify(&filters);
+                    let packet = v5::Subscribe { packet_id, id, user_properties: Vec::new(), topic_filters };
                     codec::encode_v5(v5::Packet::Subscribe(packet), out)?;
                 }
             }
             self.unanswered.insert(packet_id.get(), filters);
         }
+        while !self.to_unsubscribe.is_empty() {
+            let filters = take_some(&mut self.to_unsubscribe, |_| false);
+            let packet_id = self.next_packet_id();
+            let topic_filters = filters.iter().map(|filter| (**filter).into()).collect();
+            match version {
+                Version::V3 => codec::encode_v3(v3::Packet::Unsubscribe { packet_id, topic_filters }, out)?,
+                Version::V5 => {
+                    let packet = v5::Unsubscribe { packet_id, user_properties: Vec::new(), topic_filters };
+                    codec::encode_v5(v5::Packet::Unsubscribe(packet), out)?;
+                }
+            }
+        }
         Ok(())
+    }
+
+    /// Filters to ask for in one packet, marked as asked for. Those that are covered fall out.
+    fn take_to_subscribe(&mut self) -> Vec<Box<str>> {
+        let mut asked = Vec::new();
+        while asked.is_empty() && !self.to_subscribe.is_empty() {
+            // A packet has one identifier. Filters without wildcards have no topic in common and may share it.
+            let (has_identifiers, known) = (self.has_identifiers, &self.filters);
+            let goes_alone = |filter: &str| {
+                has_identifiers && (topic::is_wildcard(filter) || known.get(filter).is_some_and(|e| e.identifier != 0))
+            };
+            for filter in take_some(&mut self.to_subscribe, goes_alone) {
+                let is_covered = !self.has_identifiers && self.has_overlaps && self.is_covered(&filter);
+                let Some(entry) = self.filters.get_mut(&filter) else { continue };
+                if is_covered {
+                    entry.state = State::Covered;
+                } else {
+                    entry.state = State::Asked;
+                    asked.push(filter);
+                }
+            }
+        }
+        asked
+    }
+
+    /// The identifier for the filters of one packet: the one they had, or the next.
+    fn identify(&mut self, filters: &[Box<str>]) -> Option<NonZeroU32> {
+        if !self.has_identifiers {
+            return None;
+        }
+        let known = filters.first().and_then(|filter| self.filters.get(filter)).map_or(0, |entry| entry.identifier);
+        let identifier = NonZeroU32::new(known).unwrap_or_else(|| {
+            if self.last_identifier == IDENTIFIER_MAX {
+                // After a hundred million subscriptions: those given before count as strangers' from now on.
+                (self.first_identifier, self.last_identifier) = (1, 0);
+            }
+            self.last_identifier += 1;
+            NonZeroU32::new(self.last_identifier).expect("it is at least 1")
+        });
+        for filter in filters {
+            if let Some(entry) = self.filters.get_mut(filter) {
+                entry.identifier = identifier.get();
+            }
+        }
+        Some(identifier)
     }
 
     /// Takes the answer to a SUBSCRIBE: for each filter, in order, nothing or the reason of the refusal. `None` if no such
@@ -186,13 +410,18 @@ impl Subscriptions {
             let Some(entry) = self.filters.get_mut(filter).filter(|entry| entry.state == State::Asked) else {
                 continue;
             };
-            entry.state = match reason {
-                None => State::Granted,
+            match reason {
+                None => {
+                    entry.state = State::Granted;
+                    self.granted.insert(filter, entry.identifier);
+                    self.cover(filter);
+                }
                 Some(reason) => {
                     answer.refused.push((filter.to_string(), reason.clone()));
-                    State::Refused(reason.clone())
+                    entry.state = State::Refused(reason.clone());
+                    self.uncover();
                 }
-            };
+            }
         }
         Some(answer)
     }
@@ -208,105 +437,26 @@ impl Subscriptions {
     }
 }
 
-/// Takes from the end as many filters as go into one packet.
-fn take_some(filters: &mut Vec<Box<str>>) -> Vec<Box<str>> {
+/// Takes as many filters as go into one packet, in order. One that `goes_alone` has a packet of its own.
+fn take_some(filters: &mut BTreeSet<Box<str>>, goes_alone: impl Fn(&str) -> bool) -> Vec<Box<str>> {
+    let mut taken = Vec::new();
     let mut bytes = 0;
-    let fitting = filters.iter().rev().take(FILTERS_AT_ONCE).take_while(|filter| {
-        bytes += filter.len();
-        bytes <= FILTER_BYTES_AT_ONCE
-    });
-    // A filter that is too long for that goes alone.
-    let count = fitting.count().max(1).min(filters.len());
-    filters.split_off(filters.len() - count)
+    while taken.len() < FILTERS_AT_ONCE
+        && let Some(first) = filters.first()
+    {
+        let is_alone = goes_alone(first);
+        bytes += first.len();
+        // A filter that is too long for one packet with others goes alone as well.
+        if !taken.is_empty() && (is_alone || bytes > FILTER_BYTES_AT_ONCE) {
+            break;
+        }
+        taken.extend(filters.pop_first());
+        if is_alone {
+            break;
+        }
+    }
+    taken
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::super::codec::{decode_v5, split_frame};
-    use super::*;
-
-    /// What is sent: filters subscribed to (with their packet identifiers) and filters given up.
-    fn sent(subscriptions: &mut Subscriptions) -> (Vec<(u16, Vec<String>)>, Vec<String>) {
-        let mut bytes = Vec::new();
-        subscriptions.encode(Version::V5, Qos::AtLeastOnce, &mut bytes).unwrap();
-        let (mut on, mut off, mut rest) = (Vec::new(), Vec::new(), &bytes[..]);
-        while let Some(frame) = split_frame(rest, usize::MAX).unwrap() {
-            match decode_v5(&frame).unwrap() {
-                v5::Packet::Subscribe(packet) => {
-                    let filters = packet.topic_filters.iter().map(|(filter, _)| filter.to_string()).collect();
-                    on.push((packet.packet_id.get(), filters));
-                }
-                v5::Packet::Unsubscribe(packet) => off.extend(packet.topic_filters.iter().map(ToString::to_string)),
-                other => panic!("{other:?}"),
-            }
-            rest = &rest[frame.whole.len()..];
-        }
-        (on, off)
-    }
-
-    #[test]
-    fn the_broker_hears_of_the_first_and_the_last_user() {
-        let mut subscriptions = Subscriptions::default();
-        assert!(subscriptions.add("a/+"));
-        assert!(!subscriptions.add("a/+"));
-        let (on, _) = sent(&mut subscriptions);
-        assert_eq!(on[0].1, ["a/+"]);
-        assert!(subscriptions.answered(on[0].0, &[None]).unwrap().refused.is_empty());
-        assert!(subscriptions.all_granted());
-        assert!(!subscriptions.remove("a/+"));
-        assert!(subscriptions.remove("a/+"));
-        assert_eq!(sent(&mut subscriptions).1, ["a/+"]);
-        assert!(!subscriptions.remove("a/+"));
-    }
-
-    #[test]
-    fn a_session_that_is_remembered_is_not_asked_for_again() {
-        let mut subscriptions = Subscriptions::default();
-        subscriptions.add("granted");
-        let (on, _) = sent(&mut subscriptions);
-        subscriptions.answered(on[0].0, &[None]);
-        subscriptions.add("asked");
-        sent(&mut subscriptions);
-        subscriptions.connected(true);
-        assert_eq!(sent(&mut subscriptions).0[0].1, ["asked"]);
-        subscriptions.connected(false);
-        let (on, _) = sent(&mut subscriptions);
-        assert_eq!(on[0].1.len(), 2);
-    }
-
-    #[test]
-    fn refusals_are_reported_and_asked_again_on_the_next_connection() {
-        let mut subscriptions = Subscriptions::default();
-        subscriptions.add("secret");
-        let (on, _) = sent(&mut subscriptions);
-        let answer = subscriptions.answered(on[0].0, &[Some("not authorized".into())]).unwrap();
-        assert_eq!(answer.refused, [("secret".to_owned(), "not authorized".to_owned())]);
-        assert_eq!(subscriptions.refused(10).len(), 1);
-        assert!(subscriptions.answered(on[0].0, &[None]).is_none(), "an answer without a question");
-        subscriptions.connected(true);
-        assert_eq!(sent(&mut subscriptions).0[0].1, ["secret"]);
-    }
-
-    #[test]
-    fn many_filters_go_out_in_packets_of_bounded_size_and_number() {
-        let mut subscriptions = Subscriptions::default();
-        for number in 0..100_000 {
-            subscriptions.add(&format!("home/{number}/temperature"));
-        }
-        let mut seen = 0;
-        loop {
-            let (on, _) = sent(&mut subscriptions);
-            if on.is_empty() {
-                break;
-            }
-            assert!(on.len() <= UNANSWERED_MAX);
-            for (packet_id, filters) in on {
-                assert!(filters.len() <= FILTERS_AT_ONCE && packet_id >= FIRST_PACKET_ID);
-                seen += filters.len();
-                subscriptions.answered(packet_id, &vec![None; filters.len()]).unwrap();
-            }
-        }
-        assert_eq!(seen, 100_000);
-        assert!(subscriptions.all_granted());
-    }
-}
+mod tests;

@@ -17,9 +17,9 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Refused lines that are shown; the others are only counted.
 const SHOWN_MAX: u64 = 10;
 
-/// Submits the lines of a file. With `--json` the server's answers go to standard output, line by line; without, the
-/// names of the new queries do.
-pub(super) fn run(global: &Global, client: &Client, file: &Path) -> Result<(), CliError> {
+/// Submits the lines of a file and says how many were created. With `--json` the server's answers go to standard output,
+/// line by line, and nothing else is said; with `names` the names of the new queries do.
+pub(super) fn run(global: Global, client: &Client, file: &Path, names: bool) -> Result<(), CliError> {
     let input: Box<dyn Read + Send> = if file == Path::new("-") {
         Box::new(io::stdin())
     } else {
@@ -29,7 +29,8 @@ pub(super) fn run(global: &Global, client: &Client, file: &Path) -> Result<(), C
     let mut bulk = Bulk {
         out: BufWriter::new(io::stdout().lock()),
         json: global.json,
-        progress: io::stderr().is_terminal(),
+        names,
+        progress: io::stderr().is_terminal() && !global.json,
         started: Instant::now(),
         shown: Instant::now(),
         created: 0,
@@ -45,6 +46,7 @@ pub(super) fn run(global: &Global, client: &Client, file: &Path) -> Result<(), C
 struct Bulk<W: Write> {
     out: W,
     json: bool,
+    names: bool,
     progress: bool,
     started: Instant,
     shown: Instant,
@@ -60,7 +62,9 @@ impl<W: Write> Bulk<W> {
         match (answer.error, answer.name) {
             (Some(error), _) => {
                 self.refused += 1;
-                if self.refused <= SHOWN_MAX {
+                if self.json {
+                    // The answer says it.
+                } else if self.refused <= SHOWN_MAX {
                     self.clear_progress();
                     let label = paint("1;31", "error:", colours(&io::stderr()));
                     eprintln!("{label} line {}: {}", answer.line, error.message);
@@ -74,7 +78,7 @@ impl<W: Write> Bulk<W> {
             }
             (None, name) => {
                 self.created += 1;
-                if !self.json {
+                if self.names && !self.json {
                     writeln!(self.out, "{}", name.unwrap_or_default())?;
                 }
             }
@@ -93,7 +97,9 @@ impl<W: Write> Bulk<W> {
     fn finish(&mut self) -> Result<(), CliError> {
         self.out.flush()?;
         self.clear_progress();
-        eprintln!("{}", self.summary());
+        if !self.json {
+            eprintln!("{}", self.summary());
+        }
         Ok(())
     }
 
@@ -106,6 +112,7 @@ impl<W: Write> Bulk<W> {
     fn summary(&self) -> String {
         let seconds = self.started.elapsed().as_secs_f64().max(1e-6);
         let rate = ((self.created + self.refused) as f64 / seconds).round() as u64;
-        format!("{} queries created, {} refused, {rate} lines/s", self.created, self.refused)
+        let queries = if self.created == 1 { "query" } else { "queries" };
+        format!("{} {queries} created, {} refused, {rate} lines/s", self.created, self.refused)
     }
 }

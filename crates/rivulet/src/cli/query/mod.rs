@@ -3,25 +3,32 @@
 mod bulk;
 mod parameter;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
-use serde_json::Map;
+use serde_json::{Map, json};
 
 use crate::api::types::{Application, Query, QueryCreated, QueryPage, QuerySubmission};
 use crate::http_client::{Client, WatchEvent, segment};
+use crate::service::QUERIES_PAGE_MAX;
 
-use super::Global;
 use super::app;
 use super::error::CliError;
 use super::output::{cell, print_json, table};
+use super::{Connection, Global};
 
-/// Queries that the server gives at a time.
-const PAGE_LIMIT: usize = 1000;
+/// Arguments of `rivulet query`.
+#[derive(Debug, clap::Args)]
+pub(super) struct QueryArguments {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    command: QueryCommand,
+}
 
 /// Commands on queries.
 #[derive(Debug, clap::Subcommand)]
-pub(super) enum QueryCommand {
+enum QueryCommand {
     /// Submit a query
     Submit {
         /// Its application, by name or id
@@ -42,6 +49,9 @@ pub(super) enum QueryCommand {
         /// The file; `-` is standard input
         #[arg(value_name = "FILE.ndjson")]
         file: PathBuf,
+        /// Print the name of each query that was created
+        #[arg(short, long)]
+        verbose: bool,
     },
     /// List queries
     List {
@@ -54,7 +64,7 @@ pub(super) enum QueryCommand {
         /// Only names after this one
         #[arg(long, value_name = "NAME")]
         after: Option<String>,
-        /// At most so many
+        /// At most so many; they are fetched page by page
         #[arg(long, default_value_t = 100, value_name = "COUNT")]
         limit: usize,
     },
@@ -91,37 +101,50 @@ pub(super) enum QueryCommand {
     },
 }
 
-pub(super) fn run(global: &Global, command: QueryCommand) -> Result<(), CliError> {
-    let client = global.client()?;
+pub(super) fn run(global: Global, arguments: QueryArguments) -> Result<(), CliError> {
+    let QueryArguments { connection, command } = arguments;
+    let client = connection.client()?;
     match command {
         QueryCommand::Submit { application, parameters, name } => {
             submit(global, &client, application, &parameters, name)
         }
-        QueryCommand::Bulk { file } => bulk::run(global, &client, &file),
+        QueryCommand::Bulk { file, verbose } => bulk::run(global, &client, &file, verbose),
         QueryCommand::List { application, like, after, limit } => {
             let filter = [("application", application), ("like", like)];
             list(global, &client, &filter, after, limit)
         }
         QueryCommand::Show { name } => show(global, &client, &name),
         QueryCommand::Pause { names } => {
-            each(&names, "paused", |name| Ok(client.post_empty(&format!("{}/pause", path(name)))?))
+            each(global, &names, "paused", |name| Ok(client.post_empty(&format!("{}/pause", path(name)))?))
         }
         QueryCommand::Resume { names } => {
-            each(&names, "running", |name| Ok(client.post_empty(&format!("{}/resume", path(name)))?))
+            each(global, &names, "running", |name| Ok(client.post_empty(&format!("{}/resume", path(name)))?))
         }
-        QueryCommand::Drop { names } => each(&names, "dropped", |name| Ok(client.delete(&path(name), &[])?)),
-        QueryCommand::Watch { name, limit } => client.watch(&name, limit, |event| {
-            match event {
-                WatchEvent::Result(result) => {
-                    let mut out = io::stdout().lock();
-                    writeln!(out, "{result}")?;
-                    out.flush()?;
-                }
-                WatchEvent::Lost(count) => eprintln!("{count} results were skipped: too slow"),
-            }
-            Ok::<_, CliError>(())
-        }),
+        QueryCommand::Drop { names } => each(global, &names, "dropped", |name| Ok(client.delete(&path(name), &[])?)),
+        QueryCommand::Watch { name, limit } => watch(&client, &name, limit),
     }
+}
+
+/// Prints results until there are enough of them. That there will be no more is a failure.
+fn watch(client: &Client, name: &str, limit: Option<u64>) -> Result<(), CliError> {
+    if io::stderr().is_terminal() {
+        eprintln!("waiting for results of {name}; Ctrl-C ends it");
+    }
+    client.watch(name, limit, |event| match event {
+        WatchEvent::Result(result) => {
+            let mut out = io::stdout().lock();
+            writeln!(out, "{result}")?;
+            Ok(out.flush()?)
+        }
+        WatchEvent::Lost(count) => {
+            eprintln!("{count} results were skipped: too slow");
+            Ok(())
+        }
+        WatchEvent::End("limit") => Ok(()),
+        WatchEvent::End("dropped") => Err(CliError::new(format!("the query {name} was dropped: no more results"))),
+        WatchEvent::End(_) => Err(CliError::new("the server is stopping: no more results")
+            .with_hint("watch again when it runs; the query is kept")),
+    })
 }
 
 fn path(name: &str) -> String {
@@ -129,7 +152,7 @@ fn path(name: &str) -> String {
 }
 
 fn submit(
-    global: &Global,
+    global: Global,
     client: &Client,
     application: String,
     assignments: &[String],
@@ -154,7 +177,7 @@ fn submit(
 }
 
 fn list(
-    global: &Global,
+    global: Global,
     client: &Client,
     filter: &[(&str, Option<String>)],
     mut after: Option<String>,
@@ -162,7 +185,7 @@ fn list(
 ) -> Result<(), CliError> {
     let mut queries: Vec<Query> = Vec::new();
     while queries.len() < limit {
-        let page_limit = (limit - queries.len()).min(PAGE_LIMIT).to_string();
+        let page_limit = (limit - queries.len()).min(QUERIES_PAGE_MAX).to_string();
         let mut parameters = vec![("limit", page_limit.as_str())];
         parameters.extend(filter.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))));
         parameters.extend(after.as_deref().map(|after| ("after", after)));
@@ -188,14 +211,13 @@ fn list(
     Ok(())
 }
 
-fn show(global: &Global, client: &Client, name: &str) -> Result<(), CliError> {
+fn show(global: Global, client: &Client, name: &str) -> Result<(), CliError> {
     let query: Query = client.get(&path(name), &[])?;
     let mut out = io::stdout().lock();
     if global.json {
         return print_json(&mut out, &query);
     }
-    let count = |count: Option<u64>| count.map_or_else(|| "not counted by query".into(), |count| count.to_string());
-    for (label, value) in [
+    let mut lines = vec![
         ("name", query.name.clone()),
         ("id", query.id.to_string()),
         ("application", query.application.clone()),
@@ -203,11 +225,15 @@ fn show(global: &Global, client: &Client, name: &str) -> Result<(), CliError> {
         ("parameters", values(&query)),
         ("input topic", query.input_topic.clone()),
         ("output topic", query.output_topic.clone()),
-        ("events", count(query.events)),
-        ("results", count(query.results)),
-        ("refused", count(query.refused)),
-    ] {
-        writeln!(out, "{label:13} {value}")?;
+    ];
+    let counters = [("events", query.events), ("results", query.results), ("refused", query.refused)];
+    lines.extend(counters.into_iter().filter_map(|(label, count)| Some((label, count?.to_string()))));
+    for (label, value) in lines {
+        let line = format!("{label:13} {value}");
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    if counters.iter().all(|(_, count)| count.is_none()) {
+        eprintln!("events are counted by application: rivulet status");
     }
     Ok(())
 }
@@ -219,13 +245,19 @@ fn values(query: &Query) -> String {
 }
 
 /// Does something to each of the queries; goes on after a failure, and fails in the end.
-fn each(names: &[String], done: &str, act: impl Fn(&str) -> Result<(), CliError>) -> Result<(), CliError> {
+fn each(
+    global: Global,
+    names: &[String],
+    done: &str,
+    act: impl Fn(&str) -> Result<(), CliError>,
+) -> Result<(), CliError> {
     let mut failed = false;
     for name in names {
         match act(name) {
+            Ok(()) if global.json => print_json(&mut io::stdout().lock(), &json!({"name": name, "state": done}))?,
             Ok(()) => eprintln!("query {name} is {done}"),
             Err(error) => {
-                error.print(&mut io::stderr().lock(), super::output::colours(&io::stderr()))?;
+                global.report(&error);
                 failed = true;
             }
         }

@@ -1,0 +1,129 @@
+//! What happens when a task panics: it is told, counted, and the task begins again.
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+/// The pause before a task begins again; it doubles with every panic.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// Runs a future to its end, or to its panic: then what it said.
+///
+/// The caller answers for what the future leaves behind: locks are free (none of ours is poisoned), counts may be off.
+pub(super) async fn catch_panic<F: Future>(future: F) -> Result<F::Output, String> {
+    let mut future = pin!(future);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        Ok(poll) => poll.map(Ok),
+        Err(panic) => Poll::Ready(Err(said(&*panic))),
+    })
+    .await
+}
+
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("it does not say why").to_owned()
+}
+
+/// The pauses between the runs of one task.
+#[derive(Debug)]
+pub(super) struct Pauses {
+    next: Duration,
+}
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self { next: PAUSE_MIN }
+    }
+}
+
+impl Pauses {
+    fn next(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (pause * 2).min(PAUSE_MAX);
+        pause
+    }
+}
+
+/// Knows whether tasks run, and what has become of them.
+#[derive(Debug, Default)]
+pub(super) struct Supervisor {
+    /// How many tasks pause after a panic.
+    down: AtomicUsize,
+    panics: AtomicU64,
+    last: Mutex<Option<String>>,
+}
+
+impl Supervisor {
+    /// Runs a task. `None` if it panicked; then a pause, each longer than the one before, has passed, and it may begin again.
+    pub(super) async fn run<T>(
+        &self,
+        name: &'static str,
+        pauses: &mut Pauses,
+        task: impl Future<Output = T>,
+    ) -> Option<T> {
+        match catch_panic(task).await {
+            Ok(output) => Some(output),
+            Err(panic) => {
+                self.note(name, &panic);
+                self.down.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(pauses.next()).await;
+                self.down.fetch_sub(1, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// Tells and counts a panic.
+    pub(super) fn note(&self, name: &'static str, panic: &str) {
+        tracing::error!(task = name, panic, "an MQTT task was cut short by a defect in Rivulet, and begins again");
+        self.panics.fetch_add(1, Ordering::Relaxed);
+        *self.last.lock() = Some(format!("{name} was cut short by a defect in Rivulet: {panic}"));
+    }
+
+    /// Whether every task runs.
+    pub(super) fn is_up(&self) -> bool {
+        self.down.load(Ordering::Relaxed) == 0
+    }
+
+    /// How often a task has panicked.
+    pub(super) fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
+    }
+
+    /// The last panic, in words.
+    pub(super) fn last(&self) -> Option<String> {
+        self.last.lock().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_panics_begins_again_and_is_told() {
+        let supervisor = Supervisor::default();
+        let (mut pauses, mut runs) = (Pauses::default(), 0);
+        let mut ended = None;
+        while ended.is_none() && runs < 5 {
+            runs += 1;
+            let task = async {
+                assert!(supervisor.is_up(), "it runs");
+                assert!(runs == 3, "run {runs}");
+                runs
+            };
+            ended = supervisor.run("the test", &mut pauses, task).await;
+        }
+        assert_eq!((ended, supervisor.panics()), (Some(3), 2));
+        assert_eq!(supervisor.last().unwrap(), "the test was cut short by a defect in Rivulet: run 2");
+    }
+}

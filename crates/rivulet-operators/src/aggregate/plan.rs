@@ -1,0 +1,394 @@
+//! Which states a set of aggregates needs.
+//!
+//! What can be shared is kept once:
+//! - the number of rows that count, by all states over the same rows: same FILTER, same arguments that may be null;
+//! - equal states over equal arguments, and so whole aggregates that are written twice;
+//! - means and variances by the regressions over the same argument: `avg(y)` and `var(y)` come from `regr_slope(y, x)`
+//!   (if x is never null), and `avg(x)` from `var(x)`. So an average is either sum by count or, beside a variance, its
+//!   mean, which may differ in the last digit. A sum is always a sum.
+
+use std::sync::Arc;
+
+use arrow::compute::can_cast_types;
+use arrow::datatypes::{DataType, Schema};
+use datafusion_physical_expr::PhysicalExpr;
+
+use super::fixed::FixedKind;
+use super::layout::{AggregateResult, Class, FixedState, Form, Layout, ObjectState, Rows, Source};
+use super::object::ObjectKind;
+use super::{AggregateFunction, AggregateSpec, Storage};
+use crate::PlanError;
+use crate::expression::sql;
+
+impl Layout {
+    /// The layout, and the expressions that must be evaluated for it, in order. Of an entry the first `header_halves`
+    /// halves of words are the caller's.
+    pub(crate) fn new(
+        aggregates: &[AggregateSpec],
+        schema: &Schema,
+        header_halves: usize,
+    ) -> Result<(Self, Vec<Arc<dyn PhysicalExpr>>), PlanError> {
+        let mut builder = Builder::default();
+        let wanted = aggregates.iter().map(|spec| builder.plan(spec, schema)).collect::<Result<Vec<_>, _>>()?;
+        // States that serve others as well come first.
+        for rank in 0..=RANK_MAX {
+            wanted.iter().for_each(|wanted| builder.add_state(wanted, rank));
+        }
+        let mut halves = header_halves;
+        let mut counts = Vec::with_capacity(builder.classes.len());
+        for (_, is_counted) in &builder.classes {
+            counts.push(is_counted.then_some(halves));
+            halves += usize::from(*is_counted);
+        }
+        let states_start = halves.div_ceil(2);
+        let mut offset = states_start;
+        let (mut classes, mut fixed, mut offsets) = (Vec::new(), Vec::new(), vec![0; builder.states.len()]);
+        for (class, (rows, _)) in builder.classes.iter().enumerate() {
+            let first = fixed.len();
+            for (index, state) in builder.states.iter().enumerate().filter(|(_, state)| state.class == class) {
+                fixed.push(FixedState { kind: state.kind, arguments: state.arguments.clone(), offset });
+                offsets[index] = offset;
+                offset += state.kind.words();
+            }
+            classes.push(Class { rows: rows.clone(), count_half: counts[class], states: first..fixed.len() });
+        }
+        let mut empty_entry = vec![0; offset];
+        fixed.iter().for_each(|state| state.kind.initialize(&mut empty_entry[state.offset..]));
+        let mut empty_window = vec![0; classes.len()];
+        empty_window.extend_from_slice(&empty_entry[states_start..]);
+        let in_window = |state: usize| offsets[state] - states_start + classes.len();
+        let results = wanted.iter().map(|wanted| builder.result(wanted, in_window)).collect();
+        let layout = Self {
+            entry_words: offset,
+            empty_entry,
+            empty_window,
+            fixed,
+            objects: builder.objects,
+            results,
+            arguments: builder.arguments,
+            classes,
+        };
+        Ok((layout, builder.expressions))
+    }
+}
+
+/// Collects what states are needed, each once.
+#[derive(Default)]
+struct Builder {
+    expressions: Vec<Arc<dyn PhysicalExpr>>,
+    arguments: Vec<(usize, DataType)>,
+    /// Which rows, and whether they must be counted.
+    classes: Vec<(Rows, bool)>,
+    states: Vec<PlannedState>,
+    objects: Vec<ObjectState>,
+}
+
+#[derive(PartialEq)]
+struct PlannedState {
+    kind: FixedKind,
+    class: usize,
+    arguments: Vec<usize>,
+}
+
+/// An aggregate, its arguments known.
+struct Wanted {
+    function: AggregateFunction,
+    data_type: DataType,
+    storage: Storage,
+    arguments: Vec<usize>,
+    place: Place,
+}
+
+/// Where the state of an aggregate is.
+#[derive(Clone, Copy)]
+enum Place {
+    Class(usize),
+    Object(usize),
+}
+
+const RANK_MAX: usize = 2;
+
+impl Builder {
+    /// Checks an aggregate, and finds its arguments and its rows.
+    fn plan(&mut self, spec: &AggregateSpec, schema: &Schema) -> Result<Wanted, PlanError> {
+        let fail = |argument: &Arc<dyn PhysicalExpr>, error: datafusion_common::DataFusionError| {
+            PlanError::Expression { expression: sql(argument), problem: error.strip_backtrace() }
+        };
+        let types = spec
+            .arguments
+            .iter()
+            .map(|argument| argument.data_type(schema).map_err(|error| fail(argument, error)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let function = spec.function;
+        let data_type = function.result_type(&types)?;
+        let filter = spec.filter.clone().map(|filter| place(&mut self.expressions, filter));
+        let mut rows = Rows { not_null: Vec::new(), filter };
+        for argument in &spec.arguments {
+            if argument.nullable(schema).map_err(|error| fail(argument, error))? {
+                rows.not_null.push(place(&mut self.expressions, argument.clone()));
+            }
+        }
+        rows.not_null.sort_unstable();
+        rows.not_null.dedup();
+        let Some(storage) = types.first().and_then(Storage::of).filter(|_| function != AggregateFunction::Count) else {
+            let place = Place::Class(self.class(rows, true));
+            return Ok(Wanted { function, data_type, storage: Storage::Integer, arguments: Vec::new(), place });
+        };
+        let storage = if keeps_type(function) { storage } else { Storage::Float };
+        let target = storage.data_type();
+        if types.iter().any(|found| !can_cast_types(found, &target) || !can_cast_types(&target, found)) {
+            return Err(PlanError::ArgumentType {
+                function: function.name(),
+                found: types[0].to_string(),
+                hint: "cast the argument to DOUBLE, BIGINT, TEXT or TIMESTAMP",
+            });
+        }
+        let arguments: Vec<usize> = spec
+            .arguments
+            .iter()
+            .map(|argument| {
+                let expression = place(&mut self.expressions, argument.clone());
+                place(&mut self.arguments, (expression, target.clone()))
+            })
+            .collect();
+        let place = match object_kind(function, storage) {
+            Some(kind) => Place::Object(self.object(kind, arguments.clone(), rows)),
+            None => Place::Class(self.class(rows, fixed_kind(function, storage).is_counted())),
+        };
+        Ok(Wanted { function, data_type, storage, arguments, place })
+    }
+
+    fn class(&mut self, rows: Rows, is_counted: bool) -> usize {
+        match self.classes.iter_mut().enumerate().find(|(_, class)| class.0 == rows) {
+            Some((index, class)) => {
+                class.1 |= is_counted;
+                index
+            }
+            None => {
+                self.classes.push((rows, is_counted));
+                self.classes.len() - 1
+            }
+        }
+    }
+
+    fn object(&mut self, kind: ObjectKind, arguments: Vec<usize>, rows: Rows) -> usize {
+        let same = |known: &ObjectState| known.kind == kind && known.arguments == arguments && known.rows == rows;
+        self.objects.iter().position(same).unwrap_or_else(|| {
+            self.objects.push(ObjectState { kind, arguments, rows });
+            self.objects.len() - 1
+        })
+    }
+
+    /// Adds the state of an aggregate whose turn it is, unless one that is there serves.
+    fn add_state(&mut self, wanted: &Wanted, rank: usize) {
+        let Place::Class(class) = wanted.place else { return };
+        if wanted.function == AggregateFunction::Count {
+            return;
+        }
+        let kind = fixed_kind(wanted.function, wanted.storage);
+        let own_rank = match kind {
+            FixedKind::Regression => 0,
+            FixedKind::Variance => 1,
+            _ => RANK_MAX,
+        };
+        if rank == own_rank && self.moments(wanted).is_none() {
+            place(&mut self.states, PlannedState { kind, class, arguments: wanted.arguments.clone() });
+        }
+    }
+
+    /// The state in which mean and variance of an aggregate's argument are, and in which of its words; `None` if there
+    /// is none or the aggregate needs something else.
+    fn moments(&self, wanted: &Wanted) -> Option<(usize, usize, usize)> {
+        use AggregateFunction as F;
+        let Place::Class(class) = wanted.place else { return None };
+        if !matches!(wanted.function, F::Avg | F::VarPop | F::VarSamp | F::StddevPop | F::StddevSamp) {
+            return None;
+        }
+        self.states.iter().enumerate().filter(|(_, state)| state.class == class).find_map(|(index, state)| {
+            let argument = state.arguments.iter().position(|argument| *argument == wanted.arguments[0])?;
+            match (state.kind, argument) {
+                (FixedKind::Variance, _) => Some((index, 0, 1)),
+                // The arguments are (y, x), the words x before y.
+                (FixedKind::Regression, 0) => Some((index, 1, 3)),
+                (FixedKind::Regression, _) => Some((index, 0, 2)),
+                _ => None,
+            }
+        })
+    }
+
+    /// Where the result of an aggregate is found, given where in a window each state begins.
+    fn result(&self, wanted: &Wanted, in_window: impl Fn(usize) -> usize) -> AggregateResult {
+        let Wanted { function, storage, .. } = *wanted;
+        let data_type = wanted.data_type.clone();
+        let class = match wanted.place {
+            Place::Class(class) => class,
+            Place::Object(index) => return AggregateResult { function, data_type, source: Source::Object(index) },
+        };
+        let form = if function == AggregateFunction::Count {
+            Form::Count
+        } else if let Some((state, mean, squares)) = self.moments(wanted) {
+            Form::Moments(in_window(state) + mean, in_window(state) + squares)
+        } else {
+            let kind = fixed_kind(function, storage);
+            let same = |state: &PlannedState| {
+                state.kind == kind && state.class == class && state.arguments == wanted.arguments
+            };
+            let word = in_window(self.states.iter().position(same).expect("every aggregate has a state"));
+            match kind {
+                FixedKind::SumFloat if function == AggregateFunction::Avg => Form::Quotient(word),
+                FixedKind::SumInteger => Form::WideSum(word),
+                FixedKind::First | FixedKind::Last => Form::Timed(word),
+                FixedKind::Regression => Form::Regression(word),
+                _ => Form::Word(word),
+            }
+        };
+        AggregateResult { function, data_type, source: Source::Fixed { class, form, storage } }
+    }
+}
+
+/// Whether a function works on values as they are; the others take floating point numbers.
+fn keeps_type(function: AggregateFunction) -> bool {
+    use AggregateFunction as F;
+    matches!(
+        function,
+        F::Sum
+            | F::Min
+            | F::Max
+            | F::FirstValue
+            | F::LastValue
+            | F::BoolAnd
+            | F::BoolOr
+            | F::CountDistinct
+            | F::ApproxDistinct
+    )
+}
+
+fn object_kind(function: AggregateFunction, storage: Storage) -> Option<ObjectKind> {
+    use AggregateFunction as F;
+    let is_text = storage == Storage::Text;
+    Some(match function {
+        F::Median => ObjectKind::Median,
+        F::PercentileCont => ObjectKind::Percentile,
+        F::CountDistinct if is_text => ObjectKind::DistinctTexts,
+        F::CountDistinct => ObjectKind::DistinctWords,
+        F::ApproxDistinct => ObjectKind::Approximate,
+        F::Min if is_text => ObjectKind::MinText,
+        F::Max if is_text => ObjectKind::MaxText,
+        F::FirstValue if is_text => ObjectKind::FirstText,
+        F::LastValue if is_text => ObjectKind::LastText,
+        _ => return None,
+    })
+}
+
+/// The state of a function that needs no object and is no count.
+fn fixed_kind(function: AggregateFunction, storage: Storage) -> FixedKind {
+    use AggregateFunction as F;
+    let is_float = storage == Storage::Float;
+    match function {
+        F::Sum | F::Avg if is_float => FixedKind::SumFloat,
+        F::Sum => FixedKind::SumInteger,
+        F::Min if is_float => FixedKind::MinFloat,
+        F::Max if is_float => FixedKind::MaxFloat,
+        // false is 0 and true is 1, so "and" is the minimum and "or" the maximum.
+        F::Min | F::BoolAnd => FixedKind::MinInteger,
+        F::Max | F::BoolOr => FixedKind::MaxInteger,
+        F::StddevSamp | F::StddevPop | F::VarSamp | F::VarPop => FixedKind::Variance,
+        F::CovarSamp | F::CovarPop | F::Corr | F::RegrSlope | F::RegrIntercept | F::RegrR2 => FixedKind::Regression,
+        F::FirstValue => FixedKind::First,
+        F::LastValue => FixedKind::Last,
+        _ => unreachable!("{function} has no state of fixed size"),
+    }
+}
+
+/// The place of an item in a list, where it is put if it is not there yet.
+fn place<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
+    list.iter().position(|known| *known == item).unwrap_or_else(|| {
+        list.push(item);
+        list.len() - 1
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::Field;
+    use datafusion_physical_expr::expressions::lit;
+
+    use super::*;
+    use crate::expression::column;
+
+    fn layout(aggregates: &[(AggregateFunction, Vec<Arc<dyn PhysicalExpr>>)]) -> (Layout, usize) {
+        let specs: Vec<AggregateSpec> = aggregates
+            .iter()
+            .map(|(function, arguments)| AggregateSpec {
+                name: "a".into(),
+                function: *function,
+                arguments: arguments.clone(),
+                filter: None,
+            })
+            .collect();
+        let (layout, expressions) = Layout::new(&specs, &schema(), 1).unwrap();
+        (layout, expressions.len())
+    }
+
+    /// x DOUBLE, n BIGINT, t DOUBLE NOT NULL.
+    fn schema() -> Schema {
+        Schema::new(vec![
+            Field::new("x", DataType::Float64, true),
+            Field::new("n", DataType::Int64, true),
+            Field::new("t", DataType::Float64, false),
+        ])
+    }
+
+    #[test]
+    fn equal_states_are_kept_once() {
+        use AggregateFunction::*;
+        let x = column(&schema(), 0);
+        let (layout, expressions) =
+            layout(&[(Count, vec![x.clone()]), (Avg, vec![x.clone()]), (Sum, vec![x.clone()]), (Count, vec![x])]);
+        // The start of the pane and the count in one word, the sum in the other.
+        assert_eq!((layout.fixed.len(), layout.entry_words, expressions), (1, 2, 1));
+    }
+
+    #[test]
+    fn a_regression_serves_mean_and_variance_of_its_arguments() {
+        use AggregateFunction::*;
+        let [x, n, t] = [0, 1, 2].map(|index| column(&schema(), index));
+        let with = |other: &Arc<dyn PhysicalExpr>| {
+            let (layout, _) = layout(&[
+                (VarPop, vec![x.clone()]),
+                (Avg, vec![x.clone()]),
+                (Max, vec![x.clone()]),
+                (RegrSlope, vec![x.clone(), other.clone()]),
+                (RegrR2, vec![x.clone(), other.clone()]),
+                (Count, vec![]),
+            ]);
+            (layout.fixed.iter().map(|state| state.kind).collect::<Vec<_>>(), layout.entry_words)
+        };
+        assert_eq!(with(&t), (vec![FixedKind::Regression, FixedKind::MaxFloat], 2 + 5 + 1));
+        // Rows where n is null are not in the regression: the variance is that of other rows.
+        let own = vec![FixedKind::Variance, FixedKind::MaxFloat, FixedKind::Regression];
+        assert_eq!(with(&n), (own, 2 + 2 + 1 + 5));
+    }
+
+    #[test]
+    fn rows_are_counted_once_where_arguments_are_never_null() {
+        use AggregateFunction::*;
+        let t = column(&schema(), 2);
+        let (layout, expressions) = layout(&[(Count, vec![]), (Count, vec![lit(1i64)]), (Count, vec![t.clone()])]);
+        assert_eq!((layout.classes.len(), layout.entry_words, expressions), (1, 1, 0));
+        let (layout, _) = self::layout(&[(LastValue, vec![t.clone()])]);
+        assert_eq!(layout.classes[0].count_half, None, "the event time says whether there is a value");
+        let (layout, _) = self::layout(&[(LastValue, vec![t.clone()]), (Min, vec![t])]);
+        assert_eq!((layout.classes[0].count_half, layout.entry_words), (Some(1), 4));
+    }
+
+    #[test]
+    fn numbers_of_another_type_are_other_arguments() {
+        use AggregateFunction::*;
+        let n = column(&schema(), 1);
+        // The sum of integers is kept in 128 bits, the average as floating point; the expression is evaluated once.
+        let (layout, expressions) = layout(&[(Sum, vec![n.clone()]), (Avg, vec![n.clone()]), (Median, vec![n])]);
+        assert_eq!((layout.fixed.len(), layout.objects.len(), expressions), (2, 1, 1));
+        assert_eq!((layout.entry_words, layout.arguments.len()), (1 + 2 + 1, 2));
+    }
+}

@@ -1,0 +1,223 @@
+//! What a row says about the rows before it: `lag`, `changed` and `hysteresis`, by slot and key.
+
+mod operator;
+
+use std::sync::Arc;
+
+use arrow::compute::can_cast_types;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion_physical_expr::PhysicalExpr;
+use rivulet_dataflow::{Description, Operator, OperatorFactory};
+
+use crate::PlanError;
+use crate::aggregate::Storage;
+use crate::expression::{Expressions, NamedExpression, sql};
+use crate::row_bytes::RowBytes;
+
+/// The most rows that `lag` looks back.
+pub const LAG_ROWS_MAX: usize = 100;
+
+/// What is computed of a row and those before it, with the same slot and keys, in order of arrival.
+#[derive(Clone, Debug)]
+pub enum HistoryFunction {
+    /// `lag(value, rows)`: the value so many rows ago, null if there was no such row. It has the type of the value.
+    Lag {
+        /// A number, text, boolean or time.
+        value: Arc<dyn PhysicalExpr>,
+        /// How many rows ago: 1 to [`LAG_ROWS_MAX`].
+        rows: usize,
+    },
+    /// `changed(value)`: whether the value differs from that of the row before; true for the first row. Null equals
+    /// null and NaN equals NaN.
+    Changed {
+        /// A number, text, boolean or time.
+        value: Arc<dyn PhysicalExpr>,
+    },
+    /// `hysteresis(value, low, high)`: true from a value of at least `high` on, false from one of at most `low` on;
+    /// false before the first of them. A row where one of the three is null changes nothing; where both hold, because
+    /// `low` lies above `high`, it is true.
+    Hysteresis {
+        /// A number.
+        value: Arc<dyn PhysicalExpr>,
+        /// A number, for example a parameter.
+        low: Arc<dyn PhysicalExpr>,
+        /// A number, for example a parameter.
+        high: Arc<dyn PhysicalExpr>,
+    },
+}
+
+/// A column that is computed of a row and those before it.
+#[derive(Clone, Debug)]
+pub struct HistoryColumn {
+    /// The name of the output column.
+    pub name: String,
+    /// What it holds.
+    pub function: HistoryFunction,
+}
+
+/// Appends columns to each row that depend on the rows before it. It remembers one small row of values for each slot
+/// (and key), and serves plain rows as well as those that windows emit.
+///
+/// # Example
+/// For `SELECT value - lag(value, 1)`: the column `before`, of which a [`Project`](crate::Project) behind computes the
+/// difference.
+/// ```
+/// use std::sync::Arc;
+/// use arrow::datatypes::{DataType, Field, Schema};
+/// use datafusion_physical_expr::expressions::Column;
+/// use rivulet_operators::{History, HistoryColumn, HistoryFunction};
+///
+/// let input = Schema::new(vec![Field::new("value", DataType::Float64, true)]);
+/// let function = HistoryFunction::Lag { value: Arc::new(Column::new("value", 0)), rows: 1 };
+/// let columns = vec![HistoryColumn { name: "before".into(), function }];
+/// let history = History::new(&input, &Schema::empty(), vec![], vec![], columns).unwrap();
+/// let names: Vec<_> = history.output_schema().fields().iter().map(|field| field.name().clone()).collect();
+/// assert_eq!(names, ["value", "before"]);
+/// ```
+#[derive(Clone)]
+pub struct History {
+    plan: Arc<Plan>,
+}
+
+struct Plan {
+    /// Keys, then the arguments of the columns.
+    expressions: Expressions,
+    key_names: Vec<String>,
+    key_types: Vec<DataType>,
+    columns: Vec<PlannedColumn>,
+    /// The type of each argument as it is kept.
+    targets: Vec<Storage>,
+    /// The remembered values, as they are kept.
+    state: Vec<Storage>,
+    input_columns: usize,
+    output: SchemaRef,
+}
+
+struct PlannedColumn {
+    kind: Kind,
+    /// The first of its arguments.
+    argument: usize,
+    /// The first of its remembered values.
+    state: usize,
+    text: String,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Lag(usize),
+    Changed,
+    Hysteresis,
+}
+
+impl History {
+    /// An operator over rows with the columns of `input`. Keys and arguments are compiled against
+    /// [`Expressions::evaluation_schema`]`(input, parameter_schema, parameters)`. What comes out are the columns of the
+    /// input, then one for each of `columns`. Keys do not come out.
+    pub fn new(
+        input: &Schema,
+        parameter_schema: &Schema,
+        parameters: Vec<usize>,
+        keys: Vec<NamedExpression>,
+        columns: Vec<HistoryColumn>,
+    ) -> Result<Self, PlanError> {
+        let evaluation = Expressions::evaluation_schema(input, parameter_schema, &parameters);
+        let mut expressions: Vec<_> = keys.iter().map(|key| key.expression.clone()).collect();
+        let (mut planned, mut targets, mut state) = (Vec::new(), Vec::new(), Vec::new());
+        let mut fields = input.fields().iter().cloned().collect::<Vec<_>>();
+        for HistoryColumn { name, function } in &columns {
+            let (arguments, kind) = match function {
+                HistoryFunction::Lag { value, rows } => (vec![value], Kind::Lag(*rows)),
+                HistoryFunction::Changed { value } => (vec![value], Kind::Changed),
+                HistoryFunction::Hysteresis { value, low, high } => (vec![value, low, high], Kind::Hysteresis),
+            };
+            let text = function.to_string();
+            let fail = |problem: String| PlanError::Expression { expression: text.clone(), problem };
+            let column = PlannedColumn { kind, argument: targets.len(), state: state.len(), text: text.clone() };
+            let mut data_type = DataType::Boolean;
+            for argument in arguments {
+                let found = argument.data_type(&evaluation).map_err(|error| fail(error.strip_backtrace()))?;
+                let storage = Storage::of(&found).map(|storage| match kind {
+                    Kind::Hysteresis if storage == Storage::Integer => Storage::Float,
+                    _ => storage,
+                });
+                let target = storage
+                    .filter(|storage| !matches!(kind, Kind::Hysteresis) || *storage == Storage::Float)
+                    .filter(|storage| can_cast_types(&found, &storage.data_type()))
+                    .filter(|storage| can_cast_types(&storage.data_type(), &found))
+                    .ok_or_else(|| fail(format!("it does not take an argument of type {found}")))?;
+                targets.push(target);
+                expressions.push(argument.clone());
+                if let Kind::Lag(rows) = kind {
+                    if !(1..=LAG_ROWS_MAX).contains(&rows) {
+                        return Err(fail(format!(
+                            "it looks back {rows} rows, it must be 1 to {LAG_ROWS_MAX}\nhint: use a window"
+                        )));
+                    }
+                    data_type = found;
+                }
+            }
+            let first = targets[column.argument];
+            match kind {
+                Kind::Lag(rows) => state.extend(std::iter::repeat_n(first, rows)),
+                Kind::Changed => state.push(first),
+                Kind::Hysteresis => state.push(Storage::Boolean),
+            }
+            fields.push(Arc::new(Field::new(name, data_type, matches!(kind, Kind::Lag(_)))));
+            planned.push(column);
+        }
+        let expressions = Expressions::new(input, parameter_schema, parameters, expressions)?;
+        let key_types: Vec<_> =
+            expressions.fields()[..keys.len()].iter().map(|field| field.data_type().clone()).collect();
+        // Fails for types that cannot be a key.
+        RowBytes::new(key_types.iter())?;
+        Ok(Self {
+            plan: Arc::new(Plan {
+                expressions,
+                key_names: keys.into_iter().map(|key| key.name).collect(),
+                key_types,
+                columns: planned,
+                targets,
+                state,
+                input_columns: input.fields().len(),
+                output: Arc::new(Schema::new(fields)),
+            }),
+        })
+    }
+
+    /// The columns that come out: those of the input, then the computed ones.
+    pub fn output_schema(&self) -> &SchemaRef {
+        &self.plan.output
+    }
+}
+
+impl std::fmt::Display for HistoryFunction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Lag { value, rows } => write!(f, "lag({}, {rows})", sql(value)),
+            Self::Changed { value } => write!(f, "changed({})", sql(value)),
+            Self::Hysteresis { value, low, high } => {
+                write!(f, "hysteresis({}, {}, {})", sql(value), sql(low), sql(high))
+            }
+        }
+    }
+}
+
+impl OperatorFactory for History {
+    fn create(&self) -> Box<dyn Operator> {
+        Box::new(operator::HistoryOperator::new(self.plan.clone()))
+    }
+
+    fn describe(&self) -> Description {
+        let mut shared: Vec<String> = self.plan.columns.iter().map(|column| column.text.clone()).collect();
+        if !self.plan.key_names.is_empty() {
+            shared.push(format!("by {}", self.plan.key_names.join(", ")));
+        }
+        let mut per_slot = self.plan.expressions.parameter_names();
+        per_slot.push(format!("{} value(s)", self.plan.state.len()));
+        Description { operator: "history".into(), shared, per_slot }
+    }
+
+    fn is_stateful(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,111 @@
+//! What an operator remembers for each key of each slot.
+
+use std::hash::BuildHasher;
+use std::mem::size_of;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use rivulet_dataflow::Slot;
+
+/// The most keys remembered by one operator over all slots.
+pub(crate) const KEYS_MAX: usize = 1 << 26;
+
+/// Values by slot and key.
+pub(crate) struct Keyed<V> {
+    entries: Vec<KeyEntry<V>>,
+    free: Vec<u32>,
+    index: HashTable<u32>,
+    hasher: RandomState,
+    /// By slot: its entries.
+    slots: Vec<Vec<u32>>,
+}
+
+#[derive(Default)]
+struct KeyEntry<V> {
+    slot: Slot,
+    key: Box<[u8]>,
+    value: V,
+}
+
+impl<V> Default for Keyed<V> {
+    fn default() -> Self {
+        Self {
+            entries: Vec::new(),
+            free: Vec::new(),
+            index: HashTable::new(),
+            hasher: RandomState::default(),
+            slots: Vec::new(),
+        }
+    }
+}
+
+impl<V: Default> Keyed<V> {
+    /// The place of a slot's key, if it is known.
+    pub(crate) fn find(&self, slot: Slot, key: &[u8]) -> Option<u32> {
+        let same = |&entry: &u32| {
+            let entry = &self.entries[entry as usize];
+            entry.slot == slot && *entry.key == *key
+        };
+        self.index.find(self.hasher.hash_one((slot, key)), same).copied()
+    }
+
+    /// Adds a key that is not there; `None` if there are too many.
+    pub(crate) fn create(&mut self, slot: Slot, key: &[u8]) -> Option<u32> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None if self.entries.len() >= KEYS_MAX => return None,
+            None => {
+                self.entries.push(KeyEntry::default());
+                self.entries.len() as u32 - 1
+            }
+        };
+        self.entries[place as usize] = KeyEntry { slot, key: key.into(), value: V::default() };
+        let (entries, hasher) = (&self.entries, &self.hasher);
+        self.index.insert_unique(hasher.hash_one((slot, key)), place, |&entry| {
+            let entry = &entries[entry as usize];
+            hasher.hash_one((entry.slot, &*entry.key))
+        });
+        if slot as usize >= self.slots.len() {
+            self.slots.resize_with(slot as usize + 1, Vec::new);
+        }
+        self.slots[slot as usize].push(place);
+        Some(place)
+    }
+
+    /// The value at a place that [`Keyed::find`] or [`Keyed::create`] gave.
+    pub(crate) fn value_mut(&mut self, place: u32) -> &mut V {
+        &mut self.entries[place as usize].value
+    }
+
+    /// One more than the highest slot that ever had a key.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The keys of a slot and their values, in the order in which they came.
+    pub(crate) fn of_slot(&self, slot: usize) -> impl Iterator<Item = (&[u8], &V)> {
+        let places = self.slots.get(slot).into_iter().flatten();
+        places.map(|&place| &self.entries[place as usize]).map(|entry| (&*entry.key, &entry.value))
+    }
+
+    /// Forgets a slot, showing each key and value to `removed`.
+    pub(crate) fn remove_slot(&mut self, slot: Slot, mut removed: impl FnMut(&[u8], V)) {
+        let Some(places) = self.slots.get_mut(slot as usize) else { return };
+        for place in std::mem::take(places) {
+            let KeyEntry { slot, key, value } = std::mem::take(&mut self.entries[place as usize]);
+            if let Ok(entry) = self.index.find_entry(self.hasher.hash_one((slot, &*key)), |&known| known == place) {
+                entry.remove();
+            }
+            removed(&key, value);
+            self.free.push(place);
+        }
+    }
+
+    /// Memory held, without what keys and values hold themselves. Linear in the number of slots.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<KeyEntry<V>>()
+            + self.free.capacity() * size_of::<u32>()
+            + self.index.allocation_size()
+            + self.slots.iter().map(|slot| size_of::<Vec<u32>>() + slot.capacity() * 4).sum::<usize>()
+    }
+}

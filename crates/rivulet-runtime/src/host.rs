@@ -1,0 +1,153 @@
+//! What a process has once, for all groups: the clock, the scheduler, and a list of when tasks want to be woken.
+
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rand::RngExt;
+use rivulet_dataflow::Clock;
+
+use crate::Task;
+use crate::scheduler::{Closing, Policy, Scheduler};
+
+pub(crate) struct Host {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) policy: Policy,
+    pub(crate) scheduler: Box<dyn Scheduler>,
+    pub(crate) deadlines: Deadlines,
+    pub(crate) workers: boxcar::Vec<WorkerLoad>,
+    /// Starts the worker of a new task, where each has its own.
+    pub(crate) start_worker: Box<dyn Fn(usize) + Send + Sync>,
+}
+
+/// How busy a worker is, as the balancer last saw it.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerLoad {
+    /// Thousandths of its time.
+    pub(crate) load: AtomicUsize,
+    /// Tasks that were placed on it since.
+    pub(crate) placed: AtomicUsize,
+}
+
+impl Host {
+    /// A host without workers: tasks are run by hand.
+    pub(crate) fn by_hand(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock,
+            policy: Policy::Pool,
+            scheduler: Box::new(Nobody),
+            deadlines: Deadlines::default(),
+            workers: boxcar::Vec::new(),
+            start_worker: Box::new(|_| {}),
+        }
+    }
+
+    /// The worker for a new task: at random one of the two least loaded.
+    pub(crate) fn place(&self) -> usize {
+        if self.policy == Policy::Dedicated {
+            let worker = self.scheduler.add_worker();
+            (self.start_worker)(worker);
+            return worker;
+        }
+        let mut least: [Option<(usize, usize, usize)>; 2] = [None, None];
+        for (worker, load) in &self.workers {
+            let rank = (load.load.load(Ordering::Relaxed), load.placed.load(Ordering::Relaxed), worker);
+            if least[0].is_none_or(|first| rank < first) {
+                least = [Some(rank), least[0]];
+            } else if least[1].is_none_or(|second| rank < second) {
+                least[1] = Some(rank);
+            }
+        }
+        let candidates: Vec<usize> = least.into_iter().flatten().map(|(_, _, worker)| worker).collect();
+        match candidates.len() {
+            0 => 0,
+            several => {
+                let worker = candidates[rand::rng().random_range(0..several)];
+                self.workers[worker].placed.fetch_add(1, Ordering::Relaxed);
+                worker
+            }
+        }
+    }
+}
+
+/// The scheduler of tasks that are run by hand: it forgets them.
+struct Nobody;
+
+impl Scheduler for Nobody {
+    fn ready(&self, _task: Arc<Task>) {}
+
+    fn next(&self, _worker: usize, _wait: Duration) -> Option<Arc<Task>> {
+        None
+    }
+
+    fn waiting(&self) -> usize {
+        0
+    }
+
+    fn add_worker(&self) -> usize {
+        0
+    }
+
+    fn close(&self) {}
+
+    fn closing(&self) -> Closing {
+        Closing::default()
+    }
+}
+
+/// The number of a task's entry among the deadlines.
+pub(crate) type DeadlineId = usize;
+
+/// When each task next wants to run, side by side in memory: thousands are looked at in microseconds.
+#[derive(Default)]
+pub(crate) struct Deadlines {
+    /// Clock time, microseconds; `i64::MAX` for never.
+    at_us: boxcar::Vec<AtomicI64>,
+    tasks: Mutex<Registered>,
+}
+
+#[derive(Default)]
+struct Registered {
+    tasks: Vec<Weak<Task>>,
+    free: Vec<DeadlineId>,
+}
+
+impl Deadlines {
+    pub(crate) fn register(&self, task: Weak<Task>) -> DeadlineId {
+        let mut registered = self.tasks.lock();
+        if let Some(id) = registered.free.pop() {
+            registered.tasks[id] = task;
+            return id;
+        }
+        registered.tasks.push(task);
+        self.at_us.push(AtomicI64::new(i64::MAX))
+    }
+
+    pub(crate) fn set(&self, id: DeadlineId, at_us: i64) {
+        self.at_us[id].store(at_us, Ordering::Release);
+    }
+
+    pub(crate) fn forget(&self, id: DeadlineId) {
+        self.set(id, i64::MAX);
+        let mut registered = self.tasks.lock();
+        registered.tasks[id] = Weak::new();
+        registered.free.push(id);
+    }
+
+    /// The tasks whose deadline has passed.
+    pub(crate) fn due(&self, now_us: i64) -> Vec<Arc<Task>> {
+        let due: Vec<DeadlineId> =
+            self.at_us.iter().filter(|(_, at_us)| at_us.load(Ordering::Acquire) <= now_us).map(|(id, _)| id).collect();
+        if due.is_empty() {
+            return Vec::new();
+        }
+        let registered = self.tasks.lock();
+        due.into_iter().filter_map(|id| registered.tasks[id].upgrade()).collect()
+    }
+
+    /// Every task.
+    pub(crate) fn tasks(&self) -> Vec<Arc<Task>> {
+        self.tasks.lock().tasks.iter().filter_map(Weak::upgrade).collect()
+    }
+}

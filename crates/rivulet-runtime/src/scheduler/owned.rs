@@ -1,0 +1,128 @@
+//! A queue for each worker: a task stays where its state is warm.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{Closing, Scheduler};
+use crate::Task;
+
+/// From so many waiting tasks on, a push wakes another worker to help: one or two are run sooner by their owner than by
+/// somebody who must be woken.
+const HELP_FROM: usize = 4;
+
+/// Ready tasks by the worker that owns them, first in, first out.
+pub struct Owned {
+    queues: boxcar::Vec<Queue>,
+    /// Whether a worker without tasks takes those of others.
+    helps: bool,
+    /// Workers asleep, so that nobody looks for one where there is none.
+    asleep: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    came: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    tasks: VecDeque<Arc<Task>>,
+    is_asleep: bool,
+    closing: Closing,
+}
+
+impl Owned {
+    /// Without workers; `helps` says whether those without tasks take those of others.
+    pub(super) fn new(helps: bool) -> Self {
+        Self { queues: boxcar::Vec::new(), helps, asleep: AtomicUsize::new(0) }
+    }
+
+    /// The oldest task of the longest other queue.
+    fn help(&self, worker: usize) -> Option<Arc<Task>> {
+        let (_, longest) = self
+            .queues
+            .iter()
+            .filter(|(other, _)| *other != worker)
+            .map(|(_, queue)| (queue.state.lock().tasks.len(), queue))
+            .max_by_key(|(waiting, _)| *waiting)?;
+        longest.state.lock().tasks.pop_front()
+    }
+
+    fn wake_a_helper(&self, busy: usize) {
+        let asleep = self.queues.iter().find(|(other, queue)| *other != busy && queue.state.lock().is_asleep);
+        if let Some((_, queue)) = asleep {
+            queue.came.notify_one();
+        }
+    }
+}
+
+impl Scheduler for Owned {
+    fn ready(&self, task: Arc<Task>) {
+        let worker = task.worker();
+        let queue = &self.queues[worker];
+        let mut state = queue.state.lock();
+        state.tasks.push_back(task);
+        let (is_asleep, waiting) = (state.is_asleep, state.tasks.len());
+        drop(state);
+        if is_asleep {
+            queue.came.notify_one();
+        } else if self.helps && waiting >= HELP_FROM && self.asleep.load(Ordering::Relaxed) > 0 {
+            self.wake_a_helper(worker);
+        }
+    }
+
+    fn next(&self, worker: usize, wait: Duration) -> Option<Arc<Task>> {
+        let queue = &self.queues[worker];
+        {
+            let mut state = queue.state.lock();
+            if state.closing.is_over() {
+                return None;
+            }
+            if let Some(task) = state.tasks.pop_front() {
+                return Some(task);
+            }
+        }
+        if self.helps
+            && let Some(task) = self.help(worker)
+        {
+            return Some(task);
+        }
+        let mut state = queue.state.lock();
+        if state.tasks.is_empty() && !state.closing.has_begun() {
+            state.is_asleep = true;
+            self.asleep.fetch_add(1, Ordering::Relaxed);
+            queue.came.wait_for(&mut state, wait);
+            self.asleep.fetch_sub(1, Ordering::Relaxed);
+            state.is_asleep = false;
+        }
+        if let Some(task) = state.tasks.pop_front() {
+            return Some(task);
+        }
+        drop(state);
+        if self.helps { self.help(worker) } else { None }
+    }
+
+    fn waiting(&self) -> usize {
+        self.queues.iter().map(|(_, queue)| queue.state.lock().tasks.len()).sum()
+    }
+
+    fn add_worker(&self) -> usize {
+        self.queues.push(Queue::default())
+    }
+
+    fn close(&self) {
+        for (_, queue) in &self.queues {
+            queue.state.lock().closing.close();
+            queue.came.notify_all();
+        }
+    }
+
+    fn closing(&self) -> Closing {
+        self.queues.iter().next().map(|(_, queue)| queue.state.lock().closing).unwrap_or_default()
+    }
+}

@@ -1,0 +1,436 @@
+//! A task: queries of a group that are processed together, by one thread at a time.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, AsArray, RecordBatch};
+use arrow::datatypes::TimestampMicrosecondType;
+use parking_lot::{Mutex, MutexGuard};
+use rivulet_dataflow::{
+    Batch, Chain, Control, Decoder, Element, Events, Push, QueryId, Reason, Refusals, Sink, Slot, SlotTable,
+    StateError, StateFrame, StateSelection,
+};
+
+use crate::balance::{LoadMeter, Seen};
+use crate::host::{DeadlineId, Host};
+use crate::inbox::{Queue, TaskInbox};
+use crate::{GroupMetrics, InboxLimits};
+
+/// How far behind the clock timers run. An event that a source has stamped but not yet delivered must not find that a
+/// timer for a later instant was served before it.
+const TICK_GRACE_US: i64 = 5_000;
+
+/// How many refused rows of one batch keep their content for the dead-letter output; the others are only counted.
+const REFUSED_CONTENT_MAX: usize = 256;
+
+/// What an instance of a group's dataflow is made of.
+pub struct TaskParts {
+    /// Turns payloads into rows.
+    pub decoder: Box<dyn Decoder>,
+    /// The application's operators.
+    pub chain: Chain,
+    /// Takes the results.
+    pub sink: Box<dyn Sink>,
+}
+
+/// What all tasks of a group have in common.
+pub(crate) struct TaskSettings {
+    /// The application's name, for people.
+    pub(crate) name: String,
+    pub(crate) limits: InboxLimits,
+    pub(crate) batch_rows_max: Option<usize>,
+    /// The index of the event-time column, if the input has one.
+    pub(crate) event_time_column: Option<usize>,
+}
+
+/// Queries of a group that are processed together: what a scheduler picks. A group has one task until it is split.
+pub struct Task {
+    settings: Arc<TaskSettings>,
+    inbox: TaskInbox,
+    host: Arc<Host>,
+    /// The worker that it belongs to, where the policy knows owners.
+    worker: AtomicUsize,
+    /// Whether the task waits for a worker or runs. Only the one who turns it from false to true hands it to the scheduler.
+    scheduled: AtomicBool,
+    deadline: DeadlineId,
+    /// Time spent running, microseconds; readable without the core's lock.
+    busy_us: AtomicU64,
+    queries: AtomicUsize,
+    pub(crate) load: Mutex<LoadMeter>,
+    core: Mutex<Core>,
+}
+
+/// What only the thread that runs the task may touch.
+pub(crate) struct Core {
+    pub(crate) slots: SlotTable,
+    decoder: Box<dyn Decoder>,
+    chain: Chain,
+    sink: Box<dyn Sink>,
+    refusals: Refusals,
+    metrics: GroupMetrics,
+    /// Slots were retired when so many events had been pushed: once all these have left the inbox, none of theirs can come.
+    retired_at: Option<u64>,
+}
+
+/// What one activation did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// It processed this many events, and nothing waited any more.
+    Ran(usize),
+    /// Its time slice ended before its inbox was empty.
+    Yielded(usize),
+    /// The sink has no room: events stay in the inbox.
+    Blocked,
+}
+
+impl Task {
+    pub(crate) fn new(settings: Arc<TaskSettings>, slots: SlotTable, parts: TaskParts, host: Arc<Host>) -> Arc<Self> {
+        Arc::new_cyclic(|task| Self {
+            inbox: TaskInbox::new(settings.limits, settings.batch_rows_max),
+            settings,
+            worker: AtomicUsize::new(host.place()),
+            deadline: host.deadlines.register(task.clone()),
+            host,
+            scheduled: AtomicBool::new(false),
+            busy_us: AtomicU64::new(0),
+            queries: AtomicUsize::new(0),
+            load: Mutex::default(),
+            core: Mutex::new(Core {
+                slots,
+                decoder: parts.decoder,
+                chain: parts.chain,
+                sink: parts.sink,
+                refusals: Refusals::new(REFUSED_CONTENT_MAX),
+                metrics: GroupMetrics::default(),
+                retired_at: None,
+            }),
+        })
+    }
+
+    /// The application's name.
+    pub fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    /// The worker that the task belongs to.
+    pub fn worker(&self) -> usize {
+        self.worker.load(Ordering::Relaxed)
+    }
+
+    /// Gives the task to another worker. If it waits for the old one now, it is run there once more.
+    pub(crate) fn assign(&self, worker: usize) {
+        self.worker.store(worker, Ordering::Relaxed);
+    }
+
+    /// Events that wait.
+    pub fn waiting_rows(&self) -> usize {
+        self.inbox.lock().waiting().0
+    }
+
+    /// Events and payload bytes that wait.
+    pub fn waiting(&self) -> (usize, usize) {
+        self.inbox.lock().waiting()
+    }
+
+    /// The number of queries.
+    pub fn queries(&self) -> usize {
+        self.queries.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn inbox(&self) -> &TaskInbox {
+        &self.inbox
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock()
+    }
+
+    /// Offers an event to `queue`, the locked queue of this task's inbox, and lets go of it.
+    #[inline]
+    pub(crate) fn push(
+        self: &Arc<Self>,
+        mut queue: MutexGuard<'_, Queue>,
+        slot: Slot,
+        arrival_us: i64,
+        payload: &[u8],
+    ) -> Push {
+        let pushed = self.inbox.push(&mut queue, slot, arrival_us, payload);
+        drop(queue);
+        if pushed.was_empty {
+            self.schedule();
+        }
+        pushed.push
+    }
+
+    /// Hands the task to the scheduler unless it has it, or the task runs.
+    pub(crate) fn schedule(self: &Arc<Self>) {
+        if !self.scheduled.swap(true, Ordering::AcqRel) {
+            self.host.scheduler.ready(self.clone());
+        }
+    }
+
+    /// The task has been run: from here on a push schedules it again. Schedules it at once if events came meanwhile.
+    pub(crate) fn ran(self: &Arc<Self>) {
+        self.scheduled.store(false, Ordering::Release);
+        if !self.inbox.is_empty() {
+            self.schedule();
+        }
+    }
+
+    /// Processes what waits in the inbox, batch by batch, until it is empty or `slice` has passed, then what timers are due.
+    ///
+    /// Called by one worker at a time; a second caller waits.
+    pub fn run(&self, slice: Duration) -> Activation {
+        let mut core = self.core.lock();
+        let start_us = self.host.clock.now_us();
+        let end_us = start_us.saturating_add(i64::try_from(slice.as_micros()).unwrap_or(i64::MAX));
+        let mut now_us = start_us;
+        let mut done = Events::default();
+        let mut rows = 0;
+        let outcome = loop {
+            if !core.sink.has_room() {
+                break Activation::Blocked;
+            }
+            let Some(events) = self.inbox.take(done) else {
+                done = Events::default();
+                break Activation::Ran(rows);
+            };
+            rows += events.rows();
+            done = events;
+            self.process(&mut core, &mut done, now_us);
+            now_us = self.host.clock.now_us();
+            if now_us >= end_us {
+                break Activation::Yielded(rows);
+            }
+        };
+        if !done.is_empty() {
+            self.inbox.lock().keep(done);
+        }
+        let tick_us = start_us - TICK_GRACE_US;
+        if outcome != Activation::Blocked && core.chain.deadline_us().is_some_and(|deadline_us| deadline_us <= tick_us)
+        {
+            core.run_chain(Step::Tick, tick_us, &self.settings.name);
+            core.finish(&self.settings.name);
+            now_us = self.host.clock.now_us();
+        }
+        let busy_us = (now_us - start_us).max(0) as u64;
+        core.metrics.activations += 1;
+        core.metrics.busy_us += busy_us;
+        self.busy_us.fetch_add(busy_us, Ordering::Relaxed);
+        self.note_deadline(&core);
+        outcome
+    }
+
+    /// Runs one arena of events through the dataflow.
+    fn process(&self, core: &mut Core, events: &mut Events, now_us: i64) {
+        let rows = events.rows() as u64;
+        core.metrics.events += rows;
+        core.metrics.batches += 1;
+        core.metrics.batch_events_max = core.metrics.batch_events_max.max(rows);
+        core.metrics.waiting_us += (now_us - events.arrival_us()[0]).max(0) as u64;
+        if let Some(retired_at) = core.retired_at {
+            events.retain_slots(|slot| core.slots.query(slot).is_some());
+            core.metrics.refused[Reason::Removed as usize] += rows - events.rows() as u64;
+            if self.inbox.lock().left() >= retired_at {
+                core.slots.recycle();
+                core.retired_at = None;
+            }
+            if events.is_empty() {
+                return;
+            }
+        }
+        let event_times = core.decode_and_run(events, now_us, &self.settings);
+        core.finish(&self.settings.name);
+        let end_us = self.host.clock.now_us();
+        for &arrival_us in events.arrival_us() {
+            core.metrics.processing_latency_us.record(end_us - arrival_us);
+        }
+        if let Some(times) = event_times {
+            for &time_us in times.as_primitive::<TimestampMicrosecondType>().values() {
+                core.metrics.record_event_latency(end_us, time_us);
+            }
+        }
+    }
+
+    /// Adds queries, one for each row of `parameters`, and returns their slots in this task.
+    pub(crate) fn add(&self, core: &mut Core, queries: &[QueryId], parameters: &RecordBatch) -> Vec<Slot> {
+        // The routes of retired slots were removed before they retired, so an empty inbox holds none of their events.
+        if core.retired_at.is_some() && self.inbox.is_empty() {
+            core.slots.recycle();
+            core.retired_at = None;
+        }
+        let slots = core.slots.add(queries, parameters);
+        self.control(core, Control::AddSlots(slots.clone()));
+        self.queries.store(core.slots.live(), Ordering::Relaxed);
+        slots
+    }
+
+    /// Removes queries of which no event will be pushed any more; those that wait are counted as refused for
+    /// [`Reason::Removed`].
+    pub(crate) fn remove(&self, core: &mut Core, slots: &[Slot]) {
+        self.control(core, Control::RemoveSlots(slots.to_vec()));
+        core.slots.retire(slots);
+        core.retired_at = Some(self.inbox.lock().pushed());
+        self.queries.store(core.slots.live(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn control(&self, core: &mut Core, control: Control) {
+        let now_us = self.host.clock.now_us();
+        core.run_chain(Step::Element(Element::Control(control)), now_us, &self.settings.name);
+        self.note_deadline(core);
+    }
+
+    pub(crate) fn import_state(&self, core: &mut Core, frames: &[Option<StateFrame>]) -> Result<(), StateError> {
+        let result = core.chain.import_state(frames);
+        self.note_deadline(core);
+        result
+    }
+
+    /// Ends the input: closes what is open and hands it to the sink.
+    pub(crate) fn end(&self) {
+        let mut core = self.core.lock();
+        core.run_chain(Step::Element(Element::End), self.host.clock.now_us(), &self.settings.name);
+        core.finish(&self.settings.name);
+        self.note_deadline(&core);
+    }
+
+    fn note_deadline(&self, core: &Core) {
+        let deadline_us =
+            core.chain.deadline_us().map_or(i64::MAX, |deadline_us| deadline_us.saturating_add(TICK_GRACE_US));
+        self.host.deadlines.set(self.deadline, deadline_us);
+    }
+
+    /// The counters, with dropped events as refused for [`Reason::Overflow`].
+    pub(crate) fn metrics(&self) -> GroupMetrics {
+        let mut metrics = self.core.lock().metrics.clone();
+        metrics.refused[Reason::Overflow as usize] += self.inbox.lock().dropped();
+        metrics
+    }
+
+    /// What the balancer wants to know.
+    pub(crate) fn seen(&self) -> Seen {
+        let queue = self.inbox.lock();
+        let waiting = queue.waiting().0 as u64;
+        Seen { arrived: queue.pushed(), waiting, busy_us: self.busy_us.load(Ordering::Relaxed) }
+    }
+
+    /// Memory held by parameters, state and waiting events, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let core = self.core.lock();
+        core.slots.memory_bytes() + core.chain.memory_bytes() + self.inbox.lock().memory_bytes()
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.host.deadlines.forget(self.deadline);
+    }
+}
+
+impl std::fmt::Debug for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Task('{}' on worker {})", self.name(), self.worker())
+    }
+}
+
+enum Step {
+    Element(Element),
+    Tick,
+}
+
+impl Core {
+    /// The selected state of every operator.
+    pub(crate) fn export_state(&self, selection: &StateSelection) -> Result<Vec<Option<StateFrame>>, StateError> {
+        self.chain.export_state(selection)
+    }
+
+    /// Whether no slot waits for being free again.
+    pub(crate) fn has_retired(&self) -> bool {
+        self.retired_at.is_some()
+    }
+
+    /// Frees retired slots at once: the caller knows that no event of theirs waits.
+    pub(crate) fn recycle(&mut self) {
+        self.slots.recycle();
+        self.retired_at = None;
+    }
+
+    /// Decodes events and runs the chain on their rows; returns the column of event times.
+    fn decode_and_run(&mut self, events: &Events, now_us: i64, settings: &TaskSettings) -> Option<ArrayRef> {
+        let Self { decoder, refusals, .. } = self;
+        let batch = match catch_unwind(AssertUnwindSafe(|| decoder.decode(events, refusals))) {
+            Ok(batch) => batch,
+            Err(panic) => {
+                self.failed(events.rows() as u64, &panic_text(&*panic), &settings.name);
+                return None;
+            }
+        };
+        let event_times = settings.event_time_column.map(|column| batch.column(column).clone());
+        self.run_chain(Step::Element(Element::Batch(batch)), now_us, &settings.name);
+        event_times
+    }
+
+    /// Runs the chain and hands what comes out to the sink. A failure or panic of an operator costs this batch and
+    /// nothing else: it is counted, logged, and the task goes on.
+    fn run_chain(&mut self, step: Step, now_us: i64, name: &str) {
+        let Self { chain, slots, refusals, sink, metrics, .. } = self;
+        let rows = match &step {
+            Step::Element(Element::Batch(batch)) => batch.rows() as u64,
+            _ => 0,
+        };
+        let mut sink_error = None;
+        let mut take = |batch: Batch| {
+            metrics.results += batch.rows() as u64;
+            if let Err(error) = sink.write(&batch, slots) {
+                sink_error.get_or_insert(error);
+            }
+        };
+        let outcome = catch_unwind(AssertUnwindSafe(|| match step {
+            Step::Element(element) => chain.process(element, now_us, slots, refusals, &mut take),
+            Step::Tick => chain.tick(now_us, slots, refusals, &mut take),
+        }));
+        if let Some(error) = sink_error {
+            tracing::warn!(application = name, %error, "results were not written");
+        }
+        match outcome {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.failed(rows, &error.to_string(), name),
+            Err(panic) => self.failed(rows, &panic_text(&*panic), name),
+        }
+    }
+
+    /// Counts and hands over what was refused, and sends what the sink has buffered on its way.
+    fn finish(&mut self, name: &str) {
+        let Self { sink, slots, refusals, metrics, .. } = self;
+        if !refusals.is_empty() {
+            for reason in Reason::ALL {
+                metrics.refused[reason as usize] += refusals.counted(reason);
+            }
+            if !refusals.records().is_empty()
+                && let Err(error) = sink.refused(refusals, slots)
+            {
+                tracing::warn!(application = name, %error, "dead letters were not written");
+            }
+            refusals.clear();
+        }
+        if let Err(error) = sink.flush() {
+            tracing::warn!(application = name, %error, "results were not sent");
+        }
+    }
+
+    fn failed(&mut self, rows: u64, failure: &str, name: &str) {
+        self.refusals.count(Reason::Internal, rows);
+        tracing::error!(application = name, rows, "this batch is lost because of a defect in the engine: {failure}");
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("panic")
+        .to_owned()
+}

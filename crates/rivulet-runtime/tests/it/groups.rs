@@ -1,0 +1,104 @@
+//! One group run by hand.
+
+use std::time::Duration;
+
+use rivulet_dataflow::{Clock, Inbox, Push, Reason};
+use rivulet_runtime::Activation;
+
+use crate::support::{Bench, homes};
+
+#[test]
+fn a_broken_event_harms_nobody_else() {
+    let bench = Bench::new();
+    let group = bench.group();
+    let slots = group.add(&[70, 71], &homes(&["a", "b"]));
+    for (slot, payload) in [(slots[0], "1"), (slots[1], "x"), (slots[1], "2")] {
+        assert_eq!(group.push(slot, bench.clock.now_us() - 40, payload.as_bytes()), Push::Taken);
+    }
+    assert_eq!(group.run(), Activation::Ran(3));
+    assert_eq!((bench.sink.of(70).0, bench.sink.of(71).0), (vec![1], vec![2]));
+    let metrics = group.metrics();
+    assert_eq!((metrics.events, metrics.batches, metrics.results), (3, 1, 2));
+    assert_eq!(metrics.refused[Reason::Decode as usize], 1);
+    assert_eq!(metrics.processing_latency_us.quantile_us(0.5), 40);
+    assert_eq!(bench.sink.0.lock().refused, 1);
+}
+
+#[test]
+fn a_panic_costs_one_batch_and_is_counted() {
+    let bench = Bench::new();
+    let group = bench.group();
+    let slot = group.add(&[70], &homes(&["a"]))[0];
+    assert_eq!(group.push(slot, 0, b"panic"), Push::Taken);
+    group.run();
+    assert_eq!(group.push(slot, 0, b"5"), Push::Taken);
+    group.run();
+    assert_eq!(bench.sink.of(70).0, [5]);
+    assert_eq!(group.metrics().refused[Reason::Internal as usize], 1);
+}
+
+#[test]
+fn events_of_a_removed_query_never_reach_the_next_one_and_are_counted() {
+    let bench = Bench::new();
+    let group = bench.group();
+    let slot = group.add(&[70], &homes(&["a"]))[0];
+    assert_eq!(group.push(slot, 0, b"1"), Push::Taken);
+    group.remove(&[slot]);
+    assert_eq!(group.push(slot, 0, b"2"), Push::Taken);
+    let next = group.add(&[71], &homes(&["b"]))[0];
+    assert_ne!(next, slot);
+    assert_eq!(group.push(next, 0, b"3"), Push::Taken);
+    group.run();
+    assert_eq!((bench.sink.of(70).0, bench.sink.of(71)), (vec![], (vec![3], true)));
+    assert_eq!(group.metrics().refused[Reason::Removed as usize], 2);
+    assert_eq!(group.with_queries(&[next, slot, 9], |table, row| table.query(row)), [Some(Some(71)), None, None]);
+    // Now that none of its events can be under way the slot is free.
+    assert_eq!(group.add(&[72], &homes(&["c"])), [slot]);
+}
+
+#[test]
+fn a_full_sink_leaves_events_in_the_inbox() {
+    let bench = Bench::new();
+    let group = bench.group();
+    let slot = group.add(&[70], &homes(&["a"]))[0];
+    assert_eq!(group.push(slot, 0, b"1"), Push::Taken);
+    bench.sink.0.lock().is_full = true;
+    assert_eq!(group.run(), Activation::Blocked);
+    assert_eq!(group.waiting(), (1, 1));
+    bench.sink.0.lock().is_full = false;
+    assert_eq!(group.run(), Activation::Ran(1));
+}
+
+#[test]
+fn a_slice_ends_between_two_batches() {
+    let bench = Bench::new();
+    bench.event_us.store(10, std::sync::atomic::Ordering::Relaxed);
+    let mut parts = bench.parts();
+    parts.batch_rows_max = Some(100);
+    let group = rivulet_runtime::Group::by_hand(parts, bench.clock.clone());
+    let slot = group.add(&[1], &homes(&["a"]))[0];
+    for value in 0..250 {
+        assert_eq!(group.push(slot, 0, value.to_string().as_bytes()), Push::Taken);
+    }
+    let task = group.tasks().next().unwrap().clone();
+    assert_eq!(task.run(Duration::from_millis(1)), Activation::Yielded(100));
+    assert_eq!(task.run(Duration::from_millis(2)), Activation::Ran(150));
+    let (values, is_numbered) = bench.sink.of(1);
+    assert!(values.into_iter().eq(0..250) && is_numbered);
+    assert_eq!(group.metrics().batch_events_max, 100);
+}
+
+#[test]
+fn queries_are_spread_over_tasks_where_asked_for() {
+    let bench = Bench::new();
+    let mut parts = bench.parts();
+    parts.task_queries_max = Some(2);
+    let group = rivulet_runtime::Group::by_hand(parts, bench.clock.clone());
+    let slots = group.add(&[1, 2, 3, 4, 5], &homes(&["a", "b", "c", "d", "e"]));
+    assert_eq!(group.tasks().map(|task| task.queries()).collect::<Vec<_>>(), [2, 2, 1]);
+    for (n, slot) in slots.iter().enumerate() {
+        assert_eq!(group.push(*slot, 0, n.to_string().as_bytes()), Push::Taken);
+    }
+    assert_eq!(group.run(), Activation::Ran(5));
+    assert!((0..5).all(|n| bench.sink.of(n + 1) == (vec![n as i64], true)));
+}

@@ -1,0 +1,51 @@
+//! Every policy processes everything, in order.
+
+use rivulet_dataflow::{Inbox, Push};
+use rivulet_runtime::{Policy, WorkerSettings, Workers};
+
+use crate::support::{Bench, homes};
+
+#[test]
+fn workers_process_everything_in_order_and_stop() {
+    for policy in Policy::ALL {
+        let benches: Vec<Bench> = (0..20).map(|_| Bench::new()).collect();
+        let settings = WorkerSettings { threads: 3, policy, pins: true, ..Default::default() };
+        let workers = Workers::start(settings, benches[0].clock.clone()).unwrap();
+        let groups: Vec<_> = benches.iter().map(|bench| workers.create_group(bench.parts())).collect();
+        for group in &groups {
+            group.add(&[1], &homes(&["a"]));
+        }
+        for value in 0..5_000i64 {
+            for group in &groups {
+                assert_eq!(group.push(0, 0, value.to_string().as_bytes()), Push::Taken);
+            }
+        }
+        workers.stop();
+        for (group, bench) in groups.iter().zip(&benches) {
+            let (values, is_numbered) = bench.sink.of(1);
+            assert!(values.into_iter().eq(0..5_000) && is_numbered, "{policy}: in order, none lost, none doubled");
+            assert_eq!(group.waiting(), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn new_groups_go_to_workers_with_fewer() {
+    let bench = Bench::new();
+    let settings = WorkerSettings { threads: 4, ..Default::default() };
+    let workers = Workers::start(settings, bench.clock.clone()).unwrap();
+    for _ in 0..40 {
+        workers.create_group(bench.parts()).add(&[1], &homes(&["a"]));
+    }
+    let tasks: Vec<usize> = workers.status().iter().map(|worker| worker.tasks).collect();
+    assert_eq!(tasks.iter().sum::<usize>(), 40);
+    assert!(tasks.iter().all(|&tasks| (8..=12).contains(&tasks)), "{tasks:?}");
+}
+
+#[test]
+fn policies_go_by_name() {
+    for policy in Policy::ALL {
+        assert_eq!(policy.name().parse(), Ok(policy));
+    }
+    assert!("round-robin".parse::<Policy>().unwrap_err().contains("congestion"));
+}

@@ -1,0 +1,190 @@
+//! The smallest dataflow with state: payloads of digits, numbered by query.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use arrow::array::{AsArray, Int64Array, RecordBatch, StringArray, UInt16Array, UInt32Array};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use parking_lot::Mutex;
+use rivulet_dataflow::{
+    Batch, Chain, Context, Control, Decoder, Element, Events, ManualClock, Operator, OperatorError, QueryId, Reason,
+    Refusals, Refused, Sink, SinkError, Slot, SlotTable, StateError, StateFrame, StateSelection,
+};
+use rivulet_runtime::{Group, GroupParts, InboxLimits, TaskParts};
+
+/// Decodes a payload of digits into one `BIGINT` column; `panic` makes it panic. Each event takes some time of the clock.
+struct Digits {
+    clock: Arc<ManualClock>,
+    event_us: Arc<AtomicI64>,
+}
+
+impl Decoder for Digits {
+    fn decode(&mut self, events: &Events, refusals: &mut Refusals) -> Batch {
+        let (mut slots, mut times, mut values) = (vec![], vec![], vec![]);
+        for row in 0..events.rows() {
+            let (slot, payload) = (events.slots()[row], events.payload(row));
+            assert_ne!(payload, b"panic", "as asked");
+            match std::str::from_utf8(payload).ok().and_then(|text| text.parse::<i64>().ok()) {
+                Some(value) => {
+                    slots.push(slot);
+                    times.push(events.arrival_us()[row]);
+                    values.push(value);
+                }
+                None => refusals.refuse(slot, Reason::Decode, events.arrival_us()[row], || {
+                    ("not digits".into(), Refused::Payload(payload.into()))
+                }),
+            }
+        }
+        use rivulet_dataflow::Clock;
+        self.clock.set_us(self.clock.now_us() + self.event_us.load(Ordering::Relaxed) * events.rows() as i64);
+        batch(slots, times, values)
+    }
+}
+
+fn batch(slots: Vec<Slot>, times: Vec<i64>, values: Vec<i64>) -> Batch {
+    let schema = Arc::new(Schema::new(vec![Field::new("v", DataType::Int64, true)]));
+    let columns = RecordBatch::try_new(schema, vec![Arc::new(Int64Array::from(values))]).unwrap();
+    Batch::new(slots.into(), times.clone().into(), times.into(), columns)
+}
+
+/// Replaces each value by `value * 1_000_000 + n`, where n counts the events of its query from 0.
+#[derive(Default)]
+struct Numbering(HashMap<Slot, i64>);
+
+impl Operator for Numbering {
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        match element {
+            Element::Batch(rows) => {
+                let values = rows.column(0).as_primitive::<Int64Type>();
+                let numbered = rows.slots.iter().zip(values.values()).map(|(slot, value)| {
+                    let number = self.0.entry(*slot).or_default();
+                    *number += 1;
+                    value * 1_000_000 + *number - 1
+                });
+                context.emit(batch(rows.slots.to_vec(), rows.arrival_us.to_vec(), numbered.collect()));
+            }
+            Element::Control(Control::RemoveSlots(slots)) => {
+                for slot in slots {
+                    self.0.remove(&slot);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
+        let StateSelection::Slots(slots) = selection else { unreachable!("tasks export slots") };
+        let known: Vec<(Slot, i64)> = slots.iter().filter_map(|slot| Some((*slot, *self.0.get(slot)?))).collect();
+        let schema = Schema::new(vec![
+            Field::new("slot", DataType::UInt32, false),
+            Field::new("key_group", DataType::UInt16, false),
+            Field::new("n", DataType::Int64, false),
+        ]);
+        let rows = RecordBatch::try_new(
+            Arc::new(schema),
+            vec![
+                Arc::new(UInt32Array::from_iter_values(known.iter().map(|row| row.0))),
+                Arc::new(UInt16Array::from(vec![0; known.len()])),
+                Arc::new(Int64Array::from_iter_values(known.iter().map(|row| row.1))),
+            ],
+        )?;
+        Ok(Some(StateFrame::new("numbering", 1, rows)))
+    }
+
+    fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
+        let numbers = frame.rows.column(2).as_primitive::<Int64Type>();
+        self.0.extend(frame.slots().iter().copied().zip(numbers.values().iter().copied()));
+        Ok(())
+    }
+}
+
+/// What a [`Kept`] was given, and whether it is full.
+#[derive(Default)]
+pub(crate) struct Taken {
+    pub(crate) rows: Vec<(QueryId, i64)>,
+    pub(crate) refused: usize,
+    pub(crate) is_full: bool,
+}
+
+/// Keeps what it is given; full when told so.
+#[derive(Clone, Default)]
+pub(crate) struct Kept(pub(crate) Arc<Mutex<Taken>>);
+
+impl Kept {
+    /// The values of one query, without their numbers, and whether it was numbered without gap or doublet.
+    pub(crate) fn of(&self, query: QueryId) -> (Vec<i64>, bool) {
+        let taken = self.0.lock();
+        let rows: Vec<i64> = taken.rows.iter().filter(|row| row.0 == query).map(|row| row.1).collect();
+        let is_numbered = rows.iter().enumerate().all(|(place, row)| row % 1_000_000 == place as i64);
+        (rows.into_iter().map(|row| row / 1_000_000).collect(), is_numbered)
+    }
+}
+
+impl Sink for Kept {
+    fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError> {
+        let values = batch.column(0).as_primitive::<Int64Type>();
+        let rows = (0..batch.rows()).map(|row| (slots.query(batch.slots[row]).unwrap(), values.value(row)));
+        self.0.lock().rows.extend(rows);
+        Ok(())
+    }
+
+    fn refused(&mut self, refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
+        self.0.lock().refused += refusals.records().len();
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        !self.0.lock().is_full
+    }
+}
+
+fn parameters() -> SchemaRef {
+    Arc::new(Schema::new(vec![Field::new("home", DataType::Utf8, true)]))
+}
+
+/// A sink, a clock, and how much of its time an event takes: what a test looks at and turns.
+#[derive(Clone)]
+pub(crate) struct Bench {
+    pub(crate) sink: Kept,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) event_us: Arc<AtomicI64>,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        Self { sink: Kept::default(), clock: Arc::new(ManualClock::new(1_000_000)), event_us: Arc::default() }
+    }
+
+    pub(crate) fn parts(&self) -> GroupParts {
+        let bench = self.clone();
+        GroupParts {
+            name: "digits".into(),
+            parameters: parameters(),
+            make: Box::new(move || TaskParts {
+                decoder: Box::new(Digits { clock: bench.clock.clone(), event_us: bench.event_us.clone() }),
+                chain: Chain::new(vec![Box::new(Numbering::default())]),
+                sink: Box::new(bench.sink.clone()),
+            }),
+            limits: InboxLimits::default(),
+            event_time_column: None,
+            task_queries_max: None,
+            batch_rows_max: None,
+        }
+    }
+
+    pub(crate) fn group(&self) -> Arc<Group> {
+        Group::by_hand(self.parts(), self.clock.clone())
+    }
+}
+
+/// Parameters for as many queries as names.
+pub(crate) fn homes<T: AsRef<str>>(homes: &[T]) -> RecordBatch {
+    let names: StringArray = homes.iter().map(|home| Some(home.as_ref())).collect();
+    RecordBatch::try_new(parameters(), vec![Arc::new(names)]).unwrap()
+}

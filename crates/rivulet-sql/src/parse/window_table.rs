@@ -1,0 +1,130 @@
+//! `FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 minute'))`, the form of the SQL standard and of Apache Flink.
+//!
+//! It is read as `FROM t` and the call `tumble(ts, INTERVAL '1 minute')`, on the same tokens, so that both forms have one plan
+//! and every place is one in the script.
+
+use datafusion_sql::sqlparser::ast;
+use datafusion_sql::sqlparser::parser::{Parser, ParserError};
+use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
+
+use super::cursor::Cursor;
+use super::select::NESTING_MAX;
+use crate::lexer::{RivuletDialect, token_is_word};
+use crate::{Position, SqlError, suggest};
+
+const EXAMPLE: &str = "write for example FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 minute'))";
+
+/// A SELECT without the window that was in its FROM.
+pub(super) struct WithoutWindow {
+    /// The tokens of the SELECT, with the name of the input in FROM.
+    pub(super) tokens: Vec<TokenWithSpan>,
+    /// The tokens of the window, as a call that could stand in GROUP BY.
+    pub(super) call: Vec<TokenWithSpan>,
+}
+
+/// Takes a window out of FROM, if there is one.
+pub(super) fn take_out(tokens: &[TokenWithSpan], end: Position) -> Result<Option<WithoutWindow>, SqlError> {
+    let Some(start) = find(tokens) else { return Ok(None) };
+    let mut cursor = Cursor::new(&tokens[start..], end);
+    cursor.expect_word("TABLE")?;
+    cursor.expect(&Token::LParen)?;
+    let mut call = vec![window_name(&mut cursor)?];
+    let opening = cursor.rest().first().cloned();
+    cursor.expect(&Token::LParen).map_err(|error| error.hint(EXAMPLE))?;
+    if cursor.rest().get(1).is_some_and(|next| next.token == Token::RArrow) {
+        return Err(SqlError::new(cursor.position(), "an argument by name is not supported yet").hint(EXAMPLE));
+    }
+    cursor.expect_word("TABLE").map_err(|error| error.hint(EXAMPLE))?;
+    let input = cursor.rest().first().cloned();
+    cursor.name("the name of the input")?;
+    if cursor.is_word("partition") {
+        return Err(SqlError::new(cursor.position(), "PARTITION BY in a window is not supported yet")
+            .hint("add the columns to GROUP BY: GROUP BY window_start, window_end, device"));
+    }
+    let comma = cursor.rest().first().cloned();
+    cursor.expect(&Token::Comma).map_err(|error| error.hint(EXAMPLE))?;
+    cursor.expect_word("DESCRIPTOR").map_err(|error| error.hint(EXAMPLE))?;
+    cursor.expect(&Token::LParen)?;
+    let time = cursor.rest().first().cloned();
+    cursor.name("the column with the time")?;
+    cursor.expect(&Token::RParen)?;
+    call.extend(opening.into_iter().chain(time));
+    if *cursor.peek() == Token::Comma {
+        cursor.advance();
+        call.extend(comma);
+    }
+    let lengths = inside_parentheses(cursor.rest())
+        .ok_or_else(|| SqlError::new(cursor.end(), "expected ')', found the end of the statement"))?;
+    call.extend_from_slice(lengths);
+    lengths.iter().for_each(|_| cursor.advance());
+    call.extend(cursor.rest().first().cloned());
+    cursor.expect(&Token::RParen)?;
+    cursor.expect(&Token::RParen)?;
+    let before = tokens[..start].iter().cloned();
+    let tokens = before.chain(input).chain(cursor.rest().iter().cloned()).collect();
+    Ok(Some(WithoutWindow { tokens, call }))
+}
+
+/// The call as an expression.
+pub(super) fn parse_call(call: &[TokenWithSpan]) -> Result<ast::Expr, ParserError> {
+    let mut parser =
+        Parser::new(&RivuletDialect).with_recursion_limit(NESTING_MAX).with_tokens_with_locations(call.to_vec());
+    let expression = parser.parse_expr()?;
+    parser.expect_token(&Token::EOF)?;
+    Ok(expression)
+}
+
+/// Where TABLE stands in `FROM TABLE (`, outside of parentheses.
+fn find(tokens: &[TokenWithSpan]) -> Option<usize> {
+    let mut depth = 0usize;
+    for (index, three) in tokens.windows(3).enumerate() {
+        match &three[0].token {
+            Token::LParen => depth += 1,
+            Token::RParen => depth = depth.saturating_sub(1),
+            from if depth == 0
+                && token_is_word(from, "from")
+                && token_is_word(&three[1].token, "table")
+                && three[2].token == Token::LParen =>
+            {
+                return Some(index + 1);
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The name of the window function, in lower case.
+fn window_name(cursor: &mut Cursor<'_>) -> Result<TokenWithSpan, SqlError> {
+    const WINDOWS: [&str; 3] = ["TUMBLE", "HOP", "SESSION"];
+    let (position, token) = (cursor.position(), cursor.rest().first());
+    let name = cursor.name("TUMBLE, HOP or SESSION")?;
+    match (token, name.text.as_str()) {
+        (Some(token), "tumble" | "hop" | "session") => {
+            Ok(TokenWithSpan { token: Token::make_word(&name.text, None), span: token.span })
+        }
+        (_, "cumulate") => Err(SqlError::new(position, "CUMULATE is not supported yet")
+            .hint("TUMBLE, HOP and SESSION are; HOP gives results before the end of a long window")),
+        (_, other) => {
+            let error = SqlError::new(position, format!("unknown window function '{other}'"));
+            Err(match suggest::nearest(&other.to_uppercase(), WINDOWS) {
+                Some(near) => error.did_you_mean(Some(near)),
+                None => error.hint(EXAMPLE),
+            })
+        }
+    }
+}
+
+/// The tokens up to the parenthesis that closes one opened before.
+fn inside_parentheses(tokens: &[TokenWithSpan]) -> Option<&[TokenWithSpan]> {
+    let mut depth = 0usize;
+    for (index, token) in tokens.iter().enumerate() {
+        match token.token {
+            Token::LParen => depth += 1,
+            Token::RParen if depth == 0 => return Some(&tokens[..index]),
+            Token::RParen => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}

@@ -1,0 +1,148 @@
+//! The columns of a SELECT as written: their names, texts and places, with `*` written out.
+
+use arrow::datatypes::Schema;
+use datafusion_sql::sqlparser::ast;
+
+use super::check::{Scope, start};
+use crate::parse::name_of;
+use crate::statement::{Name, Select};
+use crate::{Position, SqlError};
+
+/// The most columns a SELECT may have.
+const RESULTS_MAX: usize = 1024;
+
+/// A column of the SELECT: its name, its expression, its text, and where it stands.
+pub(super) struct Item {
+    pub(super) name: String,
+    pub(super) expression: ast::Expr,
+    /// As written, with its name.
+    pub(super) text: String,
+    pub(super) position: Position,
+}
+
+impl Item {
+    fn new(name: String, expression: &ast::Expr, position: Position) -> Self {
+        let is_column = matches!(expression, ast::Expr::Identifier(column) if name_of(column).text == name);
+        let text = if is_column { name.clone() } else { format!("{expression} AS {name}") };
+        Self { name, expression: expression.clone(), text, position }
+    }
+}
+
+/// The columns of the SELECT with their names; `*` as the columns of the input.
+pub(super) fn items(select: &Select, scope: &Scope<'_>, columns: &Schema) -> Result<Vec<Item>, SqlError> {
+    let declared = || columns.fields().iter().map(|field| field.name().as_str());
+    let mut items: Vec<Item> = Vec::new();
+    let mut push = |item: Item| {
+        if items.iter().any(|other| other.name == item.name) {
+            return Err(SqlError::new(item.position, format!("two columns of the SELECT are called '{}'", item.name))
+                .hint("give one of them another name with AS"));
+        }
+        items.push(item);
+        if items.len() > RESULTS_MAX {
+            return Err(SqlError::new(select.position, format!("a SELECT has at most {RESULTS_MAX} columns")));
+        }
+        Ok(())
+    };
+    for (index, item) in select.projection.iter().enumerate() {
+        match item {
+            ast::SelectItem::UnnamedExpr(expression) => {
+                let position = start(expression).or(select.position);
+                let name = natural_name(expression).unwrap_or_else(|| format!("column{}", index + 1));
+                push(Item::new(name, expression, position))?;
+            }
+            ast::SelectItem::ExprWithAlias { expr, alias } => {
+                let Name { text, position } = name_of(alias);
+                if text.is_empty() {
+                    return Err(SqlError::new(position, "a column needs a name"));
+                }
+                let position = start(expr).or(position);
+                push(Item::new(text, expr, position))?;
+            }
+            ast::SelectItem::Wildcard(options) => {
+                let position = Position::from(options.wildcard_token.0.span).or(select.position);
+                check_wildcard(options, scope, position)?;
+                for name in declared() {
+                    let identifier = ast::Ident::with_quote_and_span('"', options.wildcard_token.0.span, name);
+                    push(Item::new(name.to_owned(), &ast::Expr::Identifier(identifier), position))?;
+                }
+            }
+            ast::SelectItem::QualifiedWildcard(ast::SelectItemQualifiedWildcardKind::ObjectName(table), options) => {
+                let span = ast::Spanned::span(table);
+                let named = match table.0.as_slice() {
+                    [ast::ObjectNamePart::Identifier(identifier)] => Some(name_of(identifier).text),
+                    _ => None,
+                };
+                if named.as_deref() != Some(scope.alias.unwrap_or(scope.input)) {
+                    return Err(SqlError::new(span, format!("unknown input '{table}'"))
+                        .did_you_mean(Some(scope.alias.unwrap_or(scope.input))));
+                }
+                check_wildcard(options, scope, span.into())?;
+                for name in declared() {
+                    let identifier = ast::Ident::with_quote_and_span('"', span, name);
+                    push(Item::new(name.to_owned(), &ast::Expr::Identifier(identifier), span.into()))?;
+                }
+            }
+            other => {
+                let position = Position::from(ast::Spanned::span(other)).or(select.position);
+                return Err(SqlError::new(position, "this form of a column is not supported yet"));
+            }
+        }
+    }
+    Ok(items)
+}
+
+fn check_wildcard(
+    options: &ast::WildcardAdditionalOptions,
+    scope: &Scope<'_>,
+    position: Position,
+) -> Result<(), SqlError> {
+    let plain = options.opt_ilike.is_none()
+        && options.opt_exclude.is_none()
+        && options.opt_except.is_none()
+        && options.opt_replace.is_none()
+        && options.opt_rename.is_none();
+    if !plain {
+        return Err(SqlError::new(position, "'*' with changes is not supported yet").hint("name the columns"));
+    }
+    if scope.windowed {
+        return Err(SqlError::new(position, "'*' cannot be selected from a window")
+            .hint("select aggregates, the keys of GROUP BY, window_start and window_end"));
+    }
+    Ok(())
+}
+
+pub(super) fn item_expression(item: &ast::SelectItem) -> Option<(&ast::Expr, Option<&ast::Ident>)> {
+    match item {
+        ast::SelectItem::UnnamedExpr(expression) => Some((expression, None)),
+        ast::SelectItem::ExprWithAlias { expr, alias } => Some((expr, Some(alias))),
+        _ => None,
+    }
+}
+
+/// What the SELECT calls `name`.
+pub(super) fn aliased<'a>(select: &'a Select, name: &str) -> Option<&'a ast::Expr> {
+    select
+        .projection
+        .iter()
+        .filter_map(item_expression)
+        .find_map(|(expression, alias)| alias.filter(|alias| name_of(alias).text == name).map(|_| expression))
+}
+
+/// The name that a column without AS has: that of the column or function it is made of.
+fn natural_name(expression: &ast::Expr) -> Option<String> {
+    match expression {
+        ast::Expr::Identifier(identifier) => Some(name_of(identifier).text),
+        ast::Expr::CompoundIdentifier(identifiers) => identifiers.last().map(|last| name_of(last).text),
+        ast::Expr::Value(value) => match &value.value {
+            ast::Value::Placeholder(name) => Some(name.trim_start_matches('$').to_lowercase()),
+            _ => None,
+        },
+        ast::Expr::Function(function) => match function.name.0.as_slice() {
+            [ast::ObjectNamePart::Identifier(identifier)] => Some(name_of(identifier).text),
+            _ => None,
+        },
+        ast::Expr::Nested(inner) | ast::Expr::Cast { expr: inner, .. } => natural_name(inner),
+        ast::Expr::Case { .. } => Some("case".to_owned()),
+        _ => None,
+    }
+}

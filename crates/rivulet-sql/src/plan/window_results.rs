@@ -1,0 +1,129 @@
+//! Expressions over what comes out of windows: keys, bounds and aggregates.
+
+use arrow::datatypes::{DataType, Field, SchemaRef};
+use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion_common::{Column, DataFusionError};
+use datafusion_expr::Expr;
+use datafusion_sql::sqlparser::ast;
+
+use super::aggregate::{Aggregate, place_of};
+use super::check::start;
+use super::expression::{ExpressionPlanner, cast_to, parameter_fields};
+use super::select::{WINDOW_END, WINDOW_START};
+use crate::application::Input;
+use crate::value::TIMESTAMP;
+use crate::{Position, SqlError};
+
+/// A planned column or condition, over the columns before the last projection.
+pub(super) struct Computed {
+    pub(super) expression: Expr,
+    pub(super) data_type: DataType,
+    pub(super) position: Position,
+}
+
+/// A key of GROUP BY.
+pub(super) struct Key {
+    /// The column it becomes.
+    pub(super) name: String,
+    /// The expression as planned, before coercion: what equal expressions in the SELECT are recognised by.
+    pub(super) meaning: Expr,
+    pub(super) expression: Expr,
+    pub(super) data_type: DataType,
+    pub(super) position: Position,
+}
+
+/// Plans expressions over what comes out of windows.
+pub(super) struct WindowResults<'a> {
+    /// Over rows, bounds and aggregates: to give names meaning, before it is known what is a key.
+    all: ExpressionPlanner,
+    /// Over keys, bounds and aggregates.
+    results: ExpressionPlanner,
+    keys: &'a [Key],
+    /// The columns of aggregates that are unsigned; the language has no such type.
+    unsigned: Vec<String>,
+    /// The columns of single rows, which are gone after aggregation.
+    row_columns: Vec<String>,
+    event_time: Option<String>,
+}
+
+/// The type as the language has it.
+fn signed(data_type: &DataType) -> DataType {
+    if *data_type == DataType::UInt64 { DataType::Int64 } else { data_type.clone() }
+}
+
+impl<'a> WindowResults<'a> {
+    /// `row_fields` are the columns of single rows, the arrival and the parameters.
+    pub(super) fn new(
+        input: &Input,
+        row_fields: &[Field],
+        parameter_schema: &SchemaRef,
+        keys: &'a [Key],
+        aggregates: &[Aggregate],
+    ) -> Result<Self, SqlError> {
+        let bounds = [Field::new(WINDOW_START, TIMESTAMP, false), Field::new(WINDOW_END, TIMESTAMP, false)];
+        let column = |one: &Aggregate| Field::new(&one.column, one.data_type.clone(), true);
+        let all = row_fields.iter().cloned().chain(bounds.clone());
+        let all = all.chain(aggregates.iter().map(|one| column(one).with_data_type(signed(&one.data_type))));
+        let key_fields = keys.iter().map(|key| Field::new(&key.name, key.data_type.clone(), true));
+        let results = key_fields.chain(bounds).chain(aggregates.iter().map(column));
+        let results = results.chain(parameter_fields(parameter_schema));
+        Ok(Self {
+            all: ExpressionPlanner::new(all.collect())?,
+            results: ExpressionPlanner::new(results.collect())?,
+            keys,
+            unsigned: aggregates
+                .iter()
+                .filter(|one| one.data_type == DataType::UInt64)
+                .map(|one| one.column.clone())
+                .collect(),
+            row_columns: row_fields
+                .iter()
+                .map(|field| field.name())
+                .filter(|name| !name.starts_with('$'))
+                .cloned()
+                .collect(),
+            event_time: input.event_time.map(|column| input.schema.field(column).name().clone()),
+        })
+    }
+
+    /// Plans a checked expression whose aggregates are columns already.
+    pub(super) fn plan(&self, expression: &ast::Expr, fallback: Position) -> Result<Computed, SqlError> {
+        let (planned, _) = self.all.plan(expression, fallback)?;
+        let mut stray = None;
+        let planned = planned
+            .transform_down(|node| {
+                if let Some(key) = self.keys.iter().find(|key| key.meaning == node) {
+                    let column = Expr::Column(Column::new_unqualified(&key.name));
+                    return Ok(Transformed::new(column, true, TreeNodeRecursion::Jump));
+                }
+                if let Expr::Column(column) = &node
+                    && self.unsigned.contains(&column.name)
+                {
+                    let signed = cast_to(node, &DataType::UInt64, &DataType::Int64);
+                    return Ok(Transformed::new(signed, true, TreeNodeRecursion::Jump));
+                }
+                if let Expr::Column(column) = &node
+                    && self.row_columns.contains(&column.name)
+                {
+                    stray = Some(column.name.clone());
+                    return Ok(Transformed::new(node, false, TreeNodeRecursion::Stop));
+                }
+                Ok(Transformed::no(node))
+            })
+            .map_err(|error: DataFusionError| SqlError::new(fallback, error.strip_backtrace()))?
+            .data;
+        let position = start(expression).or(fallback);
+        if let Some(name) = stray {
+            let position = place_of(expression, &name).map_or(position, |found| found.position.or(position));
+            let error =
+                SqlError::new(position, format!("the column '{name}' is neither in GROUP BY nor in an aggregate"));
+            return Err(if Some(&name) == self.event_time.as_ref() {
+                error.hint(format!("select window_start or window_end, or last_value({name})"))
+            } else {
+                error.hint(format!("add it to GROUP BY, or write for example last_value({name})"))
+            });
+        }
+        let (expression, data_type) = self.results.coerce_planned(planned, position)?;
+        Ok(Computed { expression, data_type, position })
+    }
+}

@@ -1,0 +1,130 @@
+//! `rivulet bench many`: how many small queries this machine carries.
+//!
+//! The step test of the MIST and Pluto papers: submit N queries, give each a Poisson stream of one event a second, and measure
+//! the latency from an event's creation in the generator to the end of its processing. N grows until the median passes
+//! 100 ms or the 99th percentile passes 1 s; the last N that did not is the capacity. Generator and engine share the
+//! machine.
+
+mod html;
+mod model;
+mod report;
+mod step;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rivulet_bench::workload::Distribution;
+
+pub use html::html;
+pub use model::Model;
+pub use report::{ManyReport, RunReport, StepReport, table};
+use step::run_step;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct ManyOptions {
+    /// One step with so many events a second; without it steps until the limit is found. At one event a second for each query
+    /// this is the number of queries.
+    pub queries: Option<u32>,
+    /// How long events are sent in each step.
+    pub duration: Duration,
+    /// Base applications; the default four without.
+    pub applications: Vec<String>,
+    /// Copies of each base application.
+    pub copies: u32,
+    /// Everything random comes from this.
+    pub seed: u64,
+    /// A real broker between generator and engine.
+    pub external_broker: Option<SocketAddr>,
+    /// What is compared: one run for each.
+    pub variants: Vec<Variant>,
+}
+
+/// One way to run the test.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Variant {
+    /// How queries are executed.
+    pub model: Model,
+    /// How queries are spread over applications.
+    pub distribution: Distribution,
+    /// Whether load is evened out between workers.
+    pub balances: bool,
+    /// Events a second for each query, in the mean; the number of queries is divided by it.
+    pub rate_per_query: f64,
+}
+
+impl Variant {
+    /// In a few words, for tables and plots.
+    pub fn label(&self) -> String {
+        let distribution = match self.distribution {
+            Distribution::Uniform => "uniform",
+            Distribution::Zipf => "zipf",
+        };
+        let balance = if self.balances { "" } else { ", unbalanced" };
+        format!("{} {distribution} {}/s{balance}", self.model, self.rate_per_query)
+    }
+}
+
+/// The limits of the step test, in microseconds.
+const P50_MAX_US: u64 = 100_000;
+const P99_MAX_US: u64 = 1_000_000;
+/// The first step of the search, in queries.
+const FIRST_STEP: u32 = 50_000;
+/// The search ends when the capacity is known to this fraction.
+const PRECISION: f64 = 0.1;
+/// The search ends at so many queries in any case.
+const QUERIES_MAX: u32 = 16_000_000;
+/// Runs the test; `progress` is told what is going on, line by line.
+///
+/// # Errors
+/// In words: a process that does not start, or does not do what it is told.
+pub fn run_many(options: &ManyOptions, mut progress: impl FnMut(&str)) -> Result<ManyReport, String> {
+    let mut report = ManyReport::default();
+    for &variant in &options.variants {
+        if options.variants.len() > 1 {
+            progress(&variant.label());
+        }
+        report.runs.push(run_variant(options, variant, &mut progress)?);
+    }
+    Ok(report)
+}
+
+/// One step, or steps until the limit is known.
+fn run_variant(options: &ManyOptions, variant: Variant, progress: &mut impl FnMut(&str)) -> Result<RunReport, String> {
+    let mut run = RunReport { variant, steps: Vec::new() };
+    let mut step = |run: &mut RunReport, events_per_s: u32| -> Result<bool, String> {
+        let queries = ((f64::from(events_per_s) / variant.rate_per_query).round() as u32).max(1);
+        progress(&format!("{queries} queries for {} s ...", options.duration.as_secs_f64()));
+        let done = run_step(options, variant, queries, progress)?;
+        progress(&format!(
+            "{queries} queries: p50 {} us, p99 {} us, engine {:.1} s CPU: {}",
+            done.latency_us[0].unwrap_or(0),
+            done.latency_us[2].unwrap_or(0),
+            done.engine_cpu_s,
+            if done.is_sustained() { "sustained" } else { "not sustained" },
+        ));
+        let is_sustained = done.is_sustained();
+        run.steps.push(done);
+        Ok(is_sustained)
+    };
+    if let Some(queries) = options.queries {
+        step(&mut run, queries)?;
+        return Ok(run);
+    }
+    let (mut good, mut bad) = (0, None);
+    let mut next = FIRST_STEP;
+    loop {
+        if step(&mut run, next)? {
+            good = next;
+        } else {
+            bad = Some(next);
+        }
+        next = match bad {
+            None if good >= QUERIES_MAX => break,
+            None => good * 2,
+            Some(bad) if f64::from(bad - good) <= f64::from(bad) * PRECISION => break,
+            Some(bad) => good + (bad - good) / 2,
+        };
+    }
+    Ok(run)
+}

@@ -1,0 +1,210 @@
+//! What a run of the test found, for people and machines.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::{P50_MAX_US, P99_MAX_US, Variant};
+
+/// One step.
+#[derive(Clone, Debug, Default)]
+pub struct StepReport {
+    /// Queries submitted.
+    pub queries: u32,
+    /// Queries submitted a second.
+    pub submit_per_s: f64,
+    /// Resident memory of the engine with all queries and no event yet.
+    pub rss_idle_bytes: u64,
+    /// Resident memory of the engine at the end.
+    pub rss_bytes: u64,
+    /// Resident memory at the end above that of an engine with the applications and no queries, for each query.
+    pub bytes_per_query: f64,
+    /// The same before the first event.
+    pub bytes_per_query_idle: f64,
+    /// Events the generator sent.
+    pub events_sent: u64,
+    /// Events the engine processed.
+    pub events_processed: u64,
+    /// Events that were counted as dropped: lost by the generator or a broker, unrouted, or refused by a full inbox.
+    pub events_dropped: u64,
+    /// Rows that did not fit, were late, and so on; they are processed events.
+    pub rows_refused: u64,
+    /// Results the engine emitted.
+    pub results: u64,
+    /// Mean events in a batch.
+    pub batch_events_mean: f64,
+    /// From creation in the generator to the end of processing.
+    pub latency_us: [Option<u64>; 4],
+    /// How far behind its schedule the generator was, 99th percentile.
+    pub generator_lateness_us_p99: u64,
+    /// CPU time of the engine while events were sent.
+    pub engine_cpu_s: f64,
+    /// CPU time of the generator meanwhile.
+    pub generator_cpu_s: f64,
+    /// How long events were sent and processed.
+    pub elapsed_s: f64,
+    /// How many events had been processed within so many microseconds of their creation, in all, ascending.
+    pub latency_distribution: Vec<(u64, u64)>,
+    /// Context switches of the engine while events were sent.
+    pub context_switches: u64,
+}
+
+impl StepReport {
+    /// Whether the latencies are within the limits and every event is accounted for.
+    pub fn is_sustained(&self) -> bool {
+        let within = |value: Option<u64>, max: u64| value.is_some_and(|value| value <= max);
+        within(self.latency_us[0], P50_MAX_US) && within(self.latency_us[2], P99_MAX_US) && self.is_accounted()
+    }
+
+    /// Whether sent = processed + dropped.
+    pub fn is_accounted(&self) -> bool {
+        self.events_sent == self.events_processed + self.events_dropped
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "queries": self.queries,
+            "is_sustained": self.is_sustained(),
+            "is_accounted": self.is_accounted(),
+            "submit_per_s": self.submit_per_s.round(),
+            "rss_idle_bytes": self.rss_idle_bytes,
+            "rss_bytes": self.rss_bytes,
+            "bytes_per_query": self.bytes_per_query.round(),
+            "bytes_per_query_idle": self.bytes_per_query_idle.round(),
+            "events_sent": self.events_sent,
+            "events_processed": self.events_processed,
+            "events_dropped": self.events_dropped,
+            "rows_refused": self.rows_refused,
+            "results": self.results,
+            "batch_events_mean": self.batch_events_mean,
+            "latency_us_p50": self.latency_us[0],
+            "latency_us_p95": self.latency_us[1],
+            "latency_us_p99": self.latency_us[2],
+            "latency_us_max": self.latency_us[3],
+            "generator_lateness_us_p99": self.generator_lateness_us_p99,
+            "engine_cpu_s": self.engine_cpu_s,
+            "generator_cpu_s": self.generator_cpu_s,
+            "engine_us_per_event": self.engine_cpu_s * 1e6 / self.events_processed.max(1) as f64,
+            "elapsed_s": self.elapsed_s,
+            "context_switches": self.context_switches,
+            "latency_distribution_us": self.latency_distribution,
+        })
+    }
+}
+
+/// The steps of one variant.
+#[derive(Clone, Debug)]
+pub struct RunReport {
+    /// What was run.
+    pub variant: Variant,
+    /// In the order in which they were made.
+    pub steps: Vec<StepReport>,
+}
+
+impl RunReport {
+    /// The largest step that was sustained.
+    pub fn best(&self) -> Option<&StepReport> {
+        self.steps.iter().filter(|step| step.is_sustained()).max_by_key(|step| step.queries)
+    }
+
+    /// The best step; the last one if none was sustained.
+    pub fn shown(&self) -> Option<&StepReport> {
+        self.best().or(self.steps.last())
+    }
+
+    fn to_json(&self) -> Value {
+        let shown = self.shown();
+        let mut report = shown.map_or_else(|| json!({}), StepReport::to_json);
+        report["queries_capacity"] = json!(self.best().map_or(0, |step| step.queries));
+        report["run"] = json!(self.variant.label());
+        report["model"] = json!(self.variant.model.name());
+        report["rate_per_query"] = json!(self.variant.rate_per_query);
+        report["balances"] = json!(self.variant.balances);
+        report["steps"] = json!(self.steps.iter().map(StepReport::to_json).collect::<Vec<_>>());
+        report
+    }
+}
+
+/// Everything that was run.
+#[derive(Clone, Debug, Default)]
+pub struct ManyReport {
+    /// In the order of the options.
+    pub runs: Vec<RunReport>,
+}
+
+impl ManyReport {
+    /// The report as one JSON object: the figures of the best step (of the last, if none was sustained) of the first run, all
+    /// its steps, and all runs.
+    pub fn to_json(&self) -> Value {
+        let runs: Vec<Value> = self.runs.iter().map(RunReport::to_json).collect();
+        let mut report = runs.first().cloned().unwrap_or_else(|| json!({}));
+        if runs.len() > 1 {
+            report["runs"] = json!(runs);
+        }
+        report
+    }
+}
+
+/// The report as a table for people.
+pub fn table(report: &ManyReport) -> String {
+    let mut text = String::new();
+    for run in &report.runs {
+        if report.runs.len() > 1 {
+            let _ = writeln!(text, "\n{}", run.variant.label());
+        }
+        write_run(run, &mut text);
+    }
+    text
+}
+
+fn write_run(report: &RunReport, text: &mut String) {
+    let _ = writeln!(
+        text,
+        "{:>9} {:>10} {:>10} {:>10} {:>10} {:>8} {:>8} {:>8} {:>10} {:>9} {:>10}",
+        "queries",
+        "sustained",
+        "p50 ms",
+        "p99 ms",
+        "max ms",
+        "engine",
+        "gener.",
+        "batch",
+        "us/event",
+        "B/query",
+        "submit/s"
+    );
+    for step in &report.steps {
+        let ms = |us: Option<u64>| us.map_or_else(|| "-".into(), |us| format!("{:.2}", us as f64 / 1e3));
+        let _ = writeln!(
+            text,
+            "{:>9} {:>10} {:>10} {:>10} {:>10} {:>7.1}s {:>7.1}s {:>8.1} {:>10.2} {:>9.0} {:>10.0}",
+            step.queries,
+            if step.is_sustained() { "yes" } else { "no" },
+            ms(step.latency_us[0]),
+            ms(step.latency_us[2]),
+            ms(step.latency_us[3]),
+            step.engine_cpu_s,
+            step.generator_cpu_s,
+            step.batch_events_mean,
+            step.engine_cpu_s * 1e6 / step.events_processed.max(1) as f64,
+            step.bytes_per_query,
+            step.submit_per_s,
+        );
+        if !step.is_accounted() {
+            let _ = writeln!(
+                text,
+                "          not accounted for: {} sent, {} processed, {} dropped",
+                step.events_sent, step.events_processed, step.events_dropped
+            );
+        }
+    }
+    match report.best() {
+        Some(best) if report.steps.len() == 1 => {
+            let _ = writeln!(text, "{} queries are sustained; one step says nothing of the limit", best.queries);
+        }
+        Some(best) => {
+            let _ = writeln!(text, "capacity: {} queries at p50 <= 100 ms and p99 <= 1 s", best.queries);
+        }
+        None => text.push_str("no step was sustained\n"),
+    }
+}

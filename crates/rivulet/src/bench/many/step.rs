@@ -1,0 +1,164 @@
+//! One step: a server and a generator in processes of their own, so many queries, so many seconds.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rivulet_bench::generator::handle::GeneratorHandle;
+use rivulet_bench::workload::{Workload, WorkloadOptions};
+use serde_json::Value;
+
+use super::{ManyOptions, StepReport, Variant};
+use crate::bench::process::ServerProcess;
+
+/// Lines in one bulk request: its answers fit into the buffers of a connection, so that a client which first writes and then
+/// reads does not wait for a server that does the same.
+const LINES_PER_REQUEST: u64 = 20_000;
+/// How long subscriptions may take to reach the generator, and the last events the engine.
+const SUBSCRIBE_MAX: Duration = Duration::from_secs(30);
+const DRAIN_MAX: Duration = Duration::from_secs(60);
+/// How long the engine is left alone before its idle memory is read.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// Runs one step.
+pub(super) fn run_step(
+    options: &ManyOptions,
+    variant: Variant,
+    queries: u32,
+    progress: &mut impl FnMut(&str),
+) -> Result<StepReport, String> {
+    let workload_options = WorkloadOptions {
+        applications: options.applications.clone(),
+        copies: options.copies,
+        distribution: variant.distribution,
+        seed: options.seed,
+    };
+    let workload = Workload::new(workload_options.clone()).map_err(|error| error.to_string())?;
+    let mut generator = start_generator(options.external_broker)?;
+    let broker =
+        options.external_broker.or(generator.address()).ok_or("the generator does not say where it listens")?;
+    let mut settings = variant.model.settings().to_vec();
+    if !variant.balances {
+        settings.push(("RIVULET_SCHEDULER_BALANCE_PERIOD_S", "0"));
+    }
+    let server = ServerProcess::start(broker, &settings)?;
+    for application in workload.applications() {
+        server.post("/api/v1/applications", application.statement.as_bytes())?;
+    }
+    let rss_empty_bytes = server.rss_bytes();
+    let begun = Instant::now();
+    submit(&server, &workload, u64::from(queries))?;
+    let submit_per_s = f64::from(queries) / begun.elapsed().as_secs_f64();
+    progress(&format!("  submitted at {submit_per_s:.0} queries a second"));
+    generator.prepare(queries, workload_options).map_err(|error| error.to_string())?;
+    generator.wait_for_subscriptions(SUBSCRIBE_MAX).map_err(|error| error.to_string())?;
+    std::thread::sleep(SETTLE);
+    let rss_idle_bytes = server.rss_bytes();
+
+    let (engine_cpu_before_s, switches_before, started) = (server.cpu_s(), server.context_switches(), Instant::now());
+    generator.start(variant.rate_per_query, options.duration, 1.0).map_err(|error| error.to_string())?;
+    // A generator that falls behind ends later; its lateness is in the report, and in the latencies.
+    let sent = generator.finish(options.duration * 3 + DRAIN_MAX).map_err(|error| error.to_string())?;
+    let lost = sent.events_unrouted + sent.events_lost;
+    let mut status = server.status()?;
+    let deadline = Instant::now() + DRAIN_MAX;
+    while processed(&status) + dropped(&status) + lost < sent.events_sent && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+        status = server.status()?;
+    }
+    let total = &status["total"];
+    let latency = |name: &str| total["end_to_end"][name].as_u64();
+    let rss_bytes = server.rss_bytes();
+    let per_query = |bytes: u64| bytes.saturating_sub(rss_empty_bytes) as f64 / f64::from(queries.max(1));
+    Ok(StepReport {
+        queries,
+        submit_per_s,
+        rss_idle_bytes,
+        rss_bytes,
+        bytes_per_query: per_query(rss_bytes),
+        bytes_per_query_idle: per_query(rss_idle_bytes),
+        events_sent: sent.events_sent,
+        events_processed: processed(&status),
+        events_dropped: dropped(&status) + lost,
+        rows_refused: refused(total, |reason| reason != "overflow"),
+        results: total["results"].as_u64().unwrap_or(0),
+        batch_events_mean: total["batch_rows_mean"].as_f64().unwrap_or(0.0),
+        latency_us: [latency("p50_us"), latency("p95_us"), latency("p99_us"), latency("max_us")],
+        generator_lateness_us_p99: sent.lateness_us_p99,
+        engine_cpu_s: server.cpu_s() - engine_cpu_before_s,
+        generator_cpu_s: sent.cpu_s.unwrap_or(0.0),
+        elapsed_s: started.elapsed().as_secs_f64(),
+        latency_distribution: latency_distribution(&server.get("/metrics")?),
+        context_switches: server.context_switches().saturating_sub(switches_before),
+    })
+}
+
+fn start_generator(external_broker: Option<SocketAddr>) -> Result<GeneratorHandle, String> {
+    let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let mut command = Command::new(program);
+    command.args(["bench", "generator"]);
+    if let Some(broker) = external_broker {
+        command.args(["--broker", &broker.to_string()]);
+    }
+    GeneratorHandle::spawn(command).map_err(|error| error.to_string())
+}
+
+fn submit(server: &ServerProcess, workload: &Workload, queries: u64) -> Result<(), String> {
+    let mut body = Vec::new();
+    for first in (0..queries).step_by(LINES_PER_REQUEST as usize) {
+        body.clear();
+        for number in first..queries.min(first + LINES_PER_REQUEST) {
+            workload.write_query_line(number, &mut body);
+        }
+        let answers = server.post("/api/v1/queries/bulk", &body)?;
+        if let Some(refused) = answers.lines().find(|line| line.contains("\"error\"")) {
+            return Err(format!("a query was refused: {refused}"));
+        }
+    }
+    Ok(())
+}
+
+fn processed(status: &Value) -> u64 {
+    status["total"]["events"].as_u64().unwrap_or(0)
+}
+
+/// Events that reached the engine and were counted as dropped.
+fn dropped(status: &Value) -> u64 {
+    status["messages_unrouted"].as_u64().unwrap_or(0) + refused(&status["total"], |reason| reason == "overflow")
+}
+
+fn refused(total: &Value, of: impl Fn(&str) -> bool) -> u64 {
+    let Some(reasons) = total["refused"].as_object() else { return 0 };
+    reasons.iter().filter(|(reason, _)| of(reason)).filter_map(|(_, count)| count.as_u64()).sum()
+}
+
+/// The buckets of the latency from creation to the end of processing, over all applications, from Prometheus metrics.
+fn latency_distribution(metrics: &str) -> Vec<(u64, u64)> {
+    let mut buckets = std::collections::BTreeMap::new();
+    for line in metrics.lines() {
+        let Some(rest) = line.strip_prefix("rivulet_event_latency_seconds_bucket{le=\"") else { continue };
+        let Some((bound, rest)) = rest.split_once('"') else { continue };
+        let count = rest.rsplit(' ').next().and_then(|count| count.parse::<u64>().ok()).unwrap_or(0);
+        if let Ok(bound_s) = bound.parse::<f64>()
+            && bound_s.is_finite()
+        {
+            *buckets.entry((bound_s * 1e6).round() as u64).or_insert(0) += count;
+        }
+    }
+    buckets.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_of_all_applications_are_added() {
+        let metrics = "# HELP x\n\
+            rivulet_event_latency_seconds_bucket{le=\"0.001\",application=\"a\"} 3\n\
+            rivulet_event_latency_seconds_bucket{le=\"+Inf\",application=\"a\"} 5\n\
+            rivulet_event_latency_seconds_bucket{le=\"0.0001\",application=\"b\"} 1\n\
+            rivulet_event_latency_seconds_bucket{le=\"0.001\",application=\"b\"} 4\n";
+        assert_eq!(latency_distribution(metrics), [(100, 1), (1_000, 7)]);
+    }
+}
