@@ -1,9 +1,8 @@
 //! The base applications of the workload: the scripts in `examples/`, what feeds each, and how the parameters of its
 //! queries are distributed.
 //!
-//! They are those of the fifteen applications of the Pluto evaluation that one SELECT over one input can express. Four
-//! are not here: child mood (three consecutive windows), gas stations and parking lots (a join with a table), animal
-//! care (a join of two streams).
+//! They are those of the fifteen applications of the Pluto evaluation that one SELECT over one input can express, and
+//! the points of interest of MIST. One is not here: animal care (a join of two streams).
 
 use crate::digits::{write_fixed, write_integer};
 use crate::random::Random;
@@ -28,7 +27,7 @@ pub struct BaseApplication {
 pub const DEFAULT_APPLICATIONS: [&str; 4] = ["ac_control", "abnormal_heart_rate", "fire_alarm", "electricity_warning"];
 
 /// Every base application.
-pub static BASE_APPLICATIONS: [BaseApplication; 11] = [
+pub static BASE_APPLICATIONS: [BaseApplication; 15] = [
     BaseApplication {
         name: "ac_control",
         script: include_str!("../../../examples/ac_control.sql"),
@@ -79,6 +78,18 @@ pub static BASE_APPLICATIONS: [BaseApplication; 11] = [
         parameters: |number, _, random, out| {
             out.text("person", number);
             out.interval_seconds("span", [60, 120, 300][random.below(3) as usize]);
+        },
+    },
+    BaseApplication {
+        name: "child_mood",
+        script: include_str!("../../../examples/child_mood.sql"),
+        stream_type: StreamType::HeartRate,
+        topic: ("child/", "/heart_rate"),
+        parameters: |number, _, random, out| {
+            let lowest = random.between(100.0, 140.0);
+            out.text("child", number);
+            out.decimal("lowest", lowest, 1);
+            out.decimal("highest", lowest + 60.0, 1);
         },
     },
     BaseApplication {
@@ -152,6 +163,37 @@ pub static BASE_APPLICATIONS: [BaseApplication; 11] = [
             out.decimal("school_lat", work.0, 6);
             out.decimal("school_lon", work.1, 6);
             out.decimal("distance", random.between(100.0, 1000.0), 0);
+        },
+    },
+    BaseApplication {
+        name: "gas_station",
+        script: include_str!("../../../examples/gas_station.sql"),
+        stream_type: StreamType::TaxiPosition,
+        topic: ("car/", "/position"),
+        parameters: |number, _, random, out| {
+            out.text("car", number);
+            out.decimal("lowest", random.between(1.3, 1.7), 3);
+            out.decimal("radius", random.between(500.0, 3000.0), 0);
+        },
+    },
+    BaseApplication {
+        name: "parking_lots",
+        script: include_str!("../../../examples/parking_lots.sql"),
+        stream_type: StreamType::TaxiPosition,
+        topic: ("car/", "/position"),
+        parameters: |number, _, random, out| {
+            out.text("car", number);
+            out.decimal("slow", random.between(1.0, 3.0), 2);
+        },
+    },
+    BaseApplication {
+        name: "points_of_interest",
+        script: include_str!("../../../examples/points_of_interest.sql"),
+        stream_type: StreamType::PersonPosition,
+        topic: ("walker/", "/position"),
+        parameters: |number, _, random, out| {
+            out.text("walker", number);
+            out.decimal("most", (1 + random.below(10)) as f64, 0);
         },
     },
 ];

@@ -6,6 +6,7 @@
 //! In reading order:
 //! - [`streams`]: nine kinds of simulated sensors;
 //! - [`applications`]: the scripts in `examples/` and how their queries' parameters are distributed;
+//! - [`tables`]: the reference tables that some of them look events up in;
 //! - [`workload`]: query number n of a run;
 //! - [`arrivals`]: when events happen;
 //! - [`generator`]: a process that creates them and speaks MQTT as a broker would;
@@ -14,6 +15,7 @@
 
 pub mod streams;
 pub mod applications;
+pub mod tables;
 pub mod workload;
 pub mod arrivals;
 pub mod generator;

@@ -17,6 +17,8 @@ use crate::random::Random;
 
 pub use body::{HeartRate, Motion};
 pub use climate::{Humidity, SoilMoisture, Temperature};
+#[cfg(test)]
+pub(crate) use position::random_place_in_beijing;
 pub(crate) use position::random_place_in_porto;
 pub use position::{HerdPosition, PersonPosition, TaxiPosition};
 pub use power::Power;

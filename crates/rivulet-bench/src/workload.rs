@@ -7,6 +7,7 @@ use crate::applications::{BASE_APPLICATIONS, BaseApplication, DEFAULT_APPLICATIO
 use crate::digits::write_integer;
 use crate::random::Random;
 use crate::streams::{Stream, StreamType};
+use crate::tables::TableSpec;
 
 /// How queries are spread over the applications of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,6 +130,17 @@ impl Workload {
     /// The number of applications, copies counted.
     pub fn application_count(&self) -> usize {
         self.bases.len() * self.options.copies as usize
+    }
+
+    /// The reference tables that must be there before the applications, each once.
+    pub fn tables(&self) -> Vec<TableSpec> {
+        let mut tables: Vec<TableSpec> = Vec::new();
+        for table in self.bases.iter().filter_map(|base| TableSpec::of(base)) {
+            if !tables.contains(&table) {
+                tables.push(table);
+            }
+        }
+        tables
     }
 
     /// All applications, the most used first. Ranks go around the base applications, so that a skewed run is skewed
@@ -287,7 +299,7 @@ mod tests {
         let queries = 100_000;
         let first = (0..queries).filter(|&number| workload.application_of(number) == 0).count();
         let share = first as f64 / queries as f64;
-        let expected = cumulative_zipf_shares(6600)[0];
+        let expected = cumulative_zipf_shares(600 * BASE_APPLICATIONS.len())[0];
         assert!((share - expected).abs() < 0.004, "{share} instead of {expected}");
     }
 
@@ -295,7 +307,7 @@ mod tests {
     fn a_uniform_run_uses_every_application_alike() {
         let workload = workload(1, Distribution::Uniform);
         let mut counts = vec![0_u32; workload.application_count()];
-        (0..110_000).for_each(|number| counts[workload.application_of(number)] += 1);
+        (0..10_000 * BASE_APPLICATIONS.len() as u64).for_each(|number| counts[workload.application_of(number)] += 1);
         assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
     }
 

@@ -9,6 +9,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 pub trait Clock: Send + Sync {
     /// The present, in microseconds since the Unix epoch. May step backwards when the machine's clock is set.
     fn now_us(&self) -> i64;
+
+    /// Microseconds since some moment, for durations: goes on evenly when the machine's clock is set. The same as
+    /// [`Clock::now_us`] on a clock that nobody sets.
+    fn steady_us(&self) -> i64 {
+        self.now_us()
+    }
 }
 
 /// A clock that stands still until it is told otherwise; for tests and simulation.

@@ -14,7 +14,8 @@ use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, Literal, binary};
 use rivulet_dataflow::{Batch, Context, Control, Element, Operator, OperatorFactory, Refusals, Slot, SlotTable};
 use rivulet_operators::{
-    AggregateFunction, AggregateSpec, ChangeOnly, Expressions, Filter, WindowAggregate, WindowAggregateSpec, WindowSpec,
+    AggregateFunction, AggregateSpec, ChangeOnly, Expressions, Filter, History, HistoryColumn, HistoryFunction,
+    NamedExpression, WindowAggregate, WindowAggregateSpec, WindowSpec,
 };
 
 const SECOND_US: i64 = 1_000_000;
@@ -49,6 +50,7 @@ fn main() {
     let mut change = ChangeOnly::new(timed(), vec![], vec![0], 1).unwrap().create();
     let (ns_per_row, _) = run(change.as_mut(), &table, slots, 1024, 4 * slots as usize);
     println!("emit on change                  batches of  1024: {ns_per_row:7.1} ns/row");
+    histories(&table, slots);
 
     let mut operator = average(hop(1, 30)).create();
     announce(operator.as_mut(), &table, slots);
@@ -112,6 +114,31 @@ fn shapes(table: &SlotTable, slots: u32) {
             operator.memory_bytes() / slots as usize,
             factory.describe().per_slot.last().expect("a window has panes")
         );
+    }
+}
+
+/// What a row costs that is compared with those before it, and what is remembered for it.
+fn histories(table: &SlotTable, slots: u32) {
+    let (input, parameters) = (timed(), schema("target"));
+    let evaluation = Expressions::evaluation_schema(&input, &parameters, &[0]);
+    let column = |index: usize| Arc::new(Column::new(evaluation.field(index).name(), index)) as Arc<dyn PhysicalExpr>;
+    let zero = Arc::new(Literal::new(ScalarValue::Float64(Some(0.0))));
+    let hysteresis = HistoryFunction::Hysteresis { value: column(0), low: zero, high: column(2) };
+    for (name, function, keyed) in [
+        ("lag(value)", HistoryFunction::Lag { value: column(0), rows: 1 }, false),
+        ("lag(value, 10)", HistoryFunction::Lag { value: column(0), rows: 10 }, false),
+        ("changed(value)", HistoryFunction::Changed { value: column(0) }, false),
+        ("hysteresis(value, 0, $target)", hysteresis.clone(), false),
+        ("the same by key", hysteresis, true),
+    ] {
+        let keys = if keyed { vec![NamedExpression::new("value", column(0))] } else { vec![] };
+        let columns = vec![HistoryColumn { name: "history".into(), function }];
+        let mut operator = History::new(&input, &parameters, vec![0], keys, columns).unwrap().create();
+        // Every slot has its memory before the clock starts.
+        drive(operator.as_mut(), table, &mut Generator::new(slots), 1000, slots as usize);
+        let (ns_per_row, _) = run(operator.as_mut(), table, slots, 1024, 10 * slots as usize);
+        let bytes = operator.memory_bytes() / slots as usize;
+        println!("{name:31} batches of  1024: {ns_per_row:7.1} ns/row, {bytes} bytes/slot");
     }
 }
 

@@ -256,7 +256,7 @@ pub(crate) fn is_condition(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Boolean | DataType::Null)
 }
 
-fn refuse(batch: &Batch, row: usize, error: &DataFusionError, context: &mut Context<'_>) {
+pub(crate) fn refuse(batch: &Batch, row: usize, error: &DataFusionError, context: &mut Context<'_>) {
     context.refusals.refuse(batch.slots[row], Reason::Expression, batch.arrival_us[row], || {
         (error.strip_backtrace(), Refused::Row(Box::new(batch.slice(row, 1))))
     });

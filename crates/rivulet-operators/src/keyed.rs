@@ -7,8 +7,11 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use rivulet_dataflow::Slot;
 
+/// The most keys remembered for one slot: a query keyed by something ever new costs itself its rows, and nobody else memory.
+pub(crate) const SLOT_KEYS_MAX: usize = 100_000;
+
 /// The most keys remembered by one operator over all slots.
-pub(crate) const KEYS_MAX: usize = 1 << 26;
+const KEYS_MAX: usize = 1 << 26;
 
 /// Values by slot and key.
 pub(crate) struct Keyed<V> {
@@ -49,8 +52,11 @@ impl<V: Default> Keyed<V> {
         self.index.find(self.hasher.hash_one((slot, key)), same).copied()
     }
 
-    /// Adds a key that is not there; `None` if there are too many.
+    /// Adds a key that is not there; `None` if there are too many, of the slot ([`SLOT_KEYS_MAX`]) or altogether.
     pub(crate) fn create(&mut self, slot: Slot, key: &[u8]) -> Option<u32> {
+        if self.slots.get(slot as usize).is_some_and(|places| places.len() >= SLOT_KEYS_MAX) {
+            return None;
+        }
         let place = match self.free.pop() {
             Some(place) => place,
             None if self.entries.len() >= KEYS_MAX => return None,
@@ -107,5 +113,23 @@ impl<V: Default> Keyed<V> {
             + self.free.capacity() * size_of::<u32>()
             + self.index.allocation_size()
             + self.slots.iter().map(|slot| size_of::<Vec<u32>>() + slot.capacity() * 4).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_with_too_many_keys_takes_none_away_from_others() {
+        let mut keyed = Keyed::<u32>::default();
+        for key in 0..SLOT_KEYS_MAX {
+            assert!(keyed.create(1, &key.to_le_bytes()).is_some());
+        }
+        assert!(keyed.create(1, b"one more").is_none() && keyed.find(1, b"one more").is_none());
+        assert!(keyed.find(1, &7_usize.to_le_bytes()).is_some(), "those that are known stay");
+        assert!(keyed.create(2, b"one more").is_some());
+        keyed.remove_slot(1, |_, _| {});
+        assert!(keyed.create(1, b"one more").is_some());
     }
 }

@@ -13,6 +13,7 @@
 //! - [`aggregate`]: the aggregate functions, their states and how states merge ([`AggregateFunction`], [`AggregateSpec`]);
 //! - [`window`]: windows by time, session and count, with a watermark per slot ([`WindowAggregate`], [`WindowSpec`]);
 //! - [`change_only`]: EMIT ON CHANGE ([`ChangeOnly`]);
+//! - [`lookup`]: rows of a reference table for each event ([`Lookup`], [`Table`]);
 //! - [`history`]: what a row says about those before it ([`History`]);
 //! - [`error`]: what a plan can get wrong ([`PlanError`]).
 //!
@@ -26,6 +27,7 @@ pub mod project;
 pub mod aggregate;
 pub mod window;
 pub mod change_only;
+pub mod lookup;
 pub mod history;
 pub mod error;
 mod keyed;
@@ -40,5 +42,6 @@ pub use error::PlanError;
 pub use expression::{Expressions, NamedExpression};
 pub use filter::Filter;
 pub use history::{History, HistoryColumn, HistoryFunction};
+pub use lookup::{Find, Lookup, LookupResults, LookupSpec, OrderKey, Table, TableAggregate, TableFunction};
 pub use project::Project;
 pub use window::{LengthError, Lengths, WindowAggregate, WindowAggregateSpec, WindowSpec, check_lengths};

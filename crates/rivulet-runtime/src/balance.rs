@@ -147,12 +147,14 @@ fn relieve(tasks: &mut [TaskLoad], loads: &mut [f64]) -> Option<Step> {
 
 /// The task of a split group with the least load, if another one of its group can take it back.
 fn merge(tasks: &[TaskLoad], loads: &[f64]) -> Option<Step> {
+    let mut tasks: Vec<&TaskLoad> = tasks.iter().filter(|task| !task.rests).collect();
+    tasks.sort_by_key(|task| task.group);
     tasks
-        .iter()
-        .filter(|task| !task.rests)
-        .filter_map(|task| {
-            let others =
-                tasks.iter().filter(|other| other.group == task.group && other.task != task.task && !other.rests);
+        .chunk_by(|a, b| a.group == b.group)
+        .filter(|of_group| of_group.len() > 1)
+        .filter_map(|of_group| {
+            let task = of_group.iter().min_by(|a, b| a.load.total_cmp(&b.load))?;
+            let others = of_group.iter().filter(|other| other.task != task.task);
             let into = others.min_by(|a, b| loads[a.worker].total_cmp(&loads[b.worker]))?;
             let added = if into.worker == task.worker { 0.0 } else { task.load };
             (loads[into.worker] + added < UNDERLOADED).then_some((task, into))

@@ -19,7 +19,7 @@ use crate::task::{Core, TaskSettings};
 use crate::{Activation, GroupMetrics, InboxLimits, Task, TaskParts};
 
 /// How many queries are moved between two tasks at once. The two do not run meanwhile.
-const MOVED_AT_ONCE: usize = 1_024;
+const MOVED_AT_ONCE: usize = 8_192;
 
 /// A group's number, unique in the process.
 pub type GroupId = u32;
@@ -118,6 +118,11 @@ impl Group {
         &self.settings.name
     }
 
+    /// Whether queries may move between tasks; not where the number of queries of a task is given.
+    pub(crate) fn is_movable(&self) -> bool {
+        self.task_queries_max == usize::MAX
+    }
+
     /// The tasks, those without queries included.
     pub fn tasks(&self) -> impl Iterator<Item = &Arc<Task>> {
         self.tasks.iter().map(|(_, task)| task)
@@ -184,7 +189,9 @@ impl Group {
     /// The task for new queries, and how many it takes.
     fn task_with_room(&self, free: &mut Vec<Slot>) -> (usize, usize) {
         let with_fewest = if self.task_queries_max == usize::MAX {
-            self.tasks.iter().min_by_key(|(_, task)| task.queries()).map(|(index, task)| (index, task.queries()))
+            // One without queries had them taken away because they were too few for two tasks.
+            let rank = |queries: usize| if queries == 0 { usize::MAX } else { queries };
+            self.tasks.iter().min_by_key(|(_, task)| rank(task.queries())).map(|(index, task)| (index, task.queries()))
         } else {
             // Tasks are filled one after the other; with thousands of them the last is the only one worth a look.
             self.tasks.count().checked_sub(1).map(|last| (last, self.tasks[last].queries()))

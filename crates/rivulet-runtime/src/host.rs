@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use rand::RngExt;
@@ -15,10 +14,13 @@ pub(crate) struct Host {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) policy: Policy,
     pub(crate) scheduler: Box<dyn Scheduler>,
+    pub(crate) closing: Arc<Closing>,
+    /// Tasks that wait for a worker, run, or wait for room in their sink.
+    pub(crate) scheduled: AtomicUsize,
     pub(crate) deadlines: Deadlines,
     pub(crate) workers: boxcar::Vec<WorkerLoad>,
-    /// Starts the worker of a new task, where each has its own.
-    pub(crate) start_worker: Box<dyn Fn(usize) + Send + Sync>,
+    /// Starts the worker of a new task, where each has its own. Whether it runs.
+    pub(crate) start_worker: Box<dyn Fn(usize) -> bool + Send + Sync>,
 }
 
 /// How busy a worker is, as the balancer last saw it.
@@ -37,9 +39,11 @@ impl Host {
             clock,
             policy: Policy::Pool,
             scheduler: Box::new(Nobody),
+            closing: Arc::default(),
+            scheduled: AtomicUsize::new(0),
             deadlines: Deadlines::default(),
             workers: boxcar::Vec::new(),
-            start_worker: Box::new(|_| {}),
+            start_worker: Box::new(|_| false),
         }
     }
 
@@ -47,8 +51,8 @@ impl Host {
     pub(crate) fn place(&self) -> usize {
         if self.policy == Policy::Dedicated {
             let worker = self.scheduler.add_worker();
-            (self.start_worker)(worker);
-            return worker;
+            // Where no thread can be had any more, the first one does the work.
+            return if (self.start_worker)(worker) { worker } else { 0 };
         }
         let mut least: [Option<(usize, usize, usize)>; 2] = [None, None];
         for (worker, load) in &self.workers {
@@ -77,7 +81,7 @@ struct Nobody;
 impl Scheduler for Nobody {
     fn ready(&self, _task: Arc<Task>) {}
 
-    fn next(&self, _worker: usize, _wait: Duration) -> Option<Arc<Task>> {
+    fn next(&self, _worker: usize) -> Option<Arc<Task>> {
         None
     }
 
@@ -89,11 +93,11 @@ impl Scheduler for Nobody {
         0
     }
 
-    fn close(&self) {}
+    fn remove_worker(&self, _worker: usize) {}
 
-    fn closing(&self) -> Closing {
-        Closing::default()
-    }
+    fn wake_all(&self) {}
+
+    fn clear(&self) {}
 }
 
 /// The number of a task's entry among the deadlines.

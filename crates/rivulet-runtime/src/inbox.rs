@@ -164,6 +164,9 @@ impl Queue {
 
     /// Keeps the memory of an arena that was processed.
     pub(crate) fn keep(&mut self, mut done: Events) {
+        if done.is_empty() {
+            return;
+        }
         let (rows, bytes) = (done.rows(), done.payload_bytes());
         done.clear();
         done.shrink_for(rows, bytes);
@@ -196,6 +199,12 @@ impl Queue {
     /// Events and payload bytes waiting.
     pub(crate) fn waiting(&self) -> (usize, usize) {
         (self.rows, self.bytes)
+    }
+
+    /// When the oldest of the waiting events came.
+    pub(crate) fn oldest_arrival_us(&self) -> Option<i64> {
+        // Moved events stand behind others that came later, so every one is looked at.
+        self.chunks.iter().flat_map(Events::arrival_us).copied().min()
     }
 
     /// How many events were ever taken in.

@@ -16,7 +16,7 @@ use rivulet_dataflow::{
 use crate::balance::{LoadMeter, Seen};
 use crate::host::{DeadlineId, Host};
 use crate::inbox::{Queue, TaskInbox};
-use crate::{GroupMetrics, InboxLimits};
+use crate::{GroupMetrics, InboxLimits, Policy};
 
 /// How far behind the clock timers run. An event that a source has stamped but not yet delivered must not find that a
 /// timer for a later instant was served before it.
@@ -167,13 +167,18 @@ impl Task {
     /// Hands the task to the scheduler unless it has it, or the task runs.
     pub(crate) fn schedule(self: &Arc<Self>) {
         if !self.scheduled.swap(true, Ordering::AcqRel) {
-            self.host.scheduler.ready(self.clone());
+            self.host.scheduled.fetch_add(1, Ordering::AcqRel);
+            // Nobody is left who would run it, and what waits has been reported.
+            if !self.host.closing.is_over() {
+                self.host.scheduler.ready(self.clone());
+            }
         }
     }
 
     /// The task has been run: from here on a push schedules it again. Schedules it at once if events came meanwhile.
     pub(crate) fn ran(self: &Arc<Self>) {
         self.scheduled.store(false, Ordering::Release);
+        self.host.scheduled.fetch_sub(1, Ordering::AcqRel);
         if !self.inbox.is_empty() {
             self.schedule();
         }
@@ -184,9 +189,9 @@ impl Task {
     /// Called by one worker at a time; a second caller waits.
     pub fn run(&self, slice: Duration) -> Activation {
         let mut core = self.core.lock();
-        let start_us = self.host.clock.now_us();
-        let end_us = start_us.saturating_add(i64::try_from(slice.as_micros()).unwrap_or(i64::MAX));
-        let mut now_us = start_us;
+        let clock = &self.host.clock;
+        let (start_us, begun_us) = (clock.now_us(), clock.steady_us());
+        let slice_us = i64::try_from(slice.as_micros()).unwrap_or(i64::MAX);
         let mut done = Events::default();
         let mut rows = 0;
         let outcome = loop {
@@ -199,23 +204,18 @@ impl Task {
             };
             rows += events.rows();
             done = events;
-            self.process(&mut core, &mut done, now_us);
-            now_us = self.host.clock.now_us();
-            if now_us >= end_us {
+            self.process(&mut core, &mut done);
+            if clock.steady_us() - begun_us >= slice_us {
                 break Activation::Yielded(rows);
             }
         };
         if !done.is_empty() {
             self.inbox.lock().keep(done);
         }
-        let tick_us = start_us - TICK_GRACE_US;
-        if outcome != Activation::Blocked && core.chain.deadline_us().is_some_and(|deadline_us| deadline_us <= tick_us)
-        {
-            core.run_chain(Step::Tick, tick_us, &self.settings.name);
-            core.finish(&self.settings.name);
-            now_us = self.host.clock.now_us();
+        if outcome != Activation::Blocked {
+            self.tick(&mut core, start_us - TICK_GRACE_US);
         }
-        let busy_us = (now_us - start_us).max(0) as u64;
+        let busy_us = (clock.steady_us() - begun_us).max(0) as u64;
         core.metrics.activations += 1;
         core.metrics.busy_us += busy_us;
         self.busy_us.fetch_add(busy_us, Ordering::Relaxed);
@@ -223,8 +223,22 @@ impl Task {
         outcome
     }
 
+    /// Does what timers are due by `now_us`, but nothing that an event which still waits might have come in time for.
+    fn tick(&self, core: &mut Core, now_us: i64) {
+        let is_due = |now_us| core.chain.deadline_us().is_some_and(|deadline_us| deadline_us <= now_us);
+        if !is_due(now_us) {
+            return;
+        }
+        let now_us = self.inbox.lock().oldest_arrival_us().map_or(now_us, |oldest_us| now_us.min(oldest_us - 1));
+        if is_due(now_us) {
+            core.run_chain(Step::Tick, now_us, &self.settings.name);
+            core.finish(&self.settings.name);
+        }
+    }
+
     /// Runs one arena of events through the dataflow.
-    fn process(&self, core: &mut Core, events: &mut Events, now_us: i64) {
+    fn process(&self, core: &mut Core, events: &mut Events) {
+        let now_us = self.host.clock.now_us();
         let rows = events.rows() as u64;
         core.metrics.events += rows;
         core.metrics.batches += 1;
@@ -326,6 +340,9 @@ impl Task {
 impl Drop for Task {
     fn drop(&mut self) {
         self.host.deadlines.forget(self.deadline);
+        if self.host.policy == Policy::Dedicated {
+            self.host.scheduler.remove_worker(self.worker());
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The threads: workers that run tasks, and one that keeps time: it notices due deadlines and evens out load.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -13,14 +13,17 @@ use rivulet_dataflow::Clock;
 
 use crate::balance::{self, Step, TaskLoad};
 use crate::host::{Deadlines, Host, WorkerLoad};
-use crate::scheduler::Policy;
+use crate::scheduler::{Closing, Policy};
 use crate::{Activation, Group, GroupId, GroupParts, Task};
 
 /// How often deadlines are looked at; windows of silent queries close with this precision.
 const TIMER_PERIOD: Duration = Duration::from_millis(10);
 
-/// How long a worker sleeps at most before it looks again whether it should stop.
-const SLEEP_MAX: Duration = Duration::from_millis(500);
+/// How often load is measured where it is not evened out.
+const MEASURE_PERIOD: Duration = Duration::from_secs(5);
+
+/// How often the balancer looks whether it should stop.
+const STOP_PERIOD: Duration = Duration::from_millis(100);
 
 /// The stack of a worker that belongs to one task: there may be very many.
 const SMALL_STACK: usize = 256 << 10;
@@ -90,17 +93,21 @@ impl Workers {
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
             let shared = shared.clone();
             let start_worker = move |worker| {
-                let Some(shared) = shared.upgrade() else { return };
-                if let Err(error) = shared.start_worker(worker) {
-                    tracing::error!("a task has no worker, and so its queries no results: {error}");
+                let started = shared.upgrade().map(|shared| shared.start_worker(worker));
+                if let Some(Err(error)) = &started {
+                    tracing::warn!("a task shares a worker with others, for no thread can be started: {error}");
                 }
+                matches!(started, Some(Ok(())))
             };
+            let closing = Arc::<Closing>::default();
             Shared {
                 settings,
                 host: Arc::new(Host {
                     clock,
                     policy: settings.policy,
-                    scheduler: settings.policy.scheduler(),
+                    scheduler: settings.policy.scheduler(closing.clone()),
+                    closing,
+                    scheduled: AtomicUsize::new(0),
                     deadlines: Deadlines::default(),
                     workers: boxcar::Vec::new(),
                     start_worker: Box::new(start_worker),
@@ -117,9 +124,13 @@ impl Workers {
                 shared.start_worker(shared.host.scheduler.add_worker())?;
             }
         }
-        let timed = shared.clone();
-        let timekeeper = std::thread::Builder::new().name("rivulet-timer".into()).spawn(move || timed.keep_time())?;
+        let named = |name: &str| std::thread::Builder::new().name(name.into());
+        let (timed, balanced) = (shared.clone(), shared.clone());
+        let timekeeper = named("rivulet-timer").spawn(move || timed.keep_time())?;
         shared.threads.lock().push(timekeeper);
+        // A thread of its own: moving many queries takes a while, and timers must not wait for it.
+        let balancer = named("rivulet-balancer").spawn(move || balanced.keep_balance())?;
+        shared.threads.lock().push(balancer);
         Ok(workers)
     }
 
@@ -153,9 +164,12 @@ impl Workers {
         self.shared.host.scheduler.waiting()
     }
 
-    /// What each worker does.
+    /// What each worker does; nothing where tasks belong to none.
     pub fn status(&self) -> Vec<WorkerStatus> {
         let host = &self.shared.host;
+        if !host.policy.is_owned() {
+            return Vec::new();
+        }
         let mut status: Vec<WorkerStatus> = host
             .workers
             .iter()
@@ -173,20 +187,25 @@ impl Workers {
         status
     }
 
-    /// Evens out load now, by what came since the last time.
+    /// Measures load and, unless it is configured otherwise, evens it out now, by what came since the last time.
     pub fn balance(&self, elapsed: Duration) {
         self.shared.balance(elapsed);
     }
 
-    /// Lets the workers finish what is ready, for a bounded time, then joins them. Further calls do nothing. Sources should have
-    /// been closed before.
-    pub fn stop(&self) {
-        self.shared.host.scheduler.close();
+    /// Lets the workers finish what is ready, for a bounded time, then joins them, and returns how many events still wait
+    /// because that was not enough. Further calls do nothing. Sources should have been closed before.
+    pub fn stop(&self) -> usize {
+        let host = &self.shared.host;
+        host.closing.begin();
+        host.scheduler.wake_all();
         let threads = std::mem::take(&mut *self.shared.threads.lock());
         for thread in threads {
             // A panic in a worker was caught where it happened; the join has nothing to add.
             let _ = thread.join();
         }
+        self.shared.blocked.lock().clear();
+        host.scheduler.clear();
+        host.deadlines.tasks().iter().map(|task| task.waiting_rows()).sum()
     }
 }
 
@@ -212,9 +231,9 @@ impl Shared {
         if self.settings.pins {
             pin(worker);
         }
-        let scheduler = &self.host.scheduler;
+        let (scheduler, closing) = (&self.host.scheduler, &self.host.closing);
         loop {
-            match scheduler.next(worker, SLEEP_MAX) {
+            match scheduler.next(worker) {
                 Some(task) => match catch_unwind(AssertUnwindSafe(|| task.run(self.settings.time_slice))) {
                     Ok(Activation::Ran(_)) => task.ran(),
                     Ok(Activation::Yielded(_)) => scheduler.ready(task),
@@ -228,42 +247,45 @@ impl Shared {
                         task.ran();
                     }
                 },
-                None => {
-                    let closing = scheduler.closing();
-                    if closing.is_over() || (closing.has_begun() && self.blocked.lock().is_empty()) {
-                        return;
-                    }
-                    if closing.has_begun() {
-                        std::thread::sleep(TIMER_PERIOD);
-                    }
-                }
+                // This worker is not needed any more.
+                None if !closing.has_begun() => return,
+                None if closing.is_over() || self.host.scheduled.load(Ordering::Acquire) == 0 => return,
+                // A task waits for room in its sink, or runs and may have to be run again.
+                None => std::thread::sleep(TIMER_PERIOD / 10),
             }
         }
     }
 
     fn keep_time(&self) {
-        let mut balanced = Instant::now();
-        // Blocked tasks are offered again until the workers have ended, which they do soon after closing.
-        while !self.host.scheduler.closing().has_begun() || !self.blocked.lock().is_empty() {
+        let closing = &self.host.closing;
+        while !closing.has_begun() || (self.host.scheduled.load(Ordering::Acquire) > 0 && !closing.is_over()) {
             std::thread::sleep(TIMER_PERIOD);
             for task in std::mem::take(&mut *self.blocked.lock()) {
                 self.host.scheduler.ready(task);
             }
-            for task in self.host.deadlines.due(self.host.clock.now_us()) {
-                task.schedule();
+            if !closing.has_begun() {
+                for task in self.host.deadlines.due(self.host.clock.now_us()) {
+                    task.schedule();
+                }
             }
-            if self.settings.balance_period.is_some_and(|period| balanced.elapsed() >= period) {
-                self.balance(balanced.elapsed());
-                balanced = Instant::now();
+        }
+    }
+
+    fn keep_balance(&self) {
+        let period = self.settings.balance_period.unwrap_or(MEASURE_PERIOD);
+        let mut looked = Instant::now();
+        while !self.host.closing.has_begun() {
+            std::thread::sleep(STOP_PERIOD.min(period));
+            if looked.elapsed() >= period {
+                let elapsed = looked.elapsed();
+                looked = Instant::now();
+                self.balance(elapsed);
             }
         }
     }
 
     /// Measures every task, and carries out what the balancer plans.
     fn balance(&self, elapsed: Duration) {
-        if !self.host.policy.is_owned() || self.host.policy == Policy::Dedicated {
-            return;
-        }
         let groups = self.groups.lock().all.clone();
         let tasks: Vec<(&Arc<Group>, Arc<Task>)> =
             groups.iter().flat_map(|group| group.tasks().map(move |task| (group, task.clone()))).collect();
@@ -272,7 +294,9 @@ impl Shared {
         for (index, (group, task)) in tasks.iter().enumerate() {
             let mut meter = task.load.lock();
             meter.look(task.seen(), elapsed);
-            loads[task.worker()] += meter.load();
+            if let Some(load) = loads.get_mut(task.worker()) {
+                *load += meter.load();
+            }
             if task.queries() > 0 {
                 seen.push(TaskLoad {
                     task: index,
@@ -280,13 +304,17 @@ impl Shared {
                     worker: task.worker(),
                     load: meter.load(),
                     queries: task.queries(),
-                    rests: meter.rests(),
+                    rests: meter.rests() || !group.is_movable(),
                 });
             }
         }
         for (worker, load) in &self.host.workers {
             load.load.store((loads[worker] * 1_000.0) as usize, Ordering::Relaxed);
             load.placed.store(0, Ordering::Relaxed);
+        }
+        let is_planned = self.host.policy.is_owned() && self.host.policy != Policy::Dedicated;
+        if !is_planned || self.settings.balance_period.is_none() {
+            return;
         }
         for step in balance::plan(loads.len(), &seen) {
             let (task, done) = match step {

@@ -1,11 +1,13 @@
 //! An application: what the planner makes of `CREATE APPLICATION`, and all that the engine needs to run it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, SchemaRef};
 use rivulet_dataflow::Dataflow;
+use rivulet_operators::Table;
 
 use crate::binding::BindError;
 use crate::plan::LengthCheck;
@@ -36,9 +38,23 @@ pub struct Application {
     pub window: Option<String>,
     /// Whether rows equal to the last one are held back (`EMIT ON CHANGE`).
     pub emit_on_change: bool,
+    /// The reference tables it looks events up in, in order.
+    pub tables: Vec<TableUse>,
     pub(crate) checks: Vec<LengthCheck>,
     /// What each operator of the dataflow does for all queries, in SQL.
     pub(crate) steps: Vec<Vec<String>>,
+}
+
+/// The reference tables that there are, by name: a table, or why it has no rows.
+pub type Tables = BTreeMap<String, Result<Arc<Table>, String>>;
+
+/// How an application looks events up in a reference table.
+#[derive(Clone, Debug)]
+pub struct TableUse {
+    /// The table.
+    pub table: Arc<Table>,
+    /// The column whose hash index is used; without one every row is tried for each event.
+    pub key: Option<String>,
 }
 
 /// A declared parameter.

@@ -66,6 +66,23 @@ fn write(application: &Application, out: &mut String) -> std::fmt::Result {
         }
     }
 
+    if !application.tables.is_empty() {
+        writeln!(out, "\ntables (one for all queries)")?;
+        let rows: Vec<[String; 3]> = application
+            .tables
+            .iter()
+            .map(|one| {
+                let rows = one.table.rows().columns().num_rows();
+                let cost = match &one.key {
+                    Some(key) => format!("finds rows by {key} in a hash index"),
+                    None => format!("scans {rows} rows for each event"),
+                };
+                [one.table.name().to_owned(), format!("{rows} rows"), cost]
+            })
+            .collect();
+        table(out, &rows)?;
+    }
+
     writeln!(out, "\ndataflow (one for all queries)")?;
     let dataflow = &application.dataflow;
     for (index, (node, step)) in dataflow.nodes().iter().zip(&application.steps).enumerate() {

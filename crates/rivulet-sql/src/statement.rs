@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, SchemaRef};
 use datafusion_sql::sqlparser::ast;
 
 use crate::{Literal, Position};
@@ -25,6 +25,26 @@ pub enum Statement {
         /// The parameters and their values.
         values: Vec<(Name, Literal, Position)>,
     },
+    /// `CREATE TABLE [IF NOT EXISTS] ...`
+    CreateTable(Box<CreateTable>),
+    /// `REFRESH TABLE t`
+    RefreshTable(Name),
+    /// `DROP TABLE [IF EXISTS] t`
+    DropTable {
+        /// The name of the table.
+        name: Name,
+        /// Do nothing if there is none.
+        if_exists: bool,
+    },
+    /// `SHOW TABLES [LIKE 'pattern'] [LIMIT n]`
+    ShowTables {
+        /// Only names like this.
+        like: Option<String>,
+        /// At most so many.
+        limit: Option<u64>,
+    },
+    /// `DESCRIBE TABLE t`
+    DescribeTable(Name),
     /// `SHOW APPLICATIONS [LIKE 'pattern'] [LIMIT n]`
     ShowApplications {
         /// Only names like this.
@@ -86,6 +106,27 @@ impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
+}
+
+/// `CREATE TABLE name (column TYPE [NOT NULL], ...) FROM 'address' FORMAT ...`: a reference table.
+#[derive(Clone, Debug)]
+pub struct CreateTable {
+    /// The name of the table.
+    pub name: Name,
+    /// Do nothing if there is a table of that name.
+    pub if_not_exists: bool,
+    /// The statement's text as written, without the closing `;`.
+    pub text: String,
+    /// The identity: SHA-256 (hex) of the canonical text.
+    pub id: String,
+    /// The declared columns.
+    pub schema: SchemaRef,
+    /// Where its rows are, as `connector:rest`.
+    pub address: String,
+    /// Where the address stands.
+    pub address_position: Position,
+    /// How the rows are written.
+    pub format: FormatSpec,
 }
 
 /// `CREATE APPLICATION`, as parsed: declarations read, the SELECT as a syntax tree.
@@ -177,10 +218,49 @@ pub(crate) struct Select {
     pub(crate) alias: Option<Name>,
     /// The window of `FROM TABLE(TUMBLE(...))`, as the call that could stand in GROUP BY.
     pub(crate) window: Option<ast::Expr>,
+    /// The reference tables that each row is looked up in, one after the other.
+    pub(crate) lookups: Vec<LookupClause>,
     pub(crate) filter: Option<ast::Expr>,
     pub(crate) group_by: Vec<ast::Expr>,
     pub(crate) having: Option<ast::Expr>,
     /// Where `HAVING` stands.
     pub(crate) having_position: Position,
+    pub(crate) qualify: Option<ast::Expr>,
+    /// Where `QUALIFY` stands.
+    pub(crate) qualify_position: Position,
     pub(crate) emit_on_change: bool,
+}
+
+/// A reference table in FROM.
+pub(crate) struct LookupClause {
+    pub(crate) table: Name,
+    /// What the SELECT calls the rows.
+    pub(crate) alias: Name,
+    pub(crate) kind: LookupKind,
+}
+
+pub(crate) enum LookupKind {
+    /// `[LEFT] JOIN table AS alias ON condition`
+    Join { on: Box<ast::Expr>, is_left: bool },
+    /// `CROSS JOIN LATERAL (SELECT ...) AS alias`
+    Lateral(Box<Lateral>),
+}
+
+/// The SELECT of a LATERAL, over a table.
+pub(crate) struct Lateral {
+    pub(crate) position: Position,
+    pub(crate) table_alias: Name,
+    pub(crate) projection: Vec<ast::SelectItem>,
+    pub(crate) filter: Option<ast::Expr>,
+    pub(crate) order_by: Vec<ast::OrderByExpr>,
+    pub(crate) limit: Option<ast::Expr>,
+    /// The columns of a SELECT around it, `SELECT count(*) FROM (SELECT ...) AS alias`, and that alias.
+    pub(crate) around: Option<(Vec<ast::SelectItem>, Option<Name>)>,
+}
+
+impl CreateApplication {
+    /// The names of the reference tables that the application looks events up in.
+    pub fn table_names(&self) -> Vec<&str> {
+        self.select.open().lookups.iter().map(|lookup| lookup.table.text.as_str()).collect()
+    }
 }

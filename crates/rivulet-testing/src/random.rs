@@ -52,14 +52,23 @@ impl RandomApplication {
             "WITH (idle_timeout => INTERVAL '3 seconds', lateness => INTERVAL '500 milliseconds')",
         ]);
         let on_change = pick(&["", "EMIT ON CHANGE"]);
+        let over = pick(&["", "OVER (PARTITION BY device)"]);
         let body = if window.is_empty() {
             let columns = pick(&[
                 "ts, value * 2 AS twice, device",
                 "CASE WHEN value > $low THEN 'high' ELSE 'low' END AS level",
                 "upper(device) AS device, CAST(value AS BIGINT) AS whole, value - $low AS above",
                 "CAST(round(value) AS BIGINT) % 3 AS kind, $low AS low",
+                "value - lag(value, 2) AS step, lag(device) OVER (PARTITION BY value > $low) AS before",
             ]);
-            format!("SELECT {columns} FROM readings {filter} {on_change}")
+            let qualify = pick(&[
+                "",
+                "",
+                "QUALIFY changed(device)",
+                "QUALIFY lag(value, 3) < value OR hysteresis(value, $low, $low + 20)",
+                "QUALIFY changed(CAST(value AS BIGINT) / 30) OVER (PARTITION BY device)",
+            ]);
+            format!("SELECT {columns} FROM readings {filter} {qualify} {on_change}")
         } else {
             let aggregates = [
                 pick(&["count(*) AS n", "count(device) AS n", "count(DISTINCT device) AS n"]),
@@ -84,8 +93,17 @@ impl RandomApplication {
             let bounds = pick(&["", ", window_start", ", window_end"]);
             let (key, key_column) = if pick(&["yes", "no"]) == "yes" { (", device", "device, ") } else { ("", "") };
             let having = pick(&["", "HAVING count(*) > 1", "HAVING max(value) > $low"]);
+            let over = if key.is_empty() { "" } else { &over };
+            let before = pick(&["", "", &format!(", lag(last_value(device), 2) {over} AS before")]);
+            let qualify = pick(&[
+                "",
+                "",
+                &format!("QUALIFY changed(n) {over}"),
+                &format!("QUALIFY hysteresis(a, $low, $low + 10) {over} OR lag(a) > a"),
+            ]);
             format!(
-                "SELECT {key_column}{aggregates}{bounds} FROM readings {filter} GROUP BY {window}{key} {having} {on_change}"
+                "SELECT {key_column}{aggregates}{bounds}{before} FROM readings {filter} \
+                 GROUP BY {window}{key} {having} {qualify} {on_change}"
             )
         };
         let sql = format!(

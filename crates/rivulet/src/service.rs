@@ -24,6 +24,21 @@ pub trait Service: Send + Sync + 'static {
     /// Registers an application from the text of one `CREATE APPLICATION`. The same text again returns the same id.
     fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError>;
 
+    /// Creates a reference table from the text of one `CREATE TABLE`, and loads its file. The same text again does nothing.
+    fn create_table(&self, sql: &str) -> Result<TableInfo, ServiceError>;
+
+    /// Loads the file of a table again. Queries go on; a file that cannot be read changes nothing.
+    fn refresh_table(&self, name: &str) -> Result<TableInfo, ServiceError>;
+
+    /// Drops a table; one that applications use is a conflict.
+    fn drop_table(&self, name: &str) -> Result<(), ServiceError>;
+
+    /// Every reference table, by name.
+    fn tables(&self) -> Vec<TableInfo>;
+
+    /// One reference table, by its name.
+    fn table(&self, name: &str) -> Result<TableInfo, ServiceError>;
+
     /// Every application, by name.
     fn applications(&self) -> Vec<ApplicationInfo>;
 
@@ -229,6 +244,34 @@ pub struct QueryRequest<'a> {
     pub application: &'a str,
     /// Parameter values by name, in the order written.
     pub parameters: &'a [Parameter<'a>],
+}
+
+/// A reference table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableInfo {
+    /// Its name.
+    pub name: String,
+    /// The SQL text it was created with.
+    pub sql: String,
+    /// The file its rows are read from, as written.
+    pub file: String,
+    /// Its columns: name and SQL type.
+    pub columns: Vec<(String, String)>,
+    /// How many rows it has.
+    pub rows: u64,
+    /// How many bytes they take in memory.
+    pub bytes: u64,
+    /// Names of the applications that look events up in it.
+    pub applications: Vec<String>,
+    /// Why it has no rows, and the applications that use it do not run.
+    pub not_running: Option<String>,
+}
+
+impl TableInfo {
+    /// `running`, or `not running: ` and the reason.
+    pub fn state(&self) -> String {
+        self.not_running.as_ref().map_or_else(|| "running".into(), |reason| format!("not running: {reason}"))
+    }
 }
 
 /// A registered application.

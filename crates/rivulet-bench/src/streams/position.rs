@@ -49,6 +49,12 @@ const BEIJING: Area = Area { latitude: (39.6, 40.2), longitude: (116.1, 116.8), 
 const PORTO: Area = Area { latitude: (41.10, 41.25), longitude: (-8.70, -8.53), east_share: 0.752 };
 const PASTURE: Area = Area { latitude: (-36.9, -36.5), longitude: (146.4, 147.0), east_share: 0.801 };
 
+/// A random place in Beijing, where the persons of the simulation live: degrees north and east.
+#[cfg(test)]
+pub(crate) fn random_place_in_beijing(random: &mut Random) -> (f64, f64) {
+    BEIJING.degrees(BEIJING.random_point(random))
+}
+
 /// A random place where a driver of the simulation may live: degrees north and east.
 pub(crate) fn random_place_in_porto(random: &mut Random) -> (f64, f64) {
     PORTO.degrees(PORTO.random_point(random))

@@ -38,6 +38,7 @@ mod bare;
 mod number;
 mod timestamp;
 mod fault;
+mod table;
 
 use std::fmt;
 
@@ -46,6 +47,7 @@ use rivulet_dataflow::{Batch, Decoder};
 
 pub use encode::{EncodedRows, Encoder};
 pub use json::json_escape;
+pub use table::{TableFault, decode_table};
 
 use decode::{PayloadDecoder, PayloadParser};
 use rows::Rows;

@@ -301,6 +301,13 @@ pub(super) fn push_variable_length(mut value: usize, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
+/// The topic of a PUBLISH, read without looking at the rest.
+#[inline]
+pub fn topic_of_publish(body: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = body.split_first_chunk()?;
+    rest.get(..usize::from(u16::from_be_bytes(*length)))
+}
+
 /// Appends a PUBACK. `reason` is the code of version 5 (0 is success); version 3 has none, so it must be 0 there.
 #[inline]
 pub fn encode_puback(packet_id: u16, reason: u8, out: &mut Vec<u8>) {

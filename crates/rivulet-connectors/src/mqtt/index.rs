@@ -331,6 +331,13 @@ impl<T: Copy + Default + Eq + Hash> TopicIndex<T> {
         removed
     }
 
+    /// Asks for the memory that [`TopicIndex::for_each`] will look at first, without waiting for it.
+    #[inline]
+    pub fn prefetch(&self, topic: &[u8]) {
+        let key = self.key(topic);
+        self.shards[Self::shard(&key)].prefetch(&key);
+    }
+
     /// Calls `each` with every value whose topic is `topic` or whose filter matches it. A value that was added under several
     /// matching filters comes several times.
     #[inline]

@@ -301,6 +301,13 @@ pub struct Routing<'a> {
 }
 
 impl Routing<'_> {
+    /// Prepares for a message that will be routed soon: asks for the memory its topic leads to, so that it need not be waited for
+    /// then. With a million routes that wait is most of what routing costs.
+    #[inline]
+    pub fn prefetch(&self, topic: &[u8]) {
+        self.table.index.prefetch(topic);
+    }
+
     /// Puts a message into every inbox that wants it.
     ///
     /// On [`Push::Full`] some inboxes may have it and `pending` says which have not: keep message and `pending`, and call

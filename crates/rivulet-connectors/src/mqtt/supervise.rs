@@ -6,15 +6,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// The pause before a task begins again; it doubles with every panic.
+/// The pause before a task begins again; it doubles with every panic that follows soon.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// A task that ran this long was a good one: after its panic the pauses begin anew.
+const GOOD_RUN: Duration = Duration::from_secs(60);
 
 /// Runs a future to its end, or to its panic: then what it said.
 ///
@@ -46,7 +49,11 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    fn next(&mut self) -> Duration {
+    /// The pause after a run that lasted `ran`.
+    fn next(&mut self, ran: Duration) -> Duration {
+        if ran >= GOOD_RUN {
+            self.next = PAUSE_MIN;
+        }
         let pause = self.next;
         self.next = (pause * 2).min(PAUSE_MAX);
         pause
@@ -63,19 +70,21 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Runs a task. `None` if it panicked; then a pause, each longer than the one before, has passed, and it may begin again.
+    /// Runs a task. `None` if it panicked; then a pause has passed, longer than the one before unless the task ran for long,
+    /// and it may begin again.
     pub(super) async fn run<T>(
         &self,
         name: &'static str,
         pauses: &mut Pauses,
         task: impl Future<Output = T>,
     ) -> Option<T> {
+        let started = Instant::now();
         match catch_panic(task).await {
             Ok(output) => Some(output),
             Err(panic) => {
                 self.note(name, &panic);
                 self.down.fetch_add(1, Ordering::Relaxed);
-                tokio::time::sleep(pauses.next()).await;
+                tokio::time::sleep(pauses.next(started.elapsed())).await;
                 self.down.fetch_sub(1, Ordering::Relaxed);
                 None
             }
@@ -125,5 +134,14 @@ mod tests {
         }
         assert_eq!((ended, supervisor.panics()), (Some(3), 2));
         assert_eq!(supervisor.last().unwrap(), "the test was cut short by a defect in Rivulet: run 2");
+    }
+
+    #[test]
+    fn pauses_grow_to_a_bound_and_begin_anew_after_a_long_run() {
+        let mut pauses = Pauses::default();
+        let soon = Duration::from_secs(1);
+        assert_eq!([pauses.next(soon), pauses.next(soon)], [PAUSE_MIN, 2 * PAUSE_MIN]);
+        assert_eq!((0..20).map(|_| pauses.next(soon)).max(), Some(PAUSE_MAX));
+        assert_eq!([pauses.next(GOOD_RUN), pauses.next(soon)], [PAUSE_MIN, 2 * PAUSE_MIN]);
     }
 }

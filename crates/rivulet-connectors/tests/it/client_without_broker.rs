@@ -1,9 +1,13 @@
 //! Our client where there is no broker, or one that misbehaves. The other side is written by hand.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rivulet_connectors::mqtt::codec::{self, Publish};
-use rivulet_connectors::mqtt::{BrokerAddress, Client, ClientError, ClientOptions, Qos, Version};
+use rivulet_connectors::mqtt::{
+    Broker, BrokerAddress, BrokerOptions, Client, ClientError, ClientOptions, Qos, Version,
+};
+use rivulet_dataflow::ManualClock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -19,6 +23,8 @@ async fn accept(listener: &TcpListener, answer: &[u8]) -> TcpStream {
 }
 
 const ACCEPTED_V3: [u8; 4] = [0x20, 2, 0, 0];
+/// A CONNECT with the client id `c` and a clean start.
+const CONNECT_V5: [u8; 16] = [0x10, 14, 0, 4, b'M', b'Q', b'T', b'T', 5, 2, 0, 0, 0, 0, 1, b'c'];
 const ACCEPTED_V5: [u8; 5] = [0x20, 3, 0, 0, 0];
 
 fn message(version: Version, qos: Qos, packet_id: u16, payload: &[u8]) -> Vec<u8> {
@@ -320,4 +326,35 @@ async fn a_connection_that_a_defect_cuts_short_is_told_and_made_again() {
     stream.write_all(&message(Version::V5, Qos::AtLeastOnce, 7, b"again")).await.unwrap();
     until("the event", || inbox.contains("again")).await;
     assert!(client.status().connected);
+}
+
+#[tokio::test]
+async fn what_waited_for_room_arrives_after_the_wait() {
+    let start_us = 1_000_000;
+    let clocks = [(); 2].map(|()| Arc::new(ManualClock::new(start_us)));
+    let sides = [(); 2].map(|()| router(&["t"]));
+    let [(for_client, client_inbox), (for_broker, broker_inbox)] = sides;
+    // Ours reads from a broker, and from a client.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let _client = client_with_clock(for_client, &url(listener.local_addr().unwrap()), clocks[0].clone(), |_| {});
+    let from_broker = accept(&listener, &ACCEPTED_V5).await;
+    let options = BrokerOptions::new("127.0.0.1:0".parse().unwrap());
+    let broker = Broker::start(options, for_broker, clocks[1].clone()).await.unwrap();
+    let mut from_client = TcpStream::connect(broker.addresses()[0]).await.unwrap();
+    from_client.write_all(&CONNECT_V5).await.unwrap();
+    for ((mut stream, inbox), clock) in
+        [(from_broker, client_inbox), (from_client, broker_inbox)].into_iter().zip(clocks)
+    {
+        inbox.limit(1);
+        let message = message(Version::V5, Qos::AtMostOnce, 0, b"x");
+        stream.write_all(&message.repeat(2)).await.unwrap();
+        until("the second waits", || inbox.refusals() > 0).await;
+        // Windows over arrival time go by the clock, and may close while it waits.
+        clock.advance_us(1);
+        let refusals = inbox.refusals();
+        until("it is tried again", || inbox.refusals() > refusals + 1).await;
+        inbox.limit(1);
+        until("the second is taken", || inbox.len() == 2).await;
+        assert_eq!(inbox.arrivals_us(), [start_us, start_us + 1]);
+    }
 }

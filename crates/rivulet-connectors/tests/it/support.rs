@@ -39,6 +39,7 @@ pub(crate) struct Collector {
 #[derive(Default)]
 struct Collected {
     events: Vec<(Slot, Vec<u8>)>,
+    arrivals_us: Vec<i64>,
     room: Option<usize>,
     refusals: usize,
     panics: usize,
@@ -78,13 +79,18 @@ impl Collector {
         self.state.lock().events.iter().map(|(slot, _)| *slot).collect()
     }
 
+    /// When they arrived, in microseconds.
+    pub(crate) fn arrivals_us(&self) -> Vec<i64> {
+        self.state.lock().arrivals_us.clone()
+    }
+
     pub(crate) fn contains(&self, text: &str) -> bool {
         self.state.lock().events.iter().any(|(_, payload)| payload == text.as_bytes())
     }
 }
 
 impl Inbox for Collector {
-    fn push(&self, slot: Slot, _arrival_us: i64, payload: &[u8]) -> Push {
+    fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
         let mut state = self.state.lock();
         if let Some(left) = state.panics.checked_sub(1) {
             state.panics = left;
@@ -98,6 +104,7 @@ impl Inbox for Collector {
             *room -= 1;
         }
         state.events.push((slot, payload.to_vec()));
+        state.arrivals_us.push(arrival_us);
         Push::Taken
     }
 }
@@ -122,11 +129,21 @@ pub(crate) async fn broker(router: Arc<Router>, change: impl FnOnce(&mut BrokerO
 
 /// Our client, with short waits between its tries.
 pub(crate) fn client(router: Arc<Router>, address: &str, change: impl FnOnce(&mut ClientOptions)) -> Client {
+    client_with_clock(router, address, clock(), change)
+}
+
+/// The same with another clock.
+pub(crate) fn client_with_clock(
+    router: Arc<Router>,
+    address: &str,
+    clock: Arc<dyn Clock>,
+    change: impl FnOnce(&mut ClientOptions),
+) -> Client {
     let mut options = ClientOptions::new(address.parse().unwrap());
     options.reconnect_wait_ms_min = 5;
     options.reconnect_wait_ms_max = 50;
     change(&mut options);
-    Client::start(options, router, clock()).unwrap()
+    Client::start(options, router, clock).unwrap()
 }
 
 pub(crate) async fn until_subscribed(client: &Client) {

@@ -1,6 +1,7 @@
 //! What a row says about the rows before it: `lag`, `changed` and `hysteresis`, by slot and key.
 
 mod operator;
+mod value;
 
 use std::sync::Arc;
 
@@ -57,6 +58,8 @@ pub struct HistoryColumn {
 
 /// Appends columns to each row that depend on the rows before it. It remembers one small row of values for each slot
 /// (and key), and serves plain rows as well as those that windows emit.
+/// A slot has at most 100,000 keys, so that one query cannot fill the memory of all; rows with further keys are refused
+/// ([`Reason::Expression`](rivulet_dataflow::Reason::Expression)).
 ///
 /// # Example
 /// For `SELECT value - lag(value, 1)`: the column `before`, of which a [`Project`](crate::Project) behind computes the
@@ -213,7 +216,11 @@ impl OperatorFactory for History {
             shared.push(format!("by {}", self.plan.key_names.join(", ")));
         }
         let mut per_slot = self.plan.expressions.parameter_names();
-        per_slot.push(format!("{} value(s)", self.plan.state.len()));
+        let values = match self.plan.state.len() {
+            1 => "1 remembered value".to_owned(),
+            values => format!("{values} remembered values"),
+        };
+        per_slot.push(if self.plan.key_names.is_empty() { values } else { values + " of each key" });
         Description { operator: "history".into(), shared, per_slot }
     }
 

@@ -1,14 +1,14 @@
 //! The operator of `history`: what it remembers, and how it computes a row's columns.
 
-use std::mem::size_of;
+use std::mem::{size_of, size_of_val};
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, RecordBatch, RecordBatchOptions, StringArray,
-    UInt16Array, UInt32Array,
+    Array, ArrayRef, BooleanArray, BooleanBufferBuilder, RecordBatch, RecordBatchOptions, UInt16Array, UInt32Array,
 };
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Float64Type, Int64Type, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::row::Rows;
 use rivulet_dataflow::{
@@ -16,93 +16,32 @@ use rivulet_dataflow::{
     StateSelection,
 };
 
+use super::value::{Builder, Value, Values};
 use super::{Kind, Plan, PlannedColumn};
-use crate::aggregate::Storage;
-use crate::keyed::Keyed;
-use crate::row_bytes::{RowBytes, canonical_float};
+use crate::keyed::{Keyed, SLOT_KEYS_MAX};
+use crate::row_bytes::RowBytes;
 
 /// The most slots of one operator; state that names a higher one is corrupt.
 const SLOTS_MAX: usize = 1 << 26;
 const OPERATOR: &str = "history";
 const VERSION: u32 = 1;
 
-/// A remembered value.
-#[derive(Clone, Debug, Default, PartialEq)]
-enum Value {
-    #[default]
-    Null,
-    /// The bits of a number, time or boolean.
-    Word(u64),
-    Text(Box<str>),
-}
-
-impl Value {
-    /// The value in a row of an array whose type is that of the storage.
-    fn read(array: &ArrayRef, storage: Storage, row: usize) -> Self {
-        if array.is_null(row) {
-            return Self::Null;
-        }
-        match storage {
-            Storage::Float => Self::Word(array.as_primitive::<Float64Type>().value(row).to_bits()),
-            Storage::Text => Self::Text(array.as_string::<i32>().value(row).into()),
-            _ => Self::Word(array.as_primitive::<Int64Type>().value(row) as u64),
-        }
-    }
-
-    /// An array whose type is that of the storage.
-    fn array<'a>(values: impl Iterator<Item = &'a Self>, storage: Storage) -> ArrayRef {
-        let word = |value: &Self| match value {
-            Self::Word(word) => Some(*word),
-            _ => None,
-        };
-        match storage {
-            Storage::Float => Arc::new(values.map(|value| word(value).map(f64::from_bits)).collect::<Float64Array>()),
-            Storage::Text => Arc::new(
-                values
-                    .map(|value| match value {
-                        Self::Text(text) => Some(&**text),
-                        _ => None,
-                    })
-                    .collect::<StringArray>(),
-            ),
-            _ => Arc::new(values.map(|value| word(value).map(|word| word as i64)).collect::<Int64Array>()),
-        }
-    }
-
-    /// Whether SQL would put both into one group.
-    fn equals(&self, other: &Self, storage: Storage) -> bool {
-        match (self, other) {
-            (Self::Word(a), Self::Word(b)) if storage == Storage::Float => {
-                canonical_float(f64::from_bits(*a)).to_bits() == canonical_float(f64::from_bits(*b)).to_bits()
-            }
-            _ => self == other,
-        }
-    }
-
-    fn heap_bytes(&self) -> usize {
-        if let Self::Text(text) = self { text.len() } else { 0 }
-    }
-}
-
-/// What is remembered of a slot or key: nothing until its first row.
-type Memory = Box<[Value]>;
-
 pub(super) struct HistoryOperator {
     plan: Arc<Plan>,
     key_bytes: RowBytes,
     /// The keys of the batch at hand, kept for their memory.
     key_rows: Rows,
-    /// Without keys, by slot: the key group of the query, and what is remembered.
-    slots: Vec<(u16, Memory)>,
-    keyed: Keyed<Memory>,
+    /// Without keys, by slot: the key group of the query; nothing until its first row.
+    key_groups: Vec<Option<u16>>,
+    /// Without keys, by slot: what is remembered, as many values as the plan says.
+    slots: Vec<Value>,
+    /// With keys: what is remembered of each.
+    keyed: Keyed<Box<[Value]>>,
     key_heap_bytes: usize,
 }
 
-/// The values of a computed column.
-enum Computed {
-    Values(Vec<Value>),
-    Flags(Vec<bool>),
-}
+/// What is remembered of a slot or key, and whether nothing was until now.
+type Memory<'a> = (&'a mut [Value], bool);
 
 impl Operator for HistoryOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
@@ -127,14 +66,14 @@ impl Operator for HistoryOperator {
                     memories.push(memory);
                 }
             };
-            if let Some((key_group, memory)) = self.slots.get(slot).filter(|(_, memory)| !memory.is_empty()) {
-                add(*key_group, &[][..], memory);
+            if let Some(Some(key_group)) = self.key_groups.get(slot) {
+                add(*key_group, &[][..], &self.slots[self.places(slot)]);
             }
             self.keyed.of_slot(slot).for_each(|(key, memory)| add(KeyGroup::of(key).index(), key, memory));
         };
         match selection {
             StateSelection::Slots(slots) => slots.iter().for_each(|&slot| add_slot(slot as usize)),
-            _ => (0..self.slots.len().max(self.keyed.slots())).for_each(add_slot),
+            _ => (0..self.key_groups.len().max(self.keyed.slots())).for_each(add_slot),
         }
         let mut columns: Vec<ArrayRef> =
             vec![Arc::new(UInt32Array::from(slots)), Arc::new(UInt16Array::from(key_groups))];
@@ -142,7 +81,9 @@ impl Operator for HistoryOperator {
             columns.extend(self.key_bytes.decode(keys.into_iter())?);
         }
         for (index, storage) in self.plan.state.iter().enumerate() {
-            columns.push(Value::array(memories.iter().map(|memory| &memory[index]), *storage));
+            let mut values = Builder::values(*storage, memories.len());
+            memories.iter().for_each(|memory| values.push(&memory[index]));
+            columns.push(values.finish());
         }
         Ok(Some(StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(self.state_schema(), columns)?)))
     }
@@ -165,25 +106,25 @@ impl Operator for HistoryOperator {
             self.key_bytes.encode(&columns[2..2 + keys], &mut key_rows)?;
         }
         frame.slots().iter().for_each(|&slot| self.remove_slot(slot));
+        let values = columns[2 + keys..].iter().zip(&self.plan.state);
+        let values: Vec<_> = values.map(|(column, storage)| Values::new(column, *storage)).collect();
         for row in 0..frame.rows.num_rows() {
             let key: &[u8] = if keys > 0 { key_rows.row(row).data() } else { &[] };
-            let values = columns[2 + keys..].iter().zip(&self.plan.state);
-            let values = values.map(|(column, storage)| Value::read(column, *storage, row)).collect();
-            let (slot, key_group) = (frame.slots()[row], frame.key_groups()[row]);
-            *self
-                .memory(slot, key, key_group)
-                .ok_or_else(|| StateError::Corrupt("there are too many keys".into()))? = values;
+            let (memory, _) = self
+                .memory(frame.slots()[row], key, || frame.key_groups()[row])
+                .ok_or_else(|| StateError::Corrupt("there are too many keys".into()))?;
+            values.iter().zip(memory).for_each(|(values, value)| values.store(row, value));
         }
         Ok(())
     }
 
     fn memory_bytes(&self) -> usize {
-        let of =
-            |memory: &Memory| size_of::<Value>() * memory.len() + memory.iter().map(Value::heap_bytes).sum::<usize>();
+        let texts = |memory: &[Value]| memory.iter().map(Value::heap_bytes).sum::<usize>();
         let keyed = (0..self.keyed.slots()).flat_map(|slot| self.keyed.of_slot(slot));
-        self.slots.iter().map(|(_, memory)| of(memory)).sum::<usize>()
-            + keyed.map(|(_, memory)| of(memory)).sum::<usize>()
-            + self.slots.capacity() * size_of::<(u16, Memory)>()
+        self.slots.capacity() * size_of::<Value>()
+            + texts(&self.slots)
+            + self.key_groups.capacity() * size_of::<Option<u16>>()
+            + keyed.map(|(_, memory)| size_of_val(&**memory) + texts(memory)).sum::<usize>()
             + self.keyed.memory_bytes()
             + self.key_heap_bytes
             + self.key_rows.size()
@@ -199,6 +140,7 @@ impl HistoryOperator {
             plan,
             key_rows: key_bytes.buffer(),
             key_bytes,
+            key_groups: Vec::new(),
             slots: Vec::new(),
             keyed: Keyed::default(),
             key_heap_bytes: 0,
@@ -220,97 +162,94 @@ impl HistoryOperator {
         if !keys.is_empty() {
             self.key_bytes.encode(keys, &mut key_rows)?;
         }
+        let arguments = arguments.iter().zip(&plan.targets);
         let arguments = arguments
-            .iter()
-            .zip(&plan.targets)
-            .map(|(argument, target)| cast(argument, &target.data_type()))
+            .map(|(argument, target)| Ok(Values::new(&cast(argument, &target.data_type())?, *target)))
             .collect::<Result<Vec<_>, ArrowError>>()?;
         let rows = batch.rows();
-        let mut computed: Vec<Computed> = plan
-            .columns
-            .iter()
-            .map(|column| match column.kind {
-                Kind::Lag(_) => Computed::Values(Vec::with_capacity(rows)),
-                Kind::Changed | Kind::Hysteresis => Computed::Flags(Vec::with_capacity(rows)),
-            })
-            .collect();
-        let mut keep = Vec::with_capacity(rows);
+        let computed = plan.columns.iter().map(|column| match column.kind {
+            Kind::Lag(_) => Builder::values(plan.targets[column.argument], rows),
+            Kind::Changed | Kind::Hysteresis => Builder::Flags(BooleanBufferBuilder::new(rows)),
+        });
+        let mut computed: Vec<Builder> = computed.collect();
+        let mut keep = BooleanBufferBuilder::new(rows);
         for (row, &slot) in batch.slots.iter().enumerate() {
             let key: &[u8] = if keys.is_empty() { &[] } else { key_rows.row(row).data() };
             // Rows of a query that is gone must not leave state behind for the slot's next query.
             let memory = match context.slots.query(slot) {
                 None => None,
                 Some(query) => {
-                    let memory = self.memory(slot, key, KeyGroup::of(&query.to_le_bytes()).index());
+                    let memory = self.memory(slot, key, || KeyGroup::of(&query.to_le_bytes()).index());
                     if memory.is_none() {
                         context.refusals.refuse(slot, Reason::Expression, batch.arrival_us[row], || {
-                            let hint =
-                                "there are too many keys at once\nhint: use a column with fewer values as the key";
-                            (hint.into(), Refused::Row(Box::new(batch.slice(row, 1))))
+                            let detail = format!(
+                                "there are too many keys: a query has at most {SLOT_KEYS_MAX}\nhint: use a column with \
+                                 fewer values as the key"
+                            );
+                            (detail, Refused::Row(Box::new(batch.slice(row, 1))))
                         });
                     }
                     memory
                 }
             };
-            keep.push(memory.is_some());
-            let Some(memory) = memory else { continue };
-            let is_first = memory.is_empty();
-            if is_first {
-                *memory = vec![Value::Null; plan.state.len()].into();
-            }
+            keep.append(memory.is_some());
+            let Some((memory, is_first)) = memory else { continue };
             for (column, computed) in plan.columns.iter().zip(&mut computed) {
-                column.compute(&plan, &arguments, row, is_first, memory, computed);
+                column.compute(&arguments[column.argument..], row, is_first, memory, computed);
             }
         }
         self.key_rows = key_rows;
-        if !keep.contains(&true) {
+        let keep = BooleanArray::new(keep.finish(), None);
+        if !keep.has_true() {
             return Ok(());
         }
-        let keep = BooleanArray::from(keep);
-        let batch = if keep.true_count() < rows { batch.filter(&keep)? } else { batch };
+        let batch = if keep.has_false() { batch.filter(&keep)? } else { batch };
         let mut columns = batch.columns.columns().to_vec();
-        for ((column, computed), field) in
-            plan.columns.iter().zip(computed).zip(&plan.output.fields()[plan.input_columns..])
-        {
-            columns.push(match computed {
-                Computed::Flags(flags) => Arc::new(BooleanArray::from(flags)),
-                Computed::Values(values) => {
-                    cast(&Value::array(values.iter(), plan.targets[column.argument]), field.data_type())?
-                }
-            });
+        for (computed, field) in computed.into_iter().zip(&plan.output.fields()[plan.input_columns..]) {
+            columns.push(cast(&computed.finish(), field.data_type())?);
         }
         let options = RecordBatchOptions::new().with_row_count(Some(batch.rows()));
         context.emit(batch.with_columns(RecordBatch::try_new_with_options(plan.output.clone(), columns, &options)?));
         Ok(())
     }
 
-    /// What is remembered of a slot's key, empty if that is new; `None` if there are too many keys.
-    fn memory(&mut self, slot: Slot, key: &[u8], key_group: u16) -> Option<&mut Memory> {
+    /// Where the values of a slot are in `slots`.
+    fn places(&self, slot: usize) -> Range<usize> {
+        let values = self.plan.state.len();
+        slot * values..(slot + 1) * values
+    }
+
+    /// What is remembered of a slot's key; `None` if there are too many keys.
+    fn memory(&mut self, slot: Slot, key: &[u8], key_group: impl FnOnce() -> u16) -> Option<Memory<'_>> {
         if self.is_keyed() {
-            let place = match self.keyed.find(slot, key) {
+            let found = self.keyed.find(slot, key);
+            let place = match found {
                 Some(place) => place,
                 None => {
                     let place = self.keyed.create(slot, key)?;
                     self.key_heap_bytes += key.len();
+                    *self.keyed.value_mut(place) = vec![Value::Null; self.plan.state.len()].into();
                     place
                 }
             };
-            return Some(self.keyed.value_mut(place));
+            return Some((self.keyed.value_mut(place), found.is_none()));
         }
-        let slot = slot as usize;
-        if slot >= self.slots.len() {
-            self.slots.resize_with(slot + 1, Default::default);
+        let places = self.places(slot as usize);
+        if places.end > self.slots.len() {
+            self.slots.resize(places.end, Value::Null);
+            self.key_groups.resize(slot as usize + 1, None);
         }
-        let (known_group, memory) = &mut self.slots[slot];
-        if memory.is_empty() {
-            *known_group = key_group;
-        }
-        Some(memory)
+        let known = &mut self.key_groups[slot as usize];
+        let is_first = known.is_none();
+        known.get_or_insert_with(key_group);
+        Some((&mut self.slots[places], is_first))
     }
 
     fn remove_slot(&mut self, slot: Slot) {
-        if let Some(memory) = self.slots.get_mut(slot as usize) {
-            *memory = Default::default();
+        if let Some(key_group) = self.key_groups.get_mut(slot as usize) {
+            *key_group = None;
+            let places = self.places(slot as usize);
+            self.slots[places].fill(Value::Null);
         }
         self.keyed.remove_slot(slot, |key, _| self.key_heap_bytes -= key.len());
     }
@@ -327,48 +266,43 @@ impl HistoryOperator {
 }
 
 impl PlannedColumn {
-    /// Computes the column for a row and remembers what the next row needs.
-    fn compute(
-        &self,
-        plan: &Plan,
-        arguments: &[ArrayRef],
-        row: usize,
-        is_first: bool,
-        memory: &mut [Value],
-        computed: &mut Computed,
-    ) {
-        let storage = plan.targets[self.argument];
-        let value = |argument: usize| Value::read(&arguments[self.argument + argument], storage, row);
-        match (self.kind, computed) {
-            (Kind::Lag(rows), Computed::Values(values)) => {
+    /// Computes the column for a row and remembers what the next row needs. `arguments` begin with its own.
+    fn compute(&self, arguments: &[Values], row: usize, is_first: bool, memory: &mut [Value], computed: &mut Builder) {
+        match self.kind {
+            Kind::Lag(rows) => {
                 let last = &mut memory[self.state..self.state + rows];
                 last.rotate_right(1);
-                values.push(std::mem::replace(&mut last[0], value(0)));
+                computed.push(&last[0]);
+                arguments[0].store(row, &mut last[0]);
             }
-            (Kind::Changed, Computed::Flags(flags)) => {
-                let (value, last) = (value(0), &mut memory[self.state]);
-                flags.push(is_first || !value.equals(last, storage));
-                *last = value;
+            Kind::Changed => {
+                let last = &mut memory[self.state];
+                let changed = is_first || !arguments[0].equals(row, last);
+                if changed {
+                    arguments[0].store(row, last);
+                }
+                computed.push(&Value::Word(changed.into()));
             }
-            (Kind::Hysteresis, Computed::Flags(flags)) => {
+            Kind::Hysteresis => {
                 let state = &mut memory[self.state];
-                if let (Value::Word(value), Value::Word(low), Value::Word(high)) = (value(0), value(1), value(2)) {
-                    let [value, low, high] = [value, low, high].map(f64::from_bits);
+                let [value, low, high] = [0, 1, 2].map(|argument: usize| arguments[argument].float(row));
+                if let (Some(value), Some(low), Some(high)) = (value, low, high) {
                     if value >= high {
                         *state = Value::Word(1);
                     } else if value <= low {
                         *state = Value::Word(0);
                     }
                 }
-                flags.push(*state == Value::Word(1));
+                computed.push(state);
             }
-            _ => unreachable!("each kind computes columns of its form"),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use arrow::array::{AsArray, Float64Array, Int64Array, StringArray};
+    use arrow::datatypes::Float64Type;
     use datafusion_physical_expr::PhysicalExpr;
     use datafusion_physical_expr::expressions::{Column, lit};
     use proptest::prelude::*;
@@ -513,6 +447,20 @@ mod tests {
         let (changed, on): (Vec<bool>, Vec<bool>) = found.iter().map(|row| (row.2, row.3)).unzip();
         assert_eq!(changed, [true, false, true, false, true, true, true, false, true]);
         assert_eq!(on, [false, false, false, false, true, true, true, true, false]);
+    }
+
+    #[test]
+    fn rows_of_a_query_with_too_many_keys_are_refused_and_counted() {
+        let mut operator = history(true).create();
+        let ever_new: Vec<TestRow> = (0..SLOT_KEYS_MAX as i64).map(|key| (0, None, None, key)).collect();
+        process(operator.as_mut(), Element::Batch(rows(&ever_new)));
+        let (table, mut refusals, mut output) = (table(), Refusals::new(1), Vec::new());
+        let batch = rows(&[(0, None, None, -1), (1, None, None, -1), (0, None, None, 7)]);
+        let mut context = process_context(&table, &mut refusals, &mut output);
+        operator.process(Element::Batch(batch), &mut context).unwrap();
+        assert_eq!(output[0].slots.to_vec(), [1, 0]);
+        assert_eq!((refusals.counted(Reason::Expression), refusals.records()[0].slot), (1, 0));
+        assert!(refusals.records()[0].detail.contains("at most 100000"), "{}", refusals.records()[0].detail);
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod shared;
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 pub use owned::Owned;
@@ -17,7 +17,7 @@ pub use shared::Shared;
 
 use crate::Task;
 
-/// How long tasks are handed out after a scheduler was closed: under load a queue never becomes empty by itself.
+/// How long tasks are handed out once the process is stopping: under load a queue never becomes empty by itself.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// The policy that gives a worker its next task.
@@ -25,9 +25,9 @@ pub trait Scheduler: Send + Sync {
     /// A task has work. It is handed out once for each call.
     fn ready(&self, task: Arc<Task>);
 
-    /// The next task for a worker; waits for one at most `wait`. `None` after that, or when the scheduler is closed and nothing
-    /// is left.
-    fn next(&self, worker: usize, wait: Duration) -> Option<Arc<Task>>;
+    /// The next task for a worker; waits until there is one. `None` if there is none and the process is stopping, or this worker
+    /// was removed.
+    fn next(&self, worker: usize) -> Option<Arc<Task>>;
 
     /// Tasks that wait for a worker.
     fn waiting(&self) -> usize;
@@ -35,11 +35,14 @@ pub trait Scheduler: Send + Sync {
     /// One more worker, and its number. Workers are numbered from 0.
     fn add_worker(&self) -> usize;
 
-    /// Wakes every worker; from now on [`Scheduler::next`] does not wait, and soon hands out nothing more.
-    fn close(&self);
+    /// A worker is not needed any more: nothing will become ready for it.
+    fn remove_worker(&self, worker: usize);
 
-    /// Whether [`Scheduler::close`] was called, and how far that is.
-    fn closing(&self) -> Closing;
+    /// Wakes every worker, after [`Closing`] has begun.
+    fn wake_all(&self);
+
+    /// Forgets every task that waits, once no worker is left.
+    fn clear(&self);
 }
 
 /// The policies that can be chosen.
@@ -74,12 +77,12 @@ impl Policy {
         }
     }
 
-    pub(crate) fn scheduler(self) -> Box<dyn Scheduler> {
+    pub(crate) fn scheduler(self, closing: Arc<Closing>) -> Box<dyn Scheduler> {
         match self {
-            Self::Group => Box::new(Owned::new(true)),
-            Self::Pinned | Self::Dedicated => Box::new(Owned::new(false)),
-            Self::Pool => Box::new(Shared::new(shared::Order::Arrival)),
-            Self::Congestion => Box::new(Shared::new(shared::Order::Longest)),
+            Self::Group => Box::new(Owned::new(true, closing)),
+            Self::Pinned | Self::Dedicated => Box::new(Owned::new(false, closing)),
+            Self::Pool => Box::new(Shared::new(shared::Order::Arrival, closing)),
+            Self::Congestion => Box::new(Shared::new(shared::Order::Longest, closing)),
         }
     }
 
@@ -105,22 +108,22 @@ impl FromStr for Policy {
     }
 }
 
-/// Until when tasks are still handed out once a scheduler was closed.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Closing(Option<Instant>);
+/// Whether the process is stopping, and how far that is.
+#[derive(Debug, Default)]
+pub struct Closing(OnceLock<Instant>);
 
 impl Closing {
-    fn close(&mut self) {
-        self.0.get_or_insert_with(|| Instant::now() + DRAIN_MAX);
+    pub(crate) fn begin(&self) {
+        self.0.get_or_init(|| Instant::now() + DRAIN_MAX);
     }
 
-    /// Whether the scheduler was closed.
-    pub fn has_begun(self) -> bool {
-        self.0.is_some()
+    /// Whether it is: workers finish what is ready and then end.
+    pub fn has_begun(&self) -> bool {
+        self.0.get().is_some()
     }
 
     /// Whether nothing is handed out any more, done or not.
-    pub fn is_over(self) -> bool {
-        self.0.is_some_and(|end| Instant::now() >= end)
+    pub fn is_over(&self) -> bool {
+        self.0.get().is_some_and(|end| Instant::now() >= *end)
     }
 }

@@ -3,16 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
 use super::{Closing, Scheduler};
 use crate::Task;
 
-/// From so many waiting tasks on, a push wakes another worker to help: one or two are run sooner by their owner than by
+/// From so many waiting tasks on, a push wakes another worker to help: a single one is run sooner by its owner than by
 /// somebody who must be woken.
-const HELP_FROM: usize = 4;
+const HELP_FROM: usize = 2;
 
 /// Ready tasks by the worker that owns them, first in, first out.
 pub struct Owned {
@@ -21,6 +20,7 @@ pub struct Owned {
     helps: bool,
     /// Workers asleep, so that nobody looks for one where there is none.
     asleep: AtomicUsize,
+    closing: Arc<Closing>,
 }
 
 #[derive(Default)]
@@ -33,13 +33,13 @@ struct Queue {
 struct State {
     tasks: VecDeque<Arc<Task>>,
     is_asleep: bool,
-    closing: Closing,
+    is_removed: bool,
 }
 
 impl Owned {
     /// Without workers; `helps` says whether those without tasks take those of others.
-    pub(super) fn new(helps: bool) -> Self {
-        Self { queues: boxcar::Vec::new(), helps, asleep: AtomicUsize::new(0) }
+    pub(super) fn new(helps: bool, closing: Arc<Closing>) -> Self {
+        Self { queues: boxcar::Vec::new(), helps, asleep: AtomicUsize::new(0), closing }
     }
 
     /// The oldest task of the longest other queue.
@@ -76,35 +76,29 @@ impl Scheduler for Owned {
         }
     }
 
-    fn next(&self, worker: usize, wait: Duration) -> Option<Arc<Task>> {
+    fn next(&self, worker: usize) -> Option<Arc<Task>> {
         let queue = &self.queues[worker];
-        {
-            let mut state = queue.state.lock();
-            if state.closing.is_over() {
+        loop {
+            if self.closing.is_over() {
                 return None;
             }
-            if let Some(task) = state.tasks.pop_front() {
+            let own = queue.state.lock().tasks.pop_front();
+            if let Some(task) = own.or_else(|| if self.helps { self.help(worker) } else { None }) {
                 return Some(task);
             }
-        }
-        if self.helps
-            && let Some(task) = self.help(worker)
-        {
-            return Some(task);
-        }
-        let mut state = queue.state.lock();
-        if state.tasks.is_empty() && !state.closing.has_begun() {
+            let mut state = queue.state.lock();
+            if !state.tasks.is_empty() {
+                continue;
+            }
+            if state.is_removed || self.closing.has_begun() {
+                return None;
+            }
             state.is_asleep = true;
             self.asleep.fetch_add(1, Ordering::Relaxed);
-            queue.came.wait_for(&mut state, wait);
+            queue.came.wait(&mut state);
             self.asleep.fetch_sub(1, Ordering::Relaxed);
             state.is_asleep = false;
         }
-        if let Some(task) = state.tasks.pop_front() {
-            return Some(task);
-        }
-        drop(state);
-        if self.helps { self.help(worker) } else { None }
     }
 
     fn waiting(&self) -> usize {
@@ -115,14 +109,24 @@ impl Scheduler for Owned {
         self.queues.push(Queue::default())
     }
 
-    fn close(&self) {
+    fn remove_worker(&self, worker: usize) {
+        let queue = &self.queues[worker];
+        queue.state.lock().is_removed = true;
+        queue.came.notify_one();
+    }
+
+    fn wake_all(&self) {
         for (_, queue) in &self.queues {
-            queue.state.lock().closing.close();
+            // Under the lock: a worker that has just looked sleeps already.
+            let _state = queue.state.lock();
             queue.came.notify_all();
         }
     }
 
-    fn closing(&self) -> Closing {
-        self.queues.iter().next().map(|(_, queue)| queue.state.lock().closing).unwrap_or_default()
+    fn clear(&self) {
+        for (_, queue) in &self.queues {
+            let tasks = std::mem::take(&mut queue.state.lock().tasks);
+            drop(tasks);
+        }
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -25,6 +24,7 @@ pub struct Shared {
     state: Mutex<State>,
     came: Condvar,
     workers: AtomicUsize,
+    closing: Arc<Closing>,
 }
 
 #[derive(Default)]
@@ -32,12 +32,11 @@ struct State {
     tasks: VecDeque<Arc<Task>>,
     /// Workers asleep; nobody is woken when there is none.
     asleep: usize,
-    closing: Closing,
 }
 
 impl Shared {
-    pub(super) fn new(order: Order) -> Self {
-        Self { order, state: Mutex::default(), came: Condvar::new(), workers: AtomicUsize::new(0) }
+    pub(super) fn new(order: Order, closing: Arc<Closing>) -> Self {
+        Self { order, state: Mutex::default(), came: Condvar::new(), workers: AtomicUsize::new(0), closing }
     }
 }
 
@@ -51,14 +50,14 @@ impl Scheduler for Shared {
         }
     }
 
-    fn next(&self, _worker: usize, wait: Duration) -> Option<Arc<Task>> {
+    fn next(&self, _worker: usize) -> Option<Arc<Task>> {
         let mut state = self.state.lock();
-        if state.tasks.is_empty() && !state.closing.has_begun() {
+        while state.tasks.is_empty() && !self.closing.has_begun() {
             state.asleep += 1;
-            self.came.wait_for(&mut state, wait);
+            self.came.wait(&mut state);
             state.asleep -= 1;
         }
-        if state.closing.is_over() {
+        if self.closing.is_over() {
             return None;
         }
         match self.order {
@@ -78,12 +77,17 @@ impl Scheduler for Shared {
         self.workers.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn close(&self) {
-        self.state.lock().closing.close();
+    /// Workers of a pool are not removed.
+    fn remove_worker(&self, _worker: usize) {}
+
+    fn wake_all(&self) {
+        // Under the lock: a worker that has just looked sleeps already.
+        let _state = self.state.lock();
         self.came.notify_all();
     }
 
-    fn closing(&self) -> Closing {
-        self.state.lock().closing
+    fn clear(&self) {
+        let tasks = std::mem::take(&mut self.state.lock().tasks);
+        drop(tasks);
     }
 }

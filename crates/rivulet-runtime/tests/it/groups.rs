@@ -1,9 +1,10 @@
 //! One group run by hand.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rivulet_dataflow::{Clock, Inbox, Push, Reason};
-use rivulet_runtime::Activation;
+use rivulet_runtime::{Activation, Group};
 
 use crate::support::{Bench, homes};
 
@@ -72,10 +73,10 @@ fn a_full_sink_leaves_events_in_the_inbox() {
 #[test]
 fn a_slice_ends_between_two_batches() {
     let bench = Bench::new();
-    bench.event_us.store(10, std::sync::atomic::Ordering::Relaxed);
+    bench.event_us.store(10, Ordering::Relaxed);
     let mut parts = bench.parts();
     parts.batch_rows_max = Some(100);
-    let group = rivulet_runtime::Group::by_hand(parts, bench.clock.clone());
+    let group = Group::by_hand(parts, bench.clock.clone());
     let slot = group.add(&[1], &homes(&["a"]))[0];
     for value in 0..250 {
         assert_eq!(group.push(slot, 0, value.to_string().as_bytes()), Push::Taken);
@@ -89,11 +90,33 @@ fn a_slice_ends_between_two_batches() {
 }
 
 #[test]
+fn a_timer_does_not_overtake_events_that_wait() {
+    let bench = Bench::new();
+    bench.event_us.store(1_000, Ordering::Relaxed);
+    let mut parts = bench.parts();
+    parts.batch_rows_max = Some(100);
+    let group = Group::by_hand(parts, bench.clock.clone());
+    let slot = group.add(&[1], &homes(&["a"]))[0];
+    let now_us = bench.clock.now_us();
+    for value in 0..200 {
+        assert_eq!(group.push(slot, now_us + value, b"1"), Push::Taken);
+    }
+    let task = group.tasks().next().unwrap().clone();
+    // The slice ends in the middle; the timer is due at a time between the events that wait.
+    bench.clock.advance_us(50_000);
+    bench.deadline_us.store(now_us + 150, Ordering::Relaxed);
+    assert_eq!(task.run(Duration::from_millis(50)), Activation::Yielded(100));
+    assert_eq!(task.run(Duration::from_millis(500)), Activation::Ran(100));
+    assert_eq!(group.metrics().refused[Reason::Late as usize], 0);
+    assert_eq!(bench.deadline_us.load(Ordering::Relaxed), i64::MAX, "it was served in the end");
+}
+
+#[test]
 fn queries_are_spread_over_tasks_where_asked_for() {
     let bench = Bench::new();
     let mut parts = bench.parts();
     parts.task_queries_max = Some(2);
-    let group = rivulet_runtime::Group::by_hand(parts, bench.clock.clone());
+    let group = Group::by_hand(parts, bench.clock.clone());
     let slots = group.add(&[1, 2, 3, 4, 5], &homes(&["a", "b", "c", "d", "e"]));
     assert_eq!(group.tasks().map(|task| task.queries()).collect::<Vec<_>>(), [2, 2, 1]);
     for (n, slot) in slots.iter().enumerate() {

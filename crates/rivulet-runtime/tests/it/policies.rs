@@ -1,5 +1,7 @@
 //! Every policy processes everything, in order.
 
+use std::time::Duration;
+
 use rivulet_dataflow::{Inbox, Push};
 use rivulet_runtime::{Policy, WorkerSettings, Workers};
 
@@ -26,6 +28,34 @@ fn workers_process_everything_in_order_and_stop() {
             assert!(values.into_iter().eq(0..5_000) && is_numbered, "{policy}: in order, none lost, none doubled");
             assert_eq!(group.waiting(), (0, 0));
         }
+    }
+}
+
+#[test]
+fn stopping_waits_for_room_in_the_sink_and_for_nothing_else() {
+    for policy in Policy::ALL {
+        let bench = Bench::new();
+        let workers = Workers::start(WorkerSettings { policy, ..Default::default() }, bench.clock.clone()).unwrap();
+        assert_eq!(workers.stop(), 0, "{policy}: there is nothing to wait for");
+
+        let workers = Workers::start(WorkerSettings { policy, ..Default::default() }, bench.clock.clone()).unwrap();
+        let group = workers.create_group(bench.parts());
+        let slot = group.add(&[1], &homes(&["a"]))[0];
+        bench.sink.0.lock().is_full = true;
+        for value in 0..10_000 {
+            assert_eq!(group.push(slot, 0, value.to_string().as_bytes()), Push::Taken);
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(100));
+                bench.sink.0.lock().is_full = false;
+            });
+            assert_eq!(workers.stop(), 0, "{policy}");
+        });
+        assert!(bench.sink.of(1).0.into_iter().eq(0..10_000), "{policy}");
+        // What comes after the end waits, and keeps nobody alive.
+        assert_eq!(group.push(slot, 0, b"7"), Push::Taken);
+        assert_eq!(group.waiting().0, 1);
     }
 }
 

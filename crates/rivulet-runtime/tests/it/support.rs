@@ -48,17 +48,25 @@ fn batch(slots: Vec<Slot>, times: Vec<i64>, values: Vec<i64>) -> Batch {
     Batch::new(slots.into(), times.clone().into(), times.into(), columns)
 }
 
-/// Replaces each value by `value * 1_000_000 + n`, where n counts the events of its query from 0.
+/// Replaces each value by `value * 1_000_000 + n`, where n counts the events of its query from 0. An event that came before the
+/// last tick is late.
 #[derive(Default)]
-struct Numbering(HashMap<Slot, i64>);
+struct Numbering {
+    numbers: HashMap<Slot, i64>,
+    ticked_us: i64,
+    /// When it wants a tick; told by the test.
+    deadline_us: Arc<AtomicI64>,
+}
 
 impl Operator for Numbering {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         match element {
             Element::Batch(rows) => {
                 let values = rows.column(0).as_primitive::<Int64Type>();
+                let late = rows.arrival_us.iter().filter(|arrival_us| **arrival_us <= self.ticked_us).count();
+                context.refusals.count(Reason::Late, late as u64);
                 let numbered = rows.slots.iter().zip(values.values()).map(|(slot, value)| {
-                    let number = self.0.entry(*slot).or_default();
+                    let number = self.numbers.entry(*slot).or_default();
                     *number += 1;
                     value * 1_000_000 + *number - 1
                 });
@@ -66,7 +74,7 @@ impl Operator for Numbering {
             }
             Element::Control(Control::RemoveSlots(slots)) => {
                 for slot in slots {
-                    self.0.remove(&slot);
+                    self.numbers.remove(&slot);
                 }
             }
             _ => {}
@@ -74,9 +82,19 @@ impl Operator for Numbering {
         Ok(())
     }
 
+    fn deadline_us(&self) -> Option<i64> {
+        Some(self.deadline_us.load(Ordering::Relaxed))
+    }
+
+    fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.ticked_us = context.now_us;
+        self.deadline_us.store(i64::MAX, Ordering::Relaxed);
+        Ok(())
+    }
+
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
         let StateSelection::Slots(slots) = selection else { unreachable!("tasks export slots") };
-        let known: Vec<(Slot, i64)> = slots.iter().filter_map(|slot| Some((*slot, *self.0.get(slot)?))).collect();
+        let known: Vec<(Slot, i64)> = slots.iter().filter_map(|slot| Some((*slot, *self.numbers.get(slot)?))).collect();
         let schema = Schema::new(vec![
             Field::new("slot", DataType::UInt32, false),
             Field::new("key_group", DataType::UInt16, false),
@@ -95,7 +113,7 @@ impl Operator for Numbering {
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
         let numbers = frame.rows.column(2).as_primitive::<Int64Type>();
-        self.0.extend(frame.slots().iter().copied().zip(numbers.values().iter().copied()));
+        self.numbers.extend(frame.slots().iter().copied().zip(numbers.values().iter().copied()));
         Ok(())
     }
 }
@@ -154,11 +172,18 @@ pub(crate) struct Bench {
     pub(crate) sink: Kept,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) event_us: Arc<AtomicI64>,
+    /// When the operators want a tick.
+    pub(crate) deadline_us: Arc<AtomicI64>,
 }
 
 impl Bench {
     pub(crate) fn new() -> Self {
-        Self { sink: Kept::default(), clock: Arc::new(ManualClock::new(1_000_000)), event_us: Arc::default() }
+        Self {
+            sink: Kept::default(),
+            clock: Arc::new(ManualClock::new(1_000_000)),
+            event_us: Arc::default(),
+            deadline_us: Arc::new(AtomicI64::new(i64::MAX)),
+        }
     }
 
     pub(crate) fn parts(&self) -> GroupParts {
@@ -168,7 +193,10 @@ impl Bench {
             parameters: parameters(),
             make: Box::new(move || TaskParts {
                 decoder: Box::new(Digits { clock: bench.clock.clone(), event_us: bench.event_us.clone() }),
-                chain: Chain::new(vec![Box::new(Numbering::default())]),
+                chain: Chain::new(vec![Box::new(Numbering {
+                    deadline_us: bench.deadline_us.clone(),
+                    ..Numbering::default()
+                })]),
                 sink: Box::new(bench.sink.clone()),
             }),
             limits: InboxLimits::default(),

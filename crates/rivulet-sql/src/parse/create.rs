@@ -1,5 +1,8 @@
-//! `CREATE APPLICATION`: parameters, input, output, and the SELECT.
+//! `CREATE APPLICATION`: parameters, input, output, and the SELECT; `CREATE TABLE`: columns and where they come from.
 
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, Schema};
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::cursor::Cursor;
@@ -7,8 +10,8 @@ use super::select;
 use crate::SqlError;
 use crate::lexer;
 use crate::statement::{
-    ColumnDeclaration, CreateApplication, FormatSpec, InputDeclaration, Name, OutputDeclaration, ParameterDeclaration,
-    SealedSelect,
+    ColumnDeclaration, CreateApplication, CreateTable, FormatSpec, InputDeclaration, Name, OutputDeclaration,
+    ParameterDeclaration, SealedSelect,
 };
 
 /// The longest text of an application, in bytes.
@@ -68,6 +71,37 @@ pub(super) fn application(
     })
 }
 
+/// What follows `CREATE TABLE`. `tokens` and `text` are those of the statement.
+pub(super) fn table(cursor: &mut Cursor<'_>, tokens: &[TokenWithSpan], text: &str) -> Result<CreateTable, SqlError> {
+    let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
+    let name = cursor.name("the name of the table")?;
+    let columns = columns(cursor, "table")?;
+    if let Some(column) = columns.iter().find(|column| column.event_time) {
+        return Err(SqlError::new(
+            column.name.position,
+            format!("the column '{}' of a table is no event time", column.name),
+        )
+        .hint("declare it as TIMESTAMP alone: the rows of a table are there all the time"));
+    }
+    if !cursor.eat_word("from") {
+        return Err(cursor.expected("FROM").hint("a table is read from a file: FROM 'file:data/rooms.csv' FORMAT CSV"));
+    }
+    let (address, address_position) = cursor.string("an address in single quotes")?;
+    cursor.expect_word("FORMAT")?;
+    let format = format(cursor)?;
+    let fields = columns.iter().map(|column| Field::new(&column.name.text, column.data_type.clone(), !column.not_null));
+    Ok(CreateTable {
+        if_not_exists,
+        text: text.to_owned(),
+        id: lexer::canonical_id(tokens),
+        schema: Arc::new(Schema::new(fields.collect::<Vec<_>>())),
+        name,
+        address,
+        address_position,
+        format,
+    })
+}
+
 fn parameters(cursor: &mut Cursor<'_>) -> Result<Vec<ParameterDeclaration>, SqlError> {
     let mut parameters: Vec<ParameterDeclaration> = Vec::new();
     cursor.expect(&Token::LParen)?;
@@ -113,7 +147,7 @@ fn parameters(cursor: &mut Cursor<'_>) -> Result<Vec<ParameterDeclaration>, SqlE
 
 fn input(cursor: &mut Cursor<'_>) -> Result<InputDeclaration, SqlError> {
     let name = cursor.name("the name of the input")?;
-    let columns = columns(cursor)?;
+    let columns = columns(cursor, "input")?;
     let address = if cursor.eat_word("from") { Some(cursor.string("an address in single quotes")?) } else { None };
     cursor.expect_word("FORMAT")?;
     let format = format(cursor)?;
@@ -121,10 +155,11 @@ fn input(cursor: &mut Cursor<'_>) -> Result<InputDeclaration, SqlError> {
     Ok(InputDeclaration { name, columns, address, format, options })
 }
 
-fn columns(cursor: &mut Cursor<'_>) -> Result<Vec<ColumnDeclaration>, SqlError> {
+/// The declared columns of `what`, an input or a table.
+fn columns(cursor: &mut Cursor<'_>, what: &str) -> Result<Vec<ColumnDeclaration>, SqlError> {
     let mut columns: Vec<ColumnDeclaration> = Vec::new();
     if *cursor.peek() != Token::LParen {
-        return Err(cursor.expected("'(' and the columns of the input"));
+        return Err(cursor.expected(&format!("'(' and the columns of the {what}")));
     }
     cursor.advance();
     loop {
@@ -158,7 +193,10 @@ fn columns(cursor: &mut Cursor<'_>) -> Result<Vec<ColumnDeclaration>, SqlError> 
         }
         columns.push(ColumnDeclaration { name, data_type, not_null: not_null || event_time, event_time });
         if columns.len() > COLUMNS_MAX {
-            return Err(SqlError::new(cursor.position(), format!("an input has at most {COLUMNS_MAX} columns")));
+            return Err(SqlError::new(
+                cursor.position(),
+                format!("declare at most {COLUMNS_MAX} columns for the {what}"),
+            ));
         }
         if cursor.eat(&Token::RParen) {
             return Ok(columns);

@@ -1,5 +1,7 @@
 //! A place in the tokens of a statement, and the small pieces every statement is made of.
 
+use std::borrow::Cow;
+
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::address::list;
@@ -19,6 +21,20 @@ const RESERVED: [&str; 34] = [
     "case", "when", "then", "else", "end", "create", "true", "false", "in", "is", "like", "between", "cast",
     "interval", "distinct", "join", "on", "exists", "emit", "if",
 ];
+
+/// A name as it is written in SQL: in double quotes where it must be.
+///
+/// ```
+/// assert_eq!(rivulet_sql::name_in_sql("kims_ac"), "kims_ac");
+/// assert_eq!(rivulet_sql::name_in_sql("Kim's \"AC\""), "\"Kim's \"\"AC\"\"\"");
+/// assert_eq!(rivulet_sql::name_in_sql("select"), "\"select\"");
+/// ```
+pub fn name_in_sql(name: &str) -> Cow<'_, str> {
+    let is_plain = name.starts_with(|first: char| first.is_ascii_lowercase() || first == '_')
+        && name.chars().all(|other| other.is_ascii_lowercase() || other.is_ascii_digit() || other == '_')
+        && !RESERVED.contains(&name);
+    if is_plain { Cow::Borrowed(name) } else { Cow::Owned(format!("\"{}\"", name.replace('"', "\"\""))) }
+}
 
 pub(crate) struct Cursor<'a> {
     tokens: &'a [TokenWithSpan],

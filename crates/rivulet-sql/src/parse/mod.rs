@@ -3,9 +3,11 @@
 
 mod create;
 mod cursor;
+mod lookup;
 mod select;
 mod window_table;
 
+pub use cursor::name_in_sql;
 pub(crate) use select::name_of;
 
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
@@ -41,7 +43,7 @@ pub fn parse_application(text: &str) -> Result<CreateApplication, SqlError> {
 }
 
 fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlError> {
-    const FIRST_WORDS: [&str; 7] = ["CREATE", "SHOW", "DESCRIBE", "EXPLAIN", "PAUSE", "RESUME", "DROP"];
+    const FIRST_WORDS: [&str; 8] = ["CREATE", "SHOW", "DESCRIBE", "EXPLAIN", "PAUSE", "RESUME", "DROP", "REFRESH"];
     let mut cursor = Cursor::new(&statement.tokens, statement.end);
     if !FIRST_WORDS.iter().any(|word| cursor.is_word(word)) {
         return Err(unknown_statement(&cursor, &FIRST_WORDS));
@@ -49,14 +51,18 @@ fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlErro
     let parsed = match cursor.expect_one_of(&FIRST_WORDS)? {
         0 => create_statement(&mut cursor, statement),
         1 => show(&mut cursor),
-        2 => Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY"])? {
+        2 => Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE"])? {
             0 => Statement::DescribeApplication(cursor.name("the name of an application")?),
+            2 => Statement::DescribeTable(cursor.name("the name of a table")?),
             _ => Statement::DescribeQuery(cursor.name("the name of a query")?),
         }),
         3 => explain(&mut cursor, statement),
         4 => cursor.expect_word("QUERY").and_then(|()| Ok(Statement::PauseQuery(cursor.name("the name of a query")?))),
         5 => cursor.expect_word("QUERY").and_then(|()| Ok(Statement::ResumeQuery(cursor.name("the name of a query")?))),
-        _ => drop_statement(&mut cursor),
+        6 => drop_statement(&mut cursor),
+        _ => {
+            cursor.expect_word("TABLE").and_then(|()| Ok(Statement::RefreshTable(cursor.name("the name of a table")?)))
+        }
     }?;
     cursor.expect_end(&["FROM", "WITH", "LIKE", "LIMIT", "CASCADE"])?;
     Ok(parsed)
@@ -68,11 +74,14 @@ fn unknown_statement(cursor: &Cursor<'_>, first_words: &[&str]) -> SqlError {
         token if lexer::token_is_word(token, "select") || lexer::token_is_word(token, "with") => {
             error.hint("a SELECT stands in an application: CREATE APPLICATION name INPUT ... OUTPUT ... AS SELECT ...")
         }
+        token if lexer::token_is_word(token, "alter") => {
+            error.hint("nothing is altered: DROP QUERY name, and CREATE QUERY it with other values")
+        }
         Token::Word(word) => match suggest::nearest(&word.value, first_words.iter().copied()) {
             Some(near) => error.did_you_mean(Some(near)),
-            None => error.hint("statements begin with CREATE, SHOW, DESCRIBE, EXPLAIN, PAUSE, RESUME or DROP"),
+            None => error.hint("statements begin with CREATE, SHOW, DESCRIBE, EXPLAIN, PAUSE, RESUME, DROP or REFRESH"),
         },
-        _ => error.hint("statements begin with CREATE, SHOW, DESCRIBE, EXPLAIN, PAUSE, RESUME or DROP"),
+        _ => error.hint("statements begin with CREATE, SHOW, DESCRIBE, EXPLAIN, PAUSE, RESUME, DROP or REFRESH"),
     }
 }
 
@@ -80,7 +89,6 @@ fn create_statement(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) ->
     for (word, hint) in [
         ("source", "an application declares its input: INPUT name (column TYPE, ...) FROM 'address' FORMAT JSON"),
         ("sink", "an application declares its output: OUTPUT 'address' FORMAT JSON"),
-        ("table", "an application declares its input: INPUT name (column TYPE, ...) FROM 'address' FORMAT JSON"),
         ("view", "write CREATE APPLICATION name INPUT ... OUTPUT ... AS SELECT ..."),
     ] {
         if cursor.is_word(word) {
@@ -89,7 +97,8 @@ fn create_statement(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) ->
             return Err(error.hint(hint));
         }
     }
-    Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY"])? {
+    Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE"])? {
+        2 => Statement::CreateTable(Box::new(create::table(cursor, &statement.tokens, statement.text)?)),
         0 => Statement::CreateApplication(Box::new(create::application(cursor, &statement.tokens, statement.text)?)),
         _ => create_query(cursor)?,
     })
@@ -111,7 +120,13 @@ fn create_query(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
 }
 
 fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
-    let queries = cursor.expect_one_of(&["APPLICATIONS", "QUERIES"])? == 1;
+    let what = cursor.expect_one_of(&["APPLICATIONS", "QUERIES", "TABLES"]).map_err(|error| match error.hint {
+        Some(_) => error,
+        None => error.hint(
+            "SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
+        ),
+    })?;
+    let queries = what == 1;
     let application = if queries && cursor.eat_word("from") {
         cursor.expect_word("APPLICATION")?;
         Some(cursor.name("the name of an application")?)
@@ -128,10 +143,10 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     } else {
         None
     };
-    Ok(if queries {
-        Statement::ShowQueries { application, like, limit }
-    } else {
-        Statement::ShowApplications { like, limit }
+    Ok(match what {
+        0 => Statement::ShowApplications { like, limit },
+        1 => Statement::ShowQueries { application, like, limit },
+        _ => Statement::ShowTables { like, limit },
     })
 }
 
@@ -150,14 +165,16 @@ fn explain(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) -> Result<S
 }
 
 fn drop_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
-    let application = cursor.expect_one_of(&["APPLICATION", "QUERY"])? == 0;
+    let what = cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE"])?;
     let if_exists = cursor.eat_words(&["if", "exists"]);
-    Ok(if application {
-        let name = cursor.name("the name of an application")?;
-        let cascade = cursor.eat_word("cascade");
-        Statement::DropApplication { name, if_exists, cascade }
-    } else {
-        Statement::DropQuery { name: cursor.name("the name of a query")?, if_exists }
+    Ok(match what {
+        0 => {
+            let name = cursor.name("the name of an application")?;
+            let cascade = cursor.eat_word("cascade");
+            Statement::DropApplication { name, if_exists, cascade }
+        }
+        1 => Statement::DropQuery { name: cursor.name("the name of a query")?, if_exists },
+        _ => Statement::DropTable { name: cursor.name("the name of a table")?, if_exists },
     })
 }
 

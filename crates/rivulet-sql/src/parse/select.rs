@@ -8,7 +8,7 @@ use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::window_table::{self, WithoutWindow};
 use crate::lexer::{RivuletDialect, describe_token, lower_first, token_is_word};
-use crate::statement::{Name, Select};
+use crate::statement::{LookupClause, Name, Select};
 use crate::{Position, SqlError, suggest};
 
 /// How deep parentheses, calls and CASEs may nest.
@@ -18,9 +18,9 @@ pub(super) const NESTING_MAX: usize = 50;
 const OPERATORS_MAX: usize = 200;
 
 /// The words that begin or join clauses, for suggestions.
-const CLAUSE_WORDS: [&str; 16] = [
-    "SELECT", "FROM", "WHERE", "GROUP", "BY", "HAVING", "EMIT", "ON", "CHANGE", "CASE", "WHEN", "THEN", "ELSE", "END",
-    "FILTER", "BETWEEN",
+const CLAUSE_WORDS: [&str; 17] = [
+    "SELECT", "FROM", "WHERE", "GROUP", "BY", "HAVING", "QUALIFY", "EMIT", "ON", "CHANGE", "CASE", "WHEN", "THEN",
+    "ELSE", "END", "FILTER", "BETWEEN",
 ];
 
 /// Reads a SELECT and what follows it.
@@ -117,7 +117,7 @@ fn check_depth(tokens: &[TokenWithSpan]) -> Result<(), SqlError> {
             Token::RParen | Token::RBracket | Token::RBrace => true,
             word => token_is_word(word, "end"),
         };
-        const SEPARATORS: [&str; 8] = ["select", "from", "where", "group", "having", "when", "then", "else"];
+        const SEPARATORS: [&str; 9] = ["select", "from", "where", "group", "having", "qualify", "when", "then", "else"];
         const OPERATORS: [&str; 8] = ["and", "or", "not", "is", "like", "ilike", "between", "in"];
         if opens {
             open.push(0);
@@ -171,11 +171,11 @@ fn check_depth(tokens: &[TokenWithSpan]) -> Result<(), SqlError> {
     Ok(())
 }
 
-fn not_yet(position: impl Into<Position>, what: &str) -> SqlError {
+pub(super) fn not_yet(position: impl Into<Position>, what: &str) -> SqlError {
     SqlError::new(position, format!("{what} is not supported yet"))
 }
 
-struct SelectText<'a> {
+pub(super) struct SelectText<'a> {
     tokens: &'a [TokenWithSpan],
     end: Position,
 }
@@ -183,7 +183,7 @@ struct SelectText<'a> {
 impl SelectText<'_> {
     /// Where these words stand one after the other, outside of parentheses if possible; the beginning of the SELECT
     /// if they are not found.
-    fn locate(&self, words: &[&str]) -> Position {
+    pub(super) fn locate(&self, words: &[&str]) -> Position {
         let mut depth = 0usize;
         let mut inside = None;
         for (index, token) in self.tokens.iter().enumerate() {
@@ -263,7 +263,6 @@ impl SelectText<'_> {
         for (words, what) in [
             (["limit", "offset", "fetch"].as_slice(), "LIMIT"),
             (["union", "intersect", "except", "minus"].as_slice(), "UNION"),
-            (["qualify"].as_slice(), "QUALIFY"),
         ] {
             if words.iter().any(|word| token_is_word(token, word)) {
                 return not_yet(position, what);
@@ -293,7 +292,7 @@ impl SelectText<'_> {
         }
     }
 
-    fn take_apart(&self, query: ast::Query) -> Result<Select, SqlError> {
+    pub(super) fn take_apart(&self, query: ast::Query) -> Result<Select, SqlError> {
         let ast::Query {
             with,
             body,
@@ -337,7 +336,15 @@ impl SelectText<'_> {
         self.take_select(select)
     }
 
-    fn take_select(&self, select: ast::Select) -> Result<Select, SqlError> {
+    fn take_select(&self, mut select: ast::Select) -> Result<Select, SqlError> {
+        let from = std::mem::take(&mut select.from);
+        let mut select = self.take_clauses(select)?;
+        (select.from, select.alias, select.lookups) = self.take_from(from)?;
+        Ok(select)
+    }
+
+    /// A SELECT without its FROM.
+    pub(super) fn take_clauses(&self, select: ast::Select) -> Result<Select, SqlError> {
         let ast::Select {
             select_token,
             optimizer_hints,
@@ -348,7 +355,7 @@ impl SelectText<'_> {
             projection,
             exclude,
             into,
-            from,
+            from: _,
             lateral_views,
             prewhere,
             selection,
@@ -379,7 +386,6 @@ impl SelectText<'_> {
             (!distribute_by.is_empty(), "DISTRIBUTE BY", "distribute"),
             (!sort_by.is_empty(), "SORT BY", "sort"),
             (!named_window.is_empty(), "WINDOW", "window"),
-            (qualify.is_some(), "QUALIFY", "qualify"),
             (exclude.is_some(), "EXCLUDE", "exclude"),
             (!optimizer_hints.is_empty(), "an optimizer hint", "select"),
             (select_modifiers.is_some(), "this modifier of SELECT", "select"),
@@ -401,22 +407,24 @@ impl SelectText<'_> {
             }
             ast::GroupByExpr::All(_) => return Err(not_yet(self.locate(&["all"]), "GROUP BY ALL")),
         };
-        let (from, alias) = self.take_from(from)?;
         Ok(Select {
             position,
             projection,
-            from,
-            alias,
+            from: Name { text: String::new(), position },
+            alias: None,
             window: None,
+            lookups: Vec::new(),
             filter: selection,
             group_by,
             having_position: self.locate(&["having"]),
             having,
+            qualify_position: self.locate(&["qualify"]),
+            qualify,
             emit_on_change: false,
         })
     }
 
-    fn take_from(&self, from: Vec<ast::TableWithJoins>) -> Result<(Name, Option<Name>), SqlError> {
+    fn take_from(&self, from: Vec<ast::TableWithJoins>) -> Result<(Name, Option<Name>, Vec<LookupClause>), SqlError> {
         let mut from = from.into_iter();
         let Some(ast::TableWithJoins { relation, joins }) = from.next() else {
             return Err(SqlError::new(
@@ -426,12 +434,14 @@ impl SelectText<'_> {
         };
         if let Some(second) = from.next() {
             let position = Position::from(second.relation.span()).or(self.locate(&["from"]));
-            return Err(not_yet(position, "reading several inputs"));
+            return Err(not_yet(position, "reading several inputs").hint(super::lookup::FORMS));
         }
-        if let Some(join) = joins.first() {
-            let position = Position::from(join.relation.span());
-            return Err(not_yet(self.join_position(position), "JOIN"));
-        }
+        let (name, alias) = self.take_table(relation)?;
+        Ok((name, alias, self.take_joins(joins)?))
+    }
+
+    /// The name of an input or table, and its alias.
+    pub(super) fn take_table(&self, relation: ast::TableFactor) -> Result<(Name, Option<Name>), SqlError> {
         let (name, alias) = match relation {
             ast::TableFactor::Table {
                 name,
@@ -486,7 +496,7 @@ impl SelectText<'_> {
     }
 
     /// Where the word JOIN stands that comes before the joined input.
-    fn join_position(&self, relation: Position) -> Position {
+    pub(super) fn join_position(&self, relation: Position) -> Position {
         if !relation.is_known() {
             return self.locate(&["join"]);
         }

@@ -9,9 +9,9 @@ use datafusion_expr::{Expr, lit};
 use datafusion_sql::sqlparser::ast::{self, Spanned};
 use rivulet_operators::{AggregateFunction, PlanError};
 
-use super::check::for_each_child;
 use super::expression::{ExpressionPlanner, cast_to};
 use super::functions::{Found, REGISTRY};
+use super::walk::{for_each_child, replace_calls};
 use super::window::given;
 use crate::statement::Name;
 use crate::value::type_name;
@@ -46,24 +46,10 @@ impl<'a> Aggregates<'a> {
 
     /// Replaces every aggregate in a checked expression by the name of its column.
     pub(super) fn extract(&mut self, expression: &mut ast::Expr) -> Result<(), SqlError> {
-        if let ast::Expr::Function(function) = expression
-            && let Found::Aggregate(aggregate) = REGISTRY.find(&call_name(function))
-        {
-            let text = function.to_string().replace('"', "");
-            let span = function.name.span();
-            let column = self.register(aggregate, function, text)?;
-            *expression = ast::Expr::Identifier(ast::Ident::with_quote_and_span('"', span, column));
-            return Ok(());
-        }
-        let mut result = Ok(());
-        for_each_child(expression, &mut |child| match self.extract(child) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                result = Err(error);
-                ControlFlow::Break(())
-            }
-        });
-        result
+        replace_calls(expression, &mut |call| match REGISTRY.find(&call_name(call)) {
+            Found::Aggregate(aggregate) => self.register(aggregate, call, call.to_string().replace('"', "")).map(Some),
+            _ => Ok(None),
+        })
     }
 
     fn register(
@@ -150,8 +136,8 @@ pub(super) fn check_condition(data_type: &DataType, clause: &str, position: Posi
         .hint("a condition is true or false, for example value > 3"))
 }
 
-/// An argument in a type that aggregates keep: decimals as floating point numbers, and so on.
-fn widen((expression, data_type): (Expr, DataType)) -> (Expr, DataType) {
+/// An argument in a type that operators keep: decimals as floating point numbers, and so on.
+pub(super) fn widen((expression, data_type): (Expr, DataType)) -> (Expr, DataType) {
     let kept = match &data_type {
         DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) | DataType::Decimal256(..) => {
             DataType::Float64
@@ -178,18 +164,22 @@ fn fraction(
         let message = format!("the fraction of percentile_cont cannot depend on the column '{}'", column.name);
         return Err(SqlError::new(position, message).hint("use a constant or a parameter"));
     }
-    let constant = match &expression {
-        Expr::Literal(ScalarValue::Float64(value), _) => *value,
-        Expr::Literal(ScalarValue::Int64(value), _) => value.map(|value| value as f64),
-        _ => None,
-    };
-    if constant.is_some_and(|constant| !(0.0..=1.0).contains(&constant)) {
+    if constant(&expression).is_some_and(|constant| !(0.0..=1.0).contains(&constant)) {
         return Err(SqlError::new(position, "the fraction of percentile_cont lies between 0 and 1")
             .hint("write for example percentile_cont(value, 0.95)"));
     }
     let expression = cast_to(expression, &data_type, &DataType::Float64);
     // From the other end: WITHIN GROUP (ORDER BY x DESC).
     Ok((if descending { lit(1.0) - expression } else { expression }, DataType::Float64))
+}
+
+/// The number, if the expression is one.
+pub(super) fn constant(expression: &Expr) -> Option<f64> {
+    match expression {
+        Expr::Literal(ScalarValue::Float64(value), _) => *value,
+        Expr::Literal(ScalarValue::Int64(value), _) => value.map(|value| value as f64),
+        _ => None,
+    }
 }
 
 /// The operators' complaint about a call, in SQL's words for types.

@@ -4,11 +4,11 @@
 //! After this pass an expression holds only constructs on the list below; identifiers are exact (quoted) names of
 //! columns, `$parameters` are quoted identifiers too, and types in casts are those of the language.
 
-use std::ops::ControlFlow;
-
 use datafusion_sql::sqlparser::ast::{self, BinaryOperator, Expr, Spanned, UnaryOperator, Value};
 
 use super::functions::{Found, REGISTRY};
+use super::lookup::ScopeTable;
+use super::walk::try_each_child;
 use crate::address::list;
 use crate::application::Parameter;
 use crate::parse::name_of;
@@ -21,8 +21,10 @@ use crate::{Position, SqlError, suggest};
 pub(super) enum Place {
     /// WHERE.
     Where,
-    /// A column of the SELECT, or HAVING.
+    /// A column of the SELECT, or QUALIFY.
     Result,
+    /// HAVING.
+    Having,
     /// A key of GROUP BY.
     GroupKey,
     /// A length of a window: parameters and constants only.
@@ -31,6 +33,8 @@ pub(super) enum Place {
     AggregateArgument,
     /// FILTER (WHERE ...) of an aggregate.
     AggregateFilter,
+    /// Inside the call of a history function, or its PARTITION BY.
+    HistoryArgument,
 }
 
 /// What names mean in the SELECT of one application.
@@ -42,6 +46,10 @@ pub(super) struct Scope<'a> {
     pub(super) parameters: &'a [Parameter],
     /// Whether there is a window in GROUP BY.
     pub(super) windowed: bool,
+    /// The reference tables, whose columns are in `columns` too, with the table's name and a point before.
+    pub(super) tables: &'a [ScopeTable],
+    /// Whether a name alone is first one of the last table: inside of a LATERAL.
+    pub(super) in_table: bool,
 }
 
 impl Scope<'_> {
@@ -50,7 +58,7 @@ impl Scope<'_> {
         let position = start(expression).or(fallback);
         match expression {
             Expr::Identifier(identifier) => {
-                let name = name_of(identifier);
+                let name = self.of_table(name_of(identifier))?;
                 self.column(&name, place)?;
                 *identifier = exact(&name);
                 Ok(())
@@ -60,6 +68,11 @@ impl Scope<'_> {
                     return Err(not_yet(position, "a name with several points"));
                 };
                 let (table, column) = (name_of(table), name_of(column));
+                if let Some(column) = self.table_column(&table, &column)? {
+                    self.column(&column, place)?;
+                    *expression = Expr::Identifier(exact(&column));
+                    return Ok(());
+                }
                 if table.text != self.alias.unwrap_or(self.input) {
                     return Err(SqlError::new(table.position, format!("unknown input '{table}'"))
                         .did_you_mean(Some(self.alias.unwrap_or(self.input))));
@@ -101,10 +114,11 @@ impl Scope<'_> {
                 *data_type = cast_type(data_type, position)?;
                 self.children(expression, place, position)
             }
+            Expr::SimilarTo { .. } => {
+                Err(not_yet(position, "SIMILAR TO").hint("use LIKE, or ~ with a regular expression"))
+            }
             Expr::Like { any: true, .. } | Expr::ILike { any: true, .. } => Err(not_yet(position, "LIKE ANY")),
-            Expr::Like { escape_char: Some(escape), .. }
-            | Expr::ILike { escape_char: Some(escape), .. }
-            | Expr::SimilarTo { escape_char: Some(escape), .. } => {
+            Expr::Like { escape_char: Some(escape), .. } | Expr::ILike { escape_char: Some(escape), .. } => {
                 if !matches!(&escape.value, Value::SingleQuotedString(text) if text.chars().count() == 1) {
                     return Err(SqlError::new(escape.span, "ESCAPE takes one character in single quotes"));
                 }
@@ -138,7 +152,6 @@ impl Scope<'_> {
             | Expr::Between { .. }
             | Expr::Like { .. }
             | Expr::ILike { .. }
-            | Expr::SimilarTo { .. }
             | Expr::Extract { .. }
             | Expr::Position { .. }
             | Expr::Substring { .. }
@@ -151,15 +164,7 @@ impl Scope<'_> {
     }
 
     fn children(&self, expression: &mut Expr, place: Place, position: Position) -> Result<(), SqlError> {
-        let mut result = Ok(());
-        for_each_child(expression, &mut |child| match self.check(child, place, position) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                result = Err(error);
-                ControlFlow::Break(())
-            }
-        });
-        result
+        try_each_child(expression, &mut |child| self.check(child, place, position))
     }
 
     fn column(&self, name: &Name, place: Place) -> Result<(), SqlError> {
@@ -177,9 +182,11 @@ impl Scope<'_> {
         }
         if matches!(text, "window_start" | "window_end") {
             return match place {
-                Place::Result if self.windowed => Ok(()),
-                Place::Result => Err(SqlError::new(name.position, format!("'{name}' needs a window"))
-                    .hint("add a window: GROUP BY tumble(ts, INTERVAL '1 minute')")),
+                Place::Result | Place::Having | Place::HistoryArgument if self.windowed => Ok(()),
+                Place::Result | Place::Having | Place::HistoryArgument => {
+                    Err(SqlError::new(name.position, format!("'{name}' needs a window"))
+                        .hint("add a window: GROUP BY tumble(ts, INTERVAL '1 minute')"))
+                }
                 _ => Err(SqlError::new(name.position, format!("'{name}' may stand in the SELECT and in HAVING only"))),
             };
         }
@@ -231,24 +238,25 @@ impl Scope<'_> {
         if function.uses_odbc_syntax || !matches!(function.parameters, ast::FunctionArguments::None) {
             return Err(not_yet(position, "this form of a call"));
         }
-        if let Some(over) = &function.over {
-            let position = match over {
-                ast::WindowType::NamedWindow(window) => Position::from(window.span),
-                ast::WindowType::WindowSpec(_) => position,
-            };
-            return Err(not_yet(position, "OVER").hint("windows stand in GROUP BY: GROUP BY hop(ts, slide, width)"));
+        let found = REGISTRY.find(&name.text);
+        if function.over.is_some() && !matches!(found, Found::History | Found::Refused(..)) {
+            return Err(not_yet(position, &format!("{name} with OVER")).hint(
+                "OVER is for lag, changed and hysteresis; windows stand in GROUP BY: GROUP BY hop(ts, slide, width)",
+            ));
         }
         if let Some(treatment) = &function.null_treatment {
             return Err(not_yet(position, &treatment.to_string()));
         }
-        let found = REGISTRY.find(&name.text);
         match found {
             Found::Aggregate(_) => self.check_aggregate(function, &name, place)?,
             Found::Scalar if !plain => {
                 // A word that is a function without parentheses, such as CURRENT_USER.
                 return Err(SqlError::new(position, format!("unknown column '{name}'")));
             }
-            Found::Scalar => {
+            Found::Scalar | Found::History => {
+                if matches!(found, Found::History) {
+                    self.check_history(function, &name, place)?;
+                }
                 if function.filter.is_some() || !function.within_group.is_empty() {
                     return Err(SqlError::new(position, format!("{name} is not an aggregate"))
                         .hint("FILTER and WITHIN GROUP are for aggregates"));
@@ -276,8 +284,11 @@ impl Scope<'_> {
             }
         }
         function.name = ast::ObjectName::from(vec![exact(&name)]);
-        let aggregate = matches!(found, Found::Aggregate(_));
-        let inner = if aggregate { Place::AggregateArgument } else { place };
+        let inner = match found {
+            Found::Aggregate(_) => Place::AggregateArgument,
+            Found::History => Place::HistoryArgument,
+            _ => place,
+        };
         self.arguments(function, &name, inner, position)?;
         if let Some(filter) = &mut function.filter {
             self.check(filter, Place::AggregateFilter, position)?;
@@ -291,11 +302,11 @@ impl Scope<'_> {
     fn check_aggregate(&self, function: &ast::Function, name: &Name, place: Place) -> Result<(), SqlError> {
         let refuse = |message: String| SqlError::new(name.position, message);
         match place {
-            Place::Result if !self.windowed => {
+            Place::Result | Place::Having | Place::HistoryArgument if !self.windowed => {
                 return Err(refuse(format!("the aggregate {name} needs a window"))
                     .hint("add one: GROUP BY tumble(ts, INTERVAL '1 minute'), hop, session or count_window"));
             }
-            Place::Result => {}
+            Place::Result | Place::Having | Place::HistoryArgument => {}
             Place::Where => {
                 return Err(refuse(format!("the aggregate {name} cannot stand in WHERE"))
                     .hint("WHERE looks at single rows; use HAVING"));
@@ -318,6 +329,43 @@ impl Scope<'_> {
             return Err(SqlError::new(second.expr.span(), "WITHIN GROUP takes one expression"));
         }
         Ok(())
+    }
+
+    fn check_history(&self, function: &mut ast::Function, name: &Name, place: Place) -> Result<(), SqlError> {
+        let problem = match place {
+            Place::Result => None,
+            Place::Where => Some("cannot stand in WHERE"),
+            Place::Having => Some("cannot stand in HAVING"),
+            Place::GroupKey => Some("cannot be a key of GROUP BY"),
+            Place::WindowLength => Some("cannot stand in the length of a window"),
+            Place::AggregateArgument | Place::AggregateFilter => Some("cannot stand inside an aggregate"),
+            Place::HistoryArgument => Some("cannot stand inside another history function"),
+        };
+        if let Some(problem) = problem {
+            return Err(SqlError::new(name.position, format!("{name} {problem}")).hint(match place {
+                Place::AggregateArgument | Place::AggregateFilter => "aggregate first: lag(avg(value))",
+                _ => "it is computed after WHERE, GROUP BY and HAVING; to filter on it, use QUALIFY",
+            }));
+        }
+        let named = |position: Position| not_yet(position, "a named window").hint("write OVER (PARTITION BY column)");
+        let over = match &mut function.over {
+            None => return Ok(()),
+            Some(ast::WindowType::NamedWindow(window)) => return Err(named(window.span.into())),
+            Some(ast::WindowType::WindowSpec(over)) => over,
+        };
+        if let Some(window) = &over.window_name {
+            return Err(named(window.span.into()));
+        }
+        if let Some(order) = over.order_by.first() {
+            let position = start(&order.expr).or(name.position);
+            return Err(not_yet(position, "ORDER BY in OVER").hint("rows are in order of arrival"));
+        }
+        if over.window_frame.is_some() {
+            return Err(not_yet(name.position, "a frame in OVER")
+                .hint("lag(value, 3) looks three rows back; for aggregates write GROUP BY count_window(3, 1)"));
+        }
+        let mut keys = over.partition_by.iter_mut();
+        keys.try_for_each(|key| self.check(key, Place::HistoryArgument, name.position))
     }
 
     fn arguments(
@@ -368,77 +416,6 @@ impl Scope<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Calls `visit` for each expression directly inside `expression`, in the order in which they are written, until it
-/// breaks off. Knows the constructs that [`Scope::check`] lets through.
-pub(super) fn for_each_child(expression: &mut Expr, visit: &mut dyn FnMut(&mut Expr) -> ControlFlow<()>) {
-    let mut all = |children: &mut [&mut Expr]| {
-        for child in children {
-            if visit(child).is_break() {
-                break;
-            }
-        }
-    };
-    match expression {
-        Expr::IsNull(inner)
-        | Expr::IsNotNull(inner)
-        | Expr::IsTrue(inner)
-        | Expr::IsNotTrue(inner)
-        | Expr::IsFalse(inner)
-        | Expr::IsNotFalse(inner)
-        | Expr::IsUnknown(inner)
-        | Expr::IsNotUnknown(inner)
-        | Expr::Nested(inner)
-        | Expr::UnaryOp { expr: inner, .. }
-        | Expr::Cast { expr: inner, .. }
-        | Expr::Extract { expr: inner, .. }
-        | Expr::Ceil { expr: inner, .. }
-        | Expr::Floor { expr: inner, .. } => all(&mut [inner]),
-        Expr::IsDistinctFrom(left, right)
-        | Expr::IsNotDistinctFrom(left, right)
-        | Expr::BinaryOp { left, right, .. }
-        | Expr::Position { expr: left, r#in: right } => all(&mut [left, right]),
-        Expr::InList { expr, list, .. } => {
-            all(&mut std::iter::once(expr.as_mut()).chain(list.iter_mut()).collect::<Vec<_>>());
-        }
-        Expr::Between { expr, low, high, .. } => all(&mut [expr, low, high]),
-        Expr::Like { expr, pattern, .. }
-        | Expr::ILike { expr, pattern, .. }
-        | Expr::SimilarTo { expr, pattern, .. } => all(&mut [expr, pattern]),
-        Expr::Substring { expr, substring_from, substring_for, .. } => all(&mut std::iter::once(expr.as_mut())
-            .chain(substring_from.as_deref_mut())
-            .chain(substring_for.as_deref_mut())
-            .collect::<Vec<_>>()),
-        Expr::Trim { expr, trim_what, .. } => {
-            all(&mut trim_what.as_deref_mut().into_iter().chain([expr.as_mut()]).collect::<Vec<_>>());
-        }
-        Expr::Overlay { expr, overlay_what, overlay_from, overlay_for } => {
-            all(&mut [expr.as_mut(), overlay_what.as_mut(), overlay_from.as_mut()]
-                .into_iter()
-                .chain(overlay_for.as_deref_mut())
-                .collect::<Vec<_>>());
-        }
-        Expr::Case { operand, conditions, else_result, .. } => all(&mut operand
-            .as_deref_mut()
-            .into_iter()
-            .chain(conditions.iter_mut().flat_map(|when| [&mut when.condition, &mut when.result]))
-            .chain(else_result.as_deref_mut())
-            .collect::<Vec<_>>()),
-        Expr::Function(function) => {
-            let mut children: Vec<&mut Expr> = Vec::new();
-            if let ast::FunctionArguments::List(arguments) = &mut function.args {
-                children.extend(arguments.args.iter_mut().filter_map(|argument| match argument {
-                    ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expression)) => Some(expression),
-                    _ => None,
-                }));
-            }
-            children.extend(function.within_group.iter_mut().map(|order| &mut order.expr));
-            children.extend(function.filter.as_deref_mut());
-            all(&mut children);
-        }
-        _ => {}
     }
 }
 

@@ -16,9 +16,10 @@ use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 use datafusion_sql::sqlparser::ast;
 use rivulet_operators::Expressions;
 
-use super::check::{for_each_child, start};
+use super::check::start;
 use super::functions::REGISTRY;
 use super::translate::Translator;
+use super::walk::for_each_child;
 use crate::address::list;
 use crate::value::{TIMESTAMP, type_name};
 use crate::{Position, SqlError};

@@ -13,6 +13,9 @@ use super::haversine::haversine_m;
 /// The functions that make windows, in GROUP BY only.
 pub(super) const WINDOWS: [&str; 4] = ["tumble", "hop", "session", "count_window"];
 
+/// The functions over a query's earlier rows.
+pub(super) const HISTORY: [&str; 3] = ["lag", "changed", "hysteresis"];
+
 /// Aggregates that SQL users know from elsewhere and that are not in the language (yet).
 const OTHER_AGGREGATES: [&str; 20] = [
     "any_value",
@@ -37,8 +40,8 @@ const OTHER_AGGREGATES: [&str; 20] = [
     "variance",
 ];
 
-/// Scalar functions of DataFusion that are not offered, with the reason and what to do instead.
-const REFUSED: [(&str, &str, &str); 12] = [
+/// Functions that are known elsewhere and not offered, with the reason and what to do instead.
+const REFUSED: [(&str, &str, &str); 13] = [
     ("now", "asks for the time of evaluation, which would make results depend on load", ARRIVAL),
     ("current_timestamp", "asks for the time of evaluation, which would make results depend on load", ARRIVAL),
     ("current_date", "asks for the time of evaluation, which would make results depend on load", ARRIVAL),
@@ -49,6 +52,7 @@ const REFUSED: [(&str, &str, &str); 12] = [
     ("random", "gives another result on every evaluation", "results are a function of the events"),
     ("rand", "gives another result on every evaluation", "results are a function of the events"),
     ("uuid", "gives another result on every evaluation", "results are a function of the events"),
+    ("lead", "looks at rows that have not come yet", "lag looks back"),
     ("file_row_index", "is about files", "an application reads a stream"),
     ("input_file_name", "is about files", "an application reads a stream"),
 ];
@@ -80,6 +84,7 @@ pub(super) enum Found {
     Scalar,
     Aggregate(AggregateFunction),
     Window,
+    History,
     /// Known and not offered: why, and what to do instead.
     Refused(&'static str, &'static str),
     /// An aggregate that is not in the language (yet).
@@ -123,6 +128,8 @@ impl Registry {
             Found::Aggregate(function)
         } else if WINDOWS.contains(&name) {
             Found::Window
+        } else if HISTORY.contains(&name) {
+            Found::History
         } else if let Some((_, why, instead)) = REFUSED.iter().find(|(refused, ..)| *refused == name) {
             Found::Refused(why, instead)
         } else if OTHER_AGGREGATES.contains(&name) {
@@ -137,6 +144,7 @@ impl Registry {
         // The aggregates first: of two names equally near, that is the more likely one.
         let mut names: Vec<&str> = AggregateFunction::ALL.into_iter().map(AggregateFunction::name).collect();
         names.extend(WINDOWS);
+        names.extend(HISTORY);
         let mut scalars: Vec<&str> = self.scalars.keys().map(String::as_str).collect();
         scalars.sort_unstable();
         names.extend(scalars);
@@ -163,6 +171,7 @@ mod tests {
         assert!(matches!(REGISTRY.find("array_agg"), Found::OtherAggregate));
         assert!(matches!(REGISTRY.find("now"), Found::Refused(..)));
         assert!(matches!(REGISTRY.find("tumble"), Found::Window));
+        assert!(matches!(REGISTRY.find("lag"), Found::History));
         assert!(matches!(REGISTRY.find("coalesce"), Found::Scalar));
         assert!(matches!(REGISTRY.find("nonsense"), Found::Unknown));
     }

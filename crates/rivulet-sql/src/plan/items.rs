@@ -28,7 +28,7 @@ impl Item {
     }
 }
 
-/// The columns of the SELECT with their names; `*` as the columns of the input.
+/// The columns of the SELECT with their names; `*` as the columns of the input and of the tables, which are `columns`.
 pub(super) fn items(select: &Select, scope: &Scope<'_>, columns: &Schema) -> Result<Vec<Item>, SqlError> {
     let declared = || columns.fields().iter().map(|field| field.name().as_str());
     let mut items: Vec<Item> = Vec::new();
@@ -63,7 +63,7 @@ pub(super) fn items(select: &Select, scope: &Scope<'_>, columns: &Schema) -> Res
                 check_wildcard(options, scope, position)?;
                 for name in declared() {
                     let identifier = ast::Ident::with_quote_and_span('"', options.wildcard_token.0.span, name);
-                    push(Item::new(name.to_owned(), &ast::Expr::Identifier(identifier), position))?;
+                    push(Item::new(scope.plain_name(name).to_owned(), &ast::Expr::Identifier(identifier), position))?;
                 }
             }
             ast::SelectItem::QualifiedWildcard(ast::SelectItemQualifiedWildcardKind::ObjectName(table), options) => {
@@ -72,14 +72,20 @@ pub(super) fn items(select: &Select, scope: &Scope<'_>, columns: &Schema) -> Res
                     [ast::ObjectNamePart::Identifier(identifier)] => Some(name_of(identifier).text),
                     _ => None,
                 };
-                if named.as_deref() != Some(scope.alias.unwrap_or(scope.input)) {
+                let is_table = scope.tables.iter().any(|table| Some(&table.name) == named.as_ref());
+                if !is_table && named.as_deref() != Some(scope.alias.unwrap_or(scope.input)) {
                     return Err(SqlError::new(span, format!("unknown input '{table}'"))
                         .did_you_mean(Some(scope.alias.unwrap_or(scope.input))));
                 }
                 check_wildcard(options, scope, span.into())?;
-                for name in declared() {
+                let table = named.filter(|_| is_table);
+                for name in declared().filter(|name| scope.table_of(name) == table.as_deref()) {
                     let identifier = ast::Ident::with_quote_and_span('"', span, name);
-                    push(Item::new(name.to_owned(), &ast::Expr::Identifier(identifier), span.into()))?;
+                    push(Item::new(
+                        scope.plain_name(name).to_owned(),
+                        &ast::Expr::Identifier(identifier),
+                        span.into(),
+                    ))?;
                 }
             }
             other => {
@@ -129,7 +135,7 @@ pub(super) fn aliased<'a>(select: &'a Select, name: &str) -> Option<&'a ast::Exp
 }
 
 /// The name that a column without AS has: that of the column or function it is made of.
-fn natural_name(expression: &ast::Expr) -> Option<String> {
+pub(super) fn natural_name(expression: &ast::Expr) -> Option<String> {
     match expression {
         ast::Expr::Identifier(identifier) => Some(name_of(identifier).text),
         ast::Expr::CompoundIdentifier(identifiers) => identifiers.last().map(|last| name_of(last).text),

@@ -5,8 +5,8 @@
 //!
 //! In reading order: `declarations`: parameters, input, output; `check`: names and constructs, refused by name;
 //! `translate` and `expression`: types, constants, compilation; `aggregate` and `window`: what GROUP BY makes of rows;
-//! `items`, `window_results` and `select`: the columns and the operators; `functions`, `bounded` and `haversine`: what
-//! can be called.
+//! `lookup`: reference tables; `history`: functions over earlier rows; `items`, `window_results` and `select`: the columns
+//! and the operators; `functions`, `bounded` and `haversine`: what can be called; `walk`: the parts of an expression.
 
 mod aggregate;
 mod bounded;
@@ -15,26 +15,34 @@ mod declarations;
 mod expression;
 mod functions;
 mod haversine;
+mod history;
 mod items;
+mod lookup;
 mod select;
 mod translate;
+mod walk;
 mod window;
 mod window_results;
 
 use rivulet_operators::PlanError;
 
-use crate::application::{Application, Output};
+use crate::application::{Application, Output, Tables};
 use crate::statement::CreateApplication;
 use crate::{Position, SqlError};
 use declarations::Declarations;
 
 pub(crate) use window::LengthCheck;
 
-/// Plans a parsed application.
+/// Plans a parsed application that looks nothing up in reference tables.
 pub fn plan_application(create: &CreateApplication) -> Result<Application, SqlError> {
+    plan_application_with(create, &Tables::default())
+}
+
+/// Plans a parsed application over these reference tables.
+pub fn plan_application_with(create: &CreateApplication, tables: &Tables) -> Result<Application, SqlError> {
     let declarations = Declarations::resolve(create)?;
     let parameter_schema = declarations.parameter_schema();
-    let planned = select::plan(create.select.open(), &declarations, &parameter_schema)?;
+    let planned = select::plan(create.select.open(), &declarations, &parameter_schema, tables)?;
     Ok(Application {
         name: create.name.text.clone(),
         id: create.id.clone(),
@@ -50,6 +58,7 @@ pub fn plan_application(create: &CreateApplication) -> Result<Application, SqlEr
         parameter_schema,
         window: planned.window,
         emit_on_change: create.select.open().emit_on_change,
+        tables: planned.tables,
         checks: planned.checks,
         steps: planned.steps,
     })

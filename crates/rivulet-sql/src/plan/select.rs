@@ -1,5 +1,5 @@
-//! The SELECT of an application as a straight line of operators:
-//! assign time, filter, then either project, or window aggregate, filter (HAVING), project; and change only at the end.
+//! The SELECT of an application as a straight line of operators: assign time, look up in tables, filter (WHERE); with a
+//! window: window aggregate, filter (HAVING); history functions, filter (QUALIFY); project; change only.
 
 use std::sync::Arc;
 
@@ -17,16 +17,20 @@ use super::check::{Place, Scope, start};
 use super::declarations::Declarations;
 use super::defect;
 use super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
+use super::history::{Histories, PlanExpression};
 use super::items::{Item, aliased, item_expression, items};
+use super::lookup::{Lookups, PlannedLookup};
+use super::walk::for_each_child;
 use super::window::{LengthCheck, Window, WindowPlanner, window_call};
 use super::window_results::{Computed, Key, WindowResults};
+use crate::application::{TableUse, Tables};
 use crate::parse::name_of;
 use crate::statement::Select;
-use crate::value::{TIMESTAMP, format_us, type_name};
+use crate::value::{format_us, type_name};
 use crate::{Position, SqlError};
 
 /// The implicit column of every input.
-const ARRIVAL_TIME: &str = "arrival_time";
+pub(super) const ARRIVAL_TIME: &str = "arrival_time";
 pub(super) const WINDOW_START: &str = "window_start";
 pub(super) const WINDOW_END: &str = "window_end";
 
@@ -37,6 +41,7 @@ pub(super) struct Planned {
     /// The window, for people.
     pub(super) window: Option<String>,
     pub(super) checks: Vec<LengthCheck>,
+    pub(super) tables: Vec<TableUse>,
     /// What each operator does, in SQL.
     pub(super) steps: Vec<Vec<String>>,
 }
@@ -46,6 +51,7 @@ pub(super) fn plan(
     select: &Select,
     declarations: &Declarations,
     parameter_schema: &SchemaRef,
+    tables: &Tables,
 ) -> Result<Planned, SqlError> {
     let input = &declarations.input;
     if select.from.text != input.name {
@@ -54,13 +60,15 @@ pub(super) fn plan(
     }
     let keys = group_keys(select, &input.schema)?;
     let windows: Vec<&ast::Function> = keys.iter().filter_map(window_call).collect();
-    let names = input.schema.fields().iter().map(|field| field.name().as_str());
+    let lookups = Lookups::plan(select, declarations, parameter_schema, tables)?;
     let scope = Scope {
         input: &input.name,
         alias: select.alias.as_ref().map(|alias| alias.text.as_str()),
-        columns: names.chain([ARRIVAL_TIME]).collect(),
+        columns: lookups.fields.iter().map(|field| field.name().as_str()).collect(),
         parameters: &declarations.parameters,
         windowed: !windows.is_empty(),
+        tables: &lookups.tables,
+        in_table: false,
     };
     let event_time = input.event_time.map(|column| input.schema.field(column).name().as_str());
     let window = match windows.as_slice() {
@@ -78,8 +86,7 @@ pub(super) fn plan(
     if window.is_none() {
         refuse_without_window(select, &keys, &scope)?;
     }
-    let fields = input.schema.fields().iter().map(|field| field.as_ref().clone());
-    let mut fields: Vec<Field> = fields.chain([Field::new(ARRIVAL_TIME, TIMESTAMP, false)]).collect();
+    let mut fields = lookups.fields.clone();
     fields.extend(parameter_fields(parameter_schema));
     let planner = SelectPlanner {
         select,
@@ -88,6 +95,7 @@ pub(super) fn plan(
         scope,
         rows: ExpressionPlanner::new(fields.clone())?,
         row_fields: fields,
+        lookups: &lookups.planned,
     };
     match window {
         None => planner.plan_rows(),
@@ -173,14 +181,59 @@ impl Operators {
         self.steps.push(step);
     }
 
-    fn finish(self, output_schema: SchemaRef, window: Option<Window>) -> Planned {
+    fn finish(self, output_schema: SchemaRef, window: Option<Window>, lookups: &[PlannedLookup]) -> Planned {
         let (window, checks) = match window {
             Some(window) => (Some(window.text), vec![window.check]),
             None => (None, Vec::new()),
         };
         let dataflow = Dataflow::linear(self.factories);
-        Planned { dataflow, output_schema, window, checks, steps: self.steps }
+        let tables = lookups.iter().map(PlannedLookup::table_use).collect();
+        Planned { dataflow, output_schema, window, checks, tables, steps: self.steps }
     }
+}
+
+/// What decides about results, with names checked: the columns of the SELECT, and the condition of QUALIFY.
+struct Written {
+    items: Vec<Item>,
+    qualify: Option<ast::Expr>,
+    qualify_position: Position,
+}
+
+impl Written {
+    fn expressions_mut(&mut self) -> impl Iterator<Item = &mut ast::Expr> {
+        self.items.iter_mut().map(|item| &mut item.expression).chain(&mut self.qualify)
+    }
+
+    /// Takes out the history functions; `taken` are the names of columns beside theirs.
+    fn extract_histories(&mut self, taken: Vec<String>, plan: &PlanExpression<'_>) -> Result<Histories, SqlError> {
+        let mut histories = Histories::new(taken);
+        self.expressions_mut().try_for_each(|expression| histories.extract(expression, plan))?;
+        if self.qualify.is_some() && histories.is_empty() {
+            return Err(SqlError::new(self.qualify_position, "QUALIFY needs lag, changed or hysteresis")
+                .hint("filter rows with WHERE, and what windows emit with HAVING"));
+        }
+        Ok(histories)
+    }
+
+    fn plan(self, plan: &PlanExpression<'_>) -> Result<Results, SqlError> {
+        let columns = self.items.into_iter().map(|item| {
+            let planned = plan(&item.expression, item.position)?;
+            Ok((item, planned))
+        });
+        let columns = columns.collect::<Result<Vec<_>, SqlError>>()?;
+        let qualify = self.qualify.map(|condition| {
+            let planned = plan(&condition, self.qualify_position)?;
+            check_condition(&planned.data_type, "QUALIFY", start(&condition).or(self.qualify_position))?;
+            Ok::<_, SqlError>(planned)
+        });
+        Ok(Results { columns, qualify: qualify.transpose()? })
+    }
+}
+
+/// The same, planned.
+struct Results {
+    columns: Vec<(Item, Computed)>,
+    qualify: Option<Computed>,
 }
 
 struct SelectPlanner<'a> {
@@ -191,23 +244,28 @@ struct SelectPlanner<'a> {
     /// Plans over single rows: the input's columns, the arrival, the parameters.
     rows: ExpressionPlanner,
     row_fields: Vec<Field>,
+    lookups: &'a [PlannedLookup],
 }
 
 impl SelectPlanner<'_> {
     /// A SELECT without window: one row in, at most one row out.
     fn plan_rows(&self) -> Result<Planned, SqlError> {
         let condition = self.condition()?;
-        let mut results = Vec::new();
-        for mut item in items(self.select, &self.scope, &self.declarations.input.schema)? {
-            self.scope.check(&mut item.expression, Place::Result, item.position)?;
-            let (expression, data_type) = self.rows.plan_coerced(&item.expression, item.position)?;
-            let position = item.position;
-            results.push((item, Computed { expression, data_type, position }));
-        }
-        let used = condition.iter().chain(results.iter().map(|(_, result)| &result.expression));
-        let (mut operators, columns) = self.first_operators(used.clone(), condition.clone())?;
-        let output_schema = self.last_operators(&columns, results, Vec::new(), &mut operators)?;
-        Ok(operators.finish(output_schema, None))
+        let plan = |planner: &ExpressionPlanner, expression: &ast::Expr, fallback: Position| {
+            let (planned, data_type) = planner.plan_coerced(expression, fallback)?;
+            Ok(Computed { expression: planned, data_type, position: start(expression).or(fallback) })
+        };
+        let mut written = self.written()?;
+        let names = self.row_fields.iter().map(|field| field.name().clone()).collect();
+        let histories = written.extract_histories(names, &|one, fallback| plan(&self.rows, one, fallback))?;
+        let rows = ExpressionPlanner::new(self.row_fields.iter().cloned().chain(histories.fields()).collect())?;
+        let results = written.plan(&|one, fallback| plan(&rows, one, fallback))?;
+
+        let planned = results.columns.iter().map(|(_, column)| column).chain(&results.qualify);
+        let used = condition.iter().chain(histories.expressions()).chain(planned.map(|one| &one.expression));
+        let (mut operators, columns) = self.first_operators(used, condition.clone())?;
+        let output_schema = self.last_operators(columns, &histories, results, Vec::new(), &mut operators)?;
+        Ok(operators.finish(output_schema, None, self.lookups))
     }
 
     /// A SELECT with a window: rows are aggregated, and one row comes out for each window and key.
@@ -217,27 +275,20 @@ impl SelectPlanner<'_> {
         names.extend([WINDOW_START.to_owned(), WINDOW_END.to_owned()]);
 
         // Aggregates become columns first, so that what is left are expressions over columns.
-        let mut aggregates = Aggregates::new(&self.rows, names);
-        let mut items = items(self.select, &self.scope, &self.declarations.input.schema)?;
-        for item in &mut items {
-            self.scope.check(&mut item.expression, Place::Result, item.position)?;
-            aggregates.extract(&mut item.expression)?;
+        let mut aggregates = Aggregates::new(&self.rows, names.clone());
+        let mut written = self.written()?;
+        let mut having = self.result_condition(&self.select.having, Place::Having, self.select.having_position)?;
+        for expression in written.expressions_mut().chain(&mut having) {
+            aggregates.extract(expression)?;
         }
-        let having = match &self.select.having {
-            None => None,
-            Some(having) => {
-                let mut having = having.clone();
-                self.resolve_aliases(&mut having);
-                self.scope.check(&mut having, Place::Result, self.select.having_position)?;
-                aggregates.extract(&mut having)?;
-                Some(having)
-            }
-        };
         let aggregates = aggregates.found;
 
         let keys = self.keys(keys, &aggregates.iter().map(|one| one.column.clone()).collect::<Vec<_>>())?;
-        let results =
-            WindowResults::new(&self.declarations.input, &self.row_fields, self.parameter_schema, &keys, &aggregates)?;
+        let window_results = |histories: &[Field]| {
+            let input = &self.declarations.input;
+            WindowResults::new(input, &self.row_fields, self.parameter_schema, &keys, &aggregates, histories)
+        };
+        let results = window_results(&[])?;
         let having = having
             .map(|having| {
                 let planned = results.plan(&having, self.select.having_position)?;
@@ -245,13 +296,10 @@ impl SelectPlanner<'_> {
                 Ok::<_, SqlError>(planned)
             })
             .transpose()?;
-        let items = items
-            .into_iter()
-            .map(|item| {
-                let planned = results.plan(&item.expression, item.position)?;
-                Ok((item, planned))
-            })
-            .collect::<Result<Vec<_>, SqlError>>()?;
+        names.extend(aggregates.iter().map(|one| &one.column).chain(keys.iter().map(|key| &key.name)).cloned());
+        let histories = written.extract_histories(names, &|one, fallback| results.plan(one, fallback))?;
+        let results = window_results(&histories.fields())?;
+        let results = written.plan(&|one, fallback| results.plan(one, fallback))?;
 
         let used = condition
             .iter()
@@ -265,8 +313,8 @@ impl SelectPlanner<'_> {
             operators.push(self.filter(&columns, having.expression, having.position)?, vec![text.to_string()]);
         }
         let key_columns = (0..keys.len()).collect();
-        let output_schema = self.last_operators(&columns, items, key_columns, &mut operators)?;
-        Ok(operators.finish(output_schema, Some(window)))
+        let output_schema = self.last_operators(columns, &histories, results, key_columns, &mut operators)?;
+        Ok(operators.finish(output_schema, Some(window), self.lookups))
     }
 
     fn describe_window(&self, window: &Window, keys: &[Key], aggregates: &[Aggregate]) -> Vec<String> {
@@ -283,6 +331,36 @@ impl SelectPlanner<'_> {
         step
     }
 
+    /// The columns of the SELECT and the condition of QUALIFY, with names checked.
+    fn written(&self) -> Result<Written, SqlError> {
+        let mut items = items(self.select, &self.scope, &self.selectable())?;
+        for item in &mut items {
+            self.scope.check(&mut item.expression, Place::Result, item.position)?;
+        }
+        let qualify_position = self.select.qualify_position;
+        let qualify = self.result_condition(&self.select.qualify, Place::Result, qualify_position)?;
+        Ok(Written { items, qualify, qualify_position })
+    }
+
+    /// The condition of HAVING or QUALIFY, with names checked.
+    fn result_condition(
+        &self,
+        condition: &Option<ast::Expr>,
+        place: Place,
+        fallback: Position,
+    ) -> Result<Option<ast::Expr>, SqlError> {
+        let Some(mut condition) = condition.clone() else { return Ok(None) };
+        self.resolve_aliases(&mut condition);
+        self.scope.check(&mut condition, place, fallback)?;
+        Ok(Some(condition))
+    }
+
+    /// The columns that `*` stands for.
+    fn selectable(&self) -> Schema {
+        let is_selectable = |field: &&Field| field.name() != ARRIVAL_TIME && !field.name().starts_with('$');
+        Schema::new(self.row_fields.iter().filter(is_selectable).cloned().collect::<Vec<_>>())
+    }
+
     /// The condition of WHERE.
     fn condition(&self) -> Result<Option<Expr>, SqlError> {
         let Some(condition) = &self.select.filter else { return Ok(None) };
@@ -292,7 +370,7 @@ impl SelectPlanner<'_> {
         condition_of(&self.rows, &condition, "WHERE", fallback).map(Some)
     }
 
-    /// In HAVING, names of the SELECT may be used; columns of the input go first.
+    /// In HAVING and QUALIFY, names of the SELECT may be used; columns of the input go first.
     fn resolve_aliases(&self, expression: &mut ast::Expr) {
         if let ast::Expr::Identifier(identifier) = expression {
             let name = name_of(identifier).text;
@@ -303,7 +381,7 @@ impl SelectPlanner<'_> {
             }
             return;
         }
-        super::check::for_each_child(expression, &mut |child| {
+        for_each_child(expression, &mut |child| {
             self.resolve_aliases(child);
             std::ops::ControlFlow::Continue(())
         });
@@ -344,21 +422,23 @@ impl SelectPlanner<'_> {
         Ok(planned)
     }
 
-    /// Assign time and WHERE; also the columns that come out. `used` are all expressions over single rows.
+    /// Assign time, lookups and WHERE; also the columns that come out. `used` are all expressions over single rows.
     fn first_operators<'e>(
-        &self,
+        &'e self,
         used: impl IntoIterator<Item = &'e Expr>,
         condition: Option<Expr>,
     ) -> Result<(Operators, SchemaRef), SqlError> {
         let input = &self.declarations.input;
         let uses_arrival =
             |expression: &Expr| expression.column_refs().iter().any(|column| column.name == ARRIVAL_TIME);
+        let of_lookups = self.lookups.iter().flat_map(PlannedLookup::expressions);
+        let used: Vec<&Expr> = used.into_iter().chain(of_lookups).collect();
         let assign_time = AssignTime {
             event_time_column: input.event_time,
             future_limit_us: input.future_limit_us,
-            append_arrival_column: used.into_iter().any(uses_arrival),
+            append_arrival_column: used.iter().copied().any(uses_arrival),
         };
-        let columns =
+        let mut columns =
             assign_time.output_schema(&input.schema).map_err(|error| defect(error, self.select.from.position))?;
         let mut operators = Operators::default();
         let mut step = match input.event_time {
@@ -372,8 +452,29 @@ impl SelectPlanner<'_> {
             step.push(format!("adds {ARRIVAL_TIME}"));
         }
         operators.push(assign_time, step);
-        if let (Some(condition), Some(text)) = (condition, &self.select.filter) {
-            operators.push(self.filter(&columns, condition, self.select.position)?, vec![text.to_string()]);
+        // What needs no table is sorted out before the tables are asked.
+        let is_looked_up = |name: &str| self.lookups.iter().any(|lookup| lookup.gives(name));
+        let comes_last =
+            condition.as_ref().is_some_and(|one| one.column_refs().iter().any(|column| is_looked_up(&column.name)));
+        let filter = |operators: &mut Operators, columns: &SchemaRef| {
+            if let (Some(condition), Some(text)) = (&condition, &self.select.filter) {
+                let filter = self.filter(columns, condition.clone(), self.select.position)?;
+                operators.push(filter, vec![text.to_string()]);
+            }
+            Ok::<_, SqlError>(())
+        };
+        if !comes_last {
+            filter(&mut operators, &columns)?;
+        }
+        for lookup in self.lookups {
+            let is_used =
+                |name: &str| used.iter().any(|one| one.column_refs().iter().any(|column| column.name == name));
+            let operator = lookup.operator(&columns, self.parameter_schema, is_used)?;
+            columns = operator.output_schema().clone();
+            operators.push(operator, lookup.step.clone());
+        }
+        if comes_last {
+            filter(&mut operators, &columns)?;
         }
         Ok((operators, columns))
     }
@@ -428,18 +529,26 @@ impl SelectPlanner<'_> {
         .map_err(|error| defect(error, self.select.position))
     }
 
-    /// The projection, and EMIT ON CHANGE; gives the schema of the output. `key_columns` are those of `columns` that
-    /// tell the rows of one window apart.
+    /// History functions, QUALIFY, the projection, EMIT ON CHANGE; gives the schema of the output. `key_columns` are
+    /// those of `columns` that tell the rows of one window apart.
     fn last_operators(
         &self,
-        columns: &SchemaRef,
-        results: Vec<(Item, Computed)>,
+        mut columns: SchemaRef,
+        histories: &Histories,
+        results: Results,
         key_columns: Vec<usize>,
         operators: &mut Operators,
     ) -> Result<SchemaRef, SqlError> {
-        let mut columns_out: Vec<OutputColumn> = Vec::with_capacity(results.len() + key_columns.len());
-        let mut step = Vec::with_capacity(results.len());
-        for (Item { name, text, .. }, result) in results {
+        for (history, step) in histories.operators(&columns, self.parameter_schema)? {
+            columns = history.output_schema().clone();
+            operators.push(history, step);
+        }
+        if let (Some(qualify), Some(text)) = (results.qualify, &self.select.qualify) {
+            operators.push(self.filter(&columns, qualify.expression, qualify.position)?, vec![text.to_string()]);
+        }
+        let mut columns_out: Vec<OutputColumn> = Vec::with_capacity(results.columns.len() + key_columns.len());
+        let mut step = Vec::with_capacity(results.columns.len());
+        for (Item { name, text, .. }, result) in results.columns {
             step.push(text);
             let Some(to) = result_type(&result.data_type) else {
                 let what = type_name(&result.data_type);
@@ -474,12 +583,12 @@ impl SelectPlanner<'_> {
                 }
             }
         }
-        let compiler = Compiler::new(columns, self.parameter_schema, columns_out.iter().map(|one| &one.expression))?;
+        let compiler = Compiler::new(&columns, self.parameter_schema, columns_out.iter().map(|one| &one.expression))?;
         let named = columns_out
             .into_iter()
             .map(|one| Ok(NamedExpression::new(one.name, compiler.compile(one.expression, one.position)?)))
             .collect::<Result<_, SqlError>>()?;
-        let project = Project::new(columns, self.parameter_schema, compiler.parameters, named)
+        let project = Project::new(&columns, self.parameter_schema, compiler.parameters, named)
             .map_err(|error| defect(error, self.select.position))?;
         let mut output = project.output_schema().clone();
         operators.push(project, step);

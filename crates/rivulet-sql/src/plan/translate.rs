@@ -60,9 +60,6 @@ impl Translator<'_> {
             Ast::ILike { negated, expr, pattern, escape_char, .. } => {
                 Expr::Like(self.like(*negated, expr, pattern, escape_char.as_ref(), true)?)
             }
-            Ast::SimilarTo { negated, expr, pattern, escape_char } => {
-                Expr::SimilarTo(self.like(*negated, expr, pattern, escape_char.as_ref(), false)?)
-            }
             Ast::Case { operand, conditions, else_result, .. } => {
                 let when_then =
                     conditions.iter().map(|when| Ok((self.boxed(&when.condition)?, self.boxed(&when.result)?)));

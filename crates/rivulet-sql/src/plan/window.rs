@@ -1,5 +1,6 @@
 //! `tumble`, `hop`, `session` and `count_window` of GROUP BY, and the check of their lengths for each query.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use arrow::array::{RecordBatch, RecordBatchOptions, new_null_array};
@@ -67,11 +68,7 @@ impl WindowPlanner<'_> {
         let arguments = plain_arguments(call).ok_or_else(|| {
             SqlError::new(position, format!("this form of {name} is not supported")).hint(usage_hint(usage))
         })?;
-        if !(least..=most).contains(&arguments.len()) {
-            let takes = if least == most { format!("{least}") } else { format!("{least} or {most}") };
-            let message = format!("{name} takes {takes} argument{}, and {}", plural(most), given(arguments.len()));
-            return Err(SqlError::new(position, message).hint(usage_hint(usage)));
-        }
+        check_argument_count(&name, arguments.len(), least..=most, usage, position)?;
         let lengths = match name.as_str() {
             "count_window" => {
                 if let [ast::Expr::Identifier(identifier), ..] = arguments.as_slice() {
@@ -192,7 +189,24 @@ impl WindowPlanner<'_> {
     }
 }
 
-fn usage_hint(usage: &str) -> String {
+/// Fails unless the call `name`, which is written like `usage`, was given as many arguments as it takes.
+pub(super) fn check_argument_count(
+    name: &str,
+    found: usize,
+    takes: RangeInclusive<usize>,
+    usage: &str,
+    position: Position,
+) -> Result<(), SqlError> {
+    if takes.contains(&found) {
+        return Ok(());
+    }
+    let (least, most) = takes.into_inner();
+    let takes = if least == most { format!("{least}") } else { format!("{least} or {most}") };
+    let message = format!("{name} takes {takes} argument{}, and {}", plural(most), given(found));
+    Err(SqlError::new(position, message).hint(usage_hint(usage)))
+}
+
+pub(super) fn usage_hint(usage: &str) -> String {
     format!("write for example {usage}")
 }
 

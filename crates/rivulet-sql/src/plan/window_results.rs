@@ -52,21 +52,24 @@ fn signed(data_type: &DataType) -> DataType {
 }
 
 impl<'a> WindowResults<'a> {
-    /// `row_fields` are the columns of single rows, the arrival and the parameters.
+    /// `row_fields` are the columns of single rows, the arrival and the parameters; `histories` are the columns that
+    /// history functions have added.
     pub(super) fn new(
         input: &Input,
         row_fields: &[Field],
         parameter_schema: &SchemaRef,
         keys: &'a [Key],
         aggregates: &[Aggregate],
+        histories: &[Field],
     ) -> Result<Self, SqlError> {
         let bounds = [Field::new(WINDOW_START, TIMESTAMP, false), Field::new(WINDOW_END, TIMESTAMP, false)];
         let column = |one: &Aggregate| Field::new(&one.column, one.data_type.clone(), true);
         let all = row_fields.iter().cloned().chain(bounds.clone());
         let all = all.chain(aggregates.iter().map(|one| column(one).with_data_type(signed(&one.data_type))));
+        let all = all.chain(histories.iter().cloned());
         let key_fields = keys.iter().map(|key| Field::new(&key.name, key.data_type.clone(), true));
         let results = key_fields.chain(bounds).chain(aggregates.iter().map(column));
-        let results = results.chain(parameter_fields(parameter_schema));
+        let results = results.chain(histories.iter().cloned()).chain(parameter_fields(parameter_schema));
         Ok(Self {
             all: ExpressionPlanner::new(all.collect())?,
             results: ExpressionPlanner::new(results.collect())?,

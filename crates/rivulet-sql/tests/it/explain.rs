@@ -64,6 +64,35 @@ fn an_application_with_a_window() {
 }
 
 #[test]
+fn functions_over_earlier_rows_are_steps_of_their_own() {
+    let text = explained(
+        "CREATE APPLICATION moods (low DOUBLE, high DOUBLE)
+         INPUT t (ts TIMESTAMP EVENT TIME, room TEXT, v DOUBLE) FORMAT JSON OUTPUT FORMAT JSON
+         AS SELECT room, avg(v) - lag(avg(v), 2) AS step, hysteresis(avg(v), $low, $high) OVER (PARTITION BY room) AS on_
+            FROM t GROUP BY tumble(ts, INTERVAL '1 minute'), room
+            QUALIFY on_ AND changed(room) AND avg(v) > lag(avg(v), 2) EMIT ON CHANGE",
+    );
+    let expected = "  3. history, with state (forward from 2)
+     shared:    lag(avg(v), 2)
+                changed(room)
+     per query: 3 remembered values
+  4. history, with state (forward from 3)
+     shared:    hysteresis(avg(v), $low, $high) OVER (PARTITION BY room)
+     per query: $low
+                $high
+                1 remembered value of each key
+  5. filter (forward from 4)
+     shared:    on_ AND changed(room) AND avg(v) > lag(avg(v), 2)
+  6. project (forward from 5)
+     shared:    room
+                avg(v) - lag(avg(v), 2) AS step
+                hysteresis(avg(v), $low, $high) OVER (PARTITION BY room) AS on_
+  7. emit on change, with state (forward from 6)
+";
+    assert!(text.contains(expected), "{expected} is not in\n{text}");
+}
+
+#[test]
 fn constants_and_names_are_shown_as_in_sql() {
     let text = explained(
         "CREATE APPLICATION a (limit_ DOUBLE DEFAULT -1, word TEXT DEFAULT 'it''s', since TIMESTAMP DEFAULT TIMESTAMP '2026-11-21 08:30:00',

@@ -4,6 +4,7 @@
 //!
 //! - `parameters (name TYPE [DEFAULT x], ...)` declares the parameters for what follows;
 //! - `input (column TYPE, ...) [WITH (...)]` declares the input `t`;
+//! - `table name (column TYPE, ...)`, then a line of values for each row (`NULL`, text bare), declares a reference table;
 //! - `slots`, then a line of `name => value, ...` for each query (`-` for one without values);
 //! - `rows`, then lines `slot, arrival, value, ...` (times in seconds since 1970, `NULL`, text bare), `tick time`, `end`;
 //! - `query`, a SELECT, `----`, and the rows it must give: `slot | value | ...` ordered by slot and then by emission,
@@ -26,7 +27,11 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, Float64Type, Int64Type, SchemaRef, TimestampMicrosecondType};
 use rivulet_dataflow::{Batch, Chain, Control, Element, Reason, Refusals, Slot, SlotTable};
-use rivulet_sql::{Application, ParameterRows, Statement, parse_application, parse_script, plan_application};
+use rivulet_operators::Table;
+use rivulet_sql::{
+    Application, ParameterRows, Statement, Tables, parse_application, parse_script, plan_application,
+    plan_application_with,
+};
 
 #[test]
 fn golden_files() {
@@ -61,6 +66,7 @@ const NO_ERROR: &str = "no error";
 struct World {
     parameters: String,
     input: String,
+    tables: Tables,
     slots: Vec<String>,
     steps: Vec<Step>,
 }
@@ -153,6 +159,10 @@ impl World {
         match word {
             "parameters" => self.parameters = format!("{rest} {}", body.join(" ")),
             "input" => self.input = format!("{rest} {}", body.join(" ")),
+            "table" => {
+                let table = table(rest, body, place);
+                self.tables.insert(table.name().to_owned(), Ok(Arc::new(table)));
+            }
             "slots" => self.slots = body.iter().map(|line| (*line).to_owned()).collect(),
             "rows" => {
                 self.steps = body.iter().map(|line| step(line, place)).collect();
@@ -176,7 +186,9 @@ impl World {
     }
 
     fn select_error(&self, select: &str) -> String {
-        match parse_application(&self.application(select)).and_then(|create| plan_application(&create)) {
+        match parse_application(&self.application(select))
+            .and_then(|create| plan_application_with(&create, &self.tables))
+        {
             Ok(_) => NO_ERROR.to_owned(),
             Err(mut error) => {
                 error.line = error.line.saturating_sub(1);
@@ -186,7 +198,8 @@ impl World {
     }
 
     fn query(&self, select: &str) -> String {
-        let planned = parse_application(&self.application(select)).and_then(|create| plan_application(&create));
+        let planned = parse_application(&self.application(select))
+            .and_then(|create| plan_application_with(&create, &self.tables));
         let application = match planned {
             Ok(application) => application,
             Err(error) => return error.to_string(),
@@ -380,6 +393,20 @@ fn show(column: &ArrayRef, row: usize) -> String {
         }
         other => panic!("no column of an output has type {other}"),
     }
+}
+
+/// A table: its name and columns, and a line of values for each row.
+fn table(declaration: &str, body: &[&str], place: &str) -> Table {
+    let script = format!("CREATE TABLE {declaration} FROM 'file:t.csv' FORMAT CSV");
+    let Some((Statement::CreateTable(create), _)) = parse_script(&script).expect(place).pop() else {
+        unreachable!("a table was written")
+    };
+    let rows: Vec<Vec<&str>> = body.iter().map(|line| line.split(',').map(str::trim).collect()).collect();
+    let columns = create.schema.fields().iter().enumerate().map(|(index, field)| {
+        column(field.data_type(), rows.iter().map(|row| Some(row[index]).filter(|text| *text != "NULL")))
+    });
+    let columns = columns.collect();
+    Table::new(create.name.text, RecordBatch::try_new(create.schema, columns).expect(place))
 }
 
 fn step(line: &str, place: &str) -> Step {

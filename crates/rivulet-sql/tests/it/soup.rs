@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use rivulet_sql::{Statement, explain, parse_script, plan_application};
 
 /// What SELECTs are made of. Some words are wrong on purpose.
-const WORDS: [&str; 84] = [
+const WORDS: [&str; 89] = [
     "v",
     "n",
     "ts",
@@ -90,10 +90,15 @@ const WORDS: [&str; 84] = [
     "ORDER",
     "JOIN",
     "OVER",
+    "lag",
+    "changed",
+    "hysteresis",
+    "PARTITION BY",
+    "QUALIFY",
 ];
 
 /// Pieces that are right by themselves, so that more than the parser is reached.
-const PIECES: [&str; 30] = [
+const PIECES: [&str; 35] = [
     "v",
     "n",
     "d",
@@ -124,6 +129,11 @@ const PIECES: [&str; 30] = [
     "v IS NULL",
     "window_end",
     "last_value(v)",
+    "lag(v, 2)",
+    "lag(d) OVER (PARTITION BY ok)",
+    "changed(avg(v))",
+    "hysteresis(v, 1, $p)",
+    "hysteresis(count(*), $p, 3) OVER (PARTITION BY d, $p)",
 ];
 
 const WINDOWS: [&str; 6] = [
@@ -210,11 +220,11 @@ fn right_pieces_in_any_combination() {
         piece(),
         piece(),
         prop::option::of(prop::sample::select(&WINDOWS[..])),
-        any::<[bool; 3]>(),
+        any::<[bool; 4]>(),
     );
     let planned = std::cell::Cell::new(0u32);
     runner
-        .run(&strategy, |(a, operator, b, c, condition, window, [joined, filtered, keyed])| {
+        .run(&strategy, |(a, operator, b, c, condition, window, [joined, filtered, keyed, qualified])| {
             let first = if joined { format!("({a}) {operator} ({b})") } else { a.to_owned() };
             let mut select = format!("SELECT {first} AS one, {c} AS two FROM t");
             if filtered {
@@ -225,6 +235,11 @@ fn right_pieces_in_any_combination() {
                 if keyed {
                     select.push_str(&format!(", {c}"));
                 }
+            }
+            if qualified {
+                select.push_str(&format!(" QUALIFY {condition} OR changed(one)"));
+            }
+            if window.is_some() {
                 select.push_str(" EMIT ON CHANGE");
             }
             planned.set(planned.get() + u32::from(check(&statement(&select))?));
@@ -247,9 +262,12 @@ fn the_deepest_expressions_that_are_accepted_are_planned_on_a_small_stack() {
             format!("{}v{}", "CASE WHEN ok THEN ".repeat(12), " END".repeat(12)),
             format!("d{}", " || 'x'".repeat(199)),
             format!("sum(v{})", " * n".repeat(199)),
+            format!("changed(v{})", " * n".repeat(199)),
         ] {
             let window = if deep.starts_with("sum") { " GROUP BY tumble(ts, $w)" } else { "" };
-            let script = statement(&format!("SELECT {deep} AS deep FROM t{window}"));
+            // QUALIFY may use the name, so that the expression is as deep as both.
+            let qualify = if deep.contains("changed") { "" } else { " QUALIFY changed(CAST(deep AS TEXT) || 'x')" };
+            let script = statement(&format!("SELECT {deep} AS deep FROM t{window}{qualify}"));
             let application = rivulet_sql::parse_application(&script).and_then(|create| plan_application(&create));
             assert!(application.is_ok(), "{}", application.unwrap_err().render(&script));
         }

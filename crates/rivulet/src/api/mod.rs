@@ -11,6 +11,7 @@ mod lines;
 mod queries;
 mod results;
 mod sql;
+mod tables;
 mod status;
 mod submission;
 pub mod types;
@@ -180,6 +181,7 @@ impl Stop {
     tags(
         (name = "sql", description = "Everything, as SQL"),
         (name = "applications", description = "Registered code with declared parameters"),
+        (name = "tables", description = "Rows from files, for applications to look events up in"),
         (name = "queries", description = "Applications bound to one user's values and topics"),
         (name = "server", description = "Status, metrics and health"),
     )
@@ -192,6 +194,9 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(applications::list_applications, applications::create_application))
         .routes(routes!(applications::show_application, applications::drop_application))
         .routes(routes!(applications::explain_application))
+        .routes(routes!(tables::list_tables, tables::create_table))
+        .routes(routes!(tables::show_table, tables::drop_table))
+        .routes(routes!(tables::refresh_table))
         .routes(routes!(queries::list_queries, queries::submit_query))
         .routes(routes!(bulk::submit_bulk))
         .routes(routes!(queries::show_query, queries::drop_query))

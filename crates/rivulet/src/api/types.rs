@@ -64,6 +64,57 @@ pub struct ErrorDetail {
     pub hint: Option<String>,
 }
 
+/// Every reference table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TableList {
+    /// Tables by name.
+    pub tables: Vec<Table>,
+}
+
+/// A reference table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Table {
+    /// Its name.
+    #[schema(example = "stations")]
+    pub name: String,
+    /// The SQL text it was created with.
+    pub sql: String,
+    /// The file its rows are read from.
+    #[schema(example = "data/stations.csv")]
+    pub file: String,
+    /// Its columns.
+    pub columns: Vec<TableColumn>,
+    /// How many rows it has.
+    pub rows: u64,
+    /// How many bytes they take in memory.
+    pub bytes: u64,
+    /// The applications that look events up in it.
+    pub applications: Vec<String>,
+    /// Why it has no rows; the applications that use it do not run then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_running: Option<String>,
+}
+
+/// A column of a reference table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TableColumn {
+    /// Its name.
+    #[schema(example = "price")]
+    pub name: String,
+    /// Its SQL type.
+    #[serde(rename = "type")]
+    #[schema(example = "DOUBLE")]
+    pub data_type: String,
+}
+
+impl From<service::TableInfo> for Table {
+    fn from(table: service::TableInfo) -> Self {
+        let service::TableInfo { name, sql, file, columns, rows, bytes, applications, not_running } = table;
+        let columns = columns.into_iter().map(|(name, data_type)| TableColumn { name, data_type }).collect();
+        Self { name, sql, file, columns, rows, bytes, applications, not_running }
+    }
+}
+
 /// Every application.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ApplicationList {

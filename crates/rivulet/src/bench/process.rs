@@ -1,9 +1,10 @@
 //! A server under measurement: a child process, what it costs, and an end for it in every case.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -17,6 +18,8 @@ const TICKS_PER_S: f64 = 100.0;
 /// A server in a process of its own. Dropping it ends it and removes its data.
 pub(super) struct ServerProcess {
     child: Child,
+    /// Prints what it says.
+    messages: Option<JoinHandle<()>>,
     http: SocketAddr,
     folder: PathBuf,
     agent: ureq::Agent,
@@ -42,17 +45,21 @@ impl ServerProcess {
             .env("RIVULET_LOG_LEVEL", "warn")
             .envs(settings.iter().copied())
             .stdin(Stdio::null())
-            .stdout(Stdio::null());
-        let child = command.spawn().map_err(|error| format!("cannot start the server: {error}"))?;
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("cannot start the server: {error}"))?;
+        let messages = child.stderr.take().map(|said| std::thread::spawn(move || pass_on(BufReader::new(said))));
         let agent = ureq::Agent::config_builder()
             .timeout_global(Some(Duration::from_secs(600)))
             .http_status_as_error(false)
             .build()
             .new_agent();
-        let mut server = Self { child, http, folder, agent };
+        let mut server = Self { child, messages, http, folder, agent };
         let deadline = Instant::now() + START_MAX;
         while server.get("/health/ready").is_err() {
             if let Ok(Some(status)) = server.child.try_wait() {
+                // A thread that only prints does not fail, and ends with the server.
+                let _ = server.messages.take().map(JoinHandle::join);
                 return Err(format!("the server ended while it started ({status}); what it said stands above"));
             }
             if Instant::now() >= deadline {
@@ -61,6 +68,11 @@ impl ServerProcess {
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(server)
+    }
+
+    /// A folder for files; it goes away with the server.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The body of an answer, or what the server said instead.
@@ -105,6 +117,12 @@ impl ServerProcess {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
         line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap_or(0) * 1024
     }
+}
+
+/// Prints what the server says, except that it came and went: who measures has not started one.
+fn pass_on(messages: impl BufRead) {
+    let is_news = |line: &String| !line.starts_with("Rivulet ");
+    messages.lines().map_while(Result::ok).filter(is_news).for_each(|line| eprintln!("{line}"));
 }
 
 fn text(mut answer: ureq::http::Response<ureq::Body>) -> Result<String, String> {

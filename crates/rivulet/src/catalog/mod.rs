@@ -11,6 +11,7 @@
 //! | `applications` | name | number, id (hash), SQL text |
 //! | `queries` | query id | application number, name, parameter values as written |
 //! | `paused` | query id | nothing |
+//! | `tables` | name | SQL text of the reference table; its rows stay in its file |
 //!
 //! Query ids are handed out here and only grow, so inserts append to the tree: dense pages and little write
 //! amplification. Pausing would be an update at a random place, so it is a small table of its own.
@@ -41,7 +42,7 @@ pub type ApplicationNumber = u32;
 pub const FILE_NAME: &str = "catalog.redb";
 
 /// The format written by this version. Raise it with every change that older versions would misread.
-const FORMAT_VERSION: u64 = 1;
+const FORMAT_VERSION: u64 = 2;
 
 /// Pages kept in memory. Small: the catalog is scanned once at start and appended to.
 const CACHE_BYTES: usize = 4 << 20;
@@ -50,6 +51,8 @@ const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const APPLICATIONS: TableDefinition<&str, &[u8]> = TableDefinition::new("applications");
 const QUERIES: TableDefinition<QueryId, &[u8]> = TableDefinition::new("queries");
 const PAUSED: TableDefinition<QueryId, ()> = TableDefinition::new("paused");
+
+const TABLES: TableDefinition<&str, &str> = TableDefinition::new("tables");
 
 const META_FORMAT_VERSION: &str = "format_version";
 const META_QUERY_ID_NEXT: &str = "query_id_next";
@@ -210,6 +213,40 @@ impl Catalog {
         })
     }
 
+    /// Every reference table: its name and the text it was created with, by name.
+    ///
+    /// # Errors
+    /// Disk errors, and damage.
+    pub fn tables(&self) -> Result<Vec<(String, String)>, CatalogError> {
+        self.read(|transaction| {
+            guard(|| {
+                let table = transaction.open_table(TABLES)?;
+                let mut tables = Vec::new();
+                for entry in table.iter()? {
+                    let (name, sql) = entry?;
+                    tables.push((name.value().to_owned(), sql.value().to_owned()));
+                }
+                Ok(tables)
+            })
+        })
+    }
+
+    /// Stores a reference table under a name that is free (the caller has checked).
+    ///
+    /// # Errors
+    /// Disk errors, and damage; the table is not stored then.
+    pub fn insert_table(&self, name: &str, sql: &str) -> Result<(), CatalogError> {
+        self.write(|transaction| Ok(transaction.open_table(TABLES)?.insert(name, sql).map(drop)?))
+    }
+
+    /// Removes a reference table.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; it is not removed then.
+    pub fn remove_table(&self, name: &str) -> Result<(), CatalogError> {
+        self.write(|transaction| Ok(transaction.open_table(TABLES)?.remove(name).map(drop)?))
+    }
+
     /// Stores queries in one transaction and returns the id of the first; the others follow it without a gap.
     /// Fastest with some thousands of queries a call.
     ///
@@ -324,11 +361,16 @@ impl Catalog {
                     meta.insert(META_FORMAT_VERSION, FORMAT_VERSION)?;
                 }
                 Some(version) if version > FORMAT_VERSION => return Ok(version),
+                // What older versions wrote is read as it is: tables were added.
+                Some(version) if version < FORMAT_VERSION => {
+                    meta.insert(META_FORMAT_VERSION, FORMAT_VERSION)?;
+                }
                 Some(_) => {}
             }
             transaction.open_table(APPLICATIONS)?;
             transaction.open_table(QUERIES)?;
             transaction.open_table(PAUSED)?;
+            transaction.open_table(TABLES)?;
             Ok(FORMAT_VERSION)
         })?;
         if found > FORMAT_VERSION {

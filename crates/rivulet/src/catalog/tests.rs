@@ -166,7 +166,31 @@ fn a_later_version_is_left_alone() {
         .expect("a write");
     drop(catalog);
     let error = Catalog::open(folder.path()).expect_err("a later version");
-    assert!(matches!(error, CatalogError::LaterVersion { found: 8, supported: 1, .. }), "{error:?}");
+    assert!(matches!(error, CatalogError::LaterVersion { found: 9, supported: 2, .. }), "{error:?}");
+}
+
+#[test]
+fn tables_are_added_to_a_catalog_of_the_first_version() {
+    let folder = folder();
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    catalog.insert_application("old", "id", "CREATE APPLICATION old").expect("stored");
+    catalog
+        .write(|transaction| {
+            transaction.delete_table(TABLES)?;
+            transaction.open_table(META)?.insert(META_FORMAT_VERSION, 1)?;
+            Ok(())
+        })
+        .expect("a write");
+    drop(catalog);
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    assert_eq!(catalog.tables().expect("tables"), []);
+    catalog.insert_table("rooms", "CREATE TABLE rooms").expect("stored");
+    catalog.insert_table("lots", "CREATE TABLE lots").expect("stored");
+    catalog.remove_table("lots").expect("removed");
+    drop(catalog);
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    assert_eq!(catalog.tables().expect("tables"), [("rooms".into(), "CREATE TABLE rooms".into())]);
+    assert_eq!(catalog.applications().expect("applications").len(), 1);
 }
 
 #[test]

@@ -35,12 +35,12 @@ enum AppCommand {
     List,
     /// Show an application: its parameters, topics and SQL
     Show {
-        /// Its name or id
+        /// Its name, or its id: the first 8 characters or more of it
         name: String,
     },
     /// Explain how its queries run: what they share, what each has of its own
     Explain {
-        /// Its name or id
+        /// Its name, or its id: the first 8 characters or more of it
         name: String,
     },
     /// Drop an application

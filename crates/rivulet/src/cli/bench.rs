@@ -1,8 +1,9 @@
 //! `rivulet bench`: how much this machine carries.
 
+use std::fs::OpenOptions;
 use std::io::{self, BufReader, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -19,11 +20,28 @@ use super::{Global, duration};
 #[derive(Debug, Subcommand)]
 pub(super) enum BenchCommand {
     /// How many small queries, at an event a second each
+    #[command(after_help = COLUMNS)]
     Many(ManyArguments),
     /// The generator of events, which the other commands start
     #[command(hide = true)]
     Generator(GeneratorArguments),
 }
+
+/// What the columns of the table are.
+const COLUMNS: &str = "\
+The columns of the table:
+  sustained  whether p50 <= 100 ms and p99 <= 1 s, and every event is accounted for
+  p50 ms     median time from an event's creation in the generator to the end of its processing
+  p99 ms     its 99th percentile
+  max ms     the longest
+  engine     CPU time of the server while events were sent
+  gener.     CPU time of the generator meanwhile; both share the machine
+  batch      events that were processed together, in the mean
+  us/event   CPU time of the server for each event, in microseconds
+  B/query    by how much the server's memory has grown since before the first query, divided by the queries;
+             of few queries that is mostly what does not grow with them (threads, buffers, code), so look at
+             100,000 or more
+  submit/s   queries submitted a second";
 
 /// Arguments of `rivulet bench many`.
 #[derive(Debug, Args)]
@@ -144,13 +162,21 @@ fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliE
         external_broker: arguments.external_broker,
         variants,
     };
-    let report = run_many(&options, |line| eprintln!("{line}")).map_err(CliError::new)?;
+    // What cannot be written is found out before the minutes of measuring, not after them.
     if let Some(file) = &arguments.html {
-        std::fs::write(file, many::html(&report))
-            .map_err(|error| CliError::new(format!("cannot write {}: {error}", file.display())))?;
+        let opened = OpenOptions::new().create(true).append(true).open(file);
+        opened.map_err(|error| cannot_write(file, &error))?;
     }
+    let report = run_many(&options, |line| eprintln!("{line}")).map_err(CliError::new)?;
     let text = if global.json { format!("{}\n", report.to_json()) } else { many::table(&report) };
     // A reader that went away does not want the report any more.
     let _ = io::stdout().write_all(text.as_bytes());
-    Ok(())
+    match &arguments.html {
+        Some(file) => std::fs::write(file, many::html(&report)).map_err(|error| cannot_write(file, &error)),
+        None => Ok(()),
+    }
+}
+
+fn cannot_write(file: &Path, error: &io::Error) -> CliError {
+    CliError::new(format!("cannot write {}: {error}", file.display()))
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Map, json};
 
-use crate::config::{self, FlagValue, KEYS, Loaded, Sources, environment_names};
+use crate::config::{self, FlagValue, KEYS, Loaded, Setting, Sources, Values, environment_names};
 
 use super::Global;
 use super::error::CliError;
@@ -46,6 +46,10 @@ impl Overrides {
     /// # Errors
     /// What is wrong with the configuration.
     pub(super) fn load(&self) -> Result<Loaded, CliError> {
+        check(config::read(&self.sources()?)?)
+    }
+
+    fn sources(&self) -> Result<Sources, CliError> {
         let mut flags = Vec::new();
         for (key, flag, value) in [
             ("data_dir", "--data-dir", &self.data_dir),
@@ -66,12 +70,17 @@ impl Overrides {
             flags.push(FlagValue { key: key.trim().into(), value: value.trim().into(), flag: "--set".into() });
         }
         let environment = std::env::vars_os().collect();
-        let loaded = config::load(&Sources { file: self.config.clone(), environment, flags })?;
-        for warning in &loaded.warnings {
-            eprintln!("{} {warning}", paint("1;33", "warning:", colours(&io::stderr())));
-        }
-        Ok(loaded)
+        Ok(Sources { file: self.config.clone(), environment, flags })
     }
+}
+
+/// The configuration that the values make, with its warnings printed.
+fn check(values: Values) -> Result<Loaded, CliError> {
+    let loaded = values.check()?;
+    for warning in &loaded.warnings {
+        eprintln!("{} {warning}", paint("1;33", "warning:", colours(&io::stderr())));
+    }
+    Ok(loaded)
 }
 
 /// Arguments of `rivulet config`.
@@ -94,21 +103,25 @@ pub(super) fn run(global: Global, arguments: &ConfigArguments) -> Result<(), Cli
         writeln!(out, "{}", table(["key", "environment variable", "default", "meaning"], &[], rows))?;
         return Ok(());
     }
-    let loaded = arguments.overrides.load()?;
+    // Shown even if the values do not make a configuration: that is when people look.
+    let values = config::read(&arguments.overrides.sources()?)?;
+    print(global, &values.settings(), &mut out)?;
+    check(values).map(drop)
+}
+
+fn print(global: Global, settings: &[Setting], out: &mut impl Write) -> Result<(), CliError> {
     if global.json {
-        let settings: Map<_, _> = loaded
-            .settings
+        let settings: Map<_, _> = settings
             .iter()
             .map(|setting| {
                 let value = setting.value.as_ref().map(config::Value::to_json);
                 (setting.key.to_owned(), json!({"value": value, "origin": setting.origin.to_string()}))
             })
             .collect();
-        return print_json(&mut out, &settings);
+        return print_json(out, &settings);
     }
     // What is printed is a configuration file, except for what is hidden.
-    let lines: Vec<(String, String)> = loaded
-        .settings
+    let lines: Vec<(String, String)> = settings
         .iter()
         .map(|setting| match &setting.value {
             Some(value) => (format!("{} = {value}", setting.key), setting.origin.to_string()),

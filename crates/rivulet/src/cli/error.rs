@@ -54,6 +54,19 @@ impl CliError {
         Self { source: Some(source.to_owned()), ..self }
     }
 
+    /// Whether the server is not there, or not any more.
+    pub fn is_unavailable(&self) -> bool {
+        self.kind.as_deref() == Some("unavailable")
+    }
+
+    /// A command line that is none, with what is wrong of what the parser says.
+    pub(super) fn usage(error: &clap::Error) -> Self {
+        let text = error.render().to_string();
+        let said = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+        let message = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        Self { kind: Some("usage".into()), ..Self::new(message) }.with_hint("--help says what there is")
+    }
+
     /// A failure whose message was printed already.
     pub fn reported() -> Self {
         Self { silent: true, ..Self::default() }

@@ -85,6 +85,7 @@ enum Command {
     /// Submit, list, show, watch, pause, resume or drop queries
     Query(query::QueryArguments),
     /// Show what the server is doing
+    #[command(after_help = status::COLUMNS)]
     Status(status::StatusArguments),
     /// Show the configuration in force and where each value comes from
     Config(config::ConfigArguments),
@@ -97,7 +98,15 @@ enum Command {
 
 /// The program: reads the command line, runs the command, prints its error if it fails.
 pub fn main(start: Start) -> ExitCode {
-    let Arguments { global, command } = Arguments::parse();
+    let Arguments { global, command } = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // The help and the version are no errors. What is wrong is JSON for whoever asked for that, wherever it stands.
+        Err(error) if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") => {
+            Global { json: true }.report(&CliError::usage(&error));
+            return ExitCode::from(USAGE_EXIT_CODE);
+        }
+        Err(error) => error.exit(),
+    };
     let done = match command {
         Command::Serve(arguments) => serve::run(&arguments, start),
         Command::Demo(arguments) => demo::run(global, &arguments),
@@ -117,6 +126,9 @@ pub fn main(start: Start) -> ExitCode {
         }
     }
 }
+
+/// The exit code for wrong usage.
+const USAGE_EXIT_CODE: u8 = 2;
 
 /// The definition of the command line, from which its reference is written.
 pub fn definition() -> clap::Command {

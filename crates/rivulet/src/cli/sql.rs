@@ -27,7 +27,7 @@ pub(super) struct SqlArguments {
     #[arg(value_name = "FILE", conflicts_with = "command")]
     file: Option<PathBuf>,
     /// SQL to run
-    #[arg(short, long, value_name = "TEXT")]
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     command: Option<String>,
 }
 
@@ -55,7 +55,8 @@ pub(super) fn read_source(file: &Path) -> Result<String, CliError> {
 
 /// Runs a script and prints its results.
 fn run_script(global: Global, client: &Client, script: &str) -> Result<(), CliError> {
-    let answer = client.run_script(script)?;
+    let mut answer = client.run_script(script)?;
+    let error = answer.error.take();
     let mut out = io::stdout().lock();
     if global.json {
         print_json(&mut out, &answer)?;
@@ -64,7 +65,8 @@ fn run_script(global: Global, client: &Client, script: &str) -> Result<(), CliEr
             print_result(&mut out, result)?;
         }
     }
-    let SqlAnswer { error: Some(error), results, statements_not_run } = answer else { return Ok(()) };
+    let Some(error) = error else { return Ok(()) };
+    let SqlAnswer { results, statements_not_run, .. } = answer;
     let error = CliError::from(error).in_source(script);
     Err(match how_far(script, results.len() as u64, statements_not_run) {
         Some(note) => error.with_note(note),
@@ -76,8 +78,8 @@ fn run_script(global: Global, client: &Client, script: &str) -> Result<(), CliEr
 fn how_far(script: &str, ran: u64, not_run: u64) -> Option<String> {
     let statements = |count: u64| format!("{count} statement{}", if count == 1 { "" } else { "s" });
     match (ran, not_run) {
-        (0, 0) => script.trim().trim_end_matches(';').contains(';').then(|| "no statement ran".into()),
-        (0, _) => Some(format!("no statement ran; {} after it did not", statements(not_run))),
+        (0, 0) if !script.trim().trim_end_matches(';').contains(';') => None,
+        (0, _) => Some("no statement ran".into()),
         (_, 0) => Some(format!("{} before it ran", statements(ran))),
         (_, _) => Some(format!("{} before it ran, {} after it did not", statements(ran), statements(not_run))),
     }
@@ -108,6 +110,8 @@ const HELP: &str = "\
 Statements end with a semicolon and may take several lines.
   CREATE APPLICATION name (parameter TYPE [DEFAULT value], ...) INPUT ... OUTPUT ... AS SELECT ...;
   CREATE QUERY name FROM APPLICATION application WITH (parameter => value, ...);
+  CREATE TABLE name (column TYPE, ...) FROM 'file:path' FORMAT CSV (header => true);
+  REFRESH TABLE t;  SHOW TABLES;  DESCRIBE TABLE t;  DROP TABLE t;
   SHOW APPLICATIONS;  SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LIMIT n];
   DESCRIBE APPLICATION a;  DESCRIBE QUERY q;  EXPLAIN APPLICATION a;  EXPLAIN QUERY q;
   PAUSE QUERY q;  RESUME QUERY q;  DROP QUERY q;  DROP APPLICATION a [CASCADE];

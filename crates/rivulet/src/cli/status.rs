@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::Duration;
 
-use crate::api::types::Status;
+use crate::api::types::{ApplicationStatus, Status};
 
 use super::error::CliError;
 use super::output::{bytes, duration_us, print_json, table, uptime};
@@ -17,6 +17,21 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Moves to the top left and clears the screen.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
+/// What the columns of the table are.
+pub(super) const COLUMNS: &str = "\
+Of each application, since the server started:
+  running    queries that run
+  events     events received
+  results    results sent
+  refused    rows refused, for the reasons below the table
+  waiting    events that wait to be processed
+  p50, p99   median and 99th percentile of the time from an event's arrival to the end of its processing
+With --wide also:
+  paused     queries that are paused
+  rows/batch rows that were processed together, in the mean
+  event p50, event p99
+             as p50 and p99, from when the event says that it happened";
+
 /// Arguments of `rivulet status`.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusArguments {
@@ -25,6 +40,9 @@ pub(super) struct StatusArguments {
     /// Show it again every second
     #[arg(long)]
     watch: bool,
+    /// Show every column, in a table wider than 80 columns
+    #[arg(long)]
+    wide: bool,
 }
 
 pub(super) fn run(global: Global, arguments: &StatusArguments) -> Result<(), CliError> {
@@ -36,7 +54,7 @@ pub(super) fn run(global: Global, arguments: &StatusArguments) -> Result<(), Cli
         if global.json {
             print_json(&mut out, &status)?;
         } else {
-            write!(out, "{}{}", if clear { CLEAR } else { "" }, text(&status))?;
+            write!(out, "{}{}", if clear { CLEAR } else { "" }, text(&status, arguments.wide))?;
         }
         out.flush()?;
         if !arguments.watch {
@@ -46,7 +64,7 @@ pub(super) fn run(global: Global, arguments: &StatusArguments) -> Result<(), Cli
     }
 }
 
-fn text(status: &Status) -> String {
+fn text(status: &Status, wide: bool) -> String {
     let mut text = String::new();
     let memory = status.memory_rss_bytes.map_or_else(|| "unknown".into(), bytes);
     // Writing to memory does not fail.
@@ -64,38 +82,8 @@ fn text(status: &Status) -> String {
         writeln!(text, "{} {queries} running, {} paused{not_running}", status.queries_running, status.queries_paused);
     let running: Vec<_> = status.applications.iter().filter(|application| application.not_running.is_none()).collect();
     if !running.is_empty() {
-        let rows = running.iter().map(|application| {
-            let percentile = |value: Option<u64>| value.map_or_else(|| "-".into(), duration_us);
-            [
-                application.name.clone(),
-                application.queries_running.to_string(),
-                application.queries_paused.to_string(),
-                application.events.to_string(),
-                format!("{:.1}", application.batch_rows_mean),
-                application.results.to_string(),
-                refused(application.refused.iter()),
-                format!("{} ({})", application.inbox_rows, bytes(application.inbox_bytes)),
-                percentile(application.processing.p50_us),
-                percentile(application.processing.p99_us),
-                percentile(application.end_to_end.p50_us),
-                percentile(application.end_to_end.p99_us),
-            ]
-        });
-        let headers = [
-            "application",
-            "running",
-            "paused",
-            "events",
-            "rows/batch",
-            "results",
-            "refused",
-            "waiting",
-            "p50",
-            "p99",
-            "out p50",
-            "out p99",
-        ];
-        let _ = writeln!(text, "\n{}", table(headers, &[1, 2, 3, 4, 5, 7, 8, 9, 10, 11], rows));
+        let table = if wide { wide_table(&running) } else { narrow_table(&running) };
+        let _ = writeln!(text, "\n{table}");
     }
     for application in &status.applications {
         let name = &application.name;
@@ -110,7 +98,8 @@ fn text(status: &Status) -> String {
             }
         }
         if let Some(refusal) = &application.last_refusal {
-            let _ = writeln!(text, "{name}: last refused because of {refusal}");
+            let counts = refused(application.refused.iter());
+            let _ = writeln!(text, "{name}: refused {counts}; the last one because of {refusal}");
         }
     }
     match status.messages_unrouted {
@@ -127,13 +116,16 @@ fn text(status: &Status) -> String {
                 if connection.connected { "connected" } else { "not connected" }.to_owned(),
                 connection.reconnects.to_string(),
                 connection.gaps.to_string(),
-                connection.last_error.clone().unwrap_or_else(|| "-".into()),
             ]
         });
-        let headers = ["broker", "state", "reconnects", "gaps", "last error"];
+        let headers = ["broker", "state", "reconnects", "gaps"];
         let _ = writeln!(text, "\n{}", table(headers, &[2, 3], rows));
     }
     for connection in &status.connections {
+        // One of before the connection was made again is history, and in the log.
+        if let Some(error) = connection.last_error.as_ref().filter(|_| !connection.connected) {
+            let _ = writeln!(text, "{}: {error}", connection.broker);
+        }
         if connection.dropped.values().any(|&count| count > 0) {
             let dropped = refused(connection.dropped.iter()).replace('_', " ");
             let _ = writeln!(text, "{}: dropped or turned away: {dropped}", connection.broker);
@@ -143,6 +135,62 @@ fn text(status: &Status) -> String {
         }
     }
     text
+}
+
+/// What fits into 80 columns.
+fn narrow_table(applications: &[&ApplicationStatus]) -> String {
+    let rows = applications.iter().map(|application| {
+        [
+            application.name.clone(),
+            application.queries_running.to_string(),
+            application.events.to_string(),
+            application.results.to_string(),
+            application.refused.values().sum::<u64>().to_string(),
+            application.inbox_rows.to_string(),
+            percentile(application.processing.p50_us),
+            percentile(application.processing.p99_us),
+        ]
+    });
+    let headers = ["application", "running", "events", "results", "refused", "waiting", "p50", "p99"];
+    table(headers, &[1, 2, 3, 4, 5, 6, 7], rows)
+}
+
+fn wide_table(applications: &[&ApplicationStatus]) -> String {
+    let rows = applications.iter().map(|application| {
+        [
+            application.name.clone(),
+            application.queries_running.to_string(),
+            application.queries_paused.to_string(),
+            application.events.to_string(),
+            format!("{:.1}", application.batch_rows_mean),
+            application.results.to_string(),
+            refused(application.refused.iter()),
+            format!("{} ({})", application.inbox_rows, bytes(application.inbox_bytes)),
+            percentile(application.processing.p50_us),
+            percentile(application.processing.p99_us),
+            percentile(application.end_to_end.p50_us),
+            percentile(application.end_to_end.p99_us),
+        ]
+    });
+    let headers = [
+        "application",
+        "running",
+        "paused",
+        "events",
+        "rows/batch",
+        "results",
+        "refused",
+        "waiting",
+        "p50",
+        "p99",
+        "event p50",
+        "event p99",
+    ];
+    table(headers, &[1, 2, 3, 4, 5, 7, 8, 9, 10, 11], rows)
+}
+
+fn percentile(value: Option<u64>) -> String {
+    value.map_or_else(|| "-".into(), duration_us)
 }
 
 /// Counts by reason, those without any left out.

@@ -77,6 +77,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "scheduler.share_code", kind: Kind::Switch, default: Some("true"), help: "whether tasks of an application share its plan; false for comparison with engines that do not" },
     Key { name: "inbox.rows_max", kind: Kind::Count(1, 1 << 30), default: Some("65536"), help: "most events waiting in front of a task" },
     Key { name: "inbox.bytes_max", kind: Kind::Bytes(KIB, 2 * GIB), default: Some("16 MiB"), help: "most bytes waiting in front of a task" },
+    Key { name: "table.bytes_max", kind: Kind::Bytes(KIB, 2 * GIB), default: Some("256 MiB"), help: "most bytes of a reference table, in its file and in memory" },
     Key { name: "outbound.bytes_max", kind: Kind::Bytes(KIB, 64 * GIB), default: Some("64 MiB"), help: "most bytes of results waiting for a broker" },
     Key { name: "sink.qos", kind: Kind::Choice(&["0", "1"]), default: Some("0"), help: "quality of service of published results" },
     Key { name: "sink.retain", kind: Kind::Switch, default: Some("false"), help: "whether published results are retained" },

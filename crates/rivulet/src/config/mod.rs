@@ -4,6 +4,7 @@
 //! does not exist is an error in the file and on the command line; in the environment it is a warning, because other
 //! software puts variables there by itself (Kubernetes adds `RIVULET_PORT` for a service that is called `rivulet`).
 
+mod broker_url;
 mod keys;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use rivulet_runtime::WorkerSettings;
 use toml::de::{DeTable, DeValue};
 
+use broker_url::broker_url;
 use keys::Written;
 pub use keys::{KEYS, Key, Kind, Value, environment_names};
 
@@ -48,6 +50,8 @@ pub struct Config {
     pub inbox_rows_max: usize,
     /// Most bytes waiting in front of a task.
     pub inbox_bytes_max: usize,
+    /// Most bytes of a reference table, in its file and in memory.
+    pub table_bytes_max: usize,
     /// Most bytes of results waiting for a broker.
     pub outbound_bytes_max: usize,
     /// Quality of service of published results, 0 or 1.
@@ -252,6 +256,14 @@ impl ConfigError {
 /// # Errors
 /// The first thing that is wrong, with its place.
 pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
+    read(sources)?.check()
+}
+
+/// Reads the configuration: every value is right by itself, and nothing more is known.
+///
+/// # Errors
+/// The first thing that is wrong, with its place.
+pub fn read(sources: &Sources) -> Result<Values, ConfigError> {
     let mut values = Values::default();
     for key in KEYS {
         if let Some(default) = key.default {
@@ -276,12 +288,13 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
         })?;
         values.set(key, &Written::Text(value), origin)?;
     }
-    values.finish()
+    values.complete();
+    Ok(values)
 }
 
 /// Values by key, the later source overriding the earlier.
-#[derive(Default)]
-struct Values {
+#[derive(Debug, Default)]
+pub struct Values {
     values: BTreeMap<&'static str, (Value, Origin)>,
     warnings: Vec<String>,
 }
@@ -366,13 +379,29 @@ impl Values {
         Ok(())
     }
 
-    /// Adds the defaults that depend on other values, checks what must go together and builds the configuration.
-    fn finish(mut self) -> Result<Loaded, ConfigError> {
+    /// Adds the defaults that depend on other values.
+    fn complete(&mut self) {
         let has_broker = self.values.contains_key("mqtt.broker.url");
         self.values.entry("mqtt.embedded.enabled").or_insert((Value::Switch(!has_broker), Origin::Default));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         self.values.entry("workers").or_insert((Value::Count(cores as u64), Origin::Default));
+    }
 
+    /// Every key with its value, in the order of [`KEYS`].
+    pub fn settings(&self) -> Vec<Setting> {
+        let setting = |key: &Key| match self.values.get(key.name).cloned() {
+            Some((value, origin)) => Setting { key: key.name, value: Some(value), origin },
+            None => Setting { key: key.name, value: None, origin: Origin::Default },
+        };
+        KEYS.iter().map(setting).collect()
+    }
+
+    /// Checks what must go together, reads the files of passwords and builds the configuration.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(mut self) -> Result<Loaded, ConfigError> {
+        let has_broker = self.values.contains_key("mqtt.broker.url");
         let embedded_runs = self.switch("mqtt.embedded.enabled");
         if !embedded_runs && !has_broker {
             return Err(ConfigError::Contradiction {
@@ -405,20 +434,14 @@ impl Values {
             shares_code: self.switch("scheduler.share_code"),
             inbox_rows_max: self.number("inbox.rows_max"),
             inbox_bytes_max: self.number("inbox.bytes_max"),
+            table_bytes_max: self.number("table.bytes_max"),
             outbound_bytes_max: self.number("outbound.bytes_max"),
             sink_qos: u8::from(self.text("sink.qos").as_deref() == Some("1")),
             sink_retain: self.switch("sink.retain"),
             log_level: self.text("log.level").unwrap_or_default(),
             log_json: self.text("log.format").as_deref() == Some("json"),
         };
-        let settings = KEYS
-            .iter()
-            .map(|key| match self.values.remove(key.name) {
-                Some((value, origin)) => Setting { key: key.name, value: Some(value), origin },
-                None => Setting { key: key.name, value: None, origin: Origin::Default },
-            })
-            .collect();
-        Ok(Loaded { config, settings, warnings: self.warnings })
+        Ok(Loaded { config, settings: self.settings(), warnings: self.warnings })
     }
 
     fn embedded(&self) -> Result<EmbeddedBrokerConfig, ConfigError> {
@@ -544,50 +567,6 @@ fn both(one: &str, other: &str) -> ConfigError {
         message: format!("only one of {one} and {other} is set"),
         hint: "set both or neither".into(),
     }
-}
-
-/// The parts of a broker's URL.
-struct BrokerUrl {
-    tls: bool,
-    host: String,
-    port: u16,
-    credentials: Option<(String, Option<String>)>,
-}
-
-/// Takes `mqtt://[user[:password]@]host[:port]` apart; `None` if it is something else. Nothing is percent-decoded: a
-/// password with `/` or `@` in it belongs into a file.
-fn broker_url(url: &str) -> Option<BrokerUrl> {
-    let (scheme, rest) = url.split_once("://")?;
-    let tls = match scheme {
-        "mqtt" | "tcp" => false,
-        "mqtts" | "ssl" | "tls" => true,
-        _ => return None,
-    };
-    let rest = rest.strip_suffix('/').unwrap_or(rest);
-    let (credentials, address) = match rest.rsplit_once('@') {
-        Some((user, address)) => {
-            let (user, password) =
-                user.split_once(':').map_or((user, None), |(user, word)| (user, Some(word.to_owned())));
-            (Some((user.to_owned(), password)), address)
-        }
-        None => (None, rest),
-    };
-    let standard_port = if tls { 8883 } else { 1883 };
-    // An IPv6 address stands in brackets, so that its colons are not taken for the port's.
-    let (host, port) = match address.strip_prefix('[') {
-        Some(bracketed) => {
-            let (host, port) = bracketed.split_once(']')?;
-            host.parse::<std::net::Ipv6Addr>().ok()?;
-            (host, if port.is_empty() { standard_port } else { port.strip_prefix(':')?.parse().ok()? })
-        }
-        None => match address.split_once(':') {
-            Some((host, port)) => (host, port.parse().ok()?),
-            None => (address, standard_port),
-        },
-    };
-    let is_host =
-        !host.is_empty() && !host.contains(|character: char| character.is_whitespace() || "/?#".contains(character));
-    (is_host && port != 0).then(|| BrokerUrl { tls, host: host.to_owned(), port, credentials })
 }
 
 #[cfg(test)]

@@ -104,6 +104,12 @@ pub fn run(options: &DemoOptions, stop: &AtomicBool) -> Result<DemoReport, CliEr
     });
 
     let workload = Workload::new(WorkloadOptions::default()).expect("the default workload is one");
+    for table in workload.tables() {
+        let statement = table
+            .write(&folder.0)
+            .map_err(|error| CliError::new(format!("cannot write to {}: {error}", folder.0.display())))?;
+        engine.create_table(&statement)?;
+    }
     for application in workload.applications() {
         engine.create_application(&application.statement)?;
     }

@@ -11,8 +11,13 @@ use std::time::{Duration, Instant};
 use super::DemoReport;
 use crate::service::Status;
 
-/// How many alerts stay on the screen.
+/// How many alerts stay on the screen: with them the block has 21 lines, and a small terminal 24.
 const ALERTS_SHOWN: usize = 8;
+/// The longest line of the block, in characters.
+const LINE_CHARACTERS_MAX: usize = 79;
+/// Between the two a line that is wider than the terminal is cut, not wrapped (DECAWM): there are as many rows to draw over
+/// as lines were written, however narrow the terminal is.
+const CUT_LINES: (&str, &str) = ("\x1b[?7l", "\x1b[?7h");
 /// Where there is no terminal, how often a line is written.
 const LINE_PERIOD: Duration = Duration::from_secs(2);
 
@@ -57,10 +62,13 @@ impl View {
             return;
         }
         self.last = (Instant::now(), total.events, total.results);
-        let summary = format!(
-            "{:>4} s  queries {}  events/s {events_per_s:.0}  alerts/s {alerts_per_s:.1}  processing p50 {} p99 {}  memory {}",
+        let counted = format!(
+            "{:>4} s  queries {}  events/s {events_per_s:.0}  alerts/s {alerts_per_s:.1}",
             elapsed.as_secs(),
             status.queries_running,
+        );
+        let measured = format!(
+            "processing p50 {} p99 {}  memory {}",
             microseconds(total.processing.p50_us),
             microseconds(total.processing.p99_us),
             status.memory_rss_bytes.map_or_else(|| "-".into(), |bytes| format!("{} MB", bytes / 1_000_000)),
@@ -70,14 +78,16 @@ impl View {
             if self.drawn_lines > 0 {
                 let _ = write!(text, "\x1b[{}A\x1b[J", self.drawn_lines);
             }
-            let lines = self.block(&summary, status);
+            let lines = self.block([counted, format!("        {measured}")], status);
             self.drawn_lines = lines.len();
+            text.push_str(CUT_LINES.0);
             lines.iter().for_each(|line| {
                 let _ = writeln!(text, "{line}");
             });
+            text.push_str(CUT_LINES.1);
         } else {
             self.last_line = Some(Instant::now());
-            let _ = writeln!(text, "{summary}");
+            let _ = writeln!(text, "{counted}  {measured}");
             self.alerts.drain(..).for_each(|alert| {
                 let _ = writeln!(text, "        {alert}");
             });
@@ -85,34 +95,40 @@ impl View {
         print(&text);
     }
 
-    fn block(&self, summary: &str, status: &Status) -> Vec<String> {
+    /// The lines of the block, none of them longer than [`LINE_CHARACTERS_MAX`].
+    fn block(&self, summary: [String; 2], status: &Status) -> Vec<String> {
+        let row = |cells: [String; 7]| {
+            let [name, queries, events, batch, alerts, p50, p99] = cells;
+            format!("{name:<20}{queries:>8}{events:>12}{batch:>8}{alerts:>10}{p50:>10}{p99:>10}")
+        };
         let mut lines = vec![
             format!("Rivulet demo: simulated homes publish to the MQTT broker at {}", self.broker),
             format!("  the API is at http://{}/api/docs, Ctrl-C ends the demo", self.http),
             String::new(),
-            summary.to_owned(),
-            String::new(),
-            format!(
-                "{:<24}{:>10}{:>12}{:>12}{:>10}{:>12}{:>12}",
-                "application", "queries", "events", "batch mean", "alerts", "p50", "p99"
-            ),
         ];
-        for one in &status.applications {
-            lines.push(format!(
-                "{:<24}{:>10}{:>12}{:>12.1}{:>10}{:>12}{:>12}",
-                one.name,
-                one.queries_running,
-                one.events,
-                one.batch_rows_mean,
-                one.results,
+        lines.extend(summary);
+        lines.push(String::new());
+        lines.push(row(["application", "queries", "events", "batch", "alerts", "p50", "p99"].map(str::to_owned)));
+        lines.extend(status.applications.iter().map(|one| {
+            row([
+                one.name.clone(),
+                one.queries_running.to_string(),
+                one.events.to_string(),
+                format!("{:.1}", one.batch_rows_mean),
+                one.results.to_string(),
                 microseconds(one.processing.p50_us),
                 microseconds(one.processing.p99_us),
-            ));
-        }
+            ])
+        }));
         lines.push(String::new());
         lines.push("some of the results:".into());
-        lines.extend(self.alerts.iter().map(|alert| format!("  {}", alert.chars().take(110).collect::<String>())));
+        lines.extend(self.alerts.iter().map(|alert| format!("  {alert}")));
         lines.extend((self.alerts.len()..ALERTS_SHOWN).map(|_| String::new()));
+        for line in &mut lines {
+            if let Some((end, _)) = line.char_indices().nth(LINE_CHARACTERS_MAX) {
+                line.truncate(end);
+            }
+        }
         lines
     }
 
@@ -147,4 +163,31 @@ fn microseconds(time_us: Option<u64>) -> String {
 fn print(text: &str) {
     // A reader that went away (`rivulet demo | head`) is no reason to fail.
     let _ = std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::ApplicationStatus;
+
+    #[test]
+    fn the_block_fits_a_small_terminal() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 18830));
+        let mut view = View::new(true, address, address);
+        view.alerts.extend((0..ALERTS_SHOWN).map(|number| format!("homes/{number}/é  {}", "x".repeat(200))));
+        let one = ApplicationStatus {
+            name: "heart_rate_alerts".into(),
+            queries_running: 250_000,
+            events: 1_000_000_000,
+            batch_rows_mean: 4_096.0,
+            results: 10_000_000,
+            ..ApplicationStatus::default()
+        };
+        let status = Status { applications: vec![one; 4], ..Status::default() };
+        let lines = view.block(["x".repeat(97), String::new()], &status);
+        assert!(lines.len() < 24, "{} lines", lines.len());
+        assert!(lines.iter().all(|line| line.chars().count() < 80), "{lines:#?}");
+        let row = lines.iter().find(|line| line.starts_with("heart")).expect("a row");
+        assert!(row.contains(" 1000000000 ") && row.ends_with('-'), "nothing of the table is cut: {row}");
+    }
 }

@@ -7,8 +7,8 @@
 //!   takes neither of the others.
 //!
 //! In reading order: this file (opening, applications), `not_running` (what an upgrade has left behind), `submit`
-//! (queries) and `topics`, `offer` (the trait) and `statements` (SQL), `output` (the sink of a task), `messaging`
-//! (broker or client), `status` and `exposition` (what is counted).
+//! (queries) and `topics`, `tables` (reference tables), `offer` (the trait) and `statements` (SQL), `output` (the sink of
+//! a task), `messaging` (broker or client), `status` and `exposition` (what is counted).
 
 mod messaging;
 mod output;
@@ -17,14 +17,15 @@ mod registry;
 mod not_running;
 mod topics;
 mod submit;
+mod tables;
 mod statements;
 mod offer;
 mod status;
 mod exposition;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -32,7 +33,7 @@ use rivulet_connectors::formats::Format;
 use rivulet_connectors::mqtt::InboxId;
 use rivulet_dataflow::{Clock, QueryId};
 use rivulet_runtime::{Group, GroupParts, InboxLimits, Overflow, TaskParts, Workers};
-use rivulet_sql::Application;
+use rivulet_sql::{Application, CreateTable, Tables};
 
 use crate::catalog::{ApplicationNumber, Catalog, StoredApplication};
 use crate::config::Config;
@@ -52,6 +53,11 @@ impl Clock for SystemClock {
         std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+    }
+
+    fn steady_us(&self) -> i64 {
+        static BEGIN: OnceLock<Instant> = OnceLock::new();
+        i64::try_from(BEGIN.get_or_init(Instant::now).elapsed().as_micros()).unwrap_or(i64::MAX)
     }
 }
 
@@ -75,6 +81,9 @@ struct State {
     numbered: HashMap<ApplicationNumber, Arc<Running>>,
     /// The same by the hash of their text.
     hashed: HashMap<String, Arc<Running>>,
+    /// Reference tables, by name: what was declared, and what of it applications can use.
+    declared_tables: BTreeMap<String, CreateTable>,
+    tables: Tables,
     /// Applications that are registered and cannot run, by name.
     not_running: BTreeMap<String, NotRunning>,
     /// How many queries of an application cannot run; of most none.
@@ -131,6 +140,7 @@ impl Engine {
     /// Lets everything run that the catalog remembers.
     fn load(&self) -> Result<(), ServiceError> {
         let mut state = self.state.lock();
+        self.load_tables(&mut state)?;
         for stored in self.catalog.applications()? {
             // One that this version cannot plan any more stays in the catalog, and the others run.
             if let Err(error) = self.start_application(&mut state, &stored) {
@@ -155,8 +165,10 @@ impl Engine {
     fn register(&self, application: Application) -> Result<(Arc<Running>, bool), ServiceError> {
         // Everything that can be refused is, before the catalog remembers it.
         let (name, id, sql) = (application.name.clone(), application.id.clone(), application.text.clone());
+        let tables = application.tables.clone();
         let prepared = self.prepare(application)?;
         let mut state = self.state.lock();
+        state.check_tables(&tables)?;
         if let Some(running) = state.hashed.get(&id) {
             return Ok((running.clone(), false));
         }
@@ -166,7 +178,8 @@ impl Engine {
                 format!("an application '{name}' with another text exists"),
             )
             .with_hint(format!(
-                "register it under another name, or drop the old one and its queries first: DROP APPLICATION {name} CASCADE"
+                "register it under another name, or drop the old one and its queries first: DROP APPLICATION {} CASCADE",
+                rivulet_sql::name_in_sql(&name)
             )));
         }
         if let Some(other) = state.not_running.get(&name) {
@@ -179,7 +192,7 @@ impl Engine {
     }
 
     fn start_application(&self, state: &mut State, stored: &StoredApplication) -> Result<(), ServiceError> {
-        let application = statements::plan(&stored.sql)?;
+        let application = statements::plan(&stored.sql, &state.tables)?;
         let prepared = self.prepare(application)?;
         self.run(state, stored.number, prepared)?;
         Ok(())
@@ -218,9 +231,11 @@ impl Engine {
         });
         let (input_schema, event_time) = (input.schema.clone(), input.event_time);
         let (dataflow, output_schema) = (application.dataflow.clone(), application.output.schema.clone());
-        let own_code = (!self.config.shares_code).then(|| application.text.clone());
+        let tables =
+            application.tables.iter().map(|one| (one.table.name().to_owned(), Ok(one.table.clone()))).collect();
+        let own_code: Option<(String, Tables)> = (!self.config.shares_code).then(|| (application.text.clone(), tables));
         let make = move || {
-            let replanned = own_code.as_deref().and_then(|text| statements::plan(text).ok());
+            let replanned = own_code.as_ref().and_then(|(text, tables)| statements::plan(text, tables).ok());
             let encoder = output_format.encoder(output_schema.clone()).expect("one was made before");
             TaskParts {
                 decoder: input_format.decoder(input_schema.clone(), event_time).expect("one was made before"),
@@ -285,7 +300,7 @@ impl Engine {
                 ErrorKind::Conflict,
                 format!("the application '{name}' has {} queries", queries.len()),
             )
-            .with_hint(format!("drop them too: DROP APPLICATION {name} CASCADE")));
+            .with_hint(format!("drop them too: DROP APPLICATION {} CASCADE", rivulet_sql::name_in_sql(&name))));
         }
         self.catalog.remove_application(&name, &queries)?;
         self.stop_queries(&mut state, number, &queries);
@@ -310,7 +325,13 @@ impl Engine {
             return;
         }
         self.messaging.close_input();
-        self.workers.stop();
+        let waiting = self.workers.stop();
+        if waiting > 0 {
+            tracing::error!(
+                events = waiting,
+                "events were taken in that nobody processed: the time for stopping was over"
+            );
+        }
         self.messaging.stop();
     }
 }
@@ -349,6 +370,9 @@ impl State {
         if let Some(other) = self.not_running(name_or_id) {
             return Err(other.conflict());
         }
+        if let Some(running) = self.by_short_id(name_or_id) {
+            return Ok(running.clone());
+        }
         let error = ServiceError::not_found(format!("there is no application '{name_or_id}'"));
         let mut names = self.applications.keys().chain(self.not_running.keys()).map(String::as_str);
         Err(match rivulet_sql::nearest(name_or_id, names.clone()) {
@@ -356,6 +380,14 @@ impl State {
             None if names.next().is_none() => error.with_hint("register one first: rivulet app register FILE.sql"),
             None => error.with_hint("SHOW APPLICATIONS lists them"),
         })
+    }
+
+    /// The application whose id begins so, if it is the only one: lists show the beginning of an id.
+    fn by_short_id(&self, beginning: &str) -> Option<&Arc<Running>> {
+        const CHARACTERS_MIN: usize = 8;
+        let is_meant = |id: &str| beginning.len() >= CHARACTERS_MIN && id.starts_with(beginning);
+        let mut meant = self.hashed.iter().filter(|(id, _)| is_meant(id)).map(|(_, running)| running);
+        meant.next().filter(|_| meant.next().is_none())
     }
 
     /// Number and name of an application, whether it runs or not, by name or by id.

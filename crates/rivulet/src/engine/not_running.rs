@@ -1,6 +1,8 @@
 //! What the catalog holds and this version cannot run, for example after an upgrade: applications that are not planned
-//! any more, and queries whose parameters do not fit. They are listed with the reason, their names stay taken, and they
-//! can be dropped; nothing else can be done with them.
+//! any more (or whose reference table has no file), and queries whose parameters do not fit. They are listed with the
+//! reason, their names stay taken, and they can be dropped; nothing else can be done with them.
+
+use rivulet_dataflow::QueryId;
 
 use super::State;
 use crate::catalog::{ApplicationNumber, StoredApplication};
@@ -10,6 +12,8 @@ use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, ServiceError
 pub(super) struct NotRunning {
     pub(super) stored: StoredApplication,
     reason: String,
+    /// What to do about the reason, where that is known.
+    remedy: Option<String>,
 }
 
 impl NotRunning {
@@ -18,14 +22,18 @@ impl NotRunning {
             (Some(line), Some(column)) => format!("{} (line {line}, column {column})", error.message),
             _ => error.message.clone(),
         };
-        Self { stored, reason }
+        Self { stored, reason, remedy: error.hint.clone() }
     }
 
     /// What is answered to whoever wants to use it.
     pub(super) fn conflict(&self) -> ServiceError {
         let name = &self.stored.name;
+        let remedy = self.remedy.as_ref().map_or_else(String::new, |remedy| format!("{remedy}, or "));
         ServiceError::new(ErrorKind::Conflict, format!("the application '{name}' is not running: {}", self.reason))
-            .with_hint(format!("drop it (DROP APPLICATION {name} CASCADE) and register it as this version wants it"))
+            .with_hint(format!(
+                "{remedy}drop it (DROP APPLICATION {} CASCADE) and register it as this version wants it",
+                rivulet_sql::name_in_sql(name)
+            ))
     }
 
     pub(super) fn info(&self, queries_not_running: u64) -> ApplicationInfo {
@@ -50,6 +58,12 @@ impl State {
     pub(super) fn not_running(&self, name_or_id: &str) -> Option<&NotRunning> {
         let by_id = || self.not_running.values().find(|one| one.stored.id == name_or_id);
         self.not_running.get(name_or_id).or_else(by_id)
+    }
+
+    /// Notes that a query does not fit this version. It stays in the registry, without a slot.
+    pub(super) fn leave_out(&mut self, application: ApplicationNumber, query: QueryId, error: &ServiceError) {
+        tracing::error!(query, "a registered query is not running: {error}");
+        *self.queries_not_running.entry(application).or_default() += 1;
     }
 
     /// How many queries of an application do not run.

@@ -10,7 +10,7 @@ use super::output::write_topic;
 use super::{Engine, Running, State, exposition, statements};
 use crate::service::{
     ApplicationInfo, ParameterInfo, QueryFilter, QueryInfo, QueryRequest, QueryState, Service, ServiceError,
-    StatementResult, Status,
+    StatementResult, Status, TableInfo,
 };
 
 impl Service for Engine {
@@ -19,8 +19,34 @@ impl Service for Engine {
     }
 
     fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError> {
-        let (running, _) = self.register(statements::plan(sql)?)?;
+        let (running, _) = self.register(statements::plan(sql, &self.known_tables())?)?;
         Ok(running.info(0))
+    }
+
+    fn create_table(&self, sql: &str) -> Result<TableInfo, ServiceError> {
+        let create = statements::parse_table(sql)?;
+        let name = create.name.text.clone();
+        self.register_table(create)?;
+        self.table(&name)
+    }
+
+    fn refresh_table(&self, name: &str) -> Result<TableInfo, ServiceError> {
+        self.load_again(name)?;
+        self.table(name)
+    }
+
+    fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
+        self.remove_table(name)
+    }
+
+    fn tables(&self) -> Vec<TableInfo> {
+        let state = self.state.lock();
+        state.declared_tables.values().map(|create| state.table_info(create)).collect()
+    }
+
+    fn table(&self, name: &str) -> Result<TableInfo, ServiceError> {
+        let state = self.state.lock();
+        Ok(state.table_info(state.declared_table(name)?))
     }
 
     fn applications(&self) -> Vec<ApplicationInfo> {
@@ -54,7 +80,7 @@ impl Service for Engine {
             state.find(state.query(name)?)
         };
         let gone = || ServiceError::not_found(format!("the query '{name}' was dropped meanwhile"));
-        self.look_up(found)?.ok_or_else(gone)
+        self.look_up(vec![found]).next().expect("one for each")?.ok_or_else(gone)
     }
 
     fn queries(&self, filter: &QueryFilter) -> Vec<QueryInfo> {
@@ -74,13 +100,13 @@ impl Service for Engine {
             });
             page.into_iter().map(|(_, id)| state.find(id)).collect()
         };
-        let look_up = |found| {
-            self.look_up(found).unwrap_or_else(|error| {
+        let known = self.look_up(found).filter_map(|query| {
+            query.unwrap_or_else(|error| {
                 tracing::error!("a query is not listed: {error}");
                 None
             })
-        };
-        found.into_iter().filter_map(look_up).collect()
+        });
+        known.collect()
     }
 
     fn pause(&self, query: &str) -> Result<(), ServiceError> {
@@ -131,22 +157,50 @@ struct Found {
     place: Option<(Arc<Running>, Slot)>,
 }
 
-impl Engine {
-    /// Topics and parameters of a query that was found; `None` if it was dropped meanwhile.
-    fn look_up(&self, found: Found) -> Result<Option<QueryInfo>, ServiceError> {
-        let Found { id, name, application, is_paused, place } = found;
-        let (mut input_topic, mut output_topic) = (String::new(), String::new());
-        if let Some((running, slot)) = &place {
-            let read = running.group.with_queries(&[*slot], |table, slot| {
-                write_topic(&running.topics.input, table, slot, &mut input_topic);
-                write_topic(&running.topics.output, table, slot, &mut output_topic);
-                table.query(slot)
-            });
-            let is_there = read[0].flatten() == Some(id);
-            if !is_there {
-                return Ok(None);
-            }
+/// What the group knows of a query.
+#[derive(Default)]
+struct Bound {
+    /// The query that is in the slot now.
+    id: Option<QueryId>,
+    input_topic: String,
+    output_topic: String,
+}
+
+/// Reads the topics of queries; nothing of those that do not run. A group may be at work, and is waited for once only.
+fn read_bound(found: &[Found]) -> Vec<Bound> {
+    let places = found.iter().enumerate().filter_map(|(index, one)| one.place.as_ref().map(|place| (index, place)));
+    let mut places: Vec<(usize, &(Arc<Running>, Slot))> = places.collect();
+    places.sort_unstable_by_key(|(_, (running, slot))| (running.number, *slot));
+    let mut bound: Vec<Bound> = found.iter().map(|_| Bound::default()).collect();
+    for of_group in places.chunk_by(|(_, (one, _)), (_, (other, _))| one.number == other.number) {
+        let (running, _) = of_group[0].1;
+        let slots: Vec<Slot> = of_group.iter().map(|(_, (_, slot))| *slot).collect();
+        let read = running.group.with_queries(&slots, |table, slot| {
+            let mut bound = Bound { id: table.query(slot), ..Bound::default() };
+            write_topic(&running.topics.input, table, slot, &mut bound.input_topic);
+            write_topic(&running.topics.output, table, slot, &mut bound.output_topic);
+            bound
+        });
+        for ((index, _), read) in of_group.iter().zip(read) {
+            bound[*index] = read.unwrap_or_default();
         }
+    }
+    bound
+}
+
+impl Engine {
+    /// Topics and parameters of queries that were found; `None` for each that was dropped meanwhile.
+    fn look_up(&self, found: Vec<Found>) -> impl Iterator<Item = Result<Option<QueryInfo>, ServiceError>> {
+        let bound = read_bound(&found);
+        found.into_iter().zip(bound).map(|(found, bound)| self.complete(found, bound))
+    }
+
+    fn complete(&self, found: Found, bound: Bound) -> Result<Option<QueryInfo>, ServiceError> {
+        let Found { id, name, application, is_paused, place } = found;
+        if place.is_some() && bound.id != Some(id) {
+            return Ok(None);
+        }
+        let Bound { input_topic, output_topic, .. } = bound;
         let parameters = self.catalog.read_query(id, |stored| {
             stored.parameters.iter().map(|(name, value)| (name.clone().into_owned(), value.to_json())).collect()
         })?;

@@ -3,27 +3,37 @@
 use std::borrow::Cow;
 
 use rivulet_connectors::formats::FormatError;
-use rivulet_sql::{Application, FormatSpec, Literal, Name, SqlError, Statement};
+use rivulet_sql::{Application, CreateTable, FormatSpec, Literal, Name, SqlError, Statement, Tables};
 use serde_json::{Value, json};
 
 use super::Engine;
 use super::submit::parameters_of;
 use crate::service::{
     ApplicationInfo, ErrorKind, ParameterValue, QUERIES_PAGE_MAX, QueryFilter, QueryInfo, QueryRequest, Service,
-    ServiceError, StatementResult,
+    ServiceError, StatementResult, TableInfo,
 };
 
 /// How many rows `SHOW` gives without a `LIMIT`.
 const SHOW_ROWS_DEFAULT: usize = 100;
 
 /// Plans the one `CREATE APPLICATION` in a text.
-pub(super) fn plan(sql: &str) -> Result<Application, ServiceError> {
+pub(super) fn plan(sql: &str, tables: &Tables) -> Result<Application, ServiceError> {
     let mut statements = rivulet_sql::parse_script(sql).map_err(sql_error)?;
     match (statements.len(), statements.pop()) {
         (1, Some((Statement::CreateApplication(create), _))) => {
-            rivulet_sql::plan_application(&create).map_err(sql_error)
+            rivulet_sql::plan_application_with(&create, tables).map_err(sql_error)
         }
         _ => Err(ServiceError::invalid("expected the text of one CREATE APPLICATION")
+            .with_hint("a script of several statements is for `rivulet sql FILE`")),
+    }
+}
+
+/// Reads the one `CREATE TABLE` in a text.
+pub(super) fn parse_table(sql: &str) -> Result<CreateTable, ServiceError> {
+    let mut statements = rivulet_sql::parse_script(sql).map_err(sql_error)?;
+    match (statements.len(), statements.pop()) {
+        (1, Some((Statement::CreateTable(create), _))) => Ok(*create),
+        _ => Err(ServiceError::invalid("expected the text of one CREATE TABLE")
             .with_hint("a script of several statements is for `rivulet sql FILE`")),
     }
 }
@@ -60,19 +70,7 @@ pub(super) fn literal_text(literal: &Literal) -> String {
         Literal::Integer(value) => value.to_string(),
         Literal::Float(value) => value.to_string(),
         Literal::Text(value) => value.clone(),
-        Literal::Interval(value) => {
-            let seconds = value.nanoseconds / 1_000_000_000;
-            let nanoseconds = (value.nanoseconds % 1_000_000_000).abs();
-            let sign = if value.nanoseconds < 0 && seconds == 0 { "-" } else { "" };
-            let mut text = format!("{sign}{seconds}.{nanoseconds:09} seconds");
-            if value.days != 0 {
-                text = format!("{} days {text}", value.days);
-            }
-            if value.months != 0 {
-                text = format!("{} months {text}", value.months);
-            }
-            text
-        }
+        Literal::Interval(value) => rivulet_sql::interval_text(*value),
         Literal::Timestamp(us) => {
             let array = arrow::array::TimestampMicrosecondArray::from(vec![*us]);
             arrow::util::display::array_value_to_string(&array, 0).unwrap_or_else(|_| us.to_string())
@@ -109,13 +107,47 @@ impl Engine {
                 if create.if_not_exists && self.application(&name).is_ok() {
                     return Ok(said(format!("application {name} exists, nothing was done")));
                 }
-                let (running, is_new) = self.register(rivulet_sql::plan_application(&create).map_err(sql_error)?)?;
+                let (running, is_new) = self
+                    .register(rivulet_sql::plan_application_with(&create, &self.known_tables()).map_err(sql_error)?)?;
                 let name = &running.application.name;
                 Ok(said(if is_new {
                     format!("application {name} created")
                 } else {
                     format!("application {name} is registered already")
                 }))
+            }
+            Statement::CreateTable(create) => {
+                let name = create.name.clone();
+                if create.if_not_exists && self.table(&name.text).is_ok() {
+                    return Ok(said(format!("table {name} exists, nothing was done")));
+                }
+                Ok(said(match self.register_table(*create).map_err(|error| at(error, &name))? {
+                    Some(rows) => format!("table {name} created, {rows} rows"),
+                    None => format!("table {name} is there already"),
+                }))
+            }
+            Statement::RefreshTable(name) => {
+                let rows = self.load_again(&name.text).map_err(|error| at(error, &name))?;
+                Ok(said(format!("table {name} refreshed, {rows} rows")))
+            }
+            Statement::DropTable { name, if_exists } => match self.drop_table(&name.text) {
+                Err(error) if if_exists && error.kind == ErrorKind::NotFound => {
+                    Ok(said(format!("there is no table {name}, nothing was done")))
+                }
+                result => result.map(|()| said(format!("table {name} dropped"))).map_err(|error| at(error, &name)),
+            },
+            Statement::ShowTables { like, limit } => {
+                let limit = limit.map_or(SHOW_ROWS_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+                let is_like =
+                    |one: &TableInfo| like.as_ref().is_none_or(|pattern| super::registry::like(&one.name, pattern));
+                let row = |one: TableInfo| {
+                    vec![json!(one.name), json!(one.state()), json!(one.rows), json!(one.bytes), json!(one.file)]
+                };
+                let columns = ["name", "state", "rows", "bytes", "file"];
+                Ok(table(&columns, self.tables().into_iter().filter(is_like).take(limit).map(row)))
+            }
+            Statement::DescribeTable(name) => {
+                Ok(describe_table(self.table(&name.text).map_err(|error| at(error, &name))?))
             }
             Statement::CreateQuery { name, if_not_exists, application, values } => {
                 if if_not_exists && self.query(&name.text).is_ok() {
@@ -172,8 +204,8 @@ impl Engine {
                 Ok(table(
                     &["name", "application", "state", "parameters"],
                     self.queries(&filter).into_iter().map(|one| {
-                        let parameters = Value::Object(one.parameters).to_string();
-                        vec![json!(one.name), json!(one.application), json!(one.state.name()), json!(parameters)]
+                        let parameters = Value::Object(one.parameters);
+                        vec![json!(one.name), json!(one.application), json!(one.state.name()), parameters]
                     }),
                 ))
             }
@@ -187,7 +219,8 @@ impl Engine {
                 Ok(lines("plan", &self.explain(&name.text).map_err(|error| at(error, &name))?))
             }
             Statement::ExplainCreate(create) => {
-                let application = rivulet_sql::plan_application(&create).map_err(sql_error)?;
+                let application =
+                    rivulet_sql::plan_application_with(&create, &self.known_tables()).map_err(sql_error)?;
                 Ok(lines("plan", &rivulet_sql::explain(&application)))
             }
             Statement::ExplainQuery(name) => {
@@ -268,6 +301,22 @@ fn describe_application(one: ApplicationInfo) -> StatementResult {
             json!(format!("parameter {}", parameter.name)),
             json!(format!("{} {default}", parameter.data_type)),
         ]);
+    }
+    rows.push(vec![json!("sql"), json!(one.sql)]);
+    table(&["property", "value"], rows.into_iter())
+}
+
+fn describe_table(one: TableInfo) -> StatementResult {
+    let mut rows = vec![
+        vec![json!("name"), json!(one.name)],
+        vec![json!("state"), json!(one.state())],
+        vec![json!("file"), json!(one.file)],
+        vec![json!("rows"), json!(one.rows)],
+        vec![json!("bytes"), json!(one.bytes)],
+        vec![json!("applications"), json!(one.applications.join(", "))],
+    ];
+    for (name, data_type) in one.columns {
+        rows.push(vec![json!(format!("column {name}")), json!(data_type)]);
     }
     rows.push(vec![json!("sql"), json!(one.sql)]);
     table(&["property", "value"], rows.into_iter())

@@ -12,9 +12,9 @@ use rivulet_dataflow::{QueryId, Slot};
 use rivulet_sql::{BindError, ParamValue, ParameterRows};
 
 use super::output::write_topic;
-use super::registry::{Entry, Registry};
+use super::registry::Entry;
 use super::{Engine, Running, State};
-use crate::catalog::{ApplicationNumber, NewQuery};
+use crate::catalog::{ApplicationNumber, NewQuery, StoredQuery};
 use crate::service::{ErrorKind, Parameter, ParameterValue, QueryRequest, ServiceError, is_generated_name};
 
 /// The longest name of a query, in bytes.
@@ -23,21 +23,21 @@ const NAME_BYTES_MAX: usize = 255;
 /// How many queries are started together when the catalog is loaded.
 const LOAD_BATCH: usize = 4_096;
 
-/// Requests for one application out of a batch, whose values were bound.
-struct Chunk {
+/// Queries of one application whose values were bound.
+struct Chunk<Q> {
     running: Arc<Running>,
     values: ParameterRows,
-    /// Which request each row came from.
-    requests: Vec<usize>,
+    /// What each row is for: the place of a request in its batch, or a query that is loaded.
+    queries: Vec<Q>,
 }
 
-/// Requests for one application that only their names can still be wrong with.
-struct Checked {
+/// Queries of one application that only their names can still be wrong with.
+struct Checked<Q> {
     running: Arc<Running>,
     rows: RecordBatch,
-    /// For each row the topic that its query reads, and the request it came from.
+    /// For each row the topic that its query reads, and what it is for.
     inputs: Vec<String>,
-    requests: Vec<usize>,
+    queries: Vec<Q>,
 }
 
 /// An answer for each request, once it is known.
@@ -48,34 +48,36 @@ impl Engine {
     pub(super) fn submit_batch(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>> {
         let mut answers: Vec<Option<Result<QueryId, ServiceError>>> = requests.iter().map(|_| None).collect();
         // Everything that can be checked is, before others have to wait for the state.
-        let mut chunks: Vec<Checked> =
-            self.bind(requests, &mut answers).into_iter().map(|chunk| chunk.check(&mut answers)).collect();
+        let bound = self.bind(requests, &mut answers);
+        let mut refuse = |index: usize, error| answers[index] = Some(Err(error));
+        let mut chunks: Vec<Checked<usize>> =
+            bound.into_iter().map(|mut chunk| chunk.take_checked(&mut refuse)).collect();
         let mut state = self.state.lock();
         let mut names = HashSet::default();
         for chunk in &mut chunks {
             let running = chunk.running.clone();
             let is_there = state.numbered.contains_key(&running.number);
-            chunk.retain(&mut answers, |_, index, _| {
+            let check = |_, index: usize, _: &mut String| {
                 if !is_there {
                     let name = &running.application.name;
                     return Err(ServiceError::not_found(format!("the application '{name}' was dropped meanwhile")));
                 }
                 check_name(&state, &mut names, &requests[index])
-            });
+            };
+            chunk.retain(check, &mut refuse);
         }
         self.start(&mut state, &chunks, requests, &mut answers);
         answers.into_iter().map(|answer| answer.expect("every request was answered")).collect()
     }
 
     /// Sorts requests by application and binds their parameters; what cannot be bound is answered.
-    fn bind(&self, requests: &[QueryRequest<'_>], answers: &mut Answers) -> Vec<Chunk> {
-        let mut chunks: Vec<Chunk> = Vec::new();
+    fn bind(&self, requests: &[QueryRequest<'_>], answers: &mut Answers) -> Vec<Chunk<usize>> {
+        let mut chunks: Vec<Chunk<usize>> = Vec::new();
         let mut by_name: HashMap<&str, Result<usize, ServiceError>, RandomState> = HashMap::default();
         for (index, request) in requests.iter().enumerate() {
             let chunk = by_name.entry(request.application).or_insert_with(|| {
                 let running = self.state.lock().application(request.application)?;
-                let values = ParameterRows::new(&running.application);
-                chunks.push(Chunk { running, values, requests: Vec::new() });
+                chunks.push(Chunk::new(running));
                 Ok(chunks.len() - 1)
             });
             let chunk = match chunk {
@@ -87,7 +89,7 @@ impl Engine {
             };
             let values = request.parameters.iter().map(|(name, value)| (name.as_ref(), param_value(value)));
             match chunk.values.push(values) {
-                Ok(()) => chunk.requests.push(index),
+                Ok(()) => chunk.queries.push(index),
                 Err(error) => answers[index] = Some(Err(bind_error(error))),
             }
         }
@@ -95,10 +97,16 @@ impl Engine {
     }
 
     /// Remembers queries, all in one transaction, then lets them run.
-    fn start(&self, state: &mut State, chunks: &[Checked], requests: &[QueryRequest<'_>], answers: &mut Answers) {
+    fn start(
+        &self,
+        state: &mut State,
+        chunks: &[Checked<usize>],
+        requests: &[QueryRequest<'_>],
+        answers: &mut Answers,
+    ) {
         let stored: Vec<NewQuery<'_>> = chunks
             .iter()
-            .flat_map(|chunk| chunk.requests.iter().map(|&index| (chunk.running.number, &requests[index])))
+            .flat_map(|chunk| chunk.queries.iter().map(|&index| (chunk.running.number, &requests[index])))
             .map(|(application, request)| NewQuery {
                 application,
                 name: request.name.unwrap_or_default(),
@@ -112,13 +120,12 @@ impl Engine {
             Ok(first) => first,
             Err(error) => {
                 let error = ServiceError::from(error);
-                let indices = chunks.iter().flat_map(|chunk| &chunk.requests);
+                let indices = chunks.iter().flat_map(|chunk| &chunk.queries);
                 indices.for_each(|&index| answers[index] = Some(Err(error.clone())));
                 return;
             }
         };
-        for Checked { running, rows, inputs, requests: indices } in chunks.iter().filter(|one| !one.requests.is_empty())
-        {
+        for Checked { running, rows, inputs, queries: indices } in chunks.iter().filter(|one| !one.queries.is_empty()) {
             let queries: Vec<QueryId> = (next..).take(indices.len()).collect();
             next += queries.len() as u64;
             let slots = running.group.add(&queries, rows);
@@ -213,96 +220,118 @@ impl Engine {
     /// Lets all queries run that the catalog remembers, and returns how many do. The others stay in the registry, so that
     /// they are listed and their names are taken.
     pub(super) fn load_queries(&self, state: &mut State) -> Result<u64, ServiceError> {
-        let mut waiting: HashMap<ApplicationNumber, Loading> = HashMap::new();
+        let mut waiting: HashMap<ApplicationNumber, Chunk<QueryId>> = HashMap::new();
         let mut loaded = 0;
         self.catalog.scan_queries(|query| {
             let name = (!query.name.is_empty()).then_some(query.name);
             // In order of number, as the registry wants it; the slot follows with those of its application.
             state.registry.insert(query.id, name, query.application, None, query.paused);
-            let Some(running) = state.numbered.get(&query.application) else {
-                *state.queries_not_running.entry(query.application).or_default() += 1;
-                return;
-            };
-            let loading = waiting.entry(query.application).or_insert_with(|| Loading {
-                running: running.clone(),
-                rows: ParameterRows::new(&running.application),
-                queries: Vec::new(),
-            });
-            let values = query.parameters.iter().map(|(name, value)| (name.as_ref(), param_value(value)));
-            if let Err(error) = loading.rows.push(values) {
-                tracing::error!(query = query.id, "a registered query is not running: {error}");
-                *state.queries_not_running.entry(query.application).or_default() += 1;
-                return;
-            }
-            loading.queries.push(query.id);
-            loaded += 1;
-            if loading.queries.len() == LOAD_BATCH {
-                self.start_loaded(&mut state.registry, loading);
-            }
+            loaded += self.load_query(state, &mut waiting, &query);
         })?;
-        for loading in waiting.values_mut() {
-            self.start_loaded(&mut state.registry, loading);
+        for chunk in waiting.values_mut() {
+            loaded += self.start_loaded(state, chunk);
         }
         Ok(loaded)
     }
 
-    fn start_loaded(&self, registry: &mut Registry, loading: &mut Loading) {
-        let running = &loading.running;
-        let rows = loading.rows.finish();
-        let queries = std::mem::take(&mut loading.queries);
+    /// Puts a query of the registry to those of its application that are about to run, and lets these run once they are many.
+    /// Returns how many do.
+    fn load_query(
+        &self,
+        state: &mut State,
+        waiting: &mut HashMap<ApplicationNumber, Chunk<QueryId>>,
+        query: &StoredQuery<'_>,
+    ) -> u64 {
+        let Some(running) = state.numbered.get(&query.application) else {
+            *state.queries_not_running.entry(query.application).or_default() += 1;
+            return 0;
+        };
+        let chunk = waiting.entry(query.application).or_insert_with(|| Chunk::new(running.clone()));
+        let values = query.parameters.iter().map(|(name, value)| (name.as_ref(), param_value(value)));
+        if let Err(error) = chunk.values.push(values) {
+            state.leave_out(query.application, query.id, &bind_error(error));
+            return 0;
+        }
+        chunk.queries.push(query.id);
+        if chunk.queries.len() == LOAD_BATCH { self.start_loaded(state, chunk) } else { 0 }
+    }
+
+    /// Lets the queries of applications run that could not run before.
+    pub(super) fn start_queries_of(
+        &self,
+        state: &mut State,
+        applications: &[ApplicationNumber],
+    ) -> Result<(), ServiceError> {
+        let mut waiting = HashMap::new();
+        self.catalog.scan_queries(|query| {
+            if applications.contains(&query.application) && state.registry.get(query.id).is_some() {
+                self.load_query(state, &mut waiting, &query);
+            }
+        })?;
+        for chunk in waiting.values_mut() {
+            self.start_loaded(state, chunk);
+        }
+        Ok(())
+    }
+
+    /// Lets those queries run that fit this version, and returns how many do.
+    fn start_loaded(&self, state: &mut State, chunk: &mut Chunk<QueryId>) -> u64 {
+        let application = chunk.running.number;
+        let Checked { running, rows, inputs, queries } =
+            chunk.take_checked(|query, error| state.leave_out(application, query, &error));
         let slots = running.group.add(&queries, &rows);
-        let mut routed = Vec::with_capacity(slots.len());
-        for (&id, &slot) in queries.iter().zip(&slots) {
-            let entry = registry.get_mut(id).expect("the query was inserted when it was read");
+        let (mut routed, mut topics) = (Vec::with_capacity(slots.len()), Vec::with_capacity(slots.len()));
+        for ((&id, &slot), topic) in queries.iter().zip(&slots).zip(inputs) {
+            let entry = state.registry.get_mut(id).expect("the query was inserted when it was read");
             entry.slot = Some(slot);
             if !entry.is_paused {
                 routed.push(slot);
+                topics.push(topic);
             }
         }
-        self.add_routes(running, &routed, &topics_of(running, &routed));
+        self.add_routes(&running, &routed, &topics);
         running.queries_running.fetch_add(routed.len() as u64, Ordering::Relaxed);
         running.queries_paused.fetch_add((slots.len() - routed.len()) as u64, Ordering::Relaxed);
+        slots.len() as u64
     }
 }
 
-/// Queries of one application that are about to run again.
-struct Loading {
-    running: Arc<Running>,
-    rows: ParameterRows,
-    queries: Vec<QueryId>,
-}
+impl<Q: Copy> Chunk<Q> {
+    fn new(running: Arc<Running>) -> Self {
+        Self { values: ParameterRows::new(&running.application), running, queries: Vec::new() }
+    }
 
-impl Chunk {
-    /// Checks the values together and binds the topics; what does not fit is answered.
-    fn check(mut self, answers: &mut Answers) -> Checked {
-        let Self { running, requests, .. } = self;
-        let rows = self.values.finish();
+    /// Checks the values together and binds the topics, and is empty then. What does not fit is refused.
+    fn take_checked(&mut self, refuse: impl FnMut(Q, ServiceError)) -> Checked<Q> {
+        let running = self.running.clone();
+        let (rows, queries) = (self.values.finish(), std::mem::take(&mut self.queries));
         let mut values = running.application.check(&rows).into_iter();
         let topics = running.topics.bind(&rows);
-        let inputs = vec![String::new(); requests.len()];
-        let mut checked = Checked { running: running.clone(), rows: rows.clone(), inputs, requests };
-        checked.retain(answers, |row, _, input| {
+        let inputs = vec![String::new(); queries.len()];
+        let mut checked = Checked { running: running.clone(), rows: rows.clone(), inputs, queries };
+        let check = |row, _, input: &mut String| -> Result<(), ServiceError> {
             values.next().expect("a check of each row").map_err(bind_error)?;
             *input = topics(row)?;
             Ok(())
-        });
+        };
+        checked.retain(check, refuse);
         checked
     }
 }
 
-impl Checked {
-    /// Keeps the queries that pass `check` (given row, request and input topic), and answers the others.
+impl<Q: Copy> Checked<Q> {
+    /// Keeps the queries that pass `check` (given the row, what it is for, and its input topic), and refuses the others.
     fn retain(
         &mut self,
-        answers: &mut Answers,
-        mut check: impl FnMut(usize, usize, &mut String) -> Result<(), ServiceError>,
+        mut check: impl FnMut(usize, Q, &mut String) -> Result<(), ServiceError>,
+        mut refuse: impl FnMut(Q, ServiceError),
     ) {
-        let mut keep = Vec::with_capacity(self.requests.len());
-        for (row, (&index, input)) in self.requests.iter().zip(&mut self.inputs).enumerate() {
-            let outcome = check(row, index, input);
+        let mut keep = Vec::with_capacity(self.queries.len());
+        for (row, (&query, input)) in self.queries.iter().zip(&mut self.inputs).enumerate() {
+            let outcome = check(row, query, input);
             keep.push(outcome.is_ok());
             if let Err(error) = outcome {
-                answers[index] = Some(Err(error));
+                refuse(query, error);
             }
         }
         if keep.iter().all(|&keep| keep) {
@@ -311,7 +340,7 @@ impl Checked {
         let mut kept = keep.iter().copied();
         self.inputs.retain(|_| kept.next().expect("a bit for each row"));
         let mut kept = keep.iter().copied();
-        self.requests.retain(|_| kept.next().expect("a bit for each row"));
+        self.queries.retain(|_| kept.next().expect("a bit for each row"));
         self.rows = filter_record_batch(&self.rows, &BooleanArray::from(keep)).expect("a bit for each row");
     }
 }
@@ -324,8 +353,12 @@ impl State {
             (Some(running), Some(slot)) => Ok((running.clone(), slot)),
             _ => {
                 let name = self.registry.name(id);
-                Err(ServiceError::new(ErrorKind::Conflict, format!("the query '{name}' is not running"))
-                    .with_hint(format!("SHOW APPLICATIONS and the server's log say why; DROP QUERY {name} removes it")))
+                Err(ServiceError::new(ErrorKind::Conflict, format!("the query '{name}' is not running")).with_hint(
+                    format!(
+                        "SHOW APPLICATIONS and the server's log say why; DROP QUERY {} removes it",
+                        rivulet_sql::name_in_sql(&name)
+                    ),
+                ))
             }
         }
     }
@@ -357,8 +390,9 @@ fn check_name<'a>(
             .with_hint("choose another name, or none to have one generated"));
     }
     if state.registry.contains(name) || !names.insert(name) {
-        return Err(ServiceError::new(ErrorKind::AlreadyExists, format!("a query '{name}' exists"))
-            .with_hint(format!("choose another name, or drop it first: DROP QUERY {name}")));
+        return Err(ServiceError::new(ErrorKind::AlreadyExists, format!("a query '{name}' exists")).with_hint(
+            format!("choose another name, or drop it first: DROP QUERY {}", rivulet_sql::name_in_sql(name)),
+        ));
     }
     Ok(())
 }

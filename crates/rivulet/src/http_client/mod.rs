@@ -221,7 +221,7 @@ impl Client {
                 ClientError::Unreachable { server: self.server.clone(), detail: error.to_string() }
             }
             PostError::Input(error) => ClientError::Input(error),
-            PostError::Answer(error) => self.answer_error(error),
+            PostError::Answer(error) => self.broken(error),
         })?;
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut line = Vec::new();
@@ -229,7 +229,7 @@ impl Client {
             line.clear();
             let length = answer.read_line(&mut line).map_err(|error| match answer.input_error() {
                 Some(input) => ClientError::Input(input),
-                None => self.answer_error(error),
+                None => self.broken(error),
             })?;
             if length == 0 {
                 break;
@@ -281,6 +281,17 @@ impl Client {
     fn text(&self, mut response: Response<Body>) -> Result<String, ClientError> {
         let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
         body.read_to_string().map_err(|error| self.answer_error(error))
+    }
+
+    /// An answer that ends before its end.
+    fn broken(&self, error: io::Error) -> ClientError {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+        match error.kind() {
+            BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof => {
+                ClientError::Lost { server: self.server.clone() }
+            }
+            _ => self.answer_error(error),
+        }
     }
 
     fn answer_error(&self, detail: impl ToString) -> ClientError {

@@ -135,6 +135,12 @@ fn queries() {
             "there are more: --limit shows more of them, --after kims_ac the next ones\n"
         )
     );
+    assert_eq!(
+        run(&["query", "list", "-a", "nobody"]),
+        failed("error: there is no app nobody\nhint: `rivulet app list` lists them\n")
+    );
+    let (_, of_application, _) = run(&["query", "list", "-a", "id-of-ac_control"]);
+    assert_eq!(of_application.lines().count(), 3, "an id is as good as a name: {of_application}");
     assert_eq!(run(&["query", "pause", "kims_ac"]), done("", "query kims_ac is paused\n"));
     assert_eq!(
         run(&["query", "show", "kims_ac"]),
@@ -210,8 +216,40 @@ fn queries_in_bulk() {
         ),
         "{stderr}"
     );
+    let lines = "{\"application\":\"ac_control\",\"name\":\"a\"}\n{\"application\":\"ac_control\",\"name\":\"b\"}\n";
+    let (code, _, stderr) = rivulet_with_input(&server, &["query", "bulk", "--skip-existing", "-"], lines);
+    assert_eq!((code, stderr.starts_with("1 query created, 1 skipped, 0 refused, ")), (0, true), "{stderr}");
     let (code, _, stderr) = rivulet(&server, &["query", "bulk", "no/such/file"]);
     assert_eq!((code, stderr.starts_with("error: cannot read no/such/file: ")), (1, true), "{stderr}");
+}
+
+#[test]
+fn a_server_that_dies_during_a_bulk_submission() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let mut child = command(&["query", "bulk", "-", "--server", &url])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let (mut connection, _) = listener.accept().expect("a connection");
+    // The head is read, so that the end of the connection does not throw the answer away.
+    let mut head = BufReader::new(connection.try_clone().expect("a socket")).lines();
+    while !head.next().expect("a line").expect("text").is_empty() {}
+    let line = "{\"line\":1,\"id\":7,\"name\":\"a\"}\n";
+    let answer = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{line}\r\n", line.len());
+    connection.write_all(answer.as_bytes()).expect("an answer");
+    connection.shutdown(std::net::Shutdown::Write).expect("a connection");
+    drop(child.stdin.take());
+    let (code, _, stderr) = text(child.wait_with_output().expect("its end"));
+    assert_eq!((code, stderr.starts_with("1 query created, 0 refused, ")), (1, true), "{stderr}");
+    assert!(
+        stderr.ends_with(&format!(
+            "error: the connection to the server at {url} was lost\n\
+             hint: 1 is created; when the server runs again, run this again with --skip-existing\n"
+        )),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -302,6 +340,15 @@ fn sql_scripts() {
             "{\"results\":[{\"columns\":[],\"rows\":[],\"message\":\"query kims_ac is paused\"}],\"statements_not_run\":0}\n"
         )
     );
+    // A script may begin like an option: with a comment.
+    let (code, _, stderr) = rivulet(&server, &["sql", "-c", "--NONSENSE"]);
+    assert_eq!((code, stderr.starts_with("error: cannot understand --NONSENSE\n")), (1, true), "{stderr}");
+    // The results are on standard output, the error is on the other one only.
+    let (code, stdout, stderr) = rivulet(&server, &["--json", "sql", "-c", "PAUSE;\nNONSENSE;"]);
+    let (answer, error): (serde_json::Value, serde_json::Value) =
+        (serde_json::from_str(&stdout).expect("JSON"), serde_json::from_str(&stderr).expect("JSON"));
+    assert_eq!((code, answer["results"].as_array().map(Vec::len), answer.get("error")), (1, Some(1), None));
+    assert_eq!(error["error"]["message"], "cannot understand NONSENSE;");
     let (code, _, stderr) = rivulet(&server, &["sql", "no/such/file.sql"]);
     assert_eq!((code, stderr.starts_with("error: cannot read no/such/file.sql: ")), (1, true), "{stderr}");
 }
@@ -313,18 +360,25 @@ fn status() {
         rivulet(&server, &["status"]),
         done(
             "Rivulet 0.1.0, up 1m 1s, 64.0 MiB of memory, data in rivulet-data\n2 queries running, 1 paused, 5 not running\n\n\
-             application  running  paused  events  rows/batch  results  refused       waiting     p50     p99  out p50  out p99\n\
-             ac_control         2       1    1000       100.0        7  2 decode  3 (2.0 KiB)  420 us  2.5 ms        -        -\n\
-             ac_control: last refused because of decode: the payload is no JSON\n\
+             application  running  events  results  refused  waiting     p50     p99\n\
+             ac_control         2    1000        7        2        3  420 us  2.5 ms\n\
+             ac_control: refused 2 decode; the last one because of decode: the payload is no JSON\n\
              heart: not running: unknown function beat\n\
              1 message arrived on a topic that no query reads\n\n\
-             broker                 state      reconnects  gaps  last error\n\
-             mqtt://127.0.0.1:1883  connected           1     0  -\n\
+             broker                 state      reconnects  gaps\n\
+             mqtt://127.0.0.1:1883  connected           1     0\n\
              mqtt://127.0.0.1:1883: dropped or turned away: 3 lost messages, 2 too large messages\n\
              mqtt://127.0.0.1:1883 refuses the subscription 'secret/#': NotAuthorized\n",
             ""
         )
     );
+    let (_, stdout, _) = rivulet(&server, &["status", "--wide"]);
+    for line in [
+        "application  running  paused  events  rows/batch  results  refused       waiting     p50     p99  event p50  event p99",
+        "ac_control         2       1    1000       100.0        7  2 decode  3 (2.0 KiB)  420 us  2.5 ms          -          -",
+    ] {
+        assert!(stdout.lines().any(|shown| shown == line), "{line} in\n{stdout}");
+    }
     let (code, stdout, _) = rivulet(&server, &["status", "--json"]);
     let status: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
     assert_eq!((code, status["queries_running"].as_u64()), (0, Some(2)));
@@ -377,6 +431,12 @@ fn configuration() {
         "error: --set: log.level is \"loud\", expected one of \"off\", \"error\", \"warn\", \"info\", \"debug\", \"trace\"\n\
          hint: `rivulet config --keys` lists every key\n"
     ), "{stderr}");
+    std::fs::write(folder.path().join("rivulet.toml"), "").expect("a file");
+    // What is right by itself is shown, and what is wrong with the whole is said.
+    let (code, stdout, stderr) =
+        run(&["config", "--set", "mqtt.embedded.username=kim", "--set", "mqtt.embedded.password_file=/no/such/file"]);
+    assert_eq!((code, stdout.contains("mqtt.embedded.username = \"kim\"")), (1, true), "{stdout}");
+    assert!(stderr.contains("error: cannot read /no/such/file of mqtt.embedded.password_file: "), "{stderr}");
     let (code, stdout, _) = run(&["config", "--keys"]);
     assert_eq!(code, 0);
     assert!(stdout.contains("RIVULET_MQTT_BROKER_PASSWORD_FILE"), "{stdout}");
@@ -473,6 +533,29 @@ fn wrong_usage_has_its_own_exit_code() {
         assert_eq!((code, stdout.as_str()), (2, ""), "{arguments:?}: {stderr}");
         assert!(stderr.contains("Usage:") || stderr.contains("--help"), "{stderr}");
     }
+}
+
+#[test]
+fn wrong_usage_is_json_for_whoever_asked_for_json() {
+    for (arguments, message) in [
+        (&["--json", "nonsense"][..], "unrecognized subcommand 'nonsense'"),
+        (&["query", "pause", "--json"], "the following required arguments were not provided: <NAME>..."),
+    ] {
+        let (code, stdout, stderr) = text(command(arguments).output().expect("the program"));
+        let object: serde_json::Value = serde_json::from_str(&stderr).expect("JSON");
+        assert_eq!((code, stdout.as_str(), object["error"]["message"].as_str()), (2, "", Some(message)), "{stderr}");
+        assert_eq!(object["error"]["kind"], "usage");
+    }
+    let (code, stdout, stderr) = text(command(&["--json", "--help"]).output().expect("the program"));
+    assert_eq!((code, stdout.contains("Usage:"), stderr.as_str()), (0, true, ""), "help is no error");
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_refused_before_anything_is_measured() {
+    let (code, stdout, stderr) =
+        text(command(&["bench", "many", "--html", "no/such/folder/x.html"]).output().expect("the program"));
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    assert!(stderr.starts_with("error: cannot write no/such/folder/x.html: "), "{stderr}");
 }
 
 #[test]

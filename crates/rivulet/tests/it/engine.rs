@@ -18,11 +18,11 @@ const COPY: &str = "CREATE APPLICATION copy (id TEXT, factor BIGINT DEFAULT 1) I
 const OLD: &str = "CREATE APPLICATION old (id TEXT) INPUT numbers (n BIGINT) FROM 'mqtt:in/{id}' FORMAT JSON \
                    OUTPUT 'mqtt:out/{id}' FORMAT JSON AS SELECT function_of_old(n) AS n FROM numbers";
 
-fn open(folder: &Path) -> Arc<Engine> {
+pub(crate) fn open(folder: &Path) -> Arc<Engine> {
     Engine::open(configuration(folder)).expect("an engine")
 }
 
-fn configuration(folder: &Path) -> Config {
+pub(crate) fn configuration(folder: &Path) -> Config {
     let file = folder.join("rivulet.toml");
     std::fs::write(&file, "").expect("a file");
     let flag = |key: &str, value: &str| FlagValue { key: key.into(), value: value.into(), flag: "test".into() };
@@ -128,6 +128,26 @@ fn an_application_that_is_not_planned_any_more_is_listed_and_can_be_dropped() {
 }
 
 #[test]
+fn a_query_whose_topic_is_none_any_more_does_not_run_and_the_others_do() {
+    let folder = TempDir::new().expect("a folder");
+    let catalog = Catalog::open(&folder.path().join("data")).expect("a catalog");
+    let copy = catalog.insert_application("copy", "id-of-copy", COPY).expect("stored");
+    for (name, id) in [("a", "1"), ("b", "no+topic"), ("c", "3")] {
+        let parameters: [Parameter<'_>; 1] = [("id".into(), ParameterValue::Text(id.into()))];
+        catalog.insert_queries(&[NewQuery { application: copy, name, parameters: &parameters }]).expect("stored");
+    }
+    drop(catalog);
+    let engine = open(folder.path());
+    let expected = [("a", QueryState::Running), ("b", QueryState::NotRunning), ("c", QueryState::Running)];
+    assert_eq!(states(&engine), expected.map(|(name, state)| row(name, "copy", state)));
+    let copy = engine.application("copy").expect("it is known");
+    assert_eq!((copy.queries_running, copy.queries_not_running), (2, 1));
+    assert!(engine.metrics().lines().any(|line| line == "rivulet_routes 2"), "{}", engine.metrics());
+    engine.drop_query("b").expect("dropped");
+    assert_eq!(engine.application("copy").expect("it is known").queries_not_running, 0);
+}
+
+#[test]
 fn what_does_not_run_is_kept_until_it_is_dropped() {
     let folder = TempDir::new().expect("a folder");
     left_by_an_older_version(folder.path());
@@ -208,4 +228,18 @@ fn a_batch_of_several_applications_is_answered_in_order_and_kept() {
     let engine = open(folder.path());
     assert_eq!(states(&engine), all);
     assert_eq!(engine.query("e").expect("a query").input_topic, "other/in/x");
+}
+
+#[test]
+fn an_application_is_found_by_the_beginning_of_its_id() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    let id = engine.create_application(COPY).expect("an application").id;
+    engine.create_application(&COPY.replace("copy", "other")).expect("another one");
+    for known in [&id[..], &id[..12], &id[..8], "copy"] {
+        assert_eq!(engine.application(known).expect("an application").name, "copy", "{known}");
+    }
+    for unknown in [&id[..7], &id[1..13], ""] {
+        assert!(engine.application(unknown).is_err(), "{unknown}");
+    }
 }

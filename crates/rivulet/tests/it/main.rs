@@ -11,3 +11,4 @@ mod key_property;
 mod readme;
 mod reference;
 mod server;
+mod tables;

@@ -46,7 +46,10 @@ fn the_reference_of_the_configuration_is_current() {
          | key | environment | default | meaning |\n|---|---|---|---|\n",
     );
     for key in KEYS {
-        let environment = rivulet::config::environment_names(key.name).join("`, `");
+        let mut names = rivulet::config::environment_names(key.name).to_vec();
+        // A key of one section has one name.
+        names.dedup();
+        let environment = names.join("`, `");
         let default = key.default.map_or("not set", |default| if default.is_empty() { "empty" } else { default });
         let _ = writeln!(text, "| `{}` | `{environment}` | {default} | {} |", key.name, key.help.replace('\n', " "));
     }

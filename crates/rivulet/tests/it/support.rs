@@ -11,7 +11,7 @@ use rivulet::api;
 use rivulet::http_client::Client;
 use rivulet::service::{
     ApplicationInfo, ApplicationStatus, ConnectionStatus, ErrorKind, LatencyStatus, ParameterInfo, QueryFilter,
-    QueryInfo, QueryRequest, QueryState, Service, ServiceError, StatementResult, Status, generated_name,
+    QueryInfo, QueryRequest, QueryState, Service, ServiceError, StatementResult, Status, TableInfo, generated_name,
 };
 use serde_json::json;
 use tokio::sync::{broadcast, oneshot};
@@ -94,6 +94,26 @@ impl Service for MemoryService {
             }
         }
         results
+    }
+
+    fn create_table(&self, _sql: &str) -> Result<TableInfo, ServiceError> {
+        Err(ServiceError::invalid("this service has no tables"))
+    }
+
+    fn refresh_table(&self, name: &str) -> Result<TableInfo, ServiceError> {
+        Err(not_found("table", name))
+    }
+
+    fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
+        Err(not_found("table", name))
+    }
+
+    fn tables(&self) -> Vec<TableInfo> {
+        Vec::new()
+    }
+
+    fn table(&self, name: &str) -> Result<TableInfo, ServiceError> {
+        Err(not_found("table", name))
     }
 
     fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError> {

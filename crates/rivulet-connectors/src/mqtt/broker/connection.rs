@@ -214,7 +214,7 @@ impl<'a> Reader<'a> {
                 Step::End(end) => return end,
                 Step::InboxFull => {
                     // Nothing is read meanwhile, and TCP tells the client.
-                    tokio::time::sleep(self.stall.next_wait()).await;
+                    self.wait_for_room().await;
                     continue;
                 }
             }
@@ -254,10 +254,17 @@ impl<'a> Reader<'a> {
             while let Step::InboxFull = self.process()
                 && !self.shared.router.is_closed()
             {
-                tokio::time::sleep(self.stall.next_wait()).await;
+                self.wait_for_room().await;
             }
         };
         let _ = tokio::time::timeout(DRAIN_MAX, waiting).await;
+    }
+
+    /// Waits before the next try. Had the message arrived before the wait, windows over arrival time may be closed by then, and
+    /// it would be late.
+    async fn wait_for_room(&mut self) {
+        tokio::time::sleep(self.stall.next_wait()).await;
+        self.arrival_us = self.shared.clock.now_us();
     }
 
     /// Processes whole packets until there is none left, an inbox is full, or the connection is over.

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
 use super::super::publisher::{PublishBatch, Publisher};
-use super::super::router::Pending;
+use super::super::router::{Pending, Routing};
 use super::super::stall::Stall;
 use super::connect::{Connection, ConnectionError, Terms};
 use super::{Count, Shared};
@@ -167,6 +167,8 @@ impl<'a> Reader<'a> {
             self.life.pause(true);
             tokio::time::sleep(self.stall.next_wait()).await;
             self.life.pause(false);
+            // Had it arrived before the wait, windows over arrival time may be closed by now, and it would be late.
+            self.arrival_us = self.shared.clock.now_us();
         }
         Ok(())
     }
@@ -196,7 +198,9 @@ impl<'a> Reader<'a> {
         let mut step = Step::NeedsMore;
         let mut result = Ok(());
         let mut routing = shared.router.read();
+        let mut ahead = LookAhead::default();
         while result.is_ok() {
+            ahead.advance(data, shared.options.packet_bytes_max, &routing);
             let frame = match codec::split_frame(&data[consumed..], shared.options.packet_bytes_max) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => break,
@@ -227,6 +231,7 @@ impl<'a> Reader<'a> {
                                 self.pending.abandon();
                                 unread += u64::from(publish.qos == Qos::AtMostOnce);
                                 consumed += frame.whole.len();
+                                ahead.messages -= 1;
                                 continue;
                             }
                             Push::Full => {
@@ -257,6 +262,7 @@ impl<'a> Reader<'a> {
                 PacketKind::Connect | PacketKind::Other => result = process_control(shared, version, &frame),
             }
             consumed += frame.whole.len();
+            ahead.messages -= 1;
         }
         drop(routing);
         self.buffer.consume(consumed);
@@ -303,6 +309,39 @@ fn decode_publish<'b>(version: Version, frame: &Frame<'b>) -> Result<Publish<'b>
     Ok(publish)
 }
 
+/// Looks a few packets ahead, so that what their topics lead to is in the cache when it is their turn.
+#[derive(Default)]
+struct LookAhead {
+    /// The bytes that were looked at.
+    at: usize,
+    /// The packets that were looked at and not processed yet.
+    messages: usize,
+}
+
+impl LookAhead {
+    /// As many as memory can be asked for at a time, about.
+    const MESSAGES: usize = 8;
+
+    #[inline]
+    fn advance(&mut self, data: &[u8], packet_bytes_max: usize, routing: &Routing<'_>) {
+        while self.messages < Self::MESSAGES {
+            // What is wrong with a packet is said when it is its turn.
+            let Ok(Some(frame)) = codec::split_frame(&data[self.at..], packet_bytes_max) else {
+                // Nothing more can be seen: whatever is left is this one or comes with the next read.
+                self.messages = usize::MAX;
+                return;
+            };
+            if frame.kind() == PacketKind::Publish
+                && let Some(topic) = codec::topic_of_publish(frame.body)
+            {
+                routing.prefetch(topic);
+            }
+            self.at += frame.whole.len();
+            self.messages += 1;
+        }
+    }
+}
+
 fn process_control(shared: &Shared, version: Version, frame: &Frame<'_>) -> Result<(), ConnectionError> {
     const UNEXPECTED: ConnectionError = ConnectionError::Protocol("it sends a packet that only a client sends");
     match version {
@@ -314,7 +353,8 @@ fn process_control(shared: &Shared, version: Version, frame: &Frame<'_>) -> Resu
                 };
                 shared.subscribed(packet_id.get(), &status.iter().map(refusal).collect::<Vec<_>>())
             }
-            v3::Packet::UnsubscribeAck { .. } | v3::Packet::PingResponse => Ok(()),
+            v3::Packet::UnsubscribeAck { packet_id } => shared.unsubscribed(packet_id.get()),
+            v3::Packet::PingResponse => Ok(()),
             _ => Err(UNEXPECTED),
         },
         Version::V5 => match codec::decode_v5(frame)? {
@@ -325,7 +365,8 @@ fn process_control(shared: &Shared, version: Version, frame: &Frame<'_>) -> Resu
                 };
                 shared.subscribed(answer.packet_id.get(), &answer.status.iter().map(refusal).collect::<Vec<_>>())
             }
-            v5::Packet::UnsubscribeAck(_) | v5::Packet::PingResponse => Ok(()),
+            v5::Packet::UnsubscribeAck(answer) => shared.unsubscribed(answer.packet_id.get()),
+            v5::Packet::PingResponse => Ok(()),
             v5::Packet::Disconnect(packet) => {
                 let said = packet.reason_string.as_deref().map(|text| format!(" ({text})")).unwrap_or_default();
                 Err(ConnectionError::Disconnected(format!("{:?}{said}", packet.reason_code)))

@@ -181,6 +181,16 @@ impl Shared {
         Ok(())
     }
 
+    /// Takes the broker's answer to an UNSUBSCRIBE.
+    fn unsubscribed(&self, packet_id: u16) -> Result<(), ConnectionError> {
+        if !self.subscriptions.lock().unsubscribed(packet_id) {
+            return Err(ConnectionError::Protocol("its UNSUBACK answers no UNSUBSCRIBE"));
+        }
+        // There may be more filters that waited for this answer.
+        self.outbound.wake.notify_one();
+        Ok(())
+    }
+
     /// The connection was cut short by a panic; it is made again like any other that failed.
     fn defect(&self, panic: String) -> ConnectionError {
         self.supervisor.note("the connection to the broker", &panic);

@@ -5,8 +5,9 @@
 //! and the oldest one that matches decides: see [`Subscriptions::is_copy`]. Without them, a filter that another one
 //! covers is not subscribed to; filters that overlap in part are told to the user.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU16, NonZeroU32};
+use std::ops::Bound;
 
 use hashbrown::HashMap;
 use rmqtt_codec::{types, v3, v5};
@@ -27,8 +28,12 @@ const FILTERS_AT_ONCE: usize = 500;
 /// The size at which a packet takes no more filters, in bytes.
 const FILTER_BYTES_AT_ONCE: usize = 32 << 10;
 
-/// How many packets may wait for their answer.
+/// How many SUBSCRIBE packets may wait for their answer, and how many UNSUBSCRIBE packets.
 const UNANSWERED_MAX: usize = 64;
+
+/// How many filters are compared with each other, in all, to find out whether some overlap: half a second's work. After that
+/// they are taken to overlap, which costs a look-up for each message.
+const COMPARISONS_MAX: usize = 10_000_000;
 
 /// The largest subscription identifier of the protocol.
 const IDENTIFIER_MAX: u32 = 268_435_455;
@@ -67,18 +72,24 @@ impl Entry {
 /// The filters, each with its number of users.
 #[derive(Debug)]
 pub(super) struct Subscriptions {
-    filters: HashMap<Box<str>, Entry>,
+    filters: BTreeMap<Box<str>, Entry>,
     /// Those of them that are [`State::Waiting`], in order: never more than there are.
     to_subscribe: BTreeSet<Box<str>>,
-    /// Filters without users that the broker knows.
+    /// Filters that the broker knows and need not know any more.
     to_unsubscribe: BTreeSet<Box<str>>,
     /// The filters of SUBSCRIBE packets without answer, by packet identifier.
     unanswered: HashMap<u16, Vec<Box<str>>>,
+    /// The same of UNSUBSCRIBE packets: until the answer nobody knows whether the broker has read them.
+    unsubscribing: HashMap<u16, Vec<Box<str>>>,
     last_packet_id: u16,
     /// The filters with wildcards: what may overlap others.
     wildcards: BTreeSet<Box<str>>,
-    /// Whether filters overlap, or have done so since there were none.
+    /// The filters that are [`State::Covered`].
+    covered: BTreeSet<Box<str>>,
+    /// Whether filters overlap, or may, or have done so since there were none.
     has_overlaps: bool,
+    /// How many filters were compared since there were none, or since the last connection.
+    comparisons: usize,
     /// Two filters that overlap in part, where the broker takes no identifiers.
     partial_overlap: Option<(Box<str>, Box<str>)>,
     /// Whether the broker takes identifiers of subscriptions.
@@ -102,13 +113,16 @@ impl Default for Subscriptions {
     fn default() -> Self {
         let first_identifier = 1 + (random() % u64::from(IDENTIFIER_MAX / 2)) as u32;
         Self {
-            filters: HashMap::new(),
+            filters: BTreeMap::new(),
             to_subscribe: BTreeSet::new(),
             to_unsubscribe: BTreeSet::new(),
             unanswered: HashMap::new(),
+            unsubscribing: HashMap::new(),
             last_packet_id: 0,
             wildcards: BTreeSet::new(),
+            covered: BTreeSet::new(),
             has_overlaps: false,
+            comparisons: 0,
             partial_overlap: None,
             has_identifiers: true,
             first_identifier,
@@ -125,7 +139,9 @@ impl Subscriptions {
             entry.users += 1;
             return false;
         }
-        self.has_overlaps = self.has_overlaps || self.overlapping(filter).next().is_some();
+        self.has_overlaps = self.has_overlaps
+            || self.find_overlapping(filter, |_| true).is_some()
+            || self.comparisons >= COMPARISONS_MAX;
         if topic::is_wildcard(filter) {
             self.wildcards.insert(filter.into());
         }
@@ -146,40 +162,54 @@ impl Subscriptions {
         }
         let Some(entry) = self.filters.remove(filter) else { return false };
         self.wildcards.remove(filter);
-        self.has_overlaps = self.has_overlaps && !self.filters.is_empty();
+        if self.filters.is_empty() {
+            (self.has_overlaps, self.comparisons) = (false, 0);
+        }
         if self.partial_overlap.as_ref().is_some_and(|(a, b)| **a == *filter || **b == *filter) {
-            self.partial_overlap = None;
+            self.look_for_partial_overlap();
         }
         match entry.state {
             State::Waiting => {
                 self.to_subscribe.remove(filter);
                 return false;
             }
-            State::Covered => return false,
+            State::Covered => {
+                self.covered.remove(filter);
+                return false;
+            }
             State::Granted => {
                 self.granted.remove(filter, entry.identifier);
             }
             State::Asked | State::Refused(_) => {}
         }
         self.to_unsubscribe.insert(filter.into());
-        self.uncover();
+        self.uncover(filter);
         true
     }
 
-    /// The other filters that overlap this one.
-    fn overlapping<'a>(&'a self, filter: &'a str) -> impl Iterator<Item = &'a str> {
+    /// An `is_wanted` one of the other filters that overlap this one, if that can be found out.
+    fn find_overlapping(&mut self, filter: &str, is_wanted: impl Fn(&str) -> bool) -> Option<Box<str>> {
         // Two filters without wildcards are the same or have nothing in common.
-        let (exact, wildcards) = match topic::is_wildcard(filter) {
-            true => (Some(self.filters.keys()), None),
-            false => (None, Some(self.wildcards.iter())),
-        };
-        let others = exact.into_iter().flatten().chain(wildcards.into_iter().flatten());
-        others.map(|other| &**other).filter(move |other| *other != filter && topic::overlap(other, filter))
+        let is_wildcard = topic::is_wildcard(filter);
+        if !is_wildcard && self.wildcards.is_empty() {
+            return None;
+        }
+        let narrower = is_wildcard.then(|| narrower_candidates(&self.filters, filter));
+        let others = wider_candidates(&self.wildcards, filter)
+            .chain(narrower.into_iter().flatten().map(|(other, _)| other))
+            .take(COMPARISONS_MAX - self.comparisons);
+        let mut compared = 0;
+        let found = others
+            .inspect(|_| compared += 1)
+            .find(|other| ***other != *filter && topic::overlap(other, filter) && is_wanted(other))
+            .cloned();
+        self.comparisons += compared;
+        found
     }
 
     /// Whether the broker sends everything that matches a filter for the sake of another one.
     fn is_covered(&self, filter: &str) -> bool {
-        self.wildcards.iter().any(|wide| {
+        wider_candidates(&self.wildcards, filter).any(|wide| {
             **wide != *filter && topic::covers(wide, filter) && self.filters.get(wide).is_some_and(Entry::is_told)
         })
     }
@@ -189,29 +219,35 @@ impl Subscriptions {
         if self.has_identifiers || !self.has_overlaps || !topic::is_wildcard(wide) {
             return;
         }
-        for (filter, entry) in &mut self.filters {
-            if entry.is_told() && **filter != *wide && topic::covers(wide, filter) {
-                if entry.state == State::Granted {
-                    self.granted.remove(filter, entry.identifier);
-                }
-                entry.state = State::Covered;
-                self.to_unsubscribe.insert(filter.clone());
+        let told = narrower_candidates(&self.filters, wide).filter(|(_, entry)| entry.is_told());
+        let narrow: Vec<Box<str>> = told
+            .map(|(filter, _)| filter)
+            .filter(|filter| ***filter != *wide && topic::covers(wide, filter))
+            .cloned()
+            .collect();
+        for filter in narrow {
+            let Some(entry) = self.filters.get_mut(&filter) else { continue };
+            if entry.state == State::Granted {
+                self.granted.remove(&filter, entry.identifier);
             }
+            entry.state = State::Covered;
+            self.covered.insert(filter.clone());
+            self.to_unsubscribe.insert(filter);
         }
     }
 
     /// A filter is gone or was refused: those that it covered need the broker's attention again.
-    fn uncover(&mut self) {
-        if self.has_identifiers || !self.has_overlaps {
+    fn uncover(&mut self, wide: &str) {
+        if !topic::is_wildcard(wide) {
             return;
         }
-        let covered = self.filters.iter().filter(|(_, entry)| entry.state == State::Covered);
-        let bare: Vec<Box<str>> =
-            covered.map(|(filter, _)| filter.clone()).filter(|filter| !self.is_covered(filter)).collect();
+        let covered = self.covered.iter().filter(|filter| topic::covers(wide, filter));
+        let bare: Vec<Box<str>> = covered.filter(|filter| !self.is_covered(filter)).cloned().collect();
         for filter in bare {
             if let Some(entry) = self.filters.get_mut(&filter) {
                 entry.state = State::Waiting;
             }
+            self.covered.remove(&filter);
             self.to_unsubscribe.remove(&filter);
             self.to_subscribe.insert(filter);
         }
@@ -222,8 +258,20 @@ impl Subscriptions {
             return;
         }
         let other =
-            self.overlapping(filter).find(|other| !topic::covers(other, filter) && !topic::covers(filter, other));
-        self.partial_overlap = other.map(|other| (other.into(), filter.into()));
+            self.find_overlapping(filter, |other| !topic::covers(other, filter) && !topic::covers(filter, other));
+        self.partial_overlap = other.map(|other| (other, filter.into()));
+    }
+
+    /// Forgets the noted pair and notes another one, if there is any.
+    fn look_for_partial_overlap(&mut self) {
+        self.partial_overlap = None;
+        if self.has_identifiers || !self.has_overlaps {
+            return;
+        }
+        // A pair has a wildcard in it.
+        for wildcard in self.wildcards.clone() {
+            self.note_partial_overlap(&wildcard);
+        }
     }
 
     /// Whether some filters overlap, so that [`Subscriptions::is_copy`] has to be asked.
@@ -281,9 +329,15 @@ impl Subscriptions {
         self.has_identifiers = has_identifiers;
         self.unanswered.clear();
         self.to_subscribe.clear();
+        // Whether the broker has read these is not known. What was added again is subscribed to again if need be.
+        let unsubscribing = self.unsubscribing.drain().flat_map(|(_, filters)| filters);
+        self.to_unsubscribe.extend(
+            unsubscribing.filter(|filter| self.filters.get(filter).is_none_or(|one| one.state == State::Covered)),
+        );
         if !session_present {
             self.to_unsubscribe.clear();
         }
+        self.covered.clear();
         if !is_remembered {
             self.granted = TopicIndex::new();
         }
@@ -297,13 +351,8 @@ impl Subscriptions {
             entry.state = State::Waiting;
             self.to_subscribe.insert(filter.clone());
         }
-        self.partial_overlap = None;
-        if !has_identifiers && self.has_overlaps {
-            // A pair has a wildcard in it.
-            for wildcard in self.wildcards.clone() {
-                self.note_partial_overlap(&wildcard);
-            }
-        }
+        self.comparisons = 0;
+        self.look_for_partial_overlap();
     }
 
     /// Appends the packets that tell the broker what has changed: what is new first, so that nothing is missed where one
@@ -337,7 +386,7 @@ impl Subscriptions {
             }
             self.unanswered.insert(packet_id.get(), filters);
         }
-        while !self.to_unsubscribe.is_empty() {
+        while self.unsubscribing.len() < UNANSWERED_MAX && !self.to_unsubscribe.is_empty() {
             let filters = take_some(&mut self.to_unsubscribe, |_| false);
             let packet_id = self.next_packet_id();
             let topic_filters = filters.iter().map(|filter| (**filter).into()).collect();
@@ -348,6 +397,7 @@ impl Subscriptions {
                     codec::encode_v5(v5::Packet::Unsubscribe(packet), out)?;
                 }
             }
+            self.unsubscribing.insert(packet_id.get(), filters);
         }
         Ok(())
     }
@@ -366,8 +416,11 @@ impl Subscriptions {
                 let Some(entry) = self.filters.get_mut(&filter) else { continue };
                 if is_covered {
                     entry.state = State::Covered;
+                    self.covered.insert(filter);
                 } else {
                     entry.state = State::Asked;
+                    // It was covered on the last connection, and is not on this one.
+                    self.to_unsubscribe.remove(&filter);
                     asked.push(filter);
                 }
             }
@@ -419,22 +472,63 @@ impl Subscriptions {
                 Some(reason) => {
                     answer.refused.push((filter.to_string(), reason.clone()));
                     entry.state = State::Refused(reason.clone());
-                    self.uncover();
+                    self.uncover(filter);
                 }
             }
         }
         Some(answer)
     }
 
+    /// Takes the answer to an UNSUBSCRIBE. Returns whether such a question was asked.
+    pub(super) fn unsubscribed(&mut self, packet_id: u16) -> bool {
+        self.unsubscribing.remove(&packet_id).is_some()
+    }
+
     fn next_packet_id(&mut self) -> NonZeroU16 {
         // The identifiers in use are far fewer than there are, so a used one comes up after all others.
         loop {
             self.last_packet_id = self.last_packet_id.checked_add(1).unwrap_or(FIRST_PACKET_ID).max(FIRST_PACKET_ID);
-            if !self.unanswered.contains_key(&self.last_packet_id) {
+            let in_use = [&self.unanswered, &self.unsubscribing];
+            if !in_use.iter().any(|packets| packets.contains_key(&self.last_packet_id)) {
                 return NonZeroU16::new(self.last_packet_id).expect("it is at least the first");
             }
         }
     }
+}
+
+/// What stands before the first wildcard of a filter: whole levels, each with its `/`.
+fn spelled_out(filter: &str) -> &str {
+    filter.find(['+', '#']).map_or(filter, |position| &filter[..position])
+}
+
+/// Those wildcards that may cover a filter, or overlap it and have their first wildcard no later: up to that, they are spelled
+/// like it.
+fn wider_candidates<'a>(wildcards: &'a BTreeSet<Box<str>>, filter: &str) -> impl Iterator<Item = &'a Box<str>> {
+    // 'a/#' matches 'a' too.
+    let spelled = if topic::is_wildcard(filter) { spelled_out(filter).to_owned() } else { format!("{filter}/") };
+    let starts: Vec<usize> =
+        std::iter::once(0).chain(spelled.match_indices('/').map(|(position, _)| position + 1)).collect();
+    starts.into_iter().flat_map(move |start| {
+        ["+", "#"].into_iter().flat_map({
+            let start = spelled[..start].to_owned();
+            move |wildcard| {
+                let start = format!("{start}{wildcard}");
+                let from = (Bound::Included(&*start), Bound::Unbounded);
+                wildcards.range::<str, _>(from).take_while(move |other| other.starts_with(&start))
+            }
+        })
+    })
+}
+
+/// Those filters that a wildcard may cover, or overlap while it has its own wildcard no later than they have: they begin like it.
+fn narrower_candidates<'a>(
+    filters: &'a BTreeMap<Box<str>, Entry>,
+    wildcard: &str,
+) -> impl Iterator<Item = (&'a Box<str>, &'a Entry)> {
+    // 'a/#' matches 'a' too.
+    let start = spelled_out(wildcard).trim_end_matches('/').to_owned();
+    let from = (Bound::Included(&*start), Bound::Unbounded);
+    filters.range::<str, _>(from).take_while(move |(filter, _)| filter.starts_with(&start))
 }
 
 /// Takes as many filters as go into one packet, in order. One that `goes_alone` has a packet of its own.

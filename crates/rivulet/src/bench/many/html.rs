@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{ManyReport, RunReport, StepReport};
+use super::{Circumstances, ManyReport, RunReport, StepReport};
 
 /// Size of a plot, in pixels, and of its margins: left and below for labels.
 const WIDTH: f64 = 720.0;
@@ -26,15 +26,32 @@ pub fn html(report: &ManyReport) -> String {
          its median is at most 100 ms, its 99th percentile at most 1 s, and every event is accounted for. Engine and \
          generator share the machine.</p>",
     );
+    write_circumstances(&report.circumstances, &mut page);
     write_table(report, &mut page);
     page.push_str("<h2>Events a second, largest sustained step</h2>");
     write_bars(report, &mut page);
-    page.push_str("<h2>Latency of all events</h2>");
+    page.push_str(
+        "<h2>Latency of all events</h2><p>The part of events that were processed within so much time. Dots are measured; \
+         the line between two dots only joins them.</p>",
+    );
     let curves: Vec<(String, &StepReport)> =
         report.runs.iter().filter_map(|run| Some((run.variant.label(), run.shown()?))).collect();
     write_distribution(&curves, &mut page);
     page.push_str("</html>\n");
     page
+}
+
+fn write_circumstances(circumstances: &Circumstances, page: &mut String) {
+    let Circumstances { began, version, command, cores, processor, kernel } = circumstances;
+    let (command, processor, kernel) = (escaped(command), escaped(processor), escaped(kernel));
+    let _ = write!(
+        page,
+        "<p>{began} UTC, Rivulet {version}, {cores} cores ({processor}), kernel {kernel}<br><code>{command}</code></p>"
+    );
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 fn write_table(report: &ManyReport, page: &mut String) {
@@ -119,12 +136,11 @@ fn write_distribution(curves: &[(String, &StepReport)], page: &mut String) {
     }
     for (index, (label, step)) in curves.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
-        let all = step.events_processed.max(1) as f64;
-        let points: Vec<String> = step
-            .latency_distribution
-            .iter()
-            .map(|&(us, count)| format!("{:.1},{:.1}", x(us), y((count as f64 / all).min(1.0))))
-            .collect();
+        let points: Vec<(f64, f64)> = step.latency_points().into_iter().map(|(us, share)| (x(us), y(share))).collect();
+        for (x, y) in &points {
+            let _ = write!(page, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
+        }
+        let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let _ = write!(
             page,
             "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\
@@ -158,7 +174,13 @@ mod tests {
         };
         let runs =
             [Model::Group, Model::PoolNc].map(|model| RunReport { variant: variant(model), steps: vec![step.clone()] });
-        let page = html(&ManyReport { runs: runs.into() });
+        let circumstances = Circumstances { command: "rivulet bench many --html <a>".into(), ..Circumstances::now() };
+        let page = html(&ManyReport { circumstances, runs: runs.into() });
+        assert!(page.contains("many --html &lt;a&gt;</code>") && page.contains(env!("CARGO_PKG_VERSION")));
+        // The buckets and the percentiles, in order.
+        assert_eq!(page.matches("<circle").count(), 2 * (3 + 4));
+        let shares: Vec<f64> = step.latency_points().into_iter().map(|(_, share)| share).collect();
+        assert_eq!(shares, [0.0, 0.2, 0.5, 0.95, 0.99, 1.0, 1.0]);
         assert_eq!(page.matches("<polyline").count(), 2);
         assert!(page.contains("tp+nc uniform 1/s") && page.contains(">1000</text>"));
         assert!(!page.contains("http") && !page.contains("<script"));

@@ -5,6 +5,7 @@
 //! 100 ms or the 99th percentile passes 1 s; the last N that did not is the capacity. Generator and engine share the
 //! machine.
 
+mod circumstances;
 mod html;
 mod model;
 mod report;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use rivulet_bench::workload::Distribution;
 
+pub use circumstances::Circumstances;
 pub use html::html;
 pub use model::Model;
 pub use report::{ManyReport, RunReport, StepReport, table};
@@ -68,18 +70,18 @@ impl Variant {
 /// The limits of the step test, in microseconds.
 const P50_MAX_US: u64 = 100_000;
 const P99_MAX_US: u64 = 1_000_000;
-/// The first step of the search, in queries.
+/// The first step of the search, in events a second.
 const FIRST_STEP: u32 = 50_000;
 /// The search ends when the capacity is known to this fraction.
 const PRECISION: f64 = 0.1;
-/// The search ends at so many queries in any case.
-const QUERIES_MAX: u32 = 16_000_000;
+/// The search ends at so many events a second in any case, and at so many queries.
+const EVENTS_PER_S_MAX: u32 = 16_000_000;
 /// Runs the test; `progress` is told what is going on, line by line.
 ///
 /// # Errors
 /// In words: a process that does not start, or does not do what it is told.
 pub fn run_many(options: &ManyOptions, mut progress: impl FnMut(&str)) -> Result<ManyReport, String> {
-    let mut report = ManyReport::default();
+    let mut report = ManyReport { circumstances: Circumstances::now(), runs: Vec::new() };
     for &variant in &options.variants {
         if options.variants.len() > 1 {
             progress(&variant.label());
@@ -112,7 +114,8 @@ fn run_variant(options: &ManyOptions, variant: Variant, progress: &mut impl FnMu
         return Ok(run);
     }
     let (mut good, mut bad) = (0, None);
-    let mut next = FIRST_STEP;
+    let most = (f64::from(EVENTS_PER_S_MAX) * variant.rate_per_query.min(1.0)) as u32;
+    let mut next = FIRST_STEP.min(most);
     loop {
         if step(&mut run, next)? {
             good = next;
@@ -120,8 +123,8 @@ fn run_variant(options: &ManyOptions, variant: Variant, progress: &mut impl FnMu
             bad = Some(next);
         }
         next = match bad {
-            None if good >= QUERIES_MAX => break,
-            None => good * 2,
+            None if good >= most => break,
+            None => (good * 2).min(most),
             Some(bad) if f64::from(bad - good) <= f64::from(bad) * PRECISION => break,
             Some(bad) => good + (bad - good) / 2,
         };

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::{P50_MAX_US, P99_MAX_US, Variant};
+use super::{Circumstances, P50_MAX_US, P99_MAX_US, Variant};
 
 /// One step.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +21,7 @@ pub struct StepReport {
     pub bytes_per_query: f64,
     /// The same before the first event.
     pub bytes_per_query_idle: f64,
-    /// Events the generator sent.
+    /// Events the generator made.
     pub events_sent: u64,
     /// Events the engine processed.
     pub events_processed: u64,
@@ -50,15 +50,36 @@ pub struct StepReport {
 }
 
 impl StepReport {
-    /// Whether the latencies are within the limits and every event is accounted for.
+    /// Whether the latencies are within the limits, and every event was processed.
     pub fn is_sustained(&self) -> bool {
         let within = |value: Option<u64>, max: u64| value.is_some_and(|value| value <= max);
-        within(self.latency_us[0], P50_MAX_US) && within(self.latency_us[2], P99_MAX_US) && self.is_accounted()
+        within(self.latency_us[0], P50_MAX_US)
+            && within(self.latency_us[2], P99_MAX_US)
+            && self.is_accounted()
+            && self.events_dropped == 0
     }
 
     /// Whether sent = processed + dropped.
     pub fn is_accounted(&self) -> bool {
         self.events_sent == self.events_processed + self.events_dropped
+    }
+
+    /// Which part of the events (of 1) was processed within how many microseconds, where that is known: at the buckets of
+    /// the server's metrics, and at the percentiles that it gives. Ascending.
+    pub fn latency_points(&self) -> Vec<(u64, f64)> {
+        let all = self.events_processed.max(1) as f64;
+        let buckets = self.latency_distribution.iter().map(|&(us, count)| (us, (count as f64 / all).min(1.0)));
+        let percentiles = self.latency_us.into_iter().zip([0.5, 0.95, 0.99, 1.0]);
+        let mut points: Vec<(u64, f64)> =
+            buckets.chain(percentiles.filter_map(|(us, share)| Some((us?, share)))).collect();
+        points.sort_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
+        // Percentiles are rounded to the steps of a histogram, so one may seem to be before a bucket that it is after.
+        let mut most = 0.0_f64;
+        for (_, share) in &mut points {
+            most = most.max(*share);
+            *share = most;
+        }
+        points
     }
 
     fn to_json(&self) -> Value {
@@ -128,6 +149,8 @@ impl RunReport {
 /// Everything that was run.
 #[derive(Clone, Debug, Default)]
 pub struct ManyReport {
+    /// Where and when.
+    pub circumstances: Circumstances,
     /// In the order of the options.
     pub runs: Vec<RunReport>,
 }
@@ -138,6 +161,7 @@ impl ManyReport {
     pub fn to_json(&self) -> Value {
         let runs: Vec<Value> = self.runs.iter().map(RunReport::to_json).collect();
         let mut report = runs.first().cloned().unwrap_or_else(|| json!({}));
+        report["circumstances"] = self.circumstances.to_json();
         if runs.len() > 1 {
             report["runs"] = json!(runs);
         }

@@ -42,6 +42,10 @@ pub(super) fn run_step(
         settings.push(("RIVULET_SCHEDULER_BALANCE_PERIOD_S", "0"));
     }
     let server = ServerProcess::start(broker, &settings)?;
+    for table in workload.tables() {
+        let statement = table.write(server.folder()).map_err(|error| format!("a table's file: {error}"))?;
+        server.post("/api/v1/tables", statement.as_bytes())?;
+    }
     for application in workload.applications() {
         server.post("/api/v1/applications", application.statement.as_bytes())?;
     }
@@ -59,10 +63,12 @@ pub(super) fn run_step(
     generator.start(variant.rate_per_query, options.duration, 1.0).map_err(|error| error.to_string())?;
     // A generator that falls behind ends later; its lateness is in the report, and in the latencies.
     let sent = generator.finish(options.duration * 3 + DRAIN_MAX).map_err(|error| error.to_string())?;
+    // What the generator could not send it has counted beside what it sent.
     let lost = sent.events_unrouted + sent.events_lost;
+    let events_sent = sent.events_sent + lost;
     let mut status = server.status()?;
     let deadline = Instant::now() + DRAIN_MAX;
-    while processed(&status) + dropped(&status) + lost < sent.events_sent && Instant::now() < deadline {
+    while processed(&status) + dropped(&status) + lost < events_sent && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
         status = server.status()?;
     }
@@ -77,7 +83,7 @@ pub(super) fn run_step(
         rss_bytes,
         bytes_per_query: per_query(rss_bytes),
         bytes_per_query_idle: per_query(rss_idle_bytes),
-        events_sent: sent.events_sent,
+        events_sent,
         events_processed: processed(&status),
         events_dropped: dropped(&status) + lost,
         rows_refused: refused(total, |reason| reason != "overflow"),

@@ -10,6 +10,7 @@ use crate::cli::Global;
 use crate::cli::error::CliError;
 use crate::cli::output::{colours, paint, print_json};
 use crate::http_client::Client;
+use crate::service::ErrorKind;
 
 /// How often progress is shown.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -18,8 +19,15 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 const SHOWN_MAX: u64 = 10;
 
 /// Submits the lines of a file and says how many were created. With `--json` the server's answers go to standard output,
-/// line by line, and nothing else is said; with `names` the names of the new queries do.
-pub(super) fn run(global: Global, client: &Client, file: &Path, names: bool) -> Result<(), CliError> {
+/// line by line, and nothing else is said; with `names` the names of the new queries do. With `skips_existing` a line
+/// whose name exists is no failure.
+pub(super) fn run(
+    global: Global,
+    client: &Client,
+    file: &Path,
+    names: bool,
+    skips_existing: bool,
+) -> Result<(), CliError> {
     let input: Box<dyn Read + Send> = if file == Path::new("-") {
         Box::new(io::stdin())
     } else {
@@ -30,16 +38,21 @@ pub(super) fn run(global: Global, client: &Client, file: &Path, names: bool) -> 
         out: BufWriter::new(io::stdout().lock()),
         json: global.json,
         names,
+        skips_existing,
         progress: io::stderr().is_terminal() && !global.json,
         started: Instant::now(),
         shown: Instant::now(),
         created: 0,
+        skipped: 0,
         refused: 0,
     };
     let sent = client.submit_bulk(input, |answer| bulk.take(answer));
     // What was answered is told even if the rest failed.
     bulk.finish()?;
-    sent?;
+    sent.map_err(|error| {
+        let goes_on = error.is_unavailable() && bulk.created + bulk.skipped > 0;
+        if goes_on { error.with_hint(bulk.how_to_go_on()) } else { error }
+    })?;
     if bulk.refused > 0 { Err(CliError::reported()) } else { Ok(()) }
 }
 
@@ -47,10 +60,12 @@ struct Bulk<W: Write> {
     out: W,
     json: bool,
     names: bool,
+    skips_existing: bool,
     progress: bool,
     started: Instant,
     shown: Instant,
     created: u64,
+    skipped: u64,
     refused: u64,
 }
 
@@ -60,6 +75,9 @@ impl<W: Write> Bulk<W> {
             print_json(&mut self.out, &answer)?;
         }
         match (answer.error, answer.name) {
+            (Some(error), _) if self.skips_existing && error.kind == ErrorKind::AlreadyExists.name() => {
+                self.skipped += 1;
+            }
             (Some(error), _) => {
                 self.refused += 1;
                 if self.json {
@@ -84,10 +102,7 @@ impl<W: Write> Bulk<W> {
             }
         }
         // Looking at the clock for every answer would cost more than the answer.
-        if self.progress
-            && (self.created + self.refused).is_multiple_of(256)
-            && self.shown.elapsed() >= PROGRESS_INTERVAL
-        {
+        if self.progress && self.answered().is_multiple_of(256) && self.shown.elapsed() >= PROGRESS_INTERVAL {
             self.shown = Instant::now();
             eprint!("\r{}", self.summary());
         }
@@ -109,10 +124,22 @@ impl<W: Write> Bulk<W> {
         }
     }
 
+    fn answered(&self) -> u64 {
+        self.created + self.skipped + self.refused
+    }
+
     fn summary(&self) -> String {
         let seconds = self.started.elapsed().as_secs_f64().max(1e-6);
-        let rate = ((self.created + self.refused) as f64 / seconds).round() as u64;
+        let rate = (self.answered() as f64 / seconds).round() as u64;
         let queries = if self.created == 1 { "query" } else { "queries" };
-        format!("{} {queries} created, {} refused, {rate} lines/s", self.created, self.refused)
+        let skipped = if self.skips_existing { format!("{} skipped, ", self.skipped) } else { String::new() };
+        format!("{} {queries} created, {skipped}{} refused, {rate} lines/s", self.created, self.refused)
+    }
+
+    /// What to do after the server went away in the middle. More may be created than it came to answer.
+    fn how_to_go_on(&self) -> String {
+        let created = self.created + self.skipped;
+        let verb = if created == 1 { "is" } else { "are" };
+        format!("{created} {verb} created; when the server runs again, run this again with --skip-existing")
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct QueryArguments {
 enum QueryCommand {
     /// Submit a query
     Submit {
-        /// Its application, by name or id
+        /// Its application, by name or by the first 8 characters or more of its id
         #[arg(short, long, value_name = "NAME")]
         application: String,
         /// Value of a parameter; give it again for each one
@@ -52,10 +52,13 @@ enum QueryCommand {
         /// Print the name of each query that was created
         #[arg(short, long)]
         verbose: bool,
+        /// Pass over lines whose name exists: to go on after a submission that broke off
+        #[arg(long)]
+        skip_existing: bool,
     },
     /// List queries
     List {
-        /// Only those of this application
+        /// Only those of this application, by name or by the first 8 characters or more of its id
         #[arg(short, long, value_name = "NAME")]
         application: Option<String>,
         /// Only those whose name matches this SQL LIKE pattern
@@ -108,8 +111,13 @@ pub(super) fn run(global: Global, arguments: QueryArguments) -> Result<(), CliEr
         QueryCommand::Submit { application, parameters, name } => {
             submit(global, &client, application, &parameters, name)
         }
-        QueryCommand::Bulk { file, verbose } => bulk::run(global, &client, &file, verbose),
+        QueryCommand::Bulk { file, verbose, skip_existing } => {
+            bulk::run(global, &client, &file, verbose, skip_existing)
+        }
         QueryCommand::List { application, like, after, limit } => {
+            // Asked for first: a filter by what is not there would find nothing and not say why.
+            let application = application.map(|name| client.get::<Application>(&app::path(&name), &[])).transpose()?;
+            let application = application.map(|application| application.name);
             let filter = [("application", application), ("like", like)];
             list(global, &client, &filter, after, limit)
         }

@@ -1,10 +1,22 @@
 //! What the broker is told, and which messages are copies.
 
+use proptest::prelude::*;
+
 use super::super::super::codec::{decode_v5, split_frame};
 use super::*;
 
-/// What is sent: filters subscribed to (with their packet identifiers) and filters given up.
-fn sent(subscriptions: &mut Subscriptions) -> (Vec<(u16, Vec<String>)>, Vec<String>) {
+type Questions = Vec<(u16, Vec<String>)>;
+
+/// What is sent: filters subscribed to (with their packet identifiers) and filters given up, which the broker confirms.
+fn sent(subscriptions: &mut Subscriptions) -> (Questions, Vec<String>) {
+    let (on, off) = questions(subscriptions);
+    // The broker answers.
+    off.iter().for_each(|(packet_id, _)| assert!(subscriptions.unsubscribed(*packet_id)));
+    (on, off.into_iter().flat_map(|(_, filters)| filters).collect())
+}
+
+/// The same with packet identifiers for both; nothing is answered.
+fn questions(subscriptions: &mut Subscriptions) -> (Questions, Questions) {
     let mut bytes = Vec::new();
     subscriptions.encode(Version::V5, Qos::AtLeastOnce, &mut bytes).unwrap();
     let (mut on, mut off, mut rest) = (Vec::new(), Vec::new(), &bytes[..]);
@@ -14,7 +26,9 @@ fn sent(subscriptions: &mut Subscriptions) -> (Vec<(u16, Vec<String>)>, Vec<Stri
                 let filters = packet.topic_filters.iter().map(|(filter, _)| filter.to_string()).collect();
                 on.push((packet.packet_id.get(), filters));
             }
-            v5::Packet::Unsubscribe(packet) => off.extend(packet.topic_filters.iter().map(ToString::to_string)),
+            v5::Packet::Unsubscribe(packet) => {
+                off.push((packet.packet_id.get(), packet.topic_filters.iter().map(ToString::to_string).collect()));
+            }
             other => panic!("{other:?}"),
         }
         rest = &rest[frame.whole.len()..];
@@ -174,4 +188,98 @@ fn what_waits_is_never_more_than_there_is() {
         grant(&mut subscriptions);
     }
     assert!(subscriptions.to_unsubscribe.is_empty() && subscriptions.granted.len() == 1);
+}
+
+#[test]
+fn what_is_given_up_is_said_until_the_broker_confirms_it() {
+    let mut subscriptions = Subscriptions::default();
+    ["a", "b", "c"].into_iter().for_each(|filter| _ = subscriptions.add(filter));
+    grant(&mut subscriptions);
+    ["a", "b"].into_iter().for_each(|filter| _ = subscriptions.remove(filter));
+    assert_eq!(questions(&mut subscriptions).1[0].1, ["a", "b"]);
+    // It comes back, and the connection breaks before the broker answers.
+    subscriptions.add("b");
+    subscriptions.connected(true, true);
+    let (on, off) = questions(&mut subscriptions);
+    assert_eq!((&on[0].1[..], &off[0].1[..]), (&["b".to_owned()][..], &["a".to_owned()][..]));
+    assert!(subscriptions.unsubscribed(off[0].0) && !subscriptions.unsubscribed(off[0].0));
+    subscriptions.connected(true, true);
+    assert!(questions(&mut subscriptions).1.is_empty());
+    // Without a session the broker knows nothing.
+    subscriptions.remove("c");
+    questions(&mut subscriptions);
+    subscriptions.connected(false, true);
+    assert!(questions(&mut subscriptions).1.is_empty());
+}
+
+#[test]
+fn what_was_covered_is_not_given_up_while_it_is_asked_for() {
+    let mut subscriptions = Subscriptions::default();
+    subscriptions.connected(false, false);
+    subscriptions.add("a/b");
+    grant(&mut subscriptions);
+    subscriptions.add("a/+");
+    let (on, _) = questions(&mut subscriptions);
+    subscriptions.answered(on[0].0, &[None]).unwrap();
+    // The broker is about to hear that 'a/b' is covered; on the next connection it takes identifiers.
+    subscriptions.connected(true, true);
+    let (on, off) = questions(&mut subscriptions);
+    assert_eq!((on.len(), off.len()), (2, 0));
+}
+
+#[test]
+fn of_several_pairs_that_overlap_in_part_one_is_told_as_long_as_there_is_one() {
+    let mut subscriptions = Subscriptions::default();
+    subscriptions.connected(false, false);
+    ["a/+", "+/b", "c/+", "+/d"].into_iter().for_each(|filter| _ = subscriptions.add(filter));
+    assert_eq!(subscriptions.partial_overlap(), Some(("a/+", "+/b")));
+    subscriptions.remove("a/+");
+    assert!(matches!(subscriptions.partial_overlap(), Some((a, b)) if topic::overlap(a, b)));
+    subscriptions.remove("c/+");
+    assert!(subscriptions.partial_overlap().is_none());
+}
+
+#[test]
+fn many_wildcards_are_compared_with_few_others() {
+    let mut subscriptions = Subscriptions::default();
+    for number in 0..10_000 {
+        subscriptions.add(&format!("home/{number}/+"));
+    }
+    assert!(!subscriptions.has_overlaps() && subscriptions.comparisons < 100_000, "{}", subscriptions.comparisons);
+    subscriptions.add("home/77/t");
+    assert!(subscriptions.has_overlaps());
+    // Where they cannot be told apart by how they begin, it is not found out at any price.
+    let mut subscriptions = Subscriptions::default();
+    for number in 0..10_000 {
+        subscriptions.add(&format!("home/+/{number}"));
+    }
+    assert!(subscriptions.has_overlaps() && subscriptions.comparisons == COMPARISONS_MAX);
+    for number in 0..10_000 {
+        subscriptions.remove(&format!("home/+/{number}"));
+    }
+    subscriptions.add("home/#");
+    assert!(!subscriptions.has_overlaps());
+}
+
+fn filter() -> impl Strategy<Value = String> {
+    let level = prop_oneof![Just("a"), Just("b"), Just(""), Just("$s"), Just("+")];
+    (proptest::collection::vec(level, 1..4), any::<bool>())
+        .prop_map(|(levels, hash)| levels.join("/") + if hash { "/#" } else { "" })
+        .prop_filter("a filter", |filter| !filter.is_empty())
+}
+
+proptest! {
+    #[test]
+    fn candidates_miss_nothing(filters in proptest::collection::vec(filter(), 2..20)) {
+        let mut subscriptions = Subscriptions::default();
+        filters.iter().for_each(|filter| _ = subscriptions.add(filter));
+        for one in &filters {
+            let overlapping = filters.iter().any(|other| other != one && topic::overlap(one, other));
+            prop_assert_eq!(subscriptions.find_overlapping(one, |_| true).is_some(), overlapping, "{}", one);
+            for other in filters.iter().filter(|other| topic::is_wildcard(other) && topic::covers(other, one)) {
+                prop_assert!(wider_candidates(&subscriptions.wildcards, one).any(|wide| **wide == **other));
+                prop_assert!(narrower_candidates(&subscriptions.filters, other).any(|(narrow, _)| **narrow == **one));
+            }
+        }
+    }
 }

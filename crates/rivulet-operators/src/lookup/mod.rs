@@ -1,0 +1,288 @@
+//! Looks events up in a reference table: by a key in a hash index, or by trying every row of the table.
+//!
+//! Cost: a [`Find::Key`] is a hash and a comparison for each event. A [`Find::Scan`] evaluates its condition on every row
+//! of the table for each event, vectorised over pairs of an event and a row, some thousands at a time; what the order and
+//! the results need is computed only for the pairs that the condition leaves.
+
+mod aggregate;
+mod operator;
+mod table;
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::Column;
+use rivulet_dataflow::{Description, Operator, OperatorFactory};
+
+use crate::PlanError;
+use crate::expression::{Expressions, NamedExpression, is_condition, sql};
+
+pub use aggregate::{STRING_AGG_BYTES_MAX, TableAggregate, TableFunction};
+pub use operator::ROWS_PER_EVENT_MAX;
+pub use table::{Table, TableRows};
+
+/// What a lookup is made of. Expressions are compiled against [`Lookup::evaluation_schema`].
+#[derive(Clone, Debug)]
+pub struct LookupSpec {
+    /// The columns of the events.
+    pub input: SchemaRef,
+    /// The parameters of the queries.
+    pub parameter_schema: SchemaRef,
+    /// Which of them the expressions use, as places in `parameter_schema`.
+    pub parameters: Vec<usize>,
+    /// Where events are looked up.
+    pub table: Arc<Table>,
+    /// Which rows of the table an event finds.
+    pub find: Find,
+    /// What becomes of them.
+    pub results: LookupResults,
+}
+
+/// Which rows of a table an event finds.
+#[derive(Clone, Debug)]
+pub enum Find {
+    /// Those for which a condition is true.
+    Scan {
+        /// The condition; all rows without one.
+        condition: Option<Arc<dyn PhysicalExpr>>,
+        /// Their order; that of the table without one, and for rows that are equal in it.
+        order: Vec<OrderKey>,
+        /// At most so many, a BIGINT made of parameters and constants; null and none are no limit.
+        limit: Option<Arc<dyn PhysicalExpr>>,
+    },
+    /// Those whose column has a value, found in a hash index. Null equals nothing.
+    Key {
+        /// The column of the table.
+        column: usize,
+        /// The value, of the type of the column.
+        value: Arc<dyn PhysicalExpr>,
+        /// Whether an event that finds nothing gives a row nevertheless, with nulls (LEFT JOIN).
+        keeps_unmatched: bool,
+    },
+}
+
+/// A key of ORDER BY.
+#[derive(Clone, Debug)]
+pub struct OrderKey {
+    /// What rows are ordered by.
+    pub expression: Arc<dyn PhysicalExpr>,
+    /// Whether the greatest comes first.
+    pub descending: bool,
+    /// Whether null comes first.
+    pub nulls_first: bool,
+}
+
+/// What becomes of the rows that an event finds.
+#[derive(Clone, Debug)]
+pub enum LookupResults {
+    /// A row for each, with these columns behind those of the event.
+    Rows(Vec<NamedExpression>),
+    /// One row for each event, also for one that finds nothing, with these columns behind those of the event.
+    Aggregates(Vec<TableAggregate>),
+}
+
+/// Looks events up in a table. An event that finds more than [`ROWS_PER_EVENT_MAX`] rows (and does not aggregate them),
+/// or on which an expression fails, is refused.
+#[derive(Clone, Debug)]
+pub struct Lookup {
+    plan: Arc<Plan>,
+    output: SchemaRef,
+}
+
+/// A checked lookup.
+#[derive(Debug)]
+struct Plan {
+    table: Arc<Table>,
+    parameters: Vec<usize>,
+    find: Find,
+    condition: PairExpressions,
+    /// The keys of ORDER BY, then the limit if there is one.
+    order: PairExpressions,
+    results: PairExpressions,
+    aggregates: Option<Vec<TableAggregate>>,
+    output: SchemaRef,
+    parameter_names: Vec<String>,
+}
+
+/// Expressions over pairs of an event and a row of the table, and the columns they look at.
+#[derive(Debug)]
+struct PairExpressions {
+    expressions: Vec<Arc<dyn PhysicalExpr>>,
+    columns: Vec<PairColumn>,
+    schema: SchemaRef,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum PairColumn {
+    /// A column of the event.
+    Event(usize),
+    /// A column of the table.
+    Table(usize),
+    /// One of the used parameters of the event's query.
+    Parameter(usize),
+}
+
+impl Lookup {
+    /// The columns that the expressions of a lookup are compiled against: those of `input`, those of `table`, then the
+    /// parameters as in [`Expressions::evaluation_schema`].
+    pub fn evaluation_schema(
+        input: &Schema,
+        table: &Schema,
+        parameter_schema: &Schema,
+        parameters: &[usize],
+    ) -> SchemaRef {
+        let fields = input.fields().iter().chain(table.fields()).cloned().collect::<Vec<_>>();
+        Expressions::evaluation_schema(&Schema::new(fields), parameter_schema, parameters)
+    }
+
+    /// A checked lookup.
+    pub fn new(spec: LookupSpec) -> Result<Self, PlanError> {
+        let LookupSpec { input, parameter_schema, parameters, table, find, results } = spec;
+        let schema = Self::evaluation_schema(&input, table.schema(), &parameter_schema, &parameters);
+        let type_of = |expression: &Arc<dyn PhysicalExpr>| {
+            expression
+                .data_type(&schema)
+                .map_err(|error| PlanError::Expression { expression: sql(expression), problem: error.to_string() })
+        };
+        let wrong = |expression: &Arc<dyn PhysicalExpr>, problem: String| {
+            Err(PlanError::Expression { expression: sql(expression), problem })
+        };
+        let (mut condition, mut order) = (Vec::new(), Vec::new());
+        match &find {
+            Find::Scan { condition: Some(one), .. } if !is_condition(&type_of(one)?) => {
+                return wrong(one, format!("a condition is true or false, this has type {}", type_of(one)?));
+            }
+            Find::Scan { condition: one, order: keys, limit } => {
+                condition.extend(one.clone());
+                order.extend(keys.iter().map(|key| key.expression.clone()));
+                if let Some(limit) = limit {
+                    if type_of(limit)? != DataType::Int64 {
+                        return wrong(limit, format!("a limit has type Int64, this has type {}", type_of(limit)?));
+                    }
+                    order.push(limit.clone());
+                }
+            }
+            Find::Key { column, value, .. } => {
+                let Some(field) = table.schema().fields().get(*column) else {
+                    let problem = "there is no such column".into();
+                    return Err(PlanError::Column { index: *column, what: "the table", problem });
+                };
+                if type_of(value)? != *field.data_type() {
+                    return wrong(
+                        value,
+                        format!("the column has type {}, this {}", field.data_type(), type_of(value)?),
+                    );
+                }
+                condition.push(value.clone());
+            }
+        }
+        let (mut expressions, mut fields) = (Vec::new(), input.fields().to_vec());
+        let aggregates = match results {
+            LookupResults::Rows(columns) => {
+                for NamedExpression { name, expression } in columns {
+                    fields.push(Arc::new(Field::new(name, type_of(&expression)?, true)));
+                    expressions.push(expression);
+                }
+                None
+            }
+            LookupResults::Aggregates(aggregates) => {
+                for TableAggregate { name, function, argument } in &aggregates {
+                    let found = argument.as_ref().map(type_of).transpose()?;
+                    let Some(data_type) = function.result_type(found.as_ref()) else {
+                        let problem = format!("{function:?} does not take an argument of type {found:?}");
+                        return Err(PlanError::Expression { expression: name.clone(), problem });
+                    };
+                    fields.push(Arc::new(Field::new(name, data_type, true)));
+                    expressions.extend(argument.clone());
+                }
+                Some(aggregates)
+            }
+        };
+        let pairs = |expressions| {
+            PairExpressions::new(expressions, &schema, input.fields().len(), table.schema().fields().len())
+        };
+        let output = Arc::new(Schema::new(fields));
+        let plan = Plan {
+            condition: pairs(condition)?,
+            order: pairs(order)?,
+            results: pairs(expressions)?,
+            aggregates,
+            output: output.clone(),
+            parameter_names: parameters.iter().map(|&one| format!("${}", parameter_schema.field(one).name())).collect(),
+            table,
+            parameters,
+            find,
+        };
+        Ok(Self { plan: Arc::new(plan), output })
+    }
+
+    /// The columns that come out: those of the events, and the results.
+    pub fn output_schema(&self) -> &SchemaRef {
+        &self.output
+    }
+}
+
+impl PairExpressions {
+    /// Expressions compiled against `schema`: `events` columns of the event, `table` columns of the table, parameters.
+    fn new(
+        expressions: Vec<Arc<dyn PhysicalExpr>>,
+        schema: &Schema,
+        events: usize,
+        table: usize,
+    ) -> Result<Self, PlanError> {
+        let mut used: Vec<usize> = Vec::new();
+        let narrowed = expressions
+            .into_iter()
+            .map(|expression| {
+                let text = sql(&expression);
+                let narrow = expression.transform_down(|node| {
+                    let Some(column) = node.downcast_ref::<Column>() else { return Ok(Transformed::no(node)) };
+                    let place = used.iter().position(|&one| one == column.index()).unwrap_or_else(|| {
+                        used.push(column.index());
+                        used.len() - 1
+                    });
+                    Ok(Transformed::yes(Arc::new(Column::new(column.name(), place)) as Arc<dyn PhysicalExpr>))
+                });
+                narrow.data().map_err(|error| PlanError::Expression { expression: text, problem: error.to_string() })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        if let Some(&index) = used.iter().find(|&&index| index >= schema.fields().len()) {
+            return Err(PlanError::Column { index, what: "the lookup", problem: "there is no such column".into() });
+        }
+        let column = |&index: &usize| match index {
+            _ if index < events => PairColumn::Event(index),
+            _ if index < events + table => PairColumn::Table(index - events),
+            _ => PairColumn::Parameter(index - events - table),
+        };
+        // A row that was not found has nulls in every column.
+        let fields = used.iter().map(|&index| schema.field(index).clone().with_nullable(true));
+        Ok(Self {
+            expressions: narrowed,
+            columns: used.iter().map(column).collect(),
+            schema: Arc::new(Schema::new(fields.collect::<Vec<_>>())),
+        })
+    }
+}
+
+impl OperatorFactory for Lookup {
+    fn create(&self) -> Box<dyn Operator> {
+        Box::new(operator::LookupOperator { plan: self.plan.clone() })
+    }
+
+    fn describe(&self) -> Description {
+        let name = self.plan.table.name();
+        let how = match &self.plan.find {
+            Find::Scan { .. } => format!("scans the rows of {name} for each event"),
+            Find::Key { column, .. } => {
+                format!("finds rows of {name} by {} in a hash index", self.plan.table.schema().field(*column).name())
+            }
+        };
+        Description { operator: "lookup".into(), shared: vec![how], per_slot: self.plan.parameter_names.clone() }
+    }
+
+    fn is_stateful(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,237 @@
+//! The lookup at work: events and rows of the table in pairs, some thousands at a time.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, DynComparator, RecordBatch, RecordBatchOptions, UInt32Array, make_comparator,
+};
+use arrow::compute::{SortOptions, prep_null_mask_filter, take};
+use arrow::datatypes::{DataType, Int64Type};
+use datafusion_common::{DataFusionError, Result, exec_err};
+use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError};
+
+use super::table::TableRows;
+use super::{Find, OrderKey, PairColumn, PairExpressions, Plan};
+use crate::expression::refuse;
+
+/// The most rows that one event may give.
+pub const ROWS_PER_EVENT_MAX: usize = 65_536;
+
+/// How many pairs of an event and a row of the table are tried together: enough to be fast, and few enough for their
+/// columns to stay in the cache.
+const PAIRS_MAX: usize = 16_384;
+
+pub(super) struct LookupOperator {
+    pub(super) plan: Arc<Plan>,
+}
+
+impl Operator for LookupOperator {
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let Element::Batch(batch) = element else { return Ok(()) };
+        let plan = &*self.plan;
+        // Taken once: all events of a batch see the same rows.
+        let rows = plan.table.rows();
+        let parameters = plan.parameters.iter().map(|&one| context.slots.gather(one, &batch.slots)).collect();
+        let lookup = BatchLookup { plan, batch: &batch, parameters, table: &rows };
+        let together = match plan.find {
+            Find::Scan { .. } => (PAIRS_MAX / rows.columns().num_rows().max(1)).max(1),
+            Find::Key { .. } => batch.rows(),
+        };
+        let mut open = Vec::new();
+        for start in (0..batch.rows()).step_by(together.max(1)) {
+            open.push(start..batch.rows().min(start + together));
+            // Halves what fails until it is one event.
+            while let Some(events) = open.pop() {
+                match lookup.run(events.clone()) {
+                    Ok(found) => context.emit(found),
+                    Err(_) if events.len() > 1 => {
+                        let middle = events.start + events.len() / 2;
+                        open.push(middle..events.end);
+                        open.push(events.start..middle);
+                    }
+                    Err(error) => refuse(&batch, events.start, &error, context),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The lookup of one batch in the rows that the table has at that time.
+struct BatchLookup<'a> {
+    plan: &'a Plan,
+    batch: &'a Batch,
+    /// The used parameters of each event's query.
+    parameters: Vec<ArrayRef>,
+    table: &'a TableRows,
+}
+
+/// Pairs of an event (its row in the batch) and the row of the table that it found, events ascending.
+#[derive(Default)]
+struct Pairs {
+    events: Vec<u32>,
+    rows: Vec<Option<u32>>,
+}
+
+impl Pairs {
+    fn push(&mut self, event: u32, row: Option<u32>) {
+        self.events.push(event);
+        self.rows.push(row);
+    }
+
+    /// Where the pairs of each of these events end.
+    fn ends(&self, events: Range<usize>) -> Vec<usize> {
+        let end = |event: usize| self.events.partition_point(|&one| one as usize <= event);
+        events.map(end).collect()
+    }
+}
+
+impl BatchLookup<'_> {
+    /// What these events give.
+    fn run(&self, events: Range<usize>) -> Result<Batch> {
+        let pairs = match &self.plan.find {
+            Find::Key { column, keeps_unmatched, .. } => self.by_key(*column, *keeps_unmatched, events.clone())?,
+            Find::Scan { order, limit, .. } => {
+                let pairs = self.by_condition(events.clone())?;
+                match order.is_empty() && limit.is_none() {
+                    true => pairs,
+                    false => self.ordered(pairs, order, limit.is_some())?,
+                }
+            }
+        };
+        if self.plan.aggregates.is_none() && pairs.events.len() > ROWS_PER_EVENT_MAX {
+            return exec_err!("the event finds more than {ROWS_PER_EVENT_MAX} rows of {}", self.plan.table.name());
+        }
+        let ends = pairs.ends(events.clone());
+        let Pairs { events: found, rows } = pairs;
+        let results = self.evaluate(&self.plan.results, &UInt32Array::from(found.clone()), &UInt32Array::from(rows))?;
+        let (batch, results) = match &self.plan.aggregates {
+            None => (self.batch.take(&found)?, results),
+            Some(aggregates) => {
+                let mut arguments = results.iter();
+                let results = aggregates.iter().map(|one| {
+                    let values = one.argument.as_ref().and_then(|_| arguments.next());
+                    one.function.compute(values, &ends)
+                });
+                (self.batch.slice(events.start, events.len()), results.collect::<Result<_>>()?)
+            }
+        };
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.rows()));
+        let columns = batch.columns.columns().iter().cloned().chain(results).collect();
+        let columns = RecordBatch::try_new_with_options(self.plan.output.clone(), columns, &options)?;
+        Ok(batch.with_columns(columns))
+    }
+
+    fn by_key(&self, column: usize, keeps_unmatched: bool, events: Range<usize>) -> Result<Pairs> {
+        let places = UInt32Array::from_iter_values(events.start as u32..events.end as u32);
+        let nowhere = UInt32Array::new_null(places.len());
+        let keys = self.evaluate(&self.plan.condition, &places, &nowhere)?;
+        let mut pairs = Pairs::default();
+        self.table.index(column).find(&keys[0], |place, row| {
+            // One more than is allowed is enough to know.
+            if (row.is_some() || keeps_unmatched) && pairs.events.len() <= ROWS_PER_EVENT_MAX {
+                pairs.push(events.start as u32 + place, row);
+            }
+        });
+        Ok(pairs)
+    }
+
+    /// The pairs for which the condition is true, rows ascending for each event.
+    fn by_condition(&self, events: Range<usize>) -> Result<Pairs> {
+        let rows = self.table.columns().num_rows();
+        let mut found = Pairs::default();
+        // More than one piece only where a single event has so many rows to try.
+        for start in (0..rows).step_by(PAIRS_MAX) {
+            let piece = start as u32..rows.min(start + PAIRS_MAX) as u32;
+            let pair_rows = UInt32Array::from_iter_values(events.clone().flat_map(|_| piece.clone()));
+            let pair_events = UInt32Array::from_iter_values(
+                events.clone().flat_map(|event| piece.clone().map(move |_| event as u32)),
+            );
+            let mut pass = |pair: usize| found.push(pair_events.value(pair), Some(pair_rows.value(pair)));
+            if self.plan.condition.expressions.is_empty() {
+                (0..pair_rows.len()).for_each(&mut pass);
+                continue;
+            }
+            let condition = self.evaluate(&self.plan.condition, &pair_events, &pair_rows)?.swap_remove(0);
+            if *condition.data_type() == DataType::Null {
+                continue;
+            }
+            let condition = condition.as_boolean();
+            match condition.null_count() {
+                0 => condition.values().set_indices().for_each(&mut pass),
+                _ => prep_null_mask_filter(condition).values().set_indices().for_each(&mut pass),
+            }
+        }
+        Ok(found)
+    }
+
+    /// The pairs of each event in order, no more of them than the limit.
+    fn ordered(&self, pairs: Pairs, keys: &[OrderKey], has_limit: bool) -> Result<Pairs> {
+        let events = UInt32Array::from(pairs.events);
+        let rows = UInt32Array::from(pairs.rows);
+        let mut columns = self.evaluate(&self.plan.order, &events, &rows)?;
+        let limits = if has_limit { columns.pop() } else { None };
+        let limits = limits.as_ref().map(|limits| limits.as_primitive::<Int64Type>());
+        let comparators = keys
+            .iter()
+            .zip(&columns)
+            .map(|(key, column)| {
+                let options = SortOptions { descending: key.descending, nulls_first: key.nulls_first };
+                Ok(make_comparator(column, column, options)?)
+            })
+            .collect::<Result<Vec<DynComparator>>>()?;
+        // Pairs that are equal stay in the order of the table, so that the result is one whatever sorts it.
+        let compare = |one: &usize, other: &usize| {
+            let mut orders = comparators.iter().map(|compare| compare(*one, *other));
+            orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal).then(one.cmp(other))
+        };
+        let mut kept = Pairs::default();
+        let mut group: Vec<usize> = Vec::new();
+        let mut start = 0;
+        while start < events.len() {
+            let event = events.value(start);
+            let end = start + events.values()[start..].partition_point(|&one| one == event);
+            let limit = limits.filter(|limits| limits.is_valid(start)).map_or(usize::MAX, |limits| {
+                // A negative limit leaves nothing.
+                usize::try_from(limits.value(start)).unwrap_or(0)
+            });
+            group.clear();
+            group.extend(start..end);
+            if !comparators.is_empty() {
+                if limit < group.len() && limit > 0 {
+                    group.select_nth_unstable_by(limit - 1, compare);
+                    group.truncate(limit);
+                }
+                if limit > 0 {
+                    group.sort_unstable_by(compare);
+                }
+            }
+            for &pair in group.iter().take(limit) {
+                kept.push(event, Some(rows.value(pair)));
+            }
+            start = end;
+        }
+        Ok(kept)
+    }
+
+    /// The values of expressions for pairs of an event and a row of the table; a null row has nulls in all columns.
+    fn evaluate(&self, pairs: &PairExpressions, events: &UInt32Array, rows: &UInt32Array) -> Result<Vec<ArrayRef>> {
+        if pairs.expressions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let column = |column: &PairColumn| match *column {
+            PairColumn::Event(index) => take(self.batch.column(index), events, None),
+            PairColumn::Table(index) => take(self.table.columns().column(index), rows, None),
+            PairColumn::Parameter(index) => take(&self.parameters[index], events, None),
+        };
+        let columns = pairs.columns.iter().map(column).collect::<Result<Vec<_>, _>>()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(events.len()));
+        let batch = RecordBatch::try_new_with_options(pairs.schema.clone(), columns, &options)?;
+        let evaluate = |expression: &Arc<dyn datafusion_physical_expr::PhysicalExpr>| {
+            expression.evaluate(&batch)?.into_array_of_size(batch.num_rows())
+        };
+        pairs.expressions.iter().map(evaluate).collect::<Result<Vec<_>, DataFusionError>>()
+    }
+}

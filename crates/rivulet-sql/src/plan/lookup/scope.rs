@@ -1,0 +1,64 @@
+//! Names where there are tables: a column alone, or with its table's name before it.
+
+use super::super::check::Scope;
+use crate::statement::Name;
+use crate::{SqlError, suggest};
+
+/// A reference table as names see it.
+pub(in crate::plan) struct ScopeTable {
+    pub(in crate::plan) name: String,
+    pub(in crate::plan) columns: Vec<String>,
+}
+
+impl Scope<'_> {
+    /// A name alone: itself, or the column of a table that it means.
+    pub(in crate::plan) fn of_table(&self, name: Name) -> Result<Name, SqlError> {
+        let full = |table: &ScopeTable| Name { text: full_name(&table.name, &name.text), position: name.position };
+        let has = |table: &&ScopeTable| table.columns.contains(&name.text);
+        if let Some(table) = self.tables.last().filter(|table| self.in_table && has(table)) {
+            return Ok(full(table));
+        }
+        let mut tables = self.tables.iter().filter(has);
+        let Some(table) = tables.next() else { return Ok(name) };
+        let other = if self.columns.contains(&name.text.as_str()) {
+            Some(self.alias.unwrap_or(self.input))
+        } else {
+            tables.next().map(|other| other.name.as_str())
+        };
+        match other {
+            None => Ok(full(table)),
+            Some(other) => Err(SqlError::new(name.position, format!("the column '{name}' is ambiguous"))
+                .hint(format!("write {other}.{name} or {}.{name}", table.name))),
+        }
+    }
+
+    /// The column of a table by both names; `None` if the first is not that of a table.
+    pub(in crate::plan) fn table_column(&self, table: &Name, column: &Name) -> Result<Option<Name>, SqlError> {
+        let Some(found) = self.tables.iter().find(|one| one.name == table.text) else { return Ok(None) };
+        if found.columns.contains(&column.text) {
+            return Ok(Some(Name { text: full_name(&found.name, &column.text), position: column.position }));
+        }
+        let error = SqlError::new(column.position, format!("unknown column '{table}.{column}'"));
+        let names: Vec<&str> = found.columns.iter().map(String::as_str).collect();
+        Err(match suggest::nearest(&column.text, names.iter().copied()) {
+            Some(near) => error.did_you_mean(Some(near)),
+            None => error.hint(format!("'{table}' has the columns {}", crate::address::list(&names))),
+        })
+    }
+
+    /// The table that a full name is of.
+    pub(in crate::plan) fn table_of(&self, full: &str) -> Option<&str> {
+        let is_of = |table: &&ScopeTable| table.columns.iter().any(|column| full_name(&table.name, column) == full);
+        self.tables.iter().find(is_of).map(|table| table.name.as_str())
+    }
+
+    /// A column's own name.
+    pub(in crate::plan) fn plain_name<'n>(&self, full: &'n str) -> &'n str {
+        self.table_of(full).map_or(full, |table| &full[table.len() + 1..])
+    }
+}
+
+/// The name that a column of a table has among all columns.
+pub(super) fn full_name(table: &str, column: &str) -> String {
+    format!("{table}.{column}")
+}

@@ -1,0 +1,84 @@
+//! Reference tables over HTTP.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+
+use super::error::ApiError;
+use super::types::{ErrorAnswer, Table, TableList};
+use super::{Api, read_text};
+
+/// List the reference tables
+#[utoipa::path(
+    get, path = "/api/v1/tables", tag = "tables",
+    responses(
+        (status = 200, description = "Tables by name", body = TableList),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn list_tables(State(api): State<Api>) -> Result<Json<TableList>, ApiError> {
+    let tables = api.blocking(|service| service.tables()).await?;
+    Ok(Json(TableList { tables: tables.into_iter().map(Table::from).collect() }))
+}
+
+/// Create a reference table
+///
+/// The body is one CREATE TABLE statement; its file is read by the server. The same text again does nothing.
+#[utoipa::path(
+    post, path = "/api/v1/tables", tag = "tables",
+    request_body(content = String, content_type = "text/plain"),
+    responses(
+        (status = 200, description = "The table", body = Table),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn create_table(State(api): State<Api>, body: Body) -> Result<Json<Table>, ApiError> {
+    let sql = read_text(body).await?;
+    let table = api.blocking(move |service| service.create_table(&sql)).await??;
+    Ok(Json(table.into()))
+}
+
+/// Show a reference table
+#[utoipa::path(
+    get, path = "/api/v1/tables/{name}", tag = "tables",
+    params(("name" = String, Path, description = "Its name")),
+    responses(
+        (status = 200, description = "The table", body = Table),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn show_table(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<Table>, ApiError> {
+    let table = api.blocking(move |service| service.table(&name)).await??;
+    Ok(Json(table.into()))
+}
+
+/// Drop a reference table
+#[utoipa::path(
+    delete, path = "/api/v1/tables/{name}", tag = "tables",
+    params(("name" = String, Path, description = "Its name")),
+    responses(
+        (status = 204, description = "Dropped"),
+        (status = "default", description = "An error; a conflict if applications use it", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn drop_table(State(api): State<Api>, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
+    api.blocking(move |service| service.drop_table(&name)).await??;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Load the file of a reference table again
+///
+/// Queries go on; a file that cannot be read changes nothing.
+#[utoipa::path(
+    post, path = "/api/v1/tables/{name}/refresh", tag = "tables",
+    params(("name" = String, Path, description = "Its name")),
+    responses(
+        (status = 200, description = "The table", body = Table),
+        (status = "default", description = "An error; the rows are those from before", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn refresh_table(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<Table>, ApiError> {
+    let table = api.blocking(move |service| service.refresh_table(&name)).await??;
+    Ok(Json(table.into()))
+}

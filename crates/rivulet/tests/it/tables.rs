@@ -1,0 +1,250 @@
+//! Reference tables in the engine: created, used, refreshed while queries run, kept over restarts, dropped.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rivulet::engine::Engine;
+use rivulet::service::{ErrorKind, Service, ServiceError, StatementResult};
+use tempfile::TempDir;
+
+use super::engine::{configuration, open};
+use super::server::{Publisher, now_ms};
+use super::support::{TestServer, exchange, request};
+
+const APPLICATION: &str = "CREATE APPLICATION floors (home TEXT) INPUT readings (room TEXT) FROM 'mqtt:in/{home}' \
+     FORMAT JSON OUTPUT 'mqtt:out/{home}' FORMAT JSON AS SELECT r.floor FROM readings JOIN rooms AS r ON r.id = readings.room";
+
+fn write(folder: &Path, text: &str) {
+    std::fs::write(folder.join("rooms.csv"), text).expect("a file");
+}
+
+fn create_table(folder: &Path) -> String {
+    let file = folder.join("rooms.csv");
+    format!("CREATE TABLE rooms (id TEXT, floor BIGINT) FROM 'file:{}' FORMAT CSV (header => true)", file.display())
+}
+
+fn run(engine: &Engine, script: &str) -> Result<StatementResult, ServiceError> {
+    engine.execute(script).pop().expect("an answer")
+}
+
+fn said(engine: &Engine, script: &str) -> String {
+    run(engine, script).unwrap_or_else(|error| panic!("{script}: {error}")).message.expect("a message")
+}
+
+fn refused(engine: &Engine, script: &str) -> ServiceError {
+    run(engine, script).expect_err(script)
+}
+
+/// A table of two rooms, an application that uses it, and a query.
+fn with_rooms(folder: &Path) -> Arc<Engine> {
+    write(folder, "id,floor\nkitchen,0\nattic,3\n");
+    let engine = open(folder);
+    assert_eq!(said(&engine, &create_table(folder)), "table rooms created, 2 rows");
+    said(&engine, APPLICATION);
+    said(&engine, "CREATE QUERY q FROM APPLICATION floors WITH (home => 'a')");
+    engine
+}
+
+/// What the query says of an event in this room.
+fn floor_of(engine: &Engine, room: &str) -> String {
+    let broker = engine.embedded_broker_address().expect("a broker");
+    let mut listener = Publisher::connect(broker);
+    listener.subscribe("out/a");
+    Publisher::connect(broker).publish("in/a", &format!("{{\"room\": \"{room}\"}}"));
+    String::from_utf8(listener.next().1).expect("text")
+}
+
+#[test]
+fn a_table_is_refreshed_while_its_queries_run() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = with_rooms(folder.path());
+    assert_eq!(floor_of(&engine, "attic"), "{\"floor\":3}");
+
+    write(folder.path(), "id,floor\nattic,4\n");
+    assert_eq!(floor_of(&engine, "attic"), "{\"floor\":3}", "a file is read when somebody says so");
+    assert_eq!(said(&engine, "REFRESH TABLE rooms"), "table rooms refreshed, 1 rows");
+    assert_eq!(floor_of(&engine, "attic"), "{\"floor\":4}");
+
+    // Nothing of a file that is wrong somewhere is used.
+    write(folder.path(), "id,floor\nattic,5\ncellar,below\n");
+    let error = refused(&engine, "REFRESH TABLE rooms");
+    assert_eq!(error.kind, ErrorKind::Invalid);
+    assert!(error.message.contains("line 3: field 'floor' at byte 7: expected a number"), "{}", error.message);
+    std::fs::remove_file(folder.path().join("rooms.csv")).expect("removed");
+    assert!(refused(&engine, "REFRESH TABLE rooms").message.contains("cannot read"));
+    assert_eq!(floor_of(&engine, "attic"), "{\"floor\":4}");
+}
+
+#[test]
+fn a_table_is_shown_and_dropped_when_nobody_uses_it() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = with_rooms(folder.path());
+    assert_eq!(said(&engine, &create_table(folder.path())), "table rooms is there already");
+    let other = create_table(folder.path()).replace("BIGINT", "DOUBLE");
+    assert_eq!(refused(&engine, &other).kind, ErrorKind::AlreadyExists);
+    let shown = run(&engine, "SHOW TABLES").expect("rows");
+    assert_eq!(shown.rows.len(), 1);
+    assert_eq!(
+        (&shown.rows[0][0], &shown.rows[0][1], &shown.rows[0][2]),
+        (&"rooms".into(), &"running".into(), &2.into())
+    );
+    let described = run(&engine, "DESCRIBE TABLE rooms").expect("rows");
+    assert!(described.rows.contains(&vec!["applications".into(), "floors".into()]), "{described:?}");
+    assert!(described.rows.contains(&vec!["column floor".into(), "BIGINT".into()]), "{described:?}");
+    let plan = run(&engine, "EXPLAIN APPLICATION floors").expect("a plan");
+    let plan: Vec<&str> = plan.rows.iter().filter_map(|row| row[0].as_str()).collect();
+    assert!(plan.iter().any(|line| line.contains("2 rows") && line.contains("by id in a hash index")), "{plan:?}");
+
+    let error = refused(&engine, "DROP TABLE rooms");
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Conflict, "the table 'rooms' is used by floors"));
+    said(&engine, "DROP APPLICATION floors CASCADE");
+    assert_eq!(said(&engine, "DROP TABLE rooms"), "table rooms dropped");
+    assert_eq!(refused(&engine, "DROP TABLE rooms").kind, ErrorKind::NotFound);
+    assert!(said(&engine, "DROP TABLE IF EXISTS rooms").contains("nothing was done"));
+    assert!(refused(&engine, APPLICATION).message.contains("unknown table 'rooms'"));
+    drop(engine);
+    assert!(open(folder.path()).tables().is_empty());
+}
+
+#[test]
+fn tables_that_cannot_be_loaded_are_refused() {
+    let folder = TempDir::new().expect("a folder");
+    write(folder.path(), "id,floor\nkitchen,0\n");
+    let engine = open(folder.path());
+    let create = create_table(folder.path());
+    for (wrong, message) in [
+        (create.replace("file:", "mqtt:"), "a table is read from a local file"),
+        (create.replace("rooms.csv", "room.csv"), "cannot read"),
+        (create.replace("rooms.csv", ""), "it is not a file"),
+        (create.replace("CSV (header => true)", "SENML"), "a table cannot be written in SENML"),
+        (create.replace("true", "'yes'"), "header is true or false"),
+        (
+            create.replace("floor BIGINT", "level BIGINT"),
+            "line 1: the header is 'id,floor', and the columns are 'id,level'",
+        ),
+        (create.replace(" (header => true)", ""), "line 1: field 'floor'"),
+    ] {
+        let error = refused(&engine, &wrong);
+        assert!(error.message.contains(message), "{wrong}: {}", error.message);
+        assert!(error.line.is_some(), "{wrong}");
+    }
+    assert!(engine.tables().is_empty());
+    drop(engine);
+
+    let mut config = configuration(folder.path());
+    config.table_bytes_max = 10;
+    let engine = Engine::open(config).expect("an engine");
+    let error = refused(&engine, &create);
+    assert_eq!(error.kind, ErrorKind::LimitReached);
+    assert!(error.message.contains("more than 10 bytes"), "{}", error.message);
+}
+
+#[test]
+fn a_table_is_there_again_after_a_restart_and_waits_for_its_file() {
+    let folder = TempDir::new().expect("a folder");
+    drop(with_rooms(folder.path()));
+    let engine = open(folder.path());
+    assert_eq!(floor_of(&engine, "kitchen"), "{\"floor\":0}");
+    drop(engine);
+
+    std::fs::remove_file(folder.path().join("rooms.csv")).expect("removed");
+    let engine = open(folder.path());
+    let table = engine.table("rooms").expect("it is known");
+    assert!(table.state().starts_with("not running: cannot read"), "{}", table.state());
+    assert_eq!(table.applications, ["floors"]);
+    let application = engine.application("floors").expect("it is known");
+    assert!(application.state().contains("the table 'rooms' is not running: cannot read"), "{}", application.state());
+    assert_eq!((application.queries_running, application.queries_not_running), (0, 1));
+    assert_eq!(refused(&engine, "DROP TABLE rooms").kind, ErrorKind::Conflict);
+    assert!(refused(&engine, "REFRESH TABLE rooms").message.contains("cannot read"));
+
+    write(folder.path(), "id,floor\nkitchen,7\n");
+    said(&engine, "REFRESH TABLE rooms");
+    let application = engine.application("floors").expect("it is known");
+    assert_eq!((application.state().as_str(), application.queries_running), ("running", 1));
+    assert_eq!(application.queries_not_running, 0);
+    assert_eq!(floor_of(&engine, "kitchen"), "{\"floor\":7}");
+}
+
+#[test]
+fn tables_are_resources_of_the_api() {
+    let folder = TempDir::new().expect("a folder");
+    write(folder.path(), "id,floor\nkitchen,0\n");
+    let server = TestServer::start(open(folder.path()));
+    let ask = |method: &str, path: &str, body: &str| exchange(server.address, &request(method, path, "", body));
+    let (status, created) = ask("POST", "/api/v1/tables", &create_table(folder.path()));
+    assert_eq!(status, 200, "{created}");
+    let (_, all) = ask("GET", "/api/v1/tables", "");
+    assert_eq!(all, format!("{{\"tables\":[{created}]}}"));
+    assert!(created.contains("{\"name\":\"floor\",\"type\":\"BIGINT\"}"), "{created}");
+    write(folder.path(), "id,floor\nkitchen,0\nattic,3\n");
+    let (status, refreshed) = ask("POST", "/api/v1/tables/rooms/refresh", "");
+    assert!(status == 200 && refreshed.contains("\"rows\":2"), "{refreshed}");
+    assert_eq!(ask("GET", "/api/v1/tables/rooms", "").1, refreshed);
+    assert_eq!(ask("POST", "/api/v1/tables", "SHOW TABLES").0, 400);
+    assert_eq!(ask("DELETE", "/api/v1/tables/rooms", "").0, 204);
+    assert_eq!(ask("POST", "/api/v1/tables/rooms/refresh", "").0, 404);
+}
+
+/// The places in a file of the examples with their distances in metres, the nearest first.
+fn nearest(file: &str, latitude: f64, longitude: f64, price: std::ops::RangeInclusive<f64>) -> Vec<(f64, String)> {
+    let text = std::fs::read_to_string(examples().join("data").join(file)).expect("the file of an example");
+    let mut places: Vec<(f64, String)> = text
+        .lines()
+        .skip(1)
+        .map(|line| line.split(',').collect::<Vec<_>>())
+        .filter(|cells| cells.get(3).is_none_or(|cell| price.contains(&cell.parse().expect("a price"))))
+        .map(|cells| {
+            let degrees = |index: usize| cells[index].parse::<f64>().expect("degrees").to_radians();
+            let (lat, lon) = (latitude.to_radians(), longitude.to_radians());
+            let half = |one: f64, other: f64| ((one - other) / 2.0).sin().powi(2);
+            let share = half(degrees(1), lat) + lat.cos() * degrees(1).cos() * half(degrees(2), lon);
+            (2.0 * 6_371_000.0 * share.sqrt().asin(), cells[0].to_owned())
+        })
+        .collect();
+    places.sort_by(|one, other| one.0.total_cmp(&other.0));
+    places
+}
+
+fn examples() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
+}
+
+fn three(places: Vec<(f64, String)>) -> String {
+    places.into_iter().take(3).map(|(_, name)| name).collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn the_examples_find_what_is_nearest() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    for example in ["gas_station.sql", "parking_lots.sql"] {
+        let text = std::fs::read_to_string(examples().join(example)).expect("an example");
+        let path = format!("'file:{}/", examples().parent().expect("a folder").display());
+        engine.execute(&text.replace("'file:", &path)).into_iter().for_each(|answer| drop(answer.expect(example)));
+    }
+    said(&engine, "CREATE QUERY s FROM APPLICATION gas_station WITH (car => 'rui', lowest => 1.5, radius => 3000)");
+    said(&engine, "CREATE QUERY p FROM APPLICATION parking_lots WITH (car => 'rui', slow => 2)");
+    let broker = engine.embedded_broker_address().expect("a broker");
+    let mut listeners = ["stations", "parking"].map(|topic| {
+        let mut listener = Publisher::connect(broker);
+        listener.subscribe(&format!("car/rui/{topic}"));
+        listener
+    });
+    let mut car = Publisher::connect(broker);
+    let (latitude, longitude) = (41.1579, -8.6291);
+    for (age_ms, speed) in [(60_000, 1.0), (55_000, 2.0), (40_000, 30.0)] {
+        let ts = now_ms() - age_ms;
+        car.publish(
+            "car/rui/position",
+            &format!("{{\"ts\": {ts}, \"lat\": {latitude}, \"lon\": {longitude}, \"speed\": {speed}}}"),
+        );
+    }
+    let mut stations = nearest("stations.csv", latitude, longitude, 1.5..=1.8);
+    stations.retain(|(distance, _)| *distance < 3000.0);
+    assert!(stations.len() > 3, "the example has something to choose from");
+    let answer = String::from_utf8(listeners[0].next().1).expect("text");
+    assert_eq!(answer, format!("{{\"stations\":\"{}\"}}", three(stations)));
+    let answer = String::from_utf8(listeners[1].next().1).expect("text");
+    assert_eq!(answer, format!("{{\"lots\":\"{}\"}}", three(nearest("lots.csv", latitude, longitude, 0.0..=0.0))));
+}
