@@ -2,12 +2,16 @@
 
 use std::hint::black_box;
 
+use crate::digits::write_integer;
 use crate::random::Random;
 use crate::streams::{PAYLOAD_BYTES_MAX, Stream};
 use crate::workload::Workload;
 
 /// The most queries one feed serves: their topics stay below 4 GiB.
 pub const QUERIES_MAX: u32 = 16_000_000;
+
+/// What an event takes to say whose it is, at most.
+const DEVICE_BYTES_MAX: usize = 24;
 
 /// The sensors and topics of queries `0..queries()`.
 #[derive(Debug, Default)]
@@ -16,6 +20,8 @@ pub(crate) struct Feed {
     /// All topics end to end; a topic ends where the next one starts.
     topics: Vec<u8>,
     payload: Vec<u8>,
+    /// Whether all topics are one, so that an event must say whose it is.
+    names_device: bool,
 }
 
 /// Side by side, because an event needs both and finds neither in a cache.
@@ -40,7 +46,8 @@ impl Feed {
             workload.write_input_topic(number, &mut topics);
         }
         topics.shrink_to_fit();
-        Self { entries, topics, payload: Vec::with_capacity(PAYLOAD_BYTES_MAX) }
+        let payload = Vec::with_capacity(PAYLOAD_BYTES_MAX + DEVICE_BYTES_MAX);
+        Self { entries, topics, payload, names_device: workload.shares_topic() }
     }
 
     /// The number of queries.
@@ -82,6 +89,12 @@ impl Feed {
         self.payload.clear();
         let reading = self.entries[query as usize].stream.next_with_episodes(random, episode_factor);
         reading.write_json(time_us, &mut self.payload);
+        if self.names_device {
+            self.payload.pop();
+            self.payload.extend_from_slice(b",\"device\":\"");
+            write_integer(query.into(), &mut self.payload);
+            self.payload.extend_from_slice(b"\"}");
+        }
         (self.topic(query), &self.payload)
     }
 
@@ -107,6 +120,12 @@ mod tests {
             assert_eq!(topic, expected.input_topic.as_bytes());
             assert!(serde_json::from_slice::<serde_json::Value>(payload).unwrap().is_object());
         }
+        let shared = WorkloadOptions { applications: vec!["device_readings".into()], ..WorkloadOptions::default() };
+        let mut shared = Feed::new(&Workload::new(shared).unwrap(), 50);
+        let (topic, payload) = shared.next(42, 1_763_712_345_678_901, &mut random, 1.0);
+        assert_eq!(topic, b"devices/readings");
+        assert_eq!(serde_json::from_slice::<serde_json::Value>(payload).unwrap()["device"], "42");
+
         let per_query = feed.memory_bytes() as f64 / f64::from(feed.queries());
         assert!(per_query < 70.0, "{per_query}");
     }

@@ -7,7 +7,9 @@
 
 pub mod commands;
 mod broker;
+mod crowd;
 mod filters;
+mod results;
 pub mod handle;
 
 use std::io::{self, BufRead, Read, Write};
@@ -26,6 +28,8 @@ use crate::workload::{Workload, WorkloadOptions};
 
 use broker::{Broker, Subscribers};
 use commands::{Answer, Command, Report};
+use crowd::Crowd;
+use results::Results;
 
 /// The longest line taken from the standard input, in bytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -37,6 +41,8 @@ const WAIT_MAX: Duration = Duration::from_secs(600);
 pub enum GeneratorOptions {
     /// It listens here (port 0 for any) and is the broker.
     Broker(SocketAddr),
+    /// The same for an engine that makes connections for each query.
+    Crowd(SocketAddr),
     /// It is a client of this broker.
     Client(BrokerOptions),
 }
@@ -103,6 +109,7 @@ fn answer(output: &mut impl Write, answer: &Answer) -> io::Result<()> {
 /// The connections of a generator: those that come to it, or those that it makes.
 enum Side {
     Broker(Broker),
+    Crowd(Box<Crowd>),
     Client(BrokerOptions),
 }
 
@@ -130,6 +137,9 @@ impl Generator {
             GeneratorOptions::Broker(address) => {
                 Side::Broker(Broker::listen(address).map_err(|error| GeneratorError::Listen { address, error })?)
             }
+            GeneratorOptions::Crowd(address) => Side::Crowd(Box::new(
+                Crowd::listen(address).map_err(|error| GeneratorError::Listen { address, error })?,
+            )),
             GeneratorOptions::Client(broker) => {
                 // Fails now rather than in the middle of a run.
                 Clients::connect(broker.clone())
@@ -145,6 +155,7 @@ impl Generator {
     fn address(&self) -> Option<SocketAddr> {
         match &self.side {
             Side::Broker(broker) => Some(broker.address()),
+            Side::Crowd(crowd) => Some(crowd.address()),
             Side::Client(_) => None,
         }
     }
@@ -181,7 +192,11 @@ impl Generator {
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<Answer, String> {
-        let Side::Broker(broker) = &self.side else { return Ok(Answer::Subscribed { queries: self.queries }) };
+        let broker = match &self.side {
+            Side::Broker(broker) => broker,
+            Side::Crowd(crowd) => return self.wait_for_crowd(crowd, timeout),
+            Side::Client(_) => return Ok(Answer::Subscribed { queries: self.queries }),
+        };
         let Some(feed) = &self.feed else { return Ok(Answer::Subscribed { queries: self.queries }) };
         let deadline = Instant::now() + timeout;
         // The query up to which all are subscribed to; looked at again from the start when subscriptions change.
@@ -210,6 +225,24 @@ impl Generator {
         }
     }
 
+    /// Every query subscribes to its own topic and to nothing else.
+    fn wait_for_crowd(&self, crowd: &Crowd, timeout: Duration) -> Result<Answer, String> {
+        let deadline = Instant::now() + timeout;
+        while crowd.filters() < self.queries as usize {
+            if Instant::now() >= deadline {
+                return Err(format!(
+                    "after {} ms there are {} subscriptions for {} queries\n\
+                     hint: is the limit of open files (ulimit -n) high enough for two connections for each?",
+                    timeout.as_millis(),
+                    crowd.filters(),
+                    self.queries
+                ));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(Answer::Subscribed { queries: self.queries })
+    }
+
     fn start(&mut self, rate_per_query: f64, duration: Duration, episode_factor: f32) -> Result<Answer, String> {
         if !(rate_per_query > 0.0 && rate_per_query.is_finite() && episode_factor >= 0.0) {
             return Err("a rate is a positive number\nhint: 1.0 is one event a second for each query".into());
@@ -223,6 +256,11 @@ impl Generator {
                 broker.reset_results();
                 let mut outlets: Subscribers = broker.outlets(feed.queries());
                 Box::new(move |sender| sender.run(&mut outlets))
+            }
+            Side::Crowd(crowd) => {
+                crowd.reset();
+                let mut outlet = crowd.outlet();
+                Box::new(move |sender| sender.run(&mut outlet))
             }
             Side::Client(options) => match Clients::connect(options.clone()) {
                 Ok(mut clients) => Box::new(move |sender| sender.run(&mut clients)),
@@ -262,10 +300,16 @@ impl Generator {
     }
 
     fn report(&self) -> Report {
-        let (connections, filters, (results_received, result_bytes)) = match &self.side {
+        let (connections, filters, results) = match &self.side {
             Side::Broker(broker) => (broker.connections(), broker.filters(), broker.results()),
-            Side::Client(options) => (options.connection_count(), 0, (0, 0)),
+            Side::Crowd(crowd) => (crowd.connections(), crowd.filters(), crowd.results()),
+            Side::Client(options) => (options.connection_count(), 0, Results::default()),
         };
+        let dropped = match &self.side {
+            Side::Crowd(crowd) => crowd.dropped(),
+            Side::Broker(_) | Side::Client(_) => 0,
+        };
+        let latency = (results.latency.count() > 0).then(|| results.latency.summary());
         let cpu_s = process_cpu_s().zip(self.cpu_start_s).map(|(now_s, start_s)| now_s - start_s);
         let progress = self.progress.lock().expect("nobody panics while holding the progress");
         Report {
@@ -273,12 +317,16 @@ impl Generator {
             queries: self.queries,
             connections,
             filters,
-            events_sent: progress.events_sent,
+            events_sent: progress.events_sent - dropped.min(progress.events_sent),
             events_unrouted: progress.events_unrouted,
-            events_lost: progress.events_lost,
+            events_lost: progress.events_lost + dropped,
             bytes_sent: progress.bytes_sent,
-            results_received,
-            result_bytes,
+            results_received: results.received,
+            result_bytes: results.bytes,
+            result_latency_us_p50: latency.map(|latency| latency.us_p50),
+            result_latency_us_p95: latency.map(|latency| latency.us_p95),
+            result_latency_us_p99: latency.map(|latency| latency.us_p99),
+            result_latency_us_max: latency.map(|latency| latency.us_max),
             lateness_us_p50: progress.lateness.percentile_us(50.0),
             lateness_us_p99: progress.lateness.percentile_us(99.0),
             lateness_us_max: progress.lateness.summary().us_max,

@@ -3,7 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::applications::{BASE_APPLICATIONS, BaseApplication, DEFAULT_APPLICATIONS, base_application};
+use crate::applications::{
+    BASE_APPLICATIONS, BaseApplication, DEFAULT_APPLICATIONS, SHARED_TOPIC_APPLICATION, base_application,
+};
 use crate::digits::write_integer;
 use crate::random::Random;
 use crate::streams::{Stream, StreamType};
@@ -50,6 +52,12 @@ pub enum WorkloadError {
     /// There is no base application with this name.
     #[error("there is no application '{0}' in the workload\nhint: choose from {known}", known = known_applications())]
     UnknownApplication(String),
+    /// Applications whose queries share a topic, and others.
+    #[error(
+        "{SHARED_TOPIC_APPLICATION} reads one topic for all queries, the other applications one for each\n\
+         hint: run them one after the other"
+    )]
+    MixedTopics,
     /// No copies at all, or more than [`APPLICATIONS_MAX`] applications.
     #[error(
         "{0} copies of each application are too few or too many\n\
@@ -111,6 +119,9 @@ impl Workload {
             .into_iter()
             .map(|name| base_application(name).ok_or_else(|| WorkloadError::UnknownApplication(name.to_owned())))
             .collect::<Result<Vec<_>, _>>()?;
+        if bases.iter().any(|base| base.shares_topic() != bases[0].shares_topic()) {
+            return Err(WorkloadError::MixedTopics);
+        }
         let applications = bases.len().saturating_mul(options.copies as usize);
         if applications == 0 || applications > APPLICATIONS_MAX {
             return Err(WorkloadError::Copies(options.copies));
@@ -130,6 +141,12 @@ impl Workload {
     /// The number of applications, copies counted.
     pub fn application_count(&self) -> usize {
         self.bases.len() * self.options.copies as usize
+    }
+
+    /// Whether all queries read one topic, and each takes from it the events that name it: every event is one result of one
+    /// query.
+    pub fn shares_topic(&self) -> bool {
+        self.bases.iter().all(|base| base.shares_topic())
     }
 
     /// The reference tables that must be there before the applications, each once.
@@ -262,7 +279,8 @@ mod tests {
     use super::*;
 
     fn workload(copies: u32, distribution: Distribution) -> Workload {
-        let applications = BASE_APPLICATIONS.iter().map(|base| base.name.to_owned()).collect();
+        let own_topics = BASE_APPLICATIONS.iter().filter(|base| !base.shares_topic());
+        let applications = own_topics.map(|base| base.name.to_owned()).collect();
         Workload::new(WorkloadOptions { applications, copies, distribution, seed: 9 }).unwrap()
     }
 
@@ -281,7 +299,7 @@ mod tests {
             assert_eq!(line["parameters"], query.parameters);
         }
         let names: std::collections::HashSet<_> = one.applications().map(|application| application.name).collect();
-        assert_eq!(names.len(), 3 * BASE_APPLICATIONS.len());
+        assert_eq!(names.len(), one.application_count());
         assert!((0..200).all(|number| names.contains(&one.query(number).application)));
     }
 
@@ -299,7 +317,7 @@ mod tests {
         let queries = 100_000;
         let first = (0..queries).filter(|&number| workload.application_of(number) == 0).count();
         let share = first as f64 / queries as f64;
-        let expected = cumulative_zipf_shares(600 * BASE_APPLICATIONS.len())[0];
+        let expected = cumulative_zipf_shares(workload.application_count())[0];
         assert!((share - expected).abs() < 0.004, "{share} instead of {expected}");
     }
 
@@ -307,7 +325,7 @@ mod tests {
     fn a_uniform_run_uses_every_application_alike() {
         let workload = workload(1, Distribution::Uniform);
         let mut counts = vec![0_u32; workload.application_count()];
-        (0..10_000 * BASE_APPLICATIONS.len() as u64).for_each(|number| counts[workload.application_of(number)] += 1);
+        (0..10_000 * counts.len() as u64).for_each(|number| counts[workload.application_of(number)] += 1);
         assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
     }
 
@@ -346,6 +364,11 @@ mod tests {
         let unknown = WorkloadOptions { applications: vec!["ac_controll".into()], ..WorkloadOptions::default() };
         let error = Workload::new(unknown).unwrap_err().to_string();
         assert!(error.contains("ac_controll") && error.contains("hint:"), "{error}");
+        let mixed = WorkloadOptions {
+            applications: vec!["ac_control".into(), "device_readings".into()],
+            ..WorkloadOptions::default()
+        };
+        assert_eq!(Workload::new(mixed).unwrap_err(), WorkloadError::MixedTopics);
         for copies in [0, u32::MAX] {
             let error = Workload::new(WorkloadOptions { copies, ..WorkloadOptions::default() }).unwrap_err();
             assert_eq!(error, WorkloadError::Copies(copies));

@@ -88,6 +88,32 @@ fn results_are_acknowledged_counted_and_dropped() {
 }
 
 #[test]
+fn a_crowd_has_a_connection_for_each_query() {
+    let mut generator = GeneratorHandle::in_this_process(GeneratorOptions::Crowd(([127, 0, 0, 1], 0).into())).unwrap();
+    generator.prepare(40, WorkloadOptions::default()).unwrap();
+    let mut clients: Vec<Client> = (0..40)
+        .map(|number| {
+            let topic = workload().query(number).input_topic;
+            Client::subscribe_to_any(generator.address().unwrap(), &[topic])
+        })
+        .collect();
+    generator.wait_for_subscriptions(PATIENCE).unwrap();
+    generator.start(20.0, Duration::from_millis(200), 1.0).unwrap();
+    let report = generator.finish(PATIENCE).unwrap();
+    assert_eq!((report.connections, report.filters, report.events_lost), (40, 40, 0));
+    let mut received = 0;
+    for (number, client) in clients.iter_mut().enumerate() {
+        while let Some(message) = client.message(Duration::from_millis(100)) {
+            assert_eq!(message.topic, workload().query(number as u64).input_topic);
+            received += 1;
+        }
+    }
+    assert_eq!(received, report.events_sent);
+    clients[0].publish_acknowledged("home/0/ac");
+    assert_eq!(generator.report().unwrap().results_received, 1);
+}
+
+#[test]
 fn events_without_a_subscriber_are_counted_and_commands_refused_with_a_hint() {
     let mut generator = generator();
     generator.prepare(10, WorkloadOptions::default()).unwrap();

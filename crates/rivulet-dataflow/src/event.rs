@@ -4,6 +4,9 @@ use std::fmt;
 
 use crate::{Batch, Refusals, Slot, SlotTable};
 
+/// Which of an application's inputs an event came by: the place of its declaration, from 0.
+pub type InputIndex = u8;
+
 /// Raw events in one arena: payload bytes end to end, with the slot and arrival time of each.
 ///
 /// The inbox of a group fills one while a worker empties another; neither allocates once the arenas have grown to the
@@ -11,6 +14,8 @@ use crate::{Batch, Refusals, Slot, SlotTable};
 #[derive(Debug, Default)]
 pub struct Events {
     slots: Vec<Slot>,
+    /// The input of each event; empty as long as all came by the first, so that an application with one input has none.
+    inputs: Vec<InputIndex>,
     arrival_us: Vec<i64>,
     /// Where each payload ends in `bytes`.
     ends: Vec<u32>,
@@ -24,9 +29,22 @@ impl Events {
     /// If the arena would reach 4 GiB; nothing has been appended then.
     #[inline]
     pub fn push(&mut self, slot: Slot, arrival_us: i64, payload: &[u8]) {
+        self.push_from(0, slot, arrival_us, payload);
+    }
+
+    /// Appends an event that came by one of several inputs; see [`Events::push`].
+    ///
+    /// # Panics
+    /// If the arena would reach 4 GiB; nothing has been appended then.
+    #[inline]
+    pub fn push_from(&mut self, input: InputIndex, slot: Slot, arrival_us: i64, payload: &[u8]) {
         // Before anything is appended: all vectors have one length whatever happens here.
         let end = end_of(self.bytes.len(), payload.len()).expect("an arena of events stays below 4 GiB");
         self.bytes.extend_from_slice(payload);
+        if input != 0 || !self.inputs.is_empty() {
+            self.inputs.resize(self.slots.len(), 0);
+            self.inputs.push(input);
+        }
         self.slots.push(slot);
         self.arrival_us.push(arrival_us);
         self.ends.push(end);
@@ -54,6 +72,12 @@ impl Events {
     #[inline]
     pub fn slots(&self) -> &[Slot] {
         &self.slots
+    }
+
+    /// The input that an event came by.
+    #[inline]
+    pub fn input(&self, row: usize) -> InputIndex {
+        self.inputs.get(row).copied().unwrap_or(0)
     }
 
     /// When each event reached the engine, microseconds since the epoch.
@@ -88,6 +112,7 @@ impl Events {
         let cut = self.ends[rows - 1];
         self.bytes.drain(..cut as usize);
         self.slots.drain(..rows);
+        self.inputs.drain(..rows.min(self.inputs.len()));
         self.arrival_us.drain(..rows);
         self.ends.drain(..rows);
         self.ends.iter_mut().for_each(|end| *end -= cut);
@@ -101,7 +126,7 @@ impl Events {
         let mut kept = Self::default();
         for row in 0..self.rows() {
             if keep(self.slots[row]) {
-                kept.push(self.slots[row], self.arrival_us[row], self.payload(row));
+                kept.push_from(self.input(row), self.slots[row], self.arrival_us[row], self.payload(row));
             }
         }
         *self = kept;
@@ -110,6 +135,7 @@ impl Events {
     /// Removes all events and keeps the memory.
     pub fn clear(&mut self) {
         self.slots.clear();
+        self.inputs.clear();
         self.arrival_us.clear();
         self.ends.clear();
         self.bytes.clear();
@@ -120,6 +146,7 @@ impl Events {
     pub fn shrink_for(&mut self, rows: usize, payload_bytes: usize) {
         if self.slots.capacity() > 4 * rows + 64 {
             self.slots.shrink_to(2 * rows);
+            self.inputs.shrink_to(2 * rows);
             self.arrival_us.shrink_to(2 * rows);
             self.ends.shrink_to(2 * rows);
         }
@@ -130,7 +157,11 @@ impl Events {
 
     /// Memory held, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.slots.capacity() * 4 + self.ends.capacity() * 4 + self.arrival_us.capacity() * 8
+        self.bytes.capacity()
+            + self.inputs.capacity()
+            + self.slots.capacity() * 4
+            + self.ends.capacity() * 4
+            + self.arrival_us.capacity() * 8
     }
 }
 
@@ -207,6 +238,25 @@ mod tests {
         assert_eq!((events.rows(), events.payload_bytes()), (3, 10));
         events.clear();
         assert!(events.is_empty());
+    }
+
+    #[test]
+    fn inputs_are_kept_only_once_there_are_several() {
+        let mut events = Events::default();
+        events.push(1, 0, b"a");
+        events.push(2, 0, b"b");
+        assert_eq!(events.inputs.capacity(), 0);
+        events.push_from(2, 3, 0, b"c");
+        events.push(4, 0, b"d");
+        let inputs = |events: &Events| (0..events.rows()).map(|row| events.input(row)).collect::<Vec<_>>();
+        assert_eq!(inputs(&events), [0, 0, 2, 0]);
+        events.retain_slots(|slot| slot != 2);
+        assert_eq!(inputs(&events), [0, 2, 0]);
+        events.drop_front(1);
+        assert_eq!(inputs(&events), [2, 0]);
+        events.clear();
+        events.push(1, 0, b"a");
+        assert_eq!(inputs(&events), [0]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub mod clock;
 
 pub use clock::{Clock, ManualClock};
 pub use element::{Batch, Control, Element};
-pub use event::{Decoder, Events, Inbox, Push, Sink, SinkError};
+pub use event::{Decoder, Events, Inbox, InputIndex, Push, Sink, SinkError};
 pub use graph::{Dataflow, Description, Edge, EdgeKind, Node, OperatorFactory};
 pub use key_group::{KEY_GROUPS, KeyGroup};
 pub use operator::{Chain, Context, Operator, OperatorError};

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::{Batch, Element, Refusals, SlotTable, StateError, StateFrame, StateSelection};
+use crate::{Batch, Element, Refusals, Slot, SlotTable, StateError, StateFrame, StateSelection};
 
 /// What an operator may use while it processes an element.
 pub struct Context<'a> {
@@ -47,6 +47,12 @@ pub trait Operator: Send {
     /// elements can make it do anything.
     fn deadline_us(&self) -> Option<i64> {
         None
+    }
+
+    /// The same for one slot: when a tick can make the operator do anything for it, if no element comes. An operator that
+    /// cannot tell has all its slots wait for its own deadline; they stay in memory as long as it has one.
+    fn slot_deadline_us(&self, _slot: Slot) -> Option<i64> {
+        self.deadline_us()
     }
 
     /// Does what is due by `context.now_us`, for example closing windows of silent queries. Results never depend on
@@ -155,6 +161,11 @@ impl Chain {
     /// The earliest deadline of any operator.
     pub fn deadline_us(&self) -> Option<i64> {
         self.operators.iter().filter_map(|operator| operator.deadline_us()).min()
+    }
+
+    /// The earliest deadline of any operator for one slot.
+    pub fn slot_deadline_us(&self, slot: Slot) -> Option<i64> {
+        self.operators.iter().filter_map(|operator| operator.slot_deadline_us(slot)).min()
     }
 
     /// The selected state of every operator, in chain order.

@@ -1,7 +1,7 @@
 //! Rows that cannot be processed. They are always counted, by reason; their content is kept only where somebody asked
 //! for it, so that a flood of broken events costs counting and nothing else.
 
-use crate::{Batch, Slot};
+use crate::{Batch, InputIndex, Slot};
 
 /// Why a row was not processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,6 +47,8 @@ impl Reason {
 pub struct Refusal {
     /// The query it was meant for.
     pub slot: Slot,
+    /// The input it came by; `None` if it was refused where inputs had come together already.
+    pub input: Option<InputIndex>,
     /// The kind of reason.
     pub reason: Reason,
     /// The reason in words, for a person: what was wrong and where.
@@ -93,10 +95,22 @@ impl Refusals {
 
     /// Counts one refused row; `content` is called only if it is to be kept.
     pub fn refuse(&mut self, slot: Slot, reason: Reason, arrival_us: i64, content: impl FnOnce() -> (String, Refused)) {
+        self.refuse_from(None, slot, reason, arrival_us, content);
+    }
+
+    /// The same for what is known to have come by one of the inputs.
+    pub fn refuse_from(
+        &mut self,
+        input: Option<InputIndex>,
+        slot: Slot,
+        reason: Reason,
+        arrival_us: i64,
+        content: impl FnOnce() -> (String, Refused),
+    ) {
         self.count(reason, 1);
         if self.wants_content() {
             let (detail, content) = content();
-            self.records.push(Refusal { slot, reason, detail, arrival_us, content });
+            self.records.push(Refusal { slot, input, reason, detail, arrival_us, content });
         }
     }
 

@@ -102,6 +102,14 @@ impl StateFrame {
         Ok(())
     }
 
+    /// The state of several instances of the same operator, or of several parts of one, as one frame; `None` of none.
+    pub fn concat(frames: &[Self]) -> Result<Option<Self>, StateError> {
+        let Some((first, others)) = frames.split_first() else { return Ok(None) };
+        others.iter().try_for_each(|other| other.expect(&first.operator, first.version))?;
+        let rows = concat_batches(first.rows.schema_ref(), frames.iter().map(|frame| &frame.rows))?;
+        Ok(Some(Self { operator: first.operator.clone(), version: first.version, rows }))
+    }
+
     /// The key group number of each row.
     pub fn key_groups(&self) -> &[u16] {
         self.rows.column(1).as_primitive::<UInt16Type>().values()
@@ -190,6 +198,9 @@ pub enum StateError {
     /// The bytes are not a frame.
     #[error("corrupt state: {0}")]
     Corrupt(String),
+    /// The bytes could not be kept or read again where they are kept.
+    #[error("{0}")]
+    Storage(String),
     /// Arrow could not read or write the frame.
     #[error("corrupt state: {0}")]
     Arrow(#[from] arrow::error::ArrowError),
@@ -235,6 +246,10 @@ mod tests {
         assert_eq!((one.slots(), other.slots()), (&[1][..], &[5][..]));
         other.append(&one).unwrap();
         assert_eq!(other.slots(), [5, 1]);
+        assert_eq!(StateFrame::concat(&[one.clone(), other.clone()]).unwrap().unwrap().slots(), [1, 5, 1]);
+        assert!(StateFrame::concat(&[]).unwrap().is_none());
+        other.operator = "count".into();
+        assert!(StateFrame::concat(&[one, other]).is_err());
     }
 
     #[test]

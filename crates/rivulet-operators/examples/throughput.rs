@@ -15,7 +15,8 @@ use datafusion_physical_expr::expressions::{Column, Literal, binary};
 use rivulet_dataflow::{Batch, Context, Control, Element, Operator, OperatorFactory, Refusals, Slot, SlotTable};
 use rivulet_operators::{
     AggregateFunction, AggregateSpec, ChangeOnly, Expressions, Filter, History, HistoryColumn, HistoryFunction,
-    NamedExpression, WindowAggregate, WindowAggregateSpec, WindowSpec,
+    MatchCondition, NamedExpression, Navigation, Pattern, PatternMatch, PatternSpec, PatternVariable, Skip, Source,
+    WindowAggregate, WindowAggregateSpec, WindowSpec,
 };
 
 const SECOND_US: i64 = 1_000_000;
@@ -51,6 +52,7 @@ fn main() {
     let (ns_per_row, _) = run(change.as_mut(), &table, slots, 1024, 4 * slots as usize);
     println!("emit on change                  batches of  1024: {ns_per_row:7.1} ns/row");
     histories(&table, slots);
+    patterns(&table, slots);
 
     let mut operator = average(hop(1, 30)).create();
     announce(operator.as_mut(), &table, slots);
@@ -139,6 +141,49 @@ fn histories(table: &SlotTable, slots: u32) {
         let (ns_per_row, _) = run(operator.as_mut(), table, slots, 1024, 10 * slots as usize);
         let bytes = operator.memory_bytes() / slots as usize;
         println!("{name:31} batches of  1024: {ns_per_row:7.1} ns/row, {bytes} bytes/slot");
+    }
+}
+
+/// `PATTERN (A B)`: where no row begins a match, where conditions look at the row alone, and where one looks at the match.
+fn patterns(table: &SlotTable, slots: u32) {
+    let input = timed();
+    let column = |index: usize| Arc::new(Column::new(input.field(index).name(), index)) as Arc<dyn PhysicalExpr>;
+    let number = |value: f64| Arc::new(Literal::new(ScalarValue::Float64(Some(value)))) as Arc<dyn PhysicalExpr>;
+    let above = |limit: f64| Some(binary(column(0), Sql::Gt, number(limit), &input).unwrap());
+    let last = |variable: usize| Source::Value { value: 0, variable: Some(variable), navigation: Navigation::Last(0) };
+    let two = Schema::new(["b", "a"].map(|name| Field::new(name, DataType::Float64, true)).to_vec());
+    let later = binary(Arc::new(Column::new("b", 0)), Sql::Gt, Arc::new(Column::new("a", 1)), &two).unwrap();
+    let later = MatchCondition { sources: vec![last(1), last(0)], parameters: vec![], expression: later };
+    for (name, limit, match_condition) in [
+        ("pattern that nobody begins", 1000.0, None),
+        ("pattern over rows alone", -1.0, None),
+        ("pattern with B.x > A.x", -1.0, Some(later)),
+    ] {
+        let variable = |name: &str, row_condition, match_condition| PatternVariable {
+            name: name.into(),
+            row_condition,
+            match_condition,
+        };
+        let spec = PatternSpec {
+            input: input.clone(),
+            parameter_schema: schema("target"),
+            parameters: vec![],
+            keys: vec![],
+            values: vec![column(1)],
+            variables: vec![variable("a", above(limit), None), variable("b", above(limit), match_condition)],
+            pattern: Pattern::Sequence(vec![Pattern::Variable(0), Pattern::Variable(1)]),
+            results: vec![("a".into(), last(0)), ("b".into(), last(1))],
+            skip: Skip::PastLastRow,
+            within: Some(seconds(3600)),
+            lateness_us: 0,
+            idle_timeout_us: i64::MAX,
+            arrival_time: false,
+        };
+        let mut operator = PatternMatch::new(spec).unwrap().create();
+        announce(operator.as_mut(), table, slots);
+        let (ns_per_row, emitted) = run(operator.as_mut(), table, slots, 1024, 10 * slots as usize);
+        let bytes = operator.memory_bytes() / slots as usize;
+        println!("{name:31} batches of  1024: {ns_per_row:7.1} ns/row, {emitted} matches, {bytes} bytes/slot");
     }
 }
 

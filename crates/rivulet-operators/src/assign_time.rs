@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, BooleanArray, RecordBatch, TimestampMicrosecondArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit, TimestampMicrosecondType};
-use rivulet_dataflow::{Context, Description, Element, Operator, OperatorError, OperatorFactory, Reason, Refused};
+use rivulet_dataflow::{
+    Batch, Context, Description, Element, InputIndex, Operator, OperatorError, OperatorFactory, Reason, Refused,
+};
 
 use crate::PlanError;
 
@@ -86,24 +88,13 @@ impl Operator for AssignTimeOperator {
                 .ok_or_else(|| OperatorError(format!("column {column} does not hold event times")))?
                 .clone();
             batch.event_time_us = times.values().clone();
-            let latest_us = |row: usize| batch.arrival_us[row].saturating_add(self.plan.future_limit_us);
-            let accepted = |row: usize| times.is_valid(row) && times.value(row) <= latest_us(row);
+            let future_limit_us = self.plan.future_limit_us;
+            let time_us = |row: usize| times.is_valid(row).then(|| times.value(row));
+            let accepted = |row: usize| is_accepted(time_us(row), batch.arrival_us[row], future_limit_us);
             if !(0..batch.rows()).all(accepted) {
                 let keep: BooleanArray = (0..batch.rows()).map(|row| Some(accepted(row))).collect();
                 for row in (0..batch.rows()).filter(|&row| !keep.value(row)) {
-                    let future = times.is_valid(row);
-                    let reason = if future { Reason::Future } else { Reason::Decode };
-                    context.refusals.refuse(batch.slots[row], reason, batch.arrival_us[row], || {
-                        let detail = match future {
-                            true => format!(
-                                "the event time is {} ms after the arrival, {} ms are allowed\nhint: check the device's clock, or raise future_limit",
-                                times.value(row).saturating_sub(batch.arrival_us[row]) / 1000,
-                                self.plan.future_limit_us / 1000
-                            ),
-                            false => "the event time is missing".into(),
-                        };
-                        (detail, Refused::Row(Box::new(batch.slice(row, 1))))
-                    });
+                    refuse(&batch, row, None, time_us(row), future_limit_us, context);
                 }
                 batch = batch.filter(&keep)?;
             }
@@ -122,6 +113,35 @@ impl Operator for AssignTimeOperator {
     }
 }
 
+/// Whether an event time, if there is one, lies not too far behind the arrival.
+pub(crate) fn is_accepted(time_us: Option<i64>, arrival_us: i64, future_limit_us: i64) -> bool {
+    time_us.is_some_and(|time_us| time_us <= arrival_us.saturating_add(future_limit_us))
+}
+
+/// Refuses a row whose event time was not accepted.
+pub(crate) fn refuse(
+    batch: &Batch,
+    row: usize,
+    input: Option<InputIndex>,
+    time_us: Option<i64>,
+    future_limit_us: i64,
+    context: &mut Context<'_>,
+) {
+    let (slot, arrival_us) = (batch.slots[row], batch.arrival_us[row]);
+    let reason = if time_us.is_some() { Reason::Future } else { Reason::Decode };
+    context.refusals.refuse_from(input, slot, reason, arrival_us, || {
+        let detail = match time_us {
+            Some(time_us) => format!(
+                "the event time is {} ms after the arrival, {} ms are allowed\nhint: check the device's clock, or raise future_limit",
+                time_us.saturating_sub(arrival_us) / 1000,
+                future_limit_us / 1000
+            ),
+            None => "the event time is missing".into(),
+        };
+        (detail, Refused::Row(Box::new(batch.slice(row, 1))))
+    });
+}
+
 impl AssignTimeOperator {
     fn output_schema(&mut self, input: &SchemaRef) -> Result<SchemaRef, OperatorError> {
         if let Some((known, output)) = &self.schema
@@ -138,7 +158,7 @@ impl AssignTimeOperator {
 #[cfg(test)]
 mod tests {
     use arrow::array::Int64Array;
-    use rivulet_dataflow::{Batch, Refusals};
+    use rivulet_dataflow::Refusals;
 
     use super::*;
     use crate::testing::{batch, parameter_table, process_context};

@@ -1,4 +1,5 @@
-//! EMIT ON CHANGE: a row goes on only if it differs from the last one of the same slot and key.
+//! EMIT ON CHANGE: a row goes on only if it differs from the last one of the same slot and key. The rows of keys beyond
+//! [`SLOT_KEYS_MAX`] of a slot are refused, because the last of them could not be remembered.
 
 use std::mem::size_of;
 
@@ -8,12 +9,12 @@ use arrow::row::Rows;
 use std::sync::Arc;
 
 use rivulet_dataflow::{
-    Batch, Context, Control, Description, Element, KeyGroup, Operator, OperatorError, OperatorFactory, Slot,
-    StateError, StateFrame, StateSelection,
+    Batch, Context, Control, Description, Element, KeyGroup, Operator, OperatorError, OperatorFactory, Reason, Refused,
+    Slot, StateError, StateFrame, StateSelection,
 };
 
 use crate::PlanError;
-use crate::keyed::Keyed;
+use crate::keyed::{Keyed, SLOT_KEYS_MAX};
 use crate::row_bytes::RowBytes;
 
 /// The most slots of one operator; state that names a higher one is corrupt.
@@ -190,13 +191,16 @@ impl Operator for ChangeOnlyOperator {
         for (row, last) in rows.into_iter().enumerate() {
             let slot = frame.slots()[row];
             self.grow(slot);
-            if self.plan.keys.is_empty() {
+            let key = if self.plan.keys.is_empty() {
                 if self.key_groups[slot as usize] == 0 {
                     self.key_groups[slot as usize] = frame.key_groups()[row];
                 }
-                self.changes(slot, &[], &last);
+                &[]
             } else {
-                self.changes(slot, keys.row(row).data(), &last);
+                keys.row(row).data()
+            };
+            if self.changes(slot, key, &last).is_none() {
+                return Err(StateError::Corrupt("there are too many keys".into()));
             }
         }
         self.key_rows = keys;
@@ -228,7 +232,17 @@ impl ChangeOnlyOperator {
             let key = keys.as_ref().map_or(&[][..], |keys| keys.row(row).data());
             let values = compare.as_ref().map_or(&[][..], |compare| compare.row(row).data());
             // Rows of a query that is gone must not leave state behind for the slot's next query.
-            keep.push(context.slots.query(slot).is_some() && self.changes(slot, key, values));
+            let is_kept = context.slots.query(slot).is_some()
+                && self.changes(slot, key, values).unwrap_or_else(|| {
+                    context.refusals.refuse(slot, Reason::Expression, batch.arrival_us[row], || {
+                        let detail = format!(
+                            "EMIT ON CHANGE remembers at most {SLOT_KEYS_MAX} keys of a query\nhint: group by a column with fewer values"
+                        );
+                        (detail, Refused::Row(Box::new(batch.slice(row, 1))))
+                    });
+                    false
+                });
+            keep.push(is_kept);
         }
         if let Some(keys) = keys {
             self.key_rows = keys;
@@ -270,40 +284,33 @@ impl ChangeOnlyOperator {
         (!self.plan.compare.is_empty()).then(|| std::mem::replace(&mut self.compare_rows, self.compare_bytes.buffer()))
     }
 
-    /// Whether these values differ from the last ones, which they become.
-    fn changes(&mut self, slot: Slot, key: &[u8], values: &[u8]) -> bool {
+    /// Whether these values differ from the last ones, which they become; `None` if there are too many keys.
+    fn changes(&mut self, slot: Slot, key: &[u8], values: &[u8]) -> Option<bool> {
         if !self.plan.keys.is_empty() {
             let (place, is_new) = match self.keyed.find(slot, key) {
                 Some(place) => (place, false),
-                None => match self.keyed.create(slot, key) {
-                    Some(place) => (place, true),
-                    // Rows of keys that cannot be remembered always go on.
-                    None => return true,
-                },
+                None => (self.keyed.create(slot, key)?, true),
             };
             if is_new {
                 self.heap_bytes += key.len();
             }
             let last = self.keyed.value_mut(place);
             if !is_new && **last == *values {
-                return false;
+                return Some(false);
             }
             put(last, values, &mut self.heap_bytes);
-            return true;
+            return Some(true);
         }
         self.grow(slot);
         match &mut self.last[slot as usize] {
-            Some(last) if **last == *values => false,
-            Some(last) => {
-                put(last, values, &mut self.heap_bytes);
-                true
-            }
+            Some(last) if **last == *values => return Some(false),
+            Some(last) => put(last, values, &mut self.heap_bytes),
             last @ None => {
                 self.heap_bytes += values.len();
                 *last = Some(values.into());
-                true
             }
         }
+        Some(true)
     }
 
     fn grow(&mut self, slot: Slot) {
@@ -418,6 +425,23 @@ mod tests {
         assert!(passed(operator, 4, "off and more", "kitchen"));
         assert!(!passed(operator, 5, "on", "hall"));
         assert!(passed(operator, 6, "on", "kitchen"));
+    }
+
+    #[test]
+    fn rows_of_a_query_with_too_many_keys_are_refused_and_counted() {
+        let mut operator = ChangeOnly::new(schema(), vec![2], vec![0], 1).unwrap().create();
+        let rooms: Vec<String> = (0..=SLOT_KEYS_MAX).map(|room| room.to_string()).collect();
+        let ever_new: Vec<TestRow<'_>> = rooms.iter().map(|room| (0, 1, Some("on"), None, room.as_str())).collect();
+        run(operator.as_mut(), Element::Batch(rows(&ever_new[..SLOT_KEYS_MAX])));
+        let (table, mut refusals, mut output) = (table(), Refusals::new(1), Vec::new());
+        let mut last = vec![ever_new[SLOT_KEYS_MAX]; 2];
+        last[1].0 = 1;
+        last.push((0, 1, Some("off"), None, "7"));
+        let mut context = process_context(&table, &mut refusals, &mut output);
+        operator.process(Element::Batch(rows(&last)), &mut context).unwrap();
+        assert_eq!(output[0].slots.to_vec(), [1, 0], "another query, and a key that is known");
+        assert_eq!((refusals.counted(Reason::Expression), refusals.records()[0].slot), (1, 0));
+        assert!(refusals.records()[0].detail.contains("hint:"), "{}", refusals.records()[0].detail);
     }
 
     #[test]

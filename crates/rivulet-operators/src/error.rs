@@ -43,6 +43,12 @@ pub enum PlanError {
         /// What to do.
         hint: &'static str,
     },
+    /// A row pattern that cannot be matched.
+    #[error("the pattern cannot be matched: {problem}")]
+    Pattern {
+        /// What is wrong with it, with a hint.
+        problem: String,
+    },
     /// A length of a window with the wrong type.
     #[error("the {what} of the window has type {found}, not {expected}\nhint: write for example {example}")]
     LengthType {

@@ -26,6 +26,8 @@ pub(crate) struct Keyed<V> {
 #[derive(Default)]
 struct KeyEntry<V> {
     slot: Slot,
+    /// Its place among the entries of its slot.
+    number: u32,
     key: Box<[u8]>,
     value: V,
 }
@@ -65,7 +67,8 @@ impl<V: Default> Keyed<V> {
                 self.entries.len() as u32 - 1
             }
         };
-        self.entries[place as usize] = KeyEntry { slot, key: key.into(), value: V::default() };
+        let number = self.slots.get(slot as usize).map_or(0, Vec::len) as u32;
+        self.entries[place as usize] = KeyEntry { slot, number, key: key.into(), value: V::default() };
         let (entries, hasher) = (&self.entries, &self.hasher);
         self.index.insert_unique(hasher.hash_one((slot, key)), place, |&entry| {
             let entry = &entries[entry as usize];
@@ -79,8 +82,39 @@ impl<V: Default> Keyed<V> {
     }
 
     /// The value at a place that [`Keyed::find`] or [`Keyed::create`] gave.
+    pub(crate) fn value(&self, place: u32) -> &V {
+        &self.entries[place as usize].value
+    }
+
+    /// The value at a place, to change it.
     pub(crate) fn value_mut(&mut self, place: u32) -> &mut V {
         &mut self.entries[place as usize].value
+    }
+
+    /// The key and the value at such a place.
+    pub(crate) fn entry_mut(&mut self, place: u32) -> (&[u8], &mut V) {
+        let entry = &mut self.entries[place as usize];
+        (&entry.key, &mut entry.value)
+    }
+
+    /// The places of a slot's keys, in the order in which they came if none was forgotten.
+    pub(crate) fn places(&self, slot: Slot) -> &[u32] {
+        self.slots.get(slot as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Forgets the key at such a place; gives it, for those who count its bytes.
+    pub(crate) fn remove(&mut self, place: u32) -> Box<[u8]> {
+        let KeyEntry { slot, number, key, .. } = std::mem::take(&mut self.entries[place as usize]);
+        if let Ok(entry) = self.index.find_entry(self.hasher.hash_one((slot, &*key)), |&known| known == place) {
+            entry.remove();
+        }
+        let places = &mut self.slots[slot as usize];
+        places.swap_remove(number as usize);
+        if let Some(&moved) = places.get(number as usize) {
+            self.entries[moved as usize].number = number;
+        }
+        self.free.push(place);
+        key
     }
 
     /// One more than the highest slot that ever had a key.
@@ -98,7 +132,7 @@ impl<V: Default> Keyed<V> {
     pub(crate) fn remove_slot(&mut self, slot: Slot, mut removed: impl FnMut(&[u8], V)) {
         let Some(places) = self.slots.get_mut(slot as usize) else { return };
         for place in std::mem::take(places) {
-            let KeyEntry { slot, key, value } = std::mem::take(&mut self.entries[place as usize]);
+            let KeyEntry { slot, key, value, .. } = std::mem::take(&mut self.entries[place as usize]);
             if let Ok(entry) = self.index.find_entry(self.hasher.hash_one((slot, &*key)), |&known| known == place) {
                 entry.remove();
             }
@@ -131,5 +165,18 @@ mod tests {
         assert!(keyed.create(2, b"one more").is_some());
         keyed.remove_slot(1, |_, _| {});
         assert!(keyed.create(1, b"one more").is_some());
+    }
+
+    #[test]
+    fn a_key_that_is_forgotten_takes_no_other_with_it() {
+        let mut keyed = Keyed::<u32>::default();
+        let places = [b"a", b"b", b"c"].map(|key| keyed.create(1, key).unwrap());
+        assert_eq!(*keyed.remove(places[0]), *b"a");
+        assert!(keyed.find(1, b"a").is_none());
+        assert_eq!((keyed.find(1, b"b"), keyed.find(1, b"c")), (Some(places[1]), Some(places[2])));
+        keyed.remove(places[2]);
+        assert_eq!(keyed.places(1), [places[1]]);
+        assert!(keyed.create(1, b"a").is_some());
+        assert_eq!(keyed.places(1).len(), 2);
     }
 }

@@ -9,12 +9,18 @@
 //! In reading order:
 //! - [`expression`]: compiled expressions evaluated over rows and parameters ([`Expressions`]);
 //! - [`assign_time`]: where a row's event time comes from, and the limit on the future ([`AssignTime`]);
+//! - [`assign_times`]: the same for the mixed rows of several inputs ([`AssignTimes`]);
 //! - [`filter`] and [`project`]: WHERE, HAVING and SELECT ([`Filter`], [`Project`]);
 //! - [`aggregate`]: the aggregate functions, their states and how states merge ([`AggregateFunction`], [`AggregateSpec`]);
 //! - [`window`]: windows by time, session and count, with a watermark per slot ([`WindowAggregate`], [`WindowSpec`]);
 //! - [`change_only`]: EMIT ON CHANGE ([`ChangeOnly`]);
 //! - [`lookup`]: rows of a reference table for each event ([`Lookup`], [`Table`]);
 //! - [`history`]: what a row says about those before it ([`History`]);
+//! - [`join`]: rows of two inputs ([`Join`]);
+//! - [`route`]: to which outputs a row goes ([`Route`]);
+//! - [`matching`]: which queries on one topic a row can concern ([`Match`], [`MatchIndex`]);
+//! - [`pattern`]: sequences of rows, MATCH_RECOGNIZE ([`PatternMatch`], [`PatternSpec`]);
+//! - [`unnest`]: several rows of one ([`Unnest`]);
 //! - [`error`]: what a plan can get wrong ([`PlanError`]).
 //!
 //! Each operator file holds a factory (plain public fields or a checked constructor), which implements
@@ -22,6 +28,7 @@
 
 pub mod expression;
 pub mod assign_time;
+pub mod assign_times;
 pub mod filter;
 pub mod project;
 pub mod aggregate;
@@ -29,6 +36,11 @@ pub mod window;
 pub mod change_only;
 pub mod lookup;
 pub mod history;
+pub mod join;
+pub mod route;
+pub mod matching;
+pub mod pattern;
+pub mod unnest;
 pub mod error;
 mod keyed;
 mod row_bytes;
@@ -37,11 +49,22 @@ mod testing;
 
 pub use aggregate::{AggregateFunction, AggregateSpec};
 pub use assign_time::AssignTime;
+pub use assign_times::{AssignTimes, INPUT_COLUMN, InputTime};
 pub use change_only::ChangeOnly;
 pub use error::PlanError;
 pub use expression::{Expressions, NamedExpression};
 pub use filter::Filter;
 pub use history::{History, HistoryColumn, HistoryFunction};
-pub use lookup::{Find, Lookup, LookupResults, LookupSpec, OrderKey, Table, TableAggregate, TableFunction};
+pub use join::{JOIN_ROWS_MAX, Join, JoinKind, JoinSide, JoinSpec, Offset};
+pub use lookup::{
+    EARTH_RADIUS_M, Find, Lookup, LookupResults, LookupSpec, Nearby, OrderKey, Table, TableAggregate, TableFunction,
+};
+pub use matching::{Comparison, Match, MatchIndex, MatchKey, match_keys};
+pub use pattern::{
+    Aggregate as PatternAggregate, MatchCondition, Navigation, Pattern, PatternMatch, PatternSpec, PatternVariable,
+    Skip, Source,
+};
 pub use project::Project;
+pub use route::{OUTPUT_BITS_COLUMN, Route};
+pub use unnest::Unnest;
 pub use window::{LengthError, Lengths, WindowAggregate, WindowAggregateSpec, WindowSpec, check_lengths};

@@ -38,6 +38,11 @@ impl RowBytes {
         Ok(Self { converter, has_floats })
     }
 
+    /// The same for values that come back as they were, to the bit: equal rows may have different bytes.
+    pub(crate) fn exact<'a>(types: impl Iterator<Item = &'a DataType>) -> Result<Self, PlanError> {
+        Ok(Self { has_floats: false, ..Self::new(types)? })
+    }
+
     /// An empty buffer for [`RowBytes::encode`].
     pub(crate) fn buffer(&self) -> Rows {
         self.converter.empty_rows(0, 0)

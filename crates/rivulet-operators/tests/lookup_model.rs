@@ -75,6 +75,7 @@ fn scan(table: &Arc<Table>) -> Find {
     let pairs = Lookup::evaluation_schema(&input(), table.schema(), &parameters(), &[0, 1]);
     let sum = binary(column(4), Sql::Plus, column(1), &pairs).unwrap();
     Find::Scan {
+        nearby: None,
         condition: Some(binary(sum, Sql::Gt, column(5), &pairs).unwrap()),
         order: vec![OrderKey { expression: column(4), descending: true, nulls_first: false }],
         limit: Some(column(6)),

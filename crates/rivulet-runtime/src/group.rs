@@ -4,6 +4,12 @@
 //! waiting events. The sources notice nothing, for a slot of the group stays what it is; where its query runs is its
 //! *place*, and every push looks there. As long as there never was a second task a query's place is its slot, and nobody
 //! has to look.
+//!
+//! [`moves`] has how queries move between tasks, [`rows`] how rows that are decoded already reach them, [`shelf`] how silent ones leave memory and come back.
+
+mod moves;
+mod rows;
+mod shelf;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,14 +18,19 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
-use rivulet_dataflow::{Clock, Inbox, Push, QueryId, Reason, Slot, SlotTable, StateError, StateFrame, StateSelection};
+use rivulet_dataflow::{
+    Clock, Inbox, InputIndex, Push, QueryId, Reason, Slot, SlotTable, StateError, StateFrame, StateSelection,
+};
 
 use crate::host::Host;
-use crate::task::{Core, TaskSettings};
+use crate::spill::Spill;
+use crate::task::TaskSettings;
 use crate::{Activation, GroupMetrics, InboxLimits, Task, TaskParts};
+use moves::renumber;
+use shelf::Shelf;
 
-/// How many queries are moved between two tasks at once. The two do not run meanwhile.
-const MOVED_AT_ONCE: usize = 8_192;
+/// Where the shelf stands among the tasks.
+const SHELF: usize = u32::MAX as usize - 1;
 
 /// A group's number, unique in the process.
 pub type GroupId = u32;
@@ -52,6 +63,8 @@ pub struct Group {
     host: Arc<Host>,
     /// Never shrinks: a task whose queries went back to another one stays for the next split.
     tasks: boxcar::Vec<Arc<Task>>,
+    /// Where silent queries are, once there were any.
+    shelf: OnceLock<Shelf>,
     /// Where the query of each slot is, once there are several tasks; before, it is in the same slot of the first. Made, and
     /// changed, only under the locks of the inboxes concerned.
     places: OnceLock<boxcar::Vec<AtomicU64>>,
@@ -61,7 +74,7 @@ pub struct Group {
     strays: AtomicU64,
 }
 
-/// Where a query is: a task, and its slot there.
+/// Where a query is: a task (or [`SHELF`]), and its slot there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     task: u32,
@@ -97,6 +110,7 @@ impl Group {
             task_queries_max: parts.task_queries_max.unwrap_or(usize::MAX).max(1),
             host,
             tasks: boxcar::Vec::new(),
+            shelf: OnceLock::new(),
             places: OnceLock::new(),
             free: Mutex::default(),
             strays: AtomicU64::new(0),
@@ -106,6 +120,12 @@ impl Group {
     /// A group that no worker runs: whoever has it calls [`Group::run`].
     pub fn by_hand(parts: GroupParts, clock: Arc<dyn Clock>) -> Arc<Self> {
         Self::new(0, parts, Arc::new(Host::by_hand(clock)))
+    }
+
+    /// Lets silent queries of a group that was made [`by_hand`](Group::by_hand) be spilled, when
+    /// [`Group::spill_silent`] is called.
+    pub fn enable_spilling(&self, spill: Spill) {
+        self.host.enable_spilling(spill);
     }
 
     /// The group's number.
@@ -129,6 +149,16 @@ impl Group {
     }
 
     fn new_task(&self, free: &mut Vec<Slot>) -> usize {
+        self.make_places(free);
+        self.tasks.push(Task::new(self.settings.clone(), self.new_slots(), (self.make)(), self.host.clone(), None))
+    }
+
+    fn new_slots(&self) -> SlotTable {
+        SlotTable::new(self.parameters.clone())
+    }
+
+    /// Gives each query a place, if none has one and there are any.
+    fn make_places(&self, free: &mut Vec<Slot>) {
         if let Some(first) = self.tasks.get(0)
             && self.places.get().is_none()
         {
@@ -145,8 +175,16 @@ impl Group {
             }
             self.places.set(places).expect("places are made once, under the lock of the free slots");
         }
-        let slots = SlotTable::new(self.parameters.clone());
-        self.tasks.push(Task::new(self.settings.clone(), slots, (self.make)(), self.host.clone()))
+    }
+
+    /// A task, or the shelf.
+    fn task(&self, index: usize) -> Option<&Arc<Task>> {
+        if index == SHELF { self.shelf.get().map(|shelf| &shelf.task) } else { self.tasks.get(index) }
+    }
+
+    /// Every task with its index, and the shelf.
+    fn all_tasks(&self) -> impl Iterator<Item = (usize, &Arc<Task>)> {
+        self.tasks.iter().chain(self.shelf.get().map(|shelf| (SHELF, &shelf.task)))
     }
 
     /// Where the query of a slot is. The caller holds `free`, or the lock of the inbox where it turns out to be.
@@ -202,6 +240,14 @@ impl Group {
         }
     }
 
+    /// How many tasks more than now there would be with so many more queries, where the number of queries of a task is given.
+    pub fn new_tasks_for(&self, queries: usize) -> usize {
+        let tasks = self.tasks.count();
+        let room =
+            tasks.checked_sub(1).map_or(0, |last| self.task_queries_max.saturating_sub(self.tasks[last].queries()));
+        queries.saturating_sub(room).div_ceil(self.task_queries_max)
+    }
+
     /// Removes queries. Their routes must be gone already: nothing pushes events for these slots any more.
     pub fn remove(&self, slots: &[Slot]) {
         let mut free = self.free.lock();
@@ -209,7 +255,7 @@ impl Group {
             slots.iter().filter_map(|&slot| self.place(slot).map(|place| (place, slot))).collect();
         places.sort_unstable_by_key(|(place, _)| place.pack());
         for of_task in places.chunk_by(|(a, _), (b, _)| a.task == b.task) {
-            let task = &self.tasks[of_task[0].0.task as usize];
+            let task = self.task(of_task[0].0.task as usize).expect("a place is in a task");
             let mut core = task.lock();
             if let Some(map) = self.places.get() {
                 let _still = task.inbox().lock();
@@ -229,7 +275,7 @@ impl Group {
         let places: Vec<Option<Place>> = slots.iter().map(|&slot| self.place(slot)).collect();
         let mut values = Vec::with_capacity(places.len());
         for of_task in places.chunk_by(|a, b| a.map(|place| place.task) == b.map(|place| place.task)) {
-            let core = of_task[0].and_then(|place| self.tasks.get(place.task as usize)).map(|task| task.lock());
+            let core = of_task[0].and_then(|place| self.task(place.task as usize)).map(|task| task.lock());
             values.extend(of_task.iter().map(|place| {
                 let (table, row) = (&core.as_ref()?.slots, (*place)?.slot);
                 table.query(row).map(|_| read(table, row))
@@ -250,14 +296,14 @@ impl Group {
     pub fn query(&self, slot: Slot) -> Option<QueryId> {
         let _still = self.free.lock();
         let place = self.place(slot)?;
-        self.tasks.get(place.task as usize)?.lock().slots.query(place.slot)
+        self.task(place.task as usize)?.lock().slots.query(place.slot)
     }
 
     /// The selected state of every operator, wherever it is; slots are those of the group. Empty for a group without tasks.
     pub fn export_state(&self, selection: &StateSelection) -> Result<Vec<Option<StateFrame>>, StateError> {
         let _still = self.free.lock();
         let mut merged: Vec<Option<StateFrame>> = Vec::new();
-        for (index, task) in &self.tasks {
+        for (index, task) in self.all_tasks() {
             let (inner, outer) = self.slots_by_place(index);
             let selection = match selection {
                 StateSelection::Slots(slots) => StateSelection::Slots(
@@ -274,8 +320,12 @@ impl Group {
                 let frame = frame.map(|frame| frame.with_slots(renumber(&inner, &outer))).transpose()?;
                 if merged.len() <= operator {
                     merged.push(frame);
-                } else if let (Some(merged), Some(frame)) = (&mut merged[operator], frame) {
-                    merged.append(&frame)?;
+                    continue;
+                }
+                match (&mut merged[operator], frame) {
+                    (Some(merged), Some(frame)) => merged.append(&frame)?,
+                    (merged @ None, frame) => *merged = frame,
+                    (Some(_), None) => {}
                 }
             }
         }
@@ -285,7 +335,7 @@ impl Group {
     /// Takes over state that was exported from a group of the same application; slots as in this group.
     pub fn import_state(&self, frames: &[Option<StateFrame>]) -> Result<(), StateError> {
         let _still = self.free.lock();
-        for (index, task) in &self.tasks {
+        for (index, task) in self.all_tasks() {
             let (inner, mut outer) = self.slots_by_place(index);
             let mut by_outer: Vec<(Slot, Slot)> = outer.iter().copied().zip(inner).collect();
             by_outer.sort_unstable();
@@ -319,85 +369,12 @@ impl Group {
         slots.into_iter().unzip()
     }
 
-    /// Moves half of the queries of a task to another one, which is new or has none, and returns that.
-    ///
-    /// No event is lost, doubled or reordered within a query. Sources wait for less than the time of one batch.
-    pub fn split(&self, task: &Arc<Task>) -> Result<Arc<Task>, StateError> {
-        let from = self.index_of(task);
-        let other = self.tasks.iter().find(|(index, other)| *index != from && other.queries() == 0);
-        let to = other.map_or_else(|| self.new_task(&mut self.free.lock()), |(index, _)| index);
-        let slots: Vec<Slot> = self.slots_by_place(from).1.into_iter().step_by(2).collect();
-        self.move_all(&slots, from, to)?;
-        Ok(self.tasks[to].clone())
-    }
-
-    /// Moves all queries of `task` to `into`.
-    pub fn merge(&self, task: &Arc<Task>, into: &Arc<Task>) -> Result<(), StateError> {
-        let (from, to) = (self.index_of(task), self.index_of(into));
-        self.move_all(&self.slots_by_place(from).1, from, to)
-    }
-
-    fn index_of(&self, task: &Arc<Task>) -> usize {
-        self.tasks.iter().find(|(_, own)| Arc::ptr_eq(own, task)).expect("the task belongs to this group").0
-    }
-
-    fn move_all(&self, slots: &[Slot], from: usize, to: usize) -> Result<(), StateError> {
-        slots.chunks(MOVED_AT_ONCE).try_for_each(|slots| self.move_queries(slots, from, to))
-    }
-
-    /// Moves queries, their state and their waiting events from one task to another.
-    fn move_queries(&self, slots: &[Slot], from: usize, to: usize) -> Result<(), StateError> {
-        let _still = self.free.lock();
-        let (source, target) = (&self.tasks[from], &self.tasks[to]);
-        let places = self.places.get().expect("there are several tasks");
-        // In order of index, as everybody who locks two.
-        let (mut source_core, mut target_core) = if from < to {
-            let source_core = source.lock();
-            (source_core, target.lock())
-        } else {
-            let target_core = target.lock();
-            (source.lock(), target_core)
-        };
-        // Some may have been removed meanwhile.
-        let mut moved: Vec<(Slot, Slot)> = slots
-            .iter()
-            .filter_map(|&slot| {
-                self.place(slot).filter(|place| place.task as usize == from).map(|place| (slot, place.slot))
-            })
-            .collect();
-        moved.sort_unstable_by_key(|(_, old)| *old);
-        let old: Vec<Slot> = moved.iter().map(|(_, old)| *old).collect();
-        let new = copy(&source_core, &mut target_core, target, &old)?;
-        let (mut source_queue, mut target_queue) = if from < to {
-            let source_queue = source.inbox().lock();
-            (source_queue, target.inbox().lock())
-        } else {
-            let target_queue = target.inbox().lock();
-            (source.inbox().lock(), target_queue)
-        };
-        source_queue.move_events(&mut target_queue, target.inbox().chunk_rows(), renumber(&old, &new));
-        for (&(slot, _), &inner) in moved.iter().zip(&new) {
-            places[slot as usize].store(Place { task: to as u32, slot: inner }.pack(), Ordering::Release);
-        }
-        let has_events = target_queue.waiting().0 > 0;
-        drop((source_queue, target_queue));
-
-        let had_retired = source_core.has_retired();
-        source.remove(&mut source_core, &old);
-        if !had_retired {
-            // Their events went with them.
-            source_core.recycle();
-        }
-        drop((source_core, target_core));
-        if has_events {
-            target.schedule();
-        }
-        Ok(())
-    }
-
     /// Runs every task until nothing waits.
     pub fn run(&self) -> Activation {
         let mut rows = 0;
+        if let Some(shelf) = self.shelf.get() {
+            while matches!(shelf.task.run(Duration::MAX), Activation::Yielded(_)) {}
+        }
         for (_, task) in &self.tasks {
             match task.run(Duration::MAX) {
                 Activation::Ran(ran) | Activation::Yielded(ran) => rows += ran,
@@ -409,6 +386,7 @@ impl Group {
 
     /// Ends the group's input: processes what waits, closes what is open and hands it to the sink.
     pub fn end(&self) {
+        self.wake_all();
         self.run();
         self.tasks.iter().for_each(|(_, task)| task.end());
     }
@@ -416,60 +394,38 @@ impl Group {
     /// The counters of all tasks.
     pub fn metrics(&self) -> GroupMetrics {
         let mut metrics = GroupMetrics::default();
-        self.tasks.iter().for_each(|(_, task)| metrics.merge(&task.metrics()));
+        self.all_tasks().for_each(|(_, task)| metrics.merge(&task.metrics()));
         metrics.refused[Reason::Removed as usize] += self.strays.load(Ordering::Relaxed);
         metrics
     }
 
     /// Events and payload bytes waiting.
     pub fn waiting(&self) -> (usize, usize) {
-        self.tasks.iter().map(|(_, task)| task.waiting()).fold((0, 0), |sum, task| (sum.0 + task.0, sum.1 + task.1))
+        self.all_tasks().map(|(_, task)| task.waiting()).fold((0, 0), |sum, task| (sum.0 + task.0, sum.1 + task.1))
     }
 
     /// The number of queries.
     pub fn queries(&self) -> usize {
-        self.tasks.iter().map(|(_, task)| task.queries()).sum()
+        self.all_tasks().map(|(_, task)| task.queries()).sum()
     }
 
     /// Memory held by parameters, state and waiting events, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.places.get().map_or(0, |places| places.count() * 8)
-            + self.tasks.iter().map(|(_, task)| task.memory_bytes()).sum::<usize>()
+            + self.shelf.get().map_or(0, Shelf::memory_bytes)
+            + self.all_tasks().map(|(_, task)| task.memory_bytes()).sum::<usize>()
     }
 }
 
-/// From `old` slots, ascending, to the `new` ones beside them.
-fn renumber(old: &[Slot], new: &[Slot]) -> impl Fn(Slot) -> Option<Slot> {
-    |slot| old.binary_search(&slot).ok().map(|row| new[row])
-}
-
-/// Copies queries with their parameters and state into another task, and returns their slots there.
-fn copy(source: &Core, target_core: &mut Core, target: &Task, slots: &[Slot]) -> Result<Vec<Slot>, StateError> {
-    let queries: Vec<QueryId> =
-        slots.iter().map(|&slot| source.slots.query(slot).expect("a place holds a query")).collect();
-    let frames = source.export_state(&StateSelection::Slots(slots.to_vec()))?;
-    let new = target.add(target_core, &queries, &source.slots.parameters(slots));
-    let taken = frames
-        .into_iter()
-        .map(|frame| frame.map(|frame| frame.with_slots(renumber(slots, &new))).transpose())
-        .collect::<Result<Vec<_>, _>>()
-        .and_then(|renumbered| target.import_state(target_core, &renumbered));
-    if let Err(error) = taken {
-        // The queries stay where they were.
-        target.remove(target_core, &new);
-        return Err(error);
-    }
-    Ok(new)
-}
-
-impl Inbox for Group {
+impl Group {
+    /// Copies one event in that came by one of the application's inputs; see [`Inbox::push`]. The events of all inputs wait
+    /// in one inbox, so that their order is kept.
     #[inline]
-    fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
+    pub fn push_from(&self, input: InputIndex, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
         loop {
             let places = self.places.get();
             let place = self.place(slot);
-            let Some((place, task)) = place.and_then(|place| Some((place, self.tasks.get(place.task as usize)?)))
-            else {
+            let Some((place, task)) = place.and_then(|place| Some((place, self.task(place.task as usize)?))) else {
                 self.strays.fetch_add(1, Ordering::Relaxed);
                 return Push::Taken;
             };
@@ -480,9 +436,36 @@ impl Inbox for Group {
                 Some(_) => self.place(slot) == Some(place),
             };
             if is_still {
-                return task.push(queue, place.slot, arrival_us, payload);
+                return task.push(queue, input, place.slot, arrival_us, payload);
             }
         }
+    }
+}
+
+impl Inbox for Group {
+    #[inline]
+    fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
+        self.push_from(0, slot, arrival_us, payload)
+    }
+}
+
+/// A group as what one of the further inputs of its application pushes to.
+pub struct GroupInput {
+    group: Arc<Group>,
+    input: InputIndex,
+}
+
+impl GroupInput {
+    /// The inbox of `group` for events of `input`.
+    pub fn new(group: Arc<Group>, input: InputIndex) -> Self {
+        Self { group, input }
+    }
+}
+
+impl Inbox for GroupInput {
+    #[inline]
+    fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
+        self.group.push_from(self.input, slot, arrival_us, payload)
     }
 }
 

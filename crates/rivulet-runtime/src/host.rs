@@ -1,7 +1,7 @@
 //! What a process has once, for all groups: the clock, the scheduler, and a list of when tasks want to be woken.
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use rand::RngExt;
@@ -9,6 +9,7 @@ use rivulet_dataflow::Clock;
 
 use crate::Task;
 use crate::scheduler::{Closing, Policy, Scheduler};
+use crate::spill::Spill;
 
 pub(crate) struct Host {
     pub(crate) clock: Arc<dyn Clock>,
@@ -19,8 +20,39 @@ pub(crate) struct Host {
     pub(crate) scheduled: AtomicUsize,
     pub(crate) deadlines: Deadlines,
     pub(crate) workers: boxcar::Vec<WorkerLoad>,
+    /// Where silent queries go, if they do.
+    pub(crate) spill: OnceLock<Spill>,
+    pub(crate) relief: Relief,
     /// Starts the worker of a new task, where each has its own. Whether it runs.
     pub(crate) start_worker: Box<dyn Fn(usize) -> bool + Send + Sync>,
+}
+
+/// Memory that a thread has allocated and another one has freed goes back to the system, in allocators with a heap for each
+/// thread, only when the first is asked to let go of it.
+#[derive(Default)]
+pub(crate) struct Relief {
+    /// What makes the calling thread let go.
+    pub(crate) give_back: OnceLock<fn()>,
+    /// How often everybody was asked.
+    asked: AtomicUsize,
+}
+
+impl Relief {
+    /// Asks every worker to let go, after the task that it runs next.
+    pub(crate) fn ask(&self) {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Lets go, if that was asked since `done`.
+    pub(crate) fn follow(&self, done: &mut usize) {
+        let asked = self.asked.load(Ordering::Relaxed);
+        if asked != *done
+            && let Some(give_back) = self.give_back.get()
+        {
+            *done = asked;
+            give_back();
+        }
+    }
 }
 
 /// How busy a worker is, as the balancer last saw it.
@@ -43,8 +75,15 @@ impl Host {
             scheduled: AtomicUsize::new(0),
             deadlines: Deadlines::default(),
             workers: boxcar::Vec::new(),
+            spill: OnceLock::new(),
+            relief: Relief::default(),
             start_worker: Box::new(|_| false),
         }
+    }
+
+    /// Spills silent queries from now on; a second call changes nothing.
+    pub(crate) fn enable_spilling(&self, spill: Spill) {
+        let _ = self.spill.set(spill);
     }
 
     /// The worker for a new task: at random one of the two least loaded.

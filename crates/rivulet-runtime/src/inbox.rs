@@ -2,12 +2,15 @@
 //!
 //! Sources append to the last of a few arenas while a worker empties the first, so neither waits for the other for longer
 //! than a swap, and a worker can stop between two arenas. What does not fit is refused to the source, which then stops
-//! reading; or dropped and counted, where the input says so.
+//! reading; or dropped and counted, where the input says so. Between the arenas may stand rows that were decoded already,
+//! because several queries read them.
 
 use std::collections::VecDeque;
 
 use parking_lot::{Mutex, MutexGuard};
-use rivulet_dataflow::{Events, Push, Slot};
+use rivulet_dataflow::{Events, InputIndex, Push, Slot};
+
+use crate::Picked;
 
 /// The most events in one arena, and so in one batch. Beyond some thousand rows a batch is not cheaper per row, but holds
 /// its worker for longer.
@@ -57,13 +60,81 @@ pub(crate) struct TaskInbox {
 /// What waits in an inbox. Numbers of events count from the creation of the inbox.
 #[derive(Default)]
 pub(crate) struct Queue {
-    chunks: VecDeque<Events>,
+    chunks: VecDeque<Chunk>,
     /// One empty arena, kept for its memory.
     spare: Option<Events>,
     rows: usize,
     bytes: usize,
     pushed: u64,
     dropped: u64,
+}
+
+/// Events that are processed as one batch.
+pub(crate) enum Chunk {
+    /// Payloads as they came.
+    Raw(Events),
+    /// Rows that were decoded on the way.
+    Rows(Picked),
+}
+
+impl Chunk {
+    pub(crate) fn rows(&self) -> usize {
+        match self {
+            Self::Raw(events) => events.rows(),
+            Self::Rows(picked) => picked.len(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Raw(events) => events.payload_bytes(),
+            Self::Rows(picked) => picked.bytes(),
+        }
+    }
+
+    pub(crate) fn slots(&self) -> &[Slot] {
+        match self {
+            Self::Raw(events) => events.slots(),
+            Self::Rows(picked) => picked.slots(),
+        }
+    }
+
+    /// How many of the oldest events hold at least `bytes`; all of them if they hold less.
+    fn rows_to_free(&self, bytes: usize) -> usize {
+        match self {
+            Self::Raw(events) => events.rows_to_free(bytes),
+            Self::Rows(picked) => picked.rows_to_free(bytes),
+        }
+    }
+
+    fn drop_front(&mut self, rows: usize) {
+        match self {
+            Self::Raw(events) => events.drop_front(rows),
+            Self::Rows(picked) => drop(picked.split_front(rows)),
+        }
+    }
+
+    /// Keeps only the events whose slot satisfies `keep`, in order.
+    pub(crate) fn retain_slots(&mut self, keep: impl Fn(Slot) -> bool) {
+        match self {
+            Self::Raw(events) => events.retain_slots(keep),
+            Self::Rows(picked) => picked.retain_slots(keep),
+        }
+    }
+
+    fn oldest_arrival_us(&self) -> Option<i64> {
+        match self {
+            Self::Raw(events) => events.arrival_us().iter().copied().min(),
+            Self::Rows(picked) => picked.arrival_us().min(),
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        match self {
+            Self::Raw(events) => events.memory_bytes(),
+            Self::Rows(picked) => picked.memory_bytes(),
+        }
+    }
 }
 
 /// What became of an event that was offered to a [`Queue`].
@@ -87,7 +158,14 @@ impl TaskInbox {
 
     /// Offers an event to the queue of this inbox.
     #[inline]
-    pub(crate) fn push(&self, queue: &mut Queue, slot: Slot, arrival_us: i64, payload: &[u8]) -> Pushed {
+    pub(crate) fn push(
+        &self,
+        queue: &mut Queue,
+        input: InputIndex,
+        slot: Slot,
+        arrival_us: i64,
+        payload: &[u8],
+    ) -> Pushed {
         let was_empty = queue.rows == 0;
         let is_full =
             queue.rows >= self.limits.rows_max || (!was_empty && queue.bytes + payload.len() > self.limits.bytes_max);
@@ -105,18 +183,46 @@ impl TaskInbox {
                 }
             }
         }
-        queue.append(slot, arrival_us, payload, self.chunk_rows);
+        queue.append(input, slot, arrival_us, payload, self.chunk_rows);
         Pushed { push: Push::Taken, was_empty }
     }
 
-    /// Takes the oldest arena of events, and gives back the one that was taken before.
-    pub(crate) fn take(&self, done: Events) -> Option<Events> {
+    /// Whether rows find room. Rows are decoded already, so they are taken as a whole or not at all; but what drops events when it
+    /// is full always has room for them.
+    pub(crate) fn has_room_for_rows(&self, queue: &Queue) -> bool {
+        let is_full = queue.rows >= self.limits.rows_max || queue.bytes >= self.limits.bytes_max;
+        !is_full || self.limits.overflow != Overflow::Block
+    }
+
+    /// Offers rows to the queue of this inbox, which has room; returns whether it was empty and is not any more.
+    pub(crate) fn push_rows(&self, queue: &mut Queue, rows: Picked) -> bool {
+        let was_empty = queue.rows == 0;
+        let excess = (queue.rows + rows.len()).saturating_sub(self.limits.rows_max);
+        let excess_bytes = (queue.bytes + rows.bytes()).saturating_sub(self.limits.bytes_max);
+        match self.limits.overflow {
+            Overflow::DropNewest if excess > 0 || excess_bytes > 0 => {
+                queue.dropped += rows.len() as u64;
+                return false;
+            }
+            Overflow::DropOldest if excess > 0 || excess_bytes > 0 => queue.drop_oldest(excess, excess_bytes),
+            _ => {}
+        }
+        queue.pushed += rows.len() as u64;
+        queue.append_rows(rows);
+        was_empty && queue.rows > 0
+    }
+
+    /// Takes the oldest events, one batch of them, and gives back those that were taken before.
+    pub(crate) fn take(&self, done: Option<Chunk>) -> Option<Chunk> {
         let mut queue = self.queue.lock();
         queue.keep(done);
-        let events = queue.chunks.pop_front()?;
-        queue.rows -= events.rows();
-        queue.bytes -= events.payload_bytes();
-        Some(events)
+        let chunk = match queue.chunks.front_mut()? {
+            Chunk::Rows(rows) if rows.len() > self.chunk_rows => Chunk::Rows(rows.split_front(self.chunk_rows)),
+            _ => queue.chunks.pop_front()?,
+        };
+        queue.rows -= chunk.rows();
+        queue.bytes -= chunk.bytes();
+        Some(chunk)
     }
 
     /// Whether nothing waits.
@@ -131,17 +237,27 @@ impl TaskInbox {
 }
 
 impl Queue {
-    fn append(&mut self, slot: Slot, arrival_us: i64, payload: &[u8], chunk_rows: usize) {
-        let has_room = |chunk: &Events| chunk.rows() < chunk_rows && chunk.payload_bytes() < CHUNK_BYTES;
-        if !self.chunks.back().is_some_and(has_room) {
-            let chunk = self.spare.take().unwrap_or_default();
-            self.chunks.push_back(chunk);
-        }
-        let chunk = self.chunks.back_mut().expect("an arena with room was made sure of");
-        chunk.push(slot, arrival_us, payload);
+    fn append(&mut self, input: InputIndex, slot: Slot, arrival_us: i64, payload: &[u8], chunk_rows: usize) {
+        let arena = match self.chunks.back_mut() {
+            Some(Chunk::Raw(arena)) if arena.rows() < chunk_rows && arena.payload_bytes() < CHUNK_BYTES => arena,
+            _ => {
+                self.chunks.push_back(Chunk::Raw(self.spare.take().unwrap_or_default()));
+                let Some(Chunk::Raw(arena)) = self.chunks.back_mut() else { unreachable!("it was put there") };
+                arena
+            }
+        };
+        arena.push_from(input, slot, arrival_us, payload);
         self.rows += 1;
         self.bytes += payload.len();
         self.pushed += 1;
+    }
+
+    fn append_rows(&mut self, rows: Picked) {
+        if !rows.is_empty() {
+            self.rows += rows.len();
+            self.bytes += rows.bytes();
+            self.chunks.push_back(Chunk::Rows(rows));
+        }
     }
 
     /// Drops at least `rows` events with at least `bytes` of payload, or all.
@@ -151,22 +267,20 @@ impl Queue {
             let Some(chunk) = self.chunks.front_mut() else { return };
             let excess =
                 (self.rows.saturating_sub(rows_kept)).max(chunk.rows_to_free(self.bytes.saturating_sub(bytes_kept)));
-            let (cut, before) = (excess.min(chunk.rows()), chunk.payload_bytes());
+            let (cut, before) = (excess.min(chunk.rows()), chunk.bytes());
             chunk.drop_front(cut);
             self.rows -= cut;
-            self.bytes -= before - chunk.payload_bytes();
+            self.bytes -= before - chunk.bytes();
             self.dropped += cut as u64;
-            if chunk.is_empty() {
+            if chunk.rows() == 0 {
                 self.chunks.pop_front();
             }
         }
     }
 
     /// Keeps the memory of an arena that was processed.
-    pub(crate) fn keep(&mut self, mut done: Events) {
-        if done.is_empty() {
-            return;
-        }
+    pub(crate) fn keep(&mut self, done: Option<Chunk>) {
+        let Some(Chunk::Raw(mut done)) = done else { return };
         let (rows, bytes) = (done.rows(), done.payload_bytes());
         done.clear();
         done.shrink_for(rows, bytes);
@@ -182,18 +296,44 @@ impl Queue {
         let chunks = std::mem::take(&mut self.chunks);
         (self.rows, self.bytes) = (0, 0);
         for chunk in chunks {
-            for row in 0..chunk.rows() {
-                let (slot, arrival_us, payload) = (chunk.slots()[row], chunk.arrival_us()[row], chunk.payload(row));
+            let arena = match chunk {
+                Chunk::Raw(arena) => arena,
+                Chunk::Rows(mut rows) => {
+                    let moved = rows.extract(&place);
+                    to.pushed += moved.len() as u64;
+                    to.append_rows(moved);
+                    self.append_rows(rows);
+                    continue;
+                }
+            };
+            for row in 0..arena.rows() {
+                let (slot, arrival_us, payload) = (arena.slots()[row], arena.arrival_us()[row], arena.payload(row));
+                let input = arena.input(row);
                 match place(slot) {
-                    Some(slot) => to.append(slot, arrival_us, payload, chunk_rows),
+                    Some(slot) => to.append(input, slot, arrival_us, payload, chunk_rows),
                     None => {
-                        self.append(slot, arrival_us, payload, chunk_rows);
+                        self.append(input, slot, arrival_us, payload, chunk_rows);
                         // It was counted when it came.
                         self.pushed -= 1;
                     }
                 }
             }
         }
+    }
+
+    /// The slot of each waiting event.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
+        self.chunks.iter().flat_map(Chunk::slots).copied()
+    }
+
+    /// Keeps only the events whose slot satisfies `keep`, and returns how many others there were.
+    pub(crate) fn retain_slots(&mut self, keep: impl Fn(Slot) -> bool) -> usize {
+        let before = self.rows;
+        self.chunks.iter_mut().for_each(|chunk| chunk.retain_slots(&keep));
+        self.chunks.retain(|chunk| chunk.rows() > 0);
+        self.rows = self.chunks.iter().map(Chunk::rows).sum();
+        self.bytes = self.chunks.iter().map(Chunk::bytes).sum();
+        before - self.rows
     }
 
     /// Events and payload bytes waiting.
@@ -204,7 +344,7 @@ impl Queue {
     /// When the oldest of the waiting events came.
     pub(crate) fn oldest_arrival_us(&self) -> Option<i64> {
         // Moved events stand behind others that came later, so every one is looked at.
-        self.chunks.iter().flat_map(Events::arrival_us).copied().min()
+        self.chunks.iter().filter_map(Chunk::oldest_arrival_us).min()
     }
 
     /// How many events were ever taken in.
@@ -224,7 +364,7 @@ impl Queue {
 
     /// Memory held by the waiting events, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.chunks.iter().chain(&self.spare).map(Events::memory_bytes).sum()
+        self.chunks.iter().map(Chunk::memory_bytes).sum::<usize>() + self.spare.as_ref().map_or(0, Events::memory_bytes)
     }
 }
 
@@ -237,7 +377,7 @@ mod tests {
     }
 
     fn push(inbox: &TaskInbox, slot: Slot, payload: &[u8]) -> Push {
-        inbox.push(&mut inbox.lock(), slot, 0, payload).push
+        inbox.push(&mut inbox.lock(), 0, slot, 0, payload).push
     }
 
     fn fill(inbox: &TaskInbox, events: u32) -> Vec<Push> {
@@ -246,11 +386,10 @@ mod tests {
 
     /// Takes everything, as slots by batch.
     fn take_all(inbox: &TaskInbox) -> Vec<Vec<Slot>> {
-        let mut done = Events::default();
-        let mut batches = Vec::new();
-        while let Some(events) = inbox.take(std::mem::take(&mut done)) {
-            batches.push(events.slots().to_vec());
-            done = events;
+        let (mut done, mut batches) = (None, Vec::new());
+        while let Some(chunk) = inbox.take(done) {
+            batches.push(chunk.slots().to_vec());
+            done = Some(chunk);
         }
         batches
     }

@@ -9,26 +9,34 @@
 //! wherever its query is moved. There is no payload format, no protocol and no SQL here.
 //!
 //! In reading order:
-//! - `inbox`: the bounded queue in front of a task;
+//! - `inbox`: the bounded queue in front of a task, and `picked`: rows in it that were decoded already;
 //! - [`task`]: queries that are processed together, and one activation of them;
 //! - [`group`]: the queries of an application, and how they move between its tasks;
+//! - [`spill`]: silent queries leave memory;
 //! - [`metrics`]: what is counted, and the latency histogram;
 //! - [`scheduler`]: which task runs next, and where;
 //! - `balance`: what is moved, split and merged;
-//! - `host` and [`workers`]: what a process has once, and its threads.
+//! - `host` and [`workers`]: what a process has once, and its threads;
+//! - [`threads`]: how many of those the system allows.
 
 mod balance;
 pub mod group;
 mod host;
 mod inbox;
 pub mod metrics;
+mod picked;
 pub mod scheduler;
+pub mod spill;
 pub mod task;
+pub mod threads;
 pub mod workers;
 
-pub use group::{Group, GroupId, GroupParts};
+pub use group::{Group, GroupId, GroupInput, GroupParts};
 pub use inbox::{InboxLimits, Overflow};
 pub use metrics::{GroupMetrics, Histogram};
+pub use picked::Picked;
 pub use scheduler::{Policy, Scheduler};
+pub use spill::{Spill, SpillStatus};
 pub use task::{Activation, Task, TaskParts};
+pub use threads::ThreadLimit;
 pub use workers::{WorkerSettings, WorkerStatus, Workers};

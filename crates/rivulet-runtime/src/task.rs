@@ -1,26 +1,29 @@
 //! A task: queries of a group that are processed together, by one thread at a time.
 
+mod idle;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::TimestampMicrosecondType;
 use parking_lot::{Mutex, MutexGuard};
 use rivulet_dataflow::{
-    Batch, Chain, Control, Decoder, Element, Events, Push, QueryId, Reason, Refusals, Sink, Slot, SlotTable,
-    StateError, StateFrame, StateSelection,
+    Batch, Chain, Control, Decoder, Element, Events, InputIndex, Push, QueryId, Reason, Refusals, Sink, Slot,
+    SlotTable, StateError, StateFrame, StateSelection,
 };
 
 use crate::balance::{LoadMeter, Seen};
 use crate::host::{DeadlineId, Host};
-use crate::inbox::{Queue, TaskInbox};
-use crate::{GroupMetrics, InboxLimits, Policy};
+use crate::inbox::{Chunk, Queue, TaskInbox};
+use crate::{Group, GroupMetrics, InboxLimits, Picked, Policy};
+use idle::Idle;
 
 /// How far behind the clock timers run. An event that a source has stamped but not yet delivered must not find that a
 /// timer for a later instant was served before it.
-const TICK_GRACE_US: i64 = 5_000;
+pub(crate) const TICK_GRACE_US: i64 = 5_000;
 
 /// How many refused rows of one batch keep their content for the dead-letter output; the others are only counted.
 const REFUSED_CONTENT_MAX: usize = 256;
@@ -59,6 +62,8 @@ pub struct Task {
     busy_us: AtomicU64,
     queries: AtomicUsize,
     pub(crate) load: Mutex<LoadMeter>,
+    /// Of a shelf, its group: instead of processing events it wakes the queries that they are for.
+    shelf_of: Option<Weak<Group>>,
     core: Mutex<Core>,
 }
 
@@ -70,6 +75,7 @@ pub(crate) struct Core {
     sink: Box<dyn Sink>,
     refusals: Refusals,
     metrics: GroupMetrics,
+    idle: Idle,
     /// Slots were retired when so many events had been pushed: once all these have left the inbox, none of theirs can come.
     retired_at: Option<u64>,
 }
@@ -86,7 +92,13 @@ pub enum Activation {
 }
 
 impl Task {
-    pub(crate) fn new(settings: Arc<TaskSettings>, slots: SlotTable, parts: TaskParts, host: Arc<Host>) -> Arc<Self> {
+    pub(crate) fn new(
+        settings: Arc<TaskSettings>,
+        slots: SlotTable,
+        parts: TaskParts,
+        host: Arc<Host>,
+        shelf_of: Option<Weak<Group>>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|task| Self {
             inbox: TaskInbox::new(settings.limits, settings.batch_rows_max),
             settings,
@@ -97,6 +109,7 @@ impl Task {
             busy_us: AtomicU64::new(0),
             queries: AtomicUsize::new(0),
             load: Mutex::default(),
+            shelf_of,
             core: Mutex::new(Core {
                 slots,
                 decoder: parts.decoder,
@@ -104,6 +117,7 @@ impl Task {
                 sink: parts.sink,
                 refusals: Refusals::new(REFUSED_CONTENT_MAX),
                 metrics: GroupMetrics::default(),
+                idle: Idle::default(),
                 retired_at: None,
             }),
         })
@@ -139,6 +153,11 @@ impl Task {
         self.queries.load(Ordering::Relaxed)
     }
 
+    /// Whether its queries only wait here for their next event.
+    pub(crate) fn is_shelf(&self) -> bool {
+        self.shelf_of.is_some()
+    }
+
     pub(crate) fn inbox(&self) -> &TaskInbox {
         &self.inbox
     }
@@ -152,16 +171,26 @@ impl Task {
     pub(crate) fn push(
         self: &Arc<Self>,
         mut queue: MutexGuard<'_, Queue>,
+        input: InputIndex,
         slot: Slot,
         arrival_us: i64,
         payload: &[u8],
     ) -> Push {
-        let pushed = self.inbox.push(&mut queue, slot, arrival_us, payload);
+        let pushed = self.inbox.push(&mut queue, input, slot, arrival_us, payload);
         drop(queue);
         if pushed.was_empty {
             self.schedule();
         }
         pushed.push
+    }
+
+    /// Puts rows into `queue`, the locked queue of this task's inbox, which has room for them, and lets go of it.
+    pub(crate) fn push_rows(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>, rows: Picked) {
+        let was_empty = self.inbox.push_rows(&mut queue, rows);
+        drop(queue);
+        if was_empty {
+            self.schedule();
+        }
     }
 
     /// Hands the task to the scheduler unless it has it, or the task runs.
@@ -188,28 +217,35 @@ impl Task {
     ///
     /// Called by one worker at a time; a second caller waits.
     pub fn run(&self, slice: Duration) -> Activation {
+        if let Some(group) = &self.shelf_of {
+            let Some(group) = group.upgrade() else {
+                // The group is gone, and its queries with it.
+                while self.inbox.take(None).is_some() {}
+                return Activation::Ran(0);
+            };
+            return group.wake();
+        }
         let mut core = self.core.lock();
         let clock = &self.host.clock;
         let (start_us, begun_us) = (clock.now_us(), clock.steady_us());
         let slice_us = i64::try_from(slice.as_micros()).unwrap_or(i64::MAX);
-        let mut done = Events::default();
+        let mut done = None;
         let mut rows = 0;
         let outcome = loop {
             if !core.sink.has_room() {
                 break Activation::Blocked;
             }
-            let Some(events) = self.inbox.take(done) else {
-                done = Events::default();
+            let Some(mut chunk) = self.inbox.take(done.take()) else {
                 break Activation::Ran(rows);
             };
-            rows += events.rows();
-            done = events;
-            self.process(&mut core, &mut done);
+            rows += chunk.rows();
+            self.process(&mut core, &mut chunk);
+            done = Some(chunk);
             if clock.steady_us() - begun_us >= slice_us {
                 break Activation::Yielded(rows);
             }
         };
-        if !done.is_empty() {
+        if done.is_some() {
             self.inbox.lock().keep(done);
         }
         if outcome != Activation::Blocked {
@@ -236,29 +272,49 @@ impl Task {
         }
     }
 
-    /// Runs one arena of events through the dataflow.
-    fn process(&self, core: &mut Core, events: &mut Events) {
+    /// Runs one batch of events through the dataflow.
+    fn process(&self, core: &mut Core, chunk: &mut Chunk) {
         let now_us = self.host.clock.now_us();
-        let rows = events.rows() as u64;
-        core.metrics.events += rows;
+        let events = chunk.rows() as u64;
+        core.metrics.events += events;
         core.metrics.batches += 1;
-        core.metrics.batch_events_max = core.metrics.batch_events_max.max(rows);
-        core.metrics.waiting_us += (now_us - events.arrival_us()[0]).max(0) as u64;
+        core.metrics.batch_events_max = core.metrics.batch_events_max.max(events);
         if let Some(retired_at) = core.retired_at {
-            events.retain_slots(|slot| core.slots.query(slot).is_some());
-            core.metrics.refused[Reason::Removed as usize] += rows - events.rows() as u64;
+            chunk.retain_slots(|slot| core.slots.query(slot).is_some());
+            core.metrics.refused[Reason::Removed as usize] += events - chunk.rows() as u64;
             if self.inbox.lock().left() >= retired_at {
                 core.slots.recycle();
                 core.retired_at = None;
             }
-            if events.is_empty() {
+            if chunk.rows() == 0 {
                 return;
             }
         }
-        let event_times = core.decode_and_run(events, now_us, &self.settings);
+        core.idle.note(chunk.slots());
+        match chunk {
+            Chunk::Raw(events) => {
+                let batch = core.decode(events, &self.settings.name);
+                self.process_batch(core, batch, events.arrival_us(), now_us);
+            }
+            Chunk::Rows(picked) => {
+                let batch = picked.to_batch();
+                let arrival_us = batch.arrival_us.clone();
+                self.process_batch(core, Some(batch), &arrival_us, now_us);
+            }
+        }
+    }
+
+    /// Runs the rows of events that came at `arrival_us` through the chain; without rows if none could be decoded.
+    fn process_batch(&self, core: &mut Core, batch: Option<Batch>, arrival_us: &[i64], now_us: i64) {
+        core.metrics.waiting_us += (now_us - arrival_us[0]).max(0) as u64;
+        let event_times: Option<ArrayRef> =
+            self.settings.event_time_column.zip(batch.as_ref()).map(|(column, batch)| batch.column(column).clone());
+        if let Some(batch) = batch {
+            core.run_chain(Step::Element(Element::Batch(batch)), now_us, &self.settings.name);
+        }
         core.finish(&self.settings.name);
         let end_us = self.host.clock.now_us();
-        for &arrival_us in events.arrival_us() {
+        for &arrival_us in arrival_us {
             core.metrics.processing_latency_us.record(end_us - arrival_us);
         }
         if let Some(times) = event_times {
@@ -276,6 +332,7 @@ impl Task {
             core.retired_at = None;
         }
         let slots = core.slots.add(queries, parameters);
+        core.idle.note(&slots);
         self.control(core, Control::AddSlots(slots.clone()));
         self.queries.store(core.slots.live(), Ordering::Relaxed);
         slots
@@ -310,7 +367,7 @@ impl Task {
         self.note_deadline(&core);
     }
 
-    fn note_deadline(&self, core: &Core) {
+    pub(crate) fn note_deadline(&self, core: &Core) {
         let deadline_us =
             core.chain.deadline_us().map_or(i64::MAX, |deadline_us| deadline_us.saturating_add(TICK_GRACE_US));
         self.host.deadlines.set(self.deadline, deadline_us);
@@ -333,7 +390,10 @@ impl Task {
     /// Memory held by parameters, state and waiting events, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let core = self.core.lock();
-        core.slots.memory_bytes() + core.chain.memory_bytes() + self.inbox.lock().memory_bytes()
+        core.slots.memory_bytes()
+            + core.chain.memory_bytes()
+            + core.idle.memory_bytes()
+            + self.inbox.lock().memory_bytes()
     }
 }
 
@@ -374,19 +434,21 @@ impl Core {
         self.retired_at = None;
     }
 
-    /// Decodes events and runs the chain on their rows; returns the column of event times.
-    fn decode_and_run(&mut self, events: &Events, now_us: i64, settings: &TaskSettings) -> Option<ArrayRef> {
+    /// Counts events that came for a query that was gone already.
+    pub(crate) fn count_removed(&mut self, events: u64) {
+        self.metrics.refused[Reason::Removed as usize] += events;
+    }
+
+    /// Decodes events; nothing if the decoder fails on them, which costs them.
+    fn decode(&mut self, events: &Events, name: &str) -> Option<Batch> {
         let Self { decoder, refusals, .. } = self;
-        let batch = match catch_unwind(AssertUnwindSafe(|| decoder.decode(events, refusals))) {
-            Ok(batch) => batch,
+        match catch_unwind(AssertUnwindSafe(|| decoder.decode(events, refusals))) {
+            Ok(batch) => Some(batch),
             Err(panic) => {
-                self.failed(events.rows() as u64, &panic_text(&*panic), &settings.name);
-                return None;
+                self.failed(events.rows() as u64, &panic_text(&*panic), name);
+                None
             }
-        };
-        let event_times = settings.event_time_column.map(|column| batch.column(column).clone());
-        self.run_chain(Step::Element(Element::Batch(batch)), now_us, &settings.name);
-        event_times
+        }
     }
 
     /// Runs the chain and hands what comes out to the sink. A failure or panic of an operator costs this batch and

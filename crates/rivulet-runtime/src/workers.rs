@@ -1,8 +1,9 @@
 //! The threads: workers that run tasks, and one that keeps time: it notices due deadlines and evens out load.
 
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,10 @@ use parking_lot::Mutex;
 use rivulet_dataflow::Clock;
 
 use crate::balance::{self, Step, TaskLoad};
-use crate::host::{Deadlines, Host, WorkerLoad};
+use crate::host::{Deadlines, Host, Relief, WorkerLoad};
 use crate::scheduler::{Closing, Policy};
-use crate::{Activation, Group, GroupId, GroupParts, Task};
+use crate::spill::{SWEEPS, Spill};
+use crate::{Activation, Group, GroupId, GroupParts, Task, ThreadLimit};
 
 /// How often deadlines are looked at; windows of silent queries close with this precision.
 const TIMER_PERIOD: Duration = Duration::from_millis(10);
@@ -24,6 +26,9 @@ const MEASURE_PERIOD: Duration = Duration::from_secs(5);
 
 /// How often the balancer looks whether it should stop.
 const STOP_PERIOD: Duration = Duration::from_millis(100);
+
+/// From how many spilled queries on it is worth a few milliseconds of every worker to give their memory back.
+const RELIEF_QUERIES_MIN: usize = 1_000;
 
 /// The stack of a worker that belongs to one task: there may be very many.
 const SMALL_STACK: usize = 256 << 10;
@@ -68,6 +73,10 @@ struct Shared {
     /// Tasks whose sink had no room; the timekeeper offers them again.
     blocked: Mutex<Vec<Arc<Task>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// How many workers there may be, where each task has its own.
+    thread_limit: Option<ThreadLimit>,
+    /// How many there are.
+    started: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -110,11 +119,15 @@ impl Workers {
                     scheduled: AtomicUsize::new(0),
                     deadlines: Deadlines::default(),
                     workers: boxcar::Vec::new(),
+                    spill: OnceLock::new(),
+                    relief: Relief::default(),
                     start_worker: Box::new(start_worker),
                 }),
                 groups: Mutex::default(),
                 blocked: Mutex::default(),
                 threads: Mutex::default(),
+                thread_limit: (settings.policy == Policy::Dedicated).then(ThreadLimit::of_this_process),
+                started: AtomicUsize::new(0),
             }
         });
         let workers = Self { shared: shared.clone() };
@@ -134,6 +147,22 @@ impl Workers {
         Ok(workers)
     }
 
+    /// Spills the state of silent queries from now on. A second call changes nothing.
+    pub fn enable_spilling(&self, spill: Spill) {
+        self.shared.host.enable_spilling(spill);
+    }
+
+    /// Has each worker call `give_back` after queries were spilled: it is to return memory that the calling thread's heap
+    /// does not need. A second call changes nothing.
+    pub fn give_back_with(&self, give_back: fn()) {
+        let _ = self.shared.host.relief.give_back.set(give_back);
+    }
+
+    /// Where silent queries are spilled to, if they are.
+    pub fn spill(&self) -> Option<&Spill> {
+        self.shared.host.spill.get()
+    }
+
     /// Creates a group that these workers run.
     pub fn create_group(&self, parts: GroupParts) -> Arc<Group> {
         let mut groups = self.shared.groups.lock();
@@ -141,6 +170,14 @@ impl Workers {
         groups.next_id += 1;
         groups.all.push(group.clone());
         group
+    }
+
+    /// How many more tasks may have a thread of their own, and what bounds it; `None` where tasks have none.
+    ///
+    /// A task beyond that is run by the thread of another one, so whoever asks before adding queries can refuse them instead.
+    pub fn threads_left(&self) -> Option<(usize, ThreadLimit)> {
+        let limit = self.shared.thread_limit?;
+        Some((limit.threads_max.saturating_sub(self.shared.started.load(Ordering::Relaxed)), limit))
     }
 
     /// Forgets a group; its sources must have let go of it already.
@@ -179,7 +216,7 @@ impl Workers {
                 tasks: 0,
             })
             .collect();
-        for task in host.deadlines.tasks().iter().filter(|task| task.queries() > 0) {
+        for task in host.deadlines.tasks().iter().filter(|task| task.queries() > 0 && !task.is_shelf()) {
             if let Some(worker) = status.get_mut(task.worker()) {
                 worker.tasks += 1;
             }
@@ -218,11 +255,22 @@ impl Drop for Workers {
 impl Shared {
     fn start_worker(self: &Arc<Self>, worker: usize) -> std::io::Result<()> {
         let mut builder = std::thread::Builder::new().name(format!("rivulet-worker-{worker}"));
-        if self.settings.policy == Policy::Dedicated {
+        if let Some(limit) = self.thread_limit {
+            if self.started.load(Ordering::Relaxed) >= limit.threads_max {
+                return Err(std::io::Error::other(format!("{} of them are enough for this system", limit.threads_max)));
+            }
             builder = builder.stack_size(SMALL_STACK);
         }
         let shared = self.clone();
-        let thread = builder.spawn(move || shared.work(worker))?;
+        self.started.fetch_add(1, Ordering::Relaxed);
+        let thread = builder.spawn(move || {
+            shared.work(worker);
+            shared.started.fetch_sub(1, Ordering::Relaxed);
+        });
+        if thread.is_err() {
+            self.started.fetch_sub(1, Ordering::Relaxed);
+        }
+        let thread = thread?;
         self.threads.lock().push(thread);
         Ok(())
     }
@@ -232,7 +280,9 @@ impl Shared {
             pin(worker);
         }
         let (scheduler, closing) = (&self.host.scheduler, &self.host.closing);
+        let mut relieved = 0;
         loop {
+            self.host.relief.follow(&mut relieved);
             match scheduler.next(worker) {
                 Some(task) => match catch_unwind(AssertUnwindSafe(|| task.run(self.settings.time_slice))) {
                     Ok(Activation::Ran(_)) => task.ran(),
@@ -273,13 +323,55 @@ impl Shared {
 
     fn keep_balance(&self) {
         let period = self.settings.balance_period.unwrap_or(MEASURE_PERIOD);
-        let mut looked = Instant::now();
+        let (mut looked, mut swept, mut relieved) = (Instant::now(), Instant::now(), 0);
         while !self.host.closing.has_begun() {
             std::thread::sleep(STOP_PERIOD.min(period));
             if looked.elapsed() >= period {
                 let elapsed = looked.elapsed();
                 looked = Instant::now();
                 self.balance(elapsed);
+            }
+            if let Some(spill) = self.host.spill.get() {
+                let period = spill.sweep_period();
+                if swept.elapsed() >= period {
+                    swept = Instant::now();
+                    self.spill(period);
+                    self.host.relief.follow(&mut relieved);
+                }
+            }
+        }
+    }
+
+    /// One sweep over all groups.
+    fn spill(&self, period: Duration) {
+        // One for which something is due before it would be silent for that long once more is not worth the way.
+        let horizon_us = i64::try_from((period * u32::from(SWEEPS)).as_micros()).unwrap_or(i64::MAX);
+        let groups = self.groups.lock().all.clone();
+        let mut spilled = 0;
+        for group in groups {
+            if self.host.closing.has_begun() {
+                return;
+            }
+            // The sweep in which the last event came is not a whole one.
+            match group.spill_silent(SWEEPS + 1, horizon_us) {
+                Ok(0) => {}
+                Ok(queries) => {
+                    spilled += queries;
+                    tracing::debug!(application = group.name(), queries, "silent queries are on disk");
+                }
+                Err(error) => {
+                    tracing::error!(application = group.name(), "silent queries stay in memory: {error}");
+                }
+            }
+        }
+        if spilled >= RELIEF_QUERIES_MIN {
+            self.host.relief.ask();
+            // A worker that sleeps hears of it with its next task; where all is silent that is one without events.
+            let mut called = HashSet::new();
+            for task in self.host.deadlines.tasks() {
+                if called.insert(task.worker()) {
+                    task.schedule();
+                }
             }
         }
     }
@@ -312,8 +404,7 @@ impl Shared {
             load.load.store((loads[worker] * 1_000.0) as usize, Ordering::Relaxed);
             load.placed.store(0, Ordering::Relaxed);
         }
-        let is_planned = self.host.policy.is_owned() && self.host.policy != Policy::Dedicated;
-        if !is_planned || self.settings.balance_period.is_none() {
+        if !self.host.policy.is_balanced() || self.settings.balance_period.is_none() {
             return;
         }
         for step in balance::plan(loads.len(), &seen) {

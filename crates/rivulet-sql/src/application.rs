@@ -7,10 +7,10 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, SchemaRef};
 use rivulet_dataflow::Dataflow;
-use rivulet_operators::Table;
+use rivulet_operators::{Match, Table};
 
 use crate::binding::BindError;
-use crate::plan::LengthCheck;
+use crate::plan::{BoundCheck, LengthCheck};
 use crate::{Address, FormatSpec, Literal};
 
 /// A registered application: declarations, dataflow, and the checks on parameter values.
@@ -24,12 +24,18 @@ pub struct Application {
     pub id: String,
     /// The text as written; planning it again gives the same application.
     pub text: String,
-    /// The parameters in order of declaration; the implicit `input` and `output` come last.
+    /// The parameters in order of declaration; the implicit ones, which are topics, come last.
     pub parameters: Arc<[Parameter]>,
-    /// What it reads.
-    pub input: Input,
-    /// What it writes.
-    pub output: Output,
+    /// What it reads, in order of declaration: at least one.
+    pub inputs: Vec<Input>,
+    /// The columns of decoded rows: those of the input; of several inputs the number of the input (`UInt8`), then the columns of
+    /// all of them, nullable.
+    pub row_schema: SchemaRef,
+    /// What it writes: at least one.
+    pub outputs: Vec<Output>,
+    /// Whether result rows end with a column of bits (`UInt32`, the lowest for the first output) that says to which outputs
+    /// they go. Otherwise every row goes to every output.
+    pub has_output_bits: bool,
     /// The operators.
     pub dataflow: Dataflow,
     /// The parameters as the schema of slot tables.
@@ -40,7 +46,10 @@ pub struct Application {
     pub emit_on_change: bool,
     /// The reference tables it looks events up in, in order.
     pub tables: Vec<TableUse>,
+    /// What of WHERE tells by an index which queries on one topic a row can concern.
+    pub matching: Option<Match>,
     pub(crate) checks: Vec<LengthCheck>,
+    pub(crate) bound_checks: Vec<BoundCheck>,
     /// What each operator of the dataflow does for all queries, in SQL.
     pub(crate) steps: Vec<Vec<String>>,
 }
@@ -53,8 +62,24 @@ pub type Tables = BTreeMap<String, Result<Arc<Table>, String>>;
 pub struct TableUse {
     /// The table.
     pub table: Arc<Table>,
-    /// The column whose hash index is used; without one every row is tried for each event.
-    pub key: Option<String>,
+    /// How rows are found.
+    pub index: TableIndex,
+}
+
+/// What finds the rows of a table for an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TableIndex {
+    /// Nothing: every row is tried for each event.
+    None,
+    /// A hash index of this column.
+    Key(String),
+    /// An index of places, in these columns.
+    Places {
+        /// The column of latitudes.
+        latitude: String,
+        /// The column of longitudes.
+        longitude: String,
+    },
 }
 
 /// A declared parameter.
@@ -102,11 +127,15 @@ pub struct Input {
 /// What an application writes.
 #[derive(Clone, Debug)]
 pub struct Output {
+    /// The name; one of several has one.
+    pub name: Option<String>,
     /// Where results go.
     pub address: Address,
     /// How they are written.
     pub format: FormatSpec,
-    /// The columns: `Utf8`, `Int64`, `Float64`, `Boolean` or `Timestamp(Microsecond, None)`, all nullable.
+    /// The condition on rows, as written.
+    pub condition: Option<String>,
+    /// The columns, the same for all outputs: `Utf8`, `Int64`, `Float64`, `Boolean` or `Timestamp(Microsecond, None)`, all nullable.
     pub schema: SchemaRef,
 }
 
@@ -135,7 +164,7 @@ impl Overflow {
 
 impl Application {
     /// Checks each row of bound parameters by the application's own rules: the lengths of its windows must be
-    /// positive and fit each other. One result for each row.
+    /// positive and fit each other, and bounds of joins must have a length. One result for each row.
     ///
     /// # Panics
     /// If `rows` does not have the application's parameter schema.
@@ -143,6 +172,9 @@ impl Application {
         assert_eq!(rows.num_columns(), self.parameters.len(), "one column for each parameter");
         let mut results = vec![Ok(()); rows.num_rows()];
         for check in &self.checks {
+            check.run(rows, &mut results);
+        }
+        for check in &self.bound_checks {
             check.run(rows, &mut results);
         }
         results

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use arrow::datatypes::Schema;
 
-use crate::application::Application;
+use crate::application::{Application, TableIndex};
 use crate::statement::FormatSpec;
 use crate::value::{format_us, type_name};
 
@@ -38,32 +38,39 @@ fn write(application: &Application, out: &mut String) -> std::fmt::Result {
         .collect();
     table(out, &rows)?;
 
-    let input = &application.input;
-    writeln!(out, "\ninput {} from {}, format {}", input.name, input.address, format_text(&input.format))?;
-    let rows: Vec<[String; 3]> =
-        columns(&input.schema, |index, nullable| match (input.event_time == Some(index), nullable) {
-            (true, _) => "event time",
-            (false, false) => "not null",
-            (false, true) => "",
-        });
-    table(out, &rows)?;
-    let event_time = match input.event_time {
-        Some(column) => format!("event time is {}", input.schema.field(column).name()),
-        None => "event time is the arrival".to_owned(),
-    };
-    writeln!(
-        out,
-        "  time: {event_time}; lateness {}, idle timeout {}, future limit {}",
-        format_us(input.lateness_us),
-        format_us(input.idle_timeout_us),
-        format_us(input.future_limit_us)
-    )?;
-    writeln!(out, "  full inbox: {}", input.overflow.name())?;
-    for (what, address) in [("late rows", &input.late), ("dead letters", &input.dead_letter)] {
-        match address {
-            Some(address) => writeln!(out, "  {what}: counted, and sent to {address}")?,
-            None => writeln!(out, "  {what}: counted")?,
+    for input in &application.inputs {
+        writeln!(out, "\ninput {} from {}, format {}", input.name, input.address, format_text(&input.format))?;
+        let rows: Vec<[String; 3]> =
+            columns(&input.schema, |index, nullable| match (input.event_time == Some(index), nullable) {
+                (true, _) => "event time",
+                (false, false) => "not null",
+                (false, true) => "",
+            });
+        table(out, &rows)?;
+        let event_time = match input.event_time {
+            Some(column) => format!("event time is {}", input.schema.field(column).name()),
+            None => "event time is the arrival".to_owned(),
+        };
+        writeln!(
+            out,
+            "  time: {event_time}; lateness {}, idle timeout {}, future limit {}",
+            format_us(input.lateness_us),
+            format_us(input.idle_timeout_us),
+            format_us(input.future_limit_us)
+        )?;
+        writeln!(out, "  full inbox: {}", input.overflow.name())?;
+        for (what, address) in [("late rows", &input.late), ("dead letters", &input.dead_letter)] {
+            match address {
+                Some(address) => writeln!(out, "  {what}: counted, and sent to {address}")?,
+                None => writeln!(out, "  {what}: counted")?,
+            }
         }
+    }
+
+    if let Some(found) = &application.matching {
+        let (column, parameter) =
+            (application.inputs[0].schema.field(found.column).name(), &application.parameters[found.parameter].name);
+        writeln!(out, "  many queries on one topic: found by {column} in an index of ${parameter}")?;
     }
 
     if !application.tables.is_empty() {
@@ -73,9 +80,12 @@ fn write(application: &Application, out: &mut String) -> std::fmt::Result {
             .iter()
             .map(|one| {
                 let rows = one.table.rows().columns().num_rows();
-                let cost = match &one.key {
-                    Some(key) => format!("finds rows by {key} in a hash index"),
-                    None => format!("scans {rows} rows for each event"),
+                let cost = match &one.index {
+                    TableIndex::None => format!("scans {rows} rows for each event"),
+                    TableIndex::Key(key) => format!("finds rows by {key} in a hash index"),
+                    TableIndex::Places { latitude, longitude } => {
+                        format!("finds rows near a place by {latitude}, {longitude} in an index")
+                    }
                 };
                 [one.table.name().to_owned(), format!("{rows} rows"), cost]
             })
@@ -94,7 +104,11 @@ fn write(application: &Application, out: &mut String) -> std::fmt::Result {
             .map(|edge| format!("{} from {}", edge.kind, edge.from + 1))
             .collect();
         let state = if node.factory.is_stateful() { ", with state" } else { "" };
-        let from = if edges.is_empty() { "from the input".to_owned() } else { edges.join(", ") };
+        let from = match edges.is_empty() {
+            true if application.inputs.len() > 1 => "from the inputs".to_owned(),
+            true => "from the input".to_owned(),
+            false => edges.join(", "),
+        };
         writeln!(out, "  {}. {}{state} ({from})", index + 1, description.operator)?;
         for (what, lines) in [("shared", step), ("per query", &description.per_slot)] {
             for (number, line) in lines.iter().enumerate() {
@@ -104,7 +118,6 @@ fn write(application: &Application, out: &mut String) -> std::fmt::Result {
         }
     }
 
-    let output = &application.output;
     let when = match (&application.window, application.emit_on_change) {
         (None, false) => "a row for each row that passes".to_owned(),
         (None, true) => "a row that passes, when it differs from the last one".to_owned(),
@@ -113,9 +126,15 @@ fn write(application: &Application, out: &mut String) -> std::fmt::Result {
             format!("a row for each key when a window of {window} closes and it differs from the last one")
         }
     };
-    writeln!(out, "\noutput to {}, format {}", output.address, format_text(&output.format))?;
+    for output in &application.outputs {
+        let name = output.name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
+        writeln!(out, "\noutput{name} to {}, format {}", output.address, format_text(&output.format))?;
+        if let Some(condition) = &output.condition {
+            writeln!(out, "  when {condition}")?;
+        }
+    }
     writeln!(out, "  {when}")?;
-    table(out, &columns(&output.schema, |_, _| ""))
+    table(out, &columns(&application.outputs[0].schema, |_, _| ""))
 }
 
 fn columns(schema: &Schema, note: impl Fn(usize, bool) -> &'static str) -> Vec<[String; 3]> {

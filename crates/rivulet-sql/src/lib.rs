@@ -30,13 +30,13 @@ pub mod error;
 mod suggest;
 
 pub use address::{Address, DEFAULT_CONNECTOR, Part};
-pub use application::{Application, Input, Output, Overflow, Parameter, TableUse, Tables};
+pub use application::{Application, Input, Output, Overflow, Parameter, TableIndex, TableUse, Tables};
 pub use binding::{BindError, ParameterRows};
 pub use error::{Position, SqlError};
 pub use explain::explain;
 pub use parse::{name_in_sql, parse_application, parse_script};
 pub use plan::{plan_application, plan_application_with};
-pub use rivulet_operators::Table;
+pub use rivulet_operators::{Match, MatchIndex, MatchKey, Table, match_keys};
 pub use statement::{CreateApplication, CreateTable, FormatSpec, Name, Statement};
 pub use suggest::nearest;
 pub use value::{Literal, ParamValue, interval_text, type_name};

@@ -141,8 +141,8 @@ pub struct CreateApplication {
     /// The identity: SHA-256 (hex) of the canonical text.
     pub id: String,
     pub(crate) parameters: Vec<ParameterDeclaration>,
-    pub(crate) input: InputDeclaration,
-    pub(crate) output: OutputDeclaration,
+    pub(crate) inputs: Vec<InputDeclaration>,
+    pub(crate) outputs: Vec<OutputDeclaration>,
     pub(crate) select: SealedSelect,
 }
 
@@ -193,6 +193,8 @@ pub(crate) struct ColumnDeclaration {
 
 #[derive(Clone, Debug)]
 pub(crate) struct OutputDeclaration {
+    /// Its name; where there are several they all have one.
+    pub(crate) name: Option<Name>,
     pub(crate) address: Option<(String, Position)>,
     pub(crate) format: FormatSpec,
     /// Where `OUTPUT` stands.
@@ -214,12 +216,20 @@ pub struct FormatSpec {
 pub(crate) struct Select {
     pub(crate) position: Position,
     pub(crate) projection: Vec<ast::SelectItem>,
+    /// What it reads: an input, or what the rows of a UNION ALL are called.
     pub(crate) from: Name,
     pub(crate) alias: Option<Name>,
+    /// Whether only the latest row of each key is read: `FROM LATEST(input)`.
+    pub(crate) from_latest: bool,
+    /// The branches of `FROM (SELECT ... UNION ALL SELECT ...)`; none where it reads an input.
+    pub(crate) union: Vec<UnionBranch>,
     /// The window of `FROM TABLE(TUMBLE(...))`, as the call that could stand in GROUP BY.
     pub(crate) window: Option<ast::Expr>,
-    /// The reference tables that each row is looked up in, one after the other.
+    /// The row pattern of `FROM t MATCH_RECOGNIZE (...)`: the SELECT is over its matches.
+    pub(crate) pattern: Option<MatchClause>,
+    /// The other input that it is joined with, and the reference tables that each row is looked up in, one after the other.
     pub(crate) lookups: Vec<LookupClause>,
+    pub(crate) unnest: Option<UnnestClause>,
     pub(crate) filter: Option<ast::Expr>,
     pub(crate) group_by: Vec<ast::Expr>,
     pub(crate) having: Option<ast::Expr>,
@@ -229,9 +239,58 @@ pub(crate) struct Select {
     /// Where `QUALIFY` stands.
     pub(crate) qualify_position: Position,
     pub(crate) emit_on_change: bool,
+    /// For each output the condition behind its WHEN.
+    pub(crate) output_conditions: Vec<Option<ast::Expr>>,
 }
 
-/// A reference table in FROM.
+/// `MATCH_RECOGNIZE (...)`
+pub(crate) struct MatchClause {
+    pub(crate) position: Position,
+    pub(crate) partition_by: Vec<ast::Expr>,
+    pub(crate) order_by: Vec<ast::OrderByExpr>,
+    pub(crate) measures: Vec<(ast::Expr, Name)>,
+    pub(crate) skip: SkipClause,
+    pub(crate) pattern: PatternTree,
+    pub(crate) within: Option<ast::Expr>,
+    pub(crate) define: Vec<(Name, ast::Expr)>,
+}
+
+/// `AFTER MATCH SKIP ...`
+pub(crate) enum SkipClause {
+    PastLastRow,
+    ToNextRow,
+    ToFirst(Name),
+    ToLast(Name),
+}
+
+/// What stands in `PATTERN (...)`.
+pub(crate) enum PatternTree {
+    Variable(Name),
+    Sequence(Vec<PatternTree>),
+    Alternation(Vec<PatternTree>),
+    Repeat { pattern: Box<PatternTree>, min: u32, max: Option<u32>, greedy: bool, position: Position },
+}
+
+/// `CROSS JOIN UNNEST(string_to_array(text, delimiter)) [WITH ORDINALITY] AS alias (element [, number])`
+pub(crate) struct UnnestClause {
+    pub(crate) position: Position,
+    pub(crate) text: ast::Expr,
+    pub(crate) delimiter: ast::Expr,
+    pub(crate) alias: Name,
+    pub(crate) element: Name,
+    pub(crate) number: Option<Name>,
+}
+
+/// A SELECT of a UNION ALL: a condition and columns over one input.
+pub(crate) struct UnionBranch {
+    pub(crate) position: Position,
+    pub(crate) projection: Vec<ast::SelectItem>,
+    pub(crate) from: Name,
+    pub(crate) alias: Option<Name>,
+    pub(crate) filter: Option<ast::Expr>,
+}
+
+/// A reference table in FROM, or a second input.
 pub(crate) struct LookupClause {
     pub(crate) table: Name,
     /// What the SELECT calls the rows.
@@ -240,8 +299,8 @@ pub(crate) struct LookupClause {
 }
 
 pub(crate) enum LookupKind {
-    /// `[LEFT] JOIN table AS alias ON condition`
-    Join { on: Box<ast::Expr>, is_left: bool },
+    /// `[LEFT] JOIN table AS alias ON condition`; `[LEFT | CROSS] JOIN LATEST(input) AS alias [ON condition]`
+    Join { on: Option<Box<ast::Expr>>, is_left: bool, is_latest: bool, position: Position },
     /// `CROSS JOIN LATERAL (SELECT ...) AS alias`
     Lateral(Box<Lateral>),
 }
@@ -261,6 +320,8 @@ pub(crate) struct Lateral {
 impl CreateApplication {
     /// The names of the reference tables that the application looks events up in.
     pub fn table_names(&self) -> Vec<&str> {
-        self.select.open().lookups.iter().map(|lookup| lookup.table.text.as_str()).collect()
+        let is_input = |name: &str| self.inputs.iter().any(|input| input.name.text == name);
+        let joined = self.select.open().lookups.iter().map(|lookup| lookup.table.text.as_str());
+        joined.filter(|name| !is_input(name)).collect()
     }
 }

@@ -3,15 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use arrow::array::AsArray;
+use arrow::datatypes::{SchemaRef, UInt32Type};
 use parking_lot::Mutex;
-use rivulet_connectors::formats::{EncodedRows, Encoder, Format};
+use rivulet_connectors::formats::{EncodedRows, Encoder, Format, InputFormat, several_inputs};
 use rivulet_dataflow::{
-    Batch, Clock, Inbox, ManualClock, Push, QueryId, Refusals, Sink, SinkError, Slot, SlotTable, StateFrame,
-    StateSelection,
+    Batch, Clock, Decoder, Inbox, InputIndex, ManualClock, Push, QueryId, Refusals, Sink, SinkError, Slot, SlotTable,
+    StateFrame, StateSelection,
 };
-use rivulet_runtime::{Group, GroupMetrics, GroupParts, InboxLimits, TaskParts};
-use rivulet_sql::{Application, ParamValue, ParameterRows, Statement};
+use rivulet_runtime::{Group, GroupMetrics, GroupParts, InboxLimits, Spill, SpillStatus, Task, TaskParts};
+use rivulet_sql::{Application, Input, ParamValue, ParameterRows, Statement};
 
 /// The results of each query, in order, as JSON.
 pub type Results = BTreeMap<QueryId, Vec<String>>;
@@ -23,7 +26,12 @@ pub struct TestGroup {
     group: Arc<Group>,
     clock: Arc<ManualClock>,
     results: Arc<Mutex<Results>>,
+    /// Whether silent queries can be spilled.
+    spills: bool,
 }
+
+/// The most bytes of the file to which silent queries are spilled.
+const SPILL_BYTES_MAX: u64 = 1 << 30;
 
 impl TestGroup {
     /// A group of the application in `sql` (the text of one `CREATE APPLICATION`), at `now_us`.
@@ -41,16 +49,18 @@ impl TestGroup {
         };
         let application =
             rivulet_sql::plan_application(&create).unwrap_or_else(|error| panic!("{}\n{sql}", error.render(sql)));
-        let (dataflow, output) = (application.dataflow.clone(), application.output.schema.clone());
-        let (input, event_time) = (application.input.schema.clone(), application.input.event_time);
-        let kept = results.clone();
+        let (dataflow, output) = (application.dataflow.clone(), application.outputs[0].schema.clone());
+        let (inputs, row_schema) = (application.inputs.clone(), application.row_schema.clone());
+        let (kept, has_output_bits) = (results.clone(), application.has_output_bits);
+        let event_time = application.inputs[0].event_time.filter(|_| inputs.len() == 1);
         let make = move || TaskParts {
-            decoder: Format::Json.decoder(input.clone(), event_time).expect("the input is JSON"),
+            decoder: decoder(&inputs, &row_schema),
             chain: dataflow.chain(),
             sink: Box::new(Kept {
                 encoder: Format::Json.encoder(output.clone()).expect("any schema is written as JSON"),
                 rows: EncodedRows::default(),
                 results: kept.clone(),
+                has_output_bits,
             }),
         };
         let parts = GroupParts {
@@ -64,7 +74,58 @@ impl TestGroup {
         };
         let clock = Arc::new(ManualClock::new(now_us));
         let group = Group::by_hand(parts, clock.clone());
-        Self { sql: sql.to_owned(), application, group, clock, results }
+        Self { sql: sql.to_owned(), application, group, clock, results, spills: false }
+    }
+
+    /// The same group, able to spill silent queries to a file in the folder of the system for such.
+    ///
+    /// # Panics
+    /// If the file cannot be made.
+    #[must_use]
+    pub fn spilling(self) -> Self {
+        let spill = Spill::new(&std::env::temp_dir(), Duration::ZERO, SPILL_BYTES_MAX, || false);
+        self.group.enable_spilling(spill.expect("a file can be made"));
+        Self { spills: true, ..self }
+    }
+
+    /// Spills the queries that had no event in the last `sweeps` calls of this, and for which nothing is due within
+    /// `horizon_us`.
+    ///
+    /// # Panics
+    /// If the disk fails.
+    pub fn spill(&self, sweeps: u8, horizon_us: i64) -> usize {
+        self.group.spill_silent(sweeps, horizon_us).expect("there is room on disk")
+    }
+
+    /// What became of silent queries.
+    pub fn spill_status(&self) -> SpillStatus {
+        self.group.spill_status()
+    }
+
+    /// Memory held by parameters, state and waiting events, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.group.memory_bytes()
+    }
+
+    /// The tasks that have queries.
+    pub fn tasks(&self) -> Vec<Arc<Task>> {
+        self.group.tasks().filter(|task| task.queries() > 0).cloned().collect()
+    }
+
+    /// Moves half of the queries of a task to another one.
+    ///
+    /// # Panics
+    /// If state cannot be moved.
+    pub fn split(&self, task: &Arc<Task>) {
+        self.group.split(task).expect("state can be moved");
+    }
+
+    /// Moves the queries of a task to another one.
+    ///
+    /// # Panics
+    /// If state cannot be moved.
+    pub fn merge(&self, task: &Arc<Task>, into: &Arc<Task>) {
+        self.group.merge(task, into).expect("state can be moved");
     }
 
     /// Processes what waits, then moves everything into a fresh group: the same queries in the same slots, and their state
@@ -77,6 +138,7 @@ impl TestGroup {
         self.run();
         let frames = self.export(None);
         let fresh = Self::with_results(&self.sql, self.clock.now_us(), self.results.clone());
+        let fresh = if self.spills { fresh.spilling() } else { fresh };
         let slots: Vec<Slot> = (0..self.group.slots()).collect();
         let known = self.group.with_queries(&slots, |table, row| (table.query(row), table.parameters(&[row])));
         let Some((_, somebodys)) = known.iter().flatten().next().cloned() else { return fresh };
@@ -123,6 +185,15 @@ impl TestGroup {
         assert_eq!(self.group.push(slot, arrival_us, payload.as_bytes()), Push::Taken);
     }
 
+    /// The same for an event of one of the further inputs, by its place among the declared ones.
+    ///
+    /// # Panics
+    /// If the inbox is full.
+    pub fn push_from(&self, input: InputIndex, slot: Slot, arrival_us: i64, payload: &str) {
+        self.clock.set_us(arrival_us);
+        assert_eq!(self.group.push_from(input, slot, arrival_us, payload.as_bytes()), Push::Taken);
+    }
+
     /// Runs the group on what is in the inbox, and what timers are due.
     pub fn run(&self) {
         self.group.run();
@@ -163,8 +234,22 @@ impl TestGroup {
     }
 }
 
-/// Keeps results by query.
+/// The decoder of an application whose inputs are all JSON.
+fn decoder(inputs: &[Input], row_schema: &SchemaRef) -> Box<dyn Decoder> {
+    if let [input] = inputs {
+        return Format::Json.decoder(input.schema.clone(), input.event_time).expect("the input is JSON");
+    }
+    let formats = inputs.iter().map(|input| InputFormat {
+        format: Format::Json,
+        schema: input.schema.clone(),
+        event_time_column: input.event_time,
+    });
+    several_inputs(formats.collect(), row_schema.clone()).expect("all inputs are JSON")
+}
+
+/// Keeps results by query. Where there are conditions for outputs, the bits of those that a row goes to stand before it.
 struct Kept {
+    has_output_bits: bool,
     encoder: Box<dyn Encoder>,
     rows: EncodedRows,
     results: Arc<Mutex<Results>>,
@@ -173,11 +258,19 @@ struct Kept {
 impl Sink for Kept {
     fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError> {
         self.rows.clear();
-        self.encoder.encode(batch, &mut self.rows);
+        let columns = batch.columns.num_columns() - usize::from(self.has_output_bits);
+        let shown: Vec<usize> = (0..columns).collect();
+        let shown = batch.with_columns(batch.columns.project(&shown).expect("columns of the batch"));
+        self.encoder.encode(&shown, &mut self.rows);
         let mut results = self.results.lock();
         for (row, &slot) in batch.slots.iter().enumerate() {
             let query = slots.query(slot).expect("results belong to a query");
-            results.entry(query).or_default().push(String::from_utf8(self.rows.row(row).to_vec()).unwrap());
+            let mut result = String::from_utf8(self.rows.row(row).to_vec()).unwrap();
+            if self.has_output_bits {
+                let bits = batch.columns.columns().last().expect("the bits").as_primitive::<UInt32Type>().value(row);
+                result.insert_str(0, &format!("{bits:b} "));
+            }
+            results.entry(query).or_default().push(result);
         }
         Ok(())
     }

@@ -2,12 +2,16 @@
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use rivulet_dataflow::InputIndex;
 use rivulet_sql::ParamValue;
 
-/// A random application over the input `readings (ts, value, device)` with the parameters `low`, `width_ms` and `rows`.
+/// A random application over the input `readings (ts, value, device)`, or over two inputs with these columns, with the parameters
+/// `low`, `width` and `rows`.
 pub struct RandomApplication {
     /// The `CREATE APPLICATION`.
     pub sql: String,
+    /// How many inputs it has.
+    pub inputs: usize,
 }
 
 /// The parameters of one query of a [`RandomApplication`].
@@ -23,11 +27,16 @@ pub struct RandomParameters {
 pub struct RandomEvent {
     /// Which of the queries, from 0.
     pub query: usize,
+    /// By which input it comes where there are two.
+    pub input: InputIndex,
     /// When it arrives, microseconds since the epoch.
     pub arrival_us: i64,
     /// Its payload, mostly well-formed.
     pub payload: String,
 }
+
+/// In the place of a window: a row pattern.
+const PATTERN: &str = "pattern";
 
 impl RandomApplication {
     /// The application of a seed.
@@ -44,6 +53,8 @@ impl RandomApplication {
             "session(ts, $width)",
             "count_window($rows)",
             "count_window(4, 2)",
+            PATTERN,
+            PATTERN,
         ]);
         let filter = pick(&["", "", "WHERE value > $low", "WHERE device <> 'b' AND value < 90"]);
         let options = pick(&[
@@ -53,7 +64,27 @@ impl RandomApplication {
         ]);
         let on_change = pick(&["", "EMIT ON CHANGE"]);
         let over = pick(&["", "OVER (PARTITION BY device)"]);
-        let body = if window.is_empty() {
+        let body = if window == PATTERN {
+            let partition = pick(&["", "PARTITION BY device"]);
+            let number = pick(&["", ", MATCH_NUMBER() AS number"]);
+            let skip = pick(&["", "", "AFTER MATCH SKIP TO NEXT ROW", "AFTER MATCH SKIP TO LAST A"]);
+            let within = pick(&["", "WITHIN $width", "WITHIN INTERVAL '2 seconds'"]);
+            let pattern = pick(&[
+                "(A B+) @ DEFINE B AS B.value < PREV(B.value)",
+                "(A+) @ DEFINE A AS value > $low",
+                "(A+? B) @ DEFINE A AS value > $low, B AS B.value > avg(A.value) + 5",
+                "((A | B){2,3} C) @ DEFINE A AS device = 'a', B AS LAST(B.value, 1) IS NULL OR value > LAST(B.value, 1)",
+                "(A X*? B) @ DEFINE A AS value > $low, B AS B.value > A.value + $low / 10 AND device <> A.device",
+                "(A B? A*) @ DEFINE A AS count(*) < $rows OR value < $low, B AS max(A.value) > value",
+            ]);
+            let pattern = pattern.replace('@', &within);
+            let filter = pick(&["", "WHERE n > 1", "WHERE kind <> 'b' AND high > $low"]);
+            format!(
+                "SELECT * FROM readings MATCH_RECOGNIZE ({partition} MEASURES count(*) AS n, FIRST(ts) AS first, \
+                 LAST(A.value) AS a, max(value) AS high, CLASSIFIER() AS who, LAST(device, 1) AS kind{number} \
+                 {skip} PATTERN {pattern}) {filter} {on_change}"
+            )
+        } else if window.is_empty() {
             let columns = pick(&[
                 "ts, value * 2 AS twice, device",
                 "CASE WHEN value > $low THEN 'high' ELSE 'low' END AS level",
@@ -106,13 +137,85 @@ impl RandomApplication {
                  GROUP BY {window}{key} {having} {qualify} {on_change}"
             )
         };
+        if seed.is_multiple_of(3) {
+            return Self { sql: with_two_inputs(&body, options, &mut pick), inputs: 2 };
+        }
         let sql = format!(
             "CREATE APPLICATION random (low DOUBLE, width INTERVAL, rows BIGINT DEFAULT 3)\n\
              INPUT readings (ts TIMESTAMP EVENT TIME, value DOUBLE, device TEXT) FORMAT JSON {options}\n\
              OUTPUT FORMAT JSON AS {body}"
         );
-        Self { sql }
+        Self { sql, inputs: 1 }
     }
+}
+
+/// An application over two inputs: `body`, over both put together, or a join of them.
+fn with_two_inputs(body: &str, options: String, pick: &mut impl FnMut(&[&str]) -> String) -> String {
+    let body = match pick(&["union", "latest", "interval"]).as_str() {
+        "union" => {
+            let filter = pick(&["", "WHERE value > $low", "WHERE device <> 'b'"]);
+            let value = pick(&["value", "value + $low", "CAST(value AS BIGINT)"]);
+            body.replace(
+                "FROM readings",
+                &format!(
+                    "FROM (SELECT ts, value, device FROM readings {filter} \
+                     UNION ALL SELECT ts, {value}, upper(device) FROM others) AS readings"
+                ),
+            )
+        }
+        "latest" => {
+            let from = pick(&[
+                "readings AS r JOIN LATEST(others) AS o ON o.device = r.device",
+                "readings AS r LEFT JOIN LATEST(others) AS o ON o.device = r.device",
+                "readings AS r CROSS JOIN LATEST(others) AS o",
+            ]);
+            let both = pick(&[
+                "LATEST(readings) AS r JOIN LATEST(others) AS o ON o.device = r.device",
+                "LATEST(readings) AS r LEFT JOIN LATEST(others) AS o ON o.value > $low = (r.value > $low)",
+                "LATEST(readings) AS r JOIN others AS o ON o.device = r.device",
+            ]);
+            pick(&[
+                &format!("SELECT r.ts, r.value - o.value AS value, o.device FROM {from}"),
+                &format!("SELECT r.value, o.value AS other, r.device FROM {both} WHERE r.value > $low EMIT ON CHANGE"),
+                &format!("SELECT r.value + lag(o.value) AS value, r.device FROM {both} QUALIFY changed(r.device)"),
+                &format!(
+                    "SELECT count(o.value) AS value, max(r.value) AS most FROM {from} GROUP BY tumble(r.ts, $width)"
+                ),
+                &format!(
+                    "SELECT sum(r.value) AS value, o.device FROM {from} GROUP BY hop(r.ts, INTERVAL '1 second', $width), o.device"
+                ),
+                &format!("SELECT avg(r.value - o.value) AS value FROM {both} GROUP BY count_window($rows)"),
+            ])
+        }
+        _ => {
+            let on = pick(&[
+                "o.device = r.device AND o.ts BETWEEN r.ts - $width AND r.ts + $width",
+                "o.ts BETWEEN r.ts AND r.ts + INTERVAL '500 milliseconds'",
+                "r.device = o.device AND r.ts BETWEEN o.ts - INTERVAL '2 seconds' AND o.ts + $width",
+                "o.ts >= r.ts - $width AND o.ts <= r.ts - INTERVAL '100 milliseconds' AND o.device = r.device",
+            ]);
+            let columns = pick(&["r.ts, o.ts AS other, r.value", "r.value - o.value AS value, o.device"]);
+            let filter = pick(&["", "WHERE o.value > $low"]);
+            let on_change = pick(&["", "EMIT ON CHANGE"]);
+            pick(&[
+                &format!("SELECT {columns} FROM readings AS r JOIN others AS o ON {on} {filter} {on_change}"),
+                &format!(
+                    "SELECT count(*) AS value, max(o.value) AS most FROM readings AS r JOIN others AS o ON {on} {filter} GROUP BY count_window($rows)"
+                ),
+            ])
+        }
+    };
+    let outputs = pick(&[
+        "OUTPUT 'mqtt:{output}' FORMAT JSON",
+        "OUTPUT high 'mqtt:{output}/high' FORMAT JSON WHEN $low > 50 OUTPUT every 'mqtt:{output}' FORMAT JSON",
+        "OUTPUT 'mqtt:{output}' FORMAT JSON WHEN $rows > 1",
+    ]);
+    format!(
+        "CREATE APPLICATION random (low DOUBLE, width INTERVAL, rows BIGINT DEFAULT 3, input TEXT, output TEXT)\n\
+         INPUT readings (ts TIMESTAMP EVENT TIME, value DOUBLE, device TEXT) FROM 'mqtt:{{input}}/readings' FORMAT JSON {options}\n\
+         INPUT others (ts TIMESTAMP EVENT TIME, value DOUBLE, device TEXT) FROM 'mqtt:{{input}}/others' FORMAT JSON\n\
+         {outputs} AS {body}"
+    )
 }
 
 impl RandomParameters {
@@ -163,7 +266,12 @@ pub fn events(random: &mut StdRng, queries: usize, count: usize, start_us: i64) 
                 6 => String::new(),
                 _ => format!("{{\"ts\":{time_ms},\"value\":{value},\"device\":\"{device}\"}}"),
             };
-            RandomEvent { query: random.random_range(0..queries), arrival_us, payload }
+            RandomEvent {
+                query: random.random_range(0..queries),
+                input: random.random_range(0..2),
+                arrival_us,
+                payload,
+            }
         })
         .collect()
 }

@@ -13,7 +13,8 @@ use rivulet::service::{Service, ServiceError};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn start(config: &Config) -> Result<Arc<dyn Service>, ServiceError> {
-    let engine: Arc<dyn Service> = Engine::open(config.clone())?;
+    let engine = Engine::open(config.clone())?;
+    engine.give_back_memory_with(give_back_memory);
     // What loading the catalog took and does not need any more.
     give_back_memory();
     Ok(engine)
@@ -36,7 +37,21 @@ fn give_back_memory() {
     unsafe { libmimalloc_sys::mi_collect(true) };
 }
 
+/// The allocator's own variable for whether there are huge pages.
+const HUGE_PAGES_VARIABLE: &str = "MIMALLOC_ALLOW_THP";
+
+/// Has memory come in pages of 4 KiB, not of 2 MiB: with those, a page stays as long as any of it is in use, which cost
+/// 100 to 150 bytes for each of 200,000 queries. No difference in speed showed, on a busy machine. Whoever sets
+/// [`HUGE_PAGES_VARIABLE`] knows better.
+fn forgo_huge_pages() {
+    if std::env::var_os(HUGE_PAGES_VARIABLE).is_none() {
+        // A kernel that cannot do this has no huge pages.
+        let _ = nix::sys::prctl::set_thp_disable(true);
+    }
+}
+
 fn main() -> ExitCode {
+    forgo_huge_pages();
     // Without the thread everything works and takes more memory.
     let _ = std::thread::Builder::new().name("rivulet-memory".into()).spawn(collect_memory);
     rivulet::cli::main(start)

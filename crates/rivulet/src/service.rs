@@ -285,9 +285,9 @@ pub struct ApplicationInfo {
     pub sql: String,
     /// Its declared parameters, in order, with the implicit `input` and `output` where it has them.
     pub parameters: Vec<ParameterInfo>,
-    /// Template of the input topic.
+    /// Template of the input topic; of several inputs all, with `, ` between.
     pub input_topic: String,
-    /// Template of the output topic.
+    /// Template of the output topic; of several outputs all, with `, ` between.
     pub output_topic: String,
     /// Queries that run.
     pub queries_running: u64,
@@ -361,9 +361,9 @@ pub struct QueryInfo {
     pub state: QueryState,
     /// Its parameter values as written.
     pub parameters: serde_json::Map<String, Value>,
-    /// Topic it reads; empty if it cannot run.
+    /// Topic it reads; of several inputs all, with `, ` between. Empty if it cannot run.
     pub input_topic: String,
-    /// Topic it writes; empty if it cannot run.
+    /// Topic it writes; of several outputs all, with `, ` between. Empty if it cannot run.
     pub output_topic: String,
     /// Events that reached it, where they are counted by query.
     pub events: Option<u64>,
@@ -420,6 +420,8 @@ pub struct ApplicationStatus {
     pub queries_running: u64,
     /// Queries that are paused.
     pub queries_paused: u64,
+    /// Silent queries, of those that run or are paused, whose state waits on disk for their next event.
+    pub queries_spilled: u64,
     /// Queries that are registered and cannot run.
     pub queries_not_running: u64,
     /// Why this version cannot run it; nothing is counted then.

@@ -19,6 +19,7 @@ use rivulet_connectors::mqtt::codec::{
 use rmqtt_codec::{types::QoS, v3, v5};
 
 use super::filters::Filters;
+use super::results::Results;
 use crate::sender::{OUTLETS_MAX, Outlets, write_patiently};
 
 /// The largest packet taken from an engine, in bytes.
@@ -44,8 +45,7 @@ struct State {
     sessions: Mutex<Vec<Option<Arc<Session>>>>,
     /// Changes whenever connections or subscriptions do.
     version: AtomicU64,
-    results_received: AtomicU64,
-    result_bytes: AtomicU64,
+    results: Mutex<Results>,
     is_closing: AtomicBool,
 }
 
@@ -91,15 +91,14 @@ impl Broker {
         self.state.version.load(Ordering::Acquire)
     }
 
-    /// Messages and payload bytes received since [`Broker::reset_results`].
-    pub(super) fn results(&self) -> (u64, u64) {
-        (self.state.results_received.load(Ordering::Relaxed), self.state.result_bytes.load(Ordering::Relaxed))
+    /// What was received since [`Broker::reset_results`].
+    pub(super) fn results(&self) -> Results {
+        lock(&self.state.results).clone()
     }
 
     /// Counts results from zero again.
     pub(super) fn reset_results(&self) {
-        self.state.results_received.store(0, Ordering::Relaxed);
-        self.state.result_bytes.store(0, Ordering::Relaxed);
+        *lock(&self.state.results) = Results::default();
     }
 
     /// The connections as a sender sees them, for `queries` queries.
@@ -299,8 +298,7 @@ fn answer(frame: &Frame<'_>, session: &Session, state: &State, answers: &mut Vec
     match frame.kind() {
         PacketKind::Publish => {
             let publish = Publish::decode(session.version, frame.first_byte, frame.body)?;
-            state.results_received.fetch_add(1, Ordering::Relaxed);
-            state.result_bytes.fetch_add(publish.payload.len() as u64, Ordering::Relaxed);
+            lock(&state.results).take(publish.payload);
             match publish.qos {
                 Qos::AtMostOnce => {}
                 Qos::AtLeastOnce => encode_puback(publish.packet_id, 0, answers),

@@ -112,6 +112,19 @@ pub struct Report {
     pub results_received: u64,
     /// Their payload bytes.
     pub result_bytes: u64,
+    /// How long after the time in their field `ts`, which is that of an event, messages from the engine were received: half of
+    /// them at most this, microseconds; absent if none has such a field.
+    #[serde(default)]
+    pub result_latency_us_p50: Option<u64>,
+    /// 95 % of them.
+    #[serde(default)]
+    pub result_latency_us_p95: Option<u64>,
+    /// 99 % of them.
+    #[serde(default)]
+    pub result_latency_us_p99: Option<u64>,
+    /// All of them.
+    #[serde(default)]
+    pub result_latency_us_max: Option<u64>,
     /// How long after their intended times events were written: half of them at most this, microseconds.
     pub lateness_us_p50: u64,
     /// 99 % of them.

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rivulet_connectors::mqtt::codec::{
@@ -12,6 +13,9 @@ use rmqtt_codec::{v3, v5};
 
 /// How long any test waits for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Connections so far, for their names.
+static CLIENTS: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) struct Client {
     pub(crate) socket: TcpStream,
@@ -65,7 +69,10 @@ impl Client {
         match version {
             Version::V3 => {
                 let protocol = Protocol(MQTT_LEVEL_311);
-                let connect = v3::Connect { protocol, clean_session: true, ..v3::Connect::default() }.client_id("test");
+                // Brokers end the older of two connections with one name.
+                let client_id = format!("test-{}", CLIENTS.fetch_add(1, Ordering::Relaxed));
+                let connect = v3::Connect { protocol, clean_session: true, ..v3::Connect::default() };
+                let connect = connect.client_id(client_id);
                 encode_v3(connect.into(), &mut packets).unwrap();
                 let topic_filters = filters.iter().map(|filter| (filter.clone().into(), QoS::AtLeastOnce)).collect();
                 encode_v3(v3::Packet::Subscribe { packet_id, topic_filters }, &mut packets).unwrap();

@@ -31,6 +31,7 @@ mod senml;
 mod csv;
 mod text;
 mod decode;
+mod several;
 mod encode;
 mod rows;
 mod cells;
@@ -47,6 +48,7 @@ use rivulet_dataflow::{Batch, Decoder};
 
 pub use encode::{EncodedRows, Encoder};
 pub use json::json_escape;
+pub use several::{InputFormat, several_inputs};
 pub use table::{TableFault, decode_table};
 
 use decode::{PayloadDecoder, PayloadParser};
@@ -129,33 +131,37 @@ impl Format {
         schema: SchemaRef,
         event_time_column: Option<usize>,
     ) -> Result<Box<dyn Decoder>, FormatError> {
-        self.check_input(&schema, event_time_column)?;
+        let parser = self.parser(&schema, event_time_column)?;
+        let rows = Rows::new(schema, event_time_column);
+        Ok(match parser {
+            Parser::Json(parser) => boxed(parser, rows),
+            Parser::SenMl(parser) => boxed(parser, rows),
+            Parser::SenMlPivot(parser) => boxed(parser, rows),
+            Parser::Csv(parser) => boxed(parser, rows),
+            Parser::Text(parser) => boxed(parser, rows),
+        })
+    }
+
+    fn parser(&self, schema: &SchemaRef, event_time_column: Option<usize>) -> Result<Parser, FormatError> {
+        self.check_input(schema, event_time_column)?;
         let refused = |index: usize, hint: String| FormatError::Column {
             format: *self,
             column: schema.field(index).name().clone(),
             data_type: schema.field(index).data_type().clone(),
             hint,
         };
-        let rows = Rows::new(schema.clone(), event_time_column);
         Ok(match self {
-            Self::Json => {
-                let parser = json::JsonParser::new(&schema)
-                    .map_err(|index| refused(index, "give it a name with fewer dots".into()))?;
-                boxed(parser, rows)
-            }
-            Self::SenMl => {
-                let parser = senml::RecordParser::new(&schema).map_err(|index| {
-                    let columns = senml::COLUMNS;
-                    refused(
-                        index,
-                        format!("use columns among {columns}, or FORMAT SENML_PIVOT for columns by record name"),
-                    )
-                })?;
-                boxed(parser, rows)
-            }
-            Self::SenMlPivot => boxed(senml::PivotParser::new(&schema, event_time_column), rows),
-            Self::Csv { delimiter } => boxed(csv::CsvParser::new(*delimiter, schema.fields().len()), rows),
-            Self::Text => boxed(text::TextParser, rows),
+            Self::Json => Parser::Json(
+                json::JsonParser::new(schema)
+                    .map_err(|index| refused(index, "give it a name with fewer dots".into()))?,
+            ),
+            Self::SenMl => Parser::SenMl(senml::RecordParser::new(schema).map_err(|index| {
+                let columns = senml::COLUMNS;
+                refused(index, format!("use columns among {columns}, or FORMAT SENML_PIVOT for columns by record name"))
+            })?),
+            Self::SenMlPivot => Parser::SenMlPivot(senml::PivotParser::new(schema, event_time_column)),
+            Self::Csv { delimiter } => Parser::Csv(csv::CsvParser::new(*delimiter, schema.fields().len())),
+            Self::Text => Parser::Text(text::TextParser),
         })
     }
 
@@ -216,6 +222,15 @@ impl Format {
             Self::Text => Box::new(text::TextEncoder),
         })
     }
+}
+
+/// The parser of each format.
+enum Parser {
+    Json(json::JsonParser),
+    SenMl(senml::RecordParser),
+    SenMlPivot(senml::PivotParser),
+    Csv(csv::CsvParser),
+    Text(text::TextParser),
 }
 
 fn boxed(parser: impl PayloadParser + 'static, rows: Rows) -> Box<dyn Decoder> {

@@ -98,6 +98,13 @@ impl<T: Copy + Eq + Hash> Values<T> {
         }
     }
 
+    fn len(&self) -> usize {
+        match self {
+            Self::List(list) => list.len(),
+            Self::Set(set) => set.len(),
+        }
+    }
+
     #[inline]
     fn for_each(&self, each: &mut impl FnMut(&T)) {
         match self {
@@ -256,6 +263,52 @@ impl<T: Copy + Default + Eq + Hash> TopicIndex<T> {
         let node = u32::try_from(self.nodes.len()).expect("fewer than 2^32 levels of filters fit into memory");
         self.nodes.push(Node::empty());
         node
+    }
+
+    /// How many values stand at exactly this topic or filter.
+    pub fn len_at(&self, filter: &str) -> usize {
+        if topic::is_wildcard(filter) {
+            return self.at_wildcard(filter).map_or(0, Values::len);
+        }
+        let key = self.key(filter.as_bytes());
+        match self.shards[Self::shard(&key)].get(&key) {
+            Some(entry) if entry.flag() => 1 + self.more.get(&key).map_or(0, Values::len),
+            Some(_) => 1,
+            None => 0,
+        }
+    }
+
+    /// The values that stand at exactly this topic or filter.
+    pub fn values_at(&self, filter: &str) -> Vec<T> {
+        let mut values = Vec::new();
+        let mut each = |value: &T| values.push(*value);
+        if topic::is_wildcard(filter) {
+            if let Some(here) = self.at_wildcard(filter) {
+                here.for_each(&mut each);
+            }
+            return values;
+        }
+        let key = self.key(filter.as_bytes());
+        if let Some(entry) = self.shards[Self::shard(&key)].get(&key) {
+            each(&entry.value);
+            if let Some(more) = self.more.get(&key).filter(|_| entry.flag()) {
+                more.for_each(&mut each);
+            }
+        }
+        values
+    }
+
+    fn at_wildcard(&self, filter: &str) -> Option<&Values<T>> {
+        let mut node = &self.nodes[ROOT as usize];
+        for level in filter.split('/') {
+            let child = match level {
+                "#" => return Some(&node.below),
+                "+" => node.plus,
+                level => node.children.get(level.as_bytes()).copied(),
+            };
+            node = &self.nodes[child? as usize];
+        }
+        Some(&node.here)
     }
 
     /// Removes a value from a topic or filter. Returns whether it was there.

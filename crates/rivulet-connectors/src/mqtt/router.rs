@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use hashbrown::HashSet;
 use parking_lot::{RwLock, RwLockReadGuard};
 use rivulet_dataflow::{Inbox, Push, Slot};
 
@@ -65,6 +66,8 @@ struct Table {
     free: Vec<u32>,
     /// Changes with every change of the routes.
     version: u64,
+    /// Targets whose route leads through another inbox now. A message that was under way when that happened still goes to them.
+    rerouted: HashSet<Target, foldhash::fast::RandomState>,
 }
 
 /// The routes of an engine, shared by everything that receives messages.
@@ -135,7 +138,13 @@ impl Default for Router {
 impl Router {
     /// A router without routes.
     pub fn new() -> Self {
-        let table = Table { index: TopicIndex::new(), inboxes: Vec::new(), free: Vec::new(), version: 0 };
+        let table = Table {
+            index: TopicIndex::new(),
+            inboxes: Vec::new(),
+            free: Vec::new(),
+            version: 0,
+            rerouted: HashSet::default(),
+        };
         Self {
             table: RwLock::new(table),
             is_closed: AtomicBool::new(false),
@@ -198,6 +207,52 @@ impl Router {
             added += chunk.len();
         }
         Ok(())
+    }
+
+    /// Which of these topics and filters have at least `routes_min` routes.
+    pub fn crowded<'f>(&self, filters: impl IntoIterator<Item = &'f str>, routes_min: usize) -> Vec<&'f str> {
+        let table = self.table.read();
+        filters.into_iter().filter(|filter| table.index.len_at(filter) >= routes_min).collect()
+    }
+
+    /// The routes of exactly this topic or filter.
+    pub fn routes_of(&self, filter: &str) -> Vec<(InboxId, Slot)> {
+        let values = self.table.read().index.values_at(filter);
+        values.into_iter().map(|target| (InboxId(target.inbox), target.slot)).collect()
+    }
+
+    /// Lets one route stand for those of others at the same topic or filter: from now on its inbox gets the messages, and hands
+    /// them on. A message under way still goes where it was going, so that each gets it once.
+    ///
+    /// # Errors
+    /// The inbox of the new route is not registered; nothing has changed then.
+    pub fn reroute(&self, others: &[(InboxId, Slot)], through: Route<'_>) -> Result<(), RouteError> {
+        let mut guard = self.table.write();
+        let table = &mut *guard;
+        let own = Target { inbox: through.inbox.0, slot: through.slot };
+        let registered = table.inboxes.get_mut(through.inbox.0 as usize).filter(|one| one.inbox.is_some());
+        let Some(registered) = registered else {
+            return Err(RouteError::Inbox { filter: through.filter.to_owned() });
+        };
+        table.version += 1;
+        registered.routes += usize::from(table.index.insert(through.filter, own));
+        for &(inbox, slot) in others {
+            let target = Target { inbox: inbox.0, slot };
+            if table.index.remove(through.filter, target) {
+                table.inboxes[inbox.0 as usize].routes -= 1;
+                table.rerouted.insert(target);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets that routes of this inbox led elsewhere: its slots are about to be given up.
+    pub fn forget_rerouted(&self, inbox: InboxId, slots: &[Slot]) {
+        let mut table = self.table.write();
+        table.version += 1;
+        for &slot in slots {
+            table.rerouted.remove(&Target { inbox: inbox.0, slot });
+        }
     }
 
     /// Makes room for `additional` routes of exact topics ahead of adding them. With many routes there already this takes
@@ -360,6 +415,7 @@ impl Routing<'_> {
                     present.push(*target);
                 }
             });
+            present.extend(pending.targets.iter().filter(|target| table.rerouted.contains(*target)));
             present.sort_unstable();
             present.dedup();
             pending.targets = present;
@@ -527,6 +583,41 @@ mod tests {
         *a.room.lock() = 9;
         assert_eq!(push(&router, "t", pending), Push::Taken);
         assert_eq!(a.slots(), [1, 3], "2 was removed, 4 came later");
+    }
+
+    #[test]
+    fn one_route_stands_for_many_and_what_is_under_way_arrives_once() {
+        let router = Router::new();
+        let (a, b, shared) = (Limited::new(1), Limited::new(9), Limited::new(9));
+        let (a_id, b_id) = (router.register_inbox(a.clone()), router.register_inbox(b.clone()));
+        let shared_id = router.register_inbox(shared.clone());
+        router.add(&routes(a_id, &[("t", 1), ("t", 2), ("+", 3)])).unwrap();
+        router.add(&routes(b_id, &[("t", 1)])).unwrap();
+        assert_eq!((router.crowded(["t", "+", "u"], 2), router.crowded(["t", "+"], 4)), (vec!["t"], vec![]));
+        let mut of_t = router.routes_of("t");
+        of_t.sort_unstable();
+        assert_eq!(of_t, [(a_id, 1), (a_id, 2), (b_id, 1)]);
+        assert_eq!((router.routes_of("+"), router.routes_of("a/#")), (vec![(a_id, 3)], vec![]));
+
+        let pending = &mut Pending::default();
+        assert_eq!(push(&router, "t", pending), Push::Full);
+        router.reroute(&of_t, Route { filter: "t", inbox: shared_id, slot: 7 }).unwrap();
+        *a.room.lock() = 9;
+        assert_eq!(push(&router, "t", pending), Push::Taken, "where it was going when it was held back");
+        assert_eq!((a.slots(), b.slots(), shared.slots()), (vec![1, 2, 3], vec![1], vec![]));
+        assert_eq!(push(&router, "t", pending), Push::Taken);
+        assert_eq!((a.slots(), b.slots(), shared.slots()), (vec![1, 2, 3, 3], vec![1], vec![7]));
+        assert_eq!(router.stats().routes, 2);
+
+        *a.room.lock() = 0;
+        let gone = router.register_inbox(shared.clone());
+        router.unregister_inbox(gone);
+        assert!(router.reroute(&[(a_id, 3)], Route { filter: "+", inbox: gone, slot: 7 }).is_err());
+        assert_eq!(push(&router, "t", pending), Push::Full);
+        router.reroute(&[(a_id, 3)], Route { filter: "+", inbox: shared_id, slot: 8 }).unwrap();
+        router.forget_rerouted(a_id, &[3]);
+        assert_eq!(push(&router, "t", pending), Push::Taken, "its slot may be another query's by now");
+        assert_eq!(a.slots(), [1, 2, 3, 3]);
     }
 
     #[test]

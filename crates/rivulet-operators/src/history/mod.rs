@@ -1,7 +1,7 @@
 //! What a row says about the rows before it: `lag`, `changed` and `hysteresis`, by slot and key.
 
 mod operator;
-mod value;
+pub(crate) mod value;
 
 use std::sync::Arc;
 

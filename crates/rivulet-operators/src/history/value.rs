@@ -13,7 +13,7 @@ use crate::row_bytes::canonical_float;
 
 /// A remembered value.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     #[default]
     Null,
     /// The bits of a number, time or boolean.
@@ -22,13 +22,13 @@ pub(super) enum Value {
 }
 
 impl Value {
-    pub(super) fn heap_bytes(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         if let Self::Text(text) = self { text.capacity() } else { 0 }
     }
 }
 
 /// The values of an argument, as they are kept.
-pub(super) enum Values {
+pub(crate) enum Values {
     Float(Float64Array),
     Word(Int64Array),
     Text(StringArray),
@@ -36,7 +36,7 @@ pub(super) enum Values {
 
 impl Values {
     /// Of an array whose type is that of the storage.
-    pub(super) fn new(array: &ArrayRef, storage: Storage) -> Self {
+    pub(crate) fn new(array: &ArrayRef, storage: Storage) -> Self {
         match storage {
             Storage::Float => Self::Float(array.as_primitive::<Float64Type>().clone()),
             Storage::Text => Self::Text(array.as_string::<i32>().clone()),
@@ -47,7 +47,7 @@ impl Values {
     }
 
     /// The bits of a row's value; nothing if it is null or text.
-    pub(super) fn word(&self, row: usize) -> Option<u64> {
+    pub(crate) fn word(&self, row: usize) -> Option<u64> {
         match self {
             Self::Float(values) => values.is_valid(row).then(|| values.value(row).to_bits()),
             Self::Word(values) => values.is_valid(row).then(|| values.value(row) as u64),
@@ -55,19 +55,19 @@ impl Values {
         }
     }
 
-    pub(super) fn text(&self, row: usize) -> Option<&str> {
+    pub(crate) fn text(&self, row: usize) -> Option<&str> {
         match self {
             Self::Text(values) => values.is_valid(row).then(|| values.value(row)),
             _ => None,
         }
     }
 
-    pub(super) fn float(&self, row: usize) -> Option<f64> {
+    pub(crate) fn float(&self, row: usize) -> Option<f64> {
         self.word(row).map(f64::from_bits)
     }
 
     /// Remembers a row's value in place of another, in the memory of that one if both are texts.
-    pub(super) fn store(&self, row: usize, value: &mut Value) {
+    pub(crate) fn store(&self, row: usize, value: &mut Value) {
         /// What a text may hold more than twice its length.
         const SPARE_BYTES: usize = 64;
         match (self.text(row), self.word(row), value) {
@@ -83,7 +83,7 @@ impl Values {
     }
 
     /// Whether SQL would put a row's value and the remembered one into one group.
-    pub(super) fn equals(&self, row: usize, value: &Value) -> bool {
+    pub(crate) fn equals(&self, row: usize, value: &Value) -> bool {
         match (self, value) {
             (Self::Float(_), Value::Word(word)) => {
                 let canonical = |value: f64| canonical_float(value).to_bits();
@@ -97,7 +97,7 @@ impl Values {
 }
 
 /// Remembered values, or flags, on their way into an array.
-pub(super) enum Builder {
+pub(crate) enum Builder {
     Float(Float64Builder),
     Word(Int64Builder),
     Text(StringBuilder),
@@ -106,7 +106,7 @@ pub(super) enum Builder {
 
 impl Builder {
     /// For values that are kept as `storage`.
-    pub(super) fn values(storage: Storage, rows: usize) -> Self {
+    pub(crate) fn values(storage: Storage, rows: usize) -> Self {
         match storage {
             Storage::Float => Self::Float(Float64Builder::with_capacity(rows)),
             Storage::Text => Self::Text(StringBuilder::new()),
@@ -114,7 +114,7 @@ impl Builder {
         }
     }
 
-    pub(super) fn push(&mut self, value: &Value) {
+    pub(crate) fn push(&mut self, value: &Value) {
         match (self, value) {
             (Self::Float(values), Value::Word(word)) => values.append_value(f64::from_bits(*word)),
             (Self::Float(values), _) => values.append_null(),
@@ -126,7 +126,7 @@ impl Builder {
         }
     }
 
-    pub(super) fn finish(self) -> ArrayRef {
+    pub(crate) fn finish(self) -> ArrayRef {
         match self {
             Self::Float(mut values) => Arc::new(values.finish()),
             Self::Word(mut values) => Arc::new(values.finish()),

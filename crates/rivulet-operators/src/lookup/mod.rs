@@ -1,11 +1,14 @@
-//! Looks events up in a reference table: by a key in a hash index, or by trying every row of the table.
+//! Looks events up in a reference table: by a key in a hash index, or by trying rows of the table, all of them or those
+//! that are near a place.
 //!
 //! Cost: a [`Find::Key`] is a hash and a comparison for each event. A [`Find::Scan`] evaluates its condition on every row
 //! of the table for each event, vectorised over pairs of an event and a row, some thousands at a time; what the order and
-//! the results need is computed only for the pairs that the condition leaves.
+//! the results need is computed only for the pairs that the condition leaves. With [`Nearby`] an event is paired with the
+//! few rows that an index of places gives.
 
 mod aggregate;
 mod operator;
+mod places;
 mod table;
 
 use std::sync::Arc;
@@ -21,6 +24,7 @@ use crate::expression::{Expressions, NamedExpression, is_condition, sql};
 
 pub use aggregate::{STRING_AGG_BYTES_MAX, TableAggregate, TableFunction};
 pub use operator::ROWS_PER_EVENT_MAX;
+pub use places::EARTH_RADIUS_M;
 pub use table::{Table, TableRows};
 
 /// What a lookup is made of. Expressions are compiled against [`Lookup::evaluation_schema`].
@@ -45,6 +49,8 @@ pub struct LookupSpec {
 pub enum Find {
     /// Those for which a condition is true.
     Scan {
+        /// What tells by an index of places which rows can be found; without it every row is tried.
+        nearby: Option<Nearby>,
         /// The condition; all rows without one.
         condition: Option<Arc<dyn PhysicalExpr>>,
         /// Their order; that of the table without one, and for rows that are equal in it.
@@ -61,6 +67,19 @@ pub enum Find {
         /// Whether an event that finds nothing gives a row nevertheless, with nulls (LEFT JOIN).
         keeps_unmatched: bool,
     },
+}
+
+/// That only rows near a place can be found: either no row farther away passes the condition, or the nearest ones come first
+/// and the limit cuts off the rest. Distance is that of `haversine_m`.
+#[derive(Clone, Debug)]
+pub struct Nearby {
+    /// The table's columns of latitude and longitude, DOUBLEs in degrees.
+    pub columns: [usize; 2],
+    /// The event's latitude and longitude.
+    pub place: [Arc<dyn PhysicalExpr>; 2],
+    /// How many metres away rows may be, a DOUBLE; without it there is no condition, the distance is the first key of the order,
+    /// ascending with nulls last, and there is a limit.
+    pub radius: Option<Arc<dyn PhysicalExpr>>,
 }
 
 /// A key of ORDER BY.
@@ -97,6 +116,8 @@ struct Plan {
     table: Arc<Table>,
     parameters: Vec<usize>,
     find: Find,
+    /// Latitude and longitude of the event, and the radius or the limit.
+    nearby: PairExpressions,
     condition: PairExpressions,
     /// The keys of ORDER BY, then the limit if there is one.
     order: PairExpressions,
@@ -149,12 +170,13 @@ impl Lookup {
         let wrong = |expression: &Arc<dyn PhysicalExpr>, problem: String| {
             Err(PlanError::Expression { expression: sql(expression), problem })
         };
-        let (mut condition, mut order) = (Vec::new(), Vec::new());
+        let (mut condition, mut order, mut nearby) = (Vec::new(), Vec::new(), Vec::new());
         match &find {
             Find::Scan { condition: Some(one), .. } if !is_condition(&type_of(one)?) => {
                 return wrong(one, format!("a condition is true or false, this has type {}", type_of(one)?));
             }
-            Find::Scan { condition: one, order: keys, limit } => {
+            Find::Scan { nearby: near, condition: one, order: keys, limit } => {
+                nearby = checked_nearby(near.as_ref(), limit.as_ref(), &table, type_of)?;
                 condition.extend(one.clone());
                 order.extend(keys.iter().map(|key| key.expression.clone()));
                 if let Some(limit) = limit {
@@ -205,6 +227,7 @@ impl Lookup {
         };
         let output = Arc::new(Schema::new(fields));
         let plan = Plan {
+            nearby: pairs(nearby)?,
             condition: pairs(condition)?,
             order: pairs(order)?,
             results: pairs(expressions)?,
@@ -222,6 +245,33 @@ impl Lookup {
     pub fn output_schema(&self) -> &SchemaRef {
         &self.output
     }
+}
+
+/// The expressions of `nearby` over an event; none without it.
+fn checked_nearby(
+    nearby: Option<&Nearby>,
+    limit: Option<&Arc<dyn PhysicalExpr>>,
+    table: &Table,
+    type_of: impl Fn(&Arc<dyn PhysicalExpr>) -> Result<DataType, PlanError>,
+) -> Result<Vec<Arc<dyn PhysicalExpr>>, PlanError> {
+    let Some(nearby) = nearby else { return Ok(Vec::new()) };
+    for index in nearby.columns {
+        if table.schema().fields().get(index).is_none_or(|field| *field.data_type() != DataType::Float64) {
+            let problem = "a place is two columns of type Float64".into();
+            return Err(PlanError::Column { index, what: "the table", problem });
+        }
+    }
+    for expression in nearby.place.iter().chain(&nearby.radius) {
+        if type_of(expression)? != DataType::Float64 {
+            let problem = format!("places and radius have type Float64, this has type {}", type_of(expression)?);
+            return Err(PlanError::Expression { expression: sql(expression), problem });
+        }
+    }
+    let Some(bound) = nearby.radius.as_ref().or(limit) else {
+        let problem = "the nearest rows are looked for without a limit".into();
+        return Err(PlanError::Expression { expression: sql(&nearby.place[0]), problem });
+    };
+    Ok(nearby.place.iter().chain([bound]).cloned().collect())
 }
 
 impl PairExpressions {
@@ -274,7 +324,8 @@ impl OperatorFactory for Lookup {
     fn describe(&self) -> Description {
         let name = self.plan.table.name();
         let how = match &self.plan.find {
-            Find::Scan { .. } => format!("scans the rows of {name} for each event"),
+            Find::Scan { nearby: None, .. } => format!("scans the rows of {name} for each event"),
+            Find::Scan { .. } => format!("finds the rows of {name} near a place in an index"),
             Find::Key { column, .. } => {
                 format!("finds rows of {name} by {} in a hash index", self.plan.table.schema().field(*column).name())
             }

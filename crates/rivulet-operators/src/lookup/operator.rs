@@ -8,12 +8,13 @@ use arrow::array::{
     Array, ArrayRef, AsArray, DynComparator, RecordBatch, RecordBatchOptions, UInt32Array, make_comparator,
 };
 use arrow::compute::{SortOptions, prep_null_mask_filter, take};
-use arrow::datatypes::{DataType, Int64Type};
+use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use datafusion_common::{DataFusionError, Result, exec_err};
 use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError};
 
+use super::places::Near;
 use super::table::TableRows;
-use super::{Find, OrderKey, PairColumn, PairExpressions, Plan};
+use super::{Find, Nearby, OrderKey, PairColumn, PairExpressions, Plan};
 use crate::expression::refuse;
 
 /// The most rows that one event may give.
@@ -22,6 +23,9 @@ pub const ROWS_PER_EVENT_MAX: usize = 65_536;
 /// How many pairs of an event and a row of the table are tried together: enough to be fast, and few enough for their
 /// columns to stay in the cache.
 const PAIRS_MAX: usize = 16_384;
+
+/// How many events look for rows near them together.
+const NEARBY_EVENTS_MAX: usize = 1_024;
 
 pub(super) struct LookupOperator {
     pub(super) plan: Arc<Plan>,
@@ -36,7 +40,8 @@ impl Operator for LookupOperator {
         let parameters = plan.parameters.iter().map(|&one| context.slots.gather(one, &batch.slots)).collect();
         let lookup = BatchLookup { plan, batch: &batch, parameters, table: &rows };
         let together = match plan.find {
-            Find::Scan { .. } => (PAIRS_MAX / rows.columns().num_rows().max(1)).max(1),
+            Find::Scan { nearby: None, .. } => (PAIRS_MAX / rows.columns().num_rows().max(1)).max(1),
+            Find::Scan { .. } => NEARBY_EVENTS_MAX,
             Find::Key { .. } => batch.rows(),
         };
         let mut open = Vec::new();
@@ -93,8 +98,11 @@ impl BatchLookup<'_> {
     fn run(&self, events: Range<usize>) -> Result<Batch> {
         let pairs = match &self.plan.find {
             Find::Key { column, keeps_unmatched, .. } => self.by_key(*column, *keeps_unmatched, events.clone())?,
-            Find::Scan { order, limit, .. } => {
-                let pairs = self.by_condition(events.clone())?;
+            Find::Scan { nearby, order, limit, .. } => {
+                let pairs = match nearby {
+                    None => self.by_condition(events.clone())?,
+                    Some(nearby) => self.near(nearby, events.clone())?,
+                };
                 match order.is_empty() && limit.is_none() {
                     true => pairs,
                     false => self.ordered(pairs, order, limit.is_some())?,
@@ -138,6 +146,51 @@ impl BatchLookup<'_> {
         Ok(pairs)
     }
 
+    /// The same as [`Self::by_condition`], of rows that the index of places gives.
+    fn near(&self, nearby: &Nearby, events: Range<usize>) -> Result<Pairs> {
+        let places = UInt32Array::from_iter_values(events.start as u32..events.end as u32);
+        let nowhere = UInt32Array::new_null(places.len());
+        let bounds = self.evaluate(&self.plan.nearby, &places, &nowhere)?;
+        let (latitudes, longitudes) =
+            (bounds[0].as_primitive::<Float64Type>(), bounds[1].as_primitive::<Float64Type>());
+        let index = self.table.places(nearby.columns);
+        let (mut found, mut candidates) = (Pairs::default(), Vec::new());
+        let (mut pair_events, mut pair_rows) = (Vec::new(), Vec::new());
+        for (place, event) in events.enumerate() {
+            let is_known = bounds.iter().all(|bound| bound.is_valid(place));
+            let near = || match &nearby.radius {
+                Some(_) => Near::Within(bounds[2].as_primitive::<Float64Type>().value(place)),
+                None => {
+                    let limit = bounds[2].as_primitive::<Int64Type>().value(place);
+                    Near::Nearest(usize::try_from(limit).unwrap_or(0))
+                }
+            };
+            if is_known && index.candidates(latitudes.value(place), longitudes.value(place), near(), &mut candidates) {
+                pair_events.resize(pair_events.len() + candidates.len(), event as u32);
+                pair_rows.append(&mut candidates);
+            } else {
+                // Every row may be found; what came before goes first.
+                self.keep_passing(&mut pair_events, &mut pair_rows, &mut found)?;
+                let mut of_event = self.by_condition(event..event + 1)?;
+                found.events.append(&mut of_event.events);
+                found.rows.append(&mut of_event.rows);
+            }
+            if pair_rows.len() >= PAIRS_MAX {
+                self.keep_passing(&mut pair_events, &mut pair_rows, &mut found)?;
+            }
+        }
+        self.keep_passing(&mut pair_events, &mut pair_rows, &mut found)?;
+        Ok(found)
+    }
+
+    /// Moves the pairs for which the condition is true to `found`; the others are forgotten.
+    fn keep_passing(&self, events: &mut Vec<u32>, rows: &mut Vec<u32>, found: &mut Pairs) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.passing(&std::mem::take(events).into(), &std::mem::take(rows).into(), found)
+    }
+
     /// The pairs for which the condition is true, rows ascending for each event.
     fn by_condition(&self, events: Range<usize>) -> Result<Pairs> {
         let rows = self.table.columns().num_rows();
@@ -149,22 +202,28 @@ impl BatchLookup<'_> {
             let pair_events = UInt32Array::from_iter_values(
                 events.clone().flat_map(|event| piece.clone().map(move |_| event as u32)),
             );
-            let mut pass = |pair: usize| found.push(pair_events.value(pair), Some(pair_rows.value(pair)));
-            if self.plan.condition.expressions.is_empty() {
-                (0..pair_rows.len()).for_each(&mut pass);
-                continue;
-            }
-            let condition = self.evaluate(&self.plan.condition, &pair_events, &pair_rows)?.swap_remove(0);
-            if *condition.data_type() == DataType::Null {
-                continue;
-            }
-            let condition = condition.as_boolean();
-            match condition.null_count() {
-                0 => condition.values().set_indices().for_each(&mut pass),
-                _ => prep_null_mask_filter(condition).values().set_indices().for_each(&mut pass),
-            }
+            self.passing(&pair_events, &pair_rows, &mut found)?;
         }
         Ok(found)
+    }
+
+    /// Adds the pairs for which the condition is true to `found`.
+    fn passing(&self, events: &UInt32Array, rows: &UInt32Array, found: &mut Pairs) -> Result<()> {
+        let mut pass = |pair: usize| found.push(events.value(pair), Some(rows.value(pair)));
+        if self.plan.condition.expressions.is_empty() {
+            (0..rows.len()).for_each(&mut pass);
+            return Ok(());
+        }
+        let condition = self.evaluate(&self.plan.condition, events, rows)?.swap_remove(0);
+        if *condition.data_type() == DataType::Null {
+            return Ok(());
+        }
+        let condition = condition.as_boolean();
+        match condition.null_count() {
+            0 => condition.values().set_indices().for_each(&mut pass),
+            _ => prep_null_mask_filter(condition).values().set_indices().for_each(&mut pass),
+        }
+        Ok(())
     }
 
     /// The pairs of each event in order, no more of them than the limit.

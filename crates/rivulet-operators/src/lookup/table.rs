@@ -1,7 +1,7 @@
 //! Reference tables: the rows that events are looked up in, and their hash indexes.
 
 use std::hash::BuildHasher;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::datatypes::SchemaRef;
@@ -10,6 +10,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
+use super::places::PlaceIndex;
 use crate::row_bytes::RowBytes;
 
 /// A reference table: rows that are replaced as a whole, shared by all operators that look something up in them.
@@ -56,6 +57,9 @@ impl Table {
                 rows.index(column);
             }
         }
+        for (columns, _) in &*self.rows().lock_places() {
+            rows.places(*columns);
+        }
         *self.rows.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rows);
     }
 }
@@ -66,12 +70,14 @@ pub struct TableRows {
     columns: RecordBatch,
     /// By column: its index, once something was looked up by it.
     indexes: Box<[OnceLock<KeyIndex>]>,
+    /// By columns of latitude and longitude, once something was looked up near a place.
+    places: Mutex<Vec<([usize; 2], Arc<PlaceIndex>)>>,
 }
 
 impl TableRows {
     fn new(columns: RecordBatch) -> Self {
         let indexes = (0..columns.num_columns()).map(|_| OnceLock::new()).collect();
-        Self { columns, indexes }
+        Self { columns, indexes, places: Mutex::default() }
     }
 
     /// The rows as columns.
@@ -82,6 +88,21 @@ impl TableRows {
     /// The rows by the values of one column.
     pub(super) fn index(&self, column: usize) -> &KeyIndex {
         self.indexes[column].get_or_init(|| KeyIndex::new(self.columns.column(column)))
+    }
+
+    /// The rows by the places in two columns, latitude and longitude.
+    pub(super) fn places(&self, columns: [usize; 2]) -> Arc<PlaceIndex> {
+        let mut all = self.lock_places();
+        if let Some((_, known)) = all.iter().find(|(of, _)| *of == columns) {
+            return known.clone();
+        }
+        let index = Arc::new(PlaceIndex::new(&self.columns, columns[0], columns[1]));
+        all.push((columns, index.clone()));
+        index
+    }
+
+    fn lock_places(&self) -> std::sync::MutexGuard<'_, Vec<([usize; 2], Arc<PlaceIndex>)>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -16,6 +16,7 @@ use super::panes::Panes;
 use super::shared::Shared;
 use crate::aggregate::layout::Layout;
 use crate::aggregate::object::{OBJECT_BYTES, Object};
+use crate::keyed::SLOT_KEYS_MAX;
 
 /// A time that never comes.
 pub(crate) const NEVER: i64 = i64::MAX;
@@ -111,6 +112,8 @@ pub(crate) struct Cells {
     pub(crate) deadlines_us: Vec<i64>,
     /// By slot: the key group of the query.
     key_groups: Vec<u16>,
+    /// By slot, with keys: how many cells it has.
+    cell_counts: Vec<u32>,
     keyed: bool,
     cells: Vec<KeyedCell>,
     free_cells: Vec<u32>,
@@ -137,6 +140,7 @@ impl Cells {
             slots: Vec::new(),
             deadlines_us: Vec::new(),
             key_groups: Vec::new(),
+            cell_counts: Vec::new(),
             keyed,
             cells: Vec::new(),
             free_cells: Vec::new(),
@@ -163,7 +167,9 @@ impl Cells {
             self.slots.resize_with(slot + 1, SlotState::default);
             self.deadlines_us.resize(slot + 1, NEVER);
             self.key_groups.resize(slot + 1, 0);
-            if !self.keyed {
+            if self.keyed {
+                self.cell_counts.resize(slot + 1, 0);
+            } else {
                 self.grow_cell_columns(slot + 1);
             }
         }
@@ -264,9 +270,13 @@ impl Cells {
             .map(|&cell| cell as usize)
     }
 
-    /// A new cell for a slot's key, which has none; `None` if there are too many.
+    /// A new cell for a slot's key, which has none; `None` if there are too many, of the slot ([`SLOT_KEYS_MAX`]) or
+    /// altogether.
     pub(crate) fn create(&mut self, slot: usize, key: &[u8]) -> Option<usize> {
         debug_assert!(self.keyed && self.find(slot, key).is_none());
+        if self.cell_counts[slot] as usize >= SLOT_KEYS_MAX {
+            return None;
+        }
         let place = match self.free_cells.pop() {
             Some(place) => place,
             None if self.cells.len() >= CELLS_MAX => return None,
@@ -285,6 +295,7 @@ impl Cells {
             self.cells[youngest as usize].next = place;
             youngest
         };
+        self.cell_counts[slot] += 1;
         self.key_bytes += key.len();
         self.cells[place as usize] =
             KeyedCell { panes: Panes::default(), key: key.into(), slot: slot as u32, next: NONE, previous };
@@ -304,6 +315,7 @@ impl Cells {
             return;
         }
         let KeyedCell { key, slot, next, previous, .. } = std::mem::take(&mut self.cells[cell]);
+        self.cell_counts[slot as usize] -= 1;
         self.key_bytes -= key.len();
         let hash = self.hasher.hash_one((slot, &*key));
         if let Ok(entry) = self.index.find_entry(hash, |&place| place as usize == cell) {
@@ -442,6 +454,7 @@ impl Cells {
         self.slots.capacity() * size_of::<SlotState>()
             + self.deadlines_us.capacity() * size_of::<i64>()
             + self.key_groups.capacity() * size_of::<u16>()
+            + self.cell_counts.capacity() * size_of::<u32>()
             + self.cells.capacity() * size_of::<KeyedCell>()
             + self.free_cells.capacity() * size_of::<u32>()
             + self.index.allocation_size()
@@ -509,6 +522,23 @@ mod tests {
         assert!(keys_of(&cells, 0).is_empty());
         assert_eq!(cells.lengths(0), SlotLengths::Absent);
         assert_eq!(cells.cells.len(), 8, "cells are used again");
+    }
+
+    #[test]
+    fn a_slot_with_too_many_keys_takes_none_away_from_others() {
+        let mut cells = Cells::new(true, false, false);
+        cells.add_slot(0, Some(lengths(5)), 0);
+        cells.add_slot(1, Some(lengths(5)), 0);
+        for key in 0..SLOT_KEYS_MAX {
+            assert!(cells.create(0, &key.to_le_bytes()).is_some());
+        }
+        assert!(cells.create(0, b"one more").is_none() && cells.find(0, b"one more").is_none());
+        assert!(cells.create(1, b"one more").is_some());
+        let cell = cells.find(0, &7_usize.to_le_bytes()).unwrap();
+        cells.remove_cell(cell);
+        assert!(cells.create(0, b"one more").is_some(), "a key has left");
+        cells.remove_slot(0);
+        assert_eq!(cells.cell_counts, [0, 1]);
     }
 
     #[test]

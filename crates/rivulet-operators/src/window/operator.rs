@@ -13,6 +13,7 @@ use super::length::TIME_MAX_US;
 use super::output::{Closed, OUTPUT_ROWS_MAX};
 use super::rules::{Row, Updates, Verdict, Windows};
 use super::{Plan, WindowSpec, state};
+use crate::keyed::SLOT_KEYS_MAX;
 use crate::row_bytes::RowBytes;
 
 /// How many rows ahead memory is fetched: as many cache misses as a core has under way at once, and few enough that what
@@ -111,8 +112,9 @@ impl WindowOperator {
                     });
                 }
                 Verdict::TooManyKeys => refuse(&batch, index, Reason::Expression, context, || {
-                    "there are too many keys at once\nhint: group by a column with fewer values, or use shorter windows"
-                        .into()
+                    format!(
+                        "a query has at most {SLOT_KEYS_MAX} keys at once\nhint: group by a column with fewer values, or use shorter windows"
+                    )
                 }),
             }
             if self.windows.closed.rows() >= OUTPUT_ROWS_MAX {
@@ -165,6 +167,10 @@ impl Operator for WindowOperator {
 
     fn deadline_us(&self) -> Option<i64> {
         (self.windows.deadline_us != NEVER).then_some(self.windows.deadline_us)
+    }
+
+    fn slot_deadline_us(&self, slot: Slot) -> Option<i64> {
+        self.windows.cells.deadlines_us.get(slot as usize).copied().filter(|&deadline_us| deadline_us != NEVER)
     }
 
     fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {

@@ -90,6 +90,11 @@ impl Policy {
     pub(crate) fn is_owned(self) -> bool {
         matches!(self, Self::Group | Self::Pinned | Self::Dedicated)
     }
+
+    /// Whether load is evened out between workers: tasks belong to one, and each worker may have several.
+    pub(crate) fn is_balanced(self) -> bool {
+        self.is_owned() && self != Self::Dedicated
+    }
 }
 
 impl fmt::Display for Policy {

@@ -4,4 +4,5 @@
 mod groups;
 mod moves;
 mod policies;
+mod spill;
 mod support;

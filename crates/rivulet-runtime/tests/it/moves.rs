@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rivulet_dataflow::{Inbox, Push};
-use rivulet_runtime::{Activation, Policy, WorkerSettings, Workers};
+use rivulet_dataflow::{Inbox, Push, Reason};
+use rivulet_runtime::{Activation, Group, GroupParts, InboxLimits, Picked, Policy, WorkerSettings, Workers};
 
 use crate::support::{Bench, homes};
 
@@ -44,6 +44,51 @@ fn a_split_takes_state_and_waiting_events_along() {
     // The task without queries serves the next split.
     assert!(Arc::ptr_eq(&group.split(&second).unwrap(), &first));
     assert_eq!(group.tasks().count(), 2);
+}
+
+#[test]
+fn rows_that_are_decoded_already_find_their_queries_wherever_they_are() {
+    let bench = Bench::new();
+    let group = bench.group();
+    let rows = bench.rows(&[10, 11, 12]);
+    // Nobody is there yet.
+    assert!(group.push_rows(Picked::new(&rows, vec![0], vec![0])).is_none());
+    assert_eq!(group.metrics().refused[Reason::Removed as usize], 1);
+    let slots = group.add(&(0..10).collect::<Vec<_>>(), &homes(&["x"; 10].map(str::to_owned)));
+    let for_all = |value: u32| Picked::new(&rows, vec![value; 10], slots.clone());
+    assert!(group.push_rows(for_all(0)).is_none());
+    assert_eq!(group.push(slots[3], 0, b"7"), Push::Taken);
+    let first = group.tasks().next().unwrap().clone();
+    let second = group.split(&first).unwrap();
+    assert_eq!((first.waiting_rows() + second.waiting_rows(), second.waiting_rows()), (11, 5));
+    assert!(group.push_rows(for_all(1)).is_none());
+    group.remove(&slots[9..]);
+    assert!(group.push_rows(for_all(2)).is_none());
+    assert_eq!(group.run(), Activation::Ran(30));
+    for query in 0..9 {
+        let expected = if query == 3 { vec![10, 7, 11, 12] } else { vec![10, 11, 12] };
+        assert_eq!(bench.sink.of(query), (expected, true), "query {query}");
+    }
+    assert_eq!(group.metrics().refused[Reason::Removed as usize], 1 + 3);
+}
+
+#[test]
+fn rows_without_room_come_back_whole() {
+    let bench = Bench::new();
+    let parts = bench.parts();
+    let limits = InboxLimits { rows_max: 8, ..parts.limits };
+    let group = Group::by_hand(GroupParts { limits, ..parts }, bench.clock.clone());
+    let slots = group.add(&[0, 1], &homes(&["x", "y"].map(str::to_owned)));
+    let rows = bench.rows(&[1, 2, 3]);
+    let picked = || Picked::new(&rows, vec![0, 0, 1, 1, 2, 2], [slots.clone(), slots.clone(), slots.clone()].concat());
+    // The bound is looked at before rows are taken, and rows are not torn apart.
+    assert!(group.push_rows(picked()).is_none() && group.push_rows(picked()).is_none());
+    assert_eq!(group.push_rows(picked()).unwrap().len(), 6);
+    assert_eq!(group.push(slots[0], 0, b"9"), Push::Full);
+    assert_eq!(group.run(), Activation::Ran(12));
+    assert!(group.push_rows(picked()).is_none());
+    group.run();
+    assert_eq!(bench.sink.of(1).0, [1, 2, 3, 1, 2, 3, 1, 2, 3]);
 }
 
 #[test]

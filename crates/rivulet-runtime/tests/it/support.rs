@@ -206,6 +206,11 @@ impl Bench {
         }
     }
 
+    /// Rows of these values, as the decoder makes them.
+    pub(crate) fn rows(&self, values: &[i64]) -> Batch {
+        batch(vec![0; values.len()], vec![0; values.len()], values.to_vec())
+    }
+
     pub(crate) fn group(&self) -> Arc<Group> {
         Group::by_hand(self.parts(), self.clock.clone())
     }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, Schema};
+use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::cursor::Cursor;
 use super::select;
 use crate::SqlError;
-use crate::lexer;
+use crate::lexer::{self, token_is_word};
 use crate::statement::{
     ColumnDeclaration, CreateApplication, CreateTable, FormatSpec, InputDeclaration, Name, OutputDeclaration,
     ParameterDeclaration, SealedSelect,
@@ -18,6 +19,10 @@ use crate::statement::{
 pub(crate) const APPLICATION_BYTES_MAX: usize = 256 << 10;
 /// The most parameters an application may have.
 const PARAMETERS_MAX: usize = 256;
+/// The most inputs an application may have; events carry the number of theirs in a byte.
+const INPUTS_MAX: usize = 16;
+/// The most outputs an application may have; rows carry a bit for each.
+const OUTPUTS_MAX: usize = 32;
 /// The most columns an input may have.
 const COLUMNS_MAX: usize = 1024;
 
@@ -37,24 +42,22 @@ pub(super) fn application(
     let name = cursor.name("the name of the application")?;
     let parameters = if *cursor.peek() == Token::LParen { parameters(cursor)? } else { Vec::new() };
     cursor.expect_word("INPUT")?;
-    let input = input(cursor)?;
-    if cursor.is_word("input") {
-        return Err(SqlError::new(cursor.position(), "a second INPUT is not supported yet")
-            .hint("an application reads one input"));
+    let mut inputs = vec![input(cursor)?];
+    while cursor.eat_word("input") {
+        let position = cursor.position();
+        let next = input(cursor)?;
+        if inputs.iter().any(|other| other.name.text == next.name.text) {
+            return Err(SqlError::new(position, format!("two inputs are called '{}'", next.name)));
+        }
+        if inputs.len() == INPUTS_MAX {
+            return Err(SqlError::new(position, format!("an application has at most {INPUTS_MAX} inputs")));
+        }
+        inputs.push(next);
     }
-    let position = cursor.position();
-    cursor.expect_word("OUTPUT")?;
-    let address =
-        if cursor.is_word("format") { None } else { Some(cursor.string("an address in single quotes, or FORMAT")?) };
-    cursor.expect_word("FORMAT")?;
-    let format = format(cursor)?;
-    if cursor.is_word("with") {
-        return Err(SqlError::new(cursor.position(), "an output has no options")
-            .hint("WITH (...) stands after the input's FORMAT"));
-    }
-    let output = OutputDeclaration { address, format, position };
+    let (outputs, conditions) = outputs(cursor)?;
     cursor.expect_word("AS")?;
-    let select = select::parse(cursor.rest(), cursor.end())?;
+    let mut select = select::parse(cursor.rest(), cursor.end())?;
+    select.output_conditions = conditions;
     while *cursor.peek() != Token::EOF {
         cursor.advance();
     }
@@ -65,8 +68,8 @@ pub(super) fn application(
         text: text.to_owned(),
         id,
         parameters,
-        input,
-        output,
+        inputs,
+        outputs,
         select: SealedSelect::new(select),
     })
 }
@@ -100,6 +103,69 @@ pub(super) fn table(cursor: &mut Cursor<'_>, tokens: &[TokenWithSpan], text: &st
         address_position,
         format,
     })
+}
+
+/// The outputs, and for each its condition.
+fn outputs(cursor: &mut Cursor<'_>) -> Result<(Vec<OutputDeclaration>, Vec<Option<ast::Expr>>), SqlError> {
+    let (mut outputs, mut conditions) = (Vec::<OutputDeclaration>::new(), Vec::new());
+    loop {
+        let position = cursor.position();
+        if outputs.is_empty() {
+            cursor.expect_word("OUTPUT")?;
+        } else if !cursor.eat_word("output") {
+            break;
+        }
+        // A name in double quotes would be an address in the wrong ones.
+        let is_name = matches!(cursor.peek(), Token::Word(word) if word.quote_style.is_none());
+        let name = match is_name && !cursor.is_word("format") {
+            true => Some(cursor.name("an address in single quotes, the name of the output, or FORMAT")?),
+            false => None,
+        };
+        let address = match cursor.is_word("format") {
+            true => None,
+            false => Some(cursor.string("an address in single quotes, or FORMAT")?),
+        };
+        cursor.expect_word("FORMAT")?;
+        let format = format(cursor)?;
+        if cursor.is_word("with") {
+            return Err(SqlError::new(cursor.position(), "an output has no options")
+                .hint("WITH (...) stands after the input's FORMAT"));
+        }
+        let condition = if cursor.eat_word("when") { Some(condition(cursor)?) } else { None };
+        let same =
+            |other: &OutputDeclaration| other.name.as_ref().zip(name.as_ref()).is_some_and(|(a, b)| a.text == b.text);
+        if let Some(name) = name.as_ref().filter(|_| outputs.iter().any(same)) {
+            return Err(SqlError::new(name.position, format!("two outputs are called '{name}'")));
+        }
+        if outputs.len() == OUTPUTS_MAX {
+            return Err(SqlError::new(position, format!("an application has at most {OUTPUTS_MAX} outputs")));
+        }
+        outputs.push(OutputDeclaration { name, address, format, position });
+        conditions.push(condition);
+    }
+    if let Some(nameless) = outputs.iter().find(|output| output.name.is_none()).filter(|_| outputs.len() > 1) {
+        return Err(SqlError::new(nameless.position, "of several outputs each needs a name")
+            .hint("write for example OUTPUT alarms 'mqtt:home/{home}/alarm' FORMAT JSON WHEN severity >= 3"));
+    }
+    Ok((outputs, conditions))
+}
+
+/// The condition behind WHEN: up to the next OUTPUT, or AS.
+fn condition(cursor: &mut Cursor<'_>) -> Result<ast::Expr, SqlError> {
+    let (rest, mut depth) = (cursor.rest(), 0usize);
+    let ends = |token: &TokenWithSpan| {
+        match token.token {
+            Token::LParen => depth += 1,
+            Token::RParen => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0 && ["output", "as"].iter().any(|word| token_is_word(&token.token, word))
+    };
+    let length = rest.iter().position(ends).unwrap_or(rest.len());
+    let end = rest.get(length).map_or(cursor.end(), |token| token.span.into());
+    let condition = select::parse_condition(&rest[..length], end)?;
+    (0..length).for_each(|_| cursor.advance());
+    Ok(condition)
 }
 
 fn parameters(cursor: &mut Cursor<'_>) -> Result<Vec<ParameterDeclaration>, SqlError> {

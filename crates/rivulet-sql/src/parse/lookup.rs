@@ -4,6 +4,7 @@
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::ast::Spanned;
 
+use super::from::TableReference;
 use super::select::{SelectText, name_of, not_yet};
 use crate::statement::{Lateral, LookupClause, LookupKind, Name, Select};
 use crate::{Position, SqlError};
@@ -24,9 +25,11 @@ impl SelectText<'_> {
         let position = self.join_position(relation.span().into());
         let refuse = |what: &str| Err(not_yet(position, what).hint(FORMS));
         let is_left = matches!(join_operator, Join::Left(_) | Join::LeftOuter(_));
+        let is_of_cross_join = matches!(join_operator, Join::CrossJoin(_));
         let constraint = match join_operator {
             _ if global => return refuse("GLOBAL JOIN"),
             Join::CrossJoin(Constraint::None) => match relation {
+                ast::TableFactor::Table { args: Some(_), .. } => Constraint::None,
                 ast::TableFactor::Derived { lateral: true, subquery, alias, sample: None } => {
                     return self.take_lateral(*subquery, alias, position);
                 }
@@ -42,16 +45,17 @@ impl SelectText<'_> {
             return refuse("JOIN of a subquery other than CROSS JOIN LATERAL");
         }
         let on = match constraint {
-            Constraint::On(on) => on,
+            Constraint::On(on) => Some(Box::new(on)),
+            Constraint::None if is_of_cross_join => None,
             Constraint::Using(_) => return refuse("USING"),
             Constraint::Natural => return refuse("NATURAL JOIN"),
             Constraint::None => {
                 return Err(SqlError::new(position, "this JOIN has no ON").hint(FORMS));
             }
         };
-        let (table, alias) = self.take_table(relation)?;
+        let TableReference { name: table, alias, is_latest } = self.take_table(relation)?;
         let alias = alias.unwrap_or_else(|| table.clone());
-        Ok(LookupClause { table, alias, kind: LookupKind::Join { on: Box::new(on), is_left } })
+        Ok(LookupClause { table, alias, kind: LookupKind::Join { on, is_left, is_latest, position } })
     }
 
     fn take_lateral(
@@ -95,6 +99,9 @@ impl SelectText<'_> {
         refuse_clauses(&select, false, position)?;
         if !select.lookups.is_empty() {
             return Err(not_yet(position, "a JOIN inside of a LATERAL"));
+        }
+        if select.from_latest || !select.union.is_empty() {
+            return Err(not_yet(select.from.position, "anything but a table inside of a LATERAL"));
         }
         let Select { projection, from: table, alias: table_alias, filter, .. } = select;
         let table_alias = table_alias.unwrap_or_else(|| table.clone());

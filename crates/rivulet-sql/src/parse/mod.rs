@@ -3,8 +3,12 @@
 
 mod create;
 mod cursor;
+mod from;
 mod lookup;
+mod pattern;
 mod select;
+mod union;
+mod unnest;
 mod window_table;
 
 pub use cursor::name_in_sql;

@@ -2,15 +2,18 @@
 //! not supported is refused by its name and never ignored.
 
 use datafusion_sql::sqlparser::ast;
-use datafusion_sql::sqlparser::ast::Spanned;
 use datafusion_sql::sqlparser::parser::{Parser, ParserError};
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
+use super::from;
+use super::pattern;
 use super::window_table::{self, WithoutWindow};
 use crate::lexer::{RivuletDialect, describe_token, lower_first, token_is_word};
-use crate::statement::{LookupClause, Name, Select};
+use crate::statement::{Name, Select};
 use crate::{Position, SqlError, suggest};
 
+/// How many SELECTs may be put together with the first one: each becomes a level of a tree.
+const UNIONS_MAX: usize = 15;
 /// How deep parentheses, calls and CASEs may nest.
 pub(super) const NESTING_MAX: usize = 50;
 /// How many operators may follow each other in one expression, those around it included. Such a row becomes a tree
@@ -48,7 +51,14 @@ fn parse_tokens(tokens: &[TokenWithSpan], end: Position) -> Result<Select, SqlEr
         });
     }
     check_depth(tokens)?;
+    if let Some(asof) =
+        tokens.windows(2).find(|two| token_is_word(&two[0].token, "asof") && token_is_word(&two[1].token, "join"))
+    {
+        return Err(not_yet(asof[0].span, "ASOF JOIN").hint(from::INPUT_FORMS));
+    }
     let (tokens, emit_on_change) = cut_emit(tokens)?;
+    let without_pattern = pattern::take_out(tokens, end)?;
+    let tokens = without_pattern.as_ref().map_or(tokens, |without| &without.tokens);
     let without_window = window_table::take_out(tokens, end)?;
     let tokens = without_window.as_ref().map_or(tokens, |without| &without.tokens);
     let text = SelectText { tokens, end };
@@ -62,11 +72,51 @@ fn parse_tokens(tokens: &[TokenWithSpan], end: Position) -> Result<Select, SqlEr
     }
     let mut select = text.take_apart(*query)?;
     select.emit_on_change = emit_on_change;
+    select.pattern = without_pattern.map(|without| without.clause);
     if let Some(WithoutWindow { call, .. }) = &without_window {
         let text = SelectText { tokens: call, end };
         select.window = Some(window_table::parse_call(call).map_err(|error| text.syntax_error(error))?);
     }
     Ok(select)
+}
+
+/// Reads the condition of an output.
+pub(super) fn parse_condition(tokens: &[TokenWithSpan], end: Position) -> Result<ast::Expr, SqlError> {
+    if tokens.is_empty() {
+        return Err(SqlError::new(end, "expected a condition after WHEN")
+            .hint("write for example WHEN severity >= 3, over the columns of the SELECT"));
+    }
+    check_depth(tokens)?;
+    let text = SelectText { tokens, end };
+    let mut parser =
+        Parser::new(&RivuletDialect).with_recursion_limit(NESTING_MAX).with_tokens_with_locations(tokens.to_vec());
+    let condition =
+        parser.parse_expr().map_err(|error| text.open_case().unwrap_or_else(|| text.syntax_error(error)))?;
+    match parser.peek_token() {
+        next if next.token == Token::EOF => Ok(condition),
+        next => Err(SqlError::new(
+            next.span,
+            format!("expected OUTPUT or AS after the condition, found {}", describe_token(&next.token)),
+        )),
+    }
+}
+
+/// Reads a part of a statement, all of its tokens, with DataFusion's parser.
+pub(super) fn read<T>(
+    tokens: &[TokenWithSpan],
+    end: Position,
+    read: impl FnOnce(&mut Parser<'_>) -> Result<T, ParserError>,
+) -> Result<T, SqlError> {
+    let text = SelectText { tokens, end };
+    let mut parser =
+        Parser::new(&RivuletDialect).with_recursion_limit(NESTING_MAX).with_tokens_with_locations(tokens.to_vec());
+    let found = read(&mut parser).map_err(|error| text.open_case().unwrap_or_else(|| text.syntax_error(error)))?;
+    let next = parser.peek_token();
+    if next.token != Token::EOF {
+        let message = format!("expected ',' or the next clause, found {}", describe_token(&next.token));
+        return Err(text.open_case().unwrap_or_else(|| SqlError::new(next.span, message)));
+    }
+    Ok(found)
 }
 
 /// Cuts `EMIT ON CHANGE` off the end.
@@ -108,7 +158,14 @@ fn check_depth(tokens: &[TokenWithSpan]) -> Result<(), SqlError> {
     // For each open parenthesis (or CASE), the number of operators since the last comma or clause.
     let mut open = vec![0usize];
     let mut operators = 0usize;
+    let mut unions = 0usize;
     for token in tokens {
+        if ["union", "intersect", "except", "minus"].iter().any(|word| token_is_word(&token.token, word)) {
+            unions += 1;
+            if unions > UNIONS_MAX {
+                return Err(SqlError::new(token.span, format!("a SELECT has at most {UNIONS_MAX} UNION ALL")));
+            }
+        }
         let opens = match &token.token {
             Token::LParen | Token::LBracket | Token::LBrace => true,
             word => token_is_word(word, "case"),
@@ -117,7 +174,10 @@ fn check_depth(tokens: &[TokenWithSpan]) -> Result<(), SqlError> {
             Token::RParen | Token::RBracket | Token::RBrace => true,
             word => token_is_word(word, "end"),
         };
-        const SEPARATORS: [&str; 9] = ["select", "from", "where", "group", "having", "qualify", "when", "then", "else"];
+        const SEPARATORS: [&str; 12] = [
+            "select", "from", "where", "group", "having", "qualify", "when", "then", "else", "measures", "pattern",
+            "define",
+        ];
         const OPERATORS: [&str; 8] = ["and", "or", "not", "is", "like", "ilike", "between", "in"];
         if opens {
             open.push(0);
@@ -176,8 +236,8 @@ pub(super) fn not_yet(position: impl Into<Position>, what: &str) -> SqlError {
 }
 
 pub(super) struct SelectText<'a> {
-    tokens: &'a [TokenWithSpan],
-    end: Position,
+    pub(super) tokens: &'a [TokenWithSpan],
+    pub(super) end: Position,
 }
 
 impl SelectText<'_> {
@@ -312,7 +372,8 @@ impl SelectText<'_> {
             ast::SetExpr::Select(select) => *select,
             ast::SetExpr::SetOperation { op, .. } => {
                 let name = op.to_string();
-                return Err(not_yet(self.locate(&[&name]), &name));
+                let error = not_yet(self.locate(&[&name]), &format!("{name} of two SELECTs by themselves"));
+                return Err(error.hint(super::union::FORM));
             }
             _ => return Err(not_yet(self.locate(&["select"]), "anything but a plain SELECT")),
         };
@@ -337,9 +398,11 @@ impl SelectText<'_> {
     }
 
     fn take_select(&self, mut select: ast::Select) -> Result<Select, SqlError> {
-        let from = std::mem::take(&mut select.from);
+        let mut from = std::mem::take(&mut select.from);
+        let unnest = self.take_unnest(&mut from)?;
         let mut select = self.take_clauses(select)?;
-        (select.from, select.alias, select.lookups) = self.take_from(from)?;
+        select.unnest = unnest;
+        self.take_from(from, &mut select)?;
         Ok(select)
     }
 
@@ -412,8 +475,12 @@ impl SelectText<'_> {
             projection,
             from: Name { text: String::new(), position },
             alias: None,
+            from_latest: false,
+            union: Vec::new(),
             window: None,
+            pattern: None,
             lookups: Vec::new(),
+            unnest: None,
             filter: selection,
             group_by,
             having_position: self.locate(&["having"]),
@@ -421,90 +488,8 @@ impl SelectText<'_> {
             qualify_position: self.locate(&["qualify"]),
             qualify,
             emit_on_change: false,
+            output_conditions: Vec::new(),
         })
-    }
-
-    fn take_from(&self, from: Vec<ast::TableWithJoins>) -> Result<(Name, Option<Name>, Vec<LookupClause>), SqlError> {
-        let mut from = from.into_iter();
-        let Some(ast::TableWithJoins { relation, joins }) = from.next() else {
-            return Err(SqlError::new(
-                self.end,
-                "expected FROM and the name of the input, found the end of the statement",
-            ));
-        };
-        if let Some(second) = from.next() {
-            let position = Position::from(second.relation.span()).or(self.locate(&["from"]));
-            return Err(not_yet(position, "reading several inputs").hint(super::lookup::FORMS));
-        }
-        let (name, alias) = self.take_table(relation)?;
-        Ok((name, alias, self.take_joins(joins)?))
-    }
-
-    /// The name of an input or table, and its alias.
-    pub(super) fn take_table(&self, relation: ast::TableFactor) -> Result<(Name, Option<Name>), SqlError> {
-        let (name, alias) = match relation {
-            ast::TableFactor::Table {
-                name,
-                alias,
-                args,
-                with_hints,
-                version,
-                with_ordinality,
-                partitions,
-                json_path,
-                sample,
-                index_hints,
-            } => {
-                let position = Position::from(name.span());
-                if args.is_some() {
-                    return Err(not_yet(position, "a function in FROM")
-                        .hint("windows stand in GROUP BY: GROUP BY tumble(ts, INTERVAL '1 minute')"));
-                }
-                let more = !with_hints.is_empty()
-                    || version.is_some()
-                    || with_ordinality
-                    || !partitions.is_empty()
-                    || json_path.is_some()
-                    || sample.is_some()
-                    || !index_hints.is_empty();
-                if more {
-                    return Err(not_yet(position, "anything but a name and an alias in FROM"));
-                }
-                (name, alias)
-            }
-            ast::TableFactor::Derived { subquery, .. } => {
-                return Err(not_yet(subquery.span(), "a subquery"));
-            }
-            other => {
-                let position = Position::from(other.span()).or(self.locate(&["from"]));
-                return Err(not_yet(position, "anything but the name of an input in FROM")
-                    .hint("windows stand in GROUP BY: GROUP BY tumble(ts, INTERVAL '1 minute')"));
-            }
-        };
-        let position = Position::from(name.span());
-        let [ast::ObjectNamePart::Identifier(name)] = name.0.as_slice() else {
-            return Err(not_yet(position, "a name with points in FROM"));
-        };
-        let alias = match alias {
-            Some(alias) if !alias.columns.is_empty() || alias.at.is_some() => {
-                return Err(not_yet(alias.name.span, "a list of columns after an alias"));
-            }
-            Some(alias) => Some(name_of(&alias.name)),
-            None => None,
-        };
-        Ok((name_of(name), alias))
-    }
-
-    /// Where the word JOIN stands that comes before the joined input.
-    pub(super) fn join_position(&self, relation: Position) -> Position {
-        if !relation.is_known() {
-            return self.locate(&["join"]);
-        }
-        self.tokens
-            .iter()
-            .rev()
-            .find(|token| token_is_word(&token.token, "join") && Position::from(token.span) <= relation)
-            .map_or(relation, |token| token.span.into())
     }
 }
 

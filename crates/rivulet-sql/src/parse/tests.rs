@@ -28,10 +28,10 @@ fn an_application_is_read() {
     assert_eq!(create.name.text, "ac_control");
     assert_eq!(create.parameters.len(), 2);
     assert_eq!(create.parameters[1].default.as_ref().unwrap().0, Literal::Float(24.0));
-    assert_eq!(create.input.name.text, "temperature");
-    assert!(create.input.columns[0].event_time && create.input.columns[0].not_null);
-    assert_eq!(create.input.address.as_ref().unwrap().0, "mqtt:home/{home}/temperature");
-    assert_eq!(create.output.format.name, "json");
+    assert_eq!(create.inputs[0].name.text, "temperature");
+    assert!(create.inputs[0].columns[0].event_time && create.inputs[0].columns[0].not_null);
+    assert_eq!(create.inputs[0].address.as_ref().unwrap().0, "mqtt:home/{home}/temperature");
+    assert_eq!(create.outputs[0].format.name, "json");
     assert!(create.select.open().emit_on_change);
     assert_eq!(create.select.open().group_by.len(), 1);
     // Planned again from its own text it is the same application.
@@ -59,9 +59,9 @@ fn everything_optional_may_be_left_out_or_given() {
         panic!("not an application")
     };
     assert!(create.if_not_exists && create.name.text == "My App");
-    assert!(create.parameters.is_empty() && create.input.address.is_none() && create.output.address.is_none());
-    assert_eq!(create.input.format.options[0], ("delimiter".to_owned(), Literal::Text(";".to_owned())));
-    assert_eq!(create.input.options.len(), 3);
+    assert!(create.parameters.is_empty() && create.inputs[0].address.is_none() && create.outputs[0].address.is_none());
+    assert_eq!(create.inputs[0].format.options[0], ("delimiter".to_owned(), Literal::Text(";".to_owned())));
+    assert_eq!(create.inputs[0].options.len(), 3);
     assert_eq!(create.select.open().alias.as_ref().unwrap().text, "x");
     assert!(!create.select.open().emit_on_change);
 }
@@ -232,7 +232,11 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ),
         (
             "CREATE APPLICATION a INPUT t (v DOUBLE) FORMAT JSON INPUT u (v DOUBLE)",
-            "error at line 1, column 53: a second INPUT is not supported yet\nhint: an application reads one input",
+            "error at line 1, column 71: expected FORMAT, found the end of the statement",
+        ),
+        (
+            "CREATE APPLICATION a INPUT t (v DOUBLE) FORMAT JSON OUTPUT FORMAT JSON WHEN AS SELECT v FROM t",
+            "error at line 1, column 77: expected a condition after WHEN\nhint: write for example WHEN severity >= 3, over the columns of the SELECT",
         ),
     ] {
         assert_eq!(error(script), expected, "{script}");
@@ -247,7 +251,10 @@ fn what_a_select_may_not_have_is_refused_by_name() {
             "WITH x AS (SELECT 1) SELECT v FROM x",
             "error at line 2, column 1: WITH (common table expressions) is not supported yet",
         ),
-        ("SELECT v FROM t UNION ALL SELECT v FROM t", "error at line 2, column 17: UNION is not supported yet"),
+        (
+            "SELECT v FROM t UNION ALL SELECT v FROM t",
+            "error at line 2, column 17: UNION of two SELECTs by themselves is not supported yet\nhint: write SELECT ... FROM (SELECT ts, value FROM a UNION ALL SELECT ts, value FROM b) AS both",
+        ),
         (
             "SELECT v FROM t ORDER BY v",
             "error at line 2, column 17: ORDER BY is not supported yet\nhint: results come in order of time",
@@ -261,7 +268,7 @@ fn what_a_select_may_not_have_is_refused_by_name() {
         ),
         (
             "SELECT v FROM t, u",
-            "error at line 2, column 18: reading several inputs is not supported yet\nhint: a table is looked up with JOIN rooms AS r ON r.id = room, or with CROSS JOIN LATERAL (SELECT ... FROM rooms WHERE ... ORDER BY ... LIMIT 3) AS near",
+            "error at line 2, column 18: a list of inputs in FROM is not supported yet\nhint: inputs are joined with JOIN b ON b.key = a.key AND b.ts BETWEEN a.ts - INTERVAL '1 minute' AND a.ts + INTERVAL '1 minute', or with JOIN LATEST(b) ON b.key = a.key, and put together with UNION ALL",
         ),
         (
             "SELECT v FROM t FULL JOIN u ON t.v = u.v",
@@ -271,10 +278,13 @@ fn what_a_select_may_not_have_is_refused_by_name() {
             "SELECT v FROM t LEFT OUTER JOIN u USING (v)",
             "error at line 2, column 28: USING is not supported yet\nhint: a table is looked up with JOIN rooms AS r ON r.id = room, or with CROSS JOIN LATERAL (SELECT ... FROM rooms WHERE ... ORDER BY ... LIMIT 3) AS near",
         ),
-        ("SELECT v FROM (SELECT v FROM t) x", "error at line 2, column 16: a subquery is not supported yet"),
+        (
+            "SELECT v FROM (SELECT v FROM t) x",
+            "error at line 2, column 16: a subquery other than a UNION ALL of inputs is not supported yet\nhint: write SELECT ... FROM (SELECT ts, value FROM a UNION ALL SELECT ts, value FROM b) AS both",
+        ),
         (
             "SELECT v FROM f(1)",
-            "error at line 2, column 15: a function in FROM is not supported yet\nhint: windows stand in GROUP BY: GROUP BY tumble(ts, INTERVAL '1 minute')",
+            "error at line 2, column 15: a function in FROM other than LATEST is not supported yet\nhint: windows stand in GROUP BY: GROUP BY tumble(ts, INTERVAL '1 minute')",
         ),
         ("SELECT v FROM a.t", "error at line 2, column 15: a name with points in FROM is not supported yet"),
         ("SELECT v FROM t GROUP BY ALL", "error at line 2, column 26: GROUP BY ALL is not supported yet"),

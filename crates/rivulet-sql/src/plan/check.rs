@@ -4,17 +4,21 @@
 //! After this pass an expression holds only constructs on the list below; identifiers are exact (quoted) names of
 //! columns, `$parameters` are quoted identifiers too, and types in casts are those of the language.
 
+mod calls;
+mod constants;
+
 use datafusion_sql::sqlparser::ast::{self, BinaryOperator, Expr, Spanned, UnaryOperator, Value};
 
-use super::functions::{Found, REGISTRY};
 use super::lookup::ScopeTable;
 use super::walk::try_each_child;
 use crate::address::list;
 use crate::application::Parameter;
 use crate::parse::name_of;
 use crate::statement::Name;
-use crate::value::{parse_interval, parse_timestamp_us, type_named};
 use crate::{Position, SqlError, suggest};
+use constants::{cast_type, check_interval, check_number, check_typed_string};
+
+pub(super) use constants::interval_text;
 
 /// Where an expression stands; decides what it may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +29,16 @@ pub(super) enum Place {
     Result,
     /// HAVING.
     Having,
+    /// A column of a SELECT in a UNION ALL.
+    UnionColumn,
     /// A key of GROUP BY.
     GroupKey,
     /// A length of a window: parameters and constants only.
     WindowLength,
+    /// A bound of a JOIN in time: parameters and constants only.
+    JoinLength,
+    /// The condition of an output, over the columns of the SELECT.
+    OutputCondition,
     /// Inside the call of an aggregate.
     AggregateArgument,
     /// FILTER (WHERE ...) of an aggregate.
@@ -169,9 +179,9 @@ impl Scope<'_> {
 
     fn column(&self, name: &Name, place: Place) -> Result<(), SqlError> {
         let text = name.text.as_str();
-        if place == Place::WindowLength {
-            let error =
-                SqlError::new(name.position, format!("the length of a window cannot depend on the column '{name}'"));
+        if matches!(place, Place::WindowLength | Place::JoinLength) {
+            let what = if place == Place::JoinLength { "a bound of a JOIN" } else { "the length of a window" };
+            let error = SqlError::new(name.position, format!("{what} cannot depend on the column '{name}'"));
             return Err(match self.parameters.iter().any(|parameter| parameter.name == text) {
                 true => error.hint(format!("did you mean the parameter '${name}'?")),
                 false => error.hint("use constants and parameters, which are the same for the whole query"),
@@ -197,6 +207,9 @@ impl Scope<'_> {
         let bounds = ["window_start", "window_end"].into_iter().filter(|_| self.windowed);
         Err(match suggest::nearest(text, self.columns.iter().copied().chain(bounds)) {
             Some(near) => error.did_you_mean(Some(near)),
+            None if place == Place::OutputCondition => {
+                error.hint(format!("the SELECT has the columns {}", list(&self.columns)))
+            }
             None => error.hint(format!("the input '{}' has the columns {}", self.input, list(&self.columns))),
         })
     }
@@ -224,198 +237,6 @@ impl Scope<'_> {
                 if name.is_empty() { "limit" } else { &folded }
             )),
         })
-    }
-
-    fn function(&self, expression: &mut Expr, place: Place, fallback: Position) -> Result<(), SqlError> {
-        let Expr::Function(function) = expression else { return Ok(()) };
-        let position = Position::from(function.name.span()).or(fallback);
-        let [ast::ObjectNamePart::Identifier(identifier)] = function.name.0.as_slice() else {
-            return Err(SqlError::new(position, format!("unknown function '{}'", function.name)));
-        };
-        let name = name_of(identifier);
-        // Not by `==`, which would be compiled for the whole of the syntax tree.
-        let plain = !matches!(function.args, ast::FunctionArguments::None);
-        if function.uses_odbc_syntax || !matches!(function.parameters, ast::FunctionArguments::None) {
-            return Err(not_yet(position, "this form of a call"));
-        }
-        let found = REGISTRY.find(&name.text);
-        if function.over.is_some() && !matches!(found, Found::History | Found::Refused(..)) {
-            return Err(not_yet(position, &format!("{name} with OVER")).hint(
-                "OVER is for lag, changed and hysteresis; windows stand in GROUP BY: GROUP BY hop(ts, slide, width)",
-            ));
-        }
-        if let Some(treatment) = &function.null_treatment {
-            return Err(not_yet(position, &treatment.to_string()));
-        }
-        match found {
-            Found::Aggregate(_) => self.check_aggregate(function, &name, place)?,
-            Found::Scalar if !plain => {
-                // A word that is a function without parentheses, such as CURRENT_USER.
-                return Err(SqlError::new(position, format!("unknown column '{name}'")));
-            }
-            Found::Scalar | Found::History => {
-                if matches!(found, Found::History) {
-                    self.check_history(function, &name, place)?;
-                }
-                if function.filter.is_some() || !function.within_group.is_empty() {
-                    return Err(SqlError::new(position, format!("{name} is not an aggregate"))
-                        .hint("FILTER and WITHIN GROUP are for aggregates"));
-                }
-            }
-            Found::Window => {
-                return Err(match place {
-                    Place::GroupKey => SqlError::new(position, format!("{name}() must be a key of GROUP BY by itself"))
-                        .hint("select window_start and window_end to see the bounds of the window"),
-                    _ => SqlError::new(position, format!("{name}() stands in GROUP BY only"))
-                        .hint("select window_start and window_end to see the bounds of the window"),
-                });
-            }
-            Found::Refused(why, instead) => {
-                return Err(SqlError::new(position, format!("{name} {why}")).hint(instead));
-            }
-            Found::OtherAggregate => return Err(not_yet(position, &format!("the aggregate {name}"))),
-            Found::Unknown => {
-                let near = suggest::nearest(&name.text, REGISTRY.names());
-                let error = SqlError::new(position, format!("unknown function '{name}'"));
-                return Err(match near {
-                    Some(near) => error.did_you_mean(Some(near)),
-                    None => error.hint("the functions are those of Apache DataFusion, plus haversine_m"),
-                });
-            }
-        }
-        function.name = ast::ObjectName::from(vec![exact(&name)]);
-        let inner = match found {
-            Found::Aggregate(_) => Place::AggregateArgument,
-            Found::History => Place::HistoryArgument,
-            _ => place,
-        };
-        self.arguments(function, &name, inner, position)?;
-        if let Some(filter) = &mut function.filter {
-            self.check(filter, Place::AggregateFilter, position)?;
-        }
-        for order in &mut function.within_group {
-            self.check(&mut order.expr, Place::AggregateArgument, position)?;
-        }
-        Ok(())
-    }
-
-    fn check_aggregate(&self, function: &ast::Function, name: &Name, place: Place) -> Result<(), SqlError> {
-        let refuse = |message: String| SqlError::new(name.position, message);
-        match place {
-            Place::Result | Place::Having | Place::HistoryArgument if !self.windowed => {
-                return Err(refuse(format!("the aggregate {name} needs a window"))
-                    .hint("add one: GROUP BY tumble(ts, INTERVAL '1 minute'), hop, session or count_window"));
-            }
-            Place::Result | Place::Having | Place::HistoryArgument => {}
-            Place::Where => {
-                return Err(refuse(format!("the aggregate {name} cannot stand in WHERE"))
-                    .hint("WHERE looks at single rows; use HAVING"));
-            }
-            Place::GroupKey => return Err(refuse(format!("the aggregate {name} cannot be a key of GROUP BY"))),
-            Place::WindowLength => return Err(refuse("the length of a window cannot be an aggregate".into())),
-            Place::AggregateArgument => {
-                return Err(refuse(format!("the aggregate {name} stands inside another aggregate"))
-                    .hint("aggregates of aggregates are not supported yet"));
-            }
-            Place::AggregateFilter => {
-                return Err(refuse(format!("the aggregate {name} cannot stand in FILTER"))
-                    .hint("FILTER looks at single rows; use HAVING or CASE"));
-            }
-        }
-        if !function.within_group.is_empty() && !matches!(name.text.as_str(), "percentile_cont" | "quantile_cont") {
-            return Err(refuse(format!("WITHIN GROUP is for percentile_cont only, not for {name}")));
-        }
-        if let [_, second, ..] = function.within_group.as_slice() {
-            return Err(SqlError::new(second.expr.span(), "WITHIN GROUP takes one expression"));
-        }
-        Ok(())
-    }
-
-    fn check_history(&self, function: &mut ast::Function, name: &Name, place: Place) -> Result<(), SqlError> {
-        let problem = match place {
-            Place::Result => None,
-            Place::Where => Some("cannot stand in WHERE"),
-            Place::Having => Some("cannot stand in HAVING"),
-            Place::GroupKey => Some("cannot be a key of GROUP BY"),
-            Place::WindowLength => Some("cannot stand in the length of a window"),
-            Place::AggregateArgument | Place::AggregateFilter => Some("cannot stand inside an aggregate"),
-            Place::HistoryArgument => Some("cannot stand inside another history function"),
-        };
-        if let Some(problem) = problem {
-            return Err(SqlError::new(name.position, format!("{name} {problem}")).hint(match place {
-                Place::AggregateArgument | Place::AggregateFilter => "aggregate first: lag(avg(value))",
-                _ => "it is computed after WHERE, GROUP BY and HAVING; to filter on it, use QUALIFY",
-            }));
-        }
-        let named = |position: Position| not_yet(position, "a named window").hint("write OVER (PARTITION BY column)");
-        let over = match &mut function.over {
-            None => return Ok(()),
-            Some(ast::WindowType::NamedWindow(window)) => return Err(named(window.span.into())),
-            Some(ast::WindowType::WindowSpec(over)) => over,
-        };
-        if let Some(window) = &over.window_name {
-            return Err(named(window.span.into()));
-        }
-        if let Some(order) = over.order_by.first() {
-            let position = start(&order.expr).or(name.position);
-            return Err(not_yet(position, "ORDER BY in OVER").hint("rows are in order of arrival"));
-        }
-        if over.window_frame.is_some() {
-            return Err(not_yet(name.position, "a frame in OVER")
-                .hint("lag(value, 3) looks three rows back; for aggregates write GROUP BY count_window(3, 1)"));
-        }
-        let mut keys = over.partition_by.iter_mut();
-        keys.try_for_each(|key| self.check(key, Place::HistoryArgument, name.position))
-    }
-
-    fn arguments(
-        &self,
-        function: &mut ast::Function,
-        name: &Name,
-        place: Place,
-        position: Position,
-    ) -> Result<(), SqlError> {
-        let arguments = match &mut function.args {
-            ast::FunctionArguments::None => return Ok(()),
-            ast::FunctionArguments::Subquery(query) => {
-                return Err(not_yet(Position::from(query.span()).or(position), "a subquery"));
-            }
-            ast::FunctionArguments::List(list) => list,
-        };
-        if matches!(arguments.duplicate_treatment, Some(ast::DuplicateTreatment::Distinct)) {
-            if place != Place::AggregateArgument {
-                return Err(SqlError::new(position, format!("DISTINCT is for aggregates, and {name} is none")));
-            }
-            // Of these, every value and the distinct values give the same.
-            let indifferent = matches!(name.text.as_str(), "min" | "max" | "bool_and" | "bool_or");
-            if indifferent {
-                arguments.duplicate_treatment = None;
-            } else if name.text != "count" {
-                return Err(not_yet(position, &format!("DISTINCT in {name}")).hint("count(DISTINCT ...) is"));
-            }
-        }
-        if let Some(clause) = arguments.clauses.first() {
-            let error = not_yet(position, &format!("'{clause}' inside a call"));
-            return Err(match name.text.as_str() {
-                "first_value" | "last_value" => error.hint(format!("{name} goes by event time")),
-                _ => error,
-            });
-        }
-        for argument in &mut arguments.args {
-            match argument {
-                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expression)) => {
-                    self.check(expression, place, position)?;
-                }
-                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard)
-                    if name.text == "count" && arguments.duplicate_treatment.is_none() => {}
-                ast::FunctionArg::Unnamed(_) => {
-                    return Err(SqlError::new(position, format!("'*' is not an argument of {name}"))
-                        .hint("only count(*) takes a star"));
-                }
-                _ => return Err(not_yet(position, "an argument by name")),
-            }
-        }
-        Ok(())
     }
 }
 
@@ -492,107 +313,4 @@ fn check_binary(operator: &BinaryOperator, position: Position) -> Result<(), Sql
         }
         other => Err(not_yet(position, &format!("the operator '{other}'"))),
     }
-}
-
-fn check_number(digits: &str, position: Position) -> Result<(), SqlError> {
-    let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit());
-    let fits = if is_whole { digits.parse::<i64>().is_ok() } else { digits.parse::<f64>().is_ok_and(f64::is_finite) };
-    if fits {
-        return Ok(());
-    }
-    Err(SqlError::new(position, format!("the number {digits} is out of range")))
-}
-
-/// The constant of an INTERVAL with its unit, `5 minutes`; nothing if it is not a constant.
-pub(super) fn interval_text(interval: &ast::Interval) -> Option<String> {
-    let Expr::Value(value) = interval.value.as_ref() else { return None };
-    let (Value::SingleQuotedString(amount) | Value::Number(amount, _)) = &value.value else { return None };
-    Some(match &interval.leading_field {
-        Some(unit) => format!("{amount} {unit}"),
-        None => amount.clone(),
-    })
-}
-
-fn check_interval(interval: &mut ast::Interval, position: Position) -> Result<(), SqlError> {
-    let example = "write for example INTERVAL '5 minutes'";
-    if interval.leading_precision.is_some()
-        || interval.last_field.is_some()
-        || interval.fractional_seconds_precision.is_some()
-    {
-        return Err(not_yet(position, "this form of INTERVAL").hint(example));
-    }
-    if let Expr::Value(value) = interval.value.as_ref()
-        && let Value::Placeholder(placeholder) = &value.value
-    {
-        return Err(SqlError::new(position, format!("INTERVAL takes a constant, not '{placeholder}'"))
-            .hint(format!("declare the parameter as INTERVAL and write {placeholder} alone")));
-    }
-    let Some(text) = interval_text(interval) else {
-        return Err(SqlError::new(position, "INTERVAL takes a string").hint(example));
-    };
-    match parse_interval(&text) {
-        Some(_) => Ok(()),
-        None => Err(SqlError::new(position, format!("'{text}' is not an interval")).hint(example)),
-    }
-}
-
-fn check_typed_string(typed: &mut ast::TypedString, position: Position) -> Result<(), SqlError> {
-    let Value::SingleQuotedString(text) = &typed.value.value else {
-        return Err(SqlError::new(position, "expected a string in single quotes"));
-    };
-    match &typed.data_type {
-        ast::DataType::Timestamp(_, zone) if !is_zoned(*zone) => {
-            if parse_timestamp_us(text).is_none() {
-                return Err(SqlError::new(position, format!("'{text}' is not a timestamp"))
-                    .hint("write for example TIMESTAMP '2026-11-21 08:30:00'"));
-            }
-        }
-        ast::DataType::Date => {
-            if parse_timestamp_us(text).is_none() {
-                return Err(SqlError::new(position, format!("'{text}' is not a date"))
-                    .hint("write for example DATE '2026-11-21'"));
-            }
-        }
-        other => return Err(not_yet(position, &format!("a constant of type {other}"))),
-    }
-    typed.data_type = cast_type(&typed.data_type, position)?;
-    Ok(())
-}
-
-fn is_zoned(zone: ast::TimezoneInfo) -> bool {
-    matches!(zone, ast::TimezoneInfo::WithTimeZone | ast::TimezoneInfo::Tz)
-}
-
-/// The type that a cast to `data_type` has in the language: the same as that of a column declared so. DataFusion would
-/// take FLOAT as a number of 32 bits and TIMESTAMP as nanoseconds.
-fn cast_type(data_type: &ast::DataType, position: Position) -> Result<ast::DataType, SqlError> {
-    use ast::DataType;
-    Ok(match data_type {
-        DataType::Timestamp(_, zone) if !is_zoned(*zone) => DataType::Timestamp(Some(6), ast::TimezoneInfo::None),
-        DataType::Timestamp(..) => {
-            return Err(not_yet(position, "TIMESTAMP WITH TIME ZONE").hint("TIMESTAMP is always in UTC"));
-        }
-        DataType::DoublePrecision => DataType::Double(ast::ExactNumberInfo::None),
-        DataType::Date | DataType::Numeric(_) | DataType::Decimal(_) | DataType::Interval { fields: None, .. } => {
-            data_type.clone()
-        }
-        other => {
-            let name = other.to_string();
-            let word: String = name.chars().take_while(|character| character.is_alphanumeric()).collect();
-            let known = type_named(&word).filter(|_| !name.contains(['<', '[']) && !name.contains("UNSIGNED"));
-            match known {
-                Some(arrow::datatypes::DataType::Utf8) => DataType::Text,
-                Some(arrow::datatypes::DataType::Int64) => DataType::BigInt(None),
-                Some(arrow::datatypes::DataType::Float64) => DataType::Double(ast::ExactNumberInfo::None),
-                Some(arrow::datatypes::DataType::Boolean) => DataType::Boolean,
-                _ => {
-                    let error = SqlError::new(position, format!("unknown type '{name}'"));
-                    return Err(match suggest::nearest(&name, crate::value::TYPE_NAMES) {
-                        Some(near) => error.did_you_mean(Some(near)),
-                        None => error.hint("types are TEXT, BIGINT, DOUBLE, BOOLEAN, TIMESTAMP, DATE and INTERVAL"),
-                    });
-                }
-            }
-        }
-    })
 }

@@ -1,4 +1,4 @@
-//! Parameters, input and output of an application, from their declarations.
+//! Parameters, inputs and outputs of an application, from their declarations.
 
 use std::sync::Arc;
 
@@ -20,8 +20,10 @@ const IDLE_TIMEOUT_US: i64 = 30_000_000;
 /// The declarations, resolved.
 pub(super) struct Declarations {
     pub(super) parameters: Vec<Parameter>,
-    pub(super) input: Input,
-    pub(super) output_address: Address,
+    pub(super) inputs: Vec<Input>,
+    /// Where the name of each input stands.
+    pub(super) input_positions: Vec<Position>,
+    pub(super) output_addresses: Vec<Address>,
 }
 
 impl Declarations {
@@ -56,16 +58,32 @@ impl Declarations {
             });
         }
         let mut resolver = Resolver { create, parameters };
-        let input_address = match &create.input.address {
-            Some((text, position)) => resolver.address(text, *position)?,
-            None => resolver.implicit("input", create.input.name.position)?,
-        };
-        let output_address = match &create.output.address {
-            Some((text, position)) => resolver.address(text, *position)?,
-            None => resolver.implicit("output", create.output.position)?,
-        };
-        let input = resolver.input(&create.input, input_address)?;
-        Ok(Self { parameters: resolver.parameters, input, output_address })
+        // The one input or output is called so; several have their own names.
+        let (is_only_input, is_only_output) = (create.inputs.len() == 1, create.outputs.len() == 1);
+        let input_addresses = create.inputs.iter().map(|input| match &input.address {
+            Some((text, position)) => resolver.address(text, *position),
+            None if is_only_input => resolver.implicit("input", "input", input.name.position),
+            None => resolver.implicit(&input.name.text, "input", input.name.position),
+        });
+        let input_addresses = input_addresses.collect::<Result<Vec<_>, _>>()?;
+        let output_addresses = create.outputs.iter().map(|output| match (&output.address, &output.name) {
+            (Some((text, position)), _) => resolver.address(text, *position),
+            (None, Some(name)) if !is_only_output => resolver.implicit(&name.text, "output", name.position),
+            (None, _) => resolver.implicit("output", "output", output.position),
+        });
+        let output_addresses = output_addresses.collect::<Result<Vec<_>, _>>()?;
+        let inputs = create.inputs.iter().zip(input_addresses).map(|(input, address)| resolver.input(input, address));
+        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+        if let Some(place) = inputs.iter().position(|input| input.overflow != inputs[0].overflow) {
+            let name = &create.inputs[place].name;
+            return Err(SqlError::new(
+                name.position,
+                format!("the input '{name}' has another overflow than the first one"),
+            )
+            .hint("all inputs wait in one inbox, so that their order is kept: give them the same overflow"));
+        }
+        let input_positions = create.inputs.iter().map(|input| input.name.position).collect();
+        Ok(Self { parameters: resolver.parameters, inputs, input_positions, output_addresses })
     }
 
     /// The parameters as the schema of slot tables.
@@ -91,16 +109,16 @@ impl Resolver<'_> {
     }
 
     /// The address that each query gives itself, in a parameter that is declared by leaving the address out.
-    fn implicit(&mut self, name: &str, position: Position) -> Result<Address, SqlError> {
+    fn implicit(&mut self, name: &str, kind: &str, position: Position) -> Result<Address, SqlError> {
         let index = match self.parameters.iter().position(|parameter| parameter.name == name) {
             Some(index) if self.parameters[index].data_type == DataType::Utf8 => index,
             Some(index) => {
                 let what = type_name(&self.parameters[index].data_type);
                 return Err(SqlError::new(
                     self.declared_at(index).unwrap_or(position),
-                    format!("the parameter '{name}' is the address of the {name} and must be TEXT, not {what}"),
+                    format!("the parameter '{name}' is the address of the {kind} and must be TEXT, not {what}"),
                 )
-                .hint(format!("give it another name, or give the {name} an address")));
+                .hint(format!("give it another name, or give the {kind} an address")));
             }
             None => {
                 self.parameters.push(Parameter {

@@ -176,9 +176,7 @@ impl ExpressionPlanner {
             ast::Expr::Between { .. } | ast::Expr::InList { .. } => {
                 format!("values of these types cannot be compared: {}", list(&names))
             }
-            ast::Expr::Like { .. } | ast::Expr::ILike { .. } | ast::Expr::SimilarTo { .. } => {
-                format!("LIKE compares TEXT, not {}", list(&names))
-            }
+            ast::Expr::Like { .. } | ast::Expr::ILike { .. } => format!("LIKE compares TEXT, not {}", list(&names)),
             _ => plain_message(&error),
         };
         let sql_error = SqlError::new(position, message);

@@ -6,9 +6,10 @@ use arrow::array::{Array, ArrayRef, AsArray, Float64Array};
 use arrow::datatypes::{DataType, Float64Type};
 use datafusion_common::{Result, ScalarValue};
 use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use rivulet_operators::EARTH_RADIUS_M;
 
-/// The mean radius of the Earth, metres (IUGG R1).
-const EARTH_RADIUS_M: f64 = 6_371_008.8;
+/// Its name in SQL.
+pub(super) const NAME: &str = "haversine_m";
 
 /// The function, for the registry.
 pub(super) fn haversine_m() -> Arc<ScalarUDF> {
@@ -24,7 +25,7 @@ struct Haversine {
 
 impl ScalarUDFImpl for Haversine {
     fn name(&self) -> &str {
-        "haversine_m"
+        NAME
     }
 
     fn signature(&self) -> &Signature {

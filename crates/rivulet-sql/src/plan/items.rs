@@ -29,7 +29,12 @@ impl Item {
 }
 
 /// The columns of the SELECT with their names; `*` as the columns of the input and of the tables, which are `columns`.
-pub(super) fn items(select: &Select, scope: &Scope<'_>, columns: &Schema) -> Result<Vec<Item>, SqlError> {
+pub(super) fn items(
+    projection: &[ast::SelectItem],
+    fallback: Position,
+    scope: &Scope<'_>,
+    columns: &Schema,
+) -> Result<Vec<Item>, SqlError> {
     let declared = || columns.fields().iter().map(|field| field.name().as_str());
     let mut items: Vec<Item> = Vec::new();
     let mut push = |item: Item| {
@@ -39,14 +44,14 @@ pub(super) fn items(select: &Select, scope: &Scope<'_>, columns: &Schema) -> Res
         }
         items.push(item);
         if items.len() > RESULTS_MAX {
-            return Err(SqlError::new(select.position, format!("a SELECT has at most {RESULTS_MAX} columns")));
+            return Err(SqlError::new(fallback, format!("a SELECT has at most {RESULTS_MAX} columns")));
         }
         Ok(())
     };
-    for (index, item) in select.projection.iter().enumerate() {
+    for (index, item) in projection.iter().enumerate() {
         match item {
             ast::SelectItem::UnnamedExpr(expression) => {
-                let position = start(expression).or(select.position);
+                let position = start(expression).or(fallback);
                 let name = natural_name(expression).unwrap_or_else(|| format!("column{}", index + 1));
                 push(Item::new(name, expression, position))?;
             }
@@ -59,7 +64,7 @@ pub(super) fn items(select: &Select, scope: &Scope<'_>, columns: &Schema) -> Res
                 push(Item::new(text, expr, position))?;
             }
             ast::SelectItem::Wildcard(options) => {
-                let position = Position::from(options.wildcard_token.0.span).or(select.position);
+                let position = Position::from(options.wildcard_token.0.span).or(fallback);
                 check_wildcard(options, scope, position)?;
                 for name in declared() {
                     let identifier = ast::Ident::with_quote_and_span('"', options.wildcard_token.0.span, name);
@@ -89,7 +94,7 @@ pub(super) fn items(select: &Select, scope: &Scope<'_>, columns: &Schema) -> Res
                 }
             }
             other => {
-                let position = Position::from(ast::Spanned::span(other)).or(select.position);
+                let position = Position::from(ast::Spanned::span(other)).or(fallback);
                 return Err(SqlError::new(position, "this form of a column is not supported yet"));
             }
         }

@@ -3,10 +3,10 @@
 //! DataFusion types and compiles the scalar expressions; everything about time, windows and aggregates is ours, because
 //! its plans know neither parameters that differ by row nor a clock for each query.
 //!
-//! In reading order: `declarations`: parameters, input, output; `check`: names and constructs, refused by name;
+//! In reading order: `declarations`: parameters, inputs, outputs; `source`: what FROM reads; `check`: names and constructs, refused by name;
 //! `translate` and `expression`: types, constants, compilation; `aggregate` and `window`: what GROUP BY makes of rows;
-//! `lookup`: reference tables; `history`: functions over earlier rows; `items`, `window_results` and `select`: the columns
-//! and the operators; `functions`, `bounded` and `haversine`: what can be called; `walk`: the parts of an expression.
+//! `lookup`: reference tables; `pattern`: MATCH_RECOGNIZE; `unnest`: several rows of one; `history`: functions over earlier rows; `items`, `group_keys`, `written`, `window_results`
+//! and `select`: the parts of a SELECT; `operators`: what runs; `matching`: what of WHERE finds queries by an index; `functions`, `bounded` and `haversine`: what can be called; `walk`: the parts of an expression.
 
 mod aggregate;
 mod bounded;
@@ -14,15 +14,22 @@ mod check;
 mod declarations;
 mod expression;
 mod functions;
+mod group_keys;
 mod haversine;
 mod history;
 mod items;
 mod lookup;
+mod matching;
+mod operators;
+mod pattern;
 mod select;
+mod source;
 mod translate;
+mod unnest;
 mod walk;
 mod window;
 mod window_results;
+mod written;
 
 use rivulet_operators::PlanError;
 
@@ -31,6 +38,7 @@ use crate::statement::CreateApplication;
 use crate::{Position, SqlError};
 use declarations::Declarations;
 
+pub(crate) use source::BoundCheck;
 pub(crate) use window::LengthCheck;
 
 /// Plans a parsed application that looks nothing up in reference tables.
@@ -43,23 +51,33 @@ pub fn plan_application_with(create: &CreateApplication, tables: &Tables) -> Res
     let declarations = Declarations::resolve(create)?;
     let parameter_schema = declarations.parameter_schema();
     let planned = select::plan(create.select.open(), &declarations, &parameter_schema, tables)?;
+    let conditions = create.select.open().output_conditions.iter();
+    let outputs = create.outputs.iter().zip(declarations.output_addresses).zip(conditions);
+    let outputs = outputs.map(|((output, address), condition)| Output {
+        name: output.name.as_ref().map(|name| name.text.clone()),
+        address,
+        format: output.format.clone(),
+        condition: condition.as_ref().map(ToString::to_string),
+        schema: planned.output_schema.clone(),
+    });
+    let outputs = outputs.collect();
     Ok(Application {
         name: create.name.text.clone(),
         id: create.id.clone(),
         text: create.text.clone(),
         parameters: declarations.parameters.into(),
-        input: declarations.input,
-        output: Output {
-            address: declarations.output_address,
-            format: create.output.format.clone(),
-            schema: planned.output_schema,
-        },
+        inputs: declarations.inputs,
+        row_schema: planned.row_schema,
+        outputs,
+        has_output_bits: planned.has_output_bits,
         dataflow: planned.dataflow,
         parameter_schema,
         window: planned.window,
         emit_on_change: create.select.open().emit_on_change,
         tables: planned.tables,
         checks: planned.checks,
+        matching: planned.matching,
+        bound_checks: planned.bound_checks,
         steps: planned.steps,
     })
 }

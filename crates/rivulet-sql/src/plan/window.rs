@@ -15,6 +15,8 @@ use super::aggregate::call_name;
 use super::check::{Place, Scope, start};
 use super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields};
 use super::functions::WINDOWS;
+use super::select::ARRIVAL_TIME;
+use super::source::EventTime;
 use crate::application::Parameter;
 use crate::binding::BindError;
 use crate::parse::name_of;
@@ -50,8 +52,8 @@ impl Window {
 pub(super) struct WindowPlanner<'a> {
     pub(super) scope: &'a Scope<'a>,
     pub(super) parameter_schema: &'a SchemaRef,
-    /// The EVENT TIME column, if the input has one.
-    pub(super) event_time: Option<&'a str>,
+    /// By what windows go.
+    pub(super) event_time: &'a EventTime,
 }
 
 impl WindowPlanner<'_> {
@@ -108,26 +110,54 @@ impl WindowPlanner<'_> {
             ("session", _) => WindowSpec::Session { gap: first },
             (_, slide_rows) => WindowSpec::Count { rows: first, slide_rows },
         };
-        uses_parameters.sort_unstable();
-        uses_parameters.dedup();
-        let check = LengthCheck { spec: spec.clone(), parameters: uses_parameters };
-        check.run_defaults(self.parameter_schema, self.scope.parameters).map_err(|(message, hint)| {
-            let place = lengths.first().map_or(position, |length| start(length).or(position));
-            SqlError { hint, ..SqlError::new(place, message) }
-        })?;
+        let place = lengths.first().map_or(position, |length| start(length).or(position));
+        let check = self.checked(spec.clone(), uses_parameters, false, place)?;
         Ok(Window { spec, check, text: call.to_string() })
+    }
+
+    /// Plans the length of `WITHIN` in a row pattern.
+    pub(super) fn within(
+        &self,
+        length: &ast::Expr,
+        fallback: Position,
+    ) -> Result<(Arc<dyn PhysicalExpr>, LengthCheck), SqlError> {
+        let (expression, physical) = self.length(length, "time after WITHIN", false, fallback)?;
+        let parameters = expression.column_refs().iter().map(|column| column.name[1..].to_owned()).collect();
+        let spec = WindowSpec::Session { gap: physical.clone() };
+        Ok((physical, self.checked(spec, parameters, true, start(length).or(fallback))?))
+    }
+
+    /// The check of lengths, which the defaults of parameters have passed.
+    fn checked(
+        &self,
+        spec: WindowSpec,
+        mut parameters: Vec<String>,
+        is_within: bool,
+        position: Position,
+    ) -> Result<LengthCheck, SqlError> {
+        parameters.sort_unstable();
+        parameters.dedup();
+        let check = LengthCheck { spec, parameters, is_within };
+        check
+            .run_defaults(self.parameter_schema, self.scope.parameters)
+            .map_err(|(message, hint)| SqlError { hint, ..SqlError::new(position, message) })?;
+        Ok(check)
     }
 
     /// The first argument of a time window is the input's time, and nothing else.
     fn check_time(&self, time: &ast::Expr, window: &str, position: Position) -> Result<(), SqlError> {
-        let expected = self.event_time.unwrap_or("arrival_time");
+        let expected = match self.event_time {
+            EventTime::Column(name) => name,
+            EventTime::Arrival => ARRIVAL_TIME,
+            EventTime::Missing(message, hint) => return Err(SqlError::new(position, *message).hint(*hint)),
+        };
         let name = match time {
             ast::Expr::Identifier(identifier) => name_of(identifier),
             ast::Expr::CompoundIdentifier(identifiers) if identifiers.len() == 2 => {
                 let mut checked = time.clone();
                 self.scope.check(&mut checked, Place::GroupKey, position)?;
-                let Name { text, .. } = name_of(&identifiers[1]);
-                Name { text, position: start(time) }
+                let ast::Expr::Identifier(identifier) = checked else { unreachable!("a name was checked") };
+                Name { text: identifier.value, position: start(time) }
             }
             other => {
                 return Err(SqlError::new(
@@ -137,15 +167,20 @@ impl WindowPlanner<'_> {
                 .hint(format!("write {window}({expected}, ...)")));
             }
         };
-        if name.text == expected {
+        if name.text == *expected {
             return Ok(());
         }
         // Tells unknown columns by name.
-        self.scope.check(&mut time.clone(), Place::GroupKey, position)?;
+        let mut checked = time.clone();
+        self.scope.check(&mut checked, Place::GroupKey, position)?;
+        if matches!(&checked, ast::Expr::Identifier(identifier) if identifier.value == *expected) {
+            return Ok(());
+        }
+        let name = Name { text: self.scope.plain_name(&name.text).to_owned(), position: name.position };
         Err(match self.event_time {
-            Some(event_time) => SqlError::new(name.position, format!("windows go by the event time, '{event_time}'"))
-                .hint(format!("write {window}({event_time}, ...)")),
-            None => SqlError::new(name.position, format!("'{name}' is not declared as the event time"))
+            EventTime::Column(_) => SqlError::new(name.position, format!("windows go by the event time, '{expected}'"))
+                .hint(format!("write {window}({expected}, ...)")),
+            _ => SqlError::new(name.position, format!("'{name}' is not declared as the event time"))
                 .hint(format!("declare it '{name} TIMESTAMP EVENT TIME', or write {window}(arrival_time, ...)")),
         })
     }
@@ -246,6 +281,8 @@ pub(crate) struct LengthCheck {
     spec: WindowSpec,
     /// The parameters that the lengths use.
     parameters: Vec<String>,
+    /// Whether the length is that of WITHIN in a row pattern, not of a window.
+    is_within: bool,
 }
 
 impl LengthCheck {
@@ -336,9 +373,15 @@ impl LengthCheck {
             let value = if is_count { value.to_string() } else { format_us(*value) };
             let example = if is_count { "count_window(100)" } else { "INTERVAL '30 seconds'" };
             let message = format!("the {what} of the window must be greater than zero, and it is {value}");
-            return (message, Some(format!("write for example {example}")));
+            return (self.worded(message), Some(format!("write for example {example}")));
         }
-        split_hint(&error.to_string())
+        let (message, hint) = split_hint(&error.to_string());
+        (self.worded(message), hint)
+    }
+
+    /// A message about a gap, or about the time after WITHIN.
+    fn worded(&self, message: String) -> String {
+        if self.is_within { message.replace("gap of the window", "time after WITHIN") } else { message }
     }
 }
 

@@ -10,7 +10,7 @@ use super::aggregate::{Aggregate, place_of};
 use super::check::start;
 use super::expression::{ExpressionPlanner, cast_to, parameter_fields};
 use super::select::{WINDOW_END, WINDOW_START};
-use crate::application::Input;
+use super::source::EventTime;
 use crate::value::TIMESTAMP;
 use crate::{Position, SqlError};
 
@@ -55,7 +55,7 @@ impl<'a> WindowResults<'a> {
     /// `row_fields` are the columns of single rows, the arrival and the parameters; `histories` are the columns that
     /// history functions have added.
     pub(super) fn new(
-        input: &Input,
+        event_time: &EventTime,
         row_fields: &[Field],
         parameter_schema: &SchemaRef,
         keys: &'a [Key],
@@ -85,7 +85,10 @@ impl<'a> WindowResults<'a> {
                 .filter(|name| !name.starts_with('$'))
                 .cloned()
                 .collect(),
-            event_time: input.event_time.map(|column| input.schema.field(column).name().clone()),
+            event_time: match event_time {
+                EventTime::Column(name) => Some(name.clone()),
+                _ => None,
+            },
         })
     }
 

@@ -156,3 +156,75 @@ fn an_application_without_window_or_parameters() {
         assert!(text.lines().any(|found| found == line), "'{line}' is not in\n{text}");
     }
 }
+
+#[test]
+fn an_application_with_several_inputs_and_outputs() {
+    let text = explained(
+        "CREATE APPLICATION pairs (span INTERVAL)
+         INPUT a (ts TIMESTAMP EVENT TIME, x DOUBLE) FROM 'mqtt:a' FORMAT JSON WITH (lateness => INTERVAL '2 seconds')
+         INPUT b (x DOUBLE, at TIMESTAMP EVENT TIME) FORMAT CSV
+         OUTPUT big 'mqtt:big' FORMAT JSON WHEN apart > 3
+         OUTPUT every 'mqtt:every' FORMAT JSON
+         AS SELECT a.x - b.x AS apart FROM a JOIN b ON b.at BETWEEN a.ts - $span AND a.ts",
+    );
+    for line in [
+        "  $b     TEXT      required, an address",
+        "input a from mqtt:a, format json",
+        "input b from mqtt:{b}, format csv",
+        "  1. assign time (from the inputs)",
+        "     shared:    event time of a: ts, future limit 5 min",
+        "                event time of b: at, future limit 5 min",
+        "  2. interval join, with state (forward from 1)",
+        "     shared:    a with b ON b.at BETWEEN a.ts - $span AND a.ts",
+        "                lateness 2 s",
+        "     per query: $span",
+        "                the rows of both sides within the interval",
+        "  4. route (forward from 3)",
+        "     shared:    output 1: apart > 3",
+        "                output 2: every row",
+        "output big to mqtt:big, format json",
+        "  when apart > 3",
+        "output every to mqtt:every, format json",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line:?} in\n{text}");
+    }
+}
+
+#[test]
+fn a_row_pattern() {
+    let text = explained(
+        "CREATE APPLICATION falls (step DOUBLE, patience INTERVAL DEFAULT INTERVAL '1 hour')
+         INPUT t (ts TIMESTAMP EVENT TIME, device TEXT, value DOUBLE) FROM 'mqtt:in' FORMAT JSON
+         OUTPUT 'mqtt:out' FORMAT JSON
+         AS SELECT device, bottom FROM t MATCH_RECOGNIZE (
+              PARTITION BY device
+              MEASURES LAST(B.value) AS bottom
+              AFTER MATCH SKIP TO NEXT ROW
+              PATTERN (A B{2,} C?) WITHIN $patience
+              DEFINE B AS B.value < PREV(B.value) - $step, C AS C.value > 3
+            ) WHERE bottom < 10",
+    );
+    for line in [
+        "  1. assign time (from the input)",
+        "  2. pattern, with state (forward from 1)",
+        "     shared:    PATTERN (a b{2,} c?) WITHIN $patience",
+        "                b AS B.value < PREV(B.value) - $step",
+        "                c AS C.value > 3",
+        "                by device",
+        "                after a match: its second row",
+        "                lateness 0 s, idle timeout 30 s",
+        "     per query: $step",
+        "                $patience",
+        "                watermark",
+        "                rows of the match under way",
+        "  3. project (forward from 2)",
+        "     shared:    device",
+        "                LAST(B.value) AS bottom",
+        "  4. filter (forward from 3)",
+        "     shared:    bottom < 10",
+        "  5. project (forward from 4)",
+        "  bottom  DOUBLE",
+    ] {
+        assert!(text.lines().any(|found| found == line), "'{line}' is not in\n{text}");
+    }
+}

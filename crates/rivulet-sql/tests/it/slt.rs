@@ -3,10 +3,12 @@
 //! A file `slt/*.slt` is a sequence of blocks, separated by empty lines; `#` begins a comment line.
 //!
 //! - `parameters (name TYPE [DEFAULT x], ...)` declares the parameters for what follows;
-//! - `input (column TYPE, ...) [WITH (...)]` declares the input `t`;
+//! - `input (column TYPE, ...) [WITH (...)]` declares the input `t`, and no other; `input name (...) [WITH (...)]` one more;
+//! - `outputs` declares the outputs, as they stand behind OUTPUT, for the blocks that follow (without it there is one);
 //! - `table name (column TYPE, ...)`, then a line of values for each row (`NULL`, text bare), declares a reference table;
 //! - `slots`, then a line of `name => value, ...` for each query (`-` for one without values);
-//! - `rows`, then lines `slot, arrival, value, ...` (times in seconds since 1970, `NULL`, text bare), `tick time`, `end`;
+//! - `rows`, then lines `slot, arrival, value, ...` (times in seconds since 1970, `NULL`, text bare), `tick time`, `end`; rows of
+//!   one of several inputs begin with `name:`;
 //! - `query`, a SELECT, `----`, and the rows it must give: `slot | value | ...` ordered by slot and then by emission,
 //!   and a line `refused reason rows` for each reason;
 //! - `statement error`, a script, `----`, and the error with its hint;
@@ -23,9 +25,9 @@ use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BooleanBuilder, Float64Builder, Int64Builder, RecordBatch, RecordBatchOptions,
-    StringBuilder, TimestampMicrosecondBuilder,
+    StringBuilder, TimestampMicrosecondBuilder, UInt8Builder,
 };
-use arrow::datatypes::{DataType, Float64Type, Int64Type, SchemaRef, TimestampMicrosecondType};
+use arrow::datatypes::{DataType, Float64Type, Int64Type, SchemaRef, TimestampMicrosecondType, UInt32Type};
 use rivulet_dataflow::{Batch, Chain, Control, Element, Reason, Refusals, Slot, SlotTable};
 use rivulet_operators::Table;
 use rivulet_sql::{
@@ -65,14 +67,17 @@ const NO_ERROR: &str = "no error";
 #[derive(Default)]
 struct World {
     parameters: String,
-    input: String,
+    /// Name, columns and options of each input.
+    inputs: Vec<[String; 3]>,
+    /// The outputs, where they are declared.
+    outputs: String,
     tables: Tables,
     slots: Vec<String>,
     steps: Vec<Step>,
 }
 
 enum Step {
-    Row { slot: Slot, arrival_us: i64, values: Vec<String> },
+    Row { input: Option<String>, slot: Slot, arrival_us: i64, values: Vec<String> },
     Tick(i64),
     End,
 }
@@ -158,7 +163,20 @@ impl World {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "parameters" => self.parameters = format!("{rest} {}", body.join(" ")),
-            "input" => self.input = format!("{rest} {}", body.join(" ")),
+            "input" => {
+                let (name, rest) = rest.split_once('(').unwrap_or((rest, ""));
+                let text = format!("({rest} {}", body.join(" "));
+                let (columns, options) = match text.split_once("WITH") {
+                    Some((columns, options)) => (columns.to_owned(), format!("WITH {options}")),
+                    None => (text, String::new()),
+                };
+                if name.trim().is_empty() {
+                    self.inputs.clear();
+                }
+                let name = if name.trim().is_empty() { "t" } else { name.trim() };
+                self.inputs.push([name.to_owned(), columns, options]);
+            }
+            "outputs" => self.outputs = format!("{rest} {}", body.join(" ")),
             "table" => {
                 let table = table(rest, body, place);
                 self.tables.insert(table.name().to_owned(), Ok(Arc::new(table)));
@@ -174,15 +192,13 @@ impl World {
     }
 
     fn application(&self, select: &str) -> String {
-        let (columns, options) = match self.input.split_once("WITH") {
-            Some((columns, options)) => (columns, format!("WITH {options}")),
-            None => (self.input.as_str(), String::new()),
+        let input = |[name, columns, options]: &[String; 3]| {
+            format!("INPUT {name} {columns} FROM 'mqtt:in' FORMAT JSON {options}")
         };
+        let inputs: Vec<String> = self.inputs.iter().map(input).collect();
+        let outputs = if self.outputs.is_empty() { "'mqtt:out' FORMAT JSON" } else { self.outputs.trim() };
         // On one line, so that lines of errors are those of the SELECT from the second on.
-        format!(
-            "CREATE APPLICATION a {} INPUT t {columns} FROM 'mqtt:in' FORMAT JSON {options} OUTPUT 'mqtt:out' FORMAT JSON AS\n{select}",
-            self.parameters.trim()
-        )
+        format!("CREATE APPLICATION a {} {} OUTPUT {outputs} AS\n{select}", self.parameters.trim(), inputs.join(" "))
     }
 
     fn select_error(&self, select: &str) -> String {
@@ -259,19 +275,19 @@ impl World {
             refusals: Refusals::new(0),
             outcome: Outcome { rows: Vec::new(), refused: [0; Reason::ALL.len()] },
             table,
-            schema: application.output.schema.clone(),
+            schema: application.outputs[0].schema.clone(),
         };
         host.process(Element::Control(Control::AddSlots(numbers)), 0);
-        let mut pending: Vec<(Slot, i64, &[String])> = Vec::new();
-        let schema = &application.input.schema;
-        let flush = |pending: &mut Vec<(Slot, i64, &[String])>, host: &mut Host| {
+        let mut pending: Vec<(Slot, i64, Vec<String>)> = Vec::new();
+        let schema = &application.row_schema;
+        let flush = |pending: &mut Vec<(Slot, i64, Vec<String>)>, host: &mut Host| {
             let Some(&(_, now_us, _)) = pending.last() else { return };
             host.process(Element::Batch(batch(schema, pending)), now_us);
             pending.clear();
         };
         for step in &self.steps {
             match step {
-                Step::Row { slot, arrival_us, values } => {
+                Step::Row { input, slot, arrival_us, values } => {
                     let Some(number) = slots.iter().position(|one| one == slot) else { continue };
                     if cut != Cut::Whole {
                         flush(&mut pending, &mut host);
@@ -279,7 +295,7 @@ impl World {
                     if cut == Cut::RowsAndTicks {
                         host.tick(*arrival_us);
                     }
-                    pending.push((number as Slot, *arrival_us, values));
+                    pending.push((number as Slot, *arrival_us, side_by_side(application, input.as_deref(), values)));
                 }
                 Step::Tick(now_us) => {
                     flush(&mut pending, &mut host);
@@ -367,7 +383,12 @@ impl Host {
 }
 
 fn collect(batch: &Batch, schema: &SchemaRef, outcome: &mut Outcome) {
-    assert_eq!(batch.columns.schema_ref(), schema, "what comes out has the declared schema");
+    let fields = schema.fields().len();
+    assert_eq!(
+        batch.columns.schema_ref().fields()[..fields],
+        schema.fields()[..],
+        "what comes out has the declared schema"
+    );
     for row in 0..batch.rows() {
         let values: Vec<String> = batch.columns.columns().iter().map(|column| show(column, row)).collect();
         outcome.rows.push((batch.slots[row], values.join(" | ")));
@@ -387,6 +408,7 @@ fn show(column: &ArrayRef, row: usize) -> String {
             let rounded: f64 = format!("{value:.11e}").parse().unwrap();
             format!("{rounded:?}")
         }
+        DataType::UInt32 => format!("to {:b}", column.as_primitive::<UInt32Type>().value(row)),
         DataType::Boolean => column.as_boolean().value(row).to_string(),
         DataType::Timestamp(..) => {
             format!("{}s", column.as_primitive::<TimestampMicrosecondType>().value(row) as f64 / 1e6)
@@ -416,10 +438,27 @@ fn step(line: &str, place: &str) -> Step {
     if let Some(time) = line.strip_prefix("tick ") {
         return Step::Tick(seconds(time, place));
     }
+    let (input, line) = match line.split_once(':') {
+        Some((input, line)) => (Some(input.to_owned()), line),
+        None => (None, line),
+    };
     let mut values = line.split(',').map(|value| value.trim().to_owned());
     let slot = values.next().unwrap().parse().unwrap_or_else(|_| panic!("{place}: no slot in '{line}'"));
     let arrival_us = seconds(&values.next().unwrap_or_default(), place);
-    Step::Row { slot, arrival_us, values: values.collect() }
+    Step::Row { input, slot, arrival_us, values: values.collect() }
+}
+
+/// The values of a row among the columns of all inputs; those of the one input as they are.
+fn side_by_side(application: &Application, input: Option<&str>, values: &[String]) -> Vec<String> {
+    let [_, _, ..] = application.inputs.as_slice() else { return values.to_vec() };
+    let inputs = || application.inputs.iter();
+    let number =
+        inputs().position(|one| Some(one.name.as_str()) == input).expect("rows of several inputs say of which");
+    let before: usize = inputs().take(number).map(|input| input.schema.fields().len()).sum();
+    let mut row = vec!["NULL".to_owned(); application.row_schema.fields().len()];
+    row[0] = number.to_string();
+    row[1 + before..1 + before + values.len()].clone_from_slice(values);
+    row
 }
 
 fn seconds(text: &str, place: &str) -> i64 {
@@ -427,7 +466,7 @@ fn seconds(text: &str, place: &str) -> i64 {
     (seconds * 1e6).round() as i64
 }
 
-fn batch(schema: &SchemaRef, rows: &[(Slot, i64, &[String])]) -> Batch {
+fn batch(schema: &SchemaRef, rows: &[(Slot, i64, Vec<String>)]) -> Batch {
     let columns: Vec<ArrayRef> = schema
         .fields()
         .iter()
@@ -461,6 +500,7 @@ fn column<'a>(data_type: &DataType, values: impl Iterator<Item = Option<&'a str>
         DataType::Utf8 => build!(StringBuilder, |text| text),
         DataType::Int64 => build!(Int64Builder, |text| text.parse().expect("a whole number")),
         DataType::Float64 => build!(Float64Builder, |text| text.parse().expect("a number")),
+        DataType::UInt8 => build!(UInt8Builder, |text| text.parse().expect("the number of an input")),
         DataType::Boolean => build!(BooleanBuilder, |text| text.parse().expect("true or false")),
         DataType::Timestamp(..) => build!(TimestampMicrosecondBuilder, |text| seconds(text, "rows")),
         other => panic!("no column of an input has type {other}"),

@@ -136,6 +136,98 @@ const PIECES: [&str; 35] = [
     "hysteresis(count(*), $p, 3) OVER (PARTITION BY d, $p)",
 ];
 
+/// What MATCH_RECOGNIZE is made of.
+const PATTERN_WORDS: [&str; 62] = [
+    "MEASURES",
+    "PATTERN (",
+    "DEFINE",
+    "WITHIN",
+    "AFTER MATCH SKIP",
+    "TO NEXT ROW",
+    "TO LAST",
+    "PAST LAST ROW",
+    "ONE ROW PER MATCH",
+    "PARTITION BY",
+    "ORDER BY",
+    "SUBSET",
+    "ALL ROWS",
+    "A",
+    "B",
+    "c",
+    "A",
+    "B",
+    "(",
+    ")",
+    "(",
+    ")",
+    "|",
+    "+",
+    "*",
+    "?",
+    "??",
+    "+?",
+    "{2}",
+    "{2,}",
+    "{,3}",
+    "{9,1}",
+    "{1,99999999}",
+    "^",
+    "$w",
+    "$p",
+    "v",
+    "d",
+    "ts",
+    "n",
+    "A.v",
+    "B.n",
+    "C.v",
+    "LAST(A.v)",
+    "FIRST(v, 2)",
+    "PREV(v)",
+    "avg(A.v)",
+    "count(*)",
+    "count(B.*)",
+    "sum(n)",
+    "CLASSIFIER()",
+    "MATCH_NUMBER()",
+    "RUNNING",
+    "AS",
+    "AS",
+    ",",
+    ",",
+    ">",
+    "=",
+    "AND",
+    "INTERVAL '1 second'",
+    "1",
+];
+
+/// Conditions and measures that are right by themselves.
+const PATTERN_PIECES: [&str; 22] = [
+    "v > 1",
+    "A.v > $p",
+    "B.v > A.v",
+    "LAST(B.v, 2) < FIRST(v)",
+    "PREV(v, 3) = v",
+    "avg(A.v) > B.v",
+    "count(*) < 5",
+    "count(B.*) > 1 AND ok",
+    "max(ts) > ts",
+    "CLASSIFIER() = 'a'",
+    "A.d LIKE 'x%' OR B.ok",
+    "lag(v) > 1",
+    "stddev(A.v) > 1",
+    "LAST(A.v + B.v) > 1",
+    "v / (n - 1) > PREV(n)",
+    "NOT A.ok",
+    "v",
+    "A.d || LAST(B.d)",
+    "sum(A.n) - sum(B.n)",
+    "LAST(ts) - FIRST(ts)",
+    "MATCH_NUMBER() * $p",
+    "LAST(arrival_time)",
+];
+
 const WINDOWS: [&str; 6] = [
     "tumble(ts, $w)",
     "hop(ts, INTERVAL '1 second', $w)",
@@ -202,6 +294,14 @@ proptest! {
     }
 
     #[test]
+    fn patterns_of_words_in_any_order(words in prop::collection::vec(prop::sample::select(&PATTERN_WORDS[..]), 0..24)) {
+        let words = words.join(" ");
+        check(&statement(&format!("SELECT * FROM t MATCH_RECOGNIZE ({words})")))?;
+        check(&statement(&format!("SELECT * FROM t MATCH_RECOGNIZE (MEASURES A.v AS x PATTERN (A {words}) DEFINE A AS v > 1)")))?;
+        check(&statement(&format!("SELECT * FROM t MATCH_RECOGNIZE (MEASURES A.v AS x PATTERN (A B) DEFINE A AS {words}")))?;
+    }
+
+    #[test]
     fn any_text(text in "\\PC{0,60}") {
         check(&text)?;
         check(&statement(&text))?;
@@ -251,6 +351,29 @@ fn right_pieces_in_any_combination() {
 }
 
 #[test]
+fn right_pieces_of_patterns_in_any_combination() {
+    let mut runner = proptest::test_runner::TestRunner::new(config());
+    let piece = || prop::sample::select(&PATTERN_PIECES[..]);
+    let pattern = prop::sample::select(vec!["A B", "A+ B*?", "(A | B){2,4}", "A ANY*? B", "((A? B)+ | ANY A)"]);
+    let clauses = (prop::bool::ANY, prop::bool::ANY, prop::bool::ANY);
+    let planned = std::cell::Cell::new(0u32);
+    runner
+        .run(&(piece(), piece(), piece(), pattern, clauses), |(a, b, measure, pattern, (keyed, within, skips))| {
+            let keys = if keyed { "PARTITION BY d" } else { "" };
+            let within = if within { "WITHIN $w" } else { "" };
+            let skip = if skips { "AFTER MATCH SKIP TO LAST B" } else { "" };
+            let select = format!(
+                "SELECT * FROM t MATCH_RECOGNIZE ({keys} MEASURES {measure} AS one {skip} \
+                 PATTERN ({pattern}) {within} DEFINE A AS {a}, B AS {b})"
+            );
+            planned.set(planned.get() + u32::from(check(&statement(&select))?));
+            Ok(())
+        })
+        .unwrap();
+    assert!(planned.get() > 100, "only {} were planned", planned.get());
+}
+
+#[test]
 fn the_deepest_expressions_that_are_accepted_are_planned_on_a_small_stack() {
     let run = || {
         for deep in [
@@ -267,9 +390,22 @@ fn the_deepest_expressions_that_are_accepted_are_planned_on_a_small_stack() {
             let window = if deep.starts_with("sum") { " GROUP BY tumble(ts, $w)" } else { "" };
             // QUALIFY may use the name, so that the expression is as deep as both.
             let qualify = if deep.contains("changed") { "" } else { " QUALIFY changed(CAST(deep AS TEXT) || 'x')" };
-            let script = statement(&format!("SELECT {deep} AS deep FROM t{window}{qualify}"));
-            let application = rivulet_sql::parse_application(&script).and_then(|create| plan_application(&create));
-            assert!(application.is_ok(), "{}", application.unwrap_err().render(&script));
+            let select = format!("SELECT {deep} AS deep FROM t{window}{qualify}");
+            let pattern = |measure: &str, condition: &str| {
+                format!(
+                    "SELECT * FROM t MATCH_RECOGNIZE (MEASURES {measure} AS deep PATTERN (A B) DEFINE B AS {condition})"
+                )
+            };
+            let mut selects = vec![select];
+            if !deep.contains("changed") {
+                selects.push(pattern(&deep, "ok"));
+                selects.push(pattern("v", &format!("({deep}) IS NULL")));
+            }
+            for select in selects {
+                let script = statement(&select);
+                let application = rivulet_sql::parse_application(&script).and_then(|create| plan_application(&create));
+                assert!(application.is_ok(), "{}", application.unwrap_err().render(&script));
+            }
         }
     };
     // The stack that threads commonly have, and half of it to spare.

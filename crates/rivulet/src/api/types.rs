@@ -135,10 +135,10 @@ pub struct Application {
     pub sql: String,
     /// Its parameters.
     pub parameters: Vec<ParameterDeclaration>,
-    /// Template of the input topic.
+    /// Template of the input topic; of several inputs all, with `, ` between.
     #[schema(example = "home/{home}/temperature")]
     pub input_topic: String,
-    /// Template of the output topic.
+    /// Template of the output topic; of several outputs all, with `, ` between.
     #[schema(example = "home/{home}/ac")]
     pub output_topic: String,
     /// Queries that run.
@@ -328,6 +328,9 @@ pub struct ApplicationStatus {
     pub queries_running: u64,
     /// Queries that are paused.
     pub queries_paused: u64,
+    /// Silent queries, of those that run or are paused, whose state waits on disk for their next event.
+    #[serde(default)]
+    pub queries_spilled: u64,
     /// Queries that are registered and cannot run.
     #[serde(default)]
     pub queries_not_running: u64,
@@ -482,6 +485,7 @@ impl From<service::ApplicationStatus> for ApplicationStatus {
             name: status.name,
             queries_running: status.queries_running,
             queries_paused: status.queries_paused,
+            queries_spilled: status.queries_spilled,
             queries_not_running: status.queries_not_running,
             not_running: status.not_running,
             events: status.events,

@@ -3,5 +3,8 @@
 
 pub mod many;
 mod process;
+mod usage;
+
+pub use usage::Usage;
 
 pub use many::{ManyOptions, ManyReport, Model, StepReport, Variant, run_many};

@@ -9,20 +9,21 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::usage::{Meter, Usage};
+
 /// How long a server may take to start, and to end.
 const START_MAX: Duration = Duration::from_secs(60);
 const END_MAX: Duration = Duration::from_secs(10);
-/// Clock ticks a second in /proc, the same on every Linux that Rust runs on.
-const TICKS_PER_S: f64 = 100.0;
 
 /// A server in a process of its own. Dropping it ends it and removes its data.
 pub(super) struct ServerProcess {
     child: Child,
-    /// Prints what it says.
-    messages: Option<JoinHandle<()>>,
+    /// Prints what it says, and remembers the last of it.
+    messages: Option<JoinHandle<String>>,
     http: SocketAddr,
     folder: PathBuf,
     agent: ureq::Agent,
+    meter: Meter,
 }
 
 impl ServerProcess {
@@ -48,19 +49,18 @@ impl ServerProcess {
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("cannot start the server: {error}"))?;
+        let meter = Meter::new(child.id());
         let messages = child.stderr.take().map(|said| std::thread::spawn(move || pass_on(BufReader::new(said))));
         let agent = ureq::Agent::config_builder()
             .timeout_global(Some(Duration::from_secs(600)))
             .http_status_as_error(false)
             .build()
             .new_agent();
-        let mut server = Self { child, messages, http, folder, agent };
+        let mut server = Self { child, messages, http, folder, agent, meter };
         let deadline = Instant::now() + START_MAX;
         while server.get("/health/ready").is_err() {
-            if let Ok(Some(status)) = server.child.try_wait() {
-                // A thread that only prints does not fail, and ends with the server.
-                let _ = server.messages.take().map(JoinHandle::join);
-                return Err(format!("the server ended while it started ({status}); what it said stands above"));
+            if let Some(end) = server.end() {
+                return Err(end);
             }
             if Instant::now() >= deadline {
                 return Err(format!("the server was not ready within {} s", START_MAX.as_secs()));
@@ -75,40 +75,54 @@ impl ServerProcess {
         &self.folder
     }
 
+    /// Why the server is not there any more; `None` as long as it is.
+    fn end(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok()??;
+        // A thread that only prints does not fail, and ends with the server.
+        let last = self.messages.take().and_then(|messages| messages.join().ok()).unwrap_or_default();
+        Some(format!("the server ended ({status}) and said last: {last}"))
+    }
+
+    /// Why there was no answer: a server that ends closes its connections a moment before it has ended.
+    fn failure(&mut self, error: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(1);
+        loop {
+            match self.end() {
+                Some(end) => return end,
+                None if Instant::now() >= deadline => return error.to_owned(),
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
     /// The body of an answer, or what the server said instead.
-    pub(super) fn get(&self, path: &str) -> Result<String, String> {
+    pub(super) fn get(&mut self, path: &str) -> Result<String, String> {
         let answer = self.agent.get(format!("http://{}{path}", self.http)).call();
-        text(answer.map_err(|error| format!("GET {path}: {error}"))?)
+        let answer = answer.map_err(|error| self.failure(&format!("GET {path}: {error}")));
+        text(answer?)
     }
 
     /// Posts a text.
-    pub(super) fn post(&self, path: &str, body: &[u8]) -> Result<String, String> {
+    pub(super) fn post(&mut self, path: &str, body: &[u8]) -> Result<String, String> {
         let request = self.agent.post(format!("http://{}{path}", self.http)).content_type("text/plain");
-        text(request.send(body).map_err(|error| format!("POST {path}: {error}"))?)
+        let answer = request.send(body);
+        let answer = answer.map_err(|error| self.failure(&format!("POST {path}: {error}")));
+        text(answer?)
     }
 
     /// The server's status.
-    pub(super) fn status(&self) -> Result<Value, String> {
+    pub(super) fn status(&mut self) -> Result<Value, String> {
         serde_json::from_str(&self.get("/api/v1/status")?).map_err(|error| format!("the server's status: {error}"))
     }
 
-    /// CPU time so far, in seconds.
-    pub(super) fn cpu_s(&self) -> f64 {
-        let statistics = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        let fields = statistics.rsplit_once(')').map_or("", |(_, fields)| fields);
-        let mut ticks = fields.split_ascii_whitespace().skip(11).map(|field| field.parse::<f64>().unwrap_or(0.0));
-        (ticks.next().unwrap_or(0.0) + ticks.next().unwrap_or(0.0)) / TICKS_PER_S
+    /// What it has used so far.
+    pub(super) fn usage(&mut self) -> Usage {
+        self.meter.read()
     }
 
-    /// Context switches so far, of all threads that live.
-    pub(super) fn context_switches(&self) -> u64 {
-        let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.child.id())) else { return 0 };
-        let of_thread = |folder: std::fs::DirEntry| {
-            let status = std::fs::read_to_string(folder.path().join("status")).unwrap_or_default();
-            let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
-            lines.filter_map(|line| line.rsplit('\t').next()?.trim().parse::<u64>().ok()).sum::<u64>()
-        };
-        threads.flatten().map(of_thread).sum()
+    /// Its number in the system.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Resident memory, in bytes.
@@ -119,10 +133,25 @@ impl ServerProcess {
     }
 }
 
-/// Prints what the server says, except that it came and went: who measures has not started one.
-fn pass_on(messages: impl BufRead) {
-    let is_news = |line: &String| !line.starts_with("Rivulet ");
-    messages.lines().map_while(Result::ok).filter(is_news).for_each(|line| eprintln!("{line}"));
+/// Prints what the server says, except that it came and went (who measures has not started one), and returns the last line.
+fn pass_on(messages: impl BufRead) -> String {
+    let mut last = String::new();
+    for line in messages.lines().map_while(Result::ok).filter(|line| !line.starts_with("Rivulet ")) {
+        eprintln!("{line}");
+        last = line;
+    }
+    last
+}
+
+/// What an answer of the server says is wrong, with the hint; the answer itself where it has another form.
+pub(super) fn error_of(answer: &str) -> String {
+    let parsed: Value = serde_json::from_str(answer).unwrap_or_default();
+    let part = |name: &str| parsed["error"][name].as_str();
+    match (part("message"), part("hint")) {
+        (Some(message), Some(hint)) => format!("{message} (hint: {hint})"),
+        (Some(message), None) => message.to_owned(),
+        _ => answer.to_owned(),
+    }
 }
 
 fn text(mut answer: ureq::http::Response<ureq::Body>) -> Result<String, String> {
@@ -130,7 +159,7 @@ fn text(mut answer: ureq::http::Response<ureq::Body>) -> Result<String, String> 
     let mut body = String::new();
     let read = answer.body_mut().as_reader().read_to_string(&mut body);
     read.map_err(|error| format!("the server's answer broke off: {error}"))?;
-    if status.is_success() { Ok(body) } else { Err(format!("the server answered {status}: {body}")) }
+    if status.is_success() { Ok(body) } else { Err(format!("the server answered {status}: {}", error_of(&body))) }
 }
 
 impl Drop for ServerProcess {

@@ -187,18 +187,32 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage; the application is not stored then.
     pub fn insert_application(&self, name: &str, id: &str, sql: &str) -> Result<ApplicationNumber, CatalogError> {
+        self.insert_applications(&[(name, id, sql)])
+    }
+
+    /// Stores applications (name, id and text of each), all or none, in one transaction, and returns the number of the first;
+    /// the others follow.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; none is stored then.
+    pub fn insert_applications(&self, applications: &[(&str, &str, &str)]) -> Result<ApplicationNumber, CatalogError> {
         self.write(|transaction| {
             let mut meta = transaction.open_table(META)?;
             let next = meta.get(META_APPLICATION_NUMBER_NEXT)?.map_or(0, |next| next.value());
-            let number = ApplicationNumber::try_from(next)
-                .map_err(|_| Failure::Damage("application numbers are used up".into()))?;
-            meta.insert(META_APPLICATION_NUMBER_NEXT, next + 1)?;
-            let record = record::write_application(number, id, sql);
-            if transaction.open_table(APPLICATIONS)?.insert(name, record.as_slice())?.is_some() {
-                // The transaction is dropped, not committed.
-                return Err(Failure::Damage(format!("the application {name} was stored already")));
+            let first = ApplicationNumber::try_from(next);
+            let (Ok(first), Some(end)) = (first, ApplicationNumber::try_from(next + applications.len() as u64).ok())
+            else {
+                return Err(Failure::Damage("application numbers are used up".into()));
+            };
+            meta.insert(META_APPLICATION_NUMBER_NEXT, u64::from(end))?;
+            let mut table = transaction.open_table(APPLICATIONS)?;
+            for (number, (name, id, sql)) in (first..end).zip(applications) {
+                if table.insert(name, record::write_application(number, id, sql).as_slice())?.is_some() {
+                    // The transaction is dropped, not committed.
+                    return Err(Failure::Damage(format!("the application {name} was stored already")));
+                }
             }
-            Ok(number)
+            Ok(first)
         })
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use rivulet_bench::BrokerOptions;
+use rivulet_bench::applications::{EVALUATION_APPLICATIONS, SHARED_TOPIC_APPLICATION};
 use rivulet_bench::generator::{GeneratorOptions, run_generator};
 use rivulet_bench::workload::Distribution;
 
@@ -41,7 +42,13 @@ The columns of the table:
   B/query    by how much the server's memory has grown since before the first query, divided by the queries;
              of few queries that is mostly what does not grow with them (threads, buffers, code), so look at
              100,000 or more
-  submit/s   queries submitted a second";
+  submit/s   queries submitted a second
+Below it, of the largest sustained step: CPU time by kind of thread, context switches, page faults, and misses of the last
+cache where the kernel offers a counter for them.
+
+Models with a connection for each query (tp, tpq) take two open files a query, in the engine and in the generator: `ulimit -n`
+bounds them. Models with a thread for each query (tpq...) are bounded by the system's limits of threads and memory mappings.
+What is beyond is refused, and the step is a row of the report that says so.";
 
 /// Arguments of `rivulet bench many`.
 #[derive(Debug, Args)]
@@ -53,22 +60,35 @@ pub(super) struct ManyArguments {
     /// How long events are sent in each step
     #[arg(long, default_value = "20s", value_parser = duration)]
     duration: Duration,
+    /// Compares 1, 10, 100, 1,000, 10,000 and 100,000 events a second for each query at the same number of events
+    #[arg(long, conflicts_with = "rates")]
+    rate_sweep: bool,
     /// Events a second for each query, in the mean; several are compared at the same number of events
     #[arg(long = "rate", value_delimiter = ',', default_value = "1", value_name = "RATES")]
     rates: Vec<f64>,
-    /// How queries are executed: group (Rivulet), group-rows (no batches), tp+nc, tp+n (a task for each query, thread pool),
-    /// tpq+nc, tpq+n (a thread for each query); several are compared
+    /// How queries are executed: group (Rivulet), group-rows (no batches), tp+nc, tp+n, tp (a task for each query, thread
+    /// pool), tpq+nc, tpq+n, tpq (a thread for each query), where +n is one connection for all and +c one plan; several are
+    /// compared
     #[arg(long, value_delimiter = ',', default_value = "group", value_name = "MODELS")]
     model: Vec<Model>,
     /// Whether load is evened out between workers; both are compared if both are given
     #[arg(long, value_enum, value_delimiter = ',', default_value = "on")]
     balance: Vec<Balance>,
     /// Applications, separated by commas; the four of the demo without
-    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with_all = ["apps", "shared_topic"])]
     applications: Vec<String>,
     /// Copies of each application; to the engine they are different applications
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "apps")]
     copies: u32,
+    /// So many applications: copies of the fifteen of the Pluto evaluation, at least one of each
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    apps: Option<u32>,
+    /// All queries read one topic, and each takes the events of its own device; latency is to the receipt of the result
+    #[arg(long, conflicts_with = "apps")]
+    shared_topic: bool,
+    /// Shrinks --queries, --apps and --duration together, to this part of them
+    #[arg(long, value_name = "PART", default_value_t = 1.0)]
+    scale: f64,
     /// How queries are spread over the applications
     #[arg(long, value_enum, value_delimiter = ',', default_value = "uniform")]
     distribution: Vec<Spread>,
@@ -78,6 +98,9 @@ pub(super) struct ManyArguments {
     /// Address of a real broker between generator and engine
     #[arg(long, value_name = "HOST:PORT")]
     external_broker: Option<SocketAddr>,
+    /// Divide the engine's CPU time into the stages of an event's way, by samples of the kernel's `perf`
+    #[arg(long)]
+    profile: bool,
     /// Write the report as a page with plots to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -107,7 +130,18 @@ pub(super) struct GeneratorArguments {
     /// Publish to this broker instead of being one
     #[arg(long)]
     broker: Option<SocketAddr>,
+    /// Be a broker for thousands of connections
+    #[arg(long)]
+    crowd: bool,
+    /// Listen here
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
 }
+
+/// The rates of the sweep, events a second for each query.
+const SWEEP: [f64; 6] = [1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0];
+/// What `--scale` leaves of a duration.
+const DURATION_MIN: Duration = Duration::from_secs(2);
 
 /// Connections with which the generator publishes to a real broker.
 const GENERATOR_CONNECTIONS: usize = 4;
@@ -122,7 +156,8 @@ pub(super) fn run(global: Global, command: BenchCommand) -> Result<(), CliError>
                     GENERATOR_CONNECTIONS,
                     "rivulet-generator",
                 )),
-                None => GeneratorOptions::Broker(SocketAddr::from(([127, 0, 0, 1], 0))),
+                None if arguments.crowd => GeneratorOptions::Crowd(arguments.listen),
+                None => GeneratorOptions::Broker(arguments.listen),
             };
             run_generator(options, BufReader::new(io::stdin()), io::stdout())
                 .map(drop)
@@ -135,6 +170,19 @@ fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliE
     if !arguments.rates.iter().all(|rate| *rate > 0.0 && rate.is_finite()) {
         return Err(CliError::new("a rate is not a positive number").with_hint("--rate 1 is one event a second"));
     }
+    if !(arguments.scale > 0.0 && arguments.scale <= 1.0) {
+        return Err(CliError::new("--scale is not above 0 and at most 1").with_hint("--scale 0.01 is a hundredth"));
+    }
+    let scaled = |number: u32| ((f64::from(number) * arguments.scale).round() as u32).max(1);
+    let rates = if arguments.rate_sweep { SWEEP.to_vec() } else { arguments.rates.clone() };
+    let (applications, copies) = match arguments.apps {
+        Some(apps) => {
+            let copies = scaled(apps).div_ceil(EVALUATION_APPLICATIONS.len() as u32);
+            (EVALUATION_APPLICATIONS.map(str::to_owned).to_vec(), copies)
+        }
+        None if arguments.shared_topic => (vec![SHARED_TOPIC_APPLICATION.to_owned()], arguments.copies),
+        None => (arguments.applications, arguments.copies),
+    };
     let mut variants = Vec::new();
     for &model in &arguments.model {
         for spread in &arguments.distribution {
@@ -144,7 +192,7 @@ fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliE
             };
             for &balance in &arguments.balance {
                 let balances = balance == Balance::On;
-                variants.extend(arguments.rates.iter().map(|&rate_per_query| Variant {
+                variants.extend(rates.iter().map(|&rate_per_query| Variant {
                     model,
                     distribution,
                     balances,
@@ -154,12 +202,13 @@ fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliE
         }
     }
     let options = ManyOptions {
-        queries: arguments.queries,
-        duration: arguments.duration,
-        applications: arguments.applications,
-        copies: arguments.copies,
+        queries: arguments.queries.map(scaled),
+        duration: arguments.duration.mul_f64(arguments.scale).max(DURATION_MIN.min(arguments.duration)),
+        applications,
+        copies,
         seed: arguments.seed,
         external_broker: arguments.external_broker,
+        profiles: arguments.profile,
         variants,
     };
     // What cannot be written is found out before the minutes of measuring, not after them.
@@ -171,9 +220,13 @@ fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliE
     let text = if global.json { format!("{}\n", report.to_json()) } else { many::table(&report) };
     // A reader that went away does not want the report any more.
     let _ = io::stdout().write_all(text.as_bytes());
-    match &arguments.html {
-        Some(file) => std::fs::write(file, many::html(&report)).map_err(|error| cannot_write(file, &error)),
-        None => Ok(()),
+    if let Some(file) = &arguments.html {
+        std::fs::write(file, many::html(&report)).map_err(|error| cannot_write(file, &error))?;
+    }
+    match report.failed_steps() {
+        (0, _) => Ok(()),
+        (failed, steps) => Err(CliError::new(format!("{failed} of {steps} steps failed"))
+            .with_hint("the report says why; what was measured stands there too")),
     }
 }
 

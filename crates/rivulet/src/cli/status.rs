@@ -78,8 +78,13 @@ fn text(status: &Status, wide: bool) -> String {
     let not_running: u64 = status.applications.iter().map(|application| application.queries_not_running).sum();
     let not_running = if not_running > 0 { format!(", {not_running} not running") } else { String::new() };
     let queries = if status.queries_running == 1 { "query" } else { "queries" };
-    let _ =
-        writeln!(text, "{} {queries} running, {} paused{not_running}", status.queries_running, status.queries_paused);
+    let spilled: u64 = status.applications.iter().map(|application| application.queries_spilled).sum();
+    let spilled = if spilled > 0 { format!("; {spilled} silent, their state on disk") } else { String::new() };
+    let _ = writeln!(
+        text,
+        "{} {queries} running, {} paused{not_running}{spilled}",
+        status.queries_running, status.queries_paused
+    );
     let running: Vec<_> = status.applications.iter().filter(|application| application.not_running.is_none()).collect();
     if !running.is_empty() {
         let table = if wide { wide_table(&running) } else { narrow_table(&running) };

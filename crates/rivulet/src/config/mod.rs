@@ -50,6 +50,12 @@ pub struct Config {
     pub inbox_rows_max: usize,
     /// Most bytes waiting in front of a task.
     pub inbox_bytes_max: usize,
+    /// Resident memory from which on queries are refused; `None` for no bound.
+    pub memory_bytes_max: Option<u64>,
+    /// After how much silence the state of a query goes to disk; `None` for never.
+    pub spill_after: Option<Duration>,
+    /// Most bytes of the state of silent queries on disk.
+    pub spill_bytes_max: u64,
     /// Most bytes of a reference table, in its file and in memory.
     pub table_bytes_max: usize,
     /// Most bytes of results waiting for a broker.
@@ -98,6 +104,8 @@ pub struct BrokerConfig {
     pub version_5: bool,
     /// Highest quality of service of subscriptions, 0 or 1.
     pub qos: u8,
+    /// Whether each query has connections of its own, for comparison.
+    pub has_own_connections: bool,
 }
 
 /// Text that does not show itself.
@@ -434,6 +442,12 @@ impl Values {
             shares_code: self.switch("scheduler.share_code"),
             inbox_rows_max: self.number("inbox.rows_max"),
             inbox_bytes_max: self.number("inbox.bytes_max"),
+            memory_bytes_max: match self.values.get("memory.bytes_max") {
+                Some((Value::Bytes(bytes), _)) => Some(*bytes),
+                _ => None,
+            },
+            spill_after: self.bound("memory.spill_after_s").map(|s| Duration::from_secs(s as u64)),
+            spill_bytes_max: self.number("memory.spill_bytes_max") as u64,
             table_bytes_max: self.number("table.bytes_max"),
             outbound_bytes_max: self.number("outbound.bytes_max"),
             sink_qos: u8::from(self.text("sink.qos").as_deref() == Some("1")),
@@ -507,6 +521,7 @@ impl Values {
             client_id: self.text("mqtt.broker.client_id"),
             version_5: self.text("mqtt.broker.version").as_deref() == Some("5"),
             qos: u8::from(self.text("mqtt.broker.qos").as_deref() == Some("1")),
+            has_own_connections: self.text("mqtt.broker.connections").as_deref() == Some("per-query"),
         }))
     }
 

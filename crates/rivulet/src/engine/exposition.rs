@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEnc
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use rivulet_dataflow::Reason;
-use rivulet_runtime::{GroupMetrics, Histogram, WorkerStatus};
+use rivulet_runtime::{GroupMetrics, Histogram, SpillStatus, WorkerStatus};
 
 use crate::service::ConnectionStatus;
 
@@ -48,8 +48,11 @@ pub(super) struct ApplicationSnapshot {
     pub(super) inbox_rows: u64,
     pub(super) inbox_bytes: u64,
     pub(super) memory_bytes: u64,
+    pub(super) spill: SpillStatus,
     pub(super) tasks: u64,
     pub(super) metrics: GroupMetrics,
+    /// Of several outputs the name of each, and how many rows it was given.
+    pub(super) outputs: Vec<(String, u64)>,
 }
 
 /// The snapshot as Prometheus text (OpenMetrics).
@@ -85,11 +88,14 @@ impl Collector for Snapshot {
         let help = "Events whose own time differs by more than an hour from the clock; they have no event latency";
         self.counter(&mut encoder, "clock_differs", help, |m| m.clock_differs)?;
         self.encode_refused(&mut encoder)?;
+        self.encode_outputs(&mut encoder)?;
         self.gauge(&mut encoder, "batch_events_max", "Largest batch so far", |a| a.metrics.batch_events_max)?;
         self.gauge(&mut encoder, "tasks", "Tasks with queries; more than one after a split", |a| a.tasks)?;
         self.gauge(&mut encoder, "inbox_rows", "Events waiting", |a| a.inbox_rows)?;
         self.gauge(&mut encoder, "inbox_bytes", "Payload bytes waiting", |a| a.inbox_bytes)?;
         self.gauge(&mut encoder, "memory_bytes", "Memory of parameters, state and inbox", |a| a.memory_bytes)?;
+        self.gauge(&mut encoder, "queries_spilled", "Silent queries whose state is on disk", |a| a.spill.queries)?;
+        self.encode_spills(&mut encoder)?;
         let help = "From an event's arrival to the end of its processing";
         self.histogram(&mut encoder, "processing_latency", help, |m| &m.processing_latency_us)?;
         let help = "From an event's own time to the end of its processing";
@@ -111,6 +117,18 @@ impl Snapshot {
         Ok(())
     }
 
+    fn encode_outputs(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Rows handed to each of several outputs";
+        let mut family = encoder.encode_descriptor("output_rows", help, None, MetricType::Counter)?;
+        for application in &self.applications {
+            for (output, rows) in &application.outputs {
+                let labels = Labels(&[("application", &application.name), ("output", output)]);
+                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(rows, None)?;
+            }
+        }
+        Ok(())
+    }
+
     fn encode_refused(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut family = encoder.encode_descriptor(
             "refused",
@@ -122,6 +140,29 @@ impl Snapshot {
             for reason in Reason::ALL {
                 let labels = Labels(&[("application", &application.name), ("reason", reason.name())]);
                 let count = application.metrics.refused[reason as usize];
+                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_spills(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Count = fn(&SpillStatus) -> u64;
+        let counters: [(&str, &str, Count); 4] = [
+            ("spills", "How often the state of a silent query went to disk", |spill| spill.spilled),
+            ("wakes", "How often it came back", |spill| spill.woken),
+            ("spill_failures", "How often spilling stopped because the disk was full or failed", |spill| {
+                spill.failures
+            }),
+            ("spill_losses", "Queries that started anew because their state could not be read back", |spill| {
+                spill.lost
+            }),
+        ];
+        for (name, help, value) in counters {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for application in &self.applications {
+                let labels = Labels(&[("application", &application.name)]);
+                let count = value(&application.spill);
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
             }
         }
@@ -255,7 +296,15 @@ mod tests {
         let mut metrics = GroupMetrics { events: 5, batches: 2, ..GroupMetrics::default() };
         metrics.refused[Reason::Late as usize] = 3;
         [50, 2_000, 200_000_000].into_iter().for_each(|us| metrics.processing_latency_us.record(us));
-        let application = ApplicationSnapshot { name: "a\"b".into(), running: 7, metrics, ..Default::default() };
+        let outputs = vec![("alarms".to_owned(), 2)];
+        let application = ApplicationSnapshot {
+            name: "a\"b".into(),
+            running: 7,
+            metrics,
+            outputs,
+            spill: SpillStatus { queries: 2, lost: 1, ..Default::default() },
+            ..Default::default()
+        };
         let text = text(Snapshot {
             applications: vec![application],
             connections: vec![ConnectionStatus {
@@ -272,8 +321,11 @@ mod tests {
             "rivulet_worker_load{worker=\"1\"} 0.25",
             "rivulet_worker_tasks{worker=\"1\"} 3",
             "rivulet_queries{application=\"a\\\"b\",state=\"running\"} 7",
+            "rivulet_queries_spilled{application=\"a\\\"b\"} 2",
+            "rivulet_spill_losses_total{application=\"a\\\"b\"} 1",
             "rivulet_events_total{application=\"a\\\"b\"} 5",
             "rivulet_refused_total{application=\"a\\\"b\",reason=\"late\"} 3",
+            "rivulet_output_rows_total{application=\"a\\\"b\",output=\"alarms\"} 2",
             "rivulet_processing_latency_seconds_bucket{le=\"0.0001\",application=\"a\\\"b\"} 1",
             "rivulet_processing_latency_seconds_bucket{le=\"+Inf\",application=\"a\\\"b\"} 3",
             "rivulet_processing_latency_seconds_count{application=\"a\\\"b\"} 3",

@@ -17,6 +17,7 @@ use rivulet_dataflow::Clock;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
+use super::own_connections::OwnConnections;
 use crate::config::{BrokerConfig, Config, EmbeddedBrokerConfig};
 use crate::service::{ConnectionStatus, ErrorKind, ServiceError};
 
@@ -27,6 +28,8 @@ const FLUSH_MAX: Duration = Duration::from_secs(3);
 pub(super) struct Messaging {
     router: Arc<Router>,
     side: Arc<Side>,
+    /// Where each query has connections of its own, beside the common one.
+    own_connections: Option<Arc<OwnConnections>>,
     options: PublishOptions,
     /// The runtime until it turns; then the thread on which it does.
     turning: Mutex<Turning>,
@@ -51,10 +54,16 @@ impl Messaging {
             .build()
             .map_err(|error| unavailable(format!("cannot start the MQTT thread: {error}")))?;
         let router = Arc::new(Router::new());
+        let mut own_connections = None;
         let side = match (&config.broker, &config.embedded) {
             (Some(broker), _) => {
                 let options = client_options(broker, config.outbound_bytes_max);
                 let address = options.address.to_string();
+                if broker.has_own_connections {
+                    let (router, clock) = (router.clone(), clock.clone());
+                    let own = OwnConnections::new(options.clone(), router, clock, runtime.handle().clone());
+                    own_connections = Some(Arc::new(own));
+                }
                 let _entered = runtime.enter();
                 let client = Client::start(options, router.clone(), clock)
                     .map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
@@ -76,6 +85,7 @@ impl Messaging {
         Ok(Self {
             router,
             side: Arc::new(side),
+            own_connections,
             options: PublishOptions { qos, retain: config.sink_retain },
             turning: Mutex::new(Turning::NotYet(runtime)),
         })
@@ -124,9 +134,20 @@ impl Messaging {
         self.options
     }
 
-    /// Asks the external broker for messages; the embedded one sees them all anyway.
+    /// The connections of the queries, where each has its own.
+    pub(super) fn own_connections(&self) -> Option<&Arc<OwnConnections>> {
+        self.own_connections.as_ref()
+    }
+
+    /// How many more queries can have connections of their own, and how many can in all; `None` where they need none.
+    pub(super) fn queries_left(&self) -> Option<(usize, usize)> {
+        self.own_connections.as_ref().map(|own| own.queries_left())
+    }
+
+    /// Asks the external broker for messages; the embedded one sees them all anyway, and queries with connections of their
+    /// own ask themselves.
     pub(super) fn subscribe<'f>(&self, filters: impl IntoIterator<Item = &'f str> + Clone) {
-        if let Side::Client(client, _) = &*self.side
+        if let (Side::Client(client, _), None) = (&*self.side, &self.own_connections)
             && let Err(error) = client.subscribe(filters)
         {
             // Filters were checked when the application or query was.
@@ -136,7 +157,7 @@ impl Messaging {
 
     /// Takes back [`Messaging::subscribe`].
     pub(super) fn unsubscribe<'f>(&self, filters: impl IntoIterator<Item = &'f str>) {
-        if let Side::Client(client, _) = &*self.side {
+        if let (Side::Client(client, _), None) = (&*self.side, &self.own_connections) {
             client.unsubscribe(filters);
         }
     }
@@ -223,6 +244,9 @@ impl Messaging {
         let Turning::On { thread, stop } = std::mem::replace(&mut *self.turning.lock(), Turning::Over) else {
             return 0;
         };
+        if let Some(own) = &self.own_connections {
+            own.disconnect_all();
+        }
         // If nobody listens any more, the thread has ended already.
         let _ = stop.send(());
         thread.join().unwrap_or_else(|_| match &*self.side {

@@ -7,16 +7,21 @@
 //!   takes neither of the others.
 //!
 //! In reading order: this file (opening, applications), `not_running` (what an upgrade has left behind), `submit`
-//! (queries) and `topics`, `tables` (reference tables), `offer` (the trait) and `statements` (SQL), `output` (the sink of
-//! a task), `messaging` (broker or client), `status` and `exposition` (what is counted).
+//! (queries), `room`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait) and `statements` (SQL),
+//! `output` (the sink of a task), `messaging` (broker or client) and `own_connections`, `memory` (how much there may be),
+//! `status` and `exposition` (what is counted).
 
 mod messaging;
+mod own_connections;
 mod output;
 mod taps;
 mod registry;
+mod memory;
 mod not_running;
 mod topics;
 mod submit;
+mod shared_input;
+mod room;
 mod tables;
 mod statements;
 mod offer;
@@ -28,20 +33,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
-use rivulet_connectors::formats::Format;
+use rivulet_connectors::formats::{Format, FormatError, InputFormat, several_inputs};
 use rivulet_connectors::mqtt::InboxId;
-use rivulet_dataflow::{Clock, QueryId};
-use rivulet_runtime::{Group, GroupParts, InboxLimits, Overflow, TaskParts, Workers};
+use rivulet_dataflow::{Clock, Decoder, Inbox, InputIndex, QueryId};
+use rivulet_runtime::{Group, GroupInput, GroupParts, InboxLimits, Overflow, Spill, TaskParts, Workers};
 use rivulet_sql::{Application, CreateTable, Tables};
 
 use crate::catalog::{ApplicationNumber, Catalog, StoredApplication};
 use crate::config::Config;
 use crate::service::{ErrorKind, ServiceError};
+use memory::MemoryBound;
 use messaging::Messaging;
 use not_running::NotRunning;
 use output::{Outputs, TaskSink};
 use registry::Registry;
+use shared_input::{InputShape, SharedInput};
 use taps::Taps;
 use topics::Topics;
 
@@ -64,6 +72,7 @@ impl Clock for SystemClock {
 /// The engine of one server.
 pub struct Engine {
     config: Config,
+    memory: MemoryBound,
     started: Instant,
     catalog: Arc<Catalog>,
     workers: Workers,
@@ -81,6 +90,10 @@ struct State {
     numbered: HashMap<ApplicationNumber, Arc<Running>>,
     /// The same by the hash of their text.
     hashed: HashMap<String, Arc<Running>>,
+    /// The same by their inbox.
+    by_inbox: HashMap<InboxId, Arc<Running>>,
+    /// Topics that many queries read, by the signature of their input.
+    shared_inputs: HashMap<String, SharedInput>,
     /// Reference tables, by name: what was declared, and what of it applications can use.
     declared_tables: BTreeMap<String, CreateTable>,
     tables: Tables,
@@ -95,8 +108,12 @@ struct Running {
     number: ApplicationNumber,
     application: Application,
     group: Arc<Group>,
-    inbox: InboxId,
+    /// One for each input.
+    inboxes: Vec<InboxId>,
     topics: Topics,
+    outputs: Arc<Outputs>,
+    /// How its payloads are decoded; `None` if it shares that with nobody.
+    shape: Option<Arc<InputShape>>,
     queries_running: AtomicU64,
     queries_paused: AtomicU64,
     /// The last refusal in words, for people who ask why.
@@ -117,8 +134,20 @@ impl Engine {
         let workers = Workers::start(config.workers, clock).map_err(|error| {
             ServiceError::new(ErrorKind::Unavailable, format!("cannot start worker threads: {error}"))
         })?;
+        let memory = MemoryBound::new(&config);
+        if let Some(after) = config.spill_after {
+            let spill = Spill::new(&config.data_dir, after, config.spill_bytes_max, move || memory.is_pressed());
+            workers.enable_spilling(spill.map_err(|error| {
+                let folder = config.data_dir.display();
+                ServiceError::new(
+                    ErrorKind::Unavailable,
+                    format!("cannot make a file for silent queries in {folder}: {error}"),
+                )
+            })?);
+        }
         let engine = Arc::new(Self {
             config,
+            memory,
             started: Instant::now(),
             catalog,
             workers,
@@ -130,6 +159,12 @@ impl Engine {
         engine.load()?;
         engine.messaging.open()?;
         Ok(engine)
+    }
+
+    /// Has worker threads call `give_back`, which returns memory of the calling thread's heap to the system, after the state of
+    /// many queries has left memory.
+    pub fn give_back_memory_with(&self, give_back: fn()) {
+        self.workers.give_back_with(give_back);
     }
 
     /// Where MQTT clients reach the embedded broker, if there is one.
@@ -161,34 +196,51 @@ impl Engine {
         Ok(())
     }
 
-    /// Registers an application; one that is registered already with the same text is returned as it is.
+    /// Registers an application; one that is registered already with the same text is returned as it is. Also returns whether
+    /// it is new.
     fn register(&self, application: Application) -> Result<(Arc<Running>, bool), ServiceError> {
+        self.register_all(vec![application]).pop().expect("an answer for each")
+    }
+
+    /// Registers applications of different names, and remembers them together, which takes as long as remembering one. Stops
+    /// at the first that is refused: the last answer says why.
+    fn register_all(&self, applications: Vec<Application>) -> Vec<Result<(Arc<Running>, bool), ServiceError>> {
         // Everything that can be refused is, before the catalog remembers it.
-        let (name, id, sql) = (application.name.clone(), application.id.clone(), application.text.clone());
-        let tables = application.tables.clone();
-        let prepared = self.prepare(application)?;
+        let prepared: Vec<_> = applications.into_iter().map(|application| self.prepare(application)).collect();
         let mut state = self.state.lock();
-        state.check_tables(&tables)?;
-        if let Some(running) = state.hashed.get(&id) {
-            return Ok((running.clone(), false));
+        // None where an answer is not known before the catalog's.
+        let mut answers: Vec<Option<Result<_, ServiceError>>> = Vec::with_capacity(prepared.len());
+        let mut new = Vec::with_capacity(prepared.len());
+        for prepared in prepared {
+            match prepared.and_then(|prepared| Ok((state.check_new(&prepared.application)?, prepared))) {
+                Ok((Some(running), _)) => answers.push(Some(Ok((running, false)))),
+                Ok((None, prepared)) => {
+                    new.push((answers.len(), prepared));
+                    answers.push(None);
+                }
+                Err(error) => {
+                    answers.push(Some(Err(error)));
+                    break;
+                }
+            }
         }
-        if state.applications.contains_key(&name) {
-            return Err(ServiceError::new(
-                ErrorKind::AlreadyExists,
-                format!("an application '{name}' with another text exists"),
-            )
-            .with_hint(format!(
-                "register it under another name, or drop the old one and its queries first: DROP APPLICATION {} CASCADE",
-                rivulet_sql::name_in_sql(&name)
-            )));
+        let stored: Vec<_> = new
+            .iter()
+            .map(|(_, Prepared { application, .. })| (&*application.name, &*application.id, &*application.text))
+            .collect();
+        let first = match stored.is_empty() {
+            true => Ok(0),
+            false => self.catalog.insert_applications(&stored).map_err(ServiceError::from),
+        };
+        for (number, (place, prepared)) in (0..).zip(new) {
+            let name = prepared.application.name.clone();
+            let running = first.clone().and_then(|first| self.run(&mut state, first + number, prepared));
+            if running.is_ok() {
+                tracing::info!(application = name, "registered");
+            }
+            answers[place] = Some(running.map(|running| (running, true)));
         }
-        if let Some(other) = state.not_running.get(&name) {
-            return Err(ServiceError { kind: ErrorKind::AlreadyExists, ..other.conflict() });
-        }
-        let number = self.catalog.insert_application(&name, &id, &sql)?;
-        let running = self.run(&mut state, number, prepared)?;
-        tracing::info!(application = name, "registered");
-        Ok((running, true))
+        answers.into_iter().flatten().collect()
     }
 
     fn start_application(&self, state: &mut State, stored: &StoredApplication) -> Result<(), ServiceError> {
@@ -207,40 +259,62 @@ impl Engine {
             let options = options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
             Format::parse(&spec.name, options).map_err(|error| statements::format_error(&error, spec))
         };
-        let input = &application.input;
-        let input_format = format(&input.format)?;
-        input_format
-            .decoder(input.schema.clone(), input.event_time)
-            .map_err(|error| statements::format_error(&error, &input.format))?;
-        let output_format = format(&application.output.format)?;
-        output_format
-            .encoder(application.output.schema.clone())
-            .map_err(|error| statements::format_error(&error, &application.output.format))?;
+        let mut inputs = Vec::with_capacity(application.inputs.len());
+        for input in &application.inputs {
+            let input_format = format(&input.format)?;
+            input_format
+                .decoder(input.schema.clone(), input.event_time)
+                .map_err(|error| statements::format_error(&error, &input.format))?;
+            let (schema, event_time_column) = (input.schema.clone(), input.event_time);
+            inputs.push(InputFormat { format: input_format, schema, event_time_column });
+        }
+        let mut output_formats = Vec::with_capacity(application.outputs.len());
+        for output in &application.outputs {
+            let output_format = format(&output.format)?;
+            output_format
+                .encoder(output.schema.clone())
+                .map_err(|error| statements::format_error(&error, &output.format))?;
+            output_formats.push(output_format);
+        }
         let last_refusal = Arc::default();
         let outputs = Arc::new(Outputs {
             application: application.name.clone(),
-            is_json: output_format == Format::Json,
-            result: topics.output.clone(),
-            late: topics.late.clone(),
-            dead_letter: topics.dead_letter.clone(),
+            result_is_json: output_formats.iter().map(|one| *one == Format::Json).collect(),
+            has_bits: application.has_output_bits,
+            rows: application.outputs.iter().map(|_| AtomicU64::new(0)).collect(),
+            topics: topics.clone(),
             options: self.messaging.publish_options(),
             publisher: self.messaging.publisher(),
+            own_connections: self.messaging.own_connections().cloned(),
             taps: self.taps.clone(),
             catalog: self.catalog.clone(),
             last_refusal: Arc::clone(&last_refusal),
         });
-        let (input_schema, event_time) = (input.schema.clone(), input.event_time);
-        let (dataflow, output_schema) = (application.dataflow.clone(), application.output.schema.clone());
+        let overflow = application.inputs[0].overflow;
+        let event_time = application.inputs[0].event_time.filter(|_| application.inputs.len() == 1);
+        let (dataflow, output_schema) = (application.dataflow.clone(), application.outputs[0].schema.clone());
+        let (row_schema, of_task) = (application.row_schema.clone(), outputs.clone());
         let tables =
             application.tables.iter().map(|one| (one.table.name().to_owned(), Ok(one.table.clone()))).collect();
         let own_code: Option<(String, Tables)> = (!self.config.shares_code).then(|| (application.text.clone(), tables));
+        // What is measured to compare with engines that share nothing shares no decoding either.
+        let shares =
+            self.config.shares_code && self.config.batch_rows_max.is_none() && self.config.task_queries_max.is_none();
+        let shape = (shares && inputs.len() == 1).then(|| {
+            let (inputs, row_schema) = (inputs.clone(), row_schema.clone());
+            Arc::new(InputShape {
+                signature: format!("{inputs:?}"),
+                decoder: Box::new(move || decoder(&inputs, &row_schema).expect("one was made before")),
+            })
+        });
         let make = move || {
             let replanned = own_code.as_ref().and_then(|(text, tables)| statements::plan(text, tables).ok());
-            let encoder = output_format.encoder(output_schema.clone()).expect("one was made before");
+            let made = "one was made before";
+            let encoders = output_formats.iter().map(|one| one.encoder(output_schema.clone()).expect(made)).collect();
             TaskParts {
-                decoder: input_format.decoder(input_schema.clone(), event_time).expect("one was made before"),
+                decoder: decoder(&inputs, &row_schema).expect(made),
                 chain: replanned.as_ref().map_or(&dataflow, |application| &application.dataflow).chain(),
-                sink: Box::new(TaskSink::new(outputs.clone(), encoder)),
+                sink: Box::new(TaskSink::new(of_task.clone(), encoders)),
             }
         };
         let parts = GroupParts {
@@ -250,7 +324,7 @@ impl Engine {
             limits: InboxLimits {
                 rows_max: self.config.inbox_rows_max,
                 bytes_max: self.config.inbox_bytes_max,
-                overflow: match input.overflow {
+                overflow: match overflow {
                     rivulet_sql::Overflow::Block => Overflow::Block,
                     rivulet_sql::Overflow::DropOldest => Overflow::DropOldest,
                     rivulet_sql::Overflow::DropNewest => Overflow::DropNewest,
@@ -260,7 +334,7 @@ impl Engine {
             task_queries_max: self.config.task_queries_max,
             batch_rows_max: self.config.batch_rows_max,
         };
-        Ok(Prepared { application, topics, parts, last_refusal })
+        Ok(Prepared { application, topics, outputs, shape, parts, last_refusal })
     }
 
     fn run(
@@ -269,18 +343,25 @@ impl Engine {
         number: ApplicationNumber,
         prepared: Prepared,
     ) -> Result<Arc<Running>, ServiceError> {
-        let Prepared { application, topics, parts, last_refusal } = prepared;
+        let Prepared { application, topics, outputs, shape, parts, last_refusal } = prepared;
         let group = self.workers.create_group(parts);
-        let inbox = self.messaging.router().register_inbox(group.clone());
-        if let Some(filter) = &topics.input_filter {
-            self.messaging.subscribe([filter.as_str()]);
-        }
+        let inbox_of = |input: usize| -> Arc<dyn Inbox> {
+            match input {
+                0 => group.clone(),
+                input => Arc::new(GroupInput::new(group.clone(), input as InputIndex)),
+            }
+        };
+        let inputs = 0..application.inputs.len();
+        let inboxes = inputs.map(|input| self.messaging.router().register_inbox(inbox_of(input))).collect();
+        self.messaging.subscribe(topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
         let running = Arc::new(Running {
             number,
             application,
             group,
-            inbox,
+            inboxes,
             topics,
+            outputs,
+            shape,
             queries_running: AtomicU64::new(0),
             queries_paused: AtomicU64::new(0),
             last_refusal,
@@ -288,6 +369,7 @@ impl Engine {
         state.applications.insert(running.application.name.clone(), running.clone());
         state.hashed.insert(running.application.id.clone(), running.clone());
         state.numbered.insert(number, running.clone());
+        state.by_inbox.extend(running.inboxes.iter().map(|&inbox| (inbox, running.clone())));
         Ok(running)
     }
 
@@ -307,10 +389,11 @@ impl Engine {
         state.queries_not_running.remove(&number);
         state.not_running.remove(&name);
         if let Some(running) = state.numbered.remove(&number) {
-            if let Some(filter) = &running.topics.input_filter {
-                self.messaging.unsubscribe([filter.as_str()]);
+            self.messaging.unsubscribe(running.topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
+            for inbox in &running.inboxes {
+                self.messaging.router().unregister_inbox(*inbox);
+                state.by_inbox.remove(inbox);
             }
-            self.messaging.router().unregister_inbox(running.inbox);
             self.workers.remove_group(running.group.id());
             state.applications.remove(&name);
             state.hashed.remove(&running.application.id);
@@ -336,6 +419,31 @@ impl Engine {
     }
 }
 
+impl State {
+    /// Whether an application can be registered: it runs already with the same text, or it is new, or it is refused.
+    fn check_new(&self, application: &Application) -> Result<Option<Arc<Running>>, ServiceError> {
+        self.check_tables(&application.tables)?;
+        if let Some(running) = self.hashed.get(&application.id) {
+            return Ok(Some(running.clone()));
+        }
+        let name = &application.name;
+        if self.applications.contains_key(name) {
+            return Err(ServiceError::new(
+                ErrorKind::AlreadyExists,
+                format!("an application '{name}' with another text exists"),
+            )
+            .with_hint(format!(
+                "register it under another name, or drop the old one and its queries first: DROP APPLICATION {} CASCADE",
+                rivulet_sql::name_in_sql(name)
+            )));
+        }
+        match self.not_running.get(name) {
+            Some(other) => Err(ServiceError { kind: ErrorKind::AlreadyExists, ..other.conflict() }),
+            None => Ok(None),
+        }
+    }
+}
+
 impl Drop for Engine {
     fn drop(&mut self) {
         self.stop();
@@ -346,8 +454,18 @@ impl Drop for Engine {
 struct Prepared {
     application: Application,
     topics: Topics,
+    outputs: Arc<Outputs>,
+    shape: Option<Arc<InputShape>>,
     parts: GroupParts,
     last_refusal: Arc<Mutex<Option<String>>>,
+}
+
+/// The decoder of an application's rows.
+fn decoder(inputs: &[InputFormat], row_schema: &SchemaRef) -> Result<Box<dyn Decoder>, FormatError> {
+    match inputs {
+        [one] => one.format.decoder(one.schema.clone(), one.event_time_column),
+        several => several_inputs(several.to_vec(), row_schema.clone()),
+    }
 }
 
 /// A configured address that cannot be listened on: the hint says where it is configured.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use rivulet_connectors::mqtt::Template;
 use rivulet_dataflow::{QueryId, Slot};
 use tokio::sync::broadcast;
 
@@ -177,8 +178,16 @@ fn read_bound(found: &[Found]) -> Vec<Bound> {
         let slots: Vec<Slot> = of_group.iter().map(|(_, (_, slot))| *slot).collect();
         let read = running.group.with_queries(&slots, |table, slot| {
             let mut bound = Bound { id: table.query(slot), ..Bound::default() };
-            write_topic(&running.topics.input, table, slot, &mut bound.input_topic);
-            write_topic(&running.topics.output, table, slot, &mut bound.output_topic);
+            let topics = |templates: Vec<&Template>| {
+                let topic = |template: &Template| {
+                    let mut topic = String::new();
+                    write_topic(template, table, slot, &mut topic);
+                    topic
+                };
+                templates.into_iter().map(topic).collect::<Vec<_>>().join(", ")
+            };
+            bound.input_topic = topics(running.topics.inputs.iter().map(|input| &input.events).collect());
+            bound.output_topic = topics(running.topics.outputs.iter().collect());
             bound
         });
         for ((index, _), read) in of_group.iter().zip(read) {
@@ -264,12 +273,17 @@ impl Running {
                     default: parameter.default.as_ref().map(ToString::to_string),
                 })
                 .collect(),
-            input_topic: application.input.address.template.clone(),
-            output_topic: application.output.address.template.clone(),
+            input_topic: listed(application.inputs.iter().map(|input| &input.address)),
+            output_topic: listed(application.outputs.iter().map(|output| &output.address)),
             queries_running: self.queries_running.load(Ordering::Relaxed),
             queries_paused: self.queries_paused.load(Ordering::Relaxed),
             queries_not_running,
             not_running: None,
         }
     }
+}
+
+/// The templates of addresses, with commas between.
+fn listed<'a>(addresses: impl Iterator<Item = &'a rivulet_sql::Address>) -> String {
+    addresses.map(|address| address.template.as_str()).collect::<Vec<_>>().join(", ")
 }

@@ -2,13 +2,19 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use arrow::array::{AsArray, BooleanArray};
+use arrow::datatypes::UInt32Type;
+use arrow::error::ArrowError;
 use parking_lot::Mutex;
 use rivulet_connectors::formats::{EncodedRows, Encoder, encode_row_as_json, json_escape};
 use rivulet_connectors::mqtt::{PublishBatch, PublishError, PublishOptions, Publisher, Template};
 use rivulet_dataflow::{Batch, QueryId, Reason, Refusal, Refusals, Refused, Sink, SinkError, Slot, SlotTable};
 
+use super::own_connections::OwnConnections;
 use super::taps::Taps;
+use super::topics::{InputTopics, Topics};
 use crate::catalog::Catalog;
 use crate::service::generated_name;
 
@@ -21,13 +27,17 @@ pub(super) fn write_topic(template: &Template, slots: &SlotTable, slot: Slot, to
 /// Where the rows of an application go; shared by the sinks of its tasks.
 pub(super) struct Outputs {
     pub(super) application: String,
-    /// Whether the encoder writes JSON, so that live results are the same bytes.
-    pub(super) is_json: bool,
-    pub(super) result: Template,
-    pub(super) late: Option<Template>,
-    pub(super) dead_letter: Option<Template>,
+    /// For each output whether it writes JSON, so that live results are the same bytes.
+    pub(super) result_is_json: Vec<bool>,
+    /// Whether the last column of rows says to which outputs they go.
+    pub(super) has_bits: bool,
+    /// How many rows each output was given.
+    pub(super) rows: Vec<AtomicU64>,
+    pub(super) topics: Topics,
     pub(super) options: PublishOptions,
     pub(super) publisher: Arc<dyn Publisher>,
+    /// Where each query has a connection for its results.
+    pub(super) own_connections: Option<Arc<OwnConnections>>,
     pub(super) taps: Arc<Taps>,
     /// For the names of queries in dead letters.
     pub(super) catalog: Arc<Catalog>,
@@ -37,15 +47,24 @@ pub(super) struct Outputs {
 /// The sink of one task.
 pub(super) struct TaskSink {
     outputs: Arc<Outputs>,
-    encoder: Box<dyn Encoder>,
+    /// One for each output.
+    encoders: Vec<Box<dyn Encoder>>,
     rows: EncodedRows,
     messages: PublishBatch,
     topic: String,
+    /// The query that `messages` are of, and its connection; only where each query has its own.
+    own: Option<(QueryId, Arc<dyn Publisher>)>,
 }
 
 impl TaskSink {
-    pub(super) fn new(outputs: Arc<Outputs>, encoder: Box<dyn Encoder>) -> Self {
-        Self { outputs, encoder, rows: EncodedRows::default(), messages: PublishBatch::default(), topic: String::new() }
+    /// A sink with an encoder for each output.
+    pub(super) fn new(outputs: Arc<Outputs>, encoders: Vec<Box<dyn Encoder>>) -> Self {
+        let (rows, messages, topic) = (EncodedRows::default(), PublishBatch::default(), String::new());
+        Self { outputs, encoders, rows, messages, topic, own: None }
+    }
+
+    fn publisher(&self) -> &dyn Publisher {
+        self.own.as_ref().map_or(&*self.outputs.publisher, |(_, own)| &**own)
     }
 
     /// What a dead letter says: everything a person needs to find out what went wrong.
@@ -92,37 +111,97 @@ impl TaskSink {
     }
 }
 
-impl Sink for TaskSink {
-    fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError> {
-        self.rows.clear();
-        self.encoder.encode(batch, &mut self.rows);
-        let is_watching = self.outputs.taps.is_watching();
+impl TaskSink {
+    /// Publishes the rows of a batch, all of one output. Live results show those too for which `shows` holds.
+    fn write_output(
+        &mut self,
+        output: usize,
+        batch: &Batch,
+        slots: &SlotTable,
+        shows: impl Fn(usize) -> bool,
+    ) -> Result<(), SinkError> {
+        let Self { outputs, encoders, rows, messages, topic, own } = self;
+        rows.clear();
+        encoders[output].encode(batch, rows);
         let mut failure = Ok(());
+        let mut published = 0;
         for (row, &slot) in batch.slots.iter().enumerate() {
             let Some(query) = slots.query(slot) else { continue };
-            write_topic(&self.outputs.result, slots, slot, &mut self.topic);
+            if let Some(connections) = &outputs.own_connections {
+                turn_to(query, connections, &*outputs.publisher, own, messages);
+            }
+            write_topic(&outputs.topics.outputs[output], slots, slot, topic);
             // A row that cannot be published must not cost the rows of other queries.
-            if let Err(error) = self.messages.push(&self.topic, self.rows.row(row), self.outputs.options) {
+            if let Err(error) = messages.push(topic, rows.row(row), outputs.options) {
                 failure = Err(sink_error(error));
                 continue;
             }
-            if is_watching {
-                self.outputs.taps.send(query, || {
-                    if self.outputs.is_json {
-                        String::from_utf8_lossy(self.rows.row(row)).into_owned()
-                    } else {
-                        encode_row_as_json(batch, row)
-                    }
+            published += 1;
+            if shows(row) {
+                outputs.taps.send(query, || match outputs.result_is_json[output] {
+                    true => String::from_utf8_lossy(rows.row(row)).into_owned(),
+                    false => encode_row_as_json(batch, row),
                 });
             }
         }
+        outputs.rows[output].fetch_add(published, Ordering::Relaxed);
         failure
+    }
+}
+
+impl Outputs {
+    /// Where the content of a refusal goes: to the topic for late rows or the dead letters of its input; if inputs had come together
+    /// already, to the first input's that has one.
+    fn topic_of<'t>(
+        &'t self,
+        refusal: &Refusal,
+        of_input: impl Fn(&'t InputTopics) -> Option<&'t Template>,
+    ) -> Option<&'t Template> {
+        let inputs = &self.topics.inputs;
+        match refusal.input {
+            Some(input) => of_input(inputs.get(usize::from(input))?),
+            None => inputs.iter().find_map(of_input),
+        }
+    }
+}
+
+impl Sink for TaskSink {
+    fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError> {
+        let is_watching = self.outputs.taps.is_watching();
+        if !self.outputs.has_bits {
+            let outputs = 0..self.encoders.len();
+            // A row shows once, however many outputs it goes to.
+            let written = outputs.map(|output| self.write_output(output, batch, slots, |_| is_watching && output == 0));
+            return written.fold(Ok(()), Result::and);
+        }
+        let columns = batch.columns.num_columns() - 1;
+        let bits = batch.column(columns).as_primitive::<UInt32Type>().clone();
+        let failed = |error: ArrowError| SinkError(error.to_string());
+        let shown = batch.columns.project(&(0..columns).collect::<Vec<_>>()).map_err(failed)?;
+        let batch = batch.with_columns(shown);
+        let mut result = Ok(());
+        for output in 0..self.encoders.len() {
+            let bit = 1u32 << output;
+            let to_output: Vec<u32> = bits.values().iter().copied().filter(|bits| bits & bit != 0).collect();
+            if to_output.is_empty() {
+                continue;
+            }
+            let keep: BooleanArray = bits.values().iter().map(|bits| Some(bits & bit != 0)).collect();
+            // A row shows with the first of its outputs.
+            let shows = |row: usize| is_watching && to_output[row] & (bit - 1) == 0;
+            let written = self.write_output(output, &batch.filter(&keep).map_err(failed)?, slots, shows);
+            result = result.and(written);
+        }
+        result
     }
 
     fn refused(&mut self, refusals: &Refusals, slots: &SlotTable) -> Result<(), SinkError> {
+        let outputs = self.outputs.clone();
         for refusal in refusals.records() {
-            let late = self.outputs.late.as_ref().filter(|_| refusal.reason == Reason::Late);
-            match (late, &refusal.content, &self.outputs.dead_letter) {
+            let late =
+                outputs.topic_of(refusal, |input| input.late.as_ref()).filter(|_| refusal.reason == Reason::Late);
+            let dead_letter = outputs.topic_of(refusal, |input| input.dead_letter.as_ref());
+            match (late, &refusal.content, dead_letter) {
                 (Some(topic), Refused::Row(row), _) => {
                     write_topic(topic, slots, refusal.slot, &mut self.topic);
                     let row = encode_row_as_json(row, 0);
@@ -144,14 +223,32 @@ impl Sink for TaskSink {
 
     fn flush(&mut self) -> Result<(), SinkError> {
         if !self.messages.is_empty() {
-            self.outputs.publisher.submit(&mut self.messages);
+            let publisher = self.own.as_ref().map_or(&self.outputs.publisher, |(_, own)| own);
+            publisher.submit(&mut self.messages);
         }
         Ok(())
     }
 
     fn has_room(&self) -> bool {
-        self.outputs.publisher.has_room()
+        self.publisher().has_room()
     }
+}
+
+/// Goes over to the connection of a query, where each has its own: what is gathered for another goes to that one's.
+fn turn_to(
+    query: QueryId,
+    connections: &OwnConnections,
+    shared: &dyn Publisher,
+    own: &mut Option<(QueryId, Arc<dyn Publisher>)>,
+    messages: &mut PublishBatch,
+) {
+    if own.as_ref().is_some_and(|(current, _)| *current == query) {
+        return;
+    }
+    if !messages.is_empty() {
+        own.as_ref().map_or(shared, |(_, own)| &**own).submit(messages);
+    }
+    *own = connections.publisher(query).map(|publisher| (query, publisher));
 }
 
 /// What was wrong, without the name of the library that noticed it.

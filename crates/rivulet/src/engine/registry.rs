@@ -124,6 +124,13 @@ impl Registry {
         Some(removed)
     }
 
+    /// Memory held, in bytes. Linear in the number of queries.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+            + self.entries.iter().map(|entry| entry.name.len()).sum::<usize>()
+            + self.named.allocation_size()
+    }
+
     /// The queries of one application.
     pub(super) fn of_application(&self, application: ApplicationNumber) -> impl Iterator<Item = QueryId> {
         self.entries.iter().filter(move |entry| entry.application == application).map(|entry| entry.id)

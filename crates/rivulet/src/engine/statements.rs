@@ -1,17 +1,22 @@
 //! SQL scripts: each statement becomes a call of the engine, and its answer a small table.
 
 use std::borrow::Cow;
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 
 use rivulet_connectors::formats::FormatError;
-use rivulet_sql::{Application, CreateTable, FormatSpec, Literal, Name, SqlError, Statement, Tables};
+use rivulet_sql::{Application, CreateTable, FormatSpec, Literal, Name, Position, SqlError, Statement, Tables};
 use serde_json::{Value, json};
 
-use super::Engine;
 use super::submit::parameters_of;
+use super::{Engine, Running};
 use crate::service::{
     ApplicationInfo, ErrorKind, ParameterValue, QUERIES_PAGE_MAX, QueryFilter, QueryInfo, QueryRequest, Service,
     ServiceError, StatementResult, TableInfo,
 };
+
+/// How many applications are registered together.
+const APPLICATIONS_AT_ONCE: usize = 1_000;
 
 /// How many rows `SHOW` gives without a `LIMIT`.
 const SHOW_ROWS_DEFAULT: usize = 100;
@@ -78,6 +83,14 @@ pub(super) fn literal_text(literal: &Literal) -> String {
     }
 }
 
+fn registered(running: &Running, is_new: bool) -> StatementResult {
+    let name = &running.application.name;
+    said(match is_new {
+        true => format!("application {name} created"),
+        false => format!("application {name} is registered already"),
+    })
+}
+
 impl Engine {
     /// Runs a script; one result for each statement, stopping at the first error.
     pub(super) fn execute_script(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
@@ -86,7 +99,15 @@ impl Engine {
             Err(error) => return vec![Err(sql_error(error))],
         };
         let mut results = Vec::with_capacity(statements.len());
-        for (statement, position) in statements {
+        let mut statements = VecDeque::from(statements);
+        loop {
+            let applications = self.create_applications(&mut statements);
+            let has_failed = applications.last().is_some_and(Result::is_err);
+            results.extend(applications);
+            if has_failed {
+                break;
+            }
+            let Some((statement, position)) = statements.pop_front() else { break };
             let result = self.execute_statement(statement).map_err(|error| match error.line {
                 Some(_) => error,
                 None => error.at(position.line, position.column),
@@ -100,6 +121,37 @@ impl Engine {
         results
     }
 
+    /// Takes the statements at the front that create applications of different names, as far as they can be planned, and
+    /// registers those together: a script of thousands waits for the disk a few times, not thousands of times.
+    fn create_applications(
+        &self,
+        statements: &mut VecDeque<(Statement, Position)>,
+    ) -> Vec<Result<StatementResult, ServiceError>> {
+        let tables = self.known_tables();
+        let (mut names, mut planned, mut positions) = (HashSet::new(), Vec::new(), Vec::new());
+        while let Some((Statement::CreateApplication(create), position)) = statements.front()
+            && planned.len() < APPLICATIONS_AT_ONCE
+            && !create.if_not_exists
+            && names.insert(create.name.text.clone())
+            // What cannot be planned is refused when it is its turn.
+            && let Ok(application) = rivulet_sql::plan_application_with(create, &tables)
+        {
+            planned.push(application);
+            positions.push(*position);
+            statements.pop_front();
+        }
+        if planned.is_empty() {
+            return Vec::new();
+        }
+        let answers = self.register_all(planned).into_iter().zip(positions);
+        let answer = |(answer, position): (Result<(Arc<Running>, bool), ServiceError>, Position)| match answer {
+            Ok((running, is_new)) => Ok(registered(&running, is_new)),
+            Err(error) if error.line.is_none() => Err(error.at(position.line, position.column)),
+            Err(error) => Err(error),
+        };
+        answers.map(answer).collect()
+    }
+
     fn execute_statement(&self, statement: Statement) -> Result<StatementResult, ServiceError> {
         match statement {
             Statement::CreateApplication(create) => {
@@ -109,12 +161,7 @@ impl Engine {
                 }
                 let (running, is_new) = self
                     .register(rivulet_sql::plan_application_with(&create, &self.known_tables()).map_err(sql_error)?)?;
-                let name = &running.application.name;
-                Ok(said(if is_new {
-                    format!("application {name} created")
-                } else {
-                    format!("application {name} is registered already")
-                }))
+                Ok(registered(&running, is_new))
             }
             Statement::CreateTable(create) => {
                 let name = create.name.clone();

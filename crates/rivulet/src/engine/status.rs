@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rivulet_dataflow::Reason;
-use rivulet_runtime::{GroupMetrics, Histogram};
+use rivulet_runtime::{GroupMetrics, Histogram, Spill};
 
 use super::exposition::{ApplicationSnapshot, Snapshot};
+use super::memory::memory_rss_bytes;
+use super::shared_input::SharedInput;
 use super::{Engine, Running};
 use crate::service::{ApplicationStatus, ErrorKind, LatencyStatus, ServiceError, Status};
 
@@ -27,6 +29,7 @@ impl Engine {
             status.last_refusal = running.last_refusal.lock().clone();
             total_status.queries_running += status.queries_running;
             total_status.queries_paused += status.queries_paused;
+            total_status.queries_spilled += status.queries_spilled;
             total_status.inbox_rows += status.inbox_rows;
             total_status.inbox_bytes += status.inbox_bytes;
             applications.push(status);
@@ -35,6 +38,7 @@ impl Engine {
             name: total_status.name,
             queries_running: total_status.queries_running,
             queries_paused: total_status.queries_paused,
+            queries_spilled: total_status.queries_spilled,
             inbox_rows: total_status.inbox_rows,
             inbox_bytes: total_status.inbox_bytes,
             ..of_metrics(&total)
@@ -78,22 +82,59 @@ impl Engine {
                     inbox_rows: inbox_rows as u64,
                     inbox_bytes: inbox_bytes as u64,
                     memory_bytes: running.group.memory_bytes() as u64,
+                    spill: running.group.spill_status(),
                     tasks: running.group.tasks().filter(|task| task.queries() > 0).count() as u64,
                     metrics: running.group.metrics(),
+                    outputs: running.output_rows(),
                 }
             })
             .collect();
         let router = self.messaging.router().stats();
+        let (shared_topics, shared_queries) = {
+            let state = self.state.lock();
+            let inputs = || state.shared_inputs.values();
+            (inputs().map(SharedInput::topics).sum::<usize>(), inputs().map(SharedInput::queries).sum::<usize>())
+        };
         let numbers = vec![
             ("memory_rss_bytes", "Resident memory of the process", false, memory_rss_bytes().unwrap_or(0)),
+            (
+                "memory_bytes_max",
+                "Resident memory from which on queries are refused; 0 for no bound",
+                false,
+                self.config.memory_bytes_max.unwrap_or(0),
+            ),
             ("waiting_tasks", "Tasks that wait for a worker", false, self.workers.waiting_tasks() as u64),
             ("messages_routed", "Messages that at least one query asked for", true, router.routed_messages),
             ("messages_unrouted", "Messages that no query asked for", true, router.unrouted_messages),
             ("routed_payload_bytes", "Payload bytes of all messages received", true, router.payload_bytes),
             ("inbox_full_waits", "How often a message waited for a full inbox", true, router.full_waits),
             ("routes", "Routes from topics to queries", false, router.routes as u64),
+            ("shared_topics", "Topics that many queries read, decoded once", false, shared_topics as u64),
+            ("shared_topic_queries", "Queries that read shared topics", false, shared_queries as u64),
+            ("routes_bytes", "Memory of the routes", false, router.routes_bytes as u64),
+            (
+                "registry_bytes",
+                "Memory of the list of queries",
+                false,
+                self.state.lock().registry.memory_bytes() as u64,
+            ),
+            (
+                "spill_file_bytes",
+                "State of silent queries on disk",
+                false,
+                self.workers.spill().map_or(0, Spill::file_bytes),
+            ),
         ];
         Snapshot { applications, connections: self.messaging.connections(), workers: self.workers.status(), numbers }
+    }
+}
+
+impl Running {
+    /// Of several outputs the name of each, and how many rows it was given.
+    pub(super) fn output_rows(&self) -> Vec<(String, u64)> {
+        let rows = self.outputs.rows.iter().map(|rows| rows.load(Ordering::Relaxed));
+        let named = self.application.outputs.iter().zip(rows);
+        named.filter_map(|(output, rows)| Some((output.name.clone()?, rows))).collect()
     }
 }
 
@@ -103,6 +144,7 @@ fn application_status(running: &Running, metrics: &GroupMetrics) -> ApplicationS
         name: running.application.name.clone(),
         queries_running: running.queries_running.load(Ordering::Relaxed),
         queries_paused: running.queries_paused.load(Ordering::Relaxed),
+        queries_spilled: running.group.spill_status().queries,
         inbox_rows: inbox_rows as u64,
         inbox_bytes: inbox_bytes as u64,
         ..of_metrics(metrics)
@@ -129,11 +171,4 @@ fn of_metrics(metrics: &GroupMetrics) -> ApplicationStatus {
 fn latency(histogram: &Histogram) -> LatencyStatus {
     let quantile = |quantile| (histogram.count() > 0).then(|| histogram.quantile_us(quantile));
     LatencyStatus { p50_us: quantile(0.5), p95_us: quantile(0.95), p99_us: quantile(0.99), max_us: quantile(1.0) }
-}
-
-/// Resident memory of this process, from the kernel.
-fn memory_rss_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }

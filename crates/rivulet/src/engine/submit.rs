@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use arrow::array::{BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
 use foldhash::fast::RandomState;
-use rivulet_connectors::mqtt::Route;
 use rivulet_dataflow::{QueryId, Slot};
 use rivulet_sql::{BindError, ParamValue, ParameterRows};
 
 use super::output::write_topic;
 use super::registry::Entry;
+use super::topics::InputTopics;
 use super::{Engine, Running, State};
 use crate::catalog::{ApplicationNumber, NewQuery, StoredQuery};
 use crate::service::{ErrorKind, Parameter, ParameterValue, QueryRequest, ServiceError, is_generated_name};
@@ -35,8 +35,8 @@ struct Chunk<Q> {
 struct Checked<Q> {
     running: Arc<Running>,
     rows: RecordBatch,
-    /// For each row the topic that its query reads, and what it is for.
-    inputs: Vec<String>,
+    /// For each row the topics that its query reads, one for each input, and what it is for.
+    inputs: Vec<Vec<String>>,
     queries: Vec<Q>,
 }
 
@@ -54,15 +54,20 @@ impl Engine {
             bound.into_iter().map(|mut chunk| chunk.take_checked(&mut refuse)).collect();
         let mut state = self.state.lock();
         let mut names = HashSet::default();
+        let mut room = self.room();
         for chunk in &mut chunks {
             let running = chunk.running.clone();
+            let mut taken = 0;
             let is_there = state.numbered.contains_key(&running.number);
-            let check = |_, index: usize, _: &mut String| {
+            let check = |_, index: usize, _: &mut Vec<String>| {
                 if !is_there {
                     let name = &running.application.name;
                     return Err(ServiceError::not_found(format!("the application '{name}' was dropped meanwhile")));
                 }
-                check_name(&state, &mut names, &requests[index])
+                check_name(&state, &mut names, &requests[index])?;
+                room.take(&running.group, taken)?;
+                taken += 1;
+                Ok(())
             };
             chunk.retain(check, &mut refuse);
         }
@@ -116,10 +121,11 @@ impl Engine {
         if stored.is_empty() {
             return;
         }
-        let mut next = match self.catalog.insert_queries(&stored) {
+        let parameter_bytes = chunks.iter().map(|chunk| chunk.rows.get_array_memory_size()).sum();
+        let admitted = self.memory.admit(stored.len(), parameter_bytes);
+        let mut next = match admitted.and_then(|()| Ok(self.catalog.insert_queries(&stored)?)) {
             Ok(first) => first,
             Err(error) => {
-                let error = ServiceError::from(error);
                 let indices = chunks.iter().flat_map(|chunk| &chunk.queries);
                 indices.for_each(|&index| answers[index] = Some(Err(error.clone())));
                 return;
@@ -129,7 +135,8 @@ impl Engine {
             let queries: Vec<QueryId> = (next..).take(indices.len()).collect();
             next += queries.len() as u64;
             let slots = running.group.add(&queries, rows);
-            self.add_routes(running, &slots, inputs);
+            self.connect(&queries, inputs);
+            self.add_routes(state, running, &slots, inputs);
             for ((&id, &slot), &index) in queries.iter().zip(&slots).zip(indices) {
                 state.registry.insert(id, requests[index].name, running.number, Some(slot), false);
                 answers[index] = Some(Ok(id));
@@ -138,28 +145,45 @@ impl Engine {
         }
     }
 
-    /// Lets events of the topics reach the slots, a topic for each slot.
-    fn add_routes(&self, running: &Running, slots: &[Slot], topics: &[String]) {
-        if running.topics.input_filter.is_none() {
-            self.messaging.subscribe(topics.iter().map(String::as_str));
-        }
-        // Topics were checked when the query was bound, and the inbox is registered as long as the application runs.
-        if let Err(error) = self.messaging.router().add(&routes(running, slots, topics)) {
-            tracing::error!(application = running.application.name, "queries get no events (a defect): {error}");
+    /// Gives queries connections, where each has its own; for each the topics it reads.
+    fn connect(&self, queries: &[QueryId], topics: &[Vec<String>]) {
+        if let Some(connections) = self.messaging.own_connections() {
+            connections.connect(queries, topics);
         }
     }
 
-    fn remove_routes(&self, running: &Running, slots: &[Slot]) {
-        let topics = topics_of(running, slots);
-        self.messaging.router().remove(&routes(running, slots, &topics));
-        if running.topics.input_filter.is_none() {
-            self.messaging.unsubscribe(topics.iter().map(String::as_str));
+    fn disconnect(&self, queries: &[QueryId]) {
+        if let Some(connections) = self.messaging.own_connections() {
+            connections.disconnect(queries);
         }
+    }
+
+    /// Lets events of the topics reach the slots; for each slot the topic of each input.
+    fn add_routes(&self, state: &mut State, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
+        self.messaging.subscribe(own_topics(running, topics));
+        let (own, shared) = state.split_shared(running, slots, topics);
+        state.join_shared(running, &shared);
+        // Topics were checked when the query was bound, and the inbox is registered as long as the application runs.
+        if let Err(error) = self.messaging.router().add(&own) {
+            tracing::error!(application = running.application.name, "queries get no events (a defect): {error}");
+        }
+        if let Some(shape) = &running.shape {
+            self.share_crowded(state, shape, own.iter().map(|route| route.filter));
+        }
+    }
+
+    fn remove_routes(&self, state: &mut State, running: &Running, slots: &[Slot]) {
+        let topics = topics_of(running, slots);
+        let (own, shared) = state.split_shared(running, slots, &topics);
+        self.messaging.router().remove(&own);
+        self.leave_shared(state, running, &shared, &topics);
+        self.messaging.unsubscribe(own_topics(running, &topics));
     }
 
     /// Ends queries of one application that the catalog has forgotten already.
     pub(super) fn stop_queries(&self, state: &mut State, application: ApplicationNumber, queries: &[QueryId]) {
         let (mut slots, mut routed, mut not_running) = (Vec::new(), Vec::new(), 0);
+        self.disconnect(queries);
         for &id in queries {
             match state.registry.remove(id) {
                 Some(Entry { slot: Some(slot), is_paused, .. }) => {
@@ -176,10 +200,10 @@ impl Engine {
         if let Some(count) = state.queries_not_running.get_mut(&application) {
             *count -= not_running;
         }
-        if let Some(running) = state.numbered.get(&application) {
+        if let Some(running) = state.numbered.get(&application).cloned() {
             running.queries_running.fetch_sub(routed.len() as u64, Ordering::Relaxed);
             running.queries_paused.fetch_sub((slots.len() - routed.len()) as u64, Ordering::Relaxed);
-            self.remove_routes(running, &routed);
+            self.remove_routes(state, &running, &routed);
             running.group.remove(&slots);
         }
     }
@@ -205,10 +229,13 @@ impl Engine {
         }
         self.catalog.set_paused(&[id], is_paused)?;
         let (from, to) = if is_paused {
-            self.remove_routes(&running, &[slot]);
+            self.disconnect(&[id]);
+            self.remove_routes(&mut state, &running, &[slot]);
             (&running.queries_running, &running.queries_paused)
         } else {
-            self.add_routes(&running, &[slot], &topics_of(&running, &[slot]));
+            let topics = topics_of(&running, &[slot]);
+            self.connect(&[id], &topics);
+            self.add_routes(&mut state, &running, &[slot], &topics);
             (&running.queries_paused, &running.queries_running)
         };
         from.fetch_sub(1, Ordering::Relaxed);
@@ -277,19 +304,29 @@ impl Engine {
     /// Lets those queries run that fit this version, and returns how many do.
     fn start_loaded(&self, state: &mut State, chunk: &mut Chunk<QueryId>) -> u64 {
         let application = chunk.running.number;
-        let Checked { running, rows, inputs, queries } =
-            chunk.take_checked(|query, error| state.leave_out(application, query, &error));
+        let mut checked = chunk.take_checked(|query, error| state.leave_out(application, query, &error));
+        let (mut room, group, mut taken) = (self.room(), checked.running.group.clone(), 0);
+        let check = |_, _, _: &mut Vec<String>| {
+            room.take(&group, taken)?;
+            taken += 1;
+            Ok(())
+        };
+        checked.retain(check, |query, error| state.leave_out(application, query, &error));
+        let Checked { running, rows, inputs, queries } = checked;
         let slots = running.group.add(&queries, &rows);
         let (mut routed, mut topics) = (Vec::with_capacity(slots.len()), Vec::with_capacity(slots.len()));
+        let mut connected = Vec::with_capacity(slots.len());
         for ((&id, &slot), topic) in queries.iter().zip(&slots).zip(inputs) {
             let entry = state.registry.get_mut(id).expect("the query was inserted when it was read");
             entry.slot = Some(slot);
             if !entry.is_paused {
                 routed.push(slot);
                 topics.push(topic);
+                connected.push(id);
             }
         }
-        self.add_routes(&running, &routed, &topics);
+        self.connect(&connected, &topics);
+        self.add_routes(state, &running, &routed, &topics);
         running.queries_running.fetch_add(routed.len() as u64, Ordering::Relaxed);
         running.queries_paused.fetch_add((slots.len() - routed.len()) as u64, Ordering::Relaxed);
         slots.len() as u64
@@ -307,9 +344,9 @@ impl<Q: Copy> Chunk<Q> {
         let (rows, queries) = (self.values.finish(), std::mem::take(&mut self.queries));
         let mut values = running.application.check(&rows).into_iter();
         let topics = running.topics.bind(&rows);
-        let inputs = vec![String::new(); queries.len()];
+        let inputs = vec![Vec::new(); queries.len()];
         let mut checked = Checked { running: running.clone(), rows: rows.clone(), inputs, queries };
-        let check = |row, _, input: &mut String| -> Result<(), ServiceError> {
+        let check = |row, _, input: &mut Vec<String>| -> Result<(), ServiceError> {
             values.next().expect("a check of each row").map_err(bind_error)?;
             *input = topics(row)?;
             Ok(())
@@ -320,10 +357,10 @@ impl<Q: Copy> Chunk<Q> {
 }
 
 impl<Q: Copy> Checked<Q> {
-    /// Keeps the queries that pass `check` (given the row, what it is for, and its input topic), and refuses the others.
+    /// Keeps the queries that pass `check` (given the row, what it is for, and its input topics), and refuses the others.
     fn retain(
         &mut self,
-        mut check: impl FnMut(usize, Q, &mut String) -> Result<(), ServiceError>,
+        mut check: impl FnMut(usize, Q, &mut Vec<String>) -> Result<(), ServiceError>,
         mut refuse: impl FnMut(Q, ServiceError),
     ) {
         let mut keep = Vec::with_capacity(self.queries.len());
@@ -364,12 +401,15 @@ impl State {
     }
 }
 
-/// The topics that queries read.
-fn topics_of(running: &Running, slots: &[Slot]) -> Vec<String> {
+/// The topics that queries read, of each query one for each input.
+fn topics_of(running: &Running, slots: &[Slot]) -> Vec<Vec<String>> {
     let topics = running.group.with_queries(slots, |table, slot| {
-        let mut topic = String::new();
-        write_topic(&running.topics.input, table, slot, &mut topic);
-        topic
+        let topic = |input: &InputTopics| {
+            let mut topic = String::new();
+            write_topic(&input.events, table, slot, &mut topic);
+            topic
+        };
+        running.topics.inputs.iter().map(topic).collect()
     });
     topics.into_iter().map(Option::unwrap_or_default).collect()
 }
@@ -397,8 +437,10 @@ fn check_name<'a>(
     Ok(())
 }
 
-fn routes<'a>(running: &Running, slots: &[Slot], topics: &'a [String]) -> Vec<Route<'a>> {
-    slots.iter().zip(topics).map(|(&slot, topic)| Route { filter: topic, inbox: running.inbox, slot }).collect()
+/// Of the topics that queries read those that no subscription for all queries covers.
+fn own_topics<'t>(running: &'t Running, topics: &'t [Vec<String>]) -> impl Iterator<Item = &'t str> + Clone {
+    let own = |(input, topic): (&'t InputTopics, &'t String)| input.filter.is_none().then_some(topic.as_str());
+    topics.iter().flat_map(move |topics| running.topics.inputs.iter().zip(topics).filter_map(own))
 }
 
 fn param_value<'a>(value: &'a ParameterValue<'_>) -> ParamValue<'a> {

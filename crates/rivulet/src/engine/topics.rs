@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
-use arrow::datatypes::{DataType, Float64Type, Int64Type};
+use arrow::datatypes::{DataType, Int64Type};
 use rivulet_connectors::mqtt::{Direction, Template};
 use rivulet_sql::{Address, Application, Part};
 
@@ -12,10 +12,18 @@ use crate::service::{ErrorKind, ServiceError};
 /// The topic templates of an application.
 #[derive(Clone, Debug)]
 pub(super) struct Topics {
-    pub(super) input: Template,
-    /// The one subscription that serves all queries; `None` where each query names its own input.
-    pub(super) input_filter: Option<String>,
-    pub(super) output: Template,
+    /// Of each input.
+    pub(super) inputs: Vec<InputTopics>,
+    /// Of each output.
+    pub(super) outputs: Vec<Template>,
+}
+
+/// The topic templates of one input.
+#[derive(Clone, Debug)]
+pub(super) struct InputTopics {
+    pub(super) events: Template,
+    /// The one subscription that serves all queries; `None` where each query names its own topic.
+    pub(super) filter: Option<String>,
     pub(super) late: Option<Template>,
     pub(super) dead_letter: Option<Template>,
 }
@@ -25,24 +33,34 @@ impl Topics {
     pub(super) fn new(application: &Application) -> Result<Self, ServiceError> {
         let names: Vec<&str> = application.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
         let output = |address: &Address| template(address, &names, Direction::Output);
-        let input = template(&application.input.address, &names, Direction::Input)?;
+        let inputs = application.inputs.iter().map(|input| {
+            let events = template(&input.address, &names, Direction::Input)?;
+            Ok(InputTopics {
+                filter: events.filter(),
+                events,
+                late: input.late.as_ref().map(output).transpose()?,
+                dead_letter: input.dead_letter.as_ref().map(output).transpose()?,
+            })
+        });
         Ok(Self {
-            input_filter: input.filter(),
-            input,
-            output: output(&application.output.address)?,
-            late: application.input.late.as_ref().map(output).transpose()?,
-            dead_letter: application.input.dead_letter.as_ref().map(output).transpose()?,
+            inputs: inputs.collect::<Result<_, ServiceError>>()?,
+            outputs: application.outputs.iter().map(|one| output(&one.address)).collect::<Result<_, _>>()?,
         })
     }
 
-    fn outputs(&self) -> impl Iterator<Item = &Template> {
-        [Some(&self.output), self.late.as_ref(), self.dead_letter.as_ref()].into_iter().flatten()
+    fn written(&self) -> impl Iterator<Item = &Template> {
+        let of_inputs = self.inputs.iter().flat_map(|input| [&input.late, &input.dead_letter]).flatten();
+        self.outputs.iter().chain(of_inputs)
     }
 
-    /// Binds the topics of many queries: for each row of parameters its input topic, or why one of its topics is none.
-    pub(super) fn bind<'r>(&'r self, rows: &'r RecordBatch) -> impl Fn(usize) -> Result<String, ServiceError> + 'r {
+    /// Binds the topics of many queries: for each row of parameters the topic of each input, or why one of its topics is none.
+    pub(super) fn bind<'r>(
+        &'r self,
+        rows: &'r RecordBatch,
+    ) -> impl Fn(usize) -> Result<Vec<String>, ServiceError> + 'r {
         let mut columns = vec![None; rows.num_columns()];
-        for parameter in self.outputs().chain([&self.input]).flat_map(Template::parameters) {
+        let read = || self.inputs.iter().map(|input| &input.events);
+        for parameter in self.written().chain(read()).flat_map(Template::parameters) {
             columns[parameter].get_or_insert_with(|| as_text(rows.column(parameter)));
         }
         move |row| {
@@ -51,8 +69,8 @@ impl Topics {
                 let topic = template.bind(value);
                 topic.map_err(|error| ServiceError::from_text(ErrorKind::Invalid, &error.to_string()))
             };
-            self.outputs().try_for_each(|template| bind(template).map(drop))?;
-            bind(&self.input)
+            self.written().try_for_each(|template| bind(template).map(drop))?;
+            self.inputs.iter().map(|input| bind(&input.events)).collect()
         }
     }
 }
@@ -84,8 +102,53 @@ fn as_text(column: &ArrayRef) -> Cow<'_, StringArray> {
     match column.data_type() {
         DataType::Utf8 => Cow::Borrowed(column.as_string::<i32>()),
         DataType::Int64 => texts(column.as_primitive::<Int64Type>().iter()),
-        DataType::Float64 => texts(column.as_primitive::<Float64Type>().iter()),
         DataType::Boolean => texts(column.as_boolean().iter()),
-        _ => texts((0..column.len()).map(|row| arrow::util::display::array_value_to_string(column, row).ok())),
+        other => unreachable!("the planner lets no {other} stand in an address"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{BooleanArray, Int64Array};
+    use arrow::datatypes::{Field, Schema};
+    use rivulet_dataflow::SlotTable;
+
+    use super::*;
+
+    #[test]
+    fn topics_are_the_same_from_rows_and_from_slots() {
+        let columns: [ArrayRef; 3] = [
+            Arc::new(StringArray::from(vec![Some("caf\u{e9} 1"), Some(""), None])),
+            Arc::new(Int64Array::from(vec![Some(i64::MIN), Some(7), None])),
+            Arc::new(BooleanArray::from(vec![Some(true), Some(false), None])),
+        ];
+        for column in columns {
+            // Of the types that parameters have, those that the planner lets stand in an address.
+            let sql = format!(
+                "CREATE APPLICATION a (p {}) INPUT t (v DOUBLE) FROM 'mqtt:a/{{p}}' FORMAT JSON \
+                 OUTPUT 'mqtt:b' FORMAT JSON AS SELECT v FROM t",
+                rivulet_sql::type_name(column.data_type())
+            );
+            let create = rivulet_sql::parse_application(&sql).expect("an application");
+            assert!(rivulet_sql::plan_application(&create).is_ok());
+            let schema = Arc::new(Schema::new(vec![Field::new("p", column.data_type().clone(), true)]));
+            let mut slots = SlotTable::new(schema.clone());
+            slots.add(&[1, 2, 3], &RecordBatch::try_new(schema, vec![column.clone()]).expect("rows"));
+            for row in 0..column.len() {
+                let (texts, mut written) = (as_text(&column), String::new());
+                slots.write_text(0, row as u32, &mut written);
+                assert_eq!(if texts.is_null(row) { "" } else { texts.value(row) }, written);
+            }
+        }
+        for other in ["DOUBLE", "TIMESTAMP", "INTERVAL"] {
+            let sql = format!(
+                "CREATE APPLICATION a (p {other}) INPUT t (v DOUBLE) FROM 'mqtt:a/{{p}}' FORMAT JSON \
+                 OUTPUT 'mqtt:b' FORMAT JSON AS SELECT v FROM t"
+            );
+            let create = rivulet_sql::parse_application(&sql).expect("an application");
+            assert!(rivulet_sql::plan_application(&create).is_err(), "{other}");
+        }
     }
 }

@@ -41,6 +41,40 @@ fn submit(engine: &Engine, name: Option<&str>, application: &str, id: &str) -> R
     answer.expect("an answer").map_err(|error| error.kind)
 }
 
+#[test]
+fn applications_of_a_script_are_registered_together_up_to_the_first_that_is_refused() {
+    let folder = TempDir::new().expect("a folder");
+    let application = |name: &str, column: &str| {
+        format!(
+            "CREATE APPLICATION {name} (id TEXT) INPUT t (n BIGINT) FROM 'mqtt:t/{{id}}' FORMAT JSON \
+             OUTPUT 'mqtt:o/{{id}}' FORMAT JSON AS SELECT {column} FROM t;\n"
+        )
+    };
+    let script = [("a", "n"), ("b", "n"), ("a", "n"), ("c", "n"), ("a", "n + 1"), ("d", "n")]
+        .map(|(name, column)| application(name, column))
+        .concat();
+    let names = |engine: &Engine| engine.applications().into_iter().map(|one| one.name).collect::<Vec<_>>();
+    {
+        let engine = open(folder.path());
+        let mut answers = engine.execute(&script);
+        let refused = answers.pop().expect("an answer").expect_err("another text");
+        assert_eq!((refused.kind, refused.line), (ErrorKind::AlreadyExists, Some(5)));
+        let said: Vec<String> =
+            answers.into_iter().map(|answer| answer.expect("an answer").message.expect("a message")).collect();
+        let expected = [
+            "application a created",
+            "application b created",
+            "application a is registered already",
+            "application c created",
+        ];
+        assert_eq!(said, expected);
+        assert_eq!(names(&engine), ["a", "b", "c"]);
+        engine.shutdown();
+    }
+    let engine = open(folder.path());
+    assert_eq!(names(&engine), ["a", "b", "c"], "they are remembered");
+}
+
 fn states(engine: &Engine) -> Vec<(String, String, QueryState)> {
     let all = engine.queries(&QueryFilter { limit: 100, ..QueryFilter::default() });
     all.into_iter().map(|query| (query.name, query.application, query.state)).collect()

@@ -1,8 +1,9 @@
 //! The key property: N queries run as one group give exactly what the same N give each run alone.
 //!
 //! Random applications, parameters and events; queries that come, pause and go in the middle; batches cut and timers served at
-//! different moments in both runs. In the group's run slots are used again, by queries that must start clean, and now and then
-//! everything moves into a fresh group, where nothing but the imported state can go on. The answers are compared byte by byte.
+//! different moments in both runs. In the group's run slots are used again, by queries that must start clean, silent queries
+//! are spilled, and now and then everything moves into a fresh group, where nothing but the imported state can go on. The
+//! answers are compared byte by byte.
 
 use std::ops::Range;
 
@@ -75,7 +76,7 @@ fn run_together(
     events: &[RandomEvent],
     random: &mut StdRng,
 ) -> Results {
-    let mut group = TestGroup::new(&application.sql, START_US);
+    let mut group = TestGroup::new(&application.sql, START_US).spilling();
     let mut slots = vec![None; queries.len()];
     let mut others = Vec::new();
     for (place, event) in events.iter().enumerate() {
@@ -92,17 +93,19 @@ fn run_together(
             }
         }
         if queries[event.query].gets(place) {
-            group.push(slots[event.query].expect("a query that is there"), event.arrival_us, &event.payload);
+            let slot = slots[event.query].expect("a query that is there");
+            group.push_from(input_of(application, event), slot, event.arrival_us, &event.payload);
         }
         match random.random_range(0..30) {
             0..8 => group.run(),
             8 | 9 => {
                 let other = queries[0].parameters.with(|values| group.add(1_000 + place as u64, values));
-                group.push(other, event.arrival_us, &event.payload);
+                group.push_from(input_of(application, event), other, event.arrival_us, &event.payload);
                 others.push(other);
             }
             10 if !others.is_empty() => group.remove(others.swap_remove(random.random_range(0..others.len()))),
             11 => group = group.moved(),
+            12 => drop(group.spill(random.random_range(0..3), 0)),
             _ => {}
         }
     }
@@ -134,7 +137,8 @@ fn run_alone(
             slot = Some(query.parameters.with(|values| group.add(number as u64, values)));
         }
         if event.query == number && query.gets(place) {
-            group.push(slot.expect("a query that is there"), event.arrival_us, &event.payload);
+            let slot = slot.expect("a query that is there");
+            group.push_from(input_of(application, event), slot, event.arrival_us, &event.payload);
             if random.random_range(0..3) == 0 {
                 group.run();
             }
@@ -142,6 +146,11 @@ fn run_alone(
     }
     finish(&group, events);
     group.results()
+}
+
+/// By which of the application's inputs an event comes.
+fn input_of(application: &RandomApplication, event: &RandomEvent) -> u8 {
+    if application.inputs == 1 { 0 } else { event.input }
 }
 
 /// Long silence, then the end: both runs close everything the same way.

@@ -3,12 +3,18 @@
 mod support;
 
 mod api;
+mod bench;
 mod bulk;
 mod catalog_crash;
 mod cli;
 mod engine;
 mod key_property;
+mod patterns;
 mod readme;
 mod reference;
+mod memory;
 mod server;
+mod shared_topics;
+mod simulation;
+mod several;
 mod tables;

@@ -270,6 +270,7 @@ impl Service for MemoryService {
                     name: "ac_control".into(),
                     queries_running: 2,
                     queries_paused: 1,
+                    queries_spilled: 0,
                     queries_not_running: 0,
                     not_running: None,
                     events: 1000,

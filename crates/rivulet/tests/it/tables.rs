@@ -27,7 +27,7 @@ fn run(engine: &Engine, script: &str) -> Result<StatementResult, ServiceError> {
     engine.execute(script).pop().expect("an answer")
 }
 
-fn said(engine: &Engine, script: &str) -> String {
+pub(crate) fn said(engine: &Engine, script: &str) -> String {
     run(engine, script).unwrap_or_else(|error| panic!("{script}: {error}")).message.expect("a message")
 }
 

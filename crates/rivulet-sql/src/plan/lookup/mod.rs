@@ -4,6 +4,7 @@
 //! LATERAL, the columns of the table.
 
 mod aggregate;
+mod nearby;
 mod scope;
 
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion_expr::{BinaryExpr, Expr, Operator};
 use datafusion_sql::sqlparser::ast::{self, Spanned};
 use rivulet_operators::{
-    Find, Lookup, LookupResults, LookupSpec, NamedExpression, OrderKey, Table, TableAggregate, TableFunction,
+    Find, Lookup, LookupResults, LookupSpec, NamedExpression, Nearby, OrderKey, Table, TableAggregate, TableFunction,
 };
 
 use super::aggregate::condition_of;
@@ -23,15 +24,16 @@ use super::defect;
 use super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
 use super::items::{item_expression, natural_name};
 use super::select::ARRIVAL_TIME;
-use crate::application::{TableUse, Tables};
+use super::source::Source;
+use crate::application::{TableIndex, TableUse, Tables};
 use crate::parse::name_of;
-use crate::statement::{Lateral, LookupClause, LookupKind, Name, Select};
+use crate::statement::{Lateral, LookupClause, LookupKind, Name};
 use crate::value::{TIMESTAMP, type_name};
 use crate::{Position, SqlError, suggest};
 use aggregate::{aggregate, holds_aggregate};
-use scope::full_name;
+use nearby::{PlannedNearby, nearby};
 
-pub(super) use scope::ScopeTable;
+pub(super) use scope::{ScopeTable, full_name};
 
 /// The lookups of a SELECT, in order.
 pub(super) struct Lookups {
@@ -55,8 +57,17 @@ pub(super) struct PlannedLookup {
 }
 
 enum PlannedFind {
-    Scan { condition: Option<Expr>, order: Vec<(Expr, ast::OrderByOptions)>, limit: Option<Expr> },
-    Key { column: usize, value: Expr, keeps_unmatched: bool },
+    Scan {
+        nearby: Option<Box<PlannedNearby>>,
+        condition: Option<Expr>,
+        order: Vec<(Expr, ast::OrderByOptions)>,
+        limit: Option<Expr>,
+    },
+    Key {
+        column: usize,
+        value: Expr,
+        keeps_unmatched: bool,
+    },
 }
 
 /// A column of a lookup: an expression over the event and a row of the table, or an aggregate over those found.
@@ -68,18 +79,19 @@ struct PlannedResult {
 }
 
 impl Lookups {
-    /// Plans the lookups of a SELECT over the declared input.
+    /// Plans the lookups behind what a SELECT reads.
     pub(super) fn plan(
-        select: &Select,
+        source: &Source<'_>,
         declarations: &Declarations,
         parameter_schema: &SchemaRef,
         tables: &Tables,
     ) -> Result<Self, SqlError> {
-        let input = declarations.input.schema.fields().iter().map(|field| field.as_ref().clone());
-        let fields = input.chain([Field::new(ARRIVAL_TIME, TIMESTAMP, false)]).collect();
-        let mut lookups = Self { planned: Vec::new(), tables: Vec::new(), fields };
-        for clause in &select.lookups {
-            let planner = LookupPlanner { select, declarations, parameter_schema, outer: &lookups };
+        let fields = source.fields.iter().cloned();
+        let fields = fields.chain([Field::new(ARRIVAL_TIME, TIMESTAMP, false)]).collect();
+        let of_source = source.tables.clone();
+        let mut lookups = Self { planned: Vec::new(), tables: of_source, fields };
+        for clause in source.lookups {
+            let planner = LookupPlanner { source, declarations, parameter_schema, outer: &lookups };
             let planned = planner.plan(clause, tables)?;
             let name = clause.alias.text.clone();
             let plain = |field: &Field| field.name()[name.len() + 1..].to_owned();
@@ -102,7 +114,7 @@ impl Lookups {
 }
 
 struct LookupPlanner<'a> {
-    select: &'a Select,
+    source: &'a Source<'a>,
     declarations: &'a Declarations,
     parameter_schema: &'a SchemaRef,
     outer: &'a Lookups,
@@ -110,10 +122,20 @@ struct LookupPlanner<'a> {
 
 impl LookupPlanner<'_> {
     fn plan(&self, clause: &LookupClause, tables: &Tables) -> Result<PlannedLookup, SqlError> {
+        if self.declarations.inputs.iter().any(|input| input.name == clause.table.text) {
+            return Err(SqlError::new(clause.table.position, "joining a third input is not supported yet")
+                .hint("the second input stands directly behind the first one; tables come after it"));
+        }
         let table = self.table(&clause.table, tables)?;
         self.check_name(&clause.alias)?;
         match &clause.kind {
-            LookupKind::Join { on, is_left } => self.join(clause, table, on, *is_left),
+            LookupKind::Join { is_latest: true, position, .. } => Err(SqlError::new(*position, "LATEST is for inputs")
+                .hint(format!(
+                    "the rows of a table are all there: write JOIN {} ON {}.key = value",
+                    clause.table, clause.alias
+                ))),
+            LookupKind::Join { on: Some(on), is_left, .. } => self.join(clause, table, on, *is_left),
+            LookupKind::Join { on: None, position, .. } => Err(SqlError::new(*position, "this JOIN has no ON")),
             LookupKind::Lateral(lateral) => self.lateral(clause, table, lateral),
         }
     }
@@ -137,8 +159,8 @@ impl LookupPlanner<'_> {
     }
 
     fn check_name(&self, name: &Name) -> Result<(), SqlError> {
-        let input = self.select.alias.as_ref().map_or(&self.declarations.input.name, |alias| &alias.text);
-        if name.text == *input || self.outer.tables.iter().any(|table| table.name == name.text) {
+        let input = self.source.alias.unwrap_or(self.source.name);
+        if name.text == input || self.outer.tables.iter().any(|table| table.name == name.text) {
             return Err(SqlError::new(name.position, format!("the name '{name}' is used twice in FROM"))
                 .hint("give one of them another name with AS"));
         }
@@ -154,12 +176,11 @@ impl LookupPlanner<'_> {
     ) -> Result<T, SqlError> {
         let in_table = table.is_some();
         let outer = self.outer.tables.iter();
-        let outer = outer.map(|one| ScopeTable { name: one.name.clone(), columns: one.columns.clone() });
-        let tables: Vec<ScopeTable> = outer.chain(table).collect();
+        let tables: Vec<ScopeTable> = outer.cloned().chain(table).collect();
         let all: Vec<Field> = self.outer.fields.iter().chain(fields).cloned().collect();
         let scope = Scope {
-            input: &self.declarations.input.name,
-            alias: self.select.alias.as_ref().map(|alias| alias.text.as_str()),
+            input: self.source.name,
+            alias: self.source.alias,
             columns: all.iter().map(|field| field.name().as_str()).collect(),
             parameters: &self.declarations.parameters,
             windowed: false,
@@ -250,7 +271,8 @@ impl LookupPlanner<'_> {
             } else {
                 self.rows(alias, &lateral.projection, &columns, scope, planner, position)?
             };
-            Ok((PlannedFind::Scan { condition, order, limit }, results))
+            let nearby = nearby(condition.as_ref(), &order, limit.is_some(), &columns).map(Box::new);
+            Ok((PlannedFind::Scan { nearby, condition, order, limit }, results))
         })?;
         let results = match &lateral.around {
             None => results,
@@ -450,7 +472,7 @@ impl PlannedLookup {
     /// Everything it computes.
     pub(super) fn expressions(&self) -> impl Iterator<Item = &Expr> {
         let (condition, order, limit) = match &self.find {
-            PlannedFind::Scan { condition, order, limit } => (condition.as_ref(), order.as_slice(), limit.as_ref()),
+            PlannedFind::Scan { condition, order, limit, .. } => (condition.as_ref(), order.as_slice(), limit.as_ref()),
             PlannedFind::Key { value, .. } => (Some(value), [].as_slice(), None),
         };
         let find = condition.into_iter().chain(order.iter().map(|(key, _)| key)).chain(limit);
@@ -464,11 +486,16 @@ impl PlannedLookup {
 
     /// What an application remembers of it.
     pub(super) fn table_use(&self) -> TableUse {
-        let key = match self.find {
-            PlannedFind::Scan { .. } => None,
-            PlannedFind::Key { column, .. } => Some(self.table.schema().field(column).name().clone()),
+        let name = |column: usize| self.table.schema().field(column).name().clone();
+        let index = match &self.find {
+            PlannedFind::Scan { nearby: None, .. } => TableIndex::None,
+            PlannedFind::Scan { nearby: Some(nearby), .. } => {
+                let [latitude, longitude] = nearby.columns.map(name);
+                TableIndex::Places { latitude, longitude }
+            }
+            PlannedFind::Key { column, .. } => TableIndex::Key(name(*column)),
         };
-        TableUse { table: self.table.clone(), key }
+        TableUse { table: self.table.clone(), index }
     }
 
     /// The operator over these columns. Of its own columns only those that `is_used` are made.
@@ -482,7 +509,18 @@ impl PlannedLookup {
         let compiler = Compiler::new(&Schema::new(fields.collect::<Vec<_>>()), parameter_schema, self.expressions())?;
         let compile = |expression: &Expr| compiler.compile(expression.clone(), self.position);
         let find = match &self.find {
-            PlannedFind::Scan { condition, order, limit } => Find::Scan {
+            PlannedFind::Scan { nearby, condition, order, limit } => Find::Scan {
+                nearby: nearby
+                    .as_ref()
+                    .map(|nearby| {
+                        let PlannedNearby { columns, place: [latitude, longitude], radius } = &**nearby;
+                        Ok::<_, SqlError>(Nearby {
+                            columns: *columns,
+                            place: [compile(latitude)?, compile(longitude)?],
+                            radius: radius.as_ref().map(compile).transpose()?,
+                        })
+                    })
+                    .transpose()?,
                 condition: condition.as_ref().map(compile).transpose()?,
                 order: order
                     .iter()

@@ -4,7 +4,8 @@ use super::super::check::Scope;
 use crate::statement::Name;
 use crate::{SqlError, suggest};
 
-/// A reference table as names see it.
+/// A reference table, or a joined input, as names see it.
+#[derive(Clone)]
 pub(in crate::plan) struct ScopeTable {
     pub(in crate::plan) name: String,
     pub(in crate::plan) columns: Vec<String>,
@@ -59,6 +60,6 @@ impl Scope<'_> {
 }
 
 /// The name that a column of a table has among all columns.
-pub(super) fn full_name(table: &str, column: &str) -> String {
+pub(in crate::plan) fn full_name(table: &str, column: &str) -> String {
     format!("{table}.{column}")
 }

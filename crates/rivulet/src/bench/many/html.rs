@@ -1,23 +1,17 @@
-//! The report as one page that needs nothing else: a table, capacities as bars, latencies as curves.
+//! The report as one page that needs nothing else: a table, capacities and CPU time as bars, latencies as
+//! curves.
 
 use std::fmt::Write;
 
+use super::plots::{Axis, Bar, Curve, escaped, write_bars, write_curves};
 use super::{Circumstances, ManyReport, RunReport, StepReport};
-
-/// Size of a plot, in pixels, and of its margins: left and below for labels.
-const WIDTH: f64 = 720.0;
-const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 60.0;
-const BELOW: f64 = 40.0;
-
-/// Colours that remain apart for people who see fewer of them.
-const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999"];
+use crate::bench::Usage;
 
 /// The page.
 pub fn html(report: &ManyReport) -> String {
     let mut page = String::from(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>rivulet bench many</title>\
-         <style>body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}\
+         <style>body{font:15px/1.5 system-ui,sans-serif;max-width:66em;margin:2em auto;padding:0 1em}\
          table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{padding:.2em .7em;text-align:right;\
          border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}svg{max-width:100%}\
          text{font:12px system-ui,sans-serif}</style>\
@@ -29,14 +23,33 @@ pub fn html(report: &ManyReport) -> String {
     write_circumstances(&report.circumstances, &mut page);
     write_table(report, &mut page);
     page.push_str("<h2>Events a second, largest sustained step</h2>");
-    write_bars(report, &mut page);
+    write_capacities(report, &mut page);
+    page.push_str(
+        "<h2>CPU time of the engine for each event</h2><p>Microseconds, by kind of thread: the one that receives, routes \
+         and sends; the workers that decode, evaluate and encode; the one that looks at timers; and others.</p>",
+    );
+    write_cpu(report, &mut page);
+    let stages: Vec<Bar> = measured(report).filter_map(|(run, step)| stages_of(run, step)).collect();
+    if !stages.is_empty() {
+        page.push_str(
+            "<h2>CPU time of the engine by stage</h2><p>Microseconds for each event, from samples of call stacks.</p>",
+        );
+        write_bars(&stages, &STAGES_SHOWN, &mut page);
+    }
     page.push_str(
         "<h2>Latency of all events</h2><p>The part of events that were processed within so much time. Dots are measured; \
          the line between two dots only joins them.</p>",
     );
-    let curves: Vec<(String, &StepReport)> =
-        report.runs.iter().filter_map(|run| Some((run.variant.label(), run.shown()?))).collect();
-    write_distribution(&curves, &mut page);
+    write_distribution(report, &mut page);
+    let (over_queries, over_rates) = (over_queries(report), over_rates(report));
+    if !over_queries.is_empty() {
+        page.push_str("<h2>Latency over the number of queries</h2>");
+        write_latencies(&over_queries, &mut page);
+    }
+    if !over_rates.is_empty() {
+        page.push_str("<h2>Latency over the events a second of a query</h2>");
+        write_latencies(&over_rates, &mut page);
+    }
     page.push_str("</html>\n");
     page
 }
@@ -50,21 +63,25 @@ fn write_circumstances(circumstances: &Circumstances, page: &mut String) {
     );
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
 fn write_table(report: &ManyReport, page: &mut String) {
     page.push_str(
-        "<table><tr><th>run<th>queries<th>sustained<th>p50 ms<th>p95 ms<th>p99 ms<th>engine &micro;s/event\
-         <th>bytes/query<th>context switches<th>submitted/s</tr>",
+        "<div style=\"overflow-x:auto\"><table><tr><th>run<th>queries<th>sustained<th>p50 ms<th>p95 ms<th>p99 ms<th>engine &micro;s/event\
+         <th>bytes/query<th>context switches<th>page faults<th>cache misses/event<th>submitted/s</tr>",
     );
     for run in &report.runs {
         for step in &run.steps {
+            if let Some(failure) = step.failure_line() {
+                let (label, queries, failure) = (run.variant.label(), step.queries, escaped(&failure));
+                let _ = write!(
+                    page,
+                    "<tr><td>{label}<td>{queries}<td>failed<td colspan=\"9\" style=\"text-align:left\">{failure}</tr>"
+                );
+                continue;
+            }
             let ms = |us: Option<u64>| us.map_or_else(|| "-".into(), |us| format!("{:.2}", us as f64 / 1e3));
             let _ = write!(
                 page,
-                "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{:.2}<td>{:.0}<td>{}<td>{:.0}</tr>",
+                "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{:.2}<td>{:.0}<td>{}<td>{}<td>{}<td>{:.0}</tr>",
                 run.variant.label(),
                 step.queries,
                 if step.is_sustained() { "yes" } else { "no" },
@@ -73,84 +90,140 @@ fn write_table(report: &ManyReport, page: &mut String) {
                 ms(step.latency_us[2]),
                 step.engine_cpu_s * 1e6 / step.events_processed.max(1) as f64,
                 step.bytes_per_query,
-                step.context_switches,
+                step.usage.context_switches,
+                step.usage.page_faults,
+                misses(step),
                 step.submit_per_s,
             );
         }
     }
-    page.push_str("</table>");
+    page.push_str("</table></div>");
 }
 
-fn write_bars(report: &ManyReport, page: &mut String) {
-    let rate = |run: &RunReport| run.best().map_or(0.0, |step| f64::from(step.queries) * run.variant.rate_per_query);
-    let most = report.runs.iter().map(rate).fold(1.0, f64::max);
-    let (row, label) = (26.0, 200.0);
-    let _ = write!(page, "<svg viewBox=\"0 0 {WIDTH} {}\" width=\"{WIDTH}\">", row * report.runs.len() as f64 + 10.0);
-    for (index, run) in report.runs.iter().enumerate() {
-        let (y, value) = (index as f64 * row, rate(run));
-        let length = (WIDTH - label - 90.0) * value / most;
-        let _ = write!(
-            page,
-            "<text x=\"0\" y=\"{:.0}\">{}</text><rect x=\"{label}\" y=\"{:.0}\" width=\"{length:.0}\" height=\"18\" \
-             fill=\"{}\"/><text x=\"{:.0}\" y=\"{:.0}\">{value:.0}</text>",
-            y + 17.0,
-            run.variant.label(),
-            y + 3.0,
-            COLOURS[index % COLOURS.len()],
-            label + length + 6.0,
-            y + 17.0,
-        );
-    }
-    page.push_str("</svg>");
+/// Misses of the last cache for each event; not zero where nobody counted.
+fn misses(step: &StepReport) -> String {
+    let each = |misses: u64| format!("{:.1}", misses as f64 / step.events_processed.max(1) as f64);
+    step.usage.cache_misses.map_or_else(|| "not available".into(), each)
+}
+
+/// Events a second of the largest step that was sustained, for each run.
+fn write_capacities(report: &ManyReport, page: &mut String) {
+    let bars: Vec<Bar> = report
+        .runs
+        .iter()
+        .map(|run| {
+            let rate = run.best().map_or(0.0, |step| f64::from(step.queries) * run.variant.rate_per_query);
+            Bar { label: run.variant.label(), parts: vec![rate], text: format!("{rate:.0}") }
+        })
+        .collect();
+    write_bars(&bars, &[], page);
+}
+
+/// CPU time of the engine for each event, by kind of thread.
+fn write_cpu(report: &ManyReport, page: &mut String) {
+    let bars: Vec<Bar> = measured(report)
+        .map(|(run, step)| {
+            let events = step.events_processed.max(1) as f64 / 1e6;
+            let Usage { cpu_s, mqtt_cpu_s, workers_cpu_s, timer_cpu_s, .. } = step.usage;
+            let others_s = (cpu_s - mqtt_cpu_s - workers_cpu_s - timer_cpu_s).max(0.0);
+            Bar {
+                label: run.variant.label(),
+                parts: [mqtt_cpu_s, workers_cpu_s, timer_cpu_s, others_s].map(|cpu_s| cpu_s / events).into(),
+                text: format!("{:.2} us ({} queries)", cpu_s / events, step.queries),
+            }
+        })
+        .collect();
+    write_bars(&bars, &["input and output", "workers", "timers", "others"], page);
+}
+
+/// The stages that have a part of a bar, in the order of an event's way; the others are the last part.
+const STAGES_SHOWN: [&str; 9] =
+    ["receive", "route", "queue", "decode", "evaluate", "state", "emit", "send", "schedule and others"];
+
+fn stages_of(run: &RunReport, step: &StepReport) -> Option<Bar> {
+    let stages = step.stages.as_ref()?;
+    let us = step.usage.cpu_s * 1e6 / step.events_processed.max(1) as f64;
+    let part = |shown: &str| stages.iter().find(|(stage, _)| *stage == shown).map_or(0.0, |(_, part)| part * us);
+    let mut parts = STAGES_SHOWN.map(part);
+    parts[8] = us - parts[..8].iter().sum::<f64>();
+    Some(Bar { label: run.variant.label(), parts: parts.into(), text: format!("{us:.2} us") })
+}
+
+/// The shown step of each run, if it came to its end.
+fn measured(report: &ManyReport) -> impl Iterator<Item = (&RunReport, &StepReport)> {
+    let shown = report.runs.iter().filter_map(|run| Some((run, run.shown()?)));
+    shown.filter(|(_, step)| step.failure.is_none())
 }
 
 /// Cumulative share of events over latency, on a logarithmic axis from 100 us to 100 s.
-fn write_distribution(curves: &[(String, &StepReport)], page: &mut String) {
-    let (from, decades) = (2.0, 6.0);
-    let x = |us: u64| LEFT + ((us.max(1) as f64).log10() - from).clamp(0.0, decades) / decades * (WIDTH - LEFT - 10.0);
-    let y = |share: f64| 10.0 + (1.0 - share) * (HEIGHT - BELOW - 10.0);
-    let full = HEIGHT + 18.0 * curves.len() as f64;
-    let _ = write!(page, "<svg viewBox=\"0 0 {WIDTH} {full}\" width=\"{WIDTH}\">");
-    for (power, name) in
-        [(2, "0.1 ms"), (3, "1 ms"), (4, "10 ms"), (5, "100 ms"), (6, "1 s"), (7, "10 s"), (8, "100 s")]
-    {
-        let at = x(10_u64.pow(power));
-        let _ = write!(
-            page,
-            "<line x1=\"{at:.0}\" x2=\"{at:.0}\" y1=\"10\" y2=\"{:.0}\" stroke=\"#ddd\"/>\
-             <text x=\"{at:.0}\" y=\"{:.0}\" text-anchor=\"middle\">{name}</text>",
-            y(0.0),
-            y(0.0) + 18.0,
-        );
-    }
-    for share in [0.0, 0.5, 0.95, 1.0] {
-        let at = y(share);
-        let _ = write!(
-            page,
-            "<line x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{at:.0}\" y2=\"{at:.0}\" stroke=\"#ddd\"/>\
-             <text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"end\">{:.0} %</text>",
-            LEFT - 6.0,
-            at + 4.0,
-            share * 100.0,
-        );
-    }
-    for (index, (label, step)) in curves.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
-        let points: Vec<(f64, f64)> = step.latency_points().into_iter().map(|(us, share)| (x(us), y(share))).collect();
-        for (x, y) in &points {
-            let _ = write!(page, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
+fn write_distribution(report: &ManyReport, page: &mut String) {
+    let curves: Vec<Curve> = measured(report)
+        .map(|(run, step)| Curve {
+            label: format!("{}: {} queries", run.variant.label(), step.queries),
+            points: step.latency_points().into_iter().map(|(us, share)| (us as f64, share)).collect(),
+        })
+        .collect();
+    let across = Axis { from: 1e2, to: 1e8, ..Axis::decades([1e2, 1e8].into_iter(), time) };
+    let marks = [0.0, 0.5, 0.95, 1.0].map(|share| (share, format!("{:.0} %", share * 100.0))).into();
+    write_curves(&curves, &across, &Axis { from: 0.0, to: 1.0, marks, is_logarithmic: false }, page);
+}
+
+/// Median and 99th percentile over what a run varies: the number of queries, or between runs the events of a query.
+fn write_latencies(curves: &[Curve], page: &mut String) {
+    let across = Axis::decades(curves.iter().flat_map(|curve| &curve.points).map(|point| point.0), count);
+    let up = Axis::decades(curves.iter().flat_map(|curve| &curve.points).map(|point| point.1), time);
+    write_curves(curves, &across, &up, page);
+}
+
+/// Latencies over queries, of runs with several steps.
+fn over_queries(report: &ManyReport) -> Vec<Curve> {
+    let mut curves = Vec::new();
+    for run in report.runs.iter().filter(|run| run.steps.len() > 1) {
+        for (index, name) in [(0, "median"), (2, "99th percentile")] {
+            let steps = run.steps.iter().filter_map(|step| Some((step.queries.into(), step.latency_us[index]? as f64)));
+            let mut points: Vec<(f64, f64)> = steps.collect();
+            points.sort_by(|one, other| one.0.total_cmp(&other.0));
+            curves.push(Curve { label: format!("{}, {name}", run.variant.label()), points });
         }
-        let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        let _ = write!(
-            page,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\
-             <text x=\"{LEFT}\" y=\"{:.0}\" fill=\"{colour}\">{label}: {} queries</text>",
-            points.join(" "),
-            HEIGHT + 14.0 + 18.0 * index as f64,
-            step.queries,
-        );
     }
-    page.push_str("</svg>");
+    curves
+}
+
+/// Latencies over the events a second of a query, where runs of a model differ in it.
+fn over_rates(report: &ManyReport) -> Vec<Curve> {
+    let mut curves: Vec<Curve> = Vec::new();
+    for (run, step) in measured(report) {
+        for (index, name) in [(0, "median"), (2, "99th percentile")] {
+            let label = format!("{}, {name}", run.variant.label_without_rate());
+            let Some(us) = step.latency_us[index] else { continue };
+            let point = (run.variant.rate_per_query, us as f64);
+            match curves.iter_mut().find(|curve| curve.label == label) {
+                Some(curve) => curve.points.push(point),
+                None => curves.push(Curve { label, points: vec![point] }),
+            }
+        }
+    }
+    curves.retain(|curve| curve.points.len() > 1);
+    curves.iter_mut().for_each(|curve| curve.points.sort_by(|one, other| one.0.total_cmp(&other.0)));
+    curves
+}
+
+/// Microseconds, with a unit that suits them.
+fn time(us: f64) -> String {
+    match us {
+        _ if us < 1e3 => format!("{us} us"),
+        _ if us < 1e6 => format!("{} ms", us / 1e3),
+        _ => format!("{} s", us / 1e6),
+    }
+}
+
+/// A large number, short.
+fn count(number: f64) -> String {
+    match number {
+        _ if number < 1e3 => format!("{number}"),
+        _ if number < 1e6 => format!("{} k", number / 1e3),
+        _ => format!("{} M", number / 1e6),
+    }
 }
 
 #[cfg(test)]
@@ -174,8 +247,11 @@ mod tests {
         };
         let runs =
             [Model::Group, Model::PoolNc].map(|model| RunReport { variant: variant(model), steps: vec![step.clone()] });
+        let failed =
+            RunReport { variant: variant(Model::Thread), steps: vec![StepReport::failed(5, "no <server>".into())] };
+        let runs: Vec<RunReport> = runs.into_iter().chain([failed]).collect();
         let circumstances = Circumstances { command: "rivulet bench many --html <a>".into(), ..Circumstances::now() };
-        let page = html(&ManyReport { circumstances, runs: runs.into() });
+        let page = html(&ManyReport { circumstances, runs });
         assert!(page.contains("many --html &lt;a&gt;</code>") && page.contains(env!("CARGO_PKG_VERSION")));
         // The buckets and the percentiles, in order.
         assert_eq!(page.matches("<circle").count(), 2 * (3 + 4));
@@ -183,6 +259,8 @@ mod tests {
         assert_eq!(shares, [0.0, 0.2, 0.5, 0.95, 0.99, 1.0, 1.0]);
         assert_eq!(page.matches("<polyline").count(), 2);
         assert!(page.contains("tp+nc uniform 1/s") && page.contains(">1000</text>"));
+        assert!(page.contains("<td>not available") && page.contains("workers</text>"));
+        assert!(page.contains("<td>failed<td colspan=\"9\" style=\"text-align:left\">no &lt;server&gt;</tr>"));
         assert!(!page.contains("http") && !page.contains("<script"));
     }
 }

@@ -8,13 +8,15 @@
 mod circumstances;
 mod html;
 mod model;
+mod plots;
 mod report;
+mod stages;
 mod step;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rivulet_bench::workload::Distribution;
+use rivulet_bench::workload::{Distribution, Workload, WorkloadOptions};
 
 pub use circumstances::Circumstances;
 pub use html::html;
@@ -38,8 +40,16 @@ pub struct ManyOptions {
     pub seed: u64,
     /// A real broker between generator and engine.
     pub external_broker: Option<SocketAddr>,
+    /// Whether the engine's time is divided into stages, with the kernel's `perf`.
+    pub profiles: bool,
     /// What is compared: one run for each.
     pub variants: Vec<Variant>,
+}
+
+impl ManyOptions {
+    fn workload(&self, distribution: Distribution) -> WorkloadOptions {
+        WorkloadOptions { applications: self.applications.clone(), copies: self.copies, distribution, seed: self.seed }
+    }
 }
 
 /// One way to run the test.
@@ -58,12 +68,17 @@ pub struct Variant {
 impl Variant {
     /// In a few words, for tables and plots.
     pub fn label(&self) -> String {
+        format!("{} {}/s", self.label_without_rate(), self.rate_per_query)
+    }
+
+    /// The same without the events a second.
+    fn label_without_rate(&self) -> String {
         let distribution = match self.distribution {
             Distribution::Uniform => "uniform",
             Distribution::Zipf => "zipf",
         };
-        let balance = if self.balances { "" } else { ", unbalanced" };
-        format!("{} {distribution} {}/s{balance}", self.model, self.rate_per_query)
+        let balance = if self.balances { "" } else { " unbalanced" };
+        format!("{} {distribution}{balance}", self.model)
     }
 }
 
@@ -74,30 +89,43 @@ const P99_MAX_US: u64 = 1_000_000;
 const FIRST_STEP: u32 = 50_000;
 /// The search ends when the capacity is known to this fraction.
 const PRECISION: f64 = 0.1;
+/// The search ends where not even so many events a second are sustained.
+const SMALLEST_STEP: u32 = 500;
 /// The search ends at so many events a second in any case, and at so many queries.
 const EVENTS_PER_S_MAX: u32 = 16_000_000;
-/// Runs the test; `progress` is told what is going on, line by line.
+
+/// Runs the test; `progress` is told what is going on, line by line. A step that comes to no end (its server ends, refuses
+/// queries, or never answers) is in the report with the reason, and the others are made.
 ///
 /// # Errors
-/// In words: a process that does not start, or does not do what it is told.
+/// In words: options that make no workload.
 pub fn run_many(options: &ManyOptions, mut progress: impl FnMut(&str)) -> Result<ManyReport, String> {
+    Workload::new(options.workload(Distribution::Uniform)).map_err(|error| error.to_string())?;
     let mut report = ManyReport { circumstances: Circumstances::now(), runs: Vec::new() };
     for &variant in &options.variants {
         if options.variants.len() > 1 {
             progress(&variant.label());
         }
-        report.runs.push(run_variant(options, variant, &mut progress)?);
+        report.runs.push(run_variant(options, variant, &mut progress));
     }
     Ok(report)
 }
 
 /// One step, or steps until the limit is known.
-fn run_variant(options: &ManyOptions, variant: Variant, progress: &mut impl FnMut(&str)) -> Result<RunReport, String> {
+fn run_variant(options: &ManyOptions, variant: Variant, progress: &mut impl FnMut(&str)) -> RunReport {
     let mut run = RunReport { variant, steps: Vec::new() };
-    let mut step = |run: &mut RunReport, events_per_s: u32| -> Result<bool, String> {
+    let mut step = |run: &mut RunReport, events_per_s: u32| {
         let queries = ((f64::from(events_per_s) / variant.rate_per_query).round() as u32).max(1);
         progress(&format!("{queries} queries for {} s ...", options.duration.as_secs_f64()));
-        let done = run_step(options, variant, queries, progress)?;
+        let done = match run_step(options, variant, queries, progress) {
+            Ok(done) => done,
+            Err(reason) => {
+                let failed = StepReport::failed(queries, reason);
+                progress(&format!("{queries} queries: failed: {}", failed.failure_line().unwrap_or_default()));
+                run.steps.push(failed);
+                return false;
+            }
+        };
         progress(&format!(
             "{queries} queries: p50 {} us, p99 {} us, engine {:.1} s CPU: {}",
             done.latency_us[0].unwrap_or(0),
@@ -107,17 +135,17 @@ fn run_variant(options: &ManyOptions, variant: Variant, progress: &mut impl FnMu
         ));
         let is_sustained = done.is_sustained();
         run.steps.push(done);
-        Ok(is_sustained)
+        is_sustained
     };
     if let Some(queries) = options.queries {
-        step(&mut run, queries)?;
-        return Ok(run);
+        step(&mut run, queries);
+        return run;
     }
     let (mut good, mut bad) = (0, None);
     let most = (f64::from(EVENTS_PER_S_MAX) * variant.rate_per_query.min(1.0)) as u32;
     let mut next = FIRST_STEP.min(most);
     loop {
-        if step(&mut run, next)? {
+        if step(&mut run, next) {
             good = next;
         } else {
             bad = Some(next);
@@ -125,9 +153,10 @@ fn run_variant(options: &ManyOptions, variant: Variant, progress: &mut impl FnMu
         next = match bad {
             None if good >= most => break,
             None => (good * 2).min(most),
+            Some(bad) if bad <= SMALLEST_STEP => break,
             Some(bad) if f64::from(bad - good) <= f64::from(bad) * PRECISION => break,
             Some(bad) => good + (bad - good) / 2,
         };
     }
-    Ok(run)
+    run
 }

@@ -19,11 +19,24 @@ pub enum Model {
     ThreadNc,
     /// The same, and each query has its own plan.
     ThreadN,
+    /// A thread pool; each query has its own plan and its own connections.
+    Pool,
+    /// A thread, a plan and connections for each query.
+    Thread,
 }
 
 impl Model {
     /// Every model.
-    pub const ALL: [Self; 6] = [Self::Group, Self::GroupRows, Self::PoolNc, Self::PoolN, Self::ThreadNc, Self::ThreadN];
+    pub const ALL: [Self; 8] = [
+        Self::Group,
+        Self::GroupRows,
+        Self::PoolNc,
+        Self::PoolN,
+        Self::Pool,
+        Self::ThreadNc,
+        Self::ThreadN,
+        Self::Thread,
+    ];
 
     /// The name on the command line. In the papers TP is a thread pool, TPQ a thread per query, +N a shared connection, +C
     /// shared code.
@@ -35,7 +48,14 @@ impl Model {
             Self::PoolN => "tp+n",
             Self::ThreadNc => "tpq+nc",
             Self::ThreadN => "tpq+n",
+            Self::Pool => "tp",
+            Self::Thread => "tpq",
         }
+    }
+
+    /// Whether queries have connections of their own, so that the generator must take very many.
+    pub(super) fn has_own_connections(self) -> bool {
+        matches!(self, Self::Pool | Self::Thread)
     }
 
     /// What the server is told, as environment variables.
@@ -45,6 +65,7 @@ impl Model {
         const POOL: (&str, &str) = ("RIVULET_SCHEDULER_POLICY", "pool");
         const THREADS: (&str, &str) = ("RIVULET_SCHEDULER_POLICY", "dedicated");
         const OWN_CODE: (&str, &str) = ("RIVULET_SCHEDULER_SHARE_CODE", "false");
+        const OWN_CONNECTIONS: (&str, &str) = ("RIVULET_MQTT_BROKER_CONNECTIONS", "per-query");
         match self {
             Self::Group => &[],
             Self::GroupRows => &[ONE_ROW],
@@ -52,6 +73,8 @@ impl Model {
             Self::PoolN => &[ONE_QUERY, POOL, OWN_CODE],
             Self::ThreadNc => &[ONE_QUERY, THREADS],
             Self::ThreadN => &[ONE_QUERY, THREADS, OWN_CODE],
+            Self::Pool => &[ONE_QUERY, POOL, OWN_CODE, OWN_CONNECTIONS],
+            Self::Thread => &[ONE_QUERY, THREADS, OWN_CODE, OWN_CONNECTIONS],
         }
     }
 }

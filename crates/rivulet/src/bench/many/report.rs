@@ -1,8 +1,11 @@
 //! What a run of the test found, for people and machines.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde_json::{Value, json};
+
+use crate::bench::Usage;
 
 use super::{Circumstances, P50_MAX_US, P99_MAX_US, Variant};
 
@@ -11,6 +14,12 @@ use super::{Circumstances, P50_MAX_US, P99_MAX_US, Variant};
 pub struct StepReport {
     /// Queries submitted.
     pub queries: u32,
+    /// Why the step came to no end; the other figures are none then.
+    pub failure: Option<String>,
+    /// Applications, and how long it took to register them.
+    pub applications: usize,
+    /// In seconds.
+    pub register_s: f64,
     /// Queries submitted a second.
     pub submit_per_s: f64,
     /// Resident memory of the engine with all queries and no event yet.
@@ -23,7 +32,7 @@ pub struct StepReport {
     pub bytes_per_query_idle: f64,
     /// Events the generator made.
     pub events_sent: u64,
-    /// Events the engine processed.
+    /// Events the engine processed; of a topic that all queries share, those whose result reached the generator.
     pub events_processed: u64,
     /// Events that were counted as dropped: lost by the generator or a broker, unrouted, or refused by a full inbox.
     pub events_dropped: u64,
@@ -31,9 +40,14 @@ pub struct StepReport {
     pub rows_refused: u64,
     /// Results the engine emitted.
     pub results: u64,
+    /// Results that reached the generator.
+    pub results_received: u64,
+    /// Where results repeat the time of their event: from creation to the receipt of the result, median and 99th percentile.
+    pub result_latency_us: [Option<u64>; 2],
     /// Mean events in a batch.
     pub batch_events_mean: f64,
-    /// From creation in the generator to the end of processing.
+    /// From creation in the generator to the end of processing: median, 95th and 99th percentile, maximum. Of a topic that all
+    /// queries share, to the receipt of the result.
     pub latency_us: [Option<u64>; 4],
     /// How far behind its schedule the generator was, 99th percentile.
     pub generator_lateness_us_p99: u64,
@@ -45,15 +59,28 @@ pub struct StepReport {
     pub elapsed_s: f64,
     /// How many events had been processed within so many microseconds of their creation, in all, ascending.
     pub latency_distribution: Vec<(u64, u64)>,
-    /// Context switches of the engine while events were sent.
-    pub context_switches: u64,
+    /// The part of the engine's CPU time (of 1) in each stage of the way of an event, if that was sampled.
+    pub stages: Option<Vec<(&'static str, f64)>>,
+    /// What the engine used while events were sent.
+    pub usage: Usage,
 }
 
 impl StepReport {
+    /// A step that came to no end.
+    pub(super) fn failed(queries: u32, reason: String) -> Self {
+        Self { queries, failure: Some(reason), ..Self::default() }
+    }
+
+    /// Why the step came to no end, in one line.
+    pub(super) fn failure_line(&self) -> Option<String> {
+        Some(self.failure.as_ref()?.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+
     /// Whether the latencies are within the limits, and every event was processed.
     pub fn is_sustained(&self) -> bool {
         let within = |value: Option<u64>, max: u64| value.is_some_and(|value| value <= max);
-        within(self.latency_us[0], P50_MAX_US)
+        self.failure.is_none()
+            && within(self.latency_us[0], P50_MAX_US)
             && within(self.latency_us[2], P99_MAX_US)
             && self.is_accounted()
             && self.events_dropped == 0
@@ -83,8 +110,12 @@ impl StepReport {
     }
 
     fn to_json(&self) -> Value {
+        if let Some(failure) = &self.failure {
+            return json!({ "queries": self.queries, "is_sustained": false, "failure": failure });
+        }
         json!({
             "queries": self.queries,
+            "failure": null,
             "is_sustained": self.is_sustained(),
             "is_accounted": self.is_accounted(),
             "submit_per_s": self.submit_per_s.round(),
@@ -97,6 +128,11 @@ impl StepReport {
             "events_dropped": self.events_dropped,
             "rows_refused": self.rows_refused,
             "results": self.results,
+            "results_received": self.results_received,
+            "result_latency_us_p50": self.result_latency_us[0],
+            "result_latency_us_p99": self.result_latency_us[1],
+            "applications": self.applications,
+            "register_s": self.register_s,
             "batch_events_mean": self.batch_events_mean,
             "latency_us_p50": self.latency_us[0],
             "latency_us_p95": self.latency_us[1],
@@ -107,7 +143,14 @@ impl StepReport {
             "generator_cpu_s": self.generator_cpu_s,
             "engine_us_per_event": self.engine_cpu_s * 1e6 / self.events_processed.max(1) as f64,
             "elapsed_s": self.elapsed_s,
-            "context_switches": self.context_switches,
+            "stages": self.stages.as_ref().map(|stages| stages.iter().copied().collect::<BTreeMap<_, _>>()),
+            "context_switches": self.usage.context_switches,
+            "page_faults": self.usage.page_faults,
+            "cache_misses": self.usage.cache_misses,
+            "instructions": self.usage.instructions,
+            "mqtt_cpu_s": self.usage.mqtt_cpu_s,
+            "workers_cpu_s": self.usage.workers_cpu_s,
+            "timer_cpu_s": self.usage.timer_cpu_s,
             "latency_distribution_us": self.latency_distribution,
         })
     }
@@ -128,9 +171,10 @@ impl RunReport {
         self.steps.iter().filter(|step| step.is_sustained()).max_by_key(|step| step.queries)
     }
 
-    /// The best step; the last one if none was sustained.
+    /// The best step; the last one if none was sustained, if possible one that came to its end.
     pub fn shown(&self) -> Option<&StepReport> {
-        self.best().or(self.steps.last())
+        let measured = || self.steps.iter().rev().find(|step| step.failure.is_none());
+        self.best().or_else(measured).or(self.steps.last())
     }
 
     fn to_json(&self) -> Value {
@@ -156,6 +200,12 @@ pub struct ManyReport {
 }
 
 impl ManyReport {
+    /// How many steps came to no end, and how many steps there are.
+    pub fn failed_steps(&self) -> (usize, usize) {
+        let steps = || self.runs.iter().flat_map(|run| &run.steps);
+        (steps().filter(|step| step.failure.is_some()).count(), steps().count())
+    }
+
     /// The report as one JSON object: the figures of the best step (of the last, if none was sustained) of the first run, all
     /// its steps, and all runs.
     pub fn to_json(&self) -> Value {
@@ -198,6 +248,10 @@ fn write_run(report: &RunReport, text: &mut String) {
         "submit/s"
     );
     for step in &report.steps {
+        if let Some(failure) = step.failure_line() {
+            let _ = writeln!(text, "{:>9} {:>10} {failure}", step.queries, "failed");
+            continue;
+        }
         let ms = |us: Option<u64>| us.map_or_else(|| "-".into(), |us| format!("{:.2}", us as f64 / 1e3));
         let _ = writeln!(
             text,
@@ -221,6 +275,22 @@ fn write_run(report: &RunReport, text: &mut String) {
                 step.events_sent, step.events_processed, step.events_dropped
             );
         }
+    }
+    if let Some(step) = report.shown().filter(|step| step.failure.is_none()) {
+        let Usage { mqtt_cpu_s, workers_cpu_s, timer_cpu_s, context_switches, page_faults, cache_misses, .. } =
+            step.usage;
+        let misses = cache_misses.map_or_else(|| "not available".into(), |misses| misses.to_string());
+        let _ = writeln!(
+            text,
+            "at {} queries: MQTT thread {mqtt_cpu_s:.1} s, workers {workers_cpu_s:.1} s, timers {timer_cpu_s:.1} s; \
+             {context_switches} context switches, {page_faults} page faults, cache misses {misses}",
+            step.queries,
+        );
+    }
+    for step in &report.steps {
+        let Some(stages) = &step.stages else { continue };
+        let stages: Vec<String> = stages.iter().map(|(stage, part)| format!("{stage} {:.0} %", part * 100.0)).collect();
+        let _ = writeln!(text, "stages at {} queries: {}", step.queries, stages.join(", "));
     }
     match report.best() {
         Some(best) if report.steps.len() == 1 => {

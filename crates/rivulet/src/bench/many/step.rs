@@ -5,19 +5,22 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rivulet_bench::generator::handle::GeneratorHandle;
-use rivulet_bench::workload::{Workload, WorkloadOptions};
+use rivulet_bench::workload::Workload;
 use serde_json::Value;
 
+use super::stages::Profiler;
 use super::{ManyOptions, StepReport, Variant};
-use crate::bench::process::ServerProcess;
+use crate::bench::process::{ServerProcess, error_of};
 
 /// Lines in one bulk request: its answers fit into the buffers of a connection, so that a client which first writes and then
 /// reads does not wait for a server that does the same.
 const LINES_PER_REQUEST: u64 = 20_000;
+/// Applications in one script, of a kilobyte each: a body has at most 4 MiB.
+const APPLICATIONS_PER_REQUEST: usize = 1_000;
 /// How long subscriptions may take to reach the generator, and the last events the engine.
 const SUBSCRIBE_MAX: Duration = Duration::from_secs(30);
 const DRAIN_MAX: Duration = Duration::from_secs(60);
-/// How long the engine is left alone before its idle memory is read.
+/// How long the engine is left alone before its idle memory is read; no longer than events are sent.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// Runs one step.
@@ -27,89 +30,126 @@ pub(super) fn run_step(
     queries: u32,
     progress: &mut impl FnMut(&str),
 ) -> Result<StepReport, String> {
-    let workload_options = WorkloadOptions {
-        applications: options.applications.clone(),
-        copies: options.copies,
-        distribution: variant.distribution,
-        seed: options.seed,
-    };
+    let workload_options = options.workload(variant.distribution);
     let workload = Workload::new(workload_options.clone()).map_err(|error| error.to_string())?;
-    let mut generator = start_generator(options.external_broker)?;
+    let mut generator = start_generator(options.external_broker, variant.model.has_own_connections())?;
     let broker =
         options.external_broker.or(generator.address()).ok_or("the generator does not say where it listens")?;
     let mut settings = variant.model.settings().to_vec();
     if !variant.balances {
         settings.push(("RIVULET_SCHEDULER_BALANCE_PERIOD_S", "0"));
     }
-    let server = ServerProcess::start(broker, &settings)?;
+    let mut server = ServerProcess::start(broker, &settings)?;
     for table in workload.tables() {
         let statement = table.write(server.folder()).map_err(|error| format!("a table's file: {error}"))?;
         server.post("/api/v1/tables", statement.as_bytes())?;
     }
-    for application in workload.applications() {
-        server.post("/api/v1/applications", application.statement.as_bytes())?;
+    let begun = Instant::now();
+    let statements: Vec<String> = workload.applications().map(|application| application.statement).collect();
+    for script in statements.chunks(APPLICATIONS_PER_REQUEST) {
+        server.post("/api/v1/sql", script.join("\n").as_bytes())?;
     }
+    let register_s = begun.elapsed().as_secs_f64();
     let rss_empty_bytes = server.rss_bytes();
     let begun = Instant::now();
-    submit(&server, &workload, u64::from(queries))?;
+    submit(&mut server, &workload, u64::from(queries))?;
     let submit_per_s = f64::from(queries) / begun.elapsed().as_secs_f64();
+    progress(&format!("  {} applications registered in {register_s:.1} s", workload.application_count()));
     progress(&format!("  submitted at {submit_per_s:.0} queries a second"));
     generator.prepare(queries, workload_options).map_err(|error| error.to_string())?;
     generator.wait_for_subscriptions(SUBSCRIBE_MAX).map_err(|error| error.to_string())?;
-    std::thread::sleep(SETTLE);
+    std::thread::sleep(SETTLE.min(options.duration));
     let rss_idle_bytes = server.rss_bytes();
 
-    let (engine_cpu_before_s, switches_before, started) = (server.cpu_s(), server.context_switches(), Instant::now());
+    let profiler = match options.profiles.then(|| Profiler::start(server.id(), server.folder())) {
+        Some(Ok(profiler)) => Some(profiler),
+        Some(Err(reason)) => {
+            progress(&format!("  {reason}"));
+            None
+        }
+        None => None,
+    };
+    let (before, started) = (server.usage(), Instant::now());
     generator.start(variant.rate_per_query, options.duration, 1.0).map_err(|error| error.to_string())?;
     // A generator that falls behind ends later; its lateness is in the report, and in the latencies.
     let sent = generator.finish(options.duration * 3 + DRAIN_MAX).map_err(|error| error.to_string())?;
     // What the generator could not send it has counted beside what it sent.
     let lost = sent.events_unrouted + sent.events_lost;
     let events_sent = sent.events_sent + lost;
-    let mut status = server.status()?;
+    let shares_topic = workload.shares_topic();
     let deadline = Instant::now() + DRAIN_MAX;
-    while processed(&status) + dropped(&status) + lost < events_sent && Instant::now() < deadline {
+    let (status, came) = loop {
+        let status = server.status()?;
+        let came = generator.report().map_err(|error| error.to_string())?;
+        // Of a topic that all queries read every event is in every inbox, and one of them sends it on.
+        let (done, dropped) = match shares_topic {
+            true => (came.results_received, 0),
+            false => (processed(&status), dropped(&status)),
+        };
+        if done + dropped + lost >= events_sent || Instant::now() >= deadline {
+            break (status, came);
+        }
         std::thread::sleep(Duration::from_millis(20));
-        status = server.status()?;
-    }
+    };
+    let (rss_bytes, usage, elapsed_s) = (server.rss_bytes(), server.usage() - before, started.elapsed().as_secs_f64());
+    let stages = profiler.map(Profiler::finish).transpose()?;
     let total = &status["total"];
     let latency = |name: &str| total["end_to_end"][name].as_u64();
-    let rss_bytes = server.rss_bytes();
+    let (latency_us, latency_distribution) = if shares_topic {
+        let latencies = [
+            came.result_latency_us_p50,
+            came.result_latency_us_p95,
+            came.result_latency_us_p99,
+            came.result_latency_us_max,
+        ];
+        (latencies, Vec::new())
+    } else {
+        let latencies = [latency("p50_us"), latency("p95_us"), latency("p99_us"), latency("max_us")];
+        (latencies, latency_distribution(&server.get("/metrics")?))
+    };
     let per_query = |bytes: u64| bytes.saturating_sub(rss_empty_bytes) as f64 / f64::from(queries.max(1));
     Ok(StepReport {
         queries,
+        failure: None,
+        applications: workload.application_count(),
+        register_s,
         submit_per_s,
         rss_idle_bytes,
         rss_bytes,
         bytes_per_query: per_query(rss_bytes),
         bytes_per_query_idle: per_query(rss_idle_bytes),
         events_sent,
-        events_processed: processed(&status),
-        events_dropped: dropped(&status) + lost,
+        events_processed: if shares_topic { came.results_received } else { processed(&status) },
+        events_dropped: if shares_topic { lost } else { dropped(&status) + lost },
         rows_refused: refused(total, |reason| reason != "overflow"),
         results: total["results"].as_u64().unwrap_or(0),
         batch_events_mean: total["batch_rows_mean"].as_f64().unwrap_or(0.0),
-        latency_us: [latency("p50_us"), latency("p95_us"), latency("p99_us"), latency("max_us")],
+        results_received: came.results_received,
+        result_latency_us: [came.result_latency_us_p50, came.result_latency_us_p99],
+        latency_us,
         generator_lateness_us_p99: sent.lateness_us_p99,
-        engine_cpu_s: server.cpu_s() - engine_cpu_before_s,
+        engine_cpu_s: usage.cpu_s,
+        usage,
         generator_cpu_s: sent.cpu_s.unwrap_or(0.0),
-        elapsed_s: started.elapsed().as_secs_f64(),
-        latency_distribution: latency_distribution(&server.get("/metrics")?),
-        context_switches: server.context_switches().saturating_sub(switches_before),
+        elapsed_s,
+        stages,
+        latency_distribution,
     })
 }
 
-fn start_generator(external_broker: Option<SocketAddr>) -> Result<GeneratorHandle, String> {
+fn start_generator(external_broker: Option<SocketAddr>, is_crowded: bool) -> Result<GeneratorHandle, String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
     let mut command = Command::new(program);
     command.args(["bench", "generator"]);
     if let Some(broker) = external_broker {
         command.args(["--broker", &broker.to_string()]);
+    } else if is_crowded {
+        command.arg("--crowd");
     }
     GeneratorHandle::spawn(command).map_err(|error| error.to_string())
 }
 
-fn submit(server: &ServerProcess, workload: &Workload, queries: u64) -> Result<(), String> {
+fn submit(server: &mut ServerProcess, workload: &Workload, queries: u64) -> Result<(), String> {
     let mut body = Vec::new();
     for first in (0..queries).step_by(LINES_PER_REQUEST as usize) {
         body.clear();
@@ -118,7 +158,7 @@ fn submit(server: &ServerProcess, workload: &Workload, queries: u64) -> Result<(
         }
         let answers = server.post("/api/v1/queries/bulk", &body)?;
         if let Some(refused) = answers.lines().find(|line| line.contains("\"error\"")) {
-            return Err(format!("a query was refused: {refused}"));
+            return Err(format!("a query was refused: {}", error_of(refused)));
         }
     }
     Ok(())

@@ -1,0 +1,173 @@
+//! The decoder of an application with several inputs: each event is parsed in the format of its input, and one batch comes out
+//! with the columns of all inputs side by side.
+//!
+//! What must hold: rows are in the order of their events, whichever input these came by.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt8Array, UInt32Array, new_null_array};
+use arrow::buffer::ScalarBuffer;
+use arrow::compute::take;
+use arrow::datatypes::SchemaRef;
+use rivulet_dataflow::{Batch, Decoder, Events, InputIndex, Reason, Refusals, Refused, Slot};
+
+use super::decode::PayloadParser;
+use super::fault::{Fault, Problem};
+use super::rows::Rows;
+use super::{Format, FormatError, Parser};
+
+/// How the payloads of one of several inputs are written.
+#[derive(Clone, Debug)]
+pub struct InputFormat {
+    /// The format.
+    pub format: Format,
+    /// The declared columns.
+    pub schema: SchemaRef,
+    /// The index of the column that is never null.
+    pub event_time_column: Option<usize>,
+}
+
+/// A decoder of events that come by several inputs, into rows of `schema`: the number of the input (`UInt8`), then the columns
+/// of all inputs, each nullable; a row is null in those of other inputs.
+///
+/// Fails if the columns of an input do not suit its format.
+///
+/// # Panics
+/// If `schema` does not consist of these columns.
+pub fn several_inputs(inputs: Vec<InputFormat>, schema: SchemaRef) -> Result<Box<dyn Decoder>, FormatError> {
+    let columns: usize = inputs.iter().map(|input| input.schema.fields().len()).sum();
+    assert_eq!(schema.fields().len(), columns + 1, "the number of the input, and the columns of all inputs");
+    let parts = inputs.into_iter().map(|input| {
+        let parser: Box<dyn PayloadParser> = match input.format.parser(&input.schema, input.event_time_column)? {
+            Parser::Json(parser) => Box::new(parser),
+            Parser::SenMl(parser) => Box::new(parser),
+            Parser::SenMlPivot(parser) => Box::new(parser),
+            Parser::Csv(parser) => Box::new(parser),
+            Parser::Text(parser) => Box::new(parser),
+        };
+        Ok(Part { parser, rows: Rows::new(input.schema, input.event_time_column) })
+    });
+    Ok(Box::new(SeveralDecoder { parts: parts.collect::<Result<_, FormatError>>()?, schema }))
+}
+
+struct Part {
+    parser: Box<dyn PayloadParser>,
+    rows: Rows,
+}
+
+struct SeveralDecoder {
+    parts: Vec<Part>,
+    schema: SchemaRef,
+}
+
+impl Decoder for SeveralDecoder {
+    fn decode(&mut self, events: &Events, refusals: &mut Refusals) -> Batch {
+        let mut expected = vec![0; self.parts.len()];
+        (0..events.rows()).for_each(|event| expected[usize::from(events.input(event))] += 1);
+        self.parts.iter_mut().zip(&expected).for_each(|(part, events)| part.rows.reserve(*events));
+        let mut inputs: Vec<InputIndex> = Vec::with_capacity(events.rows());
+        let mut slots: Vec<Slot> = Vec::with_capacity(events.rows());
+        let mut arrivals_us: Vec<i64> = Vec::with_capacity(events.rows());
+        for event in 0..events.rows() {
+            let (input, slot) = (events.input(event), events.slots()[event]);
+            let (payload, arrival_us) = (events.payload(event), events.arrival_us()[event]);
+            let Part { parser, rows } = &mut self.parts[usize::from(input)];
+            let before = rows.begin_event();
+            let outcome = match payload.is_empty() {
+                true => Err(Fault::new(Problem::Empty, 0)),
+                false => parser.parse(payload, arrival_us, rows),
+            };
+            if let Err(fault) = outcome {
+                rows.truncate(before);
+                refusals.refuse_from(Some(input), slot, Reason::Decode, arrival_us, || {
+                    (fault.describe(payload, rows.schema()), Refused::Payload(payload.into()))
+                });
+            }
+            let added = rows.rows() - before;
+            inputs.extend(std::iter::repeat_n(input, added));
+            slots.extend(std::iter::repeat_n(slot, added));
+            arrivals_us.extend(std::iter::repeat_n(arrival_us, added));
+        }
+        let columns = self.side_by_side(&inputs);
+        let options = RecordBatchOptions::new().with_row_count(Some(inputs.len()));
+        let columns = RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)
+            .expect("the schema has the columns of all inputs");
+        let arrival_us = ScalarBuffer::from(arrivals_us);
+        Batch::new(ScalarBuffer::from(slots), arrival_us.clone(), arrival_us, columns)
+    }
+}
+
+impl SeveralDecoder {
+    /// The finished rows of all inputs, given the input of each row: the number of the input, and all columns.
+    fn side_by_side(&mut self, inputs: &[InputIndex]) -> Vec<ArrayRef> {
+        let mut columns: Vec<ArrayRef> = vec![Arc::new(UInt8Array::from(inputs.to_vec()))];
+        for (number, part) in self.parts.iter_mut().enumerate() {
+            let rows = part.rows.finish();
+            if rows.num_rows() == inputs.len() {
+                columns.extend(rows.columns().iter().cloned());
+            } else if rows.num_rows() == 0 {
+                let fields = rows.schema_ref().fields().iter();
+                columns.extend(fields.map(|field| new_null_array(field.data_type(), inputs.len())));
+            } else {
+                let mut next = 0..;
+                let place = |&input: &InputIndex| (usize::from(input) == number).then(|| next.next()).flatten();
+                let places: UInt32Array = inputs.iter().map(place).collect();
+                columns.extend(rows.columns().iter().map(|column| take(column, &places, None).expect("known places")));
+            }
+        }
+        columns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Array, AsArray};
+    use arrow::datatypes::{DataType, Field, Float64Type, Schema, UInt8Type};
+
+    use super::*;
+
+    fn decoder() -> Box<dyn Decoder> {
+        let input = |format: Format, name: &str, data_type: DataType| InputFormat {
+            format,
+            schema: Arc::new(Schema::new(vec![Field::new(name, data_type, false)])),
+            event_time_column: None,
+        };
+        let inputs = vec![input(Format::Json, "value", DataType::Float64), input(Format::Text, "word", DataType::Utf8)];
+        let schema = Schema::new(vec![
+            Field::new("input", DataType::UInt8, false),
+            Field::new("a.value", DataType::Float64, true),
+            Field::new("b.word", DataType::Utf8, true),
+        ]);
+        several_inputs(inputs, Arc::new(schema)).unwrap()
+    }
+
+    #[test]
+    fn rows_stand_in_the_order_of_their_events() {
+        let mut events = Events::default();
+        events.push_from(1, 7, 10, b"one");
+        events.push_from(0, 8, 11, br#"[{"value": 1}, {"value": 2}]"#);
+        events.push_from(0, 8, 12, b"broken");
+        events.push_from(1, 8, 13, b"");
+        events.push_from(1, 9, 14, b"two");
+        let mut refusals = Refusals::new(9);
+        let batch = decoder().decode(&events, &mut refusals);
+        assert_eq!(batch.column(0).as_primitive::<UInt8Type>().values().as_ref(), [1, 0, 0, 1]);
+        let values: Vec<_> = batch.column(1).as_primitive::<Float64Type>().iter().collect();
+        assert_eq!(values, [None, Some(1.0), Some(2.0), None]);
+        let words: Vec<_> = batch.column(2).as_string::<i32>().iter().collect();
+        assert_eq!(words, [Some("one"), None, None, Some("two")]);
+        assert_eq!((batch.slots.as_ref(), batch.arrival_us.as_ref()), (&[7, 8, 8, 9][..], &[10, 11, 11, 14][..]));
+        let refused: Vec<_> = refusals.records().iter().map(|one| (one.input, one.arrival_us)).collect();
+        assert_eq!(refused, [(Some(0), 12), (Some(1), 13)]);
+    }
+
+    #[test]
+    fn a_batch_of_one_input_alone_has_all_columns() {
+        let mut events = Events::default();
+        events.push_from(1, 7, 10, b"one");
+        let mut decoder = decoder();
+        let batch = decoder.decode(&events, &mut Refusals::new(0));
+        assert_eq!((batch.rows(), batch.column(1).null_count()), (1, 1));
+        assert_eq!(decoder.decode(&Events::default(), &mut Refusals::new(0)).rows(), 0);
+    }
+}

@@ -1,0 +1,235 @@
+//! Rows of both sides as bytes: how they are kept, and how joined rows are put together.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, TimestampMicrosecondArray, UInt8Array, new_null_array,
+};
+use arrow::datatypes::{DataType, Field, UInt8Type};
+use arrow::error::ArrowError;
+use arrow::row::Rows;
+use rivulet_dataflow::{Batch, Context, InputIndex, OperatorError, Reason, Refused, Slot};
+
+use super::Plan;
+use crate::row_bytes::RowBytes;
+
+/// How many joined rows go on together.
+const BATCH_ROWS: usize = 4_096;
+
+/// The encoders of one operator, and the rows of the batch at hand in their bytes.
+pub(super) struct Encoded {
+    key_bytes: RowBytes,
+    key_rows: Rows,
+    sides: [RowBytes; 2],
+    side_rows: [Rows; 2],
+    /// A row of each side that is null in all columns.
+    nulls: [Box<[u8]>; 2],
+    /// Whether a key of the row is null; empty if there is none such.
+    null_keys: Vec<bool>,
+    inputs: UInt8Array,
+}
+
+impl Encoded {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let made = "the types were checked when the plan was made";
+        let key_bytes = RowBytes::new(plan.key_types.iter()).expect(made);
+        let sides = [0, 1].map(|side| RowBytes::exact(plan.side_types[side].iter()).expect(made));
+        let side_rows = [0, 1].map(|side: usize| sides[side].buffer());
+        let nulls = [0, 1].map(|side| {
+            let mut row = sides[side].buffer();
+            let columns: Vec<ArrayRef> = plan.side_types[side].iter().map(|one| new_null_array(one, 1)).collect();
+            sides[side].encode(&columns, &mut row).expect(made);
+            row.row(0).data().into()
+        });
+        let key_rows = key_bytes.buffer();
+        let inputs = UInt8Array::from(Vec::<u8>::new());
+        Self { key_bytes, key_rows, sides, side_rows, nulls, null_keys: Vec::new(), inputs }
+    }
+
+    /// Encodes the keys, which were computed, and the sides of a batch.
+    pub(super) fn encode(&mut self, plan: &Plan, batch: &Batch, keys: &[ArrayRef]) -> Result<(), OperatorError> {
+        self.inputs = batch
+            .column(0)
+            .as_primitive_opt::<UInt8Type>()
+            .ok_or_else(|| OperatorError("rows of several inputs without their input".into()))?
+            .clone();
+        self.null_keys.clear();
+        if keys.iter().any(|key| key.null_count() > 0) {
+            self.null_keys.extend((0..batch.rows()).map(|row| keys.iter().any(|key| key.is_null(row))));
+        }
+        if !keys.is_empty() {
+            self.key_bytes.encode(keys, &mut self.key_rows)?;
+        }
+        for (side, rows) in self.side_rows.iter_mut().enumerate() {
+            let columns = plan.sides[side].columns.iter().map(|&column| batch.column(column).clone());
+            self.sides[side].encode(&columns.collect::<Vec<_>>(), rows)?;
+        }
+        Ok(())
+    }
+
+    /// The input of a row.
+    pub(super) fn input(&self, row: usize) -> InputIndex {
+        self.inputs.value(row)
+    }
+
+    /// The key of a row; `None` if it is null and equals nothing.
+    pub(super) fn key(&self, plan: &Plan, row: usize) -> Option<&[u8]> {
+        if plan.key_types.is_empty() {
+            return Some(&[]);
+        }
+        let is_null = self.null_keys.get(row) == Some(&true);
+        (!is_null).then(|| self.key_rows.row(row).data())
+    }
+
+    /// A row of its side.
+    pub(super) fn side(&self, side: usize, row: usize) -> &[u8] {
+        self.side_rows[side].row(row).data()
+    }
+
+    /// The row of a side without partner.
+    pub(super) fn null(&self, side: usize) -> &[u8] {
+        &self.nulls[side]
+    }
+
+    /// A key that is null in all columns.
+    pub(super) fn null_key(&self, plan: &Plan) -> Result<Box<[u8]>, ArrowError> {
+        let mut row = self.key_bytes.buffer();
+        let columns: Vec<ArrayRef> = plan.key_types.iter().map(|one| new_null_array(one, 1)).collect();
+        self.key_bytes.encode(&columns, &mut row)?;
+        Ok(row.row(0).data().into())
+    }
+
+    /// The columns of keys, for state.
+    pub(super) fn decode_keys<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<Vec<ArrayRef>, ArrowError> {
+        self.key_bytes.decode(keys)
+    }
+
+    /// The columns of a side, for state.
+    pub(super) fn decode_side<'a>(
+        &self,
+        side: usize,
+        rows: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Vec<ArrayRef>, ArrowError> {
+        self.sides[side].decode(rows)
+    }
+
+    /// Encodes columns of state: keys, and both sides.
+    pub(super) fn encode_state(
+        &self,
+        keys: &[ArrayRef],
+        sides: [&[ArrayRef]; 2],
+    ) -> Result<(Rows, [Rows; 2]), ArrowError> {
+        let mut key_rows = self.key_bytes.buffer();
+        if !keys.is_empty() {
+            self.key_bytes.encode(keys, &mut key_rows)?;
+        }
+        let mut side_rows = [0, 1].map(|side: usize| self.sides[side].buffer());
+        for (side, rows) in side_rows.iter_mut().enumerate() {
+            self.sides[side].encode(sides[side], rows)?;
+        }
+        Ok((key_rows, side_rows))
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.key_bytes.memory_bytes()
+            + self.key_rows.size()
+            + self.sides.iter().map(RowBytes::memory_bytes).sum::<usize>()
+            + self.side_rows.iter().map(Rows::size).sum::<usize>()
+            + self.nulls.iter().map(|null| null.len()).sum::<usize>()
+    }
+}
+
+/// The columns of state of a join, behind `slot` and `key_group`: the keys, those in `own`, and the columns of both sides.
+pub(super) fn state_fields(plan: &Plan, own: impl IntoIterator<Item = Field>) -> Vec<Field> {
+    let named = |name: &'static str, types: &[DataType]| {
+        let types = types.iter().enumerate();
+        types.map(|(index, one)| Field::new(format!("{name}_{index}"), one.clone(), true)).collect::<Vec<_>>()
+    };
+    let mut fields =
+        vec![Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
+    fields.extend(named("key", &plan.key_types));
+    fields.extend(own);
+    fields.extend(named("left", &plan.side_types[0]));
+    fields.extend(named("right", &plan.side_types[1]));
+    fields
+}
+
+/// Joined rows under construction.
+#[derive(Default)]
+pub(super) struct Joined {
+    slots: Vec<Slot>,
+    event_time_us: Vec<i64>,
+    arrival_us: Vec<i64>,
+    sides: [Cells; 2],
+}
+
+/// Rows in their bytes, end to end.
+#[derive(Default)]
+struct Cells {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Joined {
+    /// Appends a row, and hands all on once they are many.
+    pub(super) fn push(
+        &mut self,
+        (slot, event_time_us, arrival_us): (Slot, i64, i64),
+        sides: [&[u8]; 2],
+        plan: &Plan,
+        encoded: &Encoded,
+        context: &mut Context<'_>,
+    ) -> Result<(), OperatorError> {
+        self.slots.push(slot);
+        self.event_time_us.push(event_time_us);
+        self.arrival_us.push(arrival_us);
+        for (cells, bytes) in self.sides.iter_mut().zip(sides) {
+            cells.bytes.extend_from_slice(bytes);
+            cells.ends.push(cells.bytes.len());
+        }
+        if self.slots.len() >= BATCH_ROWS { self.finish(plan, encoded, context) } else { Ok(()) }
+    }
+
+    /// Hands all rows on.
+    pub(super) fn finish(
+        &mut self,
+        plan: &Plan,
+        encoded: &Encoded,
+        context: &mut Context<'_>,
+    ) -> Result<(), OperatorError> {
+        if self.slots.is_empty() {
+            return Ok(());
+        }
+        let mut columns: Vec<ArrayRef> = Vec::with_capacity(plan.output.fields().len());
+        for (side, cells) in self.sides.iter_mut().enumerate() {
+            let starts = std::iter::once(0).chain(cells.ends.iter().copied());
+            let rows = starts.zip(&cells.ends).map(|(start, &end)| &cells.bytes[start..end]);
+            columns.extend(encoded.decode_side(side, rows)?);
+            cells.bytes.clear();
+            cells.ends.clear();
+        }
+        let arrivals_us = std::mem::take(&mut self.arrival_us);
+        if plan.append_arrival_column {
+            columns.push(Arc::new(TimestampMicrosecondArray::from(arrivals_us.clone())));
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(self.slots.len()));
+        let columns = RecordBatch::try_new_with_options(plan.output.clone(), columns, &options)?;
+        let (slots, times_us) = (std::mem::take(&mut self.slots), std::mem::take(&mut self.event_time_us));
+        context.emit(Batch::new(slots.into(), times_us.into(), arrivals_us.into(), columns));
+        Ok(())
+    }
+}
+
+/// Refuses a row of a join.
+pub(super) fn refuse(
+    batch: &Batch,
+    row: usize,
+    input: InputIndex,
+    reason: Reason,
+    detail: impl FnOnce() -> String,
+    context: &mut Context<'_>,
+) {
+    context.refusals.refuse_from(Some(input), batch.slots[row], reason, batch.arrival_us[row], || {
+        (detail(), Refused::Row(Box::new(batch.slice(row, 1))))
+    });
+}

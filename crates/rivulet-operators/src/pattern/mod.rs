@@ -1,0 +1,523 @@
+//! MATCH_RECOGNIZE: sequences of rows that a pattern describes, by slot and partition.
+//!
+//! # What is found
+//! The rows of a partition are taken in order of event time, rows of the same time in order of arrival. From the first row on
+//! the pattern is tried: of all ways to match it the one that the standard prefers (greedy repetitions longer, reluctant ones
+//! shorter, alternatives from left to right). If there is none, it is tried from the next row on; after a match from where
+//! [`Skip`] says. With `WITHIN` all rows of a match lie less than that after its first.
+//!
+//! # When a match comes out
+//! As soon as no later row can give a better one: at once if the pattern ends with a variable that takes one row or with a
+//! reluctant repetition, with the next row that does not fit if it ends with a greedy one, and by `WITHIN` at the latest:
+//! when the event clock of the slot has passed it. The clock is that of windows (see [`crate::window`]): the newest event
+//! time of the slot less the lateness, and after the idle timeout it goes on with the clock of the machine. A row behind the
+//! clock is refused as late; rows within the lateness wait until their turn has come.
+//!
+//! # Bounds
+//! A partition keeps at most [`MATCH_ROWS_MAX`] rows and a slot [`SLOT_ROWS_MAX`]. A match that would need more ends there: it
+//! comes out as it is, or, if it is not complete, is given up together with its rows, which are counted
+//! ([`Reason::Overflow`](rivulet_dataflow::Reason::Overflow)). So are the least preferred of more than [`THREADS_MAX`] partial
+//! matches. A slot has at most 100,000 partitions at once.
+//!
+//! # How
+//! Conditions over the row alone are evaluated for a whole batch. An automaton ([`program`]) goes over the rows with one list
+//! of partial matches, best first, each a state and a few words ([`registers`]). Only conditions that look at the match are
+//! evaluated on the way ([`condition`]).
+//!
+//! # In reading order
+//! [`program`]: the pattern as an automaton; [`registers`] and [`rows`]: what is remembered; [`condition`]: DEFINE;
+//! [`partition`]: the search; [`operator`]: slots, clocks and batches; [`output`]: matches as rows; [`state`]: export and
+//! import.
+
+pub(crate) mod condition;
+pub(crate) mod operator;
+pub(crate) mod output;
+pub(crate) mod partition;
+pub(crate) mod program;
+pub(crate) mod registers;
+pub(crate) mod rows;
+pub(crate) mod state;
+
+use std::sync::Arc;
+
+use arrow::compute::can_cast_types;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion_physical_expr::PhysicalExpr;
+use rivulet_dataflow::{Description, Operator, OperatorFactory};
+
+pub use program::{Pattern, STATES_MAX};
+
+use crate::PlanError;
+use crate::aggregate::Storage;
+use crate::expression::{Expressions, NamedExpression, is_condition, sql};
+use crate::row_bytes::RowBytes;
+use crate::window::WindowSpec;
+use crate::window::length::LengthExpressions;
+use condition::Condition;
+use program::Program;
+use registers::{Layout, Read};
+
+/// The most rows that a partition keeps, and so the most rows of a match.
+pub const MATCH_ROWS_MAX: usize = 10_000;
+
+/// The most rows that all partitions of a slot keep together.
+pub const SLOT_ROWS_MAX: usize = 100_000;
+
+/// The most partial matches that are followed at once from one first row.
+pub const THREADS_MAX: usize = 256;
+
+/// The most variables of a pattern.
+pub const VARIABLES_MAX: usize = 60;
+
+/// How far back or forth a navigation may reach, in rows.
+pub const NAVIGATION_ROWS_MAX: usize = 100;
+
+/// Which row of a match is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Navigation {
+    /// The first row of the variable, or one so many rows of the variable behind it.
+    First(usize),
+    /// The last row of the variable, or one so many rows of the variable before it.
+    Last(usize),
+    /// So many rows of the partition before the last row of the variable, whether they belong to the match or not.
+    Previous(usize),
+}
+
+/// What is added up over the rows of a match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Aggregate {
+    /// The number of rows, or of values that are not null. `BIGINT`.
+    Count,
+    /// Of numbers; null if a sum of integers leaves `BIGINT`.
+    Sum,
+    /// Of numbers, as `DOUBLE`.
+    Avg,
+    /// The smallest number or time.
+    Min,
+    /// The largest number or time.
+    Max,
+}
+
+/// Something about a match that a condition or a result looks at. Without a variable it is about all rows of the match; in
+/// conditions the row that is tried counts as one of them, and as the last.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// A value of one row; null if there is no such row.
+    Value {
+        /// Which of [`PatternSpec::values`].
+        value: usize,
+        /// Whose rows.
+        variable: Option<usize>,
+        /// Which of them.
+        navigation: Navigation,
+    },
+    /// A value over several rows.
+    Aggregate {
+        /// What is computed.
+        aggregate: Aggregate,
+        /// Which of [`PatternSpec::values`]; none for `count(*)`.
+        value: Option<usize>,
+        /// Over whose rows.
+        variable: Option<usize>,
+    },
+    /// The name of the variable of the last row.
+    Classifier,
+    /// The number of the match in its partition, from 1.
+    MatchNumber,
+}
+
+/// A condition that looks at the match.
+#[derive(Clone, Debug)]
+pub struct MatchCondition {
+    /// What it looks at. The columns that `expression` is compiled against are these, then the parameters.
+    pub sources: Vec<Source>,
+    /// The parameters it uses, as places in the slot table's schema.
+    pub parameters: Vec<usize>,
+    /// True or false.
+    pub expression: Arc<dyn PhysicalExpr>,
+}
+
+/// A variable of the pattern. A row is one of its rows if both conditions are true; without conditions every row is.
+#[derive(Clone, Debug)]
+pub struct PatternVariable {
+    /// Its name, as `CLASSIFIER()` gives it.
+    pub name: String,
+    /// The part of its condition that looks at the row alone, compiled as [`PatternSpec::values`].
+    pub row_condition: Option<Arc<dyn PhysicalExpr>>,
+    /// The part that looks at the match.
+    pub match_condition: Option<MatchCondition>,
+}
+
+/// Where the search goes on after a match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Skip {
+    /// With the row behind the last one of the match.
+    #[default]
+    PastLastRow,
+    /// With the row behind the first one of the match.
+    ToNextRow,
+    /// With the first row of this variable; if there is none or it is the first of the match, with the row behind that.
+    ToFirst(usize),
+    /// With the last row of this variable, likewise.
+    ToLast(usize),
+}
+
+/// What a row pattern operator does, as the planner says it.
+#[derive(Clone, Debug)]
+pub struct PatternSpec {
+    /// The columns that come in.
+    pub input: SchemaRef,
+    /// The slot table's schema.
+    pub parameter_schema: SchemaRef,
+    /// The parameters that keys, values and row conditions use, as places in `parameter_schema`.
+    pub parameters: Vec<usize>,
+    /// What rows are partitioned by, compiled against
+    /// [`Expressions::evaluation_schema`]`(input, parameter_schema, parameters)`.
+    pub keys: Vec<NamedExpression>,
+    /// What is kept of each row, compiled likewise: numbers, texts, booleans or times.
+    pub values: Vec<Arc<dyn PhysicalExpr>>,
+    /// The variables, at most [`VARIABLES_MAX`].
+    pub variables: Vec<PatternVariable>,
+    /// The pattern over them.
+    pub pattern: Pattern,
+    /// The columns that come out behind the keys, by name.
+    pub results: Vec<(String, Source)>,
+    /// Where the search goes on after a match.
+    pub skip: Skip,
+    /// An interval over the slot table's columns (column i is parameter i).
+    pub within: Option<Arc<dyn PhysicalExpr>>,
+    /// How far a row may be behind the newest one of its slot, in microseconds.
+    pub lateness_us: i64,
+    /// After how much silence a slot's clock follows that of the machine, in microseconds; `i64::MAX` for never.
+    pub idle_timeout_us: i64,
+    /// Whether rows are in order of arrival. Lateness and idle timeout do not matter then.
+    pub arrival_time: bool,
+}
+
+/// Finds the matches of a row pattern. See the [module](self) for what it does exactly.
+///
+/// # Example
+/// `PATTERN (A B) DEFINE B AS B.value > A.value`, which gives both values:
+/// ```
+/// use std::sync::Arc;
+/// use arrow::datatypes::{DataType, Field, Schema};
+/// use datafusion_expr::Operator;
+/// use datafusion_physical_expr::expressions::{Column, binary};
+/// use rivulet_operators::{
+///     MatchCondition, Navigation, Pattern, PatternMatch, PatternSpec, PatternVariable, Skip, Source,
+/// };
+///
+/// let input = Arc::new(Schema::new(vec![Field::new("value", DataType::Float64, true)]));
+/// let last = |variable| Source::Value { value: 0, variable: Some(variable), navigation: Navigation::Last(0) };
+/// let seen = Schema::new(vec![Field::new("b", DataType::Float64, true), Field::new("a", DataType::Float64, true)]);
+/// let rises =
+///     binary(Arc::new(Column::new("b", 0)), Operator::Gt, Arc::new(Column::new("a", 1)), &seen).unwrap();
+/// let rise = PatternMatch::new(PatternSpec {
+///     input,
+///     parameter_schema: Arc::new(Schema::empty()),
+///     parameters: vec![],
+///     keys: vec![],
+///     values: vec![Arc::new(Column::new("value", 0))],
+///     variables: vec![
+///         PatternVariable { name: "a".into(), row_condition: None, match_condition: None },
+///         PatternVariable {
+///             name: "b".into(),
+///             row_condition: None,
+///             match_condition: Some(MatchCondition {
+///                 sources: vec![last(1), last(0)],
+///                 parameters: vec![],
+///                 expression: rises,
+///             }),
+///         },
+///     ],
+///     pattern: Pattern::Sequence(vec![Pattern::Variable(0), Pattern::Variable(1)]),
+///     results: vec![("before".into(), last(0)), ("after".into(), last(1))],
+///     skip: Skip::PastLastRow,
+///     within: None,
+///     lateness_us: 0,
+///     idle_timeout_us: i64::MAX,
+///     arrival_time: false,
+/// })
+/// .unwrap();
+/// let columns: Vec<_> = rise.output_schema().fields().iter().map(|field| field.name().clone()).collect();
+/// assert_eq!(columns, ["before", "after"]);
+/// ```
+#[derive(Clone)]
+pub struct PatternMatch {
+    plan: Arc<Plan>,
+}
+
+/// What all instances share.
+pub(crate) struct Plan {
+    /// Keys, values, then the row conditions.
+    expressions: Expressions,
+    key_fields: Vec<Field>,
+    /// The values as they are kept.
+    storages: Vec<Storage>,
+    /// For each row condition its variable.
+    row_conditions: Vec<usize>,
+    /// The variables that have no row condition, as bits.
+    unconditional: u64,
+    names: Vec<String>,
+    /// By variable.
+    conditions: Vec<Option<Condition>>,
+    program: Program,
+    layout: Layout,
+    results: Vec<(Read, Storage)>,
+    skip: Skip,
+    within: Option<LengthExpressions>,
+    /// How many rows before a match are kept, for `PREV`.
+    rows_before: usize,
+    /// Whether partitions count their matches.
+    numbers_matches: bool,
+    lateness_us: i64,
+    idle_timeout_us: i64,
+    arrival_time: bool,
+    output: SchemaRef,
+    /// The pattern and its conditions as text: what state must agree with.
+    text: String,
+    parameter_names: Vec<String>,
+}
+
+impl PatternMatch {
+    /// An operator that finds a pattern, or what is wrong with its plan.
+    pub fn new(spec: PatternSpec) -> Result<Self, PlanError> {
+        let evaluation = Expressions::evaluation_schema(&spec.input, &spec.parameter_schema, &spec.parameters);
+        let fail = |problem: String| PlanError::Pattern { problem };
+        if spec.variables.len() > VARIABLES_MAX {
+            let hint = "hint: use the same variable for rows with the same condition";
+            return Err(fail(format!("it has more than {VARIABLES_MAX} variables\n{hint}")));
+        }
+        let storages = storages(&spec.values, &evaluation)?;
+        let mut expressions: Vec<_> = spec.keys.iter().map(|key| key.expression.clone()).collect();
+        expressions.extend(spec.values.iter().cloned());
+        let (mut row_conditions, mut unconditional) = (Vec::new(), 0);
+        for (index, variable) in spec.variables.iter().enumerate() {
+            match &variable.row_condition {
+                Some(condition) => {
+                    let found = condition.data_type(&evaluation).unwrap_or(DataType::Null);
+                    if !is_condition(&found) {
+                        return Err(PlanError::Expression {
+                            expression: sql(condition),
+                            problem: format!("a condition is true or false, this has type {found}"),
+                        });
+                    }
+                    expressions.push(condition.clone());
+                    row_conditions.push(index);
+                }
+                None => unconditional |= 1 << index,
+            }
+        }
+        let expressions = Expressions::new(&spec.input, &spec.parameter_schema, spec.parameters, expressions)?;
+        let fields = expressions.fields();
+        let key_fields: Vec<Field> = spec
+            .keys
+            .iter()
+            .zip(fields)
+            .map(|(key, field)| Field::new(&key.name, field.data_type().clone(), true))
+            .collect();
+        // Fails for types that cannot be a key.
+        RowBytes::new(key_fields.iter().map(Field::data_type))?;
+        let value_types: Vec<&DataType> =
+            fields[spec.keys.len()..].iter().take(storages.len()).map(Field::data_type).collect();
+
+        let of_conditions =
+            || spec.variables.iter().flat_map(|one| &one.match_condition).flat_map(|condition| &condition.sources);
+        let of_results = || spec.results.iter().map(|(_, source)| source);
+        for source in of_conditions().chain(of_results()) {
+            check_source(source, &storages, spec.variables.len())?;
+        }
+        let mut layout = Layout::default();
+        of_conditions().for_each(|source| layout.add(source, &storages));
+        layout.end_of_conditions();
+        let conditions = spec
+            .variables
+            .iter()
+            .map(|one| {
+                let condition = one.match_condition.as_ref();
+                condition.map(|one| Condition::new(one, &layout, &value_types, &spec.parameter_schema)).transpose()
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        of_results().for_each(|source| layout.add(source, &storages));
+        // The last row of a match gives its time.
+        layout.navigate(None, false, 1);
+        match spec.skip {
+            Skip::ToFirst(variable) => layout.navigate(Some(variable), true, 1),
+            Skip::ToLast(variable) => layout.navigate(Some(variable), false, 1),
+            Skip::PastLastRow | Skip::ToNextRow => {}
+        }
+        let results = of_results().map(|source| (layout.read(source), source_storage(source, &value_types))).collect();
+        let result_fields =
+            spec.results.iter().map(|(name, source)| Field::new(name, source_type(source, &value_types), true));
+        let output: Vec<Field> = key_fields.iter().cloned().chain(result_fields).collect();
+
+        let names: Vec<String> = spec.variables.iter().map(|variable| variable.name.clone()).collect();
+        let program = Program::new(&spec.pattern)?;
+        let within = match &spec.within {
+            Some(within) => {
+                Some(LengthExpressions::new(&WindowSpec::Session { gap: within.clone() }, &spec.parameter_schema)?)
+            }
+            None => None,
+        };
+        let mut parameter_names = expressions.parameter_names();
+        let of_within = within.iter().flat_map(LengthExpressions::parameter_names);
+        let more = conditions.iter().flatten().flat_map(Condition::parameter_names).chain(of_within);
+        for name in more.collect::<Vec<_>>() {
+            if !parameter_names.contains(&name) {
+                parameter_names.push(name);
+            }
+        }
+        let previous = of_conditions().chain(of_results()).filter_map(|source| match source {
+            Source::Value { navigation: Navigation::Previous(rows), .. } => Some(*rows),
+            _ => None,
+        });
+        let rows_before = previous.max().unwrap_or(0);
+        let numbers_matches = of_conditions().chain(of_results()).any(|source| *source == Source::MatchNumber);
+        let text = text(&spec.pattern, &names, &spec.variables);
+        Ok(Self {
+            plan: Arc::new(Plan {
+                expressions,
+                key_fields,
+                storages,
+                row_conditions,
+                unconditional,
+                names,
+                conditions,
+                program,
+                layout,
+                results,
+                skip: spec.skip,
+                within,
+                rows_before,
+                numbers_matches,
+                lateness_us: if spec.arrival_time { 0 } else { spec.lateness_us.max(0) },
+                idle_timeout_us: spec.idle_timeout_us.max(0),
+                arrival_time: spec.arrival_time,
+                output: Arc::new(Schema::new(output)),
+                text,
+                parameter_names,
+            }),
+        })
+    }
+
+    /// The columns that come out: keys, then results.
+    pub fn output_schema(&self) -> &SchemaRef {
+        &self.plan.output
+    }
+}
+
+/// How the values are kept.
+fn storages(values: &[Arc<dyn PhysicalExpr>], evaluation: &Schema) -> Result<Vec<Storage>, PlanError> {
+    let storage = |value: &Arc<dyn PhysicalExpr>| {
+        let fail = |problem: String| PlanError::Expression { expression: sql(value), problem };
+        let found = value.data_type(evaluation).map_err(|error| fail(error.strip_backtrace()))?;
+        Storage::of(&found)
+            .filter(|storage| can_cast_types(&found, &storage.data_type()))
+            .filter(|storage| can_cast_types(&storage.data_type(), &found))
+            .ok_or_else(|| fail(format!("a pattern cannot keep values of type {found}")))
+    };
+    values.iter().map(storage).collect()
+}
+
+/// Fails if a source is about something that there is not.
+fn check_source(source: &Source, storages: &[Storage], variables: usize) -> Result<(), PlanError> {
+    let fail = |problem: String| Err(PlanError::Pattern { problem });
+    let (value, variable) = match source {
+        Source::Value { value, variable, navigation } => {
+            let (Navigation::First(rows) | Navigation::Last(rows) | Navigation::Previous(rows)) = *navigation;
+            if rows > NAVIGATION_ROWS_MAX {
+                return fail(format!("it looks {rows} rows away, at most {NAVIGATION_ROWS_MAX} are allowed"));
+            }
+            (Some(*value), *variable)
+        }
+        Source::Aggregate { aggregate, value, variable } => {
+            let storage = value.map(|value| storages.get(value));
+            let fits = match (aggregate, storage) {
+                (Aggregate::Count, _) => true,
+                (_, None | Some(None)) => false,
+                (Aggregate::Sum | Aggregate::Avg, Some(Some(storage))) => {
+                    matches!(storage, Storage::Float | Storage::Integer)
+                }
+                (_, Some(Some(storage))) => matches!(storage, Storage::Float | Storage::Integer | Storage::Time),
+            };
+            if !fits {
+                return fail(format!("{aggregate:?} does not take such a value\nhint: aggregates are over numbers"));
+            }
+            (*value, *variable)
+        }
+        Source::Classifier | Source::MatchNumber => (None, None),
+    };
+    match value.is_none_or(|value| value < storages.len()) && variable.is_none_or(|variable| variable < variables) {
+        true => Ok(()),
+        false => fail("a value or variable that there is not".to_owned()),
+    }
+}
+
+/// The type of a source; `values` are those of [`PatternSpec::values`].
+fn source_type(source: &Source, values: &[&DataType]) -> DataType {
+    match source {
+        Source::Value { value, .. } => values[*value].clone(),
+        Source::Aggregate { aggregate, value, .. } => {
+            let of = value.map(|value| values[value]);
+            match (aggregate, of) {
+                (Aggregate::Count, _) | (_, None) => DataType::Int64,
+                (Aggregate::Avg, _) => DataType::Float64,
+                (Aggregate::Sum, Some(of)) if of.is_floating() => DataType::Float64,
+                (Aggregate::Sum, _) => DataType::Int64,
+                (Aggregate::Min | Aggregate::Max, Some(of)) => of.clone(),
+            }
+        }
+        Source::Classifier => DataType::Utf8,
+        Source::MatchNumber => DataType::Int64,
+    }
+}
+
+/// How values of a source are kept; `values` as for [`source_type`].
+fn source_storage(source: &Source, values: &[&DataType]) -> Storage {
+    match source {
+        Source::Classifier => Storage::Text,
+        other => Storage::of(&source_type(other, values)).expect("values are of types that are kept"),
+    }
+}
+
+/// The pattern and its conditions, for people and for checking state.
+fn text(pattern: &Pattern, names: &[String], variables: &[PatternVariable]) -> String {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut text = pattern.text(&names);
+    for variable in variables {
+        let conditions = [
+            variable.row_condition.as_ref().map(sql),
+            variable.match_condition.as_ref().map(|condition| sql(&condition.expression)),
+        ];
+        let conditions: Vec<String> = conditions.into_iter().flatten().collect();
+        if !conditions.is_empty() {
+            text.push_str(&format!(", {}: {}", variable.name, conditions.join(" AND ")));
+        }
+    }
+    text
+}
+
+impl OperatorFactory for PatternMatch {
+    fn create(&self) -> Box<dyn Operator> {
+        Box::new(operator::PatternOperator::new(self.plan.clone()))
+    }
+
+    fn describe(&self) -> Description {
+        let plan = &self.plan;
+        let mut shared = vec![plan.text.clone(), format!("{} states", plan.program.states())];
+        let keys: Vec<&str> = plan.key_fields.iter().map(|field| field.name().as_str()).collect();
+        if !keys.is_empty() {
+            shared.push(format!("by {}", keys.join(", ")));
+        }
+        let mut per_slot = plan.parameter_names.clone();
+        if !plan.arrival_time {
+            per_slot.push("watermark".into());
+        }
+        per_slot.push("rows of the match under way".into());
+        Description { operator: "pattern".into(), shared, per_slot }
+    }
+
+    fn is_stateful(&self) -> bool {
+        true
+    }
+}

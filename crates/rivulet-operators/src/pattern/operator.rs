@@ -1,0 +1,489 @@
+//! The operator: slots and their clocks, and what a batch or a tick makes of them.
+
+use std::mem::size_of;
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray, BooleanArray};
+use arrow::compute::cast;
+use arrow::error::ArrowError;
+use arrow::row::Rows as KeyRows;
+use rivulet_dataflow::{
+    Batch, Context, Control, Element, KeyGroup, Operator, OperatorError, Reason, Refused, Slot, StateError, StateFrame,
+    StateSelection,
+};
+
+use super::output::Matches;
+use super::partition::{NEVER, Partition, Scratch, Search};
+use super::{MATCH_ROWS_MAX, Plan, SLOT_ROWS_MAX, state};
+use crate::history::value::{Value, Values};
+use crate::keyed::{Keyed, SLOT_KEYS_MAX};
+use crate::row_bytes::RowBytes;
+use crate::window::length::TIME_MAX_US;
+
+/// From how many matches on a batch is emitted in the middle of a call.
+const OUTPUT_ROWS_MAX: usize = 1 << 14;
+
+/// What is known of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// No query is there.
+    Absent,
+    Usable,
+    /// Its `WITHIN` is no length.
+    Broken,
+}
+
+/// The clock of a slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlotState {
+    pub(super) max_ts_us: i64,
+    pub(super) last_arrival_us: i64,
+    pub(super) watermark_us: i64,
+    /// [`NEVER`] without `WITHIN`.
+    pub(super) within_us: i64,
+    /// No partition has anything to do before this event time.
+    pub(super) due_us: i64,
+    /// The rows of all partitions.
+    pub(super) rows: u32,
+    pub(super) key_group: u16,
+    pub(super) known: Known,
+}
+
+impl SlotState {
+    pub(super) const ABSENT: Self = Self {
+        max_ts_us: i64::MIN,
+        last_arrival_us: i64::MIN,
+        watermark_us: i64::MIN,
+        within_us: NEVER,
+        due_us: NEVER,
+        rows: 0,
+        key_group: 0,
+        known: Known::Absent,
+    };
+}
+
+/// An instance of [`PatternMatch`](super::PatternMatch).
+pub(super) struct PatternOperator {
+    pub(super) plan: Arc<Plan>,
+    pub(super) key_bytes: RowBytes,
+    /// The keys of the batch at hand, kept for their memory.
+    key_rows: KeyRows,
+    pub(super) slots: Vec<SlotState>,
+    /// By slot, in clock time.
+    deadlines_us: Vec<i64>,
+    /// No deadline of any slot is earlier. Exact after a tick, a lower bound between ticks.
+    deadline_us: i64,
+    /// Without keys there is one partition, with an empty key. Those that remember nothing are not there.
+    pub(super) partitions: Keyed<Partition>,
+    pub(super) key_heap_bytes: usize,
+    matches: Matches,
+    scratch: Scratch,
+    /// The partitions of a slot while they are gone through.
+    places: Vec<u32>,
+}
+
+/// A row of a batch on its way into a partition.
+struct NewRow<'a> {
+    index: usize,
+    slot: Slot,
+    time_us: i64,
+    arrival_us: i64,
+    key: &'a [u8],
+    holds: u64,
+}
+
+impl PatternOperator {
+    pub(super) fn new(plan: Arc<Plan>) -> Self {
+        let key_bytes = RowBytes::new(plan.key_fields.iter().map(|field| field.data_type()))
+            .expect("the types of keys are checked when the plan is made");
+        Self {
+            key_rows: key_bytes.buffer(),
+            key_bytes,
+            slots: Vec::new(),
+            deadlines_us: Vec::new(),
+            deadline_us: NEVER,
+            partitions: Keyed::default(),
+            key_heap_bytes: 0,
+            matches: Matches::default(),
+            scratch: Scratch::default(),
+            places: Vec::new(),
+            plan,
+        }
+    }
+
+    pub(super) fn make_room(&mut self, slot: Slot) {
+        if slot as usize >= self.slots.len() {
+            self.slots.resize(slot as usize + 1, SlotState::ABSENT);
+            self.deadlines_us.resize(slot as usize + 1, NEVER);
+        }
+    }
+
+    fn add_slots(&mut self, slots: &[Slot], context: &Context<'_>) {
+        let within = self.plan.within.as_ref().map(|within| within.evaluate(&context.slots.parameters(slots)));
+        for (row, &slot) in slots.iter().enumerate() {
+            self.make_room(slot);
+            let query = context.slots.query(slot).unwrap_or_default();
+            let state = &mut self.slots[slot as usize];
+            state.key_group = KeyGroup::of(&query.to_le_bytes()).index();
+            (state.known, state.within_us) = match within.as_ref().map(|within| &within[row]) {
+                None => (Known::Usable, NEVER),
+                Some(Ok(lengths)) => (Known::Usable, lengths.width),
+                Some(Err(_)) => (Known::Broken, NEVER),
+            };
+        }
+    }
+
+    pub(super) fn remove_slot(&mut self, slot: Slot) {
+        if let Some(state) = self.slots.get_mut(slot as usize) {
+            *state = SlotState::ABSENT;
+            self.deadlines_us[slot as usize] = NEVER;
+        }
+        self.partitions.remove_slot(slot, |key, _| self.key_heap_bytes -= key.len());
+    }
+
+    fn process_batch(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let plan = self.plan.clone();
+        let (batch, columns) = plan.expressions.evaluate(batch, context)?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let (keys, rest) = columns.split_at(plan.key_fields.len());
+        let (values, conditions) = rest.split_at(plan.storages.len());
+        let mut key_rows = std::mem::replace(&mut self.key_rows, self.key_bytes.buffer());
+        if !keys.is_empty() {
+            self.key_bytes.encode(keys, &mut key_rows)?;
+        }
+        let values = values.iter().zip(&plan.storages);
+        let values = values
+            .map(|(value, storage)| Ok(Values::new(&cast(value, &storage.data_type())?, *storage)))
+            .collect::<Result<Vec<_>, ArrowError>>()?;
+        let conditions: Vec<(u64, Option<&BooleanArray>)> = plan
+            .row_conditions
+            .iter()
+            .map(|&variable| 1 << variable)
+            .zip(conditions.iter().map(|one| one.as_boolean_opt()))
+            .collect();
+        for (index, &slot) in batch.slots.iter().enumerate() {
+            let is_true = |condition: &BooleanArray| condition.is_valid(index) && condition.value(index);
+            let holds = conditions.iter().filter(|(_, condition)| condition.is_some_and(is_true));
+            let row = NewRow {
+                index,
+                slot,
+                time_us: if plan.arrival_time { batch.arrival_us[index] } else { batch.event_time_us[index] },
+                arrival_us: batch.arrival_us[index],
+                key: if keys.is_empty() { &[] } else { key_rows.row(index).data() },
+                holds: holds.map(|(bit, _)| bit).fold(plan.unconditional, |all, bit| all | bit),
+            };
+            if !self.is_usable(&batch, &row, context) {
+                continue;
+            }
+            self.process_row(&batch, row, &values, context);
+            self.set_deadline(slot);
+            if self.matches.len() >= OUTPUT_ROWS_MAX {
+                self.matches.emit(&plan, &self.key_bytes, context)?;
+            }
+        }
+        self.key_rows = key_rows;
+        self.matches.emit(&plan, &self.key_bytes, context)
+    }
+
+    /// Whether the row can be taken as far as its slot and time go; refuses it if not.
+    fn is_usable(&mut self, batch: &Batch, row: &NewRow<'_>, context: &mut Context<'_>) -> bool {
+        self.make_room(row.slot);
+        if self.slots[row.slot as usize].known == Known::Absent {
+            // Rows of a query that is gone must not leave state behind; one that is there was not announced yet.
+            if context.slots.query(row.slot).is_none() {
+                return false;
+            }
+            self.add_slots(&[row.slot], context);
+        }
+        if self.slots[row.slot as usize].known == Known::Broken {
+            let (plan, slots) = (&self.plan, context.slots);
+            refuse(batch, row, Reason::Expression, context, || {
+                let parameters = slots.parameters(&[row.slot]);
+                let verdict = plan.within.as_ref().and_then(|within| within.evaluate(&parameters).pop());
+                verdict.and_then(Result::err).map_or_else(|| "WITHIN has no length".into(), |error| error.to_string())
+            });
+            return false;
+        }
+        if !(-TIME_MAX_US..=TIME_MAX_US).contains(&row.time_us) {
+            refuse(batch, row, Reason::Future, context, || {
+                "the event time is over 9000 years away\nhint: check the unit of the device's timestamps".into()
+            });
+            return false;
+        }
+        true
+    }
+
+    fn process_row(&mut self, batch: &Batch, mut row: NewRow<'_>, values: &[Values], context: &mut Context<'_>) {
+        let slot = row.slot as usize;
+        self.advance(row.slot, self.watermark_us(slot, row.arrival_us), row.arrival_us, context);
+        let watermark_us = self.slots[slot].watermark_us;
+        if self.plan.arrival_time {
+            // The machine's clock may be set back; the order of arrival is not.
+            row.time_us = row.time_us.max(watermark_us);
+        } else if row.time_us < watermark_us {
+            refuse(batch, &row, Reason::Late, context, || {
+                format!(
+                    "the event time is {} ms behind the clock of the query\nhint: allow more lateness",
+                    watermark_us.saturating_sub(row.time_us) / 1000
+                )
+            });
+            return;
+        }
+        let Some(place) = self.take_row(batch, &row, values, context) else { return };
+        let state = &mut self.slots[slot];
+        state.max_ts_us = state.max_ts_us.max(row.time_us);
+        state.last_arrival_us = row.arrival_us;
+        state.watermark_us = state.watermark_us.max(state.max_ts_us.saturating_sub(self.plan.lateness_us));
+        let watermark_us = state.watermark_us;
+        self.matches.begin_group();
+        if let Some(place) = place {
+            self.run(row.slot, place, watermark_us, row.arrival_us, context);
+        }
+        if watermark_us >= self.slots[slot].due_us {
+            self.run_due(row.slot, watermark_us, row.arrival_us, context);
+        }
+    }
+
+    /// Puts a row into its partition. The outer nothing is a row that is refused, the inner one a row that begins no match
+    /// and is in none.
+    fn take_row(
+        &mut self,
+        batch: &Batch,
+        row: &NewRow<'_>,
+        values: &[Values],
+        context: &mut Context<'_>,
+    ) -> Option<Option<u32>> {
+        let plan = self.plan.clone();
+        let place = match self.partitions.find(row.slot, row.key) {
+            Some(place) => place,
+            None => {
+                let may_matter = plan.lateness_us > 0 || plan.rows_before > 0;
+                if row.holds & plan.program.first_variables == 0 && !may_matter {
+                    return Some(None);
+                }
+                let Some(place) = self.partitions.create(row.slot, row.key) else {
+                    refuse(batch, row, Reason::Expression, context, || {
+                        format!(
+                            "there are too many partitions: a query has at most {SLOT_KEYS_MAX}\nhint: use a column \
+                             with fewer values in PARTITION BY"
+                        )
+                    });
+                    return None;
+                };
+                self.key_heap_bytes += row.key.len();
+                *self.partitions.value_mut(place) = Partition::new(plan.storages.len());
+                place
+            }
+        };
+        let is_full = |operator: &mut Self| {
+            operator.slots[row.slot as usize].rows as usize >= SLOT_ROWS_MAX
+                || operator.partitions.value_mut(place).rows.len() >= MATCH_ROWS_MAX + plan.rows_before
+        };
+        if is_full(self) {
+            self.give_up(row.slot, place, row.arrival_us, context);
+        }
+        if is_full(self) {
+            refuse(batch, row, Reason::Overflow, context, || {
+                format!(
+                    "too many rows wait for their turn: {MATCH_ROWS_MAX} of a partition, or {SLOT_ROWS_MAX} of the \
+                     query\nhint: allow less lateness, or use fewer partitions"
+                )
+            });
+            return None;
+        }
+        self.slots[row.slot as usize].rows += 1;
+        let partition = self.partitions.value_mut(place);
+        let values = values.iter().map(|values| {
+            let mut value = Value::Null;
+            values.store(row.index, &mut value);
+            value
+        });
+        partition.rows.insert(row.time_us, row.holds, values);
+        Some(Some(place))
+    }
+
+    /// The watermark of a slot when the arrival clock shows `now_us`.
+    fn watermark_us(&self, slot: usize, now_us: i64) -> i64 {
+        let state = &self.slots[slot];
+        let by_clock_us = if self.plan.arrival_time {
+            now_us
+        } else if state.max_ts_us == i64::MIN {
+            i64::MIN
+        } else {
+            let silence_us = now_us.saturating_sub(state.last_arrival_us);
+            let idle_us = if silence_us >= self.plan.idle_timeout_us { silence_us } else { 0 };
+            state.max_ts_us.saturating_sub(self.plan.lateness_us).saturating_add(idle_us)
+        };
+        by_clock_us.max(state.watermark_us)
+    }
+
+    /// Brings a slot's watermark to `watermark_us` and does what is due by then.
+    fn advance(&mut self, slot: Slot, watermark_us: i64, arrival_us: i64, context: &mut Context<'_>) {
+        let state = &mut self.slots[slot as usize];
+        if watermark_us <= state.watermark_us {
+            return;
+        }
+        state.watermark_us = watermark_us;
+        if watermark_us >= state.due_us {
+            self.matches.begin_group();
+            self.run_due(slot, watermark_us, arrival_us, context);
+        }
+    }
+
+    /// Searches in the partitions of a slot in which something is due.
+    fn run_due(&mut self, slot: Slot, watermark_us: i64, arrival_us: i64, context: &mut Context<'_>) {
+        let within_us = self.slots[slot as usize].within_us;
+        let mut places = std::mem::take(&mut self.places);
+        places.clear();
+        places.extend_from_slice(self.partitions.places(slot));
+        self.slots[slot as usize].due_us = NEVER;
+        for &place in &places {
+            let due_us = self.partitions.value_mut(place).due_us(within_us);
+            if due_us <= watermark_us {
+                self.run(slot, place, watermark_us, arrival_us, context);
+            } else {
+                let state = &mut self.slots[slot as usize];
+                state.due_us = state.due_us.min(due_us);
+            }
+        }
+        self.places = places;
+    }
+
+    /// Searches in a partition, and forgets it if nothing is left to remember.
+    fn run(&mut self, slot: Slot, place: u32, watermark_us: i64, arrival_us: i64, context: &mut Context<'_>) {
+        self.search(slot, place, watermark_us, arrival_us, context, false);
+    }
+
+    /// Ends the match under way in a partition, to make room.
+    fn give_up(&mut self, slot: Slot, place: u32, arrival_us: i64, context: &mut Context<'_>) {
+        self.matches.begin_group();
+        let watermark_us = self.slots[slot as usize].watermark_us;
+        self.search(slot, place, watermark_us, arrival_us, context, true);
+    }
+
+    fn search(
+        &mut self,
+        slot: Slot,
+        place: u32,
+        watermark_us: i64,
+        arrival_us: i64,
+        context: &mut Context<'_>,
+        gives_up: bool,
+    ) {
+        let Self { plan, slots, partitions, matches, scratch, .. } = self;
+        let state = &mut slots[slot as usize];
+        let within_us = state.within_us;
+        let (key, partition) = partitions.entry_mut(place);
+        let rows_before = partition.rows.len();
+        let mut search = Search { plan, slot, within_us, watermark_us, context, scratch };
+        let mut found = |of: &super::registers::Match<'_>, time_us: i64, decided_us: i64| {
+            matches.push(plan, of, slot, key, time_us, arrival_us, decided_us);
+        };
+        if gives_up {
+            partition.give_up(&mut search, &mut found);
+        }
+        partition.run(&mut search, &mut found);
+        state.rows = (state.rows + partition.rows.len() as u32).saturating_sub(rows_before as u32);
+        state.due_us = state.due_us.min(partition.due_us(within_us));
+        if partition.is_idle() && !gives_up {
+            self.key_heap_bytes -= self.partitions.remove(place).len();
+        }
+    }
+
+    /// Keeps the time at which something is due in this slot if no row comes.
+    pub(super) fn set_deadline(&mut self, slot: Slot) {
+        let state = &self.slots[slot as usize];
+        let deadline_us = if state.due_us == NEVER || self.plan.arrival_time {
+            state.due_us
+        } else {
+            let missing_us = state.due_us.saturating_sub(state.max_ts_us.saturating_sub(self.plan.lateness_us));
+            state.last_arrival_us.saturating_add(missing_us.max(self.plan.idle_timeout_us))
+        };
+        self.deadlines_us[slot as usize] = deadline_us;
+        self.deadline_us = self.deadline_us.min(deadline_us);
+    }
+
+    /// Nothing follows: what is open is decided.
+    fn end(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let plan = self.plan.clone();
+        for slot in 0..self.slots.len() as Slot {
+            self.matches.begin_group();
+            self.run_due(slot, NEVER, context.now_us, context);
+            self.set_deadline(slot);
+            if self.matches.len() >= OUTPUT_ROWS_MAX {
+                self.matches.emit(&plan, &self.key_bytes, context)?;
+            }
+        }
+        self.matches.emit(&plan, &self.key_bytes, context)
+    }
+}
+
+fn refuse(batch: &Batch, row: &NewRow<'_>, reason: Reason, context: &mut Context<'_>, detail: impl FnOnce() -> String) {
+    context
+        .refusals
+        .refuse(row.slot, reason, row.arrival_us, || (detail(), Refused::Row(Box::new(batch.slice(row.index, 1)))));
+}
+
+impl Operator for PatternOperator {
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        match element {
+            Element::Batch(batch) => self.process_batch(batch, context),
+            Element::Control(Control::AddSlots(slots)) => {
+                self.add_slots(&slots, context);
+                Ok(())
+            }
+            Element::Control(Control::RemoveSlots(slots)) => {
+                slots.into_iter().for_each(|slot| self.remove_slot(slot));
+                Ok(())
+            }
+            Element::End => self.end(context),
+            // Small queries have a clock per slot, and state is exported when the host asks.
+            Element::Watermark(_) | Element::Barrier(_) => Ok(()),
+        }
+    }
+
+    fn deadline_us(&self) -> Option<i64> {
+        (self.deadline_us != NEVER).then_some(self.deadline_us)
+    }
+
+    fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let (now_us, plan) = (context.now_us, self.plan.clone());
+        if self.deadline_us > now_us {
+            return Ok(());
+        }
+        let mut earliest_us = NEVER;
+        for slot in 0..self.slots.len() {
+            if self.deadlines_us[slot] <= now_us {
+                self.advance(slot as Slot, self.watermark_us(slot, now_us), now_us, context);
+                self.set_deadline(slot as Slot);
+                if self.matches.len() >= OUTPUT_ROWS_MAX {
+                    self.matches.emit(&plan, &self.key_bytes, context)?;
+                }
+            }
+            earliest_us = earliest_us.min(self.deadlines_us[slot]);
+        }
+        self.deadline_us = earliest_us;
+        self.matches.emit(&plan, &self.key_bytes, context)
+    }
+
+    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
+        state::export(self, selection).map(Some)
+    }
+
+    fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
+        state::import(self, frame)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let partitions = (0..self.partitions.slots()).flat_map(|slot| self.partitions.of_slot(slot));
+        self.slots.capacity() * size_of::<SlotState>()
+            + self.deadlines_us.capacity() * size_of::<i64>()
+            + partitions.map(|(_, partition)| partition.memory_bytes()).sum::<usize>()
+            + self.partitions.memory_bytes()
+            + self.key_heap_bytes
+            + self.key_rows.size()
+            + self.key_bytes.memory_bytes()
+    }
+}

@@ -1,0 +1,174 @@
+//! How queries move between the tasks of a group: split, merge, and to the shelf and back.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arrow::array::RecordBatch;
+use rivulet_dataflow::{QueryId, Slot, StateError, StateFrame, StateSelection};
+
+use super::{Group, Place, SHELF};
+use crate::Task;
+use crate::task::Core;
+
+/// How many queries are moved between two tasks at once. The two do not run meanwhile.
+const MOVED_AT_ONCE: usize = 8_192;
+
+/// A task this large that is mostly empty is left for a small one.
+const COMPACTED_SLOTS_MIN: usize = 1_024;
+
+impl Group {
+    /// Moves half of the queries of a task to another one, which is new or has none, and returns that.
+    ///
+    /// No event is lost, doubled or reordered within a query. Sources wait for less than the time of one batch.
+    pub fn split(&self, task: &Arc<Task>) -> Result<Arc<Task>, StateError> {
+        let from = self.index_of(task);
+        let to = self.empty_task(from);
+        let slots: Vec<Slot> = self.slots_by_place(from).1.into_iter().step_by(2).collect();
+        self.move_all(&slots, from, to)?;
+        Ok(self.tasks[to].clone())
+    }
+
+    /// Moves all queries of `task` to `into`.
+    pub fn merge(&self, task: &Arc<Task>, into: &Arc<Task>) -> Result<(), StateError> {
+        let (from, to) = (self.index_of(task), self.index_of(into));
+        self.move_all(&self.slots_by_place(from).1, from, to)
+    }
+
+    /// Moves what is left in a task with room for many times as much to one that has no more than it needs. Tables of slots
+    /// do not shrink by themselves.
+    pub(super) fn compact(&self, from: usize) -> Result<(), StateError> {
+        let task = &self.tasks[from];
+        let (live, capacity) = {
+            let core = task.lock();
+            (core.slots.live(), core.slots.capacity())
+        };
+        if live == 0 || capacity < COMPACTED_SLOTS_MIN || live * 4 > capacity {
+            return Ok(());
+        }
+        let to = self.empty_task(from);
+        let other = &self.tasks[to];
+        other.assign(task.worker());
+        let load = task.load.lock().load();
+        self.move_all(&self.slots_by_place(from).1, from, to)?;
+        other.load.lock().moved(other.seen(), load);
+        Ok(())
+    }
+
+    /// A task without queries, other than `besides`.
+    fn empty_task(&self, besides: usize) -> usize {
+        let found = self.tasks.iter().find(|(index, other)| *index != besides && other.queries() == 0);
+        found.map_or_else(|| self.new_task(&mut self.free.lock()), |(index, _)| index)
+    }
+
+    fn index_of(&self, task: &Arc<Task>) -> usize {
+        self.tasks.iter().find(|(_, own)| Arc::ptr_eq(own, task)).expect("the task belongs to this group").0
+    }
+
+    pub(super) fn move_all(&self, slots: &[Slot], from: usize, to: usize) -> Result<(), StateError> {
+        slots.chunks(MOVED_AT_ONCE).try_for_each(|slots| self.move_queries(slots, from, to, |_, _| true).map(drop))
+    }
+
+    /// Moves those queries for which `is_wanted` holds, given the source's core and their slot there, with their state and
+    /// their waiting events from one task to another. Returns how many.
+    pub(super) fn move_queries(
+        &self,
+        slots: &[Slot],
+        from: usize,
+        to: usize,
+        is_wanted: impl Fn(&Core, Slot) -> bool,
+    ) -> Result<usize, StateError> {
+        // Whoever locks two tasks of a group holds this, so the order in which they are locked does not matter.
+        let _still = self.free.lock();
+        let task = |index| self.task(index).expect("queries move between tasks that are there");
+        let (source, target) = (task(from), task(to));
+        let places = self.places.get().expect("there are several tasks");
+        let mut source_core = source.lock();
+        // Some may have been removed meanwhile.
+        let mut moved: Vec<(Slot, Slot)> = slots
+            .iter()
+            .filter_map(|&slot| {
+                self.place(slot).filter(|place| place.task as usize == from).map(|place| (slot, place.slot))
+            })
+            .filter(|&(_, old)| is_wanted(&source_core, old))
+            .collect();
+        if moved.is_empty() {
+            return Ok(0);
+        }
+        moved.sort_unstable_by_key(|(_, old)| *old);
+        let old: Vec<Slot> = moved.iter().map(|(_, old)| *old).collect();
+        // What is on the shelf is read from disk, before anybody else has to wait.
+        let copied = Copied::new(&source_core, &old)?;
+        let mut target_core = target.lock();
+        let new = copied.put(&mut target_core, target, &old)?;
+        if let (SHELF, Some(shelf)) = (to, self.shelf.get()) {
+            let mut alarms = shelf.alarms.lock();
+            for (&(slot, old), &inner) in moved.iter().zip(&new) {
+                alarms.set(inner, slot, source_core.slot_deadline_us(old));
+            }
+        }
+        let (mut source_queue, mut target_queue) = (source.inbox().lock(), target.inbox().lock());
+        source_queue.move_events(&mut target_queue, target.inbox().chunk_rows(), renumber(&old, &new));
+        for (&(slot, _), &inner) in moved.iter().zip(&new) {
+            places[slot as usize].store(Place { task: to as u32, slot: inner }.pack(), Ordering::Release);
+        }
+        let has_events = target_queue.waiting().0 > 0;
+        drop((source_queue, target_queue));
+        target.note_deadline(&target_core);
+        drop(target_core);
+
+        let had_retired = source_core.has_retired();
+        source.remove(&mut source_core, &old);
+        if !had_retired {
+            // Their events went with them.
+            source_core.recycle();
+            if source_core.slots.live() == 0 {
+                source_core.renew(self.new_slots(), self.new_chain(from));
+                source.note_deadline(&source_core);
+            }
+        }
+        drop(source_core);
+        if has_events {
+            target.schedule();
+        }
+        Ok(moved.len())
+    }
+}
+
+/// From `old` slots, ascending, to the `new` ones beside them.
+pub(super) fn renumber(old: &[Slot], new: &[Slot]) -> impl Fn(Slot) -> Option<Slot> {
+    |slot| old.binary_search(&slot).ok().map(|row| new[row])
+}
+
+/// Queries with their parameters and state.
+struct Copied {
+    queries: Vec<QueryId>,
+    parameters: RecordBatch,
+    frames: Vec<Option<StateFrame>>,
+}
+
+impl Copied {
+    fn new(source: &Core, slots: &[Slot]) -> Result<Self, StateError> {
+        Ok(Self {
+            queries: slots.iter().map(|&slot| source.slots.query(slot).expect("a place holds a query")).collect(),
+            parameters: source.slots.parameters(slots),
+            frames: source.export_state(&StateSelection::Slots(slots.to_vec()))?,
+        })
+    }
+
+    /// Puts the queries, which had the slots `old`, into another task, and returns their slots there.
+    fn put(self, target_core: &mut Core, target: &Task, old: &[Slot]) -> Result<Vec<Slot>, StateError> {
+        let new = target.add(target_core, &self.queries, &self.parameters);
+        let taken = self
+            .frames
+            .into_iter()
+            .map(|frame| frame.map(|frame| frame.with_slots(renumber(old, &new))).transpose())
+            .collect::<Result<Vec<_>, _>>()
+            .and_then(|renumbered| target.import_state(target_core, &renumbered));
+        if let Err(error) = taken {
+            // The queries stay where they were.
+            target.remove(target_core, &new);
+            return Err(error);
+        }
+        Ok(new)
+    }
+}

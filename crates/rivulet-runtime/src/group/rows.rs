@@ -1,0 +1,69 @@
+//! Rows that were decoded on the way find their queries.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rivulet_dataflow::{Batch, Slot};
+
+use super::Group;
+use crate::{Picked, Task};
+
+impl Group {
+    /// Puts rows that were decoded already into the inboxes of the queries they are for. Either all find room or none is taken:
+    /// then they come back, to be offered again later.
+    ///
+    /// Rows for a query that is gone are counted and forgotten, as events are.
+    pub fn push_rows(&self, rows: Picked) -> Option<Picked> {
+        let mut rows = rows;
+        if self.places.get().is_none() {
+            let Some(task) = self.tasks.get(0) else {
+                self.strays.fetch_add(rows.len() as u64, Ordering::Relaxed);
+                return None;
+            };
+            let queue = task.inbox().lock();
+            // A second task may have come while this thread waited for the inbox.
+            if self.places.get().is_none() {
+                if !task.inbox().has_room_for_rows(&queue) {
+                    return Some(rows);
+                }
+                task.push_rows(queue, rows);
+                return None;
+            }
+        }
+        let has_room = |task: &Arc<Task>| task.inbox().has_room_for_rows(&task.inbox().lock());
+        if !self.all_tasks().all(|(_, task)| has_room(task)) {
+            return Some(rows);
+        }
+        for (index, task) in self.all_tasks() {
+            // Looked up under the lock of the inbox: only then does a query stay where it is.
+            let queue = task.inbox().lock();
+            let here = rows
+                .extract(|slot| self.place(slot).filter(|place| place.task as usize == index).map(|place| place.slot));
+            if !here.is_empty() {
+                task.push_rows(queue, here);
+            }
+        }
+        // What is left was moved meanwhile to a task that had been passed already, or is gone.
+        let (batch, slots) = (rows.to_batch(), rows.slots().to_vec());
+        for (row, slot) in slots.into_iter().enumerate() {
+            self.push_row(slot, batch.slice(row, 1));
+        }
+        None
+    }
+
+    /// Puts one row into the inbox of its query, wherever that is.
+    fn push_row(&self, slot: Slot, row: Batch) {
+        loop {
+            let Some((place, task)) = self.place(slot).and_then(|place| Some((place, self.task(place.task as usize)?)))
+            else {
+                self.strays.fetch_add(1, Ordering::Relaxed);
+                return;
+            };
+            let queue = task.inbox().lock();
+            if self.place(slot) == Some(place) {
+                task.push_rows(queue, Picked::new(&row, vec![0], vec![place.slot]));
+                return;
+            }
+        }
+    }
+}

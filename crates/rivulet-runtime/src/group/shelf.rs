@@ -1,0 +1,222 @@
+//! Silent queries go to the shelf of their group, and come back on their next event. See [`crate::spill`].
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rivulet_dataflow::{Chain, Control, Operator, Slot, StateError, StateSelection};
+
+use super::{Group, SHELF};
+use crate::spill::SpillStatus;
+use crate::spill::alarms::Alarms;
+use crate::spill::file::SpillFile;
+use crate::spill::shelved::ShelvedState;
+use crate::task::TICK_GRACE_US;
+use crate::{Activation, Task};
+
+/// How many queries go to the shelf at once, and how many come back in one activation: the task concerned does not run
+/// meanwhile, for a few milliseconds.
+const SHELVED_AT_ONCE: usize = 512;
+
+/// How many slots are looked at while a task is held up: well below a millisecond.
+const SWEPT_AT_ONCE: Slot = 32_768;
+
+/// The silent queries of a group.
+pub(super) struct Shelf {
+    pub(super) task: Arc<Task>,
+    pub(super) alarms: Arc<Mutex<Alarms>>,
+    file: Arc<SpillFile>,
+    /// How many operators the application has.
+    operators: usize,
+    spilled: AtomicU64,
+    woken: AtomicU64,
+    failures: AtomicU64,
+    lost: AtomicU64,
+}
+
+impl Shelf {
+    fn chain(file: &Arc<SpillFile>, operators: usize, alarms: &Arc<Mutex<Alarms>>) -> Chain {
+        let state = |index| -> Box<dyn Operator> {
+            Box::new(ShelvedState::new(file.clone(), (index == 0).then(|| alarms.clone())))
+        };
+        Chain::new((0..operators).map(state).collect())
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.alarms.lock().memory_bytes()
+    }
+}
+
+impl Group {
+    /// One sweep: every query has been silent for one sweep more, and those move to the shelf for which `sweeps` have come
+    /// since their last event and nothing is due within `horizon_us`. Returns how many. Nothing happens in a group whose
+    /// host has no file to spill to, whose operators have no state, or whose tasks have a given number of queries.
+    ///
+    /// # Errors
+    /// A disk that is full or fails. The queries concerned stay in memory, and it is counted.
+    pub fn spill_silent(self: &Arc<Self>, sweeps: u8, horizon_us: i64) -> Result<usize, StateError> {
+        let Some(spill) = self.host.spill.get().filter(|_| self.is_movable()) else { return Ok(0) };
+        let until_us = self.host.clock.now_us().saturating_add(horizon_us);
+        let mut spilled = 0;
+        for index in 0..self.tasks.count() {
+            let silent = self.silent_of(index, sweeps, until_us)?;
+            if silent.is_empty() {
+                continue;
+            }
+            self.make_shelf(&spill.file)?;
+            let (inner, outer) = self.slots_by_place(index);
+            let outer_of = |slot| inner.binary_search(&slot).ok().map(|place| outer[place]);
+            let slots: Vec<Slot> = silent.into_iter().filter_map(outer_of).collect();
+            let shelf = self.shelf.get().expect("the shelf was made");
+            for slots in slots.chunks(SHELVED_AT_ONCE) {
+                let is_silent = |core: &crate::task::Core, slot| core.is_silent(slot, sweeps, until_us);
+                let moved = self.move_queries(slots, index, SHELF, is_silent).inspect_err(|_| {
+                    shelf.failures.fetch_add(1, Ordering::Relaxed);
+                })?;
+                shelf.spilled.fetch_add(moved as u64, Ordering::Relaxed);
+                spilled += moved;
+            }
+            if !slots.is_empty() {
+                self.compact(index)?;
+            }
+        }
+        Ok(spilled)
+    }
+
+    /// The slots, in a task, of its silent queries. The task is held up for a short time only, some times over.
+    fn silent_of(&self, index: usize, sweeps: u8, until_us: i64) -> Result<Vec<Slot>, StateError> {
+        let task = &self.tasks[index];
+        let slots = {
+            let mut core = task.lock();
+            core.age();
+            if !core.is_stateful()? {
+                return Ok(Vec::new());
+            }
+            core.slots.capacity() as Slot
+        };
+        let ranges = (0..slots).step_by(SWEPT_AT_ONCE as usize).map(|first| first..slots.min(first + SWEPT_AT_ONCE));
+        let mut silent: Vec<Slot> = ranges.flat_map(|range| task.lock().silent(range, sweeps, until_us)).collect();
+        // Events that wait would only bring them back.
+        let waiting: HashSet<Slot> = match silent.is_empty() {
+            true => HashSet::new(),
+            false => task.inbox().lock().slots().collect(),
+        };
+        silent.retain(|slot| !waiting.contains(slot));
+        Ok(silent)
+    }
+
+    fn make_shelf(self: &Arc<Self>, file: &Arc<SpillFile>) -> Result<(), StateError> {
+        let mut free = self.free.lock();
+        if self.shelf.get().is_some() {
+            return Ok(());
+        }
+        let mut parts = (self.make)();
+        let operators = parts.chain.export_state(&StateSelection::Slots(Vec::new()))?.len();
+        let alarms = Arc::default();
+        parts.chain = Shelf::chain(file, operators, &alarms);
+        let group = Arc::downgrade(self);
+        let task = Task::new(self.settings.clone(), self.new_slots(), parts, self.host.clone(), Some(group));
+        let shelf = Shelf {
+            task,
+            alarms,
+            file: file.clone(),
+            operators,
+            spilled: AtomicU64::new(0),
+            woken: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        };
+        // Under the lock of the free slots: nobody else has made one.
+        let _ = self.shelf.set(shelf);
+        self.make_places(&mut free);
+        Ok(())
+    }
+
+    /// Operators without state, for a task whose queries have gone.
+    pub(super) fn new_chain(&self, index: usize) -> Chain {
+        match self.shelf.get().filter(|_| index == SHELF) {
+            Some(shelf) => {
+                *shelf.alarms.lock() = Alarms::default();
+                Shelf::chain(&shelf.file, shelf.operators, &shelf.alarms)
+            }
+            None => (self.make)().chain,
+        }
+    }
+
+    /// The activation of the shelf: brings back the queries for which events wait or something is due.
+    pub(crate) fn wake(&self) -> Activation {
+        let Some(shelf) = self.shelf.get() else { return Activation::Ran(0) };
+        let now_us = self.host.clock.now_us() - TICK_GRACE_US;
+        let mut slots = {
+            let mut core = shelf.task.lock();
+            let mut queue = shelf.task.inbox().lock();
+            if core.has_retired() {
+                // Nothing is pushed for them any more.
+                let strays = queue.retain_slots(|slot| core.slots.query(slot).is_some());
+                core.count_removed(strays as u64);
+                core.recycle();
+            }
+            let mut slots: Vec<Slot> = queue.slots().collect();
+            drop(queue);
+            let mut alarms = shelf.alarms.lock();
+            slots.extend(alarms.due(now_us));
+            slots.sort_unstable();
+            slots.dedup();
+            let outer: Vec<Slot> = slots.iter().filter_map(|&slot| alarms.outer(slot)).collect();
+            drop(alarms);
+            // The earliest alarm may have been that of a query that has left.
+            shelf.task.note_deadline(&core);
+            outer
+        };
+        let is_all = slots.len() <= SHELVED_AT_ONCE;
+        slots.truncate(SHELVED_AT_ONCE);
+        self.bring_back(shelf, &slots);
+        if is_all { Activation::Ran(0) } else { Activation::Yielded(0) }
+    }
+
+    /// Brings back all queries.
+    pub(super) fn wake_all(&self) {
+        if let Some(shelf) = self.shelf.get() {
+            let slots = self.slots_by_place(SHELF).1;
+            slots.chunks(SHELVED_AT_ONCE).for_each(|slots| self.bring_back(shelf, slots));
+        }
+    }
+
+    fn bring_back(&self, shelf: &Shelf, slots: &[Slot]) {
+        if slots.is_empty() {
+            return;
+        }
+        let to = self.task_with_room(&mut self.free.lock()).0;
+        let woken = self.move_queries(slots, SHELF, to, |_, _| true).unwrap_or_else(|_| {
+            // Some of the state cannot be read: whoever it does not belong to gets back his own.
+            slots.iter().map(|&slot| self.bring_back_one(shelf, slot, to)).sum()
+        });
+        shelf.woken.fetch_add(woken as u64, Ordering::Relaxed);
+    }
+
+    fn bring_back_one(&self, shelf: &Shelf, slot: Slot, to: usize) -> usize {
+        self.move_queries(&[slot], SHELF, to, |_, _| true).unwrap_or_else(|error| {
+            shelf.lost.fetch_add(1, Ordering::Relaxed);
+            let inner = self.place(slot).map(|place| place.slot);
+            let query = self.query(slot);
+            tracing::error!(application = self.name(), query, "a query starts anew, for its state is lost: {error}");
+            let mut core = shelf.task.lock();
+            shelf.task.control(&mut core, Control::RemoveSlots(inner.into_iter().collect()));
+            drop(core);
+            // Without state there is nothing left that could fail.
+            self.move_queries(&[slot], SHELF, to, |_, _| true).unwrap_or(0)
+        })
+    }
+
+    /// How many queries are spilled, and what became of others.
+    pub fn spill_status(&self) -> SpillStatus {
+        self.shelf.get().map_or_else(SpillStatus::default, |shelf| SpillStatus {
+            queries: shelf.task.queries() as u64,
+            spilled: shelf.spilled.load(Ordering::Relaxed),
+            woken: shelf.woken.load(Ordering::Relaxed),
+            failures: shelf.failures.load(Ordering::Relaxed),
+            lost: shelf.lost.load(Ordering::Relaxed),
+        })
+    }
+}

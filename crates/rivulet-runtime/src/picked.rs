@@ -1,0 +1,144 @@
+//! Decoded rows on their way to the queries that read them: the rows once, and which of them each query gets.
+
+use rivulet_dataflow::{Batch, Slot};
+
+/// Rows of one batch for queries of a group: row `rows[i]` of it is an event for `slots[i]`. The same row may be picked for
+/// any number of queries; it is held once.
+#[derive(Clone, Debug)]
+pub struct Picked {
+    batch: Batch,
+    rows: Vec<u32>,
+    slots: Vec<Slot>,
+    /// What a picked row counts for where payload bytes are bounded.
+    row_bytes: usize,
+}
+
+impl Picked {
+    /// The rows `rows` of `batch`, each for the query in the slot beside it, in the order in which the queries get them.
+    ///
+    /// # Panics
+    /// If there are not as many slots as rows, or a row is not in the batch.
+    pub fn new(batch: &Batch, rows: Vec<u32>, slots: Vec<Slot>) -> Self {
+        assert_eq!(rows.len(), slots.len(), "one slot for each picked row");
+        let row_bytes = (batch.columns.get_array_memory_size() / batch.rows().max(1)).max(1);
+        let mut picked = Self { batch: batch.clone(), rows, slots, row_bytes };
+        // A few rows must not hold the memory of many.
+        if picked.rows.len() * 2 < batch.rows() {
+            picked.batch = picked.to_batch();
+            picked.rows = (0..picked.slots.len() as u32).collect();
+        }
+        picked
+    }
+
+    /// The number of events.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there is no event.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The slot of each event.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// What the events count for where payload bytes are bounded.
+    pub(crate) fn bytes(&self) -> usize {
+        self.len() * self.row_bytes
+    }
+
+    /// How many of the oldest events hold at least `bytes`; all of them if they hold less.
+    pub(crate) fn rows_to_free(&self, bytes: usize) -> usize {
+        bytes.div_ceil(self.row_bytes).min(self.len())
+    }
+
+    /// When each event reached the engine, microseconds since the epoch.
+    pub(crate) fn arrival_us(&self) -> impl Iterator<Item = i64> + '_ {
+        self.rows.iter().map(|&row| self.batch.arrival_us[row as usize])
+    }
+
+    /// The events as a batch.
+    pub(crate) fn to_batch(&self) -> Batch {
+        let taken = self.batch.take(&self.rows).expect("the picked rows are in the batch");
+        Batch { slots: self.slots.clone().into(), ..taken }
+    }
+
+    /// Splits off the oldest `events`.
+    pub(crate) fn split_front(&mut self, events: usize) -> Self {
+        let (rows, slots) = (self.rows.split_off(events), self.slots.split_off(events));
+        let front = (std::mem::replace(&mut self.rows, rows), std::mem::replace(&mut self.slots, slots));
+        Self { batch: self.batch.clone(), rows: front.0, slots: front.1, row_bytes: self.row_bytes }
+    }
+
+    /// Keeps only the events whose slot satisfies `keep`, in order.
+    pub fn retain_slots(&mut self, keep: impl Fn(Slot) -> bool) {
+        let mut kept = self.slots.iter().map(|&slot| keep(slot));
+        self.rows.retain(|_| kept.next().expect("one slot for each row"));
+        self.slots.retain(|&slot| keep(slot));
+    }
+
+    /// Takes out the events for which `place` knows another slot, with that slot.
+    pub(crate) fn extract(&mut self, place: impl Fn(Slot) -> Option<Slot>) -> Self {
+        let (mut rows, mut slots) = (Vec::new(), Vec::new());
+        for (&row, &slot) in self.rows.iter().zip(&self.slots) {
+            if let Some(slot) = place(slot) {
+                rows.push(row);
+                slots.push(slot);
+            }
+        }
+        self.retain_slots(|slot| place(slot).is_none());
+        Self { batch: self.batch.clone(), rows, slots, row_bytes: self.row_bytes }
+    }
+
+    /// Memory held, in bytes. Rows that others hold too count in full.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.batch.rows() * (self.row_bytes + 20) + (self.rows.capacity() + self.slots.capacity()) * 4
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{Int64Array, RecordBatch};
+    use arrow::datatypes::Int64Type;
+    use arrow::{array::ArrayRef, array::AsArray};
+
+    use super::*;
+
+    fn batch() -> Batch {
+        let column: ArrayRef = Arc::new(Int64Array::from(vec![10, 11, 12]));
+        let columns = RecordBatch::try_from_iter([("v", column)]).unwrap();
+        Batch::new(vec![0, 0, 0].into(), vec![1, 2, 3].into(), vec![7, 8, 9].into(), columns)
+    }
+
+    fn events(picked: &Picked) -> Vec<(Slot, i64, i64)> {
+        let batch = picked.to_batch();
+        let values = batch.column(0).as_primitive::<Int64Type>().values().to_vec();
+        (0..batch.rows()).map(|row| (batch.slots[row], values[row], batch.arrival_us[row])).collect()
+    }
+
+    #[test]
+    fn a_row_is_an_event_for_each_query_it_is_picked_for() {
+        let picked = Picked::new(&batch(), vec![0, 0, 2], vec![5, 6, 5]);
+        assert_eq!(events(&picked), [(5, 10, 7), (6, 10, 7), (5, 12, 9)]);
+        // One of three rows is copied, so that the others are not held.
+        let one = Picked::new(&batch(), vec![1], vec![4]);
+        assert_eq!((events(&one), one.batch.rows()), (vec![(4, 11, 8)], 1));
+    }
+
+    #[test]
+    fn parts_are_taken_in_order() {
+        let mut picked = Picked::new(&batch(), vec![0, 1, 1, 2], vec![5, 5, 6, 7]);
+        let moved = picked.extract(|slot| (slot == 5).then_some(50));
+        assert_eq!((events(&moved), events(&picked)), (vec![(50, 10, 7), (50, 11, 8)], vec![(6, 11, 8), (7, 12, 9)]));
+        let front = picked.split_front(1);
+        assert_eq!((events(&front), events(&picked)), (vec![(6, 11, 8)], vec![(7, 12, 9)]));
+        assert_eq!(picked.arrival_us().collect::<Vec<_>>(), [9]);
+        picked.retain_slots(|slot| slot != 7);
+        assert!(picked.is_empty());
+    }
+}

@@ -1,0 +1,215 @@
+//! Calls of functions: which there are, and where aggregates and history functions may stand.
+
+use datafusion_sql::sqlparser::ast::{self, Expr, Spanned};
+
+use super::{Place, Scope, exact, not_yet, start};
+use crate::parse::name_of;
+use crate::plan::functions::{Found, REGISTRY};
+use crate::statement::Name;
+use crate::{Position, SqlError, suggest};
+
+impl Scope<'_> {
+    pub(super) fn function(&self, expression: &mut Expr, place: Place, fallback: Position) -> Result<(), SqlError> {
+        let Expr::Function(function) = expression else { return Ok(()) };
+        let position = Position::from(function.name.span()).or(fallback);
+        let [ast::ObjectNamePart::Identifier(identifier)] = function.name.0.as_slice() else {
+            return Err(SqlError::new(position, format!("unknown function '{}'", function.name)));
+        };
+        let name = name_of(identifier);
+        // Not by `==`, which would be compiled for the whole of the syntax tree.
+        let plain = !matches!(function.args, ast::FunctionArguments::None);
+        if function.uses_odbc_syntax || !matches!(function.parameters, ast::FunctionArguments::None) {
+            return Err(not_yet(position, "this form of a call"));
+        }
+        let found = REGISTRY.find(&name.text);
+        if function.over.is_some() && !matches!(found, Found::History | Found::Refused(..)) {
+            return Err(not_yet(position, &format!("{name} with OVER")).hint(
+                "OVER is for lag, changed and hysteresis; windows stand in GROUP BY: GROUP BY hop(ts, slide, width)",
+            ));
+        }
+        if let Some(treatment) = &function.null_treatment {
+            return Err(not_yet(position, &treatment.to_string()));
+        }
+        match found {
+            Found::Aggregate(_) => self.check_aggregate(function, &name, place)?,
+            Found::Scalar if !plain => {
+                // A word that is a function without parentheses, such as CURRENT_USER.
+                return Err(SqlError::new(position, format!("unknown column '{name}'")));
+            }
+            Found::Scalar | Found::History => {
+                if matches!(found, Found::History) {
+                    self.check_history(function, &name, place)?;
+                }
+                if function.filter.is_some() || !function.within_group.is_empty() {
+                    return Err(SqlError::new(position, format!("{name} is not an aggregate"))
+                        .hint("FILTER and WITHIN GROUP are for aggregates"));
+                }
+            }
+            Found::Window => {
+                return Err(match place {
+                    Place::GroupKey => SqlError::new(position, format!("{name}() must be a key of GROUP BY by itself"))
+                        .hint("select window_start and window_end to see the bounds of the window"),
+                    _ => SqlError::new(position, format!("{name}() stands in GROUP BY only"))
+                        .hint("select window_start and window_end to see the bounds of the window"),
+                });
+            }
+            Found::Refused(why, instead) => {
+                return Err(SqlError::new(position, format!("{name} {why}")).hint(instead));
+            }
+            Found::OtherAggregate => return Err(not_yet(position, &format!("the aggregate {name}"))),
+            Found::Unknown => {
+                let near = suggest::nearest(&name.text, REGISTRY.names());
+                let error = SqlError::new(position, format!("unknown function '{name}'"));
+                return Err(match near {
+                    Some(near) => error.did_you_mean(Some(near)),
+                    None => error.hint("the functions are those of Apache DataFusion, plus haversine_m"),
+                });
+            }
+        }
+        function.name = ast::ObjectName::from(vec![exact(&name)]);
+        let inner = match found {
+            Found::Aggregate(_) => Place::AggregateArgument,
+            Found::History => Place::HistoryArgument,
+            _ => place,
+        };
+        self.arguments(function, &name, inner, position)?;
+        if let Some(filter) = &mut function.filter {
+            self.check(filter, Place::AggregateFilter, position)?;
+        }
+        for order in &mut function.within_group {
+            self.check(&mut order.expr, Place::AggregateArgument, position)?;
+        }
+        Ok(())
+    }
+
+    fn check_aggregate(&self, function: &ast::Function, name: &Name, place: Place) -> Result<(), SqlError> {
+        let refuse = |message: String| SqlError::new(name.position, message);
+        match place {
+            Place::Result | Place::Having | Place::HistoryArgument if !self.windowed => {
+                return Err(refuse(format!("the aggregate {name} needs a window"))
+                    .hint("add one: GROUP BY tumble(ts, INTERVAL '1 minute'), hop, session or count_window"));
+            }
+            Place::Result | Place::Having | Place::HistoryArgument => {}
+            Place::Where => {
+                return Err(refuse(format!("the aggregate {name} cannot stand in WHERE"))
+                    .hint("WHERE looks at single rows; use HAVING"));
+            }
+            Place::UnionColumn => {
+                return Err(refuse(format!("the aggregate {name} cannot stand in a SELECT of a UNION ALL"))
+                    .hint("aggregate in the SELECT around"));
+            }
+            Place::GroupKey => return Err(refuse(format!("the aggregate {name} cannot be a key of GROUP BY"))),
+            Place::WindowLength | Place::JoinLength => {
+                return Err(refuse("the length of a window or JOIN cannot be an aggregate".into()));
+            }
+            Place::OutputCondition => {
+                return Err(refuse(format!("the aggregate {name} cannot stand in WHEN"))
+                    .hint("select it under a name, and write the name"));
+            }
+            Place::AggregateArgument => {
+                return Err(refuse(format!("the aggregate {name} stands inside another aggregate"))
+                    .hint("aggregates of aggregates are not supported yet"));
+            }
+            Place::AggregateFilter => {
+                return Err(refuse(format!("the aggregate {name} cannot stand in FILTER"))
+                    .hint("FILTER looks at single rows; use HAVING or CASE"));
+            }
+        }
+        if !function.within_group.is_empty() && !matches!(name.text.as_str(), "percentile_cont" | "quantile_cont") {
+            return Err(refuse(format!("WITHIN GROUP is for percentile_cont only, not for {name}")));
+        }
+        if let [_, second, ..] = function.within_group.as_slice() {
+            return Err(SqlError::new(second.expr.span(), "WITHIN GROUP takes one expression"));
+        }
+        Ok(())
+    }
+
+    fn check_history(&self, function: &mut ast::Function, name: &Name, place: Place) -> Result<(), SqlError> {
+        let problem = match place {
+            Place::Result => None,
+            Place::Where => Some("cannot stand in WHERE"),
+            Place::UnionColumn => Some("cannot stand in a SELECT of a UNION ALL"),
+            Place::Having => Some("cannot stand in HAVING"),
+            Place::GroupKey => Some("cannot be a key of GROUP BY"),
+            Place::WindowLength | Place::JoinLength => Some("cannot stand in the length of a window or JOIN"),
+            Place::OutputCondition => Some("cannot stand in WHEN"),
+            Place::AggregateArgument | Place::AggregateFilter => Some("cannot stand inside an aggregate"),
+            Place::HistoryArgument => Some("cannot stand inside another history function"),
+        };
+        if let Some(problem) = problem {
+            return Err(SqlError::new(name.position, format!("{name} {problem}")).hint(match place {
+                Place::AggregateArgument | Place::AggregateFilter => "aggregate first: lag(avg(value))",
+                _ => "it is computed after WHERE, GROUP BY and HAVING; to filter on it, use QUALIFY",
+            }));
+        }
+        let named = |position: Position| not_yet(position, "a named window").hint("write OVER (PARTITION BY column)");
+        let over = match &mut function.over {
+            None => return Ok(()),
+            Some(ast::WindowType::NamedWindow(window)) => return Err(named(window.span.into())),
+            Some(ast::WindowType::WindowSpec(over)) => over,
+        };
+        if let Some(window) = &over.window_name {
+            return Err(named(window.span.into()));
+        }
+        if let Some(order) = over.order_by.first() {
+            let position = start(&order.expr).or(name.position);
+            return Err(not_yet(position, "ORDER BY in OVER").hint("rows are in order of arrival"));
+        }
+        if over.window_frame.is_some() {
+            return Err(not_yet(name.position, "a frame in OVER")
+                .hint("lag(value, 3) looks three rows back; for aggregates write GROUP BY count_window(3, 1)"));
+        }
+        let mut keys = over.partition_by.iter_mut();
+        keys.try_for_each(|key| self.check(key, Place::HistoryArgument, name.position))
+    }
+
+    fn arguments(
+        &self,
+        function: &mut ast::Function,
+        name: &Name,
+        place: Place,
+        position: Position,
+    ) -> Result<(), SqlError> {
+        let arguments = match &mut function.args {
+            ast::FunctionArguments::None => return Ok(()),
+            ast::FunctionArguments::Subquery(query) => {
+                return Err(not_yet(Position::from(query.span()).or(position), "a subquery"));
+            }
+            ast::FunctionArguments::List(list) => list,
+        };
+        if matches!(arguments.duplicate_treatment, Some(ast::DuplicateTreatment::Distinct)) {
+            if place != Place::AggregateArgument {
+                return Err(SqlError::new(position, format!("DISTINCT is for aggregates, and {name} is none")));
+            }
+            // Of these, every value and the distinct values give the same.
+            let indifferent = matches!(name.text.as_str(), "min" | "max" | "bool_and" | "bool_or");
+            if indifferent {
+                arguments.duplicate_treatment = None;
+            } else if name.text != "count" {
+                return Err(not_yet(position, &format!("DISTINCT in {name}")).hint("count(DISTINCT ...) is"));
+            }
+        }
+        if let Some(clause) = arguments.clauses.first() {
+            let error = not_yet(position, &format!("'{clause}' inside a call"));
+            return Err(match name.text.as_str() {
+                "first_value" | "last_value" => error.hint(format!("{name} goes by event time")),
+                _ => error,
+            });
+        }
+        for argument in &mut arguments.args {
+            match argument {
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expression)) => {
+                    self.check(expression, place, position)?;
+                }
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard)
+                    if name.text == "count" && arguments.duplicate_treatment.is_none() => {}
+                ast::FunctionArg::Unnamed(_) => {
+                    return Err(SqlError::new(position, format!("'*' is not an argument of {name}"))
+                        .hint("only count(*) takes a star"));
+                }
+                _ => return Err(not_yet(position, "an argument by name")),
+            }
+        }
+        Ok(())
+    }
+}

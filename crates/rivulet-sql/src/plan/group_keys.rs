@@ -1,0 +1,77 @@
+//! The keys of GROUP BY: what they stand for, and which of them is the window.
+
+use datafusion_sql::sqlparser::ast;
+
+use super::check::{Place, Scope, start};
+use super::items::{aliased, item_expression};
+use super::select::{ARRIVAL_TIME, WINDOW_END, WINDOW_START};
+use super::source::Source;
+use crate::parse::name_of;
+use crate::statement::Select;
+use crate::{Position, SqlError};
+
+/// The keys of GROUP BY, with positions and aliases of the SELECT replaced by what they stand for.
+pub(super) fn group_keys(select: &Select, source: &Source<'_>) -> Result<Vec<ast::Expr>, SqlError> {
+    let resolve = |key: &ast::Expr| {
+        match key {
+            ast::Expr::Value(value) => {
+                let ast::Value::Number(digits, _) = &value.value else { return Ok(key.clone()) };
+                let item =
+                    digits.parse::<usize>().ok().and_then(|number| select.projection.get(number.checked_sub(1)?));
+                let expression = item.and_then(item_expression).map(|(expression, _)| expression.clone());
+                return expression.ok_or_else(|| {
+                    SqlError::new(value.span, format!("the SELECT has no column number {digits} to group by"))
+                });
+            }
+            ast::Expr::Identifier(identifier) => {
+                let name = name_of(identifier).text;
+                let is_bound = select.window.is_some() && (name == WINDOW_START || name == WINDOW_END);
+                if name != ARRIVAL_TIME && !is_bound && !source.has_column(&name) {
+                    return Ok(aliased(select, &name).unwrap_or(key).clone());
+                }
+            }
+            _ => {}
+        }
+        Ok(key.clone())
+    };
+    let keys = select.group_by.iter().map(resolve).collect::<Result<Vec<_>, SqlError>>()?;
+    match &select.window {
+        Some(window) => keys_of_window_table(window, keys, select.position),
+        None => Ok(keys),
+    }
+}
+
+/// The keys of a SELECT with its window in FROM, whose GROUP BY names the bounds: the window stands for both.
+fn keys_of_window_table(
+    window: &ast::Expr,
+    keys: Vec<ast::Expr>,
+    fallback: Position,
+) -> Result<Vec<ast::Expr>, SqlError> {
+    let is_bound = |key: &ast::Expr, bound: &str| match key {
+        ast::Expr::Identifier(identifier) => name_of(identifier).text == bound,
+        _ => false,
+    };
+    for bound in [WINDOW_START, WINDOW_END] {
+        if !keys.iter().any(|key| is_bound(key, bound)) {
+            let place = keys.first().map_or(start(window), start).or(fallback);
+            return Err(SqlError::new(place, format!("a window in FROM needs GROUP BY with '{bound}'"))
+                .hint("write GROUP BY window_start, window_end, and further keys behind"));
+        }
+    }
+    let others = keys.into_iter().filter(|key| !is_bound(key, WINDOW_START) && !is_bound(key, WINDOW_END));
+    Ok(std::iter::once(window.clone()).chain(others).collect())
+}
+
+/// Refuses what needs a window.
+pub(super) fn refuse_without_window(select: &Select, keys: &[ast::Expr], scope: &Scope<'_>) -> Result<(), SqlError> {
+    let hint = "add one: GROUP BY tumble(ts, INTERVAL '1 minute'), hop, session or count_window";
+    if let Some(key) = keys.first() {
+        // A misspelt window is told as such.
+        scope.check(&mut key.clone(), Place::GroupKey, select.position)?;
+        return Err(SqlError::new(start(key).or(select.position), "GROUP BY needs a window").hint(hint));
+    }
+    if select.having.is_some() {
+        return Err(SqlError::new(select.having_position, "HAVING needs a window").hint(hint));
+    }
+    Ok(())
+}

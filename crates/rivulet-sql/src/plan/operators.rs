@@ -1,0 +1,323 @@
+//! A planned SELECT as operators: assign time, bring inputs together, look up in tables, filter (WHERE); with a window: window
+//! aggregate, filter (HAVING); history functions, filter (QUALIFY); project; change only; to which outputs.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use datafusion_common::Column;
+use datafusion_expr::Expr;
+use rivulet_dataflow::{Dataflow, OperatorFactory};
+use rivulet_operators::{
+    AggregateSpec, ChangeOnly, Filter, NamedExpression, Project, Route, WindowAggregate, WindowAggregateSpec,
+};
+
+use super::aggregate::{Aggregate, condition_of, unique};
+use super::check::{Place, Scope, start};
+use super::defect;
+use super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
+use super::history::Histories;
+use super::items::Item;
+use super::lookup::PlannedLookup;
+use super::select::{Planned, SelectPlanner, WINDOW_END, WINDOW_START};
+use super::source::EventTime;
+use super::window::Window;
+use super::window_results::Key;
+use super::written::Results;
+use crate::value::{format_us, type_name};
+use crate::{Position, SqlError};
+
+/// The operators planned so far, and what each does for all queries, in SQL.
+#[derive(Default)]
+pub(super) struct Operators {
+    factories: Vec<Arc<dyn OperatorFactory>>,
+    steps: Vec<Vec<String>>,
+}
+
+impl Operators {
+    pub(super) fn push(&mut self, factory: impl OperatorFactory + 'static, step: Vec<String>) {
+        self.factories.push(Arc::new(factory));
+        self.steps.push(step);
+    }
+
+    pub(super) fn finish(
+        mut self,
+        output_schema: SchemaRef,
+        window: Option<Window>,
+        planner: &SelectPlanner<'_>,
+    ) -> Result<Planned, SqlError> {
+        let has_output_bits = planner.route(&output_schema, &mut self)?;
+        let (window, checks) = match window {
+            Some(window) => (Some(window.text), vec![window.check]),
+            None => (None, Vec::new()),
+        };
+        let dataflow = Dataflow::linear(self.factories);
+        let tables = planner.lookups.iter().map(PlannedLookup::table_use).collect();
+        let row_schema = planner.source.row_schema.clone();
+        let bound_checks = planner.source.checks().to_vec();
+        Ok(Planned {
+            dataflow,
+            row_schema,
+            output_schema,
+            has_output_bits,
+            window,
+            checks,
+            bound_checks,
+            tables,
+            matching: None,
+            steps: self.steps,
+        })
+    }
+}
+
+impl SelectPlanner<'_> {
+    pub(super) fn describe_window(&self, window: &Window, keys: &[Key], aggregates: &[Aggregate]) -> Vec<String> {
+        let mut step = vec![window.text.clone()];
+        if !keys.is_empty() {
+            step.push(format!("by {}", list(keys.iter().map(|key| &key.name))));
+        }
+        step.extend(aggregates.iter().map(|aggregate| aggregate.column.clone()));
+        let source = self.source;
+        if window.is_time() && source.event_time != EventTime::Arrival {
+            let (lateness, timeout) = (format_us(source.lateness_us), format_us(source.idle_timeout_us));
+            step.push(format!("lateness {lateness}, idle timeout {timeout}"));
+        }
+        step
+    }
+    /// What reads the source, lookups and WHERE; also the columns that come out. `used` are all expressions over single rows.
+    pub(super) fn first_operators<'e>(
+        &'e self,
+        used: impl IntoIterator<Item = &'e Expr>,
+        condition: Option<Expr>,
+    ) -> Result<(Operators, SchemaRef), SqlError> {
+        let of_lookups = self.lookups.iter().flat_map(PlannedLookup::expressions);
+        let of_unnest = self.unnest.iter().flat_map(|unnest| unnest.expressions());
+        let used: Vec<&Expr> = used.into_iter().chain(of_lookups).chain(of_unnest).collect();
+        let (mut operators, mut columns) = self.source.operators(self.parameter_schema, &used)?;
+        // What needs no table is sorted out before the tables are asked.
+        let is_looked_up = |name: &str| {
+            self.lookups.iter().any(|lookup| lookup.gives(name)) || self.unnest.is_some_and(|unnest| unnest.gives(name))
+        };
+        let comes_last =
+            condition.as_ref().is_some_and(|one| one.column_refs().iter().any(|column| is_looked_up(&column.name)));
+        if !comes_last {
+            self.push_filter(&mut operators, &columns, condition.as_ref())?;
+        }
+        for lookup in self.lookups {
+            let is_used =
+                |name: &str| used.iter().any(|one| one.column_refs().iter().any(|column| column.name == name));
+            let operator = lookup.operator(&columns, self.parameter_schema, is_used)?;
+            columns = operator.output_schema().clone();
+            operators.push(operator, lookup.step.clone());
+        }
+        if let Some(unnest) = self.unnest {
+            let operator = unnest.operator(&columns, self.parameter_schema)?;
+            columns = operator.output_schema().clone();
+            operators.push(operator, unnest.step.clone());
+        }
+        if comes_last {
+            self.push_filter(&mut operators, &columns, condition.as_ref())?;
+        }
+        Ok((operators, columns))
+    }
+
+    /// WHERE, if there is one.
+    pub(super) fn push_filter(
+        &self,
+        operators: &mut Operators,
+        columns: &SchemaRef,
+        condition: Option<&Expr>,
+    ) -> Result<(), SqlError> {
+        if let (Some(condition), Some(text)) = (condition, &self.select.filter) {
+            let filter = self.filter(columns, condition.clone(), self.select.position)?;
+            operators.push(filter, vec![text.to_string()]);
+        }
+        Ok(())
+    }
+
+    pub(super) fn filter(&self, columns: &SchemaRef, condition: Expr, position: Position) -> Result<Filter, SqlError> {
+        let compiler = Compiler::new(columns, self.parameter_schema, [&condition])?;
+        let condition = compiler.compile(condition, position)?;
+        Filter::new(columns, self.parameter_schema, compiler.parameters, condition)
+            .map_err(|error| defect(error, position))
+    }
+
+    pub(super) fn window_operator(
+        &self,
+        window: &Window,
+        keys: &[Key],
+        aggregates: &[Aggregate],
+        columns: SchemaRef,
+    ) -> Result<WindowAggregate, SqlError> {
+        let source = self.source;
+        let expressions = keys
+            .iter()
+            .map(|key| &key.expression)
+            .chain(aggregates.iter().flat_map(|one| one.arguments.iter().chain(&one.filter)));
+        let compiler = Compiler::new(&columns, self.parameter_schema, expressions)?;
+        let key_expressions = keys
+            .iter()
+            .map(|key| Ok(NamedExpression::new(&key.name, compiler.compile(key.expression.clone(), key.position)?)))
+            .collect::<Result<_, SqlError>>()?;
+        let aggregate_specs = aggregates
+            .iter()
+            .map(|one| {
+                let compile = |expression: &Expr| compiler.compile(expression.clone(), one.position);
+                Ok(AggregateSpec {
+                    name: one.column.clone(),
+                    function: one.function,
+                    arguments: one.arguments.iter().map(compile).collect::<Result<_, _>>()?,
+                    filter: one.filter.as_ref().map(compile).transpose()?,
+                })
+            })
+            .collect::<Result<_, SqlError>>()?;
+        WindowAggregate::new(WindowAggregateSpec {
+            input: columns,
+            parameter_schema: self.parameter_schema.clone(),
+            parameters: compiler.parameters.clone(),
+            window: window.spec.clone(),
+            keys: key_expressions,
+            aggregates: aggregate_specs,
+            lateness_us: source.lateness_us,
+            idle_timeout_us: source.idle_timeout_us,
+            arrival_time: source.event_time == EventTime::Arrival,
+        })
+        .map_err(|error| defect(error, self.select.position))
+    }
+
+    /// The operator that says to which outputs rows with these columns go; `false` if all go to all.
+    fn route(&self, output: &SchemaRef, operators: &mut Operators) -> Result<bool, SqlError> {
+        let written = &self.select.output_conditions;
+        if written.iter().all(Option::is_none) {
+            return Ok(false);
+        }
+        let scope = Scope {
+            input: self.source.name,
+            alias: None,
+            columns: output.fields().iter().map(|field| field.name().as_str()).collect(),
+            parameters: self.scope.parameters,
+            windowed: false,
+            tables: &[],
+            in_table: false,
+        };
+        let fields = output.fields().iter().map(|field| field.as_ref().clone());
+        let planner = ExpressionPlanner::new(fields.chain(parameter_fields(self.parameter_schema)).collect())?;
+        let planned = written.iter().map(|condition| {
+            let Some(condition) = condition else { return Ok(None) };
+            let position = start(condition).or(self.select.position);
+            let mut checked = condition.clone();
+            scope.check(&mut checked, Place::OutputCondition, position)?;
+            Ok(Some((condition_of(&planner, &checked, "WHEN", position)?, position)))
+        });
+        let planned = planned.collect::<Result<Vec<_>, SqlError>>()?;
+        let all = planned.iter().flatten().map(|(condition, _)| condition);
+        let compiler = Compiler::new(output, self.parameter_schema, all)?;
+        let compiled = planned.iter().map(|one| {
+            one.as_ref().map(|(condition, position)| compiler.compile(condition.clone(), *position)).transpose()
+        });
+        let compiled = compiled.collect::<Result<Vec<_>, SqlError>>()?;
+        let route = Route::new(output, self.parameter_schema, compiler.parameters, compiled)
+            .map_err(|error| defect(error, self.select.position))?;
+        let texts = written.iter().map(|one| one.as_ref().map_or_else(|| "every row".to_owned(), ToString::to_string));
+        operators
+            .push(route, texts.enumerate().map(|(output, text)| format!("output {}: {text}", output + 1)).collect());
+        Ok(true)
+    }
+
+    /// History functions, QUALIFY, the projection, EMIT ON CHANGE; gives the schema of the output. `key_columns` are
+    /// those of `columns` that tell the rows of one window apart.
+    pub(super) fn last_operators(
+        &self,
+        mut columns: SchemaRef,
+        histories: &Histories,
+        results: Results,
+        key_columns: Vec<usize>,
+        operators: &mut Operators,
+    ) -> Result<SchemaRef, SqlError> {
+        for (history, step) in histories.operators(&columns, self.parameter_schema)? {
+            columns = history.output_schema().clone();
+            operators.push(history, step);
+        }
+        if let (Some(qualify), Some(text)) = (results.qualify, &self.select.qualify) {
+            operators.push(self.filter(&columns, qualify.expression, qualify.position)?, vec![text.to_string()]);
+        }
+        let mut columns_out: Vec<OutputColumn> = Vec::with_capacity(results.columns.len() + key_columns.len());
+        let mut step = Vec::with_capacity(results.columns.len());
+        for (Item { name, text, .. }, result) in results.columns {
+            step.push(text);
+            let Some(to) = result_type(&result.data_type) else {
+                let what = type_name(&result.data_type);
+                return Err(SqlError::new(
+                    result.position,
+                    format!("the column '{name}' is {what}, which has no form in the output"),
+                )
+                .hint("convert it with CAST(... AS TEXT)"));
+            };
+            let is_bound = self.scope.windowed && is_made_of_bounds(&result.expression);
+            let expression = cast_to(result.expression, &result.data_type, &to);
+            columns_out.push(OutputColumn { name, expression, position: result.position, is_bound });
+        }
+        let output_columns = columns_out.len();
+        let compare: Vec<usize> = (0..output_columns).filter(|&index| !columns_out[index].is_bound).collect();
+        let mut keys = Vec::with_capacity(key_columns.len());
+        if self.select.emit_on_change {
+            for &column in &key_columns {
+                let expression = Expr::Column(Column::new_unqualified(columns.field(column).name()));
+                // A key that is not selected goes along as a hidden column.
+                let selected = columns_out.iter().position(|one| one.expression == expression);
+                keys.push(selected.unwrap_or(columns_out.len()));
+                if selected.is_none() {
+                    let taken: Vec<String> = columns_out.iter().map(|one| one.name.clone()).collect();
+                    let name = unique(columns.field(column).name().clone(), &taken);
+                    columns_out.push(OutputColumn {
+                        name,
+                        expression,
+                        position: self.select.position,
+                        is_bound: false,
+                    });
+                }
+            }
+        }
+        let compiler = Compiler::new(&columns, self.parameter_schema, columns_out.iter().map(|one| &one.expression))?;
+        let named = columns_out
+            .into_iter()
+            .map(|one| Ok(NamedExpression::new(one.name, compiler.compile(one.expression, one.position)?)))
+            .collect::<Result<_, SqlError>>()?;
+        let project = Project::new(&columns, self.parameter_schema, compiler.parameters, named)
+            .map_err(|error| defect(error, self.select.position))?;
+        let mut output = project.output_schema().clone();
+        operators.push(project, step);
+        if self.select.emit_on_change {
+            let compares = list(compare.iter().map(|&column| output.field(column).name()));
+            let mut step = vec![format!("compares {compares}")];
+            if !keys.is_empty() {
+                step.push(format!("by {}", list(key_columns.iter().map(|&column| columns.field(column).name()))));
+            }
+            let change_only = ChangeOnly::new(output, keys, compare, output_columns)
+                .map_err(|error| defect(error, self.select.position))?;
+            output = change_only.output_schema().clone();
+            operators.push(change_only, step);
+        }
+        Ok(output)
+    }
+}
+
+/// Names with commas between.
+fn list<'a>(names: impl Iterator<Item = &'a String>) -> String {
+    names.map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// A column of the last projection.
+struct OutputColumn {
+    name: String,
+    expression: Expr,
+    position: Position,
+    /// Whether it says only when the window was, so that a change of it is none.
+    is_bound: bool,
+}
+
+/// Whether an expression is computed from the bounds of the window alone.
+fn is_made_of_bounds(expression: &Expr) -> bool {
+    let columns = expression.column_refs();
+    let is_bound = |column: &&Column| column.name == WINDOW_START || column.name == WINDOW_END;
+    columns.iter().any(is_bound) && columns.iter().all(|column| is_bound(column) || column.name.starts_with('$'))
+}

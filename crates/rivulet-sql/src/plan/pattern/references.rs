@@ -1,0 +1,343 @@
+//! What DEFINE and MEASURES look at: columns of rows of the match (`B.value`, `LAST(B.value, 1)`), aggregates over them, and
+//! the match itself. Each becomes a column, and what is left of the expression is computed from those columns.
+
+use arrow::datatypes::{DataType, Field};
+use datafusion_expr::Expr;
+use datafusion_sql::sqlparser::ast::{self, Spanned};
+use rivulet_operators::pattern::NAVIGATION_ROWS_MAX;
+use rivulet_operators::{Navigation, PatternAggregate, Source};
+
+use super::super::aggregate::{call_name, unique, widen};
+use super::super::check::{Place, Scope, start};
+use super::super::expression::ExpressionPlanner;
+use super::super::functions::{Found, REGISTRY};
+use super::super::walk::try_each_child;
+use super::super::window::{check_argument_count, usage_hint};
+use crate::parse::name_of;
+use crate::statement::Name;
+use crate::value::type_name;
+use crate::{Position, SqlError, suggest};
+
+/// The functions that look at the match, beside aggregates.
+const FUNCTIONS: [&str; 6] = ["first", "last", "prev", "next", "classifier", "match_number"];
+
+/// The aggregates over rows of a match.
+const AGGREGATES: [(&str, PatternAggregate); 5] = [
+    ("count", PatternAggregate::Count),
+    ("sum", PatternAggregate::Sum),
+    ("avg", PatternAggregate::Avg),
+    ("min", PatternAggregate::Min),
+    ("max", PatternAggregate::Max),
+];
+
+/// What is kept of each row, and what names mean.
+pub(super) struct References<'a> {
+    /// The variables of the pattern.
+    pub(super) variables: &'a [Name],
+    /// The names that single rows know.
+    pub(super) scope: &'a Scope<'a>,
+    /// Plans over single rows.
+    pub(super) rows: &'a ExpressionPlanner,
+    /// What is kept of each row.
+    pub(super) values: Vec<KeptValue>,
+}
+
+/// A value that is kept of each row.
+pub(super) struct KeptValue {
+    pub(super) expression: Expr,
+    data_type: DataType,
+    pub(super) position: Position,
+}
+
+/// The columns that an expression is computed from, each once however often it is written.
+pub(super) struct Sources {
+    pub(super) found: Vec<(Field, Source)>,
+    /// Names of other columns, which those of sources must not be.
+    taken: Vec<String>,
+}
+
+impl Sources {
+    pub(super) fn new(taken: Vec<String>) -> Self {
+        Self { found: Vec::new(), taken }
+    }
+
+    /// The name of the column of a source.
+    fn column(&mut self, source: Source, data_type: DataType, text: String) -> String {
+        if let Some((field, _)) = self.found.iter().find(|(_, known)| *known == source) {
+            return field.name().clone();
+        }
+        let name = unique(text.replace('"', ""), &self.taken);
+        self.taken.push(name.clone());
+        self.found.push((Field::new(&name, data_type, true), source));
+        name
+    }
+
+    pub(super) fn fields(&self) -> impl Iterator<Item = Field> + '_ {
+        self.found.iter().map(|(field, _)| field.clone())
+    }
+}
+
+impl References<'_> {
+    /// Replaces everything in an expression that looks at the match by the name of its column.
+    pub(super) fn extract(
+        &mut self,
+        expression: &mut ast::Expr,
+        sources: &mut Sources,
+        fallback: Position,
+    ) -> Result<(), SqlError> {
+        let position = start(expression).or(fallback);
+        let text = expression.to_string();
+        let (source, data_type) = match expression {
+            ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_) => {
+                let (variable, value) = self.value(expression.clone(), position)?;
+                let navigation = Navigation::Last(0);
+                (Source::Value { value, variable, navigation }, self.values[value].data_type.clone())
+            }
+            ast::Expr::Function(call) => match self.call(call, position)? {
+                Some(found) => found,
+                None => return self.extract_children(expression, sources, position),
+            },
+            _ => return self.extract_children(expression, sources, position),
+        };
+        let column = sources.column(source, data_type, text);
+        *expression = ast::Expr::Identifier(ast::Ident::with_quote_and_span('"', expression.span(), column));
+        Ok(())
+    }
+
+    fn extract_children(
+        &mut self,
+        expression: &mut ast::Expr,
+        sources: &mut Sources,
+        position: Position,
+    ) -> Result<(), SqlError> {
+        try_each_child(expression, &mut |child| self.extract(child, sources, position))
+    }
+
+    /// What a call looks at; nothing if it is an ordinary function.
+    fn call(&mut self, call: &ast::Function, fallback: Position) -> Result<Option<(Source, DataType)>, SqlError> {
+        let position = Position::from(call.name.span()).or(fallback);
+        let name = call_name(call);
+        if let Some((_, aggregate)) = AGGREGATES.iter().find(|(known, _)| *known == name) {
+            return self.aggregate(*aggregate, &name, call, position).map(Some);
+        }
+        if !FUNCTIONS.contains(&name.as_str()) {
+            return match REGISTRY.find(&name) {
+                Found::Aggregate(_) | Found::OtherAggregate => {
+                    let known: Vec<&str> = AGGREGATES.iter().map(|(known, _)| *known).collect();
+                    Err(SqlError::new(position, format!("the aggregate {name} in a row pattern is not supported yet"))
+                        .hint(format!("{} are", known.join(", "))))
+                }
+                Found::History => Err(SqlError::new(position, format!("{name} cannot stand in a row pattern"))
+                    .hint("PREV(value) is the value of the row before, LAST(A.value, 1) that of the row of A before")),
+                _ => Ok(None),
+            };
+        }
+        let arguments = plain_arguments(call)
+            .ok_or_else(|| SqlError::new(position, format!("this form of {name} is not supported")))?;
+        let usage = match name.as_str() {
+            "classifier" | "match_number" => {
+                check_argument_count(&name, arguments.len(), 0..=0, &format!("{}()", name.to_uppercase()), position)?;
+                let found = match name.as_str() {
+                    "classifier" => (Source::Classifier, DataType::Utf8),
+                    _ => (Source::MatchNumber, DataType::Int64),
+                };
+                return Ok(Some(found));
+            }
+            "next" => {
+                return Err(SqlError::new(position, "next looks at rows that have not come yet")
+                    .hint("add a variable to the pattern for the next row"));
+            }
+            "first" => "FIRST(A.value) or FIRST(A.value, 1)",
+            "last" => "LAST(A.value) or LAST(A.value, 1)",
+            _ => "PREV(value) or PREV(value, 2)",
+        };
+        check_argument_count(&name, arguments.len(), 1..=2, usage, position)?;
+        let least = usize::from(name == "prev");
+        let rows = match arguments.get(1) {
+            None => least,
+            Some(rows) => number_of_rows(rows, least, &name, usage, position)?,
+        };
+        let navigation = match name.as_str() {
+            "first" => Navigation::First(rows),
+            "last" => Navigation::Last(rows),
+            _ => Navigation::Previous(rows),
+        };
+        let (variable, value) = self.value(arguments[0].clone(), position)?;
+        Ok(Some((Source::Value { value, variable, navigation }, self.values[value].data_type.clone())))
+    }
+
+    fn aggregate(
+        &mut self,
+        aggregate: PatternAggregate,
+        name: &str,
+        call: &ast::Function,
+        position: Position,
+    ) -> Result<(Source, DataType), SqlError> {
+        let usage = format!("{name}(A.value)");
+        let refuse = |what: &str| {
+            Err(SqlError::new(position, format!("{what} in a row pattern is not supported yet"))
+                .hint(usage_hint(&usage)))
+        };
+        let ast::FunctionArguments::List(list) = &call.args else { return refuse("this form of an aggregate") };
+        if list.duplicate_treatment.is_some() {
+            return refuse("DISTINCT");
+        }
+        if call.filter.is_some() || call.over.is_some() || !call.within_group.is_empty() || !list.clauses.is_empty() {
+            return refuse("FILTER, OVER or WITHIN GROUP");
+        }
+        check_argument_count(name, list.args.len(), 1..=1, &usage, position)?;
+        let ast::FunctionArg::Unnamed(argument) = &list.args[0] else { return refuse("an argument by name") };
+        let (variable, value) = match argument {
+            ast::FunctionArgExpr::Wildcard if aggregate == PatternAggregate::Count => (None, None),
+            ast::FunctionArgExpr::QualifiedWildcard(of) if aggregate == PatternAggregate::Count => {
+                let [ast::ObjectNamePart::Identifier(of)] = of.0.as_slice() else {
+                    return refuse("a name with points");
+                };
+                (Some(self.variable(&name_of(of))?), None)
+            }
+            ast::FunctionArgExpr::Expr(expression) => {
+                let (variable, value) = self.value(expression.clone(), position)?;
+                (variable, Some(value))
+            }
+            _ => return refuse("this argument"),
+        };
+        let of = value.map(|value| &self.values[value]);
+        let data_type = match (aggregate, of.map(|of| &of.data_type)) {
+            (PatternAggregate::Count, _) => DataType::Int64,
+            (PatternAggregate::Avg, Some(of)) if of.is_numeric() => DataType::Float64,
+            (PatternAggregate::Sum, Some(of)) if of.is_floating() => DataType::Float64,
+            (PatternAggregate::Sum, Some(of)) if of.is_numeric() => DataType::Int64,
+            (PatternAggregate::Min | PatternAggregate::Max, Some(of))
+                if of.is_numeric() || matches!(of, DataType::Timestamp(..) | DataType::Date32) =>
+            {
+                of.clone()
+            }
+            (_, other) => {
+                let found = other.map_or_else(|| "'*'".to_owned(), type_name);
+                return Err(SqlError::new(position, format!("{name} does not take {found}")).hint(usage_hint(&usage)));
+            }
+        };
+        Ok((Source::Aggregate { aggregate, value, variable }, data_type))
+    }
+
+    /// The variable that an argument is about, none for all rows, and which kept value it is.
+    fn value(&mut self, mut expression: ast::Expr, fallback: Position) -> Result<(Option<usize>, usize), SqlError> {
+        let position = start(&expression).or(fallback);
+        let mut variables = Vec::new();
+        self.strip(&mut expression, &mut variables, position)?;
+        let variable = match variables.as_slice() {
+            [] => {
+                return Err(SqlError::new(position, "this looks at no column").hint("write for example LAST(A.value)"));
+            }
+            [first, rest @ ..] => match rest.iter().any(|other| other != first) {
+                false => *first,
+                true => {
+                    return Err(SqlError::new(position, "the columns of one argument are of one variable")
+                        .hint("compute outside of the call: LAST(A.value) - LAST(B.value)"));
+                }
+            },
+        };
+        self.scope.check(&mut expression, Place::Where, position)?;
+        let (expression, data_type) = widen(self.rows.plan_coerced(&expression, position)?);
+        if matches!(data_type, DataType::Interval(_) | DataType::Duration(_)) {
+            let message = format!("a row pattern does not look at values of type {}", type_name(&data_type));
+            return Err(SqlError::new(position, message).hint("look at a number, text, boolean or time"));
+        }
+        let known = self.values.iter().position(|value| value.expression == expression);
+        let value = known.unwrap_or_else(|| {
+            self.values.push(KeptValue { expression, data_type, position });
+            self.values.len() - 1
+        });
+        Ok((variable, value))
+    }
+
+    /// Takes the variables off the columns of an expression over single rows.
+    pub(super) fn strip(
+        &self,
+        expression: &mut ast::Expr,
+        variables: &mut Vec<Option<usize>>,
+        fallback: Position,
+    ) -> Result<(), SqlError> {
+        match expression {
+            ast::Expr::Identifier(_) => variables.push(None),
+            ast::Expr::CompoundIdentifier(names) => {
+                let [variable, column] = names.as_slice() else {
+                    return Err(SqlError::new(fallback, "a name with several points is not supported yet"));
+                };
+                variables.push(Some(self.variable(&name_of(variable))?));
+                *expression = ast::Expr::Identifier(column.clone());
+            }
+            ast::Expr::Function(call) if self.is_about_match(call) => {
+                let position = Position::from(call.name.span()).or(fallback);
+                return Err(SqlError::new(
+                    position,
+                    format!("{} cannot stand inside of another call", call_name(call)),
+                )
+                .hint("compute outside of the call: LAST(A.value) - PREV(A.value)"));
+            }
+            other => return try_each_child(other, &mut |child| self.strip(child, variables, fallback)),
+        }
+        Ok(())
+    }
+
+    /// Whether a call looks at more than one row.
+    fn is_about_match(&self, call: &ast::Function) -> bool {
+        let name = call_name(call);
+        FUNCTIONS.contains(&name.as_str())
+            || matches!(REGISTRY.find(&name), Found::Aggregate(_) | Found::OtherAggregate | Found::History)
+    }
+
+    /// Whether a condition of variable `own` looks at nothing but the row that is tried.
+    pub(super) fn is_about_row(&self, expression: &ast::Expr, own: usize) -> bool {
+        let mut expression = expression.clone();
+        let mut variables = Vec::new();
+        let stripped = self.strip(&mut expression, &mut variables, Position::default());
+        stripped.is_ok() && variables.iter().all(|variable| variable.is_none_or(|one| one == own))
+    }
+
+    /// The number of a variable.
+    pub(super) fn variable(&self, name: &Name) -> Result<usize, SqlError> {
+        if let Some(index) = self.variables.iter().position(|variable| variable.text == name.text) {
+            return Ok(index);
+        }
+        let error = SqlError::new(name.position, format!("'{name}' is no variable of the pattern"));
+        let names = self.variables.iter().map(|variable| variable.text.as_str());
+        Err(match suggest::nearest(&name.text, names.clone()) {
+            Some(near) => error.did_you_mean(Some(near)),
+            None => error.hint(format!("the pattern has {}", names.collect::<Vec<_>>().join(", "))),
+        })
+    }
+}
+
+fn plain_arguments(call: &ast::Function) -> Option<Vec<&ast::Expr>> {
+    let ast::FunctionArguments::List(list) = &call.args else { return None };
+    if list.duplicate_treatment.is_some() || !list.clauses.is_empty() || call.over.is_some() || call.filter.is_some() {
+        return None;
+    }
+    let arguments = list.args.iter().map(|argument| match argument {
+        ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expression)) => Some(expression),
+        _ => None,
+    });
+    arguments.collect()
+}
+
+/// A constant number of rows.
+fn number_of_rows(
+    rows: &ast::Expr,
+    least: usize,
+    name: &str,
+    usage: &str,
+    fallback: Position,
+) -> Result<usize, SqlError> {
+    let given = match rows {
+        ast::Expr::Value(value) => match &value.value {
+            ast::Value::Number(digits, _) => digits.parse::<usize>().ok(),
+            _ => None,
+        },
+        _ => None,
+    };
+    given.filter(|rows| (least..=NAVIGATION_ROWS_MAX).contains(rows)).ok_or_else(|| {
+        let message = format!("{name} looks a constant number of rows away, {least} to {NAVIGATION_ROWS_MAX}");
+        SqlError::new(start(rows).or(fallback), message).hint(usage_hint(usage))
+    })
+}

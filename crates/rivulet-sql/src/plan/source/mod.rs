@@ -1,0 +1,258 @@
+//! What a SELECT reads: one input; several whose rows are put together (UNION ALL); or two that are joined.
+//!
+//! The events of all inputs of a query wait in one inbox and are decoded into one batch, where the first column says by which
+//! input a row came and the columns of all inputs stand side by side. What brings inputs together is an operator over such rows;
+//! everything behind it sees rows as those of a single input.
+
+mod bounds;
+mod join;
+mod join_condition;
+mod union;
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion_common::{Column, ScalarValue};
+use datafusion_expr::expr::Case;
+use datafusion_expr::{Expr, lit};
+use rivulet_operators::{AssignTime, AssignTimes, INPUT_COLUMN, InputTime};
+
+use super::declarations::Declarations;
+use super::defect;
+use super::lookup::{ScopeTable, full_name};
+use super::operators::Operators;
+use super::select::ARRIVAL_TIME;
+use crate::application::Input;
+use crate::statement::{LookupClause, LookupKind, Name, Select};
+use crate::value::format_us;
+use crate::{Position, SqlError, suggest};
+
+pub(crate) use bounds::BoundCheck;
+
+/// The rows that a SELECT reads.
+pub(super) struct Source<'a> {
+    /// What they are called.
+    pub(super) name: &'a str,
+    pub(super) alias: Option<&'a str>,
+    /// The columns as expressions know them, the arrival not among them.
+    pub(super) fields: Vec<Field>,
+    /// Of a join: what the SELECT can name.
+    pub(super) tables: Vec<ScopeTable>,
+    pub(super) event_time: EventTime,
+    pub(super) lateness_us: i64,
+    pub(super) idle_timeout_us: i64,
+    /// The columns of decoded rows.
+    pub(super) row_schema: SchemaRef,
+    /// What is looked up behind.
+    pub(super) lookups: &'a [LookupClause],
+    inputs: &'a [Input],
+    position: Position,
+    kind: Kind,
+}
+
+/// By what windows over the rows can go.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum EventTime {
+    /// This column.
+    Column(String),
+    /// The arrival: no input has an event time.
+    Arrival,
+    /// Nothing, for this reason; and what to do.
+    Missing(&'static str, &'static str),
+}
+
+enum Kind {
+    One,
+    Union(union::Union),
+    Join(Box<join::Join>),
+}
+
+impl<'a> Source<'a> {
+    /// Finds out what FROM says.
+    pub(super) fn plan(
+        select: &'a Select,
+        declarations: &'a Declarations,
+        parameter_schema: &SchemaRef,
+    ) -> Result<Self, SqlError> {
+        let inputs = &declarations.inputs;
+        let planner = SourcePlanner { select, declarations, parameter_schema };
+        if !select.union.is_empty() {
+            return planner.union();
+        }
+        let index = find(&select.from, inputs)?;
+        if let [clause, lookups @ ..] = select.lookups.as_slice()
+            && let LookupKind::Join { on, is_left, is_latest, position } = &clause.kind
+            && (*is_latest || inputs.iter().any(|input| input.name == clause.table.text))
+        {
+            let on = on.as_deref();
+            return planner.join(
+                index,
+                clause,
+                join::Clause { on, is_left: *is_left, is_latest: *is_latest, position: *position },
+                lookups,
+            );
+        }
+        if select.from_latest {
+            return Err(SqlError::new(select.from.position, "LATEST is for two inputs that are joined")
+                .hint(format!("write FROM {} JOIN LATEST(b) ON b.key = {}.key", select.from, select.from)));
+        }
+        refuse_unread(inputs, &[index], declarations)?;
+        let input = &inputs[index];
+        Ok(Self {
+            name: &input.name,
+            alias: select.alias.as_ref().map(|alias| alias.text.as_str()),
+            fields: input.schema.fields().iter().map(|field| field.as_ref().clone()).collect(),
+            tables: Vec::new(),
+            event_time: input
+                .event_time
+                .map_or(EventTime::Arrival, |column| EventTime::Column(input.schema.field(column).name().clone())),
+            lateness_us: input.lateness_us,
+            idle_timeout_us: input.idle_timeout_us,
+            row_schema: input.schema.clone(),
+            lookups: &select.lookups,
+            inputs,
+            position: select.from.position,
+            kind: Kind::One,
+        })
+    }
+
+    /// Whether rows of two inputs are joined.
+    pub(super) fn is_joined(&self) -> bool {
+        matches!(self.kind, Kind::Join(_))
+    }
+
+    /// The checks of what depends on parameters.
+    pub(super) fn checks(&self) -> &[BoundCheck] {
+        match &self.kind {
+            Kind::Join(join) => &join.checks,
+            Kind::One | Kind::Union(_) => &[],
+        }
+    }
+
+    /// Whether a column has this name, without that of its input.
+    pub(super) fn has_column(&self, name: &str) -> bool {
+        match self.tables.as_slice() {
+            [] => self.fields.iter().any(|field| field.name() == name),
+            tables => tables.iter().any(|table| table.columns.iter().any(|column| column == name)),
+        }
+    }
+
+    /// The first operators: event times, and what brings the inputs together; also the columns that come out. `used` are all
+    /// expressions over these.
+    pub(super) fn operators(
+        &self,
+        parameter_schema: &SchemaRef,
+        used: &[&Expr],
+    ) -> Result<(Operators, SchemaRef), SqlError> {
+        let uses_arrival = used.iter().copied().any(uses_arrival);
+        let mut operators = Operators::default();
+        let columns = match &self.kind {
+            Kind::One => self.assign_time(uses_arrival, &mut operators)?,
+            Kind::Union(union) => {
+                let columns = self.assign_times(uses_arrival || union.uses_arrival(), &mut operators)?;
+                union.operators(&columns, parameter_schema, uses_arrival, self.position, &mut operators)?
+            }
+            Kind::Join(join) => {
+                let columns = self.assign_times(false, &mut operators)?;
+                join.operator(&columns, parameter_schema, used, uses_arrival, &mut operators)?
+            }
+        };
+        Ok((operators, columns))
+    }
+
+    fn assign_time(&self, append_arrival_column: bool, operators: &mut Operators) -> Result<SchemaRef, SqlError> {
+        let input = &self.inputs[0];
+        let assign_time = AssignTime {
+            event_time_column: input.event_time,
+            future_limit_us: input.future_limit_us,
+            append_arrival_column,
+        };
+        let columns = assign_time.output_schema(&self.row_schema).map_err(|error| defect(error, self.position))?;
+        let mut step = match input.event_time {
+            Some(column) => vec![
+                format!("event time: {}", input.schema.field(column).name()),
+                format!("future limit {}", format_us(input.future_limit_us)),
+            ],
+            None => vec![format!("event time: {ARRIVAL_TIME}")],
+        };
+        if append_arrival_column {
+            step.push(format!("adds {ARRIVAL_TIME}"));
+        }
+        operators.push(assign_time, step);
+        Ok(columns)
+    }
+
+    fn assign_times(&self, append_arrival_column: bool, operators: &mut Operators) -> Result<SchemaRef, SqlError> {
+        let (mut first, mut inputs, mut step) = (1, Vec::new(), Vec::new());
+        for input in self.inputs {
+            let event_time_column = input.event_time.map(|column| first + column);
+            inputs.push(InputTime { event_time_column, future_limit_us: input.future_limit_us });
+            step.push(match input.event_time {
+                Some(column) => format!(
+                    "event time of {}: {}, future limit {}",
+                    input.name,
+                    input.schema.field(column).name(),
+                    format_us(input.future_limit_us)
+                ),
+                None => format!("event time of {}: {ARRIVAL_TIME}", input.name),
+            });
+            first += input.schema.fields().len();
+        }
+        if append_arrival_column {
+            step.push(format!("adds {ARRIVAL_TIME}"));
+        }
+        let assign_times = AssignTimes { inputs, append_arrival_column };
+        let columns = assign_times.output_schema(&self.row_schema).map_err(|error| defect(error, self.position))?;
+        operators.push(assign_times, step);
+        Ok(columns)
+    }
+}
+
+struct SourcePlanner<'a, 'p> {
+    select: &'a Select,
+    declarations: &'a Declarations,
+    parameter_schema: &'p SchemaRef,
+}
+
+/// The place of the input that a name in FROM means.
+fn find(name: &Name, inputs: &[Input]) -> Result<usize, SqlError> {
+    inputs.iter().position(|input| input.name == name.text).ok_or_else(|| {
+        let names = || inputs.iter().map(|input| input.name.as_str());
+        let near = suggest::nearest(&name.text, names()).or(names().next());
+        SqlError::new(name.position, format!("unknown input '{name}'")).did_you_mean(near)
+    })
+}
+
+/// Nothing that is written is ignored: every declared input is read.
+fn refuse_unread(inputs: &[Input], read: &[usize], declarations: &Declarations) -> Result<(), SqlError> {
+    match (0..inputs.len()).find(|input| !read.contains(input)) {
+        Some(unread) => Err(SqlError::new(
+            declarations.input_positions[unread],
+            format!("the input '{}' is not read", inputs[unread].name),
+        )
+        .hint("leave it out, or join it, or put it together with the others by UNION ALL")),
+        None => Ok(()),
+    }
+}
+
+/// The columns of decoded rows of several inputs, called by the name of their input in `names`.
+fn side_by_side(inputs: &[Input], names: &[&str]) -> SchemaRef {
+    let mut fields = vec![Field::new(INPUT_COLUMN, DataType::UInt8, false)];
+    for (input, name) in inputs.iter().zip(names) {
+        let columns = input.schema.fields().iter();
+        fields.extend(columns.map(|field| Field::new(full_name(name, field.name()), field.data_type().clone(), true)));
+    }
+    Arc::new(Schema::new(fields))
+}
+
+/// For rows of these inputs the value of the expression that belongs to them. The others of the expressions are not evaluated.
+fn by_input(expressions: impl IntoIterator<Item = (usize, Expr)>) -> Expr {
+    let input = || Expr::Column(Column::new_unqualified(INPUT_COLUMN));
+    let is = |number: usize| input().eq(lit(ScalarValue::UInt8(Some(number as u8))));
+    let cases = expressions.into_iter().map(|(number, expression)| (Box::new(is(number)), Box::new(expression)));
+    Expr::Case(Case::new(None, cases.collect(), None))
+}
+
+fn uses_arrival(expression: &Expr) -> bool {
+    expression.column_refs().iter().any(|column| column.name == ARRIVAL_TIME)
+}

@@ -1,0 +1,246 @@
+//! `FROM (SELECT ... FROM a UNION ALL SELECT ... FROM b)`: each row becomes one of the union by the SELECT over its input.
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion_common::Column;
+use datafusion_common::tree_node::{Transformed, TreeNode};
+use datafusion_expr::{Expr, lit};
+use rivulet_operators::{Filter, NamedExpression, Project};
+
+use super::super::aggregate::condition_of;
+use super::super::check::{Place, Scope};
+use super::super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
+use super::super::items::{Item, items};
+use super::super::lookup::full_name;
+use super::super::select::ARRIVAL_TIME;
+use super::super::{defect, operators::Operators};
+use super::{EventTime, Kind, Source, SourcePlanner, by_input, find, refuse_unread, side_by_side, uses_arrival};
+use crate::application::Input;
+use crate::statement::UnionBranch;
+use crate::value::{TIMESTAMP, type_name};
+use crate::{Position, SqlError};
+
+/// A planned UNION ALL, over the columns of all inputs side by side.
+pub(super) struct Union {
+    /// Which rows pass; none where every row does.
+    condition: Option<Expr>,
+    columns: Vec<UnionColumn>,
+    /// The SELECT of each branch.
+    step: Vec<String>,
+}
+
+struct UnionColumn {
+    name: String,
+    expression: Expr,
+    position: Position,
+}
+
+/// A SELECT of the union, over the columns of its input.
+struct Branch {
+    input: usize,
+    condition: Option<Expr>,
+    columns: Vec<BranchColumn>,
+    text: String,
+}
+
+struct BranchColumn {
+    name: String,
+    expression: Expr,
+    data_type: DataType,
+    position: Position,
+    is_event_time: bool,
+}
+
+impl<'a> SourcePlanner<'a, '_> {
+    pub(super) fn union(&self) -> Result<Source<'a>, SqlError> {
+        let inputs = &self.declarations.inputs;
+        let mut branches: Vec<Branch> = Vec::new();
+        for branch in &self.select.union {
+            let input = find(&branch.from, inputs)?;
+            if branches.iter().any(|other| other.input == input) {
+                return Err(SqlError::new(
+                    branch.from.position,
+                    format!("'{}' in two SELECTs of a UNION ALL is not supported yet", branch.from),
+                )
+                .hint("of each input a row gives at most one row; distinguish them with CASE"));
+            }
+            branches.push(self.branch(branch, input)?);
+        }
+        let read: Vec<usize> = branches.iter().map(|branch| branch.input).collect();
+        refuse_unread(inputs, &read, self.declarations)?;
+
+        let first = &branches[0];
+        for (branch, written) in branches.iter().zip(&self.select.union) {
+            if branch.columns.len() != first.columns.len() {
+                return Err(SqlError::new(
+                    written.position,
+                    format!(
+                        "the SELECTs of a UNION ALL have {} and {} columns",
+                        first.columns.len(),
+                        branch.columns.len()
+                    ),
+                )
+                .hint("the columns go together by their places: give each SELECT the same number"));
+            }
+        }
+        let (mut fields, mut columns) = (Vec::new(), Vec::new());
+        for (place, BranchColumn { name, position, .. }) in first.columns.iter().enumerate() {
+            let of_branches = || branches.iter().map(|branch| &branch.columns[place]);
+            let data_type = common_type(name, of_branches())?;
+            let expressions = branches.iter().map(|branch| {
+                let BranchColumn { expression, data_type: found, .. } = &branch.columns[place];
+                (branch.input, cast_to(expression.clone(), found, &data_type))
+            });
+            columns.push(UnionColumn { name: name.clone(), expression: by_input(expressions), position: *position });
+            fields.push(Field::new(name, data_type, true));
+        }
+        let is_event_time = |place: &usize| branches.iter().all(|branch| branch.columns[*place].is_event_time);
+        let event_time = match (0..fields.len()).find(is_event_time) {
+            Some(place) if *fields[place].data_type() == TIMESTAMP => EventTime::Column(fields[place].name().clone()),
+            _ if inputs.iter().all(|input| input.event_time.is_none()) => EventTime::Arrival,
+            _ => EventTime::Missing(
+                "the rows of this UNION ALL have no event time",
+                "select the event time of each input, as it is, in the same place",
+            ),
+        };
+        let condition = branches.iter().any(|branch| branch.condition.is_some()).then(|| {
+            let condition = |branch: &Branch| branch.condition.clone().unwrap_or_else(|| lit(true));
+            by_input(branches.iter().map(|branch| (branch.input, condition(branch))))
+        });
+        let names: Vec<&str> = inputs.iter().map(|input| input.name.as_str()).collect();
+        Ok(Source {
+            name: &self.select.from.text,
+            alias: None,
+            fields,
+            tables: Vec::new(),
+            event_time,
+            lateness_us: inputs.iter().map(|input| input.lateness_us).max().unwrap_or(0),
+            idle_timeout_us: inputs.iter().map(|input| input.idle_timeout_us).max().unwrap_or(0),
+            row_schema: side_by_side(inputs, &names),
+            lookups: &self.select.lookups,
+            inputs,
+            position: self.select.from.position,
+            kind: Kind::Union(Union { condition, columns, step: branches.into_iter().map(|one| one.text).collect() }),
+        })
+    }
+
+    fn branch(&self, branch: &UnionBranch, index: usize) -> Result<Branch, SqlError> {
+        let input = &self.declarations.inputs[index];
+        let mut fields: Vec<Field> = input.schema.fields().iter().map(|field| field.as_ref().clone()).collect();
+        let declared = Schema::new(fields.clone());
+        fields.push(Field::new(ARRIVAL_TIME, TIMESTAMP, false));
+        let scope = Scope {
+            input: &input.name,
+            alias: branch.alias.as_ref().map(|alias| alias.text.as_str()),
+            columns: fields.iter().map(|field| field.name().as_str()).collect(),
+            parameters: &self.declarations.parameters,
+            windowed: false,
+            tables: &[],
+            in_table: false,
+        };
+        let planned = fields.iter().cloned().chain(parameter_fields(self.parameter_schema));
+        let planner = ExpressionPlanner::new(planned.collect())?;
+        let condition = match &branch.filter {
+            None => None,
+            Some(condition) => {
+                let mut condition = condition.clone();
+                scope.check(&mut condition, Place::Where, branch.position)?;
+                Some(renamed(condition_of(&planner, &condition, "WHERE", branch.position)?, input)?)
+            }
+        };
+        let event_time = input.event_time.map_or(ARRIVAL_TIME, |column| input.schema.field(column).name());
+        let mut columns = Vec::new();
+        let mut texts = Vec::new();
+        for Item { name, mut expression, text, position } in
+            items(&branch.projection, branch.position, &scope, &declared)?
+        {
+            scope.check(&mut expression, Place::UnionColumn, position)?;
+            let (planned, found) = planner.plan_coerced(&expression, position)?;
+            let Some(data_type) = result_type(&found) else {
+                return Err(SqlError::new(position, format!("the column '{name}' cannot be {}", type_name(&found)))
+                    .hint("convert it with CAST(... AS TEXT)"));
+            };
+            let is_event_time = matches!(&planned, Expr::Column(column) if column.name == event_time);
+            let expression = renamed(cast_to(planned, &found, &data_type), input)?;
+            columns.push(BranchColumn { name, expression, data_type, position, is_event_time });
+            texts.push(text);
+        }
+        let filter = branch.filter.as_ref().map_or_else(String::new, |filter| format!(" WHERE {filter}"));
+        let text = format!("{} FROM {}{filter}", texts.join(", "), input.name);
+        Ok(Branch { input: index, condition, columns, text })
+    }
+}
+
+impl Union {
+    pub(super) fn uses_arrival(&self) -> bool {
+        self.columns.iter().map(|column| &column.expression).chain(&self.condition).any(uses_arrival)
+    }
+
+    /// The operators over rows with `columns`; gives the columns that come out.
+    pub(super) fn operators(
+        &self,
+        columns: &SchemaRef,
+        parameter_schema: &SchemaRef,
+        keeps_arrival: bool,
+        position: Position,
+        operators: &mut Operators,
+    ) -> Result<SchemaRef, SqlError> {
+        if let Some(condition) = &self.condition {
+            let compiler = Compiler::new(columns, parameter_schema, [condition])?;
+            let compiled = compiler.compile(condition.clone(), position)?;
+            let filter = Filter::new(columns, parameter_schema, compiler.parameters, compiled)
+                .map_err(|error| defect(error, position))?;
+            operators.push(filter, vec!["the conditions of the union".to_owned()]);
+        }
+        let compiler = Compiler::new(columns, parameter_schema, self.columns.iter().map(|column| &column.expression))?;
+        let named = self.columns.iter().map(|column| {
+            let compiled = compiler.compile(column.expression.clone(), column.position)?;
+            Ok(NamedExpression::new(&column.name, compiled))
+        });
+        let mut named = named.collect::<Result<Vec<_>, SqlError>>()?;
+        if keeps_arrival {
+            let arrival = Expr::Column(Column::new_unqualified(ARRIVAL_TIME));
+            named.push(NamedExpression::new(ARRIVAL_TIME, compiler.compile(arrival, position)?));
+        }
+        let project = Project::new(columns, parameter_schema, compiler.parameters, named)
+            .map_err(|error| defect(error, position))?;
+        let output = project.output_schema().clone();
+        operators.push(project, self.step.clone());
+        Ok(output)
+    }
+}
+
+/// The type of a column of the union.
+fn common_type<'c>(name: &str, columns: impl Iterator<Item = &'c BranchColumn>) -> Result<DataType, SqlError> {
+    let mut common: Option<DataType> = None;
+    for column in columns {
+        common = match (common, &column.data_type) {
+            (None, found) => Some(found.clone()),
+            (Some(common), found) if common == *found => Some(common),
+            (Some(common), found) if common.is_numeric() && found.is_numeric() => Some(DataType::Float64),
+            (Some(common), found) => {
+                let (one, other) = (type_name(&common), type_name(found));
+                return Err(SqlError::new(
+                    column.position,
+                    format!("the column '{name}' of the UNION ALL is {one} in one SELECT and {other} in another"),
+                )
+                .hint("convert one of them with CAST"));
+            }
+        };
+    }
+    Ok(common.expect("a union has branches"))
+}
+
+/// An expression over the columns of one input as one over those of all inputs side by side.
+fn renamed(expression: Expr, input: &Input) -> Result<Expr, SqlError> {
+    let rename = |node: Expr| match &node {
+        Expr::Column(column) if column.name != ARRIVAL_TIME && !column.name.starts_with('$') => {
+            let full = full_name(&input.name, &column.name);
+            Ok(Transformed::yes(Expr::Column(Column::new_unqualified(full))))
+        }
+        _ => Ok(Transformed::no(node)),
+    };
+    expression
+        .transform_up(rename)
+        .map(|renamed| renamed.data)
+        .map_err(|error| SqlError::new(input.address.position, error.strip_backtrace()))
+}

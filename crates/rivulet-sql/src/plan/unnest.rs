@@ -1,0 +1,91 @@
+//! UNNEST in FROM: the operator that makes several rows of one, and the columns it adds.
+
+use arrow::datatypes::{DataType, Field, SchemaRef};
+use datafusion_expr::Expr;
+use rivulet_operators::Unnest;
+
+use super::check::{Place, Scope, start};
+use super::defect;
+use super::expression::{Compiler, ExpressionPlanner, parameter_fields};
+use super::lookup::{Lookups, ScopeTable, full_name};
+use crate::statement::UnnestClause;
+use crate::value::type_name;
+use crate::{Position, SqlError};
+
+/// An UNNEST, over the columns before it.
+pub(super) struct PlannedUnnest {
+    text: Expr,
+    delimiter: Expr,
+    position: Position,
+    element: String,
+    number: Option<String>,
+    /// In SQL.
+    pub(super) step: Vec<String>,
+}
+
+impl PlannedUnnest {
+    /// Plans an UNNEST; `scope` has the names before it. Its columns are added to those of the lookups.
+    pub(super) fn plan(
+        clause: &UnnestClause,
+        scope: &Scope<'_>,
+        parameter_schema: &SchemaRef,
+        columns: &[Field],
+    ) -> Result<Self, SqlError> {
+        let fields = columns.iter().cloned().chain(parameter_fields(parameter_schema)).collect();
+        let planner = ExpressionPlanner::new(fields)?;
+        let plan = |expression: &datafusion_sql::sqlparser::ast::Expr| {
+            let mut expression = expression.clone();
+            let position = start(&expression).or(clause.position);
+            scope.check(&mut expression, Place::Where, position)?;
+            let (planned, data_type) = planner.plan_coerced(&expression, position)?;
+            if !data_type.is_string() {
+                let message = format!("string_to_array takes TEXT, and this is {}", type_name(&data_type));
+                return Err(SqlError::new(position, message).hint("convert it with CAST(... AS TEXT)"));
+            }
+            Ok(planned)
+        };
+        let numbered = if clause.number.is_some() { " WITH ORDINALITY" } else { "" };
+        let name = |column: &crate::statement::Name| full_name(&clause.alias.text, &column.text);
+        Ok(Self {
+            text: plan(&clause.text)?,
+            delimiter: plan(&clause.delimiter)?,
+            position: clause.position,
+            element: name(&clause.element),
+            number: clause.number.as_ref().map(name),
+            step: vec![format!("UNNEST(string_to_array({}, {})){numbered}", clause.text, clause.delimiter)],
+        })
+    }
+
+    /// Adds the columns to what can be named.
+    pub(super) fn add_columns(&self, clause: &UnnestClause, lookups: &mut Lookups) -> Result<(), SqlError> {
+        let taken = lookups.tables.iter().any(|table| table.name == clause.alias.text);
+        if taken || clause.number.as_ref().is_some_and(|number| number.text == clause.element.text) {
+            return Err(SqlError::new(clause.alias.position, "two tables or columns in FROM have the same name"));
+        }
+        lookups.fields.push(Field::new(&self.element, DataType::Utf8, false));
+        lookups.fields.extend(self.number.iter().map(|number| Field::new(number, DataType::Int64, false)));
+        let columns = [Some(&clause.element), clause.number.as_ref()].into_iter().flatten();
+        let columns = columns.map(|column| column.text.clone()).collect();
+        lookups.tables.push(ScopeTable { name: clause.alias.text.clone(), columns });
+        Ok(())
+    }
+
+    /// Whether it gives the column `name`.
+    pub(super) fn gives(&self, name: &str) -> bool {
+        self.element == name || self.number.as_deref() == Some(name)
+    }
+
+    pub(super) fn expressions(&self) -> [&Expr; 2] {
+        [&self.text, &self.delimiter]
+    }
+
+    /// The operator over these columns.
+    pub(super) fn operator(&self, columns: &SchemaRef, parameter_schema: &SchemaRef) -> Result<Unnest, SqlError> {
+        let compiler = Compiler::new(columns, parameter_schema, self.expressions())?;
+        let text = compiler.compile(self.text.clone(), self.position)?;
+        let delimiter = compiler.compile(self.delimiter.clone(), self.position)?;
+        let parameters = compiler.parameters;
+        Unnest::new(columns, parameter_schema, parameters, text, delimiter, &self.element, self.number.as_deref())
+            .map_err(|error| defect(error, self.position))
+    }
+}

@@ -1,0 +1,58 @@
+//! What decides about results: the columns of the SELECT and the condition of QUALIFY, as written and as planned.
+
+use datafusion_sql::sqlparser::ast;
+
+use super::aggregate::check_condition;
+use super::check::start;
+use super::history::{Histories, PlanExpression};
+use super::items::Item;
+use super::window_results::Computed;
+use crate::{Position, SqlError};
+
+/// What decides about results, with names checked: the columns of the SELECT, and the condition of QUALIFY.
+pub(super) struct Written {
+    pub(super) items: Vec<Item>,
+    pub(super) qualify: Option<ast::Expr>,
+    pub(super) qualify_position: Position,
+}
+
+impl Written {
+    pub(super) fn expressions_mut(&mut self) -> impl Iterator<Item = &mut ast::Expr> {
+        self.items.iter_mut().map(|item| &mut item.expression).chain(&mut self.qualify)
+    }
+
+    /// Takes out the history functions; `taken` are the names of columns beside theirs.
+    pub(super) fn extract_histories(
+        &mut self,
+        taken: Vec<String>,
+        plan: &PlanExpression<'_>,
+    ) -> Result<Histories, SqlError> {
+        let mut histories = Histories::new(taken);
+        self.expressions_mut().try_for_each(|expression| histories.extract(expression, plan))?;
+        if self.qualify.is_some() && histories.is_empty() {
+            return Err(SqlError::new(self.qualify_position, "QUALIFY needs lag, changed or hysteresis")
+                .hint("filter rows with WHERE, and what windows emit with HAVING"));
+        }
+        Ok(histories)
+    }
+
+    pub(super) fn plan(self, plan: &PlanExpression<'_>) -> Result<Results, SqlError> {
+        let columns = self.items.into_iter().map(|item| {
+            let planned = plan(&item.expression, item.position)?;
+            Ok((item, planned))
+        });
+        let columns = columns.collect::<Result<Vec<_>, SqlError>>()?;
+        let qualify = self.qualify.map(|condition| {
+            let planned = plan(&condition, self.qualify_position)?;
+            check_condition(&planned.data_type, "QUALIFY", start(&condition).or(self.qualify_position))?;
+            Ok::<_, SqlError>(planned)
+        });
+        Ok(Results { columns, qualify: qualify.transpose()? })
+    }
+}
+
+/// The same, planned.
+pub(super) struct Results {
+    pub(super) columns: Vec<(Item, Computed)>,
+    pub(super) qualify: Option<Computed>,
+}

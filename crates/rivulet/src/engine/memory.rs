@@ -1,0 +1,86 @@
+//! The memory of the process: how much there is, and how much more may be taken.
+//!
+//! What is measured is the resident set, because that is what a machine or a container has a limit for. It is asked for when it
+//! matters, once for each batch of new queries; that costs some microseconds.
+
+use crate::config::Config;
+use crate::service::{ErrorKind, ServiceError};
+
+/// What a new query is taken to cost beside its parameters: its parts of all tables, with room for them to grow, and a little
+/// state.
+const QUERY_BYTES: u64 = 512;
+
+/// From this part of the bound on memory counts as short, in percent: silent queries are spilled sooner.
+const PRESSED_PERCENT: u64 = 80;
+
+/// The bound that is configured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemoryBound {
+    bytes_max: Option<u64>,
+    spills: bool,
+}
+
+impl MemoryBound {
+    pub(super) fn new(config: &Config) -> Self {
+        Self { bytes_max: config.memory_bytes_max, spills: config.spill_after.is_some() }
+    }
+
+    /// Whether memory is short.
+    pub(super) fn is_pressed(self) -> bool {
+        let resident = || memory_rss_bytes().unwrap_or(0);
+        self.bytes_max.is_some_and(|bytes_max| resident() >= bytes_max / 100 * PRESSED_PERCENT)
+    }
+
+    /// Refuses `queries` more queries with `parameter_bytes` of parameters if they would not fit.
+    pub(super) fn admit(self, queries: usize, parameter_bytes: usize) -> Result<(), ServiceError> {
+        let Some(bytes_max) = self.bytes_max else { return Ok(()) };
+        // Where the system does not tell, there is no bound that could be kept.
+        let Some(resident) = memory_rss_bytes() else { return Ok(()) };
+        self.check(bytes_max, resident, queries as u64 * QUERY_BYTES + parameter_bytes as u64)
+    }
+
+    fn check(self, bytes_max: u64, resident: u64, needed: u64) -> Result<(), ServiceError> {
+        if resident + needed <= bytes_max {
+            return Ok(());
+        }
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        let message = format!(
+            "there is no memory for further queries: {} of {} MiB are in use, and {} MiB would be needed",
+            mib(resident),
+            mib(bytes_max),
+            mib(needed)
+        );
+        let hint = match self.spills {
+            true => "raise memory.bytes_max, lower memory.spill_after_s, or drop queries",
+            false => "raise memory.bytes_max, have silent queries wait on disk (memory.spill_after_s), or drop queries",
+        };
+        Err(ServiceError::new(ErrorKind::LimitReached, message).with_hint(hint))
+    }
+}
+
+/// Resident memory of this process, from the kernel.
+pub(super) fn memory_rss_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_refused_once_they_would_not_fit() {
+        let bound = MemoryBound { bytes_max: Some(100 << 20), spills: false };
+        let check = |resident_mib: u64, needed_mib: u64| bound.check(100 << 20, resident_mib << 20, needed_mib << 20);
+        assert!(check(90, 10).is_ok());
+        let error = check(90, 11).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::LimitReached);
+        assert!(error.message.contains("90 of 100 MiB are in use, and 11 MiB would be needed"), "{error}");
+        assert!(error.hint.unwrap().contains("memory.spill_after_s"));
+        assert!(MemoryBound { bytes_max: None, spills: false }.admit(1 << 40, 0).is_ok());
+        assert!(MemoryBound { bytes_max: Some(1), spills: false }.admit(1, 0).is_err());
+        assert!(MemoryBound { bytes_max: Some(1), spills: false }.is_pressed());
+        assert!(memory_rss_bytes().unwrap() > 1 << 20);
+    }
+}

@@ -1,0 +1,109 @@
+//! `rivulet bench many`: that every event is accounted for in every model, and that what fails is said and costs nothing else.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::server::{rivulet, said};
+
+/// The report of a run that succeeds.
+fn bench(arguments: &[&str]) -> Value {
+    let output = rivulet().args(["bench", "many", "--json"]).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The same with a limit of the shell before it; the exit code too.
+fn bench_with(limit: &str, arguments: &str) -> (Option<i32>, Value) {
+    let program = env!("CARGO_BIN_EXE_rivulet");
+    let script = format!("{limit}; exec '{program}' bench many --json {arguments}");
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
+    (output.status.code(), report)
+}
+
+fn assert_accounted(run: &Value) {
+    assert!(run["events_sent"].as_u64() > Some(0), "{run}");
+    assert_eq!(run["events_sent"], run["events_processed"], "{run}");
+    assert_eq!((&run["events_dropped"], &run["failure"]), (&Value::from(0), &Value::Null), "{run}");
+}
+
+#[test]
+fn every_model_processes_every_event() {
+    let models = "group,group-rows,tp+nc,tp+n,tp,tpq+nc,tpq+n,tpq";
+    let report = bench(&["--queries", "60", "--duration", "1s", "--model", models]);
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 8);
+    runs.iter().for_each(assert_accounted);
+}
+
+#[test]
+fn a_step_that_fails_is_a_row_and_the_others_are_measured() {
+    let page = tempfile::NamedTempFile::new().unwrap();
+    let arguments = format!("--queries 300 --duration 1s --model tp,group --html {}", page.path().display());
+    let (code, report) = bench_with("ulimit -n 400", &arguments);
+    assert_eq!(code, Some(1));
+    let failure = report["runs"][0]["failure"].as_str().unwrap();
+    assert!(failure.contains("there is no connection left") && failure.contains("ulimit -n"), "{failure}");
+    assert_eq!((&report["runs"][0]["queries"], &report["runs"][0]["queries_capacity"]), (&300.into(), &0.into()));
+    assert_accounted(&report["runs"][1]);
+    let page = std::fs::read_to_string(page.path()).unwrap();
+    assert!(page.contains("<td>failed") && page.contains("there is no connection left"));
+}
+
+#[test]
+fn threads_are_refused_before_the_system_has_none() {
+    // Whoever is not root is bound by the limit itself, with all that runs of the same user.
+    let user = Command::new("id").arg("-u").output().unwrap();
+    if user.stdout.trim_ascii() != b"0" {
+        eprintln!("skipped: not root");
+        return;
+    }
+    let (code, report) = bench_with("ulimit -u 100", "--queries 300 --duration 1s --model tpq+nc,tp+nc");
+    assert_eq!(code, Some(1));
+    let failure = report["runs"][0]["failure"].as_str().unwrap();
+    assert!(failure.contains("the system allows 75") && failure.contains("scheduler.policy"), "{failure}");
+    assert_accounted(&report["runs"][1]);
+}
+
+#[test]
+fn of_a_shared_topic_every_event_comes_out_once() {
+    let report = bench(&["--shared-topic", "--queries", "50", "--duration", "1s"]);
+    assert_accounted(&report);
+    assert_eq!(report["events_sent"], report["results_received"]);
+    assert!(report["result_latency_us_p99"].is_number(), "{report}");
+}
+
+#[test]
+fn a_large_run_is_shrunk_as_a_whole() {
+    let shrunk = ["--apps", "6000", "--queries", "20000", "--duration", "200s", "--scale", "0.01"];
+    let report = bench(&shrunk);
+    assert_eq!((&report["applications"], &report["queries"]), (&60.into(), &200.into()), "{report}");
+    assert_accounted(&report);
+    for count in ["mqtt_cpu_s", "workers_cpu_s", "context_switches", "page_faults"] {
+        assert!(report[count].is_number(), "{count} in {report}");
+    }
+}
+
+#[test]
+fn rates_are_swept_at_a_constant_number_of_events() {
+    let report = bench(&["--rate-sweep", "--queries", "1000", "--duration", "1s"]);
+    let queries: Vec<u64> =
+        report["runs"].as_array().unwrap().iter().map(|run| run["queries"].as_u64().unwrap()).collect();
+    assert_eq!(queries, [1_000, 100, 10, 1, 1, 1]);
+}
+
+#[test]
+fn what_makes_no_run_is_refused_at_once() {
+    for (arguments, message) in [
+        (&["--scale", "0"][..], "--scale is not above 0 and at most 1"),
+        (&["--rate=-1"], "a rate is not a positive number"),
+        (&["--applications", "ac_control,device_readings"], "reads one topic for all queries"),
+        (&["--applications", "nothing"], "there is no application 'nothing'"),
+        (&["--shared-topic", "--apps", "15"], "cannot be used with"),
+    ] {
+        let output = rivulet().args(["bench", "many"]).args(arguments).output().unwrap();
+        assert!(!output.status.success());
+        assert!(said(&output).contains(message), "{}", said(&output));
+    }
+}

@@ -1,0 +1,128 @@
+//! Memory has a bound, and silent queries leave it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rivulet::engine::Engine;
+use rivulet::service::{ErrorKind, Service, ServiceError, StatementResult};
+use rivulet_sql::ParamValue;
+use rivulet_testing::TestGroup;
+use tempfile::TempDir;
+
+use super::engine::{configuration, open};
+use super::server::Publisher;
+use super::support::WAIT_MAX;
+
+const STEPS: &str = "CREATE APPLICATION steps (id TEXT) INPUT numbers (n BIGINT) FROM 'mqtt:in/{id}' FORMAT JSON \
+                     OUTPUT 'mqtt:out/{id}' FORMAT JSON AS SELECT n - lag(n) AS step FROM numbers";
+
+fn run(engine: &Engine, script: &str) -> Result<StatementResult, ServiceError> {
+    engine.execute(script).pop().expect("an answer")
+}
+
+fn create(engine: &Engine, id: &str) -> Result<StatementResult, ServiceError> {
+    run(engine, &format!("CREATE QUERY {id} FROM APPLICATION steps WITH (id => '{id}')"))
+}
+
+#[test]
+fn queries_beyond_the_memory_bound_are_refused_and_nothing_else_is() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    run(&engine, STEPS).expect("an application");
+    create(&engine, "a").expect("there is no bound");
+    drop(engine);
+    let mut config = configuration(folder.path());
+    config.memory_bytes_max = Some(16 << 20);
+    let engine = Engine::open(config).expect("what is in the catalog runs");
+    assert_eq!(engine.status().queries_running, 1);
+    let error = create(&engine, "b").expect_err("there is no memory");
+    assert_eq!(error.kind, ErrorKind::LimitReached);
+    assert!(error.message.contains("no memory for further queries"), "{error}");
+    assert!(error.hint.expect("a hint").contains("memory.bytes_max"));
+    assert_eq!(engine.status().queries_running, 1);
+    run(&engine, "PAUSE QUERY a").expect("what is there goes on");
+    run(&engine, "DROP QUERY a").expect("and can go");
+}
+
+#[test]
+fn a_silent_query_waits_on_disk_and_goes_on_where_it_was() {
+    let folder = TempDir::new().expect("a folder");
+    let mut config = configuration(folder.path());
+    config.spill_after = Some(Duration::from_millis(400));
+    let engine = Engine::open(config).expect("an engine");
+    run(&engine, STEPS).expect("an application");
+    create(&engine, "a").expect("a query");
+    create(&engine, "b").expect("a query");
+    let broker = engine.embedded_broker_address().expect("a broker");
+    let mut listener = Publisher::connect(broker);
+    listener.subscribe("out/#");
+    let mut publisher = Publisher::connect(broker);
+    let mut step = |id: &str, n: i64| {
+        publisher.publish(&format!("in/{id}"), &format!("{{\"n\": {n}}}"));
+        String::from_utf8(listener.next().1).expect("text")
+    };
+    assert_eq!(step("a", 1), r#"{"step":null}"#);
+    assert_eq!(step("b", 10), r#"{"step":null}"#);
+    wait_for_spilled(&engine, 2);
+    assert_eq!(step("a", 4), r#"{"step":3}"#);
+    wait_for_spilled(&engine, 2);
+    assert!(engine.metrics().contains("rivulet_spills_total{application=\"steps\"} 3"), "{}", engine.metrics());
+    // Paused, resumed and dropped while it is on disk.
+    run(&engine, "PAUSE QUERY b").expect("paused");
+    run(&engine, "RESUME QUERY b").expect("resumed");
+    assert_eq!(engine.query("b").expect("it is there").input_topic, "in/b");
+    assert_eq!(step("b", 11), r#"{"step":1}"#);
+    wait_for_spilled(&engine, 2);
+    run(&engine, "DROP QUERY a").expect("dropped");
+    assert_eq!(engine.status().total.queries_spilled, 1);
+    assert_eq!(step("b", 13), r#"{"step":2}"#);
+}
+
+fn wait_for_spilled(engine: &Arc<Engine>, queries: u64) {
+    let deadline = Instant::now() + WAIT_MAX;
+    while engine.status().total.queries_spilled != queries {
+        assert!(Instant::now() < deadline, "{:?}", engine.status());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What a query has in memory once its window is full, and once it is spilled.
+#[test]
+fn spilled_queries_give_their_memory_back() {
+    const QUERIES: u64 = 10_000;
+    const AWAKE: usize = 100;
+    let group = TestGroup::new(
+        "CREATE APPLICATION averages (home TEXT) INPUT t (ts TIMESTAMP EVENT TIME, value DOUBLE) FORMAT JSON \
+         WITH (idle_timeout => INTERVAL '30 days') OUTPUT FORMAT JSON \
+         AS SELECT avg(value) AS mean, stddev(value) AS spread FROM t GROUP BY hop(ts, INTERVAL '1 second', INTERVAL '30 seconds')",
+        1_000_000,
+    )
+    .spilling();
+    let add = |query: u64| {
+        let home = format!("home {query}");
+        let text = |value| ParamValue::Text(value);
+        group.add(query, &[("home", text(&home)), ("input", text("in")), ("output", text("out"))])
+    };
+    let slots: Vec<_> = (0..QUERIES).map(add).collect();
+    let push_all = |slots: &[u32], second: i64| {
+        for &slot in slots {
+            group.push(slot, second * 1_000_000, &format!("{{\"ts\":{second}000,\"value\":{}}}", second % 7));
+        }
+        group.run();
+    };
+    (1..=30).for_each(|second| push_all(&slots, second));
+    let full_bytes = group.memory_bytes() / QUERIES as usize;
+    assert!(full_bytes > 600, "{full_bytes} bytes a query with full windows");
+    group.spill(2, 0);
+    push_all(&slots[..AWAKE], 31);
+    assert_eq!(group.spill(2, 0), QUERIES as usize - AWAKE);
+    let spilled_bytes = group.memory_bytes() / QUERIES as usize;
+    assert!(spilled_bytes < 200, "{spilled_bytes} bytes a query, of {full_bytes}");
+    // Everybody comes back, and their windows are what they would have been.
+    push_all(&slots, 32);
+    assert_eq!(group.spill_status().queries, 0);
+    let results = group.results();
+    let of = |query: u64| results[&query].last().expect("a result").as_str();
+    assert!((AWAKE as u64..QUERIES).all(|query| of(query) == of(AWAKE as u64)), "{}", of(AWAKE as u64));
+    eprintln!("{full_bytes} bytes a query with full windows, {spilled_bytes} with {AWAKE} of {QUERIES} awake");
+}
