@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Apache Flink: one filter for each user behind one source, in one job of one process, chained into one thread by Flink.
 #
-#   mvn -f bench/peers/flink/pom.xml dependency:copy-dependencies -DoutputDirectory=/tmp/flink-lib
-#   FLINK_LIB=/tmp/flink-lib bench/peers/flink.sh [QUERIES [SECONDS]]
+#   mvn -f bench/peers/flink/pom.xml dependency:copy-dependencies -DoutputDirectory=target/flink-lib
+#   FLINK_LIB=target/flink-lib bench/peers/flink.sh [QUERIES [SECONDS]]
 #
 # FORM=keyed makes it one keyed stream instead, which serves all users with one query. HEAP is the JVM's, 4g without.
 # The same load on Rivulet: rivulet bench many --shared-topic --queries QUERIES --duration SECONDSs

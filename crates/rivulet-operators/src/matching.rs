@@ -98,29 +98,40 @@ pub fn match_keys(column: &dyn Array) -> impl Fn(usize) -> Option<MatchKey> + '_
 pub struct MatchIndex {
     comparison: Option<Comparison>,
     queries: BTreeSet<(MatchKey, Slot)>,
+    /// Those whose parameter is null.
+    unmatched: BTreeSet<Slot>,
 }
 
 impl MatchIndex {
     /// An empty index. Without a comparison every query is a candidate for every row.
     pub fn new(comparison: Option<Comparison>) -> Self {
-        Self { comparison, queries: BTreeSet::new() }
+        Self { comparison, queries: BTreeSet::new(), unmatched: BTreeSet::new() }
     }
 
     /// Adds a query with the key of its parameter. One whose parameter is null is a candidate for no row.
     pub fn insert(&mut self, slot: Slot, key: Option<MatchKey>) {
-        self.queries.extend(self.key(key).map(|key| (key, slot)));
+        match self.key(key) {
+            Some(key) => self.queries.insert((key, slot)),
+            None => self.unmatched.insert(slot),
+        };
     }
 
     /// Removes a query that was added with this key.
     pub fn remove(&mut self, slot: Slot, key: Option<MatchKey>) {
-        if let Some(key) = self.key(key) {
-            self.queries.remove(&(key, slot));
-        }
+        match self.key(key) {
+            Some(key) => self.queries.remove(&(key, slot)),
+            None => self.unmatched.remove(&slot),
+        };
     }
 
-    /// Every query that can be a candidate.
+    /// Every query.
     pub fn all(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.queries.iter().map(|&(_, slot)| slot)
+        self.queries.iter().map(|&(_, slot)| slot).chain(self.unmatched.iter().copied())
+    }
+
+    /// Whether there is no query.
+    pub fn is_empty(&self) -> bool {
+        self.queries.is_empty() && self.unmatched.is_empty()
     }
 
     /// The candidates for a row, given the key of its column.

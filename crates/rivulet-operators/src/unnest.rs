@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Builder, RecordBatch, StringBuilder};
-use arrow::compute::cast;
+use arrow::array::{Array, ArrayRef, AsArray, Int64Builder, RecordBatch, StringBuilder, UInt32Array};
+use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::{
@@ -16,12 +16,19 @@ use crate::expression::{Expressions, sql};
 /// The most values that one event is unnested into; one with more is refused.
 pub const ELEMENTS_MAX: usize = 10_000;
 
+/// The most bytes of other columns that the parts of one event carry together; one with more is refused.
+pub const EVENT_BYTES_MAX: usize = 64 << 20;
+
 /// From how many rows on a batch is emitted, so that many events with many values do not become one batch.
 const OUTPUT_ROWS_MAX: usize = 1 << 14;
 
+/// From how many bytes on it is emitted. Far below 2 GiB, where the offsets of a column of text end.
+const OUTPUT_BYTES_MAX: usize = 4 << 20;
+
 /// Splits a text of each row at a delimiter, and repeats the row for each part with the part in a further column. A row
 /// whose text or delimiter is null, or whose text is empty, gives none; an empty delimiter splits nothing. A row with more
-/// than [`ELEMENTS_MAX`] parts is refused ([`Reason::Expression`]).
+/// than [`ELEMENTS_MAX`] parts, or whose parts would carry more than [`EVENT_BYTES_MAX`], is refused
+/// ([`Reason::Expression`]).
 ///
 /// # Example
 /// ```
@@ -40,6 +47,8 @@ const OUTPUT_ROWS_MAX: usize = 1 << 14;
 pub struct Unnest {
     /// Text and delimiter.
     expressions: Arc<Expressions>,
+    /// The columns of the input that are repeated.
+    carried: Vec<usize>,
     numbered: bool,
     output: SchemaRef,
     text: String,
@@ -70,7 +79,22 @@ impl Unnest {
         let number = number.map(|number| Arc::new(Field::new(number, DataType::Int64, false)));
         let numbered = number.is_some();
         let fields: Vec<_> = input.fields().iter().cloned().chain([element]).chain(number).collect();
-        Ok(Self { expressions: Arc::new(expressions), numbered, output: Arc::new(Schema::new(fields)), text: shown })
+        let carried = (0..input.fields().len()).collect();
+        let output = Arc::new(Schema::new(fields));
+        Ok(Self { expressions: Arc::new(expressions), carried, numbered, output, text: shown })
+    }
+
+    /// The same, repeating only those columns of the input whose names are used behind it. Above all the text that is split is
+    /// long and seldom looked at again.
+    pub fn carrying(mut self, is_used: impl Fn(&str) -> bool) -> Self {
+        let (carried, added) = self.output.fields().split_at(self.carried.len());
+        let is_kept: Vec<bool> = carried.iter().map(|field| is_used(field.name())).collect();
+        let kept = carried.iter().zip(&is_kept).filter(|(_, is_kept)| **is_kept).map(|(field, _)| field);
+        let output = Schema::new(kept.chain(added).cloned().collect::<Vec<_>>());
+        let mut is_kept = is_kept.into_iter();
+        self.carried.retain(|_| is_kept.next().unwrap_or(false));
+        self.output = Arc::new(output);
+        self
     }
 
     /// The columns that come out.
@@ -81,7 +105,7 @@ impl Unnest {
 
 impl OperatorFactory for Unnest {
     fn create(&self) -> Box<dyn Operator> {
-        Box::new(UnnestOperator { plan: self.clone(), rows: Vec::new() })
+        Box::new(UnnestOperator { plan: self.clone(), rows: Vec::new(), bytes: 0 })
     }
 
     fn describe(&self) -> Description {
@@ -101,11 +125,16 @@ struct UnnestOperator {
     plan: Unnest,
     /// For each row on its way out the row it comes from, kept for its memory.
     rows: Vec<u32>,
+    /// About how many bytes those rows have.
+    bytes: usize,
 }
 
 impl Operator for UnnestOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let Element::Batch(batch) = element else { return Ok(()) };
+        // What a call that failed has left half done must not come out of this one.
+        self.rows.clear();
+        self.bytes = 0;
         let (batch, columns) = self.plan.expressions.evaluate(batch, context)?;
         let columns = columns.iter().map(|column| cast(column, &DataType::Utf8)).collect::<Result<Vec<_>, _>>()?;
         let (texts, delimiters) = (columns[0].as_string::<i32>(), columns[1].as_string::<i32>());
@@ -115,23 +144,33 @@ impl Operator for UnnestOperator {
                 continue;
             }
             let (text, delimiter) = (texts.value(row), delimiters.value(row));
-            if parts(text, delimiter).nth(ELEMENTS_MAX).is_some() {
+            let count = parts(text, delimiter).take(ELEMENTS_MAX + 1).count();
+            let carried_bytes = self.carried_bytes(&batch, row);
+            let is_too_many = count > ELEMENTS_MAX;
+            if is_too_many || count.saturating_mul(carried_bytes) > EVENT_BYTES_MAX {
                 context.refusals.refuse(batch.slots[row], Reason::Expression, batch.arrival_us[row], || {
-                    let detail = format!(
-                        "the text has more than {ELEMENTS_MAX} parts\nhint: send them in several events, or check the \
-                         delimiter"
-                    );
+                    let detail = match is_too_many {
+                        true => format!(
+                            "the text has more than {ELEMENTS_MAX} parts\nhint: send them in several events, or check \
+                             the delimiter"
+                        ),
+                        false => format!(
+                            "each of the {count} parts of the text carries {carried_bytes} bytes of other columns\n\
+                             hint: leave long columns out of the SELECT, or send the parts in several events"
+                        ),
+                    };
                     (detail, Refused::Row(Box::new(batch.slice(row, 1))))
                 });
                 continue;
             }
             for (index, part) in parts(text, delimiter).enumerate() {
                 self.rows.push(row as u32);
+                self.bytes += carried_bytes + part.len();
                 elements.append_value(part);
                 numbers.append_value(index as i64 + 1);
-            }
-            if self.rows.len() >= OUTPUT_ROWS_MAX {
-                self.emit(&batch, &mut elements, &mut numbers, context)?;
+                if self.rows.len() >= OUTPUT_ROWS_MAX || self.bytes >= OUTPUT_BYTES_MAX {
+                    self.emit(&batch, &mut elements, &mut numbers, context)?;
+                }
             }
         }
         self.emit(&batch, &mut elements, &mut numbers, context)
@@ -146,14 +185,40 @@ impl UnnestOperator {
         numbers: &mut Int64Builder,
         context: &mut Context<'_>,
     ) -> Result<(), OperatorError> {
-        let rows = batch.take(&self.rows)?;
-        self.rows.clear();
-        let element: ArrayRef = Arc::new(elements.finish());
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        let rows = UInt32Array::from(self.rows.clone());
+        let carried = self.plan.carried.iter().map(|&column| take(batch.column(column), &rows, None));
+        let mut columns = carried.collect::<Result<Vec<_>, _>>()?;
+        columns.push(Arc::new(elements.finish()));
         let number: ArrayRef = Arc::new(numbers.finish());
-        let columns = rows.columns.columns().iter().cloned().chain([element]);
-        let columns = columns.chain(self.plan.numbered.then_some(number)).collect();
-        context.emit(rows.with_columns(RecordBatch::try_new(self.plan.output.clone(), columns)?));
+        columns.extend(self.plan.numbered.then_some(number));
+        context.emit(Batch::new(
+            self.rows.iter().map(|&row| batch.slots[row as usize]).collect(),
+            self.rows.iter().map(|&row| batch.event_time_us[row as usize]).collect(),
+            self.rows.iter().map(|&row| batch.arrival_us[row as usize]).collect(),
+            RecordBatch::try_new(self.plan.output.clone(), columns)?,
+        ));
+        self.rows.clear();
+        self.bytes = 0;
         Ok(())
+    }
+
+    /// How many bytes each part of a row carries besides itself.
+    fn carried_bytes(&self, batch: &Batch, row: usize) -> usize {
+        self.plan.carried.iter().map(|&column| value_bytes(batch.column(column), row)).sum()
+    }
+}
+
+/// How many bytes a value has.
+fn value_bytes(column: &ArrayRef, row: usize) -> usize {
+    match column.data_type() {
+        DataType::Utf8 => column.as_string::<i32>().value_length(row) as usize,
+        other => match other.primitive_width() {
+            Some(width) => width,
+            None => column.slice(row, 1).to_data().get_slice_memory_size().unwrap_or(0),
+        },
     }
 }
 
@@ -179,6 +244,7 @@ mod tests {
         let text = Arc::new(Column::new("c0", 0));
         let factory =
             Unnest::new(&input, &Schema::empty(), vec![], text, lit(delimiter), "element", Some("number")).unwrap();
+        let factory = factory.carrying(|_| false);
         let rows: Vec<(u32, i64)> = (0..texts.len() as i64).map(|row| (0, row)).collect();
         let rows = batch(&rows, vec![Arc::new(StringArray::from(texts))]);
         let table = parameter_table("unused", Arc::new(Int64Array::from(vec![0])));
@@ -186,8 +252,8 @@ mod tests {
         let mut context = process_context(&table, &mut refusals, &mut output);
         factory.create().process(Element::Batch(rows), &mut context).unwrap();
         let read = |batch: &Batch, row: usize| {
-            let number = batch.column(2).as_primitive::<Int64Type>().value(row);
-            (batch.event_time_us[row], batch.column(1).as_string::<i32>().value(row).to_owned(), number)
+            let number = batch.column(1).as_primitive::<Int64Type>().value(row);
+            (batch.event_time_us[row], batch.column(0).as_string::<i32>().value(row).to_owned(), number)
         };
         let found = output.iter().flat_map(|batch| (0..batch.rows()).map(move |row| read(batch, row))).collect();
         (found, refusals.counted(Reason::Expression))
@@ -208,6 +274,48 @@ mod tests {
         let (found, refused) = unnest(vec![Some("a"), Some(&many), Some(&just), Some(&just), Some("b")], ",");
         assert_eq!((found.len(), refused), (2 * ELEMENTS_MAX + 2, 1));
         assert_eq!(found.last().unwrap().1, "b");
+    }
+
+    /// An operator over a text and a note, and a batch of these.
+    fn with_note(rows: Vec<(&str, &str)>) -> (Unnest, Batch) {
+        let fields = ["c0", "c1"].map(|name| Field::new(name, DataType::Utf8, true));
+        let text = Arc::new(Column::new("c0", 0));
+        let plan = Unnest::new(&Schema::new(fields.to_vec()), &Schema::empty(), vec![], text, lit(","), "part", None);
+        let columns = [rows.iter().map(|row| row.0).collect::<Vec<_>>(), rows.iter().map(|row| row.1).collect()];
+        let columns = columns.map(|column| -> ArrayRef { Arc::new(StringArray::from(column)) });
+        let rows: Vec<(u32, i64)> = (0..rows.len() as i64).map(|row| (0, row)).collect();
+        (plan.unwrap(), batch(&rows, columns.to_vec()))
+    }
+
+    /// How many rows the batches have that come out of an operator, and how many rows were refused.
+    fn run(operator: &mut dyn Operator, batch: Batch) -> (Vec<usize>, u64) {
+        let table = parameter_table("unused", Arc::new(Int64Array::from(vec![0])));
+        let (mut refusals, mut output) = (Refusals::new(0), Vec::new());
+        let mut context = process_context(&table, &mut refusals, &mut output);
+        operator.process(Element::Batch(batch), &mut context).unwrap();
+        (output.iter().map(Batch::rows).collect(), refusals.counted(Reason::Expression))
+    }
+
+    #[test]
+    fn what_every_part_would_carry_has_a_bound() {
+        let (many, few, note) = (",".repeat(ELEMENTS_MAX - 1), ",".repeat(99), "n".repeat(100_000));
+        let (plan, rows) = with_note(vec![("a", ""), (&many, &note), (&few, &note), ("b", "")]);
+        // 10,000 times the note are a gigabyte, 100 times go on in pieces of 4 MiB.
+        let plan = plan.carrying(|name| name == "c1");
+        let (found, refused) = run(&mut *plan.create(), rows.clone());
+        assert_eq!((found, refused), (vec![43, 42, 17], 1));
+        // What nobody reads is not carried.
+        let plan = plan.carrying(|_| false);
+        let names: Vec<_> = plan.output_schema().fields().iter().map(|field| field.name().clone()).collect();
+        assert_eq!(names, ["part"]);
+        assert_eq!(run(&mut *plan.create(), rows), (vec![10_102], 0));
+    }
+
+    #[test]
+    fn a_call_that_failed_leaves_nothing_behind() {
+        let (plan, rows) = with_note(vec![("a,b", "")]);
+        let mut operator = UnnestOperator { plan, rows: vec![7, 8], bytes: 9 };
+        assert_eq!(run(&mut operator, rows), (vec![2], 0));
     }
 
     #[test]

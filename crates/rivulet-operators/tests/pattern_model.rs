@@ -586,7 +586,12 @@ fn with_timeouts_results_do_not_depend_on_how_rows_are_cut() {
 
 /// A pattern over `a`, whose values are above 3, and `b`, whose values are not; one slot.
 fn hand(pattern: Pattern, within: Option<i64>) -> Hand {
-    let case = Case {
+    let case = case(pattern, within);
+    Hand::new(PatternSpec { idle_timeout_us: 100, ..case.spec() }, &case.withins)
+}
+
+fn case(pattern: Pattern, within: Option<i64>) -> Case {
+    Case {
         pattern,
         conditions: vec![Condition::Above(3), Condition::AtMost(3)],
         skip: Skip::PastLastRow,
@@ -595,8 +600,7 @@ fn hand(pattern: Pattern, within: Option<i64>) -> Hand {
         keyed: false,
         withins: vec![(within.unwrap_or(1), 1)],
         rows: vec![],
-    };
-    Hand::new(PatternSpec { idle_timeout_us: 100, ..case.spec() }, &case.withins)
+    }
 }
 
 fn repeated(variable: usize, min: u32, greedy: bool) -> Pattern {
@@ -654,6 +658,44 @@ fn a_match_that_grows_too_long_ends_or_is_given_up() {
     given_up.rows(&rows(most + 2, most + 3, 1.0));
     assert_eq!(times(&given_up), [most as i64 + 2]);
     assert!(idle < 10_000, "{idle} bytes are kept without a match");
+}
+
+#[test]
+fn a_full_partition_makes_room_after_it_was_moved_as_before() {
+    let most = rivulet_operators::pattern::MATCH_ROWS_MAX;
+    let rows =
+        |from: usize, to: usize| -> Vec<Row> { (from..to).map(|time| common::row(0, time as i64, 5.0)).collect() };
+    // The last rows wait for late ones, those before them are a match under way.
+    let case = case(Pattern::Sequence(vec![repeated(0, 1, true), Pattern::Variable(1)]), None);
+    let spec = PatternSpec { lateness_us: 4_000, ..case.spec() };
+    let mut given_up_max = 0;
+    for full in most..most + 5 {
+        let overflow = |is_moved: bool| {
+            let mut hand = Hand::new(spec.clone(), &case.withins);
+            hand.rows(&rows(0, full));
+            if is_moved {
+                hand.move_state();
+            }
+            hand.rows(&rows(full, full + 1));
+            hand.refusals.counted(Reason::Overflow)
+        };
+        given_up_max = given_up_max.max(overflow(false));
+        assert_eq!(overflow(true), overflow(false), "{full} rows");
+    }
+    assert!(given_up_max > 5_000, "the match was given up, with {given_up_max} rows");
+}
+
+#[test]
+fn a_match_under_way_is_due_for_its_slot_alone() {
+    let case = Case { withins: vec![(150, 1), (150, 1)], ..case(repeated(0, 2, true), Some(150)) };
+    let mut hand = Hand::new(PatternSpec { idle_timeout_us: 100, ..case.spec() }, &case.withins);
+    hand.rows(&[common::row(1, 1, 1.0), common::row(0, 1, 5.0), common::row(0, 20, 5.0)]);
+    let due = |hand: &Hand| [0, 1, 2].map(|slot| hand.operator.slot_deadline_us(slot));
+    assert_eq!(due(&hand), [Some(151), None, None]);
+    hand.move_state();
+    assert_eq!(due(&hand), [Some(151), None, None]);
+    hand.tick(151);
+    assert_eq!((times(&hand), due(&hand)), (vec![20], [None; 3]));
 }
 
 #[test]

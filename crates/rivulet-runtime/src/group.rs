@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rivulet_dataflow::{
     Clock, Inbox, InputIndex, Push, QueryId, Reason, Slot, SlotTable, StateError, StateFrame, StateSelection,
 };
@@ -49,8 +49,11 @@ pub struct GroupParts {
     pub event_time_column: Option<usize>,
     /// The most queries of one task, for comparison with engines that do not group; `None` for no bound.
     pub task_queries_max: Option<usize>,
-    /// The most events of one batch, for comparison with engines that do not batch; `None` for the usual bound.
+    /// The most events of one batch; `None` for the usual bound.
     pub batch_rows_max: Option<usize>,
+    /// Whether the sink hands rows on to other groups, by [`Group::push_rows`]. Such a group has one task, for its order is that of
+    /// those behind it.
+    pub passes_on: bool,
 }
 
 /// The queries of one application that run together.
@@ -101,6 +104,8 @@ impl Group {
             limits: parts.limits,
             batch_rows_max: parts.batch_rows_max,
             event_time_column: parts.event_time_column,
+            passes_on: parts.passes_on,
+            upstream: RwLock::default(),
         });
         Arc::new(Self {
             id,
@@ -138,9 +143,23 @@ impl Group {
         &self.settings.name
     }
 
-    /// Whether queries may move between tasks; not where the number of queries of a task is given.
+    /// Whether queries may move between tasks; not where the number of queries of a task is given, nor in a group that hands rows on.
     pub(crate) fn is_movable(&self) -> bool {
-        self.task_queries_max == usize::MAX
+        self.task_queries_max == usize::MAX && !self.settings.passes_on
+    }
+
+    /// From now on `upstream`, which hands rows on, does so to this group too: what is under way there is not overtaken by timers.
+    pub fn follow(&self, upstream: &Arc<Self>) {
+        let mut all = self.settings.upstream.write();
+        all.retain(|one| one.strong_count() > 0);
+        if !all.iter().any(|one| std::ptr::eq(one.as_ptr(), Arc::as_ptr(upstream))) {
+            all.push(Arc::downgrade(upstream));
+        }
+    }
+
+    /// When the oldest of the events came that wait or are yet to be handed on; `i64::MAX` without any.
+    pub(crate) fn oldest_us(&self) -> i64 {
+        self.tasks.iter().map(|(_, task)| task.oldest_us()).min().unwrap_or(i64::MAX)
     }
 
     /// The tasks, those without queries included.

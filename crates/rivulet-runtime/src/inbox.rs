@@ -6,6 +6,7 @@
 //! because several queries read them.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rivulet_dataflow::{Events, InputIndex, Push, Slot};
@@ -195,25 +196,35 @@ impl TaskInbox {
     }
 
     /// Offers rows to the queue of this inbox, which has room; returns whether it was empty and is not any more.
-    pub(crate) fn push_rows(&self, queue: &mut Queue, rows: Picked) -> bool {
+    pub(crate) fn push_rows(&self, queue: &mut Queue, mut rows: Picked) -> bool {
         let was_empty = queue.rows == 0;
-        let excess = (queue.rows + rows.len()).saturating_sub(self.limits.rows_max);
-        let excess_bytes = (queue.bytes + rows.bytes()).saturating_sub(self.limits.bytes_max);
-        match self.limits.overflow {
-            Overflow::DropNewest if excess > 0 || excess_bytes > 0 => {
-                queue.dropped += rows.len() as u64;
-                return false;
+        let excess = |queue: &Queue, rows: &Picked| {
+            let bytes = (queue.bytes + rows.bytes()).saturating_sub(self.limits.bytes_max);
+            ((queue.rows + rows.len()).saturating_sub(self.limits.rows_max), bytes)
+        };
+        if self.limits.overflow == Overflow::DropOldest {
+            let (events, bytes) = excess(queue, &rows);
+            queue.drop_oldest(events, bytes);
+        }
+        if self.limits.overflow != Overflow::Block {
+            // More than an inbox can hold is too much however empty it is, but one event always fits.
+            let (events, bytes) = excess(queue, &rows);
+            let dropped =
+                events.max(rows.rows_of(bytes)).min(rows.len() - usize::from(queue.rows == 0 && !rows.is_empty()));
+            queue.dropped += dropped as u64;
+            match self.limits.overflow {
+                Overflow::DropOldest => drop(rows.split_front(dropped)),
+                _ => rows = rows.split_front(rows.len() - dropped),
             }
-            Overflow::DropOldest if excess > 0 || excess_bytes > 0 => queue.drop_oldest(excess, excess_bytes),
-            _ => {}
         }
         queue.pushed += rows.len() as u64;
         queue.append_rows(rows);
         was_empty && queue.rows > 0
     }
 
-    /// Takes the oldest events, one batch of them, and gives back those that were taken before.
-    pub(crate) fn take(&self, done: Option<Chunk>) -> Option<Chunk> {
+    /// Takes the oldest events, one batch of them, and gives back those that were taken before. `taken_us` is told when the oldest of
+    /// them came, before anybody can see that they do not wait any more.
+    pub(crate) fn take(&self, done: Option<Chunk>, taken_us: Option<&AtomicI64>) -> Option<Chunk> {
         let mut queue = self.queue.lock();
         queue.keep(done);
         let chunk = match queue.chunks.front_mut()? {
@@ -222,6 +233,9 @@ impl TaskInbox {
         };
         queue.rows -= chunk.rows();
         queue.bytes -= chunk.bytes();
+        if let Some(taken_us) = taken_us {
+            taken_us.store(chunk.oldest_arrival_us().unwrap_or(i64::MAX), Ordering::Release);
+        }
         Some(chunk)
     }
 
@@ -387,7 +401,7 @@ mod tests {
     /// Takes everything, as slots by batch.
     fn take_all(inbox: &TaskInbox) -> Vec<Vec<Slot>> {
         let (mut done, mut batches) = (None, Vec::new());
-        while let Some(chunk) = inbox.take(done) {
+        while let Some(chunk) = inbox.take(done, None) {
             batches.push(chunk.slots().to_vec());
             done = Some(chunk);
         }
@@ -434,6 +448,36 @@ mod tests {
         };
         assert_eq!((dropped, waiting), (6, (1, 90)));
         assert_eq!(take_all(&oldest), [[6]]);
+    }
+
+    #[test]
+    fn of_rows_as_many_are_taken_as_fit() {
+        use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+        let column: ArrayRef = std::sync::Arc::new(Int64Array::from(vec![1]));
+        let columns = RecordBatch::try_from_iter([("v", column)]).unwrap();
+        let row = rivulet_dataflow::Batch::new(vec![0].into(), vec![0].into(), vec![0].into(), columns);
+        let limits = |overflow| InboxLimits { rows_max: 8, bytes_max: 1 << 20, overflow };
+        let picked = |slots: std::ops::Range<Slot>| Picked::new(&row, vec![0; slots.len()], slots.collect());
+        for (overflow, first, then) in [
+            (Overflow::DropNewest, (0..8).collect::<Vec<Slot>>(), vec![10, 11, 12, 13, 14, 15, 20, 21]),
+            (Overflow::DropOldest, (4..12).collect(), vec![12, 13, 14, 15, 20, 21, 22, 23]),
+        ] {
+            let inbox = TaskInbox::new(limits(overflow), Some(3));
+            assert!(inbox.has_room_for_rows(&inbox.lock()));
+            assert!(inbox.push_rows(&mut inbox.lock(), picked(0..12)), "more than it holds, into an empty one");
+            assert_eq!(inbox.lock().dropped(), 4);
+            assert_eq!(take_all(&inbox).concat(), first);
+            assert!(inbox.push_rows(&mut inbox.lock(), picked(10..16)));
+            assert!(!inbox.push_rows(&mut inbox.lock(), picked(20..24)));
+            let counts = {
+                let queue = inbox.lock();
+                (queue.dropped(), queue.waiting().0)
+            };
+            assert_eq!((counts, take_all(&inbox).concat()), ((6, 8), then));
+        }
+        // A row that is picked often is held once.
+        let bytes = picked(0..1000).bytes();
+        assert!(bytes < 1000 * 16, "{bytes}");
     }
 
     #[test]

@@ -20,13 +20,15 @@ impl Picked {
     /// If there are not as many slots as rows, or a row is not in the batch.
     pub fn new(batch: &Batch, rows: Vec<u32>, slots: Vec<Slot>) -> Self {
         assert_eq!(rows.len(), slots.len(), "one slot for each picked row");
-        let row_bytes = (batch.columns.get_array_memory_size() / batch.rows().max(1)).max(1);
-        let mut picked = Self { batch: batch.clone(), rows, slots, row_bytes };
+        let mut picked = Self { batch: batch.clone(), rows, slots, row_bytes: 0 };
         // A few rows must not hold the memory of many.
         if picked.rows.len() * 2 < batch.rows() {
             picked.batch = picked.to_batch();
             picked.rows = (0..picked.slots.len() as u32).collect();
         }
+        // The rows are held once, however often they are picked.
+        let held = picked.batch.columns.get_array_memory_size();
+        picked.row_bytes = size_of::<u32>() + size_of::<Slot>() + held.div_ceil(picked.len().max(1));
         picked
     }
 
@@ -52,7 +54,12 @@ impl Picked {
 
     /// How many of the oldest events hold at least `bytes`; all of them if they hold less.
     pub(crate) fn rows_to_free(&self, bytes: usize) -> usize {
-        bytes.div_ceil(self.row_bytes).min(self.len())
+        self.rows_of(bytes).min(self.len())
+    }
+
+    /// How many events make up so many bytes.
+    pub(crate) fn rows_of(&self, bytes: usize) -> usize {
+        bytes.div_ceil(self.row_bytes)
     }
 
     /// When each event reached the engine, microseconds since the epoch.
@@ -95,7 +102,8 @@ impl Picked {
 
     /// Memory held, in bytes. Rows that others hold too count in full.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.batch.rows() * (self.row_bytes + 20) + (self.rows.capacity() + self.slots.capacity()) * 4
+        let times = self.batch.rows() * (size_of::<Slot>() + 2 * size_of::<i64>());
+        self.batch.columns.get_array_memory_size() + times + (self.rows.capacity() + self.slots.capacity()) * 4
     }
 }
 

@@ -3,13 +3,13 @@
 mod idle;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::TimestampMicrosecondType;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use rivulet_dataflow::{
     Batch, Chain, Control, Decoder, Element, Events, InputIndex, Push, QueryId, Reason, Refusals, Sink, Slot,
     SlotTable, StateError, StateFrame, StateSelection,
@@ -46,6 +46,10 @@ pub(crate) struct TaskSettings {
     pub(crate) batch_rows_max: Option<usize>,
     /// The index of the event-time column, if the input has one.
     pub(crate) event_time_column: Option<usize>,
+    /// Whether the sink hands rows on to other groups.
+    pub(crate) passes_on: bool,
+    /// Groups that hand rows on to this one.
+    pub(crate) upstream: RwLock<Vec<Weak<Group>>>,
 }
 
 /// Queries of a group that are processed together: what a scheduler picks. A group has one task until it is split.
@@ -61,6 +65,8 @@ pub struct Task {
     /// Time spent running, microseconds; readable without the core's lock.
     busy_us: AtomicU64,
     queries: AtomicUsize,
+    /// When the oldest event came that was taken from the inbox and not handed on yet, in a group that does so; else `i64::MAX`.
+    in_hand_us: AtomicI64,
     pub(crate) load: Mutex<LoadMeter>,
     /// Of a shelf, its group: instead of processing events it wakes the queries that they are for.
     shelf_of: Option<Weak<Group>>,
@@ -108,6 +114,7 @@ impl Task {
             scheduled: AtomicBool::new(false),
             busy_us: AtomicU64::new(0),
             queries: AtomicUsize::new(0),
+            in_hand_us: AtomicI64::new(i64::MAX),
             load: Mutex::default(),
             shelf_of,
             core: Mutex::new(Core {
@@ -220,7 +227,7 @@ impl Task {
         if let Some(group) = &self.shelf_of {
             let Some(group) = group.upgrade() else {
                 // The group is gone, and its queries with it.
-                while self.inbox.take(None).is_some() {}
+                while self.inbox.take(None, None).is_some() {}
                 return Activation::Ran(0);
             };
             return group.wake();
@@ -235,7 +242,10 @@ impl Task {
             if !core.sink.has_room() {
                 break Activation::Blocked;
             }
-            let Some(mut chunk) = self.inbox.take(done.take()) else {
+            let taken_us = self.settings.passes_on.then_some(&self.in_hand_us);
+            // The sink had room, so all is handed on that was taken.
+            taken_us.inspect(|taken_us| taken_us.store(i64::MAX, Ordering::Release));
+            let Some(mut chunk) = self.inbox.take(done.take(), taken_us) else {
                 break Activation::Ran(rows);
             };
             rows += chunk.rows();
@@ -259,13 +269,22 @@ impl Task {
         outcome
     }
 
+    /// When the oldest of the events came that wait, or that this task has yet to hand on; `i64::MAX` without any.
+    pub(crate) fn oldest_us(&self) -> i64 {
+        let waiting_us = self.inbox.lock().oldest_arrival_us().unwrap_or(i64::MAX);
+        waiting_us.min(self.in_hand_us.load(Ordering::Acquire))
+    }
+
     /// Does what timers are due by `now_us`, but nothing that an event which still waits might have come in time for.
     fn tick(&self, core: &mut Core, now_us: i64) {
         let is_due = |now_us| core.chain.deadline_us().is_some_and(|deadline_us| deadline_us <= now_us);
         if !is_due(now_us) {
             return;
         }
-        let now_us = self.inbox.lock().oldest_arrival_us().map_or(now_us, |oldest_us| now_us.min(oldest_us - 1));
+        // What is under way to this group first: it may arrive in the inbox meanwhile, but not the other way round.
+        let upstream = self.settings.upstream.read().iter().filter_map(Weak::upgrade).map(|one| one.oldest_us()).min();
+        let oldest_us = self.oldest_us().min(upstream.unwrap_or(i64::MAX));
+        let now_us = now_us.min(oldest_us.saturating_sub(1));
         if is_due(now_us) {
             core.run_chain(Step::Tick, now_us, &self.settings.name);
             core.finish(&self.settings.name);

@@ -71,6 +71,7 @@ impl TestGroup {
             event_time_column: event_time,
             task_queries_max: None,
             batch_rows_max: None,
+            passes_on: false,
         };
         let clock = Arc::new(ManualClock::new(now_us));
         let group = Group::by_hand(parts, clock.clone());

@@ -16,6 +16,9 @@ use crate::row_bytes::RowBytes;
 /// How many joined rows go on together.
 const BATCH_ROWS: usize = 4_096;
 
+/// From how many bytes on they go on although they are fewer. Far below 2 GiB, where the offsets of a column of text end.
+const BATCH_BYTES: usize = 4 << 20;
+
 /// The encoders of one operator, and the rows of the batch at hand in their bytes.
 pub(super) struct Encoded {
     key_bytes: RowBytes,
@@ -187,7 +190,19 @@ impl Joined {
             cells.bytes.extend_from_slice(bytes);
             cells.ends.push(cells.bytes.len());
         }
-        if self.slots.len() >= BATCH_ROWS { self.finish(plan, encoded, context) } else { Ok(()) }
+        let bytes: usize = self.sides.iter().map(|cells| cells.bytes.len()).sum();
+        if self.slots.len() >= BATCH_ROWS || bytes >= BATCH_BYTES {
+            self.finish(plan, encoded, context)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Forgets what a call that failed has left half done.
+    pub(super) fn begin(&mut self) {
+        if !self.slots.is_empty() {
+            *self = Self::default();
+        }
     }
 
     /// Hands all rows on.
@@ -200,22 +215,24 @@ impl Joined {
         if self.slots.is_empty() {
             return Ok(());
         }
+        // Taken before anything can fail: rows that cannot be decoded must not come again.
+        let Self { slots, event_time_us, arrival_us, mut sides } = std::mem::take(self);
         let mut columns: Vec<ArrayRef> = Vec::with_capacity(plan.output.fields().len());
-        for (side, cells) in self.sides.iter_mut().enumerate() {
+        for (side, cells) in sides.iter_mut().enumerate() {
             let starts = std::iter::once(0).chain(cells.ends.iter().copied());
             let rows = starts.zip(&cells.ends).map(|(start, &end)| &cells.bytes[start..end]);
             columns.extend(encoded.decode_side(side, rows)?);
             cells.bytes.clear();
             cells.ends.clear();
         }
-        let arrivals_us = std::mem::take(&mut self.arrival_us);
         if plan.append_arrival_column {
-            columns.push(Arc::new(TimestampMicrosecondArray::from(arrivals_us.clone())));
+            columns.push(Arc::new(TimestampMicrosecondArray::from(arrival_us.clone())));
         }
-        let options = RecordBatchOptions::new().with_row_count(Some(self.slots.len()));
+        let options = RecordBatchOptions::new().with_row_count(Some(slots.len()));
         let columns = RecordBatch::try_new_with_options(plan.output.clone(), columns, &options)?;
-        let (slots, times_us) = (std::mem::take(&mut self.slots), std::mem::take(&mut self.event_time_us));
-        context.emit(Batch::new(slots.into(), times_us.into(), arrivals_us.into(), columns));
+        context.emit(Batch::new(slots.into(), event_time_us.into(), arrival_us.into(), columns));
+        // Kept for their memory.
+        self.sides = sides;
         Ok(())
     }
 }
@@ -232,4 +249,75 @@ pub(super) fn refuse(
     context.refusals.refuse_from(Some(input), batch.slots[row], reason, batch.arrival_us[row], || {
         (detail(), Refused::Row(Box::new(batch.slice(row, 1))))
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use arrow::array::StringArray;
+    use arrow::datatypes::Schema;
+    use datafusion_physical_expr::PhysicalExpr;
+    use rivulet_dataflow::{Refusals, SlotTable};
+
+    use super::*;
+    use crate::join::{Join, JoinKind, JoinSide, JoinSpec};
+    use crate::testing::process_context;
+
+    fn plan() -> Arc<Plan> {
+        let side = |input: InputIndex| JoinSide { input, columns: vec![1] };
+        let keys: Vec<Arc<dyn PhysicalExpr>> = vec![];
+        let fields = vec![Field::new("input", DataType::UInt8, false), Field::new("text", DataType::Utf8, true)];
+        let spec = JoinSpec {
+            input: Arc::new(Schema::new(fields)),
+            parameter_schema: Arc::new(Schema::empty()),
+            parameters: vec![],
+            sides: [side(0), side(1)],
+            keys,
+            kind: JoinKind::Latest { drives: [true, true] },
+            keeps_unmatched: false,
+            append_arrival_column: true,
+        };
+        Join::new(spec).unwrap().plan
+    }
+
+    /// The bytes of a row of a side with this text.
+    fn bytes(encoded: &Encoded, text: &str) -> Vec<u8> {
+        let mut rows = encoded.sides[0].buffer();
+        encoded.sides[0].encode(&[Arc::new(StringArray::from(vec![text]))], &mut rows).unwrap();
+        rows.row(0).data().to_vec()
+    }
+
+    #[test]
+    fn rows_that_cannot_be_decoded_do_not_come_again() {
+        let plan = plan();
+        let (encoded, mut joined) = (Encoded::new(&plan), Joined::default());
+        let (table, mut refusals, mut output) =
+            (SlotTable::new(Arc::new(Schema::empty())), Refusals::new(0), Vec::new());
+        let mut context = process_context(&table, &mut refusals, &mut output);
+        let good = bytes(&encoded, "a");
+        // What is no row at all makes the decoder panic.
+        joined.push((0, 1, 1), [&good, &[]], &plan, &encoded, &mut context).unwrap();
+        let failed = catch_unwind(AssertUnwindSafe(|| joined.finish(&plan, &encoded, &mut context).is_err()));
+        assert!(failed.unwrap_or(true));
+        joined.push((0, 2, 2), [&good, &good], &plan, &encoded, &mut context).unwrap();
+        joined.finish(&plan, &encoded, &mut context).unwrap();
+        let times: Vec<_> = output.iter().map(|batch| batch.event_time_us.to_vec()).collect();
+        assert_eq!(times, [[2]]);
+    }
+
+    #[test]
+    fn long_rows_go_on_before_they_are_many() {
+        let plan = plan();
+        let (encoded, mut joined) = (Encoded::new(&plan), Joined::default());
+        let (table, mut refusals, mut output) =
+            (SlotTable::new(Arc::new(Schema::empty())), Refusals::new(0), Vec::new());
+        let mut context = process_context(&table, &mut refusals, &mut output);
+        let long = bytes(&encoded, &"x".repeat(1 << 20));
+        for time_us in 0..9 {
+            joined.push((0, time_us, 0), [&long, &long], &plan, &encoded, &mut context).unwrap();
+        }
+        joined.finish(&plan, &encoded, &mut context).unwrap();
+        assert_eq!(output.iter().map(Batch::rows).collect::<Vec<_>>(), [2, 2, 2, 2, 1]);
+    }
 }

@@ -222,6 +222,7 @@ impl IntervalJoin {
         let Self { plan, lateness_us, encoded, joined, slots } = self;
         let (keys, offsets) = columns.split_at(plan.key_types.len());
         let bounds = Bounds::new(plan, offsets);
+        joined.begin();
         encoded.encode(plan, &batch, keys)?;
         for (row, &slot) in batch.slots.iter().enumerate() {
             // Rows of a query that is gone must not leave state behind for the slot's next query.

@@ -144,6 +144,7 @@ impl LatestJoin {
             return Ok(());
         }
         let Self { plan, drives, encoded, joined, store } = self;
+        joined.begin();
         encoded.encode(plan, &batch, &keys)?;
         for (row, &slot) in batch.slots.iter().enumerate() {
             // Rows of a query that is gone must not leave state behind for the slot's next query.

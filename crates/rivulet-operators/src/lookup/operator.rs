@@ -27,6 +27,10 @@ const PAIRS_MAX: usize = 16_384;
 /// How many events look for rows near them together.
 const NEARBY_EVENTS_MAX: usize = 1_024;
 
+/// The most pairs that several events find together; with more of them they are tried in halves. One event finds at most the
+/// rows of the table.
+const FOUND_MAX: usize = 1 << 20;
+
 pub(super) struct LookupOperator {
     pub(super) plan: Arc<Plan>,
 }
@@ -109,8 +113,8 @@ impl BatchLookup<'_> {
                 }
             }
         };
-        if self.plan.aggregates.is_none() && pairs.events.len() > ROWS_PER_EVENT_MAX {
-            return exec_err!("the event finds more than {ROWS_PER_EVENT_MAX} rows of {}", self.plan.table.name());
+        if self.plan.aggregates.is_none() {
+            self.check_rows(&pairs)?;
         }
         let ends = pairs.ends(events.clone());
         let Pairs { events: found, rows } = pairs;
@@ -146,6 +150,27 @@ impl BatchLookup<'_> {
         Ok(pairs)
     }
 
+    /// Fails if there are more pairs than one event may give.
+    fn check_rows(&self, pairs: &Pairs) -> Result<()> {
+        match pairs.events.len() > ROWS_PER_EVENT_MAX {
+            true => exec_err!("the event finds more than {ROWS_PER_EVENT_MAX} rows of {}", self.plan.table.name()),
+            false => Ok(()),
+        }
+    }
+
+    /// Fails if what is found is too much already, so that no more is collected.
+    fn check_found(&self, found: &Pairs, events: usize) -> Result<()> {
+        let is_each_a_row = self.plan.aggregates.is_none()
+            && matches!(&self.plan.find, Find::Scan { order, limit: None, .. } if order.is_empty());
+        if is_each_a_row {
+            self.check_rows(found)?;
+        }
+        match events > 1 && found.events.len() > FOUND_MAX {
+            true => exec_err!("{events} events together find more than {FOUND_MAX} rows"),
+            false => Ok(()),
+        }
+    }
+
     /// The same as [`Self::by_condition`], of rows that the index of places gives.
     fn near(&self, nearby: &Nearby, events: Range<usize>) -> Result<Pairs> {
         let places = UInt32Array::from_iter_values(events.start as u32..events.end as u32);
@@ -156,7 +181,9 @@ impl BatchLookup<'_> {
         let index = self.table.places(nearby.columns);
         let (mut found, mut candidates) = (Pairs::default(), Vec::new());
         let (mut pair_events, mut pair_rows) = (Vec::new(), Vec::new());
+        let together = events.len();
         for (place, event) in events.enumerate() {
+            self.check_found(&found, together)?;
             let is_known = bounds.iter().all(|bound| bound.is_valid(place));
             let near = || match &nearby.radius {
                 Some(_) => Near::Within(bounds[2].as_primitive::<Float64Type>().value(place)),
@@ -203,6 +230,7 @@ impl BatchLookup<'_> {
                 events.clone().flat_map(|event| piece.clone().map(move |_| event as u32)),
             );
             self.passing(&pair_events, &pair_rows, &mut found)?;
+            self.check_found(&found, events.len())?;
         }
         Ok(found)
     }
@@ -292,5 +320,64 @@ impl BatchLookup<'_> {
             expression.evaluate(&batch)?.into_array_of_size(batch.num_rows())
         };
         pairs.expressions.iter().map(evaluate).collect::<Result<Vec<_>, DataFusionError>>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Float64Array, Int64Array};
+    use arrow::datatypes::{Field, Schema};
+    use datafusion_physical_expr::PhysicalExpr;
+    use datafusion_physical_expr::expressions::{Column, lit};
+    use rivulet_dataflow::{Reason, Refusals};
+
+    use super::*;
+    use crate::lookup::{Lookup, LookupResults, LookupSpec, Table, TableAggregate, TableFunction};
+    use crate::testing::{batch, parameter_table, process_context};
+
+    /// Events that each find all rows of a table by their places.
+    fn plan(rows: usize, results: LookupResults) -> Arc<Plan> {
+        let field = |name: &str| Field::new(name, DataType::Float64, true);
+        let input = Schema::new(vec![field("c0"), field("c1")]);
+        let places: ArrayRef = Arc::new(Float64Array::from(vec![0.5; rows]));
+        let schema = Arc::new(Schema::new(vec![field("latitude"), field("longitude")]));
+        let table = Arc::new(Table::new("t", RecordBatch::try_new(schema, vec![places.clone(), places]).unwrap()));
+        let column = |name: &str, index| -> Arc<dyn PhysicalExpr> { Arc::new(Column::new(name, index)) };
+        let nearby = Nearby { columns: [0, 1], place: [column("c0", 0), column("c1", 1)], radius: Some(lit(10.0)) };
+        let find = Find::Scan { nearby: Some(nearby), condition: None, order: vec![], limit: None };
+        let parameter_schema = Arc::new(Schema::empty());
+        let spec = LookupSpec { input: Arc::new(input), parameter_schema, parameters: vec![], table, find, results };
+        Lookup::new(spec).unwrap().plan
+    }
+
+    fn events(count: usize) -> Batch {
+        let places: ArrayRef = Arc::new(Float64Array::from(vec![0.5; count]));
+        batch(&vec![(0, 0); count], vec![places.clone(), places])
+    }
+
+    #[test]
+    fn events_that_find_too_much_together_are_tried_in_halves() {
+        let count = TableAggregate { name: "n".into(), function: TableFunction::Count, argument: None };
+        let plan = plan(2_000, LookupResults::Aggregates(vec![count]));
+        let (events, table) = (events(NEARBY_EVENTS_MAX), plan.table.rows());
+        let lookup = BatchLookup { plan: &plan, batch: &events, parameters: vec![], table: &table };
+        let error = lookup.run(0..NEARBY_EVENTS_MAX).unwrap_err().to_string();
+        assert!(error.contains("together find more than"), "{error}");
+        let slots = parameter_table("unused", Arc::new(Int64Array::from(vec![0])));
+        let (mut refusals, mut output) = (Refusals::new(0), Vec::new());
+        let mut context = process_context(&slots, &mut refusals, &mut output);
+        LookupOperator { plan: plan.clone() }.process(Element::Batch(events.clone()), &mut context).unwrap();
+        let counts = output.iter().flat_map(|batch| batch.column(2).as_primitive::<Int64Type>().values().to_vec());
+        assert_eq!(counts.collect::<Vec<_>>(), vec![2_000; NEARBY_EVENTS_MAX]);
+        assert_eq!(refusals.counted(Reason::Expression), 0);
+    }
+
+    #[test]
+    fn rows_are_not_collected_beyond_what_an_event_may_give() {
+        let plan = plan(ROWS_PER_EVENT_MAX + 1, LookupResults::Rows(vec![]));
+        let (events, table) = (events(3), plan.table.rows());
+        let lookup = BatchLookup { plan: &plan, batch: &events, parameters: vec![], table: &table };
+        let Find::Scan { nearby: Some(nearby), .. } = &plan.find else { panic!("it looks near") };
+        assert!(lookup.near(nearby, 0..3).is_err());
     }
 }

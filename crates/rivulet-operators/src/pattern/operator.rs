@@ -20,9 +20,6 @@ use crate::keyed::{Keyed, SLOT_KEYS_MAX};
 use crate::row_bytes::RowBytes;
 use crate::window::length::TIME_MAX_US;
 
-/// From how many matches on a batch is emitted in the middle of a call.
-const OUTPUT_ROWS_MAX: usize = 1 << 14;
-
 /// What is known of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
@@ -142,6 +139,7 @@ impl PatternOperator {
     }
 
     fn process_batch(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.matches.begin();
         let plan = self.plan.clone();
         let (batch, columns) = plan.expressions.evaluate(batch, context)?;
         if batch.is_empty() {
@@ -179,7 +177,7 @@ impl PatternOperator {
             }
             self.process_row(&batch, row, &values, context);
             self.set_deadline(slot);
-            if self.matches.len() >= OUTPUT_ROWS_MAX {
+            if self.matches.are_many() {
                 self.matches.emit(&plan, &self.key_bytes, context)?;
             }
         }
@@ -382,6 +380,8 @@ impl PatternOperator {
             matches.push(plan, of, slot, key, time_us, arrival_us, decided_us);
         };
         if gives_up {
+            // Restored rows have not been gone through again yet: only then is it known how long the match is.
+            partition.run(&mut search, &mut found);
             partition.give_up(&mut search, &mut found);
         }
         partition.run(&mut search, &mut found);
@@ -412,7 +412,7 @@ impl PatternOperator {
             self.matches.begin_group();
             self.run_due(slot, NEVER, context.now_us, context);
             self.set_deadline(slot);
-            if self.matches.len() >= OUTPUT_ROWS_MAX {
+            if self.matches.are_many() {
                 self.matches.emit(&plan, &self.key_bytes, context)?;
             }
         }
@@ -448,17 +448,22 @@ impl Operator for PatternOperator {
         (self.deadline_us != NEVER).then_some(self.deadline_us)
     }
 
+    fn slot_deadline_us(&self, slot: Slot) -> Option<i64> {
+        self.deadlines_us.get(slot as usize).copied().filter(|&deadline_us| deadline_us != NEVER)
+    }
+
     fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let (now_us, plan) = (context.now_us, self.plan.clone());
         if self.deadline_us > now_us {
             return Ok(());
         }
+        self.matches.begin();
         let mut earliest_us = NEVER;
         for slot in 0..self.slots.len() {
             if self.deadlines_us[slot] <= now_us {
                 self.advance(slot as Slot, self.watermark_us(slot, now_us), now_us, context);
                 self.set_deadline(slot as Slot);
-                if self.matches.len() >= OUTPUT_ROWS_MAX {
+                if self.matches.are_many() {
                     self.matches.emit(&plan, &self.key_bytes, context)?;
                 }
             }

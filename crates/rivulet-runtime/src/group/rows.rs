@@ -44,9 +44,9 @@ impl Group {
             }
         }
         // What is left was moved meanwhile to a task that had been passed already, or is gone.
-        let (batch, slots) = (rows.to_batch(), rows.slots().to_vec());
-        for (row, slot) in slots.into_iter().enumerate() {
-            self.push_row(slot, batch.slice(row, 1));
+        while !rows.is_empty() {
+            let one = rows.split_front(1);
+            self.push_row(one.slots()[0], one.to_batch());
         }
         None
     }

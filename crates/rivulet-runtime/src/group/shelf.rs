@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rivulet_dataflow::{Chain, Control, Operator, Slot, StateError, StateSelection};
+use rivulet_dataflow::{Chain, Control, Operator, QueryId, Slot, StateError, StateSelection};
 
 use super::{Group, SHELF};
 use crate::spill::SpillStatus;
@@ -127,9 +127,10 @@ impl Group {
             failures: AtomicU64::new(0),
             lost: AtomicU64::new(0),
         };
+        // Whoever sees the shelf looks for places.
+        self.make_places(&mut free);
         // Under the lock of the free slots: nobody else has made one.
         let _ = self.shelf.set(shelf);
-        self.make_places(&mut free);
         Ok(())
     }
 
@@ -197,16 +198,23 @@ impl Group {
 
     fn bring_back_one(&self, shelf: &Shelf, slot: Slot, to: usize) -> usize {
         self.move_queries(&[slot], SHELF, to, |_, _| true).unwrap_or_else(|error| {
+            let Some(query) = self.forget_state(shelf, slot) else { return 0 };
             shelf.lost.fetch_add(1, Ordering::Relaxed);
-            let inner = self.place(slot).map(|place| place.slot);
-            let query = self.query(slot);
             tracing::error!(application = self.name(), query, "a query starts anew, for its state is lost: {error}");
-            let mut core = shelf.task.lock();
-            shelf.task.control(&mut core, Control::RemoveSlots(inner.into_iter().collect()));
-            drop(core);
             // Without state there is nothing left that could fail.
             self.move_queries(&[slot], SHELF, to, |_, _| true).unwrap_or(0)
         })
+    }
+
+    /// Forgets the state of a query on the shelf, and returns the query; none if it is not there any more.
+    fn forget_state(&self, shelf: &Shelf, slot: Slot) -> Option<QueryId> {
+        // Nobody removes or moves queries meanwhile: its slot on the shelf may soon be another's.
+        let _still = self.free.lock();
+        let place = self.place(slot).filter(|place| place.task as usize == SHELF)?;
+        let mut core = shelf.task.lock();
+        let query = core.slots.query(place.slot)?;
+        shelf.task.control(&mut core, Control::RemoveSlots(vec![place.slot]));
+        Some(query)
     }
 
     /// How many queries are spilled, and what became of others.

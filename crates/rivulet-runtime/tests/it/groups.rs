@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rivulet_dataflow::{Clock, Inbox, Push, Reason};
-use rivulet_runtime::{Activation, Group};
+use rivulet_runtime::{Activation, Group, GroupParts, Picked};
 
-use crate::support::{Bench, homes};
+use crate::support::{Bench, Taken, homes};
 
 #[test]
 fn a_broken_event_harms_nobody_else() {
@@ -109,6 +109,33 @@ fn a_timer_does_not_overtake_events_that_wait() {
     assert_eq!(task.run(Duration::from_millis(500)), Activation::Ran(100));
     assert_eq!(group.metrics().refused[Reason::Late as usize], 0);
     assert_eq!(bench.deadline_us.load(Ordering::Relaxed), i64::MAX, "it was served in the end");
+}
+
+#[test]
+fn a_timer_does_not_overtake_events_that_a_group_has_yet_to_hand_on() {
+    let (first, bench) = (Bench::new(), Bench::new());
+    let upstream = Group::by_hand(GroupParts { passes_on: true, ..first.parts() }, bench.clock.clone());
+    let group = bench.group();
+    group.follow(&upstream);
+    let (slot, own) = (upstream.add(&[1], &homes(&["a"]))[0], group.add(&[1], &homes(&["a"]))[0]);
+    let now_us = bench.clock.now_us();
+    let is_ticked = || {
+        group.run();
+        bench.deadline_us.load(Ordering::Relaxed) == i64::MAX
+    };
+    bench.deadline_us.store(now_us + 150, Ordering::Relaxed);
+    bench.clock.advance_us(50_000);
+    assert_eq!(upstream.push(slot, now_us + 100, b"1"), Push::Taken);
+    assert!(!is_ticked(), "it waits in the inbox of the other group");
+    first.sink.0.lock().fills = true;
+    assert_eq!(upstream.run(), Activation::Blocked);
+    assert!(!is_ticked(), "it waits in the sink of the other group");
+    // It is handed on.
+    *first.sink.0.lock() = Taken::default();
+    assert!(group.push_rows(Picked::new(&bench.rows(&[1]), vec![0], vec![own])).is_none());
+    assert_eq!(upstream.run(), Activation::Ran(0));
+    assert!(is_ticked());
+    assert_eq!(bench.sink.of(1).0, [1]);
 }
 
 #[test]

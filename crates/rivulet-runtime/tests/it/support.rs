@@ -124,6 +124,8 @@ pub(crate) struct Taken {
     pub(crate) rows: Vec<(QueryId, i64)>,
     pub(crate) refused: usize,
     pub(crate) is_full: bool,
+    /// Whether it is full from the next rows on.
+    pub(crate) fills: bool,
 }
 
 /// Keeps what it is given; full when told so.
@@ -144,7 +146,9 @@ impl Sink for Kept {
     fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError> {
         let values = batch.column(0).as_primitive::<Int64Type>();
         let rows = (0..batch.rows()).map(|row| (slots.query(batch.slots[row]).unwrap(), values.value(row)));
-        self.0.lock().rows.extend(rows);
+        let mut taken = self.0.lock();
+        taken.rows.extend(rows);
+        taken.is_full |= taken.fills;
         Ok(())
     }
 
@@ -203,6 +207,7 @@ impl Bench {
             event_time_column: None,
             task_queries_max: None,
             batch_rows_max: None,
+            passes_on: false,
         }
     }
 

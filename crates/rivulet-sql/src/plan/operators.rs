@@ -91,7 +91,8 @@ impl SelectPlanner<'_> {
     ) -> Result<(Operators, SchemaRef), SqlError> {
         let of_lookups = self.lookups.iter().flat_map(PlannedLookup::expressions);
         let of_unnest = self.unnest.iter().flat_map(|unnest| unnest.expressions());
-        let used: Vec<&Expr> = used.into_iter().chain(of_lookups).chain(of_unnest).collect();
+        let used_behind: Vec<&Expr> = used.into_iter().collect();
+        let used: Vec<&Expr> = used_behind.iter().copied().chain(of_lookups).chain(of_unnest).collect();
         let (mut operators, mut columns) = self.source.operators(self.parameter_schema, &used)?;
         // What needs no table is sorted out before the tables are asked.
         let is_looked_up = |name: &str| {
@@ -110,7 +111,12 @@ impl SelectPlanner<'_> {
             operators.push(operator, lookup.step.clone());
         }
         if let Some(unnest) = self.unnest {
-            let operator = unnest.operator(&columns, self.parameter_schema)?;
+            // Each part would carry them.
+            let is_used = |name: &str| {
+                let mut behind = used_behind.iter().filter(|one| comes_last || Some(**one) != condition.as_ref());
+                behind.any(|one| one.column_refs().iter().any(|column| column.name == name))
+            };
+            let operator = unnest.operator(&columns, self.parameter_schema, is_used)?;
             columns = operator.output_schema().clone();
             operators.push(operator, unnest.step.clone());
         }

@@ -73,7 +73,7 @@ pub(super) fn plan(
             let scope = plain_scope(&lookups.fields, &source, declarations, source.alias);
             let scope = Scope { tables: &lookups.tables, ..scope };
             let unnest = PlannedUnnest::plan(clause, &scope, parameter_schema, &lookups.fields)?;
-            unnest.add_columns(clause, &mut lookups)?;
+            unnest.add_columns(clause, source.alias.unwrap_or(source.name), &mut lookups)?;
             Some(unnest)
         }
     };

@@ -56,11 +56,20 @@ impl PlannedUnnest {
         })
     }
 
-    /// Adds the columns to what can be named.
-    pub(super) fn add_columns(&self, clause: &UnnestClause, lookups: &mut Lookups) -> Result<(), SqlError> {
-        let taken = lookups.tables.iter().any(|table| table.name == clause.alias.text);
-        if taken || clause.number.as_ref().is_some_and(|number| number.text == clause.element.text) {
-            return Err(SqlError::new(clause.alias.position, "two tables or columns in FROM have the same name"));
+    /// Adds the columns to what can be named; `input` is the name of the rows that are read.
+    pub(super) fn add_columns(
+        &self,
+        clause: &UnnestClause,
+        input: &str,
+        lookups: &mut Lookups,
+    ) -> Result<(), SqlError> {
+        let alias = &clause.alias;
+        if alias.text == input || lookups.tables.iter().any(|table| table.name == alias.text) {
+            return Err(SqlError::new(alias.position, format!("the name '{alias}' is used twice in FROM"))
+                .hint("give one of them another name with AS"));
+        }
+        if let Some(number) = clause.number.as_ref().filter(|number| number.text == clause.element.text) {
+            return Err(SqlError::new(number.position, format!("two columns have the name '{number}'")));
         }
         lookups.fields.push(Field::new(&self.element, DataType::Utf8, false));
         lookups.fields.extend(self.number.iter().map(|number| Field::new(number, DataType::Int64, false)));
@@ -79,13 +88,19 @@ impl PlannedUnnest {
         [&self.text, &self.delimiter]
     }
 
-    /// The operator over these columns.
-    pub(super) fn operator(&self, columns: &SchemaRef, parameter_schema: &SchemaRef) -> Result<Unnest, SqlError> {
+    /// The operator over these columns, of which those go on that are used behind it.
+    pub(super) fn operator(
+        &self,
+        columns: &SchemaRef,
+        parameter_schema: &SchemaRef,
+        is_used: impl Fn(&str) -> bool,
+    ) -> Result<Unnest, SqlError> {
         let compiler = Compiler::new(columns, parameter_schema, self.expressions())?;
         let text = compiler.compile(self.text.clone(), self.position)?;
         let delimiter = compiler.compile(self.delimiter.clone(), self.position)?;
         let parameters = compiler.parameters;
         Unnest::new(columns, parameter_schema, parameters, text, delimiter, &self.element, self.number.as_deref())
+            .map(|unnest| unnest.carrying(is_used))
             .map_err(|error| defect(error, self.position))
     }
 }

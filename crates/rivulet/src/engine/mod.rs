@@ -333,6 +333,7 @@ impl Engine {
             event_time_column: event_time,
             task_queries_max: self.config.task_queries_max,
             batch_rows_max: self.config.batch_rows_max,
+            passes_on: false,
         };
         Ok(Prepared { application, topics, outputs, shape, parts, last_refusal })
     }

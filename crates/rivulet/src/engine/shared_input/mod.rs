@@ -1,0 +1,232 @@
+//! Topics that many queries read: each event is decoded once, and found to concern some of them by an index.
+//!
+//! Usually a route leads from a topic to a query's slot, and its group decodes what comes. Where [`QUERIES_MIN`] queries read
+//! one topic, of one application or of several with the same declared columns and format, one route leads to a *shared input*
+//! instead: a group whose slots are topics. Its sink ([`fan_out`]) hands each decoded row on to the queries that it can concern,
+//! which the index over their parameters tells ([`readers`]). What cannot be decoded goes to each of them as it came, so that each
+//! refuses it in its own way.
+//!
+//! What must hold: a query gets exactly the events it would get by a route of its own, in the same order and before the same
+//! timers, but for rows that its WHERE does not let through anyhow (or would fail on behind a part that is false).
+
+mod fan_out;
+mod readers;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::datatypes::Schema;
+use rivulet_connectors::mqtt::{InboxId, Route};
+use rivulet_dataflow::{Chain, Decoder, Slot};
+use rivulet_runtime::{Group, GroupParts, InboxLimits, Overflow, TaskParts, Workers};
+
+use super::{Engine, Running, State};
+use fan_out::FanOut;
+use readers::Readers;
+
+/// How many queries of one topic make it worth a step of its own.
+const QUERIES_MIN: usize = 16;
+
+/// The most events in a batch of a shared input: few enough that the content of each that is refused is kept.
+const BATCH_ROWS_MAX: usize = 256;
+
+/// How the payloads of an input are decoded. Inputs with the same signature decode the same.
+pub(super) struct InputShape {
+    pub(super) signature: String,
+    pub(super) decoder: Box<dyn Fn() -> Box<dyn Decoder> + Send + Sync>,
+}
+
+/// The topics that many queries with one kind of input read.
+pub(super) struct SharedInput {
+    group: Arc<Group>,
+    inbox: InboxId,
+    /// The slot of each topic in `group`.
+    topics: HashMap<Box<str>, Slot>,
+    readers: Arc<Readers>,
+}
+
+impl SharedInput {
+    /// A shared input without topics; `register` makes its inbox known where messages are routed.
+    fn new(
+        shape: &Arc<InputShape>,
+        limits: InboxLimits,
+        workers: &Workers,
+        register: impl FnOnce(Arc<Group>) -> InboxId,
+    ) -> Self {
+        let readers = Arc::<Readers>::default();
+        let (shape, of_sink) = (shape.clone(), readers.clone());
+        let make = move || TaskParts {
+            decoder: (shape.decoder)(),
+            chain: Chain::new(Vec::new()),
+            sink: Box::new(FanOut::new(of_sink.clone())),
+        };
+        let group = workers.create_group(GroupParts {
+            name: "shared input".into(),
+            parameters: Arc::new(Schema::empty()),
+            make: Box::new(make),
+            limits: InboxLimits { overflow: Overflow::Block, ..limits },
+            event_time_column: None,
+            task_queries_max: None,
+            batch_rows_max: Some(BATCH_ROWS_MAX),
+            passes_on: true,
+        });
+        Self { inbox: register(group.clone()), group, topics: HashMap::new(), readers }
+    }
+
+    /// The slot of a topic, if it is shared.
+    fn topic(&self, topic: &str) -> Option<Slot> {
+        self.topics.get(topic).copied()
+    }
+
+    /// The number of topics.
+    pub(super) fn topics(&self) -> usize {
+        self.topics.len()
+    }
+
+    /// The number of queries that read them.
+    pub(super) fn queries(&self) -> usize {
+        self.readers.queries()
+    }
+
+    /// Makes a topic a shared one and returns its slot. Nobody reads it yet.
+    fn add_topic(&mut self, topic: &str) -> Slot {
+        let options = RecordBatchOptions::new().with_row_count(Some(1));
+        let nothing = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &options);
+        // The number is no query's: it only has to be one.
+        let slot = self.group.add(&[0], &nothing.expect("a row without columns"))[0];
+        self.readers.add_topic(slot);
+        self.topics.insert(topic.into(), slot);
+        slot
+    }
+
+    /// Lets queries read shared topics: for each of `slots` the topic beside it, by its slot here.
+    fn add(&self, running: &Running, slots: &[Slot], topics: &[Slot]) {
+        running.group.follow(&self.group);
+        self.readers.add(running, slots, topics);
+    }
+
+    /// Gives up those of the topics that nobody reads, and returns them with their slots.
+    fn take_unread<'t>(&mut self, topics: impl Iterator<Item = &'t str>) -> Vec<(&'t str, Slot)> {
+        let known = topics.filter_map(|topic| Some((topic, self.topic(topic)?)));
+        let mut unread: Vec<(&str, Slot)> = known.filter(|(_, slot)| self.readers.is_unread(*slot)).collect();
+        unread.sort_unstable();
+        unread.dedup();
+        for (topic, _) in &unread {
+            self.topics.remove(*topic);
+        }
+        unread
+    }
+}
+
+/// Queries whose topic is shared, with the slot of the topic in the shared input.
+#[derive(Default)]
+pub(super) struct Shared {
+    slots: Vec<Slot>,
+    topics: Vec<Slot>,
+}
+
+impl State {
+    /// Tells apart which of the queries read a shared topic: routes for the others, and those. `topics` are for each slot those of
+    /// its inputs.
+    pub(super) fn split_shared<'t>(
+        &self,
+        running: &Running,
+        slots: &[Slot],
+        topics: &'t [Vec<String>],
+    ) -> (Vec<Route<'t>>, Shared) {
+        let input = running.shape.as_ref().and_then(|shape| self.shared_inputs.get(&shape.signature));
+        let (mut own, mut shared) = (Vec::new(), Shared::default());
+        for (&slot, topics) in slots.iter().zip(topics) {
+            // Only an application with one input has a shape, and so shares any.
+            match input.and_then(|input| input.topic(&topics[0])) {
+                Some(of_topic) => {
+                    shared.slots.push(slot);
+                    shared.topics.push(of_topic);
+                }
+                None => {
+                    let routes = running.inboxes.iter().zip(topics);
+                    own.extend(routes.map(|(&inbox, topic)| Route { filter: topic, inbox, slot }));
+                }
+            }
+        }
+        (own, shared)
+    }
+
+    /// Lets queries read the shared topics that `split_shared` has found.
+    pub(super) fn join_shared(&self, running: &Running, shared: &Shared) {
+        let input = running.shape.as_ref().and_then(|shape| self.shared_inputs.get(&shape.signature));
+        if let Some(input) = input.filter(|_| !shared.slots.is_empty()) {
+            input.add(running, &shared.slots, &shared.topics);
+        }
+    }
+}
+
+impl Engine {
+    /// Makes those of the topics shared that many queries with inputs of this shape read.
+    pub(super) fn share_crowded<'t>(
+        &self,
+        state: &mut State,
+        shape: &Arc<InputShape>,
+        topics: impl Iterator<Item = &'t str>,
+    ) {
+        let router = self.messaging.router();
+        let mut crowded = router.crowded(topics, QUERIES_MIN);
+        crowded.sort_unstable();
+        crowded.dedup();
+        for topic in crowded {
+            let reads_so = |inbox: InboxId| {
+                let running = state.by_inbox.get(&inbox)?;
+                running.shape.as_ref().filter(|one| one.signature == shape.signature).map(|_| running.clone())
+            };
+            let mut routes = router.routes_of(topic);
+            routes.sort_unstable();
+            let routes: Vec<(InboxId, Slot)> =
+                routes.into_iter().filter(|&(inbox, _)| reads_so(inbox).is_some()).collect();
+            if routes.len() < QUERIES_MIN {
+                continue;
+            }
+            let readers: Vec<(Arc<Running>, Vec<Slot>)> = routes
+                .chunk_by(|(one, _), (other, _)| one == other)
+                .filter_map(|of_one| Some((reads_so(of_one[0].0)?, of_one.iter().map(|(_, slot)| *slot).collect())))
+                .collect();
+            let limits = InboxLimits {
+                rows_max: self.config.inbox_rows_max,
+                bytes_max: self.config.inbox_bytes_max,
+                ..InboxLimits::default()
+            };
+            let input = state.shared_inputs.entry(shape.signature.clone()).or_insert_with(|| {
+                SharedInput::new(shape, limits, &self.workers, |group| router.register_inbox(group))
+            });
+            let slot = input.add_topic(topic);
+            for (running, slots) in readers {
+                input.add(&running, &slots, &vec![slot; slots.len()]);
+            }
+            let through = Route { filter: topic, inbox: input.inbox, slot };
+            if let Err(error) = router.reroute(&routes, through) {
+                tracing::error!(topic, "its events stay with each query (a defect): {error}");
+            }
+        }
+    }
+
+    /// Ends what `share_crowded` or `join_shared` began, for some queries of one application.
+    pub(super) fn leave_shared(&self, state: &mut State, running: &Running, shared: &Shared, topics: &[Vec<String>]) {
+        let Some(shape) = running.shape.as_ref().filter(|_| !shared.slots.is_empty()) else { return };
+        let Some(input) = state.shared_inputs.get_mut(&shape.signature) else { return };
+        input.readers.remove(running, &shared.slots, &shared.topics);
+        let router = self.messaging.router();
+        router.forget_rerouted(running.inboxes[0], &shared.slots);
+        let unread = input.take_unread(topics.iter().flatten().map(String::as_str));
+        let (routes, slots): (Vec<Route<'_>>, Vec<Slot>) =
+            unread.into_iter().map(|(filter, slot)| (Route { filter, inbox: input.inbox, slot }, slot)).unzip();
+        router.remove(&routes);
+        // Waits for the activation under way; what that has left is forgotten before another topic can get the slot.
+        input.group.remove(&slots);
+        input.readers.forget_topics(&slots);
+        if input.topics.is_empty() {
+            router.unregister_inbox(input.inbox);
+            self.workers.remove_group(input.group.id());
+            state.shared_inputs.remove(&shape.signature);
+        }
+    }
+}

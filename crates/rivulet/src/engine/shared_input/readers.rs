@@ -1,0 +1,190 @@
+//! Who reads which shared topic.
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use rivulet_dataflow::{Batch, Slot};
+use rivulet_runtime::{Group, Picked};
+use rivulet_sql::{Match, MatchIndex, MatchKey, match_keys};
+
+use super::super::Running;
+use super::fan_out::Waiting;
+use crate::catalog::ApplicationNumber;
+
+/// How many events are handed on together; the readers of one row may be more.
+const PICKED_MAX: usize = 65_536;
+
+/// Who reads the topics of a shared input, and what its sink has yet to hand on. Locked in this order.
+#[derive(Default)]
+pub(super) struct Readers {
+    known: RwLock<Known>,
+    pub(super) waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+pub(super) struct Known {
+    applications: Vec<Option<Reader>>,
+    /// By slot of the shared input.
+    topics: Vec<Vec<TopicQueries>>,
+}
+
+/// An application some of whose queries read shared topics.
+struct Reader {
+    number: ApplicationNumber,
+    group: Arc<Group>,
+    matching: Option<Match>,
+    queries: usize,
+}
+
+/// The queries of one application that read one topic.
+struct TopicQueries {
+    /// The place of the application among the readers.
+    reader: usize,
+    index: MatchIndex,
+}
+
+impl Readers {
+    pub(super) fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read()
+    }
+
+    pub(super) fn queries(&self) -> usize {
+        self.known.read().applications.iter().flatten().map(|reader| reader.queries).sum()
+    }
+
+    pub(super) fn is_unread(&self, topic: Slot) -> bool {
+        self.known.read().topics[topic as usize].is_empty()
+    }
+
+    pub(super) fn add_topic(&self, topic: Slot) {
+        let mut known = self.known.write();
+        if known.topics.len() <= topic as usize {
+            known.topics.resize_with(topic as usize + 1, Vec::new);
+        }
+    }
+
+    /// Lets queries read topics: for each of `slots` the topic beside it.
+    pub(super) fn add(&self, running: &Running, slots: &[Slot], topics: &[Slot]) {
+        let matching = running.application.matching;
+        let keys = keys_of(running, slots);
+        let mut known = self.known.write();
+        let known = &mut *known;
+        let reader = known.reader(running);
+        for ((&slot, &topic), key) in slots.iter().zip(topics).zip(keys) {
+            let queries = &mut known.topics[topic as usize];
+            let of_reader = queries.iter().position(|queries| queries.reader == reader).unwrap_or_else(|| {
+                queries.push(TopicQueries { reader, index: MatchIndex::new(matching.map(|one| one.comparison)) });
+                queries.len() - 1
+            });
+            queries[of_reader].index.insert(slot, key);
+        }
+        known.applications[reader].as_mut().expect("it was just found").queries += slots.len();
+    }
+
+    /// Ends what `add` began. When this returns nothing is handed to these slots any more.
+    pub(super) fn remove(&self, running: &Running, slots: &[Slot], topics: &[Slot]) {
+        let keys = keys_of(running, slots);
+        let mut guard = self.known.write();
+        let known = &mut *guard;
+        let reader = known.reader(running);
+        for ((&slot, &topic), key) in slots.iter().zip(topics).zip(keys) {
+            let queries = &mut known.topics[topic as usize];
+            if let Some(place) = queries.iter().position(|queries| queries.reader == reader) {
+                queries[place].index.remove(slot, key);
+                if queries[place].index.is_empty() {
+                    queries.swap_remove(place);
+                }
+            }
+        }
+        let application = known.applications[reader].as_mut().expect("it was just found");
+        application.queries -= slots.len();
+        if application.queries == 0 {
+            known.applications[reader] = None;
+        }
+        let mut gone = slots.to_vec();
+        gone.sort_unstable();
+        self.waiting.lock().forget(&running.group, &gone);
+    }
+
+    /// Forgets what waits for topics that nobody reads.
+    pub(super) fn forget_topics(&self, topics: &[Slot]) {
+        let _still = self.known.write();
+        self.waiting.lock().forget_topics(topics);
+    }
+}
+
+impl Known {
+    /// The place of an application among the readers.
+    fn reader(&mut self, running: &Running) -> usize {
+        let of_it = |reader: &Option<Reader>| reader.as_ref().is_some_and(|reader| reader.number == running.number);
+        if let Some(place) = self.applications.iter().position(of_it) {
+            return place;
+        }
+        let reader = Some(Reader {
+            number: running.number,
+            group: running.group.clone(),
+            matching: running.application.matching,
+            queries: 0,
+        });
+        match self.applications.iter().position(Option::is_none) {
+            Some(place) => {
+                self.applications[place] = reader;
+                place
+            }
+            None => {
+                self.applications.push(reader);
+                self.applications.len() - 1
+            }
+        }
+    }
+
+    /// Every query that reads a topic, with its group.
+    pub(super) fn all(&self, topic: Slot) -> impl Iterator<Item = (&Arc<Group>, Slot)> {
+        self.topics[topic as usize].iter().flat_map(|queries| {
+            let reader = self.applications[queries.reader].as_ref();
+            reader.into_iter().flat_map(|reader| queries.index.all().map(|slot| (&reader.group, slot)))
+        })
+    }
+
+    /// Picks rows from `from` on for the queries they can concern, until these are many; returns the first row that was not looked
+    /// at.
+    pub(super) fn pick(&self, batch: &Batch, from: usize, picked: &mut Vec<(Arc<Group>, Picked)>) -> usize {
+        let columns: Vec<Option<_>> = batch
+            .columns
+            .columns()
+            .iter()
+            .enumerate()
+            .map(|(column, values)| {
+                let is_used =
+                    self.applications.iter().flatten().any(|one| one.matching.is_some_and(|one| one.column == column));
+                is_used.then(|| match_keys(values))
+            })
+            .collect();
+        let mut by_reader: Vec<(Vec<u32>, Vec<Slot>)> = vec![Default::default(); self.applications.len()];
+        let (mut count, mut row) = (0, from);
+        while row < batch.rows() && count < PICKED_MAX {
+            for queries in &self.topics[batch.slots[row] as usize] {
+                let Some(reader) = &self.applications[queries.reader] else { continue };
+                let key = reader.matching.and_then(|one| columns[one.column].as_ref().and_then(|keys| keys(row)));
+                let (rows, slots) = &mut by_reader[queries.reader];
+                slots.extend(queries.index.candidates(key));
+                count += slots.len() - rows.len();
+                rows.resize(slots.len(), row as u32);
+            }
+            row += 1;
+        }
+        for (reader, (rows, slots)) in self.applications.iter().zip(by_reader) {
+            if let Some(reader) = reader.as_ref().filter(|_| !rows.is_empty()) {
+                picked.push((reader.group.clone(), Picked::new(batch, rows, slots)));
+            }
+        }
+        row
+    }
+}
+
+/// For each query the key of the parameter by which it is found; nothing where the application has no such parameter.
+fn keys_of(running: &Running, slots: &[Slot]) -> Vec<Option<MatchKey>> {
+    let Some(matching) = running.application.matching else { return vec![None; slots.len()] };
+    let keys = running.group.with_queries(slots, |table, row| match_keys(&table.gather(matching.parameter, &[row]))(0));
+    keys.into_iter().map(Option::flatten).collect()
+}
