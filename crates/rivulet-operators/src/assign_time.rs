@@ -34,16 +34,33 @@ pub struct AssignTime {
 impl AssignTime {
     /// The columns that come out for these columns, or why the event time column does not serve.
     pub fn output_schema(&self, input: &Schema) -> Result<SchemaRef, PlanError> {
-        if let Some(index) = self.event_time_column {
-            let fail = |problem: String| PlanError::Column { index, what: "the input", problem };
-            let field = input.fields().get(index).ok_or_else(|| fail("there is no such column".into()))?;
-            if *field.data_type() != TIME_TYPE {
-                return Err(fail(format!("an event time has type TIMESTAMP, this has {}", field.data_type())));
-            }
-        }
-        let arrival = self.append_arrival_column.then(|| Arc::new(Field::new(ARRIVAL_COLUMN, TIME_TYPE, false)));
-        Ok(Arc::new(Schema::new(input.fields().iter().cloned().chain(arrival).collect::<Vec<_>>())))
+        output_schema(input, self.event_time_column, self.append_arrival_column)
     }
+}
+
+/// `input` with the arrival behind it if it is to be appended, or why one of the columns is no event time.
+pub(crate) fn output_schema(
+    input: &Schema,
+    event_time_columns: impl IntoIterator<Item = usize>,
+    append_arrival_column: bool,
+) -> Result<SchemaRef, PlanError> {
+    for index in event_time_columns {
+        let fail = |problem: String| PlanError::Column { index, what: "the input", problem };
+        let field = input.fields().get(index).ok_or_else(|| fail("there is no such column".into()))?;
+        if *field.data_type() != TIME_TYPE {
+            return Err(fail(format!("an event time has type TIMESTAMP, this has {}", field.data_type())));
+        }
+    }
+    let arrival = append_arrival_column.then(|| Arc::new(Field::new(ARRIVAL_COLUMN, TIME_TYPE, false)));
+    Ok(Arc::new(Schema::new(input.fields().iter().cloned().chain(arrival).collect::<Vec<_>>())))
+}
+
+/// The same rows with their arrival as a further column.
+pub(crate) fn with_arrival(batch: &Batch, schema: SchemaRef) -> Result<Batch, OperatorError> {
+    let arrival = TimestampMicrosecondArray::new(batch.arrival_us.clone(), None);
+    let columns = batch.columns.columns().iter().cloned();
+    let columns = RecordBatch::try_new(schema, columns.chain([Arc::new(arrival) as _]).collect())?;
+    Ok(batch.with_columns(columns))
 }
 
 impl OperatorFactory for AssignTime {
@@ -103,10 +120,7 @@ impl Operator for AssignTimeOperator {
         }
         if self.plan.append_arrival_column {
             let schema = self.output_schema(batch.columns.schema_ref())?;
-            let arrival = TimestampMicrosecondArray::new(batch.arrival_us.clone(), None);
-            let columns = batch.columns.columns().iter().cloned();
-            let columns = RecordBatch::try_new(schema, columns.chain([Arc::new(arrival) as _]).collect())?;
-            batch = batch.with_columns(columns);
+            batch = with_arrival(&batch, schema)?;
         }
         context.emit(batch);
         Ok(())

@@ -1,14 +1,12 @@
 //! The same as `assign_time` for an application with several inputs, whose rows come mixed in one batch: each input has its own
 //! column with the event time, and its own limit on the future.
 
-use std::sync::Arc;
-
-use arrow::array::{Array, AsArray, BooleanArray, RecordBatch, TimestampMicrosecondArray};
-use arrow::datatypes::{Field, Schema, SchemaRef, UInt8Type};
+use arrow::array::{Array, AsArray, BooleanArray, TimestampMicrosecondArray};
+use arrow::datatypes::{Schema, SchemaRef, UInt8Type};
 use rivulet_dataflow::{Context, Description, Element, InputIndex, Operator, OperatorError, OperatorFactory};
 
 use crate::PlanError;
-use crate::assign_time::{ARRIVAL_COLUMN, TIME_TYPE, is_accepted, refuse};
+use crate::assign_time::{ARRIVAL_COLUMN, is_accepted, output_schema, refuse, with_arrival};
 
 /// The name of the column that says by which input a row came (`UInt8`). Names of the inputs' columns have a point, so none of
 /// them is this one.
@@ -37,15 +35,8 @@ pub struct InputTime {
 impl AssignTimes {
     /// The columns that come out for these columns, or why an event time column does not serve.
     pub fn output_schema(&self, input: &Schema) -> Result<SchemaRef, PlanError> {
-        for index in self.inputs.iter().filter_map(|input| input.event_time_column) {
-            let fail = |problem: String| PlanError::Column { index, what: "the inputs", problem };
-            let field = input.fields().get(index).ok_or_else(|| fail("there is no such column".into()))?;
-            if *field.data_type() != TIME_TYPE {
-                return Err(fail(format!("an event time has type TIMESTAMP, this has {}", field.data_type())));
-            }
-        }
-        let arrival = self.append_arrival_column.then(|| Arc::new(Field::new(ARRIVAL_COLUMN, TIME_TYPE, false)));
-        Ok(Arc::new(Schema::new(input.fields().iter().cloned().chain(arrival).collect::<Vec<_>>())))
+        let columns = self.inputs.iter().filter_map(|input| input.event_time_column);
+        output_schema(input, columns, self.append_arrival_column)
     }
 }
 
@@ -115,10 +106,7 @@ impl Operator for AssignTimesOperator {
         if self.plan.append_arrival_column {
             let schema = self.plan.output_schema(batch.columns.schema_ref());
             let schema = schema.map_err(|error| OperatorError(error.to_string()))?;
-            let arrival = TimestampMicrosecondArray::new(batch.arrival_us.clone(), None);
-            let columns = batch.columns.columns().iter().cloned();
-            let columns = RecordBatch::try_new(schema, columns.chain([Arc::new(arrival) as _]).collect())?;
-            batch = batch.with_columns(columns);
+            batch = with_arrival(&batch, schema)?;
         }
         context.emit(batch);
         Ok(())
@@ -127,6 +115,8 @@ impl Operator for AssignTimesOperator {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use arrow::array::{Int64Array, UInt8Array};
     use arrow::datatypes::TimestampMicrosecondType;
     use rivulet_dataflow::{Reason, Refusals};
