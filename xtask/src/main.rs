@@ -10,6 +10,7 @@ cargo xtask <chore>
   ci        lint, then test
   docs      write the generated references in docs/reference again
   bench     the canonical benchmark: many small queries, one step
+  oracle    compute the known answers of the NEXMark queries again, with DuckDB
 ";
 
 fn main() -> ExitCode {
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         ["ci"] => lint().and_then(|()| test(&[])),
         ["docs"] => docs(),
         ["bench", rest @ ..] => bench(rest),
+        ["oracle"] => oracle(),
         _ => {
             eprint!("{HELP}");
             return ExitCode::from(2);
@@ -50,13 +52,19 @@ fn test(rest: &[&str]) -> Result<(), String> {
 }
 
 fn docs() -> Result<(), String> {
-    cargo(&["test", "--release", "--package", "rivulet", "--test", "it", "reference"], &[("RIVULET_UPDATE", "1")])
+    let packages = ["--package", "rivulet", "--package", "rivulet-connectors"];
+    let tests = ["--test", "it", "--test", "connectors", "reference"];
+    cargo(&[&["test", "--release"][..], &packages, &tests].concat(), &[("RIVULET_UPDATE", "1")])
 }
 
 fn bench(rest: &[&str]) -> Result<(), String> {
     let arguments = ["run", "--release", "--package", "rivulet", "--", "bench", "many"];
     let one_step = ["--queries", "100000", "--duration", "20s"];
     cargo(&[&arguments[..], if rest.is_empty() { &one_step } else { rest }].concat(), &[])
+}
+
+fn oracle() -> Result<(), String> {
+    cargo(&["run", "--release", "--package", "rivulet-bench", "--example", "nexmark_oracle"], &[])
 }
 
 fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {

@@ -9,6 +9,7 @@ use std::process::Command;
 const LAYERS: &[(&str, u32)] = &[
     ("rivulet-dataflow", 0),
     ("rivulet-operators", 1),
+    ("rivulet-relational", 1),
     ("rivulet-runtime", 1),
     ("rivulet-connectors", 1),
     ("rivulet-sql", 2),
@@ -69,7 +70,7 @@ fn arrows_between_crates_only_point_down() {
 
 #[test]
 fn operators_and_nouns_have_no_sockets_and_no_runtime() {
-    for name in ["rivulet-dataflow", "rivulet-operators", "rivulet-sql"] {
+    for name in ["rivulet-dataflow", "rivulet-operators", "rivulet-relational", "rivulet-sql"] {
         let tree = Command::new(env!("CARGO"))
             .args(["tree", "--package", name, "--edges", "normal", "--prefix", "none"])
             .current_dir(root())

@@ -11,6 +11,8 @@
 //! - [`arrivals`]: when events happen;
 //! - [`generator`]: a process that creates them and speaks MQTT as a broker would;
 //! - [`homes`]: simulated homes that publish to a broker, for a demonstration;
+//! - [`nexmark`]: the queries of the NEXMark benchmark and their answers;
+//! - [`hibench`]: the streaming workloads of HiBench;
 //! - [`latency`]: a histogram.
 
 pub mod streams;
@@ -20,6 +22,8 @@ pub mod workload;
 pub mod arrivals;
 pub mod generator;
 pub mod homes;
+pub mod nexmark;
+pub mod hibench;
 pub mod latency;
 pub mod random;
 mod clients;

@@ -1,8 +1,9 @@
 //! What an edge of a dataflow carries.
 
-use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt32Array};
-use arrow::buffer::ScalarBuffer;
-use arrow::compute::{filter_record_batch, take_record_batch};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, UInt32Array};
+use arrow::buffer::{BooleanBuffer, ScalarBuffer};
+use arrow::compute::{FilterBuilder, prep_null_mask_filter, take_record_batch};
+use arrow::datatypes::{Int64Type, UInt32Type};
 use arrow::error::ArrowError;
 
 use crate::Slot;
@@ -10,7 +11,10 @@ use crate::Slot;
 /// Rows of many queries at once.
 ///
 /// `columns` holds the declared (or computed) columns; the three buffers beside it hold, for each row, the query it
-/// belongs to and its two times. All four have the same length. Cloning shares the buffers.
+/// belongs to and its two times. All have the same length. Cloning shares the buffers.
+///
+/// Results of big queries may change: then a row may take back an equal row that came before ([`Batch::retracts`]). A changed row
+/// is two: the old one taken back, and behind it the new one.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The slot of each row's query.
@@ -21,6 +25,8 @@ pub struct Batch {
     pub arrival_us: ScalarBuffer<i64>,
     /// The columns of the rows. A batch without columns still has a row count.
     pub columns: RecordBatch,
+    /// Which rows take back an equal one that came before; `None` if none does, as always in small queries.
+    pub retracts: Option<BooleanBuffer>,
 }
 
 impl Batch {
@@ -42,7 +48,21 @@ impl Batch {
             event_time_us.len(),
             arrival_us.len()
         );
-        Self { slots, event_time_us, arrival_us, columns }
+        Self { slots, event_time_us, arrival_us, columns, retracts: None }
+    }
+
+    /// The same rows, of which those marked take back an equal one that came before.
+    ///
+    /// # Panics
+    /// If there is not one mark for each row.
+    pub fn with_retracts(self, retracts: Option<BooleanBuffer>) -> Self {
+        assert!(retracts.as_ref().is_none_or(|marks| marks.len() == self.rows()), "one mark for each row");
+        Self { retracts: retracts.filter(|marks| marks.has_true()), ..self }
+    }
+
+    /// Whether `row` takes back an equal one that came before.
+    pub fn is_retraction(&self, row: usize) -> bool {
+        self.retracts.as_ref().is_some_and(|marks| marks.value(row))
     }
 
     /// The number of rows.
@@ -63,17 +83,34 @@ impl Batch {
     /// The same rows with other columns.
     pub fn with_columns(&self, columns: RecordBatch) -> Self {
         Self::new(self.slots.clone(), self.event_time_us.clone(), self.arrival_us.clone(), columns)
+            .with_retracts(self.retracts.clone())
     }
 
     /// The rows for which `keep` is true (null counts as false), in order.
     pub fn filter(&self, keep: &BooleanArray) -> Result<Self, ArrowError> {
-        let kept = || keep.values().set_indices().filter(|&row| keep.is_valid(row));
+        let without_nulls;
+        let keep = match keep.null_count() {
+            0 => keep,
+            _ => {
+                without_nulls = prep_null_mask_filter(keep);
+                &without_nulls
+            }
+        };
+        // Which rows stay is worked out once for all columns.
+        let predicate = FilterBuilder::new(keep).optimize().build();
+        let times = |times_us: &ScalarBuffer<i64>| -> Result<ScalarBuffer<i64>, ArrowError> {
+            let kept = predicate.filter(&Int64Array::new(times_us.clone(), None))?;
+            Ok(kept.as_primitive::<Int64Type>().values().clone())
+        };
+        let slots = predicate.filter(&UInt32Array::new(self.slots.clone(), None))?;
+        let marks = self.retracts.as_ref().map(|marks| predicate.filter(&BooleanArray::new(marks.clone(), None)));
         Ok(Self::new(
-            kept().map(|row| self.slots[row]).collect(),
-            kept().map(|row| self.event_time_us[row]).collect(),
-            kept().map(|row| self.arrival_us[row]).collect(),
-            filter_record_batch(&self.columns, keep)?,
-        ))
+            slots.as_primitive::<UInt32Type>().values().clone(),
+            times(&self.event_time_us)?,
+            times(&self.arrival_us)?,
+            predicate.filter_record_batch(&self.columns)?,
+        )
+        .with_retracts(marks.transpose()?.map(|marks| marks.as_boolean().values().clone())))
     }
 
     /// The rows at `rows`, in that order.
@@ -84,7 +121,8 @@ impl Batch {
             rows.iter().map(|&row| self.event_time_us[row as usize]).collect(),
             rows.iter().map(|&row| self.arrival_us[row as usize]).collect(),
             take_record_batch(&self.columns, &indices)?,
-        ))
+        )
+        .with_retracts(self.retracts.as_ref().map(|marks| rows.iter().map(|&row| marks.value(row as usize)).collect())))
     }
 
     /// `rows` rows from `offset`, sharing the buffers.
@@ -95,6 +133,7 @@ impl Batch {
             self.arrival_us.slice(offset, rows),
             self.columns.slice(offset, rows),
         )
+        .with_retracts(self.retracts.as_ref().map(|marks| marks.slice(offset, rows)))
     }
 }
 
@@ -112,8 +151,8 @@ pub enum Control {
 pub enum Element {
     /// Rows.
     Batch(Batch),
-    /// No row older than this event time (microseconds since the epoch) will follow from this input. For big queries;
-    /// small queries have an event clock per slot, kept by the operator that needs it.
+    /// No row older than this event time (microseconds since the epoch) will follow from any input, and one that does is
+    /// late. For big queries; small queries have an event clock per slot, kept by the operator that needs it.
     Watermark(i64),
     /// State before this element belongs to the checkpoint with this number.
     Barrier(u64),
@@ -127,7 +166,6 @@ pub enum Element {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::Int64Array;
     use arrow::datatypes::{DataType, Field, Schema};
 
     use super::*;
@@ -153,6 +191,18 @@ mod tests {
         let taken = batch().take(&[2, 0]).unwrap();
         assert_eq!(taken.slots.as_ref(), &[3, 1]);
         assert_eq!(taken.columns.column(0).as_ref(), &Int64Array::from(vec![12, 10]) as &dyn Array);
+    }
+
+    #[test]
+    fn marks_stay_with_their_rows() {
+        let marked = batch().with_retracts(Some(vec![false, true, false].into()));
+        assert!(!marked.is_retraction(0) && marked.is_retraction(1));
+        assert!(marked.take(&[1]).unwrap().is_retraction(0));
+        assert!(marked.slice(1, 2).is_retraction(0));
+        let keep = BooleanArray::from(vec![true, true, false]);
+        assert!(marked.filter(&keep).unwrap().is_retraction(1));
+        assert!(marked.filter(&BooleanArray::from(vec![true, false, true])).unwrap().retracts.is_none());
+        assert!(marked.with_columns(marked.columns.clone()).is_retraction(1));
     }
 
     #[test]

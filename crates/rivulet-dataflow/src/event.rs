@@ -208,6 +208,12 @@ pub trait Sink: Send {
     /// Sends what is buffered on its way. Called at the end of each activation.
     fn flush(&mut self) -> Result<(), SinkError>;
 
+    /// Nothing will follow: makes what was written final, for example under its own name. Called once, and only if all went
+    /// well until here.
+    fn finish(&mut self) -> Result<(), SinkError> {
+        self.flush()
+    }
+
     /// Whether there is room for more. While there is not, the group is not scheduled.
     fn has_room(&self) -> bool;
 }

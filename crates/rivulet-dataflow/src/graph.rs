@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use arrow::datatypes::SchemaRef;
+
 use crate::{Chain, Operator};
 
 /// Makes instances of one operator and says what they do. A plan holds factories, so that one plan serves any number
@@ -29,16 +31,18 @@ pub struct Description {
     pub per_slot: Vec<String>,
 }
 
-/// How rows travel between two operators.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How rows travel between two operators, each of which may have several parallel instances.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EdgeKind {
-    /// Point to point; such neighbours fuse into one chain.
+    /// From each instance to the one beside it; such neighbours fuse into one chain.
     Forward,
-    /// To the next target in turn.
+    /// To the next instance in turn.
     RoundRobin,
-    /// By the hash of the key.
-    Hash,
-    /// To every target.
+    /// To the instance that has the key: the values of these columns, by place.
+    Hash(Vec<usize>),
+    /// To the only instance that there is.
+    Gather,
+    /// To every instance.
     Broadcast,
 }
 
@@ -47,31 +51,50 @@ impl fmt::Display for EdgeKind {
         f.write_str(match self {
             Self::Forward => "forward",
             Self::RoundRobin => "round-robin",
-            Self::Hash => "hash",
+            Self::Hash(_) => "hash",
+            Self::Gather => "gather",
             Self::Broadcast => "broadcast",
         })
     }
 }
 
-/// An operator in a dataflow.
+/// The place of a node in its dataflow.
+pub type NodeId = usize;
+
+/// A step of a dataflow, and the columns that leave it.
 #[derive(Clone)]
 pub struct Node {
-    /// Makes the operator.
-    pub factory: Arc<dyn OperatorFactory>,
+    /// What it does.
+    pub work: Work,
+    /// The columns of the rows that leave it; of a sink, those that it takes.
+    pub schema: SchemaRef,
 }
 
-/// A connection between two nodes, by their indices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a node does.
+#[derive(Clone)]
+pub enum Work {
+    /// Gives the rows of a source, by its place in the plan's list.
+    Source(usize),
+    /// Processes rows.
+    Operator(Arc<dyn OperatorFactory>),
+    /// Takes the results, by the place of the sink in the plan's list.
+    Sink(usize),
+}
+
+/// A connection between two nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edge {
     /// The upstream node.
-    pub from: usize,
+    pub from: NodeId,
     /// The downstream node.
-    pub to: usize,
+    pub to: NodeId,
+    /// Which input of the downstream node it is: 0, or 1 for the right side of a join.
+    pub input: usize,
     /// How rows travel.
     pub kind: EdgeKind,
 }
 
-/// The directed acyclic graph of operators of an application.
+/// The directed acyclic graph of operators of an application or big query. Nodes stand behind those that they read.
 #[derive(Clone, Default)]
 pub struct Dataflow {
     nodes: Vec<Node>,
@@ -79,13 +102,35 @@ pub struct Dataflow {
 }
 
 impl Dataflow {
-    /// A straight line of operators, joined by forward edges.
-    pub fn linear(factories: Vec<Arc<dyn OperatorFactory>>) -> Self {
-        let edges = (1..factories.len()).map(|to| Edge { from: to - 1, to, kind: EdgeKind::Forward }).collect();
-        Self { nodes: factories.into_iter().map(|factory| Node { factory }).collect(), edges }
+    /// Adds a node that reads nothing yet.
+    pub fn add(&mut self, work: Work, schema: SchemaRef) -> NodeId {
+        self.nodes.push(Node { work, schema });
+        self.nodes.len() - 1
     }
 
-    /// The operators.
+    /// Connects the node `from` with the input number `input` of `to`.
+    ///
+    /// # Panics
+    /// If one of the nodes is not there, or `to` does not stand behind `from`.
+    pub fn connect(&mut self, from: NodeId, to: NodeId, input: usize, kind: EdgeKind) {
+        assert!(from < to && to < self.nodes.len(), "an edge leads from node {from} to a later one, not {to}");
+        self.edges.push(Edge { from, to, input, kind });
+    }
+
+    /// Adds an operator behind `from`, its only input.
+    pub fn then(
+        &mut self,
+        from: NodeId,
+        kind: EdgeKind,
+        factory: Arc<dyn OperatorFactory>,
+        schema: SchemaRef,
+    ) -> NodeId {
+        let to = self.add(Work::Operator(factory), schema);
+        self.connect(from, to, 0, kind);
+        to
+    }
+
+    /// The nodes, each behind those that it reads.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
@@ -95,24 +140,59 @@ impl Dataflow {
         &self.edges
     }
 
-    /// A chain that runs the whole dataflow in one task.
-    ///
-    /// # Panics
-    /// If the dataflow is not a straight line of forward edges.
-    pub fn chain(&self) -> Chain {
-        assert!(
-            self.edges
-                .iter()
-                .enumerate()
-                .all(|(index, edge)| { (edge.from, edge.to, edge.kind) == (index, index + 1, EdgeKind::Forward) }),
-            "only a straight line fuses into one chain"
-        );
-        Chain::new(self.nodes.iter().map(|node| node.factory.create()).collect())
+    /// The edges that lead to a node.
+    pub fn inputs_of(&self, node: NodeId) -> impl Iterator<Item = &Edge> {
+        self.edges.iter().filter(move |edge| edge.to == node)
+    }
+
+    /// The edges that leave a node.
+    pub fn outputs_of(&self, node: NodeId) -> impl Iterator<Item = &Edge> {
+        self.edges.iter().filter(move |edge| edge.from == node)
+    }
+}
+
+impl Work {
+    /// What it does, in one word or two.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Source(_) => "source".into(),
+            Self::Operator(factory) => factory.describe().operator,
+            Self::Sink(_) => "sink".into(),
+        }
     }
 }
 
 impl fmt::Debug for Dataflow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.nodes.iter().map(|node| node.factory.describe().operator)).finish()
+        f.debug_list().entries(self.nodes.iter().map(|node| node.work.name())).finish()
+    }
+}
+
+/// The operators of an application in a straight line: they run as one chain in each task of its group.
+#[derive(Clone, Default)]
+pub struct Line {
+    factories: Vec<Arc<dyn OperatorFactory>>,
+}
+
+impl Line {
+    /// These operators, first to last.
+    pub fn new(factories: Vec<Arc<dyn OperatorFactory>>) -> Self {
+        Self { factories }
+    }
+
+    /// The operators, first to last.
+    pub fn operators(&self) -> &[Arc<dyn OperatorFactory>] {
+        &self.factories
+    }
+
+    /// A chain of new instances.
+    pub fn chain(&self) -> Chain {
+        Chain::new(self.factories.iter().map(|factory| factory.create()).collect())
+    }
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.factories.iter().map(|factory| factory.describe().operator)).finish()
     }
 }

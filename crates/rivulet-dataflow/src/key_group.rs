@@ -16,6 +16,20 @@ impl KeyGroup {
         Self((xxh3_64(key) % u64::from(KEY_GROUPS)) as u16)
     }
 
+    /// The key group of a key whose columns have this hash ([`hash_keys`](crate::hash_keys)).
+    pub fn of_hash(hash: u64) -> Self {
+        Self((hash % u64::from(KEY_GROUPS)) as u16)
+    }
+
+    /// Which of `instances` parallel instances has the state of this key group: each has a contiguous range.
+    ///
+    /// # Panics
+    /// If there are no instances.
+    pub fn instance(self, instances: usize) -> usize {
+        assert!(instances > 0, "there is at least one instance");
+        usize::from(self.0) * instances / usize::from(KEY_GROUPS)
+    }
+
     /// The key group with this number, as state frames store it.
     pub(crate) fn from_index(index: u16) -> Self {
         Self(index % KEY_GROUPS)

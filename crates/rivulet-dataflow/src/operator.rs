@@ -24,6 +24,11 @@ impl<'a> Context<'a> {
         Self { now_us, slots, refusals, output }
     }
 
+    /// The rows that were emitted and not handed on yet, for counting.
+    pub fn emitted_rows(&self) -> usize {
+        self.output.iter().map(Batch::rows).sum()
+    }
+
     /// Hands rows to the next operator. An empty batch goes nowhere.
     pub fn emit(&mut self, batch: Batch) {
         if !batch.is_empty() {
@@ -42,6 +47,18 @@ pub trait Operator: Send {
     /// A row that fails is refused through the context, never an error here. An error means that the operator itself
     /// failed (a defect); the host counts the batch as refused and goes on.
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError>;
+
+    /// Processes one element of one of several inputs, numbered from 0. Only batches come by input: of watermarks, barriers and the
+    /// end the host hands in those that hold for all inputs together, as elements of input 0.
+    fn process_input(
+        &mut self,
+        input: usize,
+        element: Element,
+        context: &mut Context<'_>,
+    ) -> Result<(), OperatorError> {
+        assert_eq!(input, 0, "this operator has one input");
+        self.process(element, context)
+    }
 
     /// When this operator next wants [`Operator::tick`], in clock time (microseconds since the epoch); `None` if only
     /// elements can make it do anything.
@@ -121,8 +138,21 @@ impl Chain {
         refusals: &mut Refusals,
         sink: &mut dyn FnMut(Batch),
     ) -> Result<(), OperatorError> {
+        self.process_input(0, element, now_us, slots, refusals, sink)
+    }
+
+    /// The same for an element of one of several inputs of the first operator.
+    pub fn process_input(
+        &mut self,
+        input: usize,
+        element: Element,
+        now_us: i64,
+        slots: &SlotTable,
+        refusals: &mut Refusals,
+        sink: &mut dyn FnMut(Batch),
+    ) -> Result<(), OperatorError> {
         self.forget_outputs();
-        run(&mut self.operators, &mut self.outputs, element, now_us, slots, refusals, sink)
+        Run { now_us, slots, refusals, sink }.through(&mut self.operators, &mut self.outputs, input, element)
     }
 
     /// Lets every operator do what is due by `now_us`. One that fails keeps no other from its own; the first error is
@@ -146,7 +176,8 @@ impl Chain {
             let ticked = operator.tick(&mut Context::new(now_us, slots, refusals, output));
             result = result.and(ticked);
             for batch in output.drain(..) {
-                let processed = run(rest, rest_outputs, Element::Batch(batch), now_us, slots, refusals, sink);
+                let mut run = Run { now_us, slots, refusals, sink };
+                let processed = run.through(rest, rest_outputs, 0, Element::Batch(batch));
                 result = result.and(processed);
             }
         }
@@ -202,36 +233,45 @@ impl fmt::Debug for Chain {
     }
 }
 
-fn run(
-    operators: &mut [Box<dyn Operator>],
-    outputs: &mut [Vec<Batch>],
-    element: Element,
+/// What elements run through operators with.
+struct Run<'a> {
     now_us: i64,
-    slots: &SlotTable,
-    refusals: &mut Refusals,
-    sink: &mut dyn FnMut(Batch),
-) -> Result<(), OperatorError> {
-    let Some((operator, rest)) = operators.split_first_mut() else {
-        if let Element::Batch(batch) = element {
-            sink(batch);
+    slots: &'a SlotTable,
+    refusals: &'a mut Refusals,
+    sink: &'a mut dyn FnMut(Batch),
+}
+
+impl Run<'_> {
+    fn through(
+        &mut self,
+        operators: &mut [Box<dyn Operator>],
+        outputs: &mut [Vec<Batch>],
+        input: usize,
+        element: Element,
+    ) -> Result<(), OperatorError> {
+        let Some((operator, rest)) = operators.split_first_mut() else {
+            if let Element::Batch(batch) = element {
+                (self.sink)(batch);
+            }
+            return Ok(());
+        };
+        let (output, rest_outputs) = outputs.split_first_mut().expect("one output for each operator");
+        let passed_on = match &element {
+            Element::Batch(_) => None,
+            other => Some(other.clone()),
+        };
+        let context = &mut Context::new(self.now_us, self.slots, self.refusals, output);
+        let mut result = operator.process_input(input, element, context);
+        for batch in output.drain(..) {
+            let processed = self.through(rest, rest_outputs, 0, Element::Batch(batch));
+            result = result.and(processed);
         }
-        return Ok(());
-    };
-    let (output, rest_outputs) = outputs.split_first_mut().expect("one output for each operator");
-    let passed_on = match &element {
-        Element::Batch(_) => None,
-        other => Some(other.clone()),
-    };
-    let mut result = operator.process(element, &mut Context::new(now_us, slots, refusals, output));
-    for batch in output.drain(..) {
-        let processed = run(rest, rest_outputs, Element::Batch(batch), now_us, slots, refusals, sink);
-        result = result.and(processed);
+        if let Some(element) = passed_on {
+            let processed = self.through(rest, rest_outputs, 0, element);
+            result = result.and(processed);
+        }
+        result
     }
-    if let Some(element) = passed_on {
-        let processed = run(rest, rest_outputs, element, now_us, slots, refusals, sink);
-        result = result.and(processed);
-    }
-    result
 }
 
 #[cfg(test)]

@@ -114,6 +114,20 @@ impl Refusals {
         }
     }
 
+    /// Counts a refused row of `batch` and keeps it, with `detail`, if content is to be kept.
+    pub fn refuse_row(
+        &mut self,
+        input: Option<InputIndex>,
+        batch: &Batch,
+        row: usize,
+        reason: Reason,
+        detail: impl FnOnce() -> String,
+    ) {
+        self.refuse_from(input, batch.slots[row], reason, batch.arrival_us[row], || {
+            (detail(), Refused::Row(Box::new(batch.slice(row, 1))))
+        });
+    }
+
     /// How many rows were refused for `reason` since the last [`Refusals::clear`].
     pub fn counted(&self, reason: Reason) -> u64 {
         self.counts[reason as usize]

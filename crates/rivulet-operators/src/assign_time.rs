@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{Array, AsArray, BooleanArray, RecordBatch, TimestampMicrosecondArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit, TimestampMicrosecondType};
 use rivulet_dataflow::{
-    Batch, Context, Description, Element, InputIndex, Operator, OperatorError, OperatorFactory, Reason, Refused,
+    Batch, Context, Description, Element, InputIndex, Operator, OperatorError, OperatorFactory, Reason,
 };
 
 use crate::PlanError;
@@ -141,18 +141,16 @@ pub(crate) fn refuse(
     future_limit_us: i64,
     context: &mut Context<'_>,
 ) {
-    let (slot, arrival_us) = (batch.slots[row], batch.arrival_us[row]);
     let reason = if time_us.is_some() { Reason::Future } else { Reason::Decode };
-    context.refusals.refuse_from(input, slot, reason, arrival_us, || {
-        let detail = match time_us {
+    context.refusals.refuse_row(input, batch, row, reason, || {
+        match time_us {
             Some(time_us) => format!(
                 "the event time is {} ms after the arrival, {} ms are allowed\nhint: check the device's clock, or raise future_limit",
-                time_us.saturating_sub(arrival_us) / 1000,
+                time_us.saturating_sub(batch.arrival_us[row]) / 1000,
                 future_limit_us / 1000
             ),
             None => "the event time is missing".into(),
-        };
-        (detail, Refused::Row(Box::new(batch.slice(row, 1))))
+        }
     });
 }
 

@@ -9,8 +9,8 @@ use arrow::row::Rows;
 use std::sync::Arc;
 
 use rivulet_dataflow::{
-    Batch, Context, Control, Description, Element, KeyGroup, Operator, OperatorError, OperatorFactory, Reason, Refused,
-    Slot, StateError, StateFrame, StateSelection,
+    Batch, Context, Control, Description, Element, KeyGroup, Operator, OperatorError, OperatorFactory, Reason, Slot,
+    StateError, StateFrame, StateSelection,
 };
 
 use crate::PlanError;
@@ -234,11 +234,10 @@ impl ChangeOnlyOperator {
             // Rows of a query that is gone must not leave state behind for the slot's next query.
             let is_kept = context.slots.query(slot).is_some()
                 && self.changes(slot, key, values).unwrap_or_else(|| {
-                    context.refusals.refuse(slot, Reason::Expression, batch.arrival_us[row], || {
-                        let detail = format!(
+                    context.refusals.refuse_row(None, batch, row, Reason::Expression, || {
+                        format!(
                             "EMIT ON CHANGE remembers at most {SLOT_KEYS_MAX} keys of a query\nhint: group by a column with fewer values"
-                        );
-                        (detail, Refused::Row(Box::new(batch.slice(row, 1))))
+                        )
                     });
                     false
                 });

@@ -49,6 +49,16 @@ pub enum PlanError {
         /// What is wrong with it, with a hint.
         problem: String,
     },
+    /// An operator of a big query that cannot do what it is asked to.
+    #[error("{operator}: {problem}\nhint: {hint}")]
+    Operator {
+        /// The operator.
+        operator: &'static str,
+        /// What is wrong.
+        problem: String,
+        /// What to do.
+        hint: String,
+    },
     /// A length of a window with the wrong type.
     #[error("the {what} of the window has type {found}, not {expected}\nhint: write for example {example}")]
     LengthType {

@@ -13,7 +13,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::DataFusionError;
 use datafusion_physical_expr::expressions::Column;
 use datafusion_physical_expr::{PhysicalExpr, utils::collect_columns};
-use rivulet_dataflow::{Batch, Context, OperatorError, Reason, Refused};
+use rivulet_dataflow::{Batch, Context, OperatorError, Reason};
 
 use crate::PlanError;
 
@@ -100,6 +100,11 @@ impl Expressions {
     /// The type and nullability of each expression's values; the name is the expression's text.
     pub fn fields(&self) -> &[Field] {
         &self.fields
+    }
+
+    /// The columns that the expressions are evaluated over.
+    pub(crate) fn input_schema(&self) -> &SchemaRef {
+        &self.schema
     }
 
     /// The number of expressions.
@@ -233,7 +238,7 @@ impl Expressions {
 pub(crate) type RowsOrError = (std::ops::Range<usize>, Result<Vec<ArrayRef>, DataFusionError>);
 
 /// The expression as SQL text, for `EXPLAIN` and errors.
-pub(crate) fn sql(expression: &Arc<dyn PhysicalExpr>) -> String {
+pub fn sql(expression: &Arc<dyn PhysicalExpr>) -> String {
     struct Sql<'a>(&'a dyn PhysicalExpr);
     impl fmt::Display for Sql<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -257,9 +262,7 @@ pub(crate) fn is_condition(data_type: &DataType) -> bool {
 }
 
 pub(crate) fn refuse(batch: &Batch, row: usize, error: &DataFusionError, context: &mut Context<'_>) {
-    context.refusals.refuse(batch.slots[row], Reason::Expression, batch.arrival_us[row], || {
-        (error.strip_backtrace(), Refused::Row(Box::new(batch.slice(row, 1))))
-    });
+    context.refusals.refuse_row(None, batch, row, Reason::Expression, || error.strip_backtrace());
 }
 
 #[cfg(test)]
@@ -269,6 +272,7 @@ mod tests {
     use datafusion_expr::Operator;
     use datafusion_physical_expr::expressions::{binary, lit};
     use rivulet_dataflow::Refusals;
+    use rivulet_dataflow::Refused;
 
     use super::*;
     use crate::testing::{batch, parameter_table, process_context};

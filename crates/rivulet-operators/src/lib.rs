@@ -21,6 +21,7 @@
 //! - [`matching`]: which queries on one topic a row can concern ([`Match`], [`MatchIndex`]);
 //! - [`pattern`]: sequences of rows, MATCH_RECOGNIZE ([`PatternMatch`], [`PatternSpec`]);
 //! - [`unnest`]: several rows of one ([`Unnest`]);
+//! - [`parallel`]: the keyed operators of big queries, whose instances run side by side ([`parallel::KeyedWindow`], ...);
 //! - [`error`]: what a plan can get wrong ([`PlanError`]).
 //!
 //! Each operator file holds a factory (plain public fields or a checked constructor), which implements
@@ -41,6 +42,7 @@ pub mod route;
 pub mod matching;
 pub mod pattern;
 pub mod unnest;
+pub mod parallel;
 pub mod error;
 mod keyed;
 mod row_bytes;

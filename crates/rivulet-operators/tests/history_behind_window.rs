@@ -13,7 +13,7 @@ use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, lit};
 use proptest::prelude::*;
 use rivulet_dataflow::{
-    Batch, Chain, Control, Dataflow, Element, OperatorFactory, Refusals, Slot, SlotTable, StateFrame, StateSelection,
+    Batch, Chain, Control, Element, Line, OperatorFactory, Refusals, Slot, SlotTable, StateFrame, StateSelection,
 };
 use rivulet_operators::{
     AggregateFunction, History, HistoryColumn, HistoryFunction, NamedExpression, WindowAggregate, WindowAggregateSpec,
@@ -32,7 +32,7 @@ fn windows(keyed: bool) -> WindowAggregateSpec {
     spec(hop(), keyed, vec![aggregate(AggregateFunction::Sum, vec![column(1)])])
 }
 
-fn dataflow(keyed: bool) -> Dataflow {
+fn dataflow(keyed: bool) -> Line {
     let mut spec = windows(keyed);
     spec.parameters = vec![0, 1];
     let window = WindowAggregate::new(spec).unwrap();
@@ -47,7 +47,7 @@ fn dataflow(keyed: bool) -> Dataflow {
     ];
     let functions = functions.map(|function| HistoryColumn { name: function.to_string(), function });
     let history = History::new(&columns, &parameters(), vec![], keys, functions.into()).unwrap();
-    Dataflow::linear(vec![Arc::new(window) as Arc<dyn OperatorFactory>, Arc::new(history)])
+    Line::new(vec![Arc::new(window) as Arc<dyn OperatorFactory>, Arc::new(history)])
 }
 
 /// What is said about each of the windows of one slot and key, from all before it.
@@ -70,7 +70,7 @@ fn model(windows: &[Window]) -> Vec<Emitted> {
 }
 
 struct Run {
-    dataflow: Dataflow,
+    dataflow: Line,
     chain: Chain,
     table: SlotTable,
     keyed: bool,

@@ -9,7 +9,7 @@ use datafusion_common::ScalarValue;
 use datafusion_physical_expr::expressions::{Column, Literal};
 use proptest::prelude::*;
 use rivulet_dataflow::{
-    Batch, Chain, Control, Dataflow, Element, Reason, Refusals, Slot, SlotTable, StateFrame, StateSelection,
+    Batch, Chain, Control, Element, Line, Reason, Refusals, Slot, SlotTable, StateFrame, StateSelection,
 };
 use rivulet_operators::{JOIN_ROWS_MAX, Join, JoinKind, JoinSide, JoinSpec, Offset};
 
@@ -36,7 +36,7 @@ fn offset(us: i64) -> Option<Offset> {
     (us != 0).then(|| Offset { interval, is_negative: us < 0 })
 }
 
-fn join(kind: JoinKind, keyed: bool, keeps_unmatched: bool) -> Dataflow {
+fn join(kind: JoinKind, keyed: bool, keeps_unmatched: bool) -> Line {
     let spec = JoinSpec {
         input: input(),
         parameter_schema: Arc::new(Schema::empty()),
@@ -47,7 +47,7 @@ fn join(kind: JoinKind, keyed: bool, keeps_unmatched: bool) -> Dataflow {
         keeps_unmatched,
         append_arrival_column: false,
     };
-    Dataflow::linear(vec![Arc::new(Join::new(spec).unwrap())])
+    Line::new(vec![Arc::new(Join::new(spec).unwrap())])
 }
 
 fn batch(rows: &[Row]) -> Batch {
@@ -73,7 +73,7 @@ fn queries() -> SlotTable {
 }
 
 struct Run {
-    dataflow: Dataflow,
+    dataflow: Line,
     chain: Chain,
     table: SlotTable,
     out: Vec<Out>,
@@ -81,7 +81,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(dataflow: Dataflow) -> Self {
+    fn new(dataflow: Line) -> Self {
         Self { chain: dataflow.chain(), dataflow, table: queries(), out: Vec::new(), refusals: Refusals::new(0) }
     }
 
@@ -123,7 +123,7 @@ impl Run {
 
 /// Runs the rows in the pieces that `cuts` say, moving the state at some; the rows of slot 0 from `recycled_at` on are
 /// those of another query.
-fn run(dataflow: Dataflow, rows: &[Row], cuts: &[(usize, bool)], recycled_at: usize) -> (Vec<Out>, Refusals) {
+fn run(dataflow: Line, rows: &[Row], cuts: &[(usize, bool)], recycled_at: usize) -> (Vec<Out>, Refusals) {
     let mut run = Run::new(dataflow);
     let recycled_at = recycled_at.min(rows.len());
     let mut cuts: Vec<(usize, bool)> = cuts.iter().map(|&(at, moves)| (at.min(rows.len()), moves)).collect();
@@ -289,7 +289,7 @@ fn a_query_with_too_many_rows_is_told_and_takes_none_away_from_others() {
 
 #[test]
 fn state_of_other_rows_is_refused() {
-    let state = |dataflow: &Dataflow, rows: &[Row]| {
+    let state = |dataflow: &Line, rows: &[Row]| {
         let mut run = Run::new(dataflow.clone());
         run.process(Element::Batch(batch(rows)));
         run.chain.export_state(&StateSelection::All).unwrap()

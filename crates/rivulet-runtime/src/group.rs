@@ -23,6 +23,7 @@ use rivulet_dataflow::{
 };
 
 use crate::host::Host;
+use crate::scheduler::Runnable;
 use crate::spill::Spill;
 use crate::task::TaskSettings;
 use crate::{Activation, GroupMetrics, InboxLimits, Task, TaskParts};

@@ -8,7 +8,8 @@ use rand::RngExt;
 use rivulet_dataflow::Clock;
 
 use crate::Task;
-use crate::scheduler::{Closing, Policy, Scheduler};
+use crate::flow::FlowTask;
+use crate::scheduler::{Closing, Policy, Runnable, Scheduler};
 use crate::spill::Spill;
 
 pub(crate) struct Host {
@@ -18,7 +19,9 @@ pub(crate) struct Host {
     pub(crate) closing: Arc<Closing>,
     /// Tasks that wait for a worker, run, or wait for room in their sink.
     pub(crate) scheduled: AtomicUsize,
-    pub(crate) deadlines: Deadlines,
+    pub(crate) deadlines: Deadlines<Task>,
+    /// The same for tasks of big queries.
+    pub(crate) flow_deadlines: Deadlines<FlowTask>,
     pub(crate) workers: boxcar::Vec<WorkerLoad>,
     /// Where silent queries go, if they do.
     pub(crate) spill: OnceLock<Spill>,
@@ -74,6 +77,7 @@ impl Host {
             closing: Arc::default(),
             scheduled: AtomicUsize::new(0),
             deadlines: Deadlines::default(),
+            flow_deadlines: Deadlines::default(),
             workers: boxcar::Vec::new(),
             spill: OnceLock::new(),
             relief: Relief::default(),
@@ -118,9 +122,9 @@ impl Host {
 struct Nobody;
 
 impl Scheduler for Nobody {
-    fn ready(&self, _task: Arc<Task>) {}
+    fn ready(&self, _task: Arc<dyn Runnable>) {}
 
-    fn next(&self, _worker: usize) -> Option<Arc<Task>> {
+    fn next(&self, _worker: usize) -> Option<Arc<dyn Runnable>> {
         None
     }
 
@@ -143,21 +147,25 @@ impl Scheduler for Nobody {
 pub(crate) type DeadlineId = usize;
 
 /// When each task next wants to run, side by side in memory: thousands are looked at in microseconds.
-#[derive(Default)]
-pub(crate) struct Deadlines {
+pub(crate) struct Deadlines<T> {
     /// Clock time, microseconds; `i64::MAX` for never.
     at_us: boxcar::Vec<AtomicI64>,
-    tasks: Mutex<Registered>,
+    tasks: Mutex<Registered<T>>,
 }
 
-#[derive(Default)]
-struct Registered {
-    tasks: Vec<Weak<Task>>,
+struct Registered<T> {
+    tasks: Vec<Weak<T>>,
     free: Vec<DeadlineId>,
 }
 
-impl Deadlines {
-    pub(crate) fn register(&self, task: Weak<Task>) -> DeadlineId {
+impl<T> Default for Deadlines<T> {
+    fn default() -> Self {
+        Self { at_us: boxcar::Vec::new(), tasks: Mutex::new(Registered { tasks: Vec::new(), free: Vec::new() }) }
+    }
+}
+
+impl<T> Deadlines<T> {
+    pub(crate) fn register(&self, task: Weak<T>) -> DeadlineId {
         let mut registered = self.tasks.lock();
         if let Some(id) = registered.free.pop() {
             registered.tasks[id] = task;
@@ -178,8 +186,13 @@ impl Deadlines {
         registered.free.push(id);
     }
 
+    /// Whether any task has a deadline.
+    pub(crate) fn are_any(&self) -> bool {
+        self.at_us.iter().any(|(_, at_us)| at_us.load(Ordering::Acquire) != i64::MAX)
+    }
+
     /// The tasks whose deadline has passed.
-    pub(crate) fn due(&self, now_us: i64) -> Vec<Arc<Task>> {
+    pub(crate) fn due(&self, now_us: i64) -> Vec<Arc<T>> {
         let due: Vec<DeadlineId> =
             self.at_us.iter().filter(|(_, at_us)| at_us.load(Ordering::Acquire) <= now_us).map(|(id, _)| id).collect();
         if due.is_empty() {
@@ -190,7 +203,7 @@ impl Deadlines {
     }
 
     /// Every task.
-    pub(crate) fn tasks(&self) -> Vec<Arc<Task>> {
+    pub(crate) fn tasks(&self) -> Vec<Arc<T>> {
         self.tasks.lock().tasks.iter().filter_map(Weak::upgrade).collect()
     }
 }

@@ -12,18 +12,21 @@
 //! - `inbox`: the bounded queue in front of a task, and `picked`: rows in it that were decoded already;
 //! - [`task`]: queries that are processed together, and one activation of them;
 //! - [`group`]: the queries of an application, and how they move between its tasks;
+//! - [`flow`]: a big query as parallel tasks;
 //! - [`spill`]: silent queries leave memory;
 //! - [`metrics`]: what is counted, and the latency histogram;
 //! - [`scheduler`]: which task runs next, and where;
 //! - `balance`: what is moved, split and merged;
 //! - `host` and [`workers`]: what a process has once, and its threads;
-//! - [`threads`]: how many of those the system allows.
+//! - [`threads`]: how many of those the system allows; [`numa`]: on which cores they stand.
 
 mod balance;
+pub mod flow;
 pub mod group;
 mod host;
 mod inbox;
 pub mod metrics;
+pub mod numa;
 mod picked;
 pub mod scheduler;
 pub mod spill;
@@ -31,11 +34,13 @@ pub mod task;
 pub mod threads;
 pub mod workers;
 
+pub use flow::{Flow, FlowError, FlowLimits, FlowParts, FlowReport, OperatorReport, Partition, TaskReport};
 pub use group::{Group, GroupId, GroupInput, GroupParts};
 pub use inbox::{InboxLimits, Overflow};
 pub use metrics::{GroupMetrics, Histogram};
+pub use numa::{Place, Topology};
 pub use picked::Picked;
-pub use scheduler::{Policy, Scheduler};
+pub use scheduler::{Policy, Runnable, Scheduler};
 pub use spill::{Spill, SpillStatus};
 pub use task::{Activation, Task, TaskParts};
 pub use threads::ThreadLimit;

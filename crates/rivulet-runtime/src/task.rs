@@ -18,6 +18,7 @@ use rivulet_dataflow::{
 use crate::balance::{LoadMeter, Seen};
 use crate::host::{DeadlineId, Host};
 use crate::inbox::{Chunk, Queue, TaskInbox};
+use crate::scheduler::Runnable;
 use crate::{Group, GroupMetrics, InboxLimits, Picked, Policy};
 use idle::Idle;
 
@@ -130,24 +131,9 @@ impl Task {
         })
     }
 
-    /// The application's name.
-    pub fn name(&self) -> &str {
-        &self.settings.name
-    }
-
-    /// The worker that the task belongs to.
-    pub fn worker(&self) -> usize {
-        self.worker.load(Ordering::Relaxed)
-    }
-
     /// Gives the task to another worker. If it waits for the old one now, it is run there once more.
     pub(crate) fn assign(&self, worker: usize) {
         self.worker.store(worker, Ordering::Relaxed);
-    }
-
-    /// Events that wait.
-    pub fn waiting_rows(&self) -> usize {
-        self.inbox.lock().waiting().0
     }
 
     /// Events and payload bytes that wait.
@@ -209,64 +195,6 @@ impl Task {
                 self.host.scheduler.ready(self.clone());
             }
         }
-    }
-
-    /// The task has been run: from here on a push schedules it again. Schedules it at once if events came meanwhile.
-    pub(crate) fn ran(self: &Arc<Self>) {
-        self.scheduled.store(false, Ordering::Release);
-        self.host.scheduled.fetch_sub(1, Ordering::AcqRel);
-        if !self.inbox.is_empty() {
-            self.schedule();
-        }
-    }
-
-    /// Processes what waits in the inbox, batch by batch, until it is empty or `slice` has passed, then what timers are due.
-    ///
-    /// Called by one worker at a time; a second caller waits.
-    pub fn run(&self, slice: Duration) -> Activation {
-        if let Some(group) = &self.shelf_of {
-            let Some(group) = group.upgrade() else {
-                // The group is gone, and its queries with it.
-                while self.inbox.take(None, None).is_some() {}
-                return Activation::Ran(0);
-            };
-            return group.wake();
-        }
-        let mut core = self.core.lock();
-        let clock = &self.host.clock;
-        let (start_us, begun_us) = (clock.now_us(), clock.steady_us());
-        let slice_us = i64::try_from(slice.as_micros()).unwrap_or(i64::MAX);
-        let mut done = None;
-        let mut rows = 0;
-        let outcome = loop {
-            if !core.sink.has_room() {
-                break Activation::Blocked;
-            }
-            let taken_us = self.settings.passes_on.then_some(&self.in_hand_us);
-            // The sink had room, so all is handed on that was taken.
-            taken_us.inspect(|taken_us| taken_us.store(i64::MAX, Ordering::Release));
-            let Some(mut chunk) = self.inbox.take(done.take(), taken_us) else {
-                break Activation::Ran(rows);
-            };
-            rows += chunk.rows();
-            self.process(&mut core, &mut chunk);
-            done = Some(chunk);
-            if clock.steady_us() - begun_us >= slice_us {
-                break Activation::Yielded(rows);
-            }
-        };
-        if done.is_some() {
-            self.inbox.lock().keep(done);
-        }
-        if outcome != Activation::Blocked {
-            self.tick(&mut core, start_us - TICK_GRACE_US);
-        }
-        let busy_us = (clock.steady_us() - begun_us).max(0) as u64;
-        core.metrics.activations += 1;
-        core.metrics.busy_us += busy_us;
-        self.busy_us.fetch_add(busy_us, Ordering::Relaxed);
-        self.note_deadline(&core);
-        outcome
     }
 
     /// When the oldest of the events came that wait, or that this task has yet to hand on; `i64::MAX` without any.
@@ -416,6 +344,74 @@ impl Task {
     }
 }
 
+impl Runnable for Task {
+    fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    fn worker(&self) -> usize {
+        self.worker.load(Ordering::Relaxed)
+    }
+
+    fn waiting_rows(&self) -> usize {
+        self.inbox.lock().waiting().0
+    }
+
+    fn run(&self, slice: Duration) -> Activation {
+        if let Some(group) = &self.shelf_of {
+            let Some(group) = group.upgrade() else {
+                // The group is gone, and its queries with it.
+                while self.inbox.take(None, None).is_some() {}
+                return Activation::Ran(0);
+            };
+            return group.wake();
+        }
+        let mut core = self.core.lock();
+        let clock = &self.host.clock;
+        let (start_us, begun_us) = (clock.now_us(), clock.steady_us());
+        let slice_us = i64::try_from(slice.as_micros()).unwrap_or(i64::MAX);
+        let mut done = None;
+        let mut rows = 0;
+        let outcome = loop {
+            if !core.sink.has_room() {
+                break Activation::Blocked;
+            }
+            let taken_us = self.settings.passes_on.then_some(&self.in_hand_us);
+            // The sink had room, so all is handed on that was taken.
+            taken_us.inspect(|taken_us| taken_us.store(i64::MAX, Ordering::Release));
+            let Some(mut chunk) = self.inbox.take(done.take(), taken_us) else {
+                break Activation::Ran(rows);
+            };
+            rows += chunk.rows();
+            self.process(&mut core, &mut chunk);
+            done = Some(chunk);
+            if clock.steady_us() - begun_us >= slice_us {
+                break Activation::Yielded(rows);
+            }
+        };
+        if done.is_some() {
+            self.inbox.lock().keep(done);
+        }
+        if outcome != Activation::Blocked {
+            self.tick(&mut core, start_us - TICK_GRACE_US);
+        }
+        let busy_us = (clock.steady_us() - begun_us).max(0) as u64;
+        core.metrics.activations += 1;
+        core.metrics.busy_us += busy_us;
+        self.busy_us.fetch_add(busy_us, Ordering::Relaxed);
+        self.note_deadline(&core);
+        outcome
+    }
+
+    fn ran(self: Arc<Self>) {
+        self.scheduled.store(false, Ordering::Release);
+        self.host.scheduled.fetch_sub(1, Ordering::AcqRel);
+        if !self.inbox.is_empty() {
+            self.schedule();
+        }
+    }
+}
+
 impl Drop for Task {
     fn drop(&mut self) {
         self.host.deadlines.forget(self.deadline);
@@ -524,7 +520,7 @@ impl Core {
     }
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     panic
         .downcast_ref::<String>()
         .map(String::as_str)

@@ -10,16 +10,20 @@ use std::time::{Duration, Instant};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
-use rivulet_dataflow::Clock;
+use rivulet_dataflow::{Clock, SinkError};
 
 use crate::balance::{self, Step, TaskLoad};
+use crate::flow::FlowTask;
 use crate::host::{Deadlines, Host, Relief, WorkerLoad};
-use crate::scheduler::{Closing, Policy};
+use crate::scheduler::{Closing, Policy, Runnable};
 use crate::spill::{SWEEPS, Spill};
-use crate::{Activation, Group, GroupId, GroupParts, Task, ThreadLimit};
+use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Task, ThreadLimit};
 
 /// How often deadlines are looked at; windows of silent queries close with this precision.
 const TIMER_PERIOD: Duration = Duration::from_millis(10);
+
+/// The same for big queries: sources are asked again, and windows by the clock close.
+const FLOW_TIMER_PERIOD: Duration = Duration::from_millis(1);
 
 /// How often load is measured where it is not evened out.
 const MEASURE_PERIOD: Duration = Duration::from_secs(5);
@@ -71,7 +75,7 @@ struct Shared {
     host: Arc<Host>,
     groups: Mutex<Groups>,
     /// Tasks whose sink had no room; the timekeeper offers them again.
-    blocked: Mutex<Vec<Arc<Task>>>,
+    blocked: Mutex<Vec<Arc<dyn Runnable>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// How many workers there may be, where each task has its own.
     thread_limit: Option<ThreadLimit>,
@@ -118,6 +122,7 @@ impl Workers {
                     closing,
                     scheduled: AtomicUsize::new(0),
                     deadlines: Deadlines::default(),
+                    flow_deadlines: Deadlines::default(),
                     workers: boxcar::Vec::new(),
                     spill: OnceLock::new(),
                     relief: Relief::default(),
@@ -170,6 +175,14 @@ impl Workers {
         groups.next_id += 1;
         groups.all.push(group.clone());
         group
+    }
+
+    /// Runs a big query.
+    ///
+    /// # Errors
+    /// A sink cannot be made.
+    pub fn start_flow(&self, parts: FlowParts) -> Result<Flow, SinkError> {
+        Flow::start(parts, &self.shared.host)
     }
 
     /// How many more tasks may have a thread of their own, and what bounds it; `None` where tasks have none.
@@ -309,7 +322,7 @@ impl Shared {
     fn keep_time(&self) {
         let closing = &self.host.closing;
         while !closing.has_begun() || (self.host.scheduled.load(Ordering::Acquire) > 0 && !closing.is_over()) {
-            std::thread::sleep(TIMER_PERIOD);
+            self.wait_with_flows(TIMER_PERIOD);
             for task in std::mem::take(&mut *self.blocked.lock()) {
                 self.host.scheduler.ready(task);
             }
@@ -319,6 +332,16 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Waits for a period of the groups' timers, in which big queries, if there are any, have several of theirs.
+    fn wait_with_flows(&self, period: Duration) {
+        let until = Instant::now() + period;
+        while self.host.flow_deadlines.are_any() && Instant::now() < until {
+            std::thread::sleep(FLOW_TIMER_PERIOD);
+            self.host.flow_deadlines.due(self.host.clock.now_us()).iter().for_each(FlowTask::schedule);
+        }
+        std::thread::sleep(until.saturating_duration_since(Instant::now()));
     }
 
     fn keep_balance(&self) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, SchemaRef};
-use rivulet_dataflow::Dataflow;
+use rivulet_dataflow::Line;
 use rivulet_operators::{Match, Table};
 
 use crate::binding::BindError;
@@ -37,7 +37,7 @@ pub struct Application {
     /// they go. Otherwise every row goes to every output.
     pub has_output_bits: bool,
     /// The operators.
-    pub dataflow: Dataflow,
+    pub dataflow: Line,
     /// The parameters as the schema of slot tables.
     pub parameter_schema: SchemaRef,
     /// Whether results come from windows, in the words of `EXPLAIN`; for example `tumble(ts, $width)`.

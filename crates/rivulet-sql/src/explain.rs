@@ -94,20 +94,13 @@ fn write(application: &Application, out: &mut String) -> std::fmt::Result {
     }
 
     writeln!(out, "\ndataflow (one for all queries)")?;
-    let dataflow = &application.dataflow;
-    for (index, (node, step)) in dataflow.nodes().iter().zip(&application.steps).enumerate() {
-        let description = node.factory.describe();
-        let edges: Vec<String> = dataflow
-            .edges()
-            .iter()
-            .filter(|edge| edge.to == index)
-            .map(|edge| format!("{} from {}", edge.kind, edge.from + 1))
-            .collect();
-        let state = if node.factory.is_stateful() { ", with state" } else { "" };
-        let from = match edges.is_empty() {
-            true if application.inputs.len() > 1 => "from the inputs".to_owned(),
-            true => "from the input".to_owned(),
-            false => edges.join(", "),
+    for (index, (operator, step)) in application.dataflow.operators().iter().zip(&application.steps).enumerate() {
+        let description = operator.describe();
+        let state = if operator.is_stateful() { ", with state" } else { "" };
+        let from = match index {
+            0 if application.inputs.len() > 1 => "from the inputs".to_owned(),
+            0 => "from the input".to_owned(),
+            _ => format!("forward from {index}"),
         };
         writeln!(out, "  {}. {}{state} ({from})", index + 1, description.operator)?;
         for (what, lines) in [("shared", step), ("per query", &description.per_slot)] {

@@ -19,7 +19,7 @@ pub(crate) struct RivuletDialect;
 
 impl Dialect for RivuletDialect {
     fn is_delimited_identifier_start(&self, character: char) -> bool {
-        character == '"'
+        matches!(character, '"' | '`')
     }
 
     fn is_identifier_start(&self, character: char) -> bool {
@@ -42,11 +42,15 @@ impl Dialect for RivuletDialect {
         true
     }
 
-    // The following are understood so that they can be refused by name.
+    fn supports_table_versioning(&self) -> bool {
+        true
+    }
+
     fn supports_group_by_expr(&self) -> bool {
         true
     }
 
+    // The following are understood so that they can be refused by name.
     fn supports_group_by_with_modifier(&self) -> bool {
         true
     }

@@ -12,7 +12,9 @@
 //! - [`plan`]: an application's statement to an [`Application`] ([`plan_application`]): names, types, windows, operators;
 //! - [`application`]: what the engine runs ([`Application`], [`Input`], [`Output`], [`Parameter`]);
 //! - [`binding`]: given values to parameter columns, in bulk ([`ParameterRows`], [`BindError`]);
-//! - [`explain`]: an application in words;
+//! - [`scope`]: the sources, views, tables and sinks that big queries name ([`Scope`]);
+//! - [`plan::query`]: a big query to a parallel dataflow ([`plan_query`]);
+//! - [`explain`] and [`explain_query`]: an application and a big query in words;
 //! - [`address`]: where events come from and go, with placeholders ([`Address`]);
 //! - [`value`]: types and single values ([`Literal`], [`ParamValue`]);
 //! - [`error`] and `suggest`: what is wrong, where, and what was probably meant ([`SqlError`]).
@@ -27,6 +29,8 @@ pub mod explain;
 pub mod address;
 pub mod value;
 pub mod error;
+pub mod scope;
+pub mod explain_query;
 mod suggest;
 
 pub use address::{Address, DEFAULT_CONNECTOR, Part};
@@ -34,9 +38,14 @@ pub use application::{Application, Input, Output, Overflow, Parameter, TableInde
 pub use binding::{BindError, ParameterRows};
 pub use error::{Position, SqlError};
 pub use explain::explain;
+pub use explain_query::explain_query;
 pub use parse::{name_in_sql, parse_application, parse_script};
+pub use plan::query::{PlannedOutput, PlannedSource, QueryPlan, SortKey, plan_query};
 pub use plan::{plan_application, plan_application_with};
 pub use rivulet_operators::{Match, MatchIndex, MatchKey, Table, match_keys};
-pub use statement::{CreateApplication, CreateTable, FormatSpec, Name, Statement};
+pub use scope::{Scope, SinkDeclaration, SourceDeclaration, View};
+pub use statement::{
+    BigQuery, CreateApplication, CreateSink, CreateSource, CreateTable, CreateView, FormatSpec, Name, Statement,
+};
 pub use suggest::nearest;
 pub use value::{Literal, ParamValue, interval_text, type_name};

@@ -1,5 +1,7 @@
 //! The statements of the language, as parsed and not yet planned.
 
+mod query;
+
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -8,6 +10,9 @@ use arrow::datatypes::{DataType, SchemaRef};
 use datafusion_sql::sqlparser::ast;
 
 use crate::{Literal, Position};
+
+pub(crate) use query::Watermark;
+pub use query::{BigQuery, CreateSink, CreateSource, CreateView};
 
 /// A statement.
 #[derive(Clone, Debug)]
@@ -27,6 +32,72 @@ pub enum Statement {
     },
     /// `CREATE TABLE [IF NOT EXISTS] ...`
     CreateTable(Box<CreateTable>),
+    /// `CREATE SOURCE [IF NOT EXISTS] ...`
+    CreateSource(Box<CreateSource>),
+    /// `CREATE SINK [IF NOT EXISTS] ...`
+    CreateSink(Box<CreateSink>),
+    /// `CREATE VIEW [IF NOT EXISTS] v AS SELECT ...`
+    CreateView(Box<CreateView>),
+    /// `CREATE QUERY [IF NOT EXISTS] q AS SELECT ... INTO sink`, or `... AS INSERT INTO sink SELECT ...`
+    CreateBigQuery {
+        /// The name of the query.
+        name: Name,
+        /// Do nothing if there is a query of that name.
+        if_not_exists: bool,
+        /// What it computes, and its sink.
+        query: BigQuery,
+    },
+    /// `SELECT ...`, with results to the caller, or `INSERT INTO sink SELECT ...`
+    RunQuery(BigQuery),
+    /// `EXPLAIN [ANALYZE] SELECT ...`, `EXPLAIN [ANALYZE] INSERT INTO sink SELECT ...`
+    ExplainBigQuery {
+        /// What is explained.
+        query: BigQuery,
+        /// Whether it is run, to say what it did.
+        analyze: bool,
+    },
+    /// `DROP SOURCE [IF EXISTS] s`
+    DropSource {
+        /// The name of the source.
+        name: Name,
+        /// Do nothing if there is none.
+        if_exists: bool,
+    },
+    /// `DROP SINK [IF EXISTS] s`
+    DropSink {
+        /// The name of the sink.
+        name: Name,
+        /// Do nothing if there is none.
+        if_exists: bool,
+    },
+    /// `DROP VIEW [IF EXISTS] v`
+    DropView {
+        /// The name of the view.
+        name: Name,
+        /// Do nothing if there is none.
+        if_exists: bool,
+    },
+    /// `SHOW SOURCES [LIKE 'pattern'] [LIMIT n]`
+    ShowSources {
+        /// Only names like this.
+        like: Option<String>,
+        /// At most so many.
+        limit: Option<u64>,
+    },
+    /// `SHOW SINKS [LIKE 'pattern'] [LIMIT n]`
+    ShowSinks {
+        /// Only names like this.
+        like: Option<String>,
+        /// At most so many.
+        limit: Option<u64>,
+    },
+    /// `SHOW VIEWS [LIKE 'pattern'] [LIMIT n]`
+    ShowViews {
+        /// Only names like this.
+        like: Option<String>,
+        /// At most so many.
+        limit: Option<u64>,
+    },
     /// `REFRESH TABLE t`
     RefreshTable(Name),
     /// `DROP TABLE [IF EXISTS] t`

@@ -164,6 +164,16 @@ pub struct ServiceError {
     pub hint: Option<String>,
 }
 
+impl From<rivulet_sql::SqlError> for ServiceError {
+    fn from(error: rivulet_sql::SqlError) -> Self {
+        let refused = Self::invalid(error.message).at(error.line, error.column);
+        match error.hint {
+            Some(hint) => refused.with_hint(hint),
+            None => refused,
+        }
+    }
+}
+
 impl ServiceError {
     /// An error without position and hint.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {

@@ -1,6 +1,6 @@
 //! CSV (RFC 4180): one line a row, fields in the order of the declared columns, without a header line.
 //!
-//! An empty field is null; `""` is the empty text. A payload may have several lines; the last one need not be ended.
+//! A field may belong to no column; then it is skipped. An empty field is null; `""` is the empty text. A payload may have several lines; the last one need not be ended.
 
 use rivulet_dataflow::Batch;
 
@@ -10,31 +10,41 @@ use super::decode::PayloadParser;
 use super::encode::{EncodedRows, Encoder};
 use super::fault::{Fault, Problem};
 use super::json::{append_integer, append_json_float, append_json_timestamp};
-use super::rows::Rows;
+use super::number::Number;
+use super::rows::{Column, Rows, Values};
+use super::timestamp;
 
 /// Reads CSV payloads into the declared columns.
 pub(crate) struct CsvParser {
     delimiter: u8,
-    columns: usize,
+    /// Whether the delimiter cannot be part of a number.
+    has_plain_numbers: bool,
+    /// The column of each field, if it has one.
+    places: Vec<Option<usize>>,
     /// A quoted field with its doubled quotes resolved.
     unquoted: Vec<u8>,
 }
 
 impl CsvParser {
-    /// A parser of lines with `columns` fields, at least one.
-    pub(crate) fn new(delimiter: u8, columns: usize) -> Self {
-        Self { delimiter, columns, unquoted: Vec::new() }
+    /// A parser of lines with a field for each of `places`, at least one: the column it belongs to, if it does to any.
+    pub(crate) fn new(delimiter: u8, places: Vec<Option<usize>>) -> Self {
+        let has_plain_numbers = !delimiter.is_ascii_alphanumeric() && !b"+-.".contains(&delimiter);
+        Self { delimiter, has_plain_numbers, places, unquoted: Vec::new() }
     }
 
     /// Reads the line at `start` into the open row; returns where the next one begins.
     fn line(&mut self, payload: &[u8], start: usize, rows: &mut Rows) -> Result<usize, Fault> {
         let mut at = start;
-        for index in 0..self.columns {
-            at = self.field(payload, at, index, rows).map_err(|fault| fault.in_column(index))?;
-            let is_last = index + 1 == self.columns;
+        for index in 0..self.places.len() {
+            let column = self.places[index];
+            at = self.field(payload, at, column, rows).map_err(|fault| within(fault, column))?;
+            let is_last = index + 1 == self.places.len();
             match line_break(payload, at) {
                 Some(next) if is_last => return Ok(next),
-                Some(_) => return Err(Fault::new(Problem::TooFewFields, at).in_column(index + 1)),
+                Some(_) => {
+                    let missing = self.places[index + 1..].iter().flatten().next().copied();
+                    return Err(within(Fault::new(Problem::TooFewFields, at), missing));
+                }
                 None if is_last => return Err(Fault::new(Problem::TooManyFields, at)),
                 // A field ends at the end of the line or at a delimiter.
                 None => at += 1,
@@ -43,14 +53,30 @@ impl CsvParser {
         Ok(at)
     }
 
-    /// Reads the field at `start` into column `index`; returns where it ends.
-    fn field(&mut self, payload: &[u8], start: usize, index: usize, rows: &mut Rows) -> Result<usize, Fault> {
+    /// Reads the field at `start` into its column, if it has one; returns where it ends.
+    fn field(&mut self, payload: &[u8], start: usize, place: Option<usize>, rows: &mut Rows) -> Result<usize, Fault> {
         let here = |problem| Fault::new(problem, start);
         if payload.get(start) == Some(&b'"') {
             let end = self.quoted(payload, start)?;
-            push_bare(rows.open(index), &self.unquoted).map_err(here)?;
+            if let Some(index) = place {
+                push_bare(rows.open(index), &self.unquoted).map_err(here)?;
+            }
             return Ok(end);
         }
+        let Some(index) = place else { return self.end(payload, start) };
+        let column = rows.open(index);
+        if self.has_plain_numbers
+            && let Some(end) = self.number(payload, start, column).map_err(here)?
+        {
+            return Ok(end);
+        }
+        let end = self.end(payload, start)?;
+        if end == start { column.push_null() } else { push_bare(column, &payload[start..end]) }.map_err(here)?;
+        Ok(end)
+    }
+
+    /// Where the field at `start`, which is not quoted, ends.
+    fn end(&self, payload: &[u8], start: usize) -> Result<usize, Fault> {
         let mut end = start;
         while let Some(&byte) = payload.get(end) {
             if byte == self.delimiter || byte == b'\n' || (byte == b'\r' && line_break(payload, end).is_some()) {
@@ -61,9 +87,34 @@ impl CsvParser {
             }
             end += 1;
         }
-        let column = rows.open(index);
-        if end == start { column.push_null() } else { push_bare(column, &payload[start..end]) }.map_err(here)?;
         Ok(end)
+    }
+
+    /// Reads the field at `start` if its column is one of numbers and it is nothing but a number, as most are; returns where it ends.
+    /// `None` leaves it to a closer look.
+    #[inline]
+    fn number(&self, payload: &[u8], start: usize, column: &mut Column) -> Result<Option<usize>, Problem> {
+        if matches!(column.values(), Values::Text(_) | Values::Boolean(_)) {
+            return Ok(None);
+        }
+        let Ok((number, end)) = Number::scan::<true>(payload, start) else { return Ok(None) };
+        if payload.get(end).is_some_and(|&byte| byte != self.delimiter && line_break(payload, end).is_none()) {
+            return Ok(None);
+        }
+        let text = &payload[start..end];
+        match column.values() {
+            Values::Int64(values) => values.push(match number.to_whole() {
+                Some(value) => value,
+                None => number.to_i64(text)?,
+            }),
+            Values::Float64(values) => values.push(match number.to_exact_f64() {
+                Some(value) => value,
+                None => number.to_f64(text)?,
+            }),
+            Values::Timestamp(values) => values.push(timestamp::from_epoch_ms(number, text)?),
+            Values::Text(_) | Values::Boolean(_) => return Ok(None),
+        }
+        Ok(Some(end))
     }
 
     /// Reads the quoted field at `start` into `unquoted`; returns where it ends.
@@ -91,6 +142,14 @@ impl CsvParser {
     }
 }
 
+/// The fault as one of the field's column, if it has one.
+fn within(fault: Fault, column: Option<usize>) -> Fault {
+    match column {
+        Some(index) => fault.in_column(index),
+        None => fault,
+    }
+}
+
 /// Where the next line begins if one ends at `at`.
 fn line_break(payload: &[u8], at: usize) -> Option<usize> {
     match payload.get(at..).unwrap_or_default() {
@@ -108,7 +167,7 @@ impl PayloadParser for CsvParser {
         let before = rows.rows();
         while at < payload.len() {
             // With one column an empty line is a null; with more it is only an empty line.
-            if self.columns > 1
+            if self.places.len() > 1
                 && let Some(next) = line_break(payload, at)
             {
                 at = next;

@@ -2,7 +2,7 @@
 
 use arrow::array::RecordBatch;
 use arrow::buffer::ScalarBuffer;
-use rivulet_dataflow::{Batch, Decoder, Events, Reason, Refusals, Refused, Slot};
+use rivulet_dataflow::{Batch, Decoder, Events, InputIndex, Reason, Refusals, Refused, Slot};
 
 use super::fault::{Fault, Problem};
 use super::rows::Rows;
@@ -12,6 +12,11 @@ pub(crate) trait PayloadParser: Send {
     /// Appends the rows of `payload` to `rows`: at least one, each finished. After a fault the caller takes back
     /// whatever was appended. `arrival_us` is when the event reached the engine, microseconds since the epoch.
     fn parse(&mut self, payload: &[u8], arrival_us: i64, rows: &mut Rows) -> Result<(), Fault>;
+
+    /// Whether a payload without a byte can be a row.
+    fn takes_empty(&self) -> bool {
+        false
+    }
 }
 
 /// A [`Decoder`] made of a parser of single payloads.
@@ -27,6 +32,31 @@ impl<P: PayloadParser> PayloadDecoder<P> {
     pub(crate) fn new(parser: P, rows: Rows) -> Self {
         Self { parser, rows }
     }
+}
+
+/// Appends the rows of an event to `rows` and returns how many; none if it does not fit and is refused. `input` is by which of
+/// several inputs it came.
+pub(super) fn decode_event<P: PayloadParser + ?Sized>(
+    parser: &mut P,
+    rows: &mut Rows,
+    events: &Events,
+    event: usize,
+    input: Option<InputIndex>,
+    refusals: &mut Refusals,
+) -> usize {
+    let (payload, arrival_us) = (events.payload(event), events.arrival_us()[event]);
+    let before = rows.begin_event();
+    let outcome = match payload.is_empty() && !parser.takes_empty() {
+        true => Err(Fault::new(Problem::Empty, 0)),
+        false => parser.parse(payload, arrival_us, rows),
+    };
+    if let Err(fault) = outcome {
+        rows.truncate(before);
+        refusals.refuse_from(input, events.slots()[event], Reason::Decode, arrival_us, || {
+            (fault.describe(payload, rows.schema()), Refused::Payload(payload.into()))
+        });
+    }
+    rows.rows() - before
 }
 
 /// Which events the rows came from, kept only once that is not simply one row for each event.
@@ -63,21 +93,7 @@ impl<P: PayloadParser> Decoder for PayloadDecoder<P> {
         rows.reserve(events.rows());
         let mut origins: Option<Origins> = None;
         for event in 0..events.rows() {
-            let payload = events.payload(event);
-            let arrival_us = events.arrival_us()[event];
-            let before = rows.begin_event();
-            let outcome = if payload.is_empty() {
-                Err(Fault::new(Problem::Empty, 0))
-            } else {
-                parser.parse(payload, arrival_us, rows)
-            };
-            if let Err(fault) = outcome {
-                rows.truncate(before);
-                refusals.refuse(events.slots()[event], Reason::Decode, arrival_us, || {
-                    (fault.describe(payload, rows.schema()), Refused::Payload(payload.into()))
-                });
-            }
-            let added = rows.rows() - before;
+            let added = decode_event(parser, rows, events, event, None, refusals);
             if added != 1 && origins.is_none() {
                 origins = Some(Origins::of_first(events, event));
             }

@@ -39,7 +39,7 @@ impl EncodedRows {
     }
 
     /// The payloads, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> + Clone {
         (0..self.rows()).map(|row| self.row(row))
     }
 

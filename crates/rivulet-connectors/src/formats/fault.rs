@@ -61,6 +61,15 @@ pub(crate) enum Problem {
     NoSenMlValue,
     SenMlNameTooLong,
     SenMlMustUnderstand,
+    BinaryEnd,
+    BinaryTrailing,
+    BinaryNumber,
+    BinaryLength,
+    BinaryBranch,
+    BinaryFrame,
+    BinaryWireType,
+    BinaryDepth,
+    BinaryIntegerRange,
 }
 
 impl Fault {
@@ -76,6 +85,12 @@ impl Fault {
     #[inline]
     pub(crate) fn in_column(self, column: usize) -> Self {
         Self { column: column as u16, ..self }
+    }
+
+    /// The same fault in a payload that begins so many bytes before the part it was found in.
+    #[inline]
+    pub(crate) fn moved_by(self, bytes: usize) -> Self {
+        Self { at: self.at.saturating_add(bytes as u32), ..self }
     }
 
     /// The fault in words, without a line break.
@@ -122,7 +137,7 @@ impl Fault {
             Problem::TooDeep => format!("nested deeper than {} levels", super::json::DEPTH_MAX),
             Problem::TooMuchText => "the batch holds too much text (2 GiB in one column)".into(),
             Problem::TooFewFields => "the line ends before this field".into(),
-            Problem::TooManyFields => format!("the line has more than the {} declared fields", schema.fields().len()),
+            Problem::TooManyFields => "the line has more fields than are declared".into(),
             Problem::QuoteInField => "a quote inside a field that does not begin with one".into(),
             Problem::TextAfterQuote => format!("expected a delimiter after the closing quote, found {}", found()),
             Problem::UnterminatedQuote => "the quoted field does not end".into(),
@@ -137,6 +152,17 @@ impl Fault {
             Problem::SenMlMustUnderstand => {
                 format!("the SenML record has a field that must be understood and is not: {}", excerpt(payload, at))
             }
+            Problem::BinaryEnd => "the payload ends too early".into(),
+            Problem::BinaryTrailing => "the payload goes on behind its end".into(),
+            Problem::BinaryNumber => "malformed number".into(),
+            Problem::BinaryLength => "malformed length".into(),
+            Problem::BinaryBranch => "a choice that the schema does not have".into(),
+            Problem::BinaryFrame => {
+                "the payload does not begin with the frame that the format's option 'framing' says".into()
+            }
+            Problem::BinaryWireType => "written in a way that the schema does not have".into(),
+            Problem::BinaryDepth => "nested too deep".into(),
+            Problem::BinaryIntegerRange => "a number that does not fit BIGINT".into(),
         };
         match name {
             Some(name) => format!("field '{name}' at byte {at}: {what}"),

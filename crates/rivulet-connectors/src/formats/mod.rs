@@ -30,14 +30,19 @@ mod json;
 mod senml;
 mod csv;
 mod text;
+mod raw;
+mod avro;
+mod protobuf;
 mod decode;
 mod several;
+mod row_format;
 mod encode;
 mod rows;
 mod cells;
 mod bare;
+mod binary;
 mod number;
-mod timestamp;
+pub(crate) mod timestamp;
 mod fault;
 mod table;
 
@@ -46,8 +51,13 @@ use std::fmt;
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use rivulet_dataflow::{Batch, Decoder};
 
+pub use avro::AvroFormat;
+pub(crate) use avro::{BlockDecoder, ContainerReader, append_block, append_header};
 pub use encode::{EncodedRows, Encoder};
 pub use json::json_escape;
+pub use protobuf::ProtobufFormat;
+pub use raw::RawEncoding;
+pub use row_format::RowFormat;
 pub use several::{InputFormat, several_inputs};
 pub use table::{TableFault, decode_table};
 
@@ -84,8 +94,7 @@ impl Format {
     ///
     /// Only `CSV` has an option: `delimiter`, one character or `tab`.
     pub fn parse<'o>(name: &str, options: impl IntoIterator<Item = (&'o str, &'o str)>) -> Result<Self, FormatError> {
-        let canonical = name.trim().to_ascii_uppercase().replace('-', "_");
-        let mut format = match canonical.as_str() {
+        let mut format = match canonical_name(name).as_str() {
             "JSON" => Self::Json,
             "SENML" => Self::SenMl,
             "SENML_PIVOT" => Self::SenMlPivot,
@@ -131,6 +140,16 @@ impl Format {
         schema: SchemaRef,
         event_time_column: Option<usize>,
     ) -> Result<Box<dyn Decoder>, FormatError> {
+        self.check_input(&schema, event_time_column)?;
+        self.decoder_of_some(schema, event_time_column)
+    }
+
+    /// The same for some of the columns of an input, perhaps none, that has been checked as a whole.
+    fn decoder_of_some(
+        &self,
+        schema: SchemaRef,
+        event_time_column: Option<usize>,
+    ) -> Result<Box<dyn Decoder>, FormatError> {
         let parser = self.parser(&schema, event_time_column)?;
         let rows = Rows::new(schema, event_time_column);
         Ok(match parser {
@@ -142,8 +161,8 @@ impl Format {
         })
     }
 
+    /// The parser of an input that has been checked.
     fn parser(&self, schema: &SchemaRef, event_time_column: Option<usize>) -> Result<Parser, FormatError> {
-        self.check_input(schema, event_time_column)?;
         let refused = |index: usize, hint: String| FormatError::Column {
             format: *self,
             column: schema.field(index).name().clone(),
@@ -160,7 +179,9 @@ impl Format {
                 refused(index, format!("use columns among {columns}, or FORMAT SENML_PIVOT for columns by record name"))
             })?),
             Self::SenMlPivot => Parser::SenMlPivot(senml::PivotParser::new(schema, event_time_column)),
-            Self::Csv { delimiter } => Parser::Csv(csv::CsvParser::new(*delimiter, schema.fields().len())),
+            Self::Csv { delimiter } => {
+                Parser::Csv(csv::CsvParser::new(*delimiter, (0..schema.fields().len()).map(Some).collect()))
+            }
             Self::Text => Parser::Text(text::TextParser),
         })
     }
@@ -237,6 +258,20 @@ fn boxed(parser: impl PayloadParser + 'static, rows: Rows) -> Box<dyn Decoder> {
     Box::new(PayloadDecoder::new(parser, rows))
 }
 
+/// The name of a format as it is compared: upper case, `-` like `_`.
+pub(crate) fn canonical_name(name: &str) -> String {
+    name.trim().to_ascii_uppercase().replace('-', "_")
+}
+
+/// The time that a text names, in ISO 8601 or in milliseconds since 1970, as microseconds since the epoch.
+pub(crate) fn parse_time(text: &str) -> Option<i64> {
+    let text = text.trim().as_bytes();
+    match bare::number(text) {
+        Ok(number) => timestamp::from_epoch_ms(number, text).ok(),
+        Err(_) => timestamp::parse_iso(text).ok(),
+    }
+}
+
 fn parse_delimiter(value: &str) -> Result<u8, FormatError> {
     match value.as_bytes() {
         &[byte] if byte.is_ascii() && (byte == b'\t' || !byte.is_ascii_control()) && byte != b'"' => Ok(byte),
@@ -284,6 +319,16 @@ pub enum FormatError {
     Delimiter {
         /// The value given.
         value: String,
+    },
+    /// Options or columns do not suit the format.
+    #[error("format {format} {problem}\nhint: {hint}")]
+    Setting {
+        /// The format.
+        format: &'static str,
+        /// What is wrong: the rest of a sentence that begins with the format.
+        problem: String,
+        /// What to do.
+        hint: String,
     },
     /// The format cannot have this number of columns.
     #[error("format {format} does not go with {count} columns\nhint: {hint}")]

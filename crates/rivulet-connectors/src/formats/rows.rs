@@ -233,6 +233,12 @@ impl Rows {
         column
     }
 
+    /// Whether the open row has a value, or null, in column `index`.
+    #[inline]
+    pub(crate) fn is_written(&self, index: usize) -> bool {
+        self.columns[index].filled > self.rows
+    }
+
     /// Takes back the open row's value of column `index`, if it has one.
     pub(crate) fn unset(&mut self, index: usize) {
         let column = &mut self.columns[index];

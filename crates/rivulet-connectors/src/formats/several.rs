@@ -9,10 +9,9 @@ use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt8Array, UInt32
 use arrow::buffer::ScalarBuffer;
 use arrow::compute::take;
 use arrow::datatypes::SchemaRef;
-use rivulet_dataflow::{Batch, Decoder, Events, InputIndex, Reason, Refusals, Refused, Slot};
+use rivulet_dataflow::{Batch, Decoder, Events, InputIndex, Refusals, Slot};
 
-use super::decode::PayloadParser;
-use super::fault::{Fault, Problem};
+use super::decode::{PayloadParser, decode_event};
 use super::rows::Rows;
 use super::{Format, FormatError, Parser};
 
@@ -38,6 +37,7 @@ pub fn several_inputs(inputs: Vec<InputFormat>, schema: SchemaRef) -> Result<Box
     let columns: usize = inputs.iter().map(|input| input.schema.fields().len()).sum();
     assert_eq!(schema.fields().len(), columns + 1, "the number of the input, and the columns of all inputs");
     let parts = inputs.into_iter().map(|input| {
+        input.format.check_input(&input.schema, input.event_time_column)?;
         let parser: Box<dyn PayloadParser> = match input.format.parser(&input.schema, input.event_time_column)? {
             Parser::Json(parser) => Box::new(parser),
             Parser::SenMl(parser) => Box::new(parser),
@@ -69,24 +69,12 @@ impl Decoder for SeveralDecoder {
         let mut slots: Vec<Slot> = Vec::with_capacity(events.rows());
         let mut arrivals_us: Vec<i64> = Vec::with_capacity(events.rows());
         for event in 0..events.rows() {
-            let (input, slot) = (events.input(event), events.slots()[event]);
-            let (payload, arrival_us) = (events.payload(event), events.arrival_us()[event]);
+            let input = events.input(event);
             let Part { parser, rows } = &mut self.parts[usize::from(input)];
-            let before = rows.begin_event();
-            let outcome = match payload.is_empty() {
-                true => Err(Fault::new(Problem::Empty, 0)),
-                false => parser.parse(payload, arrival_us, rows),
-            };
-            if let Err(fault) = outcome {
-                rows.truncate(before);
-                refusals.refuse_from(Some(input), slot, Reason::Decode, arrival_us, || {
-                    (fault.describe(payload, rows.schema()), Refused::Payload(payload.into()))
-                });
-            }
-            let added = rows.rows() - before;
+            let added = decode_event(&mut **parser, rows, events, event, Some(input), refusals);
             inputs.extend(std::iter::repeat_n(input, added));
-            slots.extend(std::iter::repeat_n(slot, added));
-            arrivals_us.extend(std::iter::repeat_n(arrival_us, added));
+            slots.extend(std::iter::repeat_n(events.slots()[event], added));
+            arrivals_us.extend(std::iter::repeat_n(events.arrival_us()[event], added));
         }
         let columns = self.side_by_side(&inputs);
         let options = RecordBatchOptions::new().with_row_count(Some(inputs.len()));

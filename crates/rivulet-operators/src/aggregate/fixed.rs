@@ -14,6 +14,9 @@ pub(crate) enum FixedKind {
     SumFloat,
     /// sum in 128 bits (low, high): it cannot overflow, so whether the result fits does not depend on the order
     SumInteger,
+    /// sum of numbers that may be taken back: in two words, the second what rounding has cut off the first, so that nothing is left
+    /// of what is undone; then how many values were NaN, infinite and minus infinite
+    SumUndone,
     /// the least value; NaN without value, which is the greatest number
     MinFloat,
     /// the greatest value
@@ -37,7 +40,7 @@ impl FixedKind {
         match self {
             Self::SumFloat | Self::MinFloat | Self::MaxFloat | Self::MinInteger | Self::MaxInteger => 1,
             Self::SumInteger | Self::Variance | Self::First | Self::Last => 2,
-            Self::Regression => 5,
+            Self::Regression | Self::SumUndone => 5,
         }
     }
 
@@ -53,7 +56,7 @@ impl FixedKind {
             Self::MaxFloat => state[0] = f64::NEG_INFINITY.to_bits(),
             Self::MinInteger | Self::First => state[0] = i64::MAX as u64,
             Self::MaxInteger | Self::Last => state[0] = i64::MIN as u64,
-            Self::SumFloat | Self::SumInteger | Self::Variance | Self::Regression => {}
+            Self::SumFloat | Self::SumInteger | Self::SumUndone | Self::Variance | Self::Regression => {}
         }
     }
 
@@ -78,6 +81,11 @@ impl FixedKind {
                 state[0] = others.fold(float(state[0]), |sum, (_, other)| sum + float(other[0])).to_bits();
             }
             Self::SumInteger => others.for_each(|(_, other)| put_sum(state, sum(state).wrapping_add(sum(other)))),
+            Self::SumUndone => others.for_each(|(_, other)| {
+                add_exactly(state, float(other[0]));
+                add_exactly(state, float(other[1]));
+                (2..5).for_each(|word| state[word] = state[word].wrapping_add(other[word]));
+            }),
             Self::MinFloat => others.for_each(|(_, other)| keep_least(state, float(other[0]))),
             Self::MaxFloat => others.for_each(|(_, other)| keep_greatest(state, float(other[0]))),
             Self::MinInteger => others.for_each(|(_, other)| state[0] = (state[0] as i64).min(other[0] as i64) as u64),
@@ -108,6 +116,7 @@ impl FixedKind {
 pub(crate) enum FixedValues<'a> {
     SumFloat(&'a [f64]),
     SumInteger(&'a [i64]),
+    SumUndone(&'a [f64]),
     MinFloat(&'a [f64]),
     MaxFloat(&'a [f64]),
     MinInteger(&'a [i64]),
@@ -128,6 +137,7 @@ impl FixedValues<'_> {
         match *self {
             Self::SumFloat(values) => state[0] = (float(state[0]) + values[row]).to_bits(),
             Self::SumInteger(values) => put_sum(state, sum(state).wrapping_add(i128::from(values[row]))),
+            Self::SumUndone(values) => count_in(state, values[row], 1),
             Self::MinFloat(values) => keep_least(state, one_nan(values[row])),
             Self::MaxFloat(values) => keep_greatest(state, one_nan(values[row])),
             Self::MinInteger(values) => state[0] = (state[0] as i64).min(values[row]) as u64,
@@ -139,6 +149,65 @@ impl FixedValues<'_> {
             Self::LastFloat(values) => keep_last(state, time_us, values[row].to_bits()),
             Self::LastInteger(values) => keep_last(state, time_us, values[row] as u64),
         }
+    }
+
+    /// Takes the value of `row` out of a sum.
+    pub(crate) fn undo(&self, state: &mut [u64], row: usize) {
+        match *self {
+            Self::SumInteger(values) => put_sum(state, sum(state).wrapping_sub(i128::from(values[row]))),
+            Self::SumUndone(values) => count_in(state, values[row], -1),
+            _ => unreachable!("only sums are planned where rows are taken back"),
+        }
+    }
+
+    /// The bits of the value of `row`, of states that keep one.
+    pub(crate) fn bits(&self, row: usize) -> u64 {
+        match *self {
+            Self::FirstFloat(values) | Self::LastFloat(values) => values[row].to_bits(),
+            Self::FirstInteger(values) | Self::LastInteger(values) => values[row] as u64,
+            _ => unreachable!("only the first and the last are kept as bits"),
+        }
+    }
+
+    /// Words of the state.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> usize {
+        match self {
+            Self::SumFloat(_) | Self::MinFloat(_) | Self::MaxFloat(_) | Self::MinInteger(_) | Self::MaxInteger(_) => 1,
+            Self::SumUndone(_) | Self::Regression(..) => 5,
+            _ => 2,
+        }
+    }
+}
+
+/// Adds a number to a sum in two words: the second is what rounding has cut off the first (Knuth's two-sum).
+fn add_exactly(state: &mut [u64], value: f64) {
+    let (high, low) = (float(state[0]), float(state[1]));
+    let sum = high + value;
+    let rounded = sum - high;
+    let lost = (high - (sum - rounded)) + (value - rounded);
+    let low = low + lost;
+    let total = sum + low;
+    state[0] = total.to_bits();
+    state[1] = (low - (total - sum)).to_bits();
+}
+
+/// Adds a value to a sum that can be undone, or takes it out.
+fn count_in(state: &mut [u64], value: f64, times: i64) {
+    if value.is_finite() {
+        return add_exactly(state, value * times as f64);
+    }
+    let word = if value.is_nan() { 2 } else { 3 + usize::from(value < 0.0) };
+    state[word] = state[word].wrapping_add(times as u64);
+}
+
+/// What a sum that can be undone comes to.
+pub(crate) fn undone_sum(state: &[u64]) -> f64 {
+    match (state[2], state[3], state[4]) {
+        (0, 0, 0) => float(state[0]),
+        (0, _, 0) => f64::INFINITY,
+        (0, 0, _) => f64::NEG_INFINITY,
+        _ => f64::NAN,
     }
 }
 
@@ -330,6 +399,21 @@ mod tests {
         let parts = [vec![1.0, 2.0], vec![f64::INFINITY], vec![4.0]]
             .map(|values| state_of(FixedValues::Variance(&values), FixedKind::Variance, 0..values.len()));
         assert_eq!(moments(AggregateFunction::Avg, &merged(FixedKind::Variance, &parts)), Some(f64::INFINITY));
+    }
+
+    #[test]
+    fn nothing_is_left_of_what_is_undone() {
+        let values = [1e18, 0.1, f64::NAN, f64::INFINITY, 0.2, -7e17, 3.3];
+        let taken = FixedValues::SumUndone(&values);
+        let (_, mut state) = state_of(FixedValues::SumUndone(&values), FixedKind::SumUndone, 0..values.len());
+        assert!(undone_sum(&state).is_nan());
+        taken.undo(&mut state, 2);
+        assert_eq!(undone_sum(&state), f64::INFINITY);
+        [0, 3, 5, 6].into_iter().for_each(|row| taken.undo(&mut state, row));
+        assert!((undone_sum(&state) - 0.3).abs() < 1e-12, "{}", undone_sum(&state));
+        let parts = [vec![1e300, 1.0], vec![-1e300, 2.0]]
+            .map(|values| state_of(FixedValues::SumUndone(&values), FixedKind::SumUndone, 0..values.len()));
+        assert_eq!(undone_sum(&merged(FixedKind::SumUndone, &parts).1), 3.0);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use arrow::error::ArrowError;
 
-use super::fixed::{FixedKind, FixedValues, finish_moments, finish_regression, float, sum};
+use super::fixed::{FixedKind, FixedValues, finish_moments, finish_regression, float, sum, undone_sum};
 use super::object::{Object, ObjectKind, ObjectUpdate, ObjectValues};
 use super::{AggregateFunction, Storage};
 
@@ -102,6 +102,10 @@ pub(crate) enum Form {
     WideSum(usize),
     /// The second of two words, unless the first still is what it was without rows.
     Timed(usize),
+    /// A sum that can be undone, of at least one row.
+    Undone(usize),
+    /// The same by the number of rows.
+    UndoneQuotient(usize),
     /// A sum by the number of rows.
     Quotient(usize),
     /// Mean and centred sum of squares.
@@ -166,6 +170,15 @@ impl Layout {
 
     /// Brings evaluated expressions into the form in which rows are counted.
     pub(crate) fn prepare(&self, columns: &[ArrayRef]) -> Result<Prepared, ArrowError> {
+        self.prepare_rows(columns, None)
+    }
+
+    /// The same for those rows alone that are marked.
+    pub(crate) fn prepare_rows(
+        &self,
+        columns: &[ArrayRef],
+        marked: Option<&BooleanBuffer>,
+    ) -> Result<Prepared, ArrowError> {
         let arguments = self
             .arguments
             .iter()
@@ -176,21 +189,22 @@ impl Layout {
             .collect::<Result<_, _>>()?;
         Ok(Prepared {
             arguments,
-            fixed_valid: self.classes.iter().map(|class| valid_rows(&class.rows, columns)).collect(),
-            object_valid: self.objects.iter().map(|state| valid_rows(&state.rows, columns)).collect(),
+            fixed_valid: self.classes.iter().map(|class| valid_rows(&class.rows, columns, marked)).collect(),
+            object_valid: self.objects.iter().map(|state| valid_rows(&state.rows, columns, marked)).collect(),
         })
     }
 
-    /// How the rows of a prepared batch go into the fixed states.
-    pub(crate) fn fixed_updates<'a>(&self, prepared: &'a Prepared) -> FixedUpdates<'a> {
-        let states = self.fixed.iter().map(|state| {
+    /// The values of a prepared batch's rows for each fixed state.
+    pub(super) fn fixed_values<'a>(&self, prepared: &'a Prepared) -> impl Iterator<Item = FixedValues<'a>> {
+        self.fixed.iter().map(|state| {
             let argument = |index: usize| &prepared.arguments[state.arguments[index]];
             let floats = |index: usize| -> &'a [f64] { argument(index).as_primitive::<Float64Type>().values() };
             let integers = || -> &'a [i64] { argument(0).as_primitive::<Int64Type>().values() };
             let is_float = || *argument(0).data_type() == DataType::Float64;
-            let values = match state.kind {
+            match state.kind {
                 FixedKind::SumFloat => FixedValues::SumFloat(floats(0)),
                 FixedKind::SumInteger => FixedValues::SumInteger(integers()),
+                FixedKind::SumUndone => FixedValues::SumUndone(floats(0)),
                 FixedKind::MinFloat => FixedValues::MinFloat(floats(0)),
                 FixedKind::MaxFloat => FixedValues::MaxFloat(floats(0)),
                 FixedKind::MinInteger => FixedValues::MinInteger(integers()),
@@ -202,9 +216,13 @@ impl Layout {
                 FixedKind::First => FixedValues::FirstInteger(integers()),
                 FixedKind::Last if is_float() => FixedValues::LastFloat(floats(0)),
                 FixedKind::Last => FixedValues::LastInteger(integers()),
-            };
-            (state.offset, values)
-        });
+            }
+        })
+    }
+
+    /// How the rows of a prepared batch go into the fixed states.
+    pub(crate) fn fixed_updates<'a>(&self, prepared: &'a Prepared) -> FixedUpdates<'a> {
+        let states = self.fixed.iter().map(|state| state.offset).zip(self.fixed_values(prepared));
         let classes = self.classes.iter().zip(&prepared.fixed_valid).map(|(class, valid)| ClassUpdate {
             valid: valid.as_ref(),
             count_half: class.count_half,
@@ -270,6 +288,8 @@ impl AggregateResult {
         let count = window[class];
         match form {
             Form::Quotient(word) => (count > 0).then(|| float(window[word]) / count as f64),
+            Form::Undone(word) => (count > 0).then(|| undone_sum(&window[word..])),
+            Form::UndoneQuotient(word) => (count > 0).then(|| undone_sum(&window[word..]) / count as f64),
             Form::Moments(mean, squares) => {
                 finish_moments(self.function, count, float(window[mean]), float(window[squares]))
             }
@@ -309,6 +329,13 @@ pub(crate) struct Prepared {
     object_valid: Vec<Option<BooleanBuffer>>,
 }
 
+impl Prepared {
+    /// The rows that count for a class. `None`: all.
+    pub(super) fn valid(&self, class: usize) -> Option<&BooleanBuffer> {
+        self.fixed_valid[class].as_ref()
+    }
+}
+
 /// How the rows of a batch go into the fixed states of panes.
 pub(crate) struct FixedUpdates<'a> {
     classes: Vec<ClassUpdate<'a>>,
@@ -344,8 +371,8 @@ impl FixedUpdates<'_> {
 }
 
 /// The rows that count; `None` if that is all of them.
-fn valid_rows(rows: &Rows, columns: &[ArrayRef]) -> Option<BooleanBuffer> {
-    let mut valid: Option<BooleanBuffer> = None;
+pub(super) fn valid_rows(rows: &Rows, columns: &[ArrayRef], marked: Option<&BooleanBuffer>) -> Option<BooleanBuffer> {
+    let mut valid: Option<BooleanBuffer> = marked.cloned();
     let mut restrict = |rows: BooleanBuffer| {
         valid = Some(match valid.take() {
             Some(valid) => &valid & &rows,

@@ -2,9 +2,10 @@
 //!
 //! A state is a few words beside its pane ([`fixed`]) wherever the function allows, because then a pane is one piece of
 //! memory and a sliding window is a merge of neighbouring words. Functions that must remember values (median, distinct
-//! counts, text) keep an object beside the pane instead ([`object`]). [`plan`] decides who shares what, and [`layout`]
-//! knows where it lies.
+//! counts, text) keep an object beside the pane instead ([`object`]). [`plan`] decides who shares what, [`layout`]
+//! knows where it lies, and [`dense`] updates many states at once.
 
+pub(crate) mod dense;
 pub(crate) mod fixed;
 pub(crate) mod hyperloglog;
 pub(crate) mod layout;

@@ -28,7 +28,24 @@ impl Layout {
         schema: &Schema,
         header_halves: usize,
     ) -> Result<(Self, Vec<Arc<dyn PhysicalExpr>>), PlanError> {
-        let mut builder = Builder::default();
+        Self::with(Builder::default(), aggregates, schema, header_halves)
+    }
+
+    /// The same where rows are also taken back: sums of floating point numbers are kept so that nothing is left of what is undone. The
+    /// aggregates are counts, sums and averages.
+    pub(crate) fn undoing(
+        aggregates: &[AggregateSpec],
+        schema: &Schema,
+    ) -> Result<(Self, Vec<Arc<dyn PhysicalExpr>>), PlanError> {
+        Self::with(Builder { undoing: true, ..Builder::default() }, aggregates, schema, 0)
+    }
+
+    fn with(
+        mut builder: Builder,
+        aggregates: &[AggregateSpec],
+        schema: &Schema,
+        header_halves: usize,
+    ) -> Result<(Self, Vec<Arc<dyn PhysicalExpr>>), PlanError> {
         let wanted = aggregates.iter().map(|spec| builder.plan(spec, schema)).collect::<Result<Vec<_>, _>>()?;
         // States that serve others as well come first.
         for rank in 0..=RANK_MAX {
@@ -81,6 +98,8 @@ struct Builder {
     classes: Vec<(Rows, bool)>,
     states: Vec<PlannedState>,
     objects: Vec<ObjectState>,
+    /// Whether rows are taken back as well.
+    undoing: bool,
 }
 
 #[derive(PartialEq)]
@@ -153,9 +172,16 @@ impl Builder {
             .collect();
         let place = match object_kind(function, storage) {
             Some(kind) => Place::Object(self.object(kind, arguments.clone(), rows)),
-            None => Place::Class(self.class(rows, fixed_kind(function, storage).is_counted())),
+            None => Place::Class(self.class(rows, self.fixed_kind(function, storage).is_counted())),
         };
         Ok(Wanted { function, data_type, storage, arguments, place })
+    }
+
+    fn fixed_kind(&self, function: AggregateFunction, storage: Storage) -> FixedKind {
+        match fixed_kind(function, storage) {
+            FixedKind::SumFloat if self.undoing => FixedKind::SumUndone,
+            kind => kind,
+        }
     }
 
     fn class(&mut self, rows: Rows, is_counted: bool) -> usize {
@@ -185,7 +211,7 @@ impl Builder {
         if wanted.function == AggregateFunction::Count {
             return;
         }
-        let kind = fixed_kind(wanted.function, wanted.storage);
+        let kind = self.fixed_kind(wanted.function, wanted.storage);
         let own_rank = match kind {
             FixedKind::Regression => 0,
             FixedKind::Variance => 1,
@@ -229,13 +255,15 @@ impl Builder {
         } else if let Some((state, mean, squares)) = self.moments(wanted) {
             Form::Moments(in_window(state) + mean, in_window(state) + squares)
         } else {
-            let kind = fixed_kind(function, storage);
+            let kind = self.fixed_kind(function, storage);
             let same = |state: &PlannedState| {
                 state.kind == kind && state.class == class && state.arguments == wanted.arguments
             };
             let word = in_window(self.states.iter().position(same).expect("every aggregate has a state"));
             match kind {
                 FixedKind::SumFloat if function == AggregateFunction::Avg => Form::Quotient(word),
+                FixedKind::SumUndone if function == AggregateFunction::Avg => Form::UndoneQuotient(word),
+                FixedKind::SumUndone => Form::Undone(word),
                 FixedKind::SumInteger => Form::WideSum(word),
                 FixedKind::First | FixedKind::Last => Form::Timed(word),
                 FixedKind::Regression => Form::Regression(word),

@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::row::Rows;
 use rivulet_dataflow::{
-    Batch, Context, Control, Element, KeyGroup, Operator, OperatorError, Reason, Refused, Slot, StateError, StateFrame,
+    Batch, Context, Control, Element, KeyGroup, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
     StateSelection,
 };
 
@@ -181,12 +181,11 @@ impl HistoryOperator {
                 Some(query) => {
                     let memory = self.memory(slot, key, || KeyGroup::of(&query.to_le_bytes()).index());
                     if memory.is_none() {
-                        context.refusals.refuse(slot, Reason::Expression, batch.arrival_us[row], || {
-                            let detail = format!(
+                        context.refusals.refuse_row(None, &batch, row, Reason::Expression, || {
+                            format!(
                                 "there are too many keys: a query has at most {SLOT_KEYS_MAX}\nhint: use a column with \
                                  fewer values as the key"
-                            );
-                            (detail, Refused::Row(Box::new(batch.slice(row, 1))))
+                            )
                         });
                     }
                     memory

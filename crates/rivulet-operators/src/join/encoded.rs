@@ -8,7 +8,7 @@ use arrow::array::{
 use arrow::datatypes::{DataType, Field, UInt8Type};
 use arrow::error::ArrowError;
 use arrow::row::Rows;
-use rivulet_dataflow::{Batch, Context, InputIndex, OperatorError, Reason, Refused, Slot};
+use rivulet_dataflow::{Batch, Context, InputIndex, OperatorError, Reason, Slot};
 
 use super::Plan;
 use crate::row_bytes::RowBytes;
@@ -246,9 +246,7 @@ pub(super) fn refuse(
     detail: impl FnOnce() -> String,
     context: &mut Context<'_>,
 ) {
-    context.refusals.refuse_from(Some(input), batch.slots[row], reason, batch.arrival_us[row], || {
-        (detail(), Refused::Row(Box::new(batch.slice(row, 1))))
-    });
+    context.refusals.refuse_row(Some(input), batch, row, reason, detail);
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::row::Rows;
 use rivulet_dataflow::{
-    Batch, Context, Control, Element, KeyGroup, Operator, OperatorError, Reason, Refused, Slot, StateError, StateFrame,
+    Batch, Context, Control, Element, KeyGroup, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
     StateSelection,
 };
 
@@ -134,9 +134,7 @@ impl WindowOperator {
 }
 
 fn refuse(batch: &Batch, index: usize, reason: Reason, context: &mut Context<'_>, detail: impl FnOnce() -> String) {
-    context.refusals.refuse(batch.slots[index], reason, batch.arrival_us[index], || {
-        (detail(), Refused::Row(Box::new(batch.slice(index, 1))))
-    });
+    context.refusals.refuse_row(None, batch, index, reason, detail);
 }
 
 impl Operator for WindowOperator {

@@ -10,11 +10,11 @@ use arrow::array::{
     TimestampMicrosecondArray,
 };
 use arrow::compute::cast;
-use rivulet_dataflow::{Batch, Context, OperatorError, Reason, Refused, Slot};
+use rivulet_dataflow::{Batch, Context, OperatorError, Reason, Slot};
 
 use super::Plan;
 use crate::aggregate::Storage;
-use crate::aggregate::layout::{AggregateResult, Form, Source};
+use crate::aggregate::layout::{AggregateResult, Source};
 use crate::aggregate::object::Finished;
 use crate::row_bytes::RowBytes;
 use crate::window::cells::ObjectDeque;
@@ -129,9 +129,7 @@ impl Closed {
         let mut keep = vec![true; rows];
         for (row, detail) in failures {
             keep[row] = false;
-            context.refusals.refuse(batch.slots[row], Reason::Expression, batch.arrival_us[row], || {
-                (detail.to_owned(), Refused::Row(Box::new(batch.slice(row, 1))))
-            });
+            context.refusals.refuse_row(None, &batch, row, Reason::Expression, || detail.to_owned());
         }
         context.emit(batch.filter(&BooleanArray::from(keep))?);
         Ok(())
@@ -141,23 +139,7 @@ impl Closed {
     fn results(&self, plan: &Plan, result: &AggregateResult, failures: &mut Vec<(usize, &'static str)>) -> ArrayRef {
         let rows = self.rows();
         match result.source {
-            Source::Fixed { class, form, storage: Storage::Float } if !matches!(form, Form::Count) => {
-                Arc::new(self.windows(plan).map(|window| result.float(class, form, window)).collect::<Float64Array>())
-            }
-            Source::Fixed { class, form, storage } => {
-                let integers = self.windows(plan).enumerate().map(|(row, window)| {
-                    result.integer(class, form, window).unwrap_or_else(|_| {
-                        failures.push((row, SUM_OVERFLOW));
-                        None
-                    })
-                });
-                match storage {
-                    Storage::Boolean => {
-                        Arc::new(integers.map(|value| value.map(|value| value != 0)).collect::<BooleanArray>())
-                    }
-                    _ => Arc::new(integers.collect::<Int64Array>()),
-                }
-            }
+            Source::Fixed { .. } => result.column(self.windows(plan), |row| failures.push((row, SUM_OVERFLOW))),
             Source::Object(index) => {
                 let stride = plan.layout.objects.len();
                 let values = (0..rows).map(|row| (row, &self.objects[row * stride + index]));
@@ -230,6 +212,6 @@ impl Closed {
     }
 }
 
-const SUM_OVERFLOW: &str = "sum overflows BIGINT\nhint: sum a DOUBLE instead, sum(CAST(x AS DOUBLE))";
+pub(crate) const SUM_OVERFLOW: &str = "sum overflows BIGINT\nhint: sum a DOUBLE instead, sum(CAST(x AS DOUBLE))";
 const TOO_MANY_ROWS: &str =
     "more than 4294967294 rows in one pane of the window are too many to count\nhint: use a shorter window";

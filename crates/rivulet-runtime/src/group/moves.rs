@@ -8,6 +8,7 @@ use rivulet_dataflow::{QueryId, Slot, StateError, StateFrame, StateSelection};
 
 use super::{Group, Place, SHELF};
 use crate::Task;
+use crate::scheduler::Runnable;
 use crate::task::Core;
 
 /// How many queries are moved between two tasks at once. The two do not run meanwhile.

@@ -15,19 +15,37 @@ use std::time::{Duration, Instant};
 pub use owned::Owned;
 pub use shared::Shared;
 
-use crate::Task;
+use crate::Activation;
 
 /// How long tasks are handed out once the process is stopping: under load a queue never becomes empty by itself.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
+/// What a scheduler hands out: a task of a group, or of a big query.
+pub trait Runnable: Send + Sync {
+    /// The name of the application or query, for people.
+    fn name(&self) -> &str;
+
+    /// The worker that it belongs to, where the policy knows owners.
+    fn worker(&self) -> usize;
+
+    /// Events or rows that wait for it.
+    fn waiting_rows(&self) -> usize;
+
+    /// Works until nothing waits any more or `slice` has passed. Called by one worker at a time; a second caller waits.
+    fn run(&self, slice: Duration) -> Activation;
+
+    /// It has been run to its end: from here on what comes schedules it again. What came meanwhile does so at once.
+    fn ran(self: Arc<Self>);
+}
+
 /// The policy that gives a worker its next task.
 pub trait Scheduler: Send + Sync {
     /// A task has work. It is handed out once for each call.
-    fn ready(&self, task: Arc<Task>);
+    fn ready(&self, task: Arc<dyn Runnable>);
 
     /// The next task for a worker; waits until there is one. `None` if there is none and the process is stopping, or this worker
     /// was removed.
-    fn next(&self, worker: usize) -> Option<Arc<Task>>;
+    fn next(&self, worker: usize) -> Option<Arc<dyn Runnable>>;
 
     /// Tasks that wait for a worker.
     fn waiting(&self) -> usize;

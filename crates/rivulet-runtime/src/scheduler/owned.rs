@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Closing, Scheduler};
-use crate::Task;
+use super::{Closing, Runnable, Scheduler};
 
 /// From so many waiting tasks on, a push wakes another worker to help: a single one is run sooner by its owner than by
 /// somebody who must be woken.
@@ -31,7 +30,7 @@ struct Queue {
 
 #[derive(Default)]
 struct State {
-    tasks: VecDeque<Arc<Task>>,
+    tasks: VecDeque<Arc<dyn Runnable>>,
     is_asleep: bool,
     is_removed: bool,
 }
@@ -43,7 +42,7 @@ impl Owned {
     }
 
     /// The oldest task of the longest other queue.
-    fn help(&self, worker: usize) -> Option<Arc<Task>> {
+    fn help(&self, worker: usize) -> Option<Arc<dyn Runnable>> {
         let (_, longest) = self
             .queues
             .iter()
@@ -62,7 +61,7 @@ impl Owned {
 }
 
 impl Scheduler for Owned {
-    fn ready(&self, task: Arc<Task>) {
+    fn ready(&self, task: Arc<dyn Runnable>) {
         let worker = task.worker();
         let queue = &self.queues[worker];
         let mut state = queue.state.lock();
@@ -76,7 +75,7 @@ impl Scheduler for Owned {
         }
     }
 
-    fn next(&self, worker: usize) -> Option<Arc<Task>> {
+    fn next(&self, worker: usize) -> Option<Arc<dyn Runnable>> {
         let queue = &self.queues[worker];
         loop {
             if self.closing.is_over() {

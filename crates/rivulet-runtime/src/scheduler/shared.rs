@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Closing, Scheduler};
-use crate::Task;
+use super::{Closing, Runnable, Scheduler};
 
 /// Which of the ready tasks is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +28,7 @@ pub struct Shared {
 
 #[derive(Default)]
 struct State {
-    tasks: VecDeque<Arc<Task>>,
+    tasks: VecDeque<Arc<dyn Runnable>>,
     /// Workers asleep; nobody is woken when there is none.
     asleep: usize,
 }
@@ -41,7 +40,7 @@ impl Shared {
 }
 
 impl Scheduler for Shared {
-    fn ready(&self, task: Arc<Task>) {
+    fn ready(&self, task: Arc<dyn Runnable>) {
         let mut state = self.state.lock();
         state.tasks.push_back(task);
         if state.asleep > 0 {
@@ -50,7 +49,7 @@ impl Scheduler for Shared {
         }
     }
 
-    fn next(&self, _worker: usize) -> Option<Arc<Task>> {
+    fn next(&self, _worker: usize) -> Option<Arc<dyn Runnable>> {
         let mut state = self.state.lock();
         while state.tasks.is_empty() && !self.closing.has_begun() {
             state.asleep += 1;

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rivulet_dataflow::{Clock, Inbox, Push, Reason};
+use rivulet_runtime::Runnable;
 use rivulet_runtime::{Activation, Group, GroupParts, Picked};
 
 use crate::support::{Bench, Taken, homes};

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rivulet_dataflow::{Inbox, Push, Reason};
+use rivulet_runtime::Runnable;
 use rivulet_runtime::{Activation, Group, GroupParts, InboxLimits, Picked, Policy, WorkerSettings, Workers};
 
 use crate::support::{Bench, homes};

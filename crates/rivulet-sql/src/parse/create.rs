@@ -24,7 +24,7 @@ const INPUTS_MAX: usize = 16;
 /// The most outputs an application may have; rows carry a bit for each.
 const OUTPUTS_MAX: usize = 32;
 /// The most columns an input may have.
-const COLUMNS_MAX: usize = 1024;
+pub(super) const COLUMNS_MAX: usize = 1024;
 
 /// What follows `CREATE APPLICATION`. `tokens` and `text` are those of the statement from `CREATE` on.
 pub(super) fn application(
@@ -222,42 +222,14 @@ fn input(cursor: &mut Cursor<'_>) -> Result<InputDeclaration, SqlError> {
 }
 
 /// The declared columns of `what`, an input or a table.
-fn columns(cursor: &mut Cursor<'_>, what: &str) -> Result<Vec<ColumnDeclaration>, SqlError> {
+pub(super) fn columns(cursor: &mut Cursor<'_>, what: &str) -> Result<Vec<ColumnDeclaration>, SqlError> {
     let mut columns: Vec<ColumnDeclaration> = Vec::new();
     if *cursor.peek() != Token::LParen {
         return Err(cursor.expected(&format!("'(' and the columns of the {what}")));
     }
     cursor.advance();
     loop {
-        let name = cursor.name("the name of a column")?;
-        check_column_name(&name)?;
-        if columns.iter().any(|other| other.name.text == name.text) {
-            return Err(SqlError::new(name.position, format!("the column '{name}' is declared twice")));
-        }
-        let type_position = cursor.position();
-        let data_type = cursor.data_type(false)?;
-        let (mut not_null, mut event_time) = (false, false);
-        loop {
-            let position = cursor.position();
-            if !not_null && cursor.eat_words(&["not", "null"]) {
-                not_null = true;
-            } else if !event_time && cursor.eat_words(&["event", "time"]) {
-                event_time = true;
-                if data_type != crate::value::TIMESTAMP {
-                    return Err(SqlError::new(type_position, format!("the event time '{name}' must be a TIMESTAMP"))
-                        .hint("a number is read as milliseconds since 1970, a text as ISO 8601"));
-                }
-                if let Some(other) = columns.iter().find(|other| other.event_time) {
-                    return Err(SqlError::new(
-                        position,
-                        format!("an input has one EVENT TIME, and that is '{}' already", other.name),
-                    ));
-                }
-            } else {
-                break;
-            }
-        }
-        columns.push(ColumnDeclaration { name, data_type, not_null: not_null || event_time, event_time });
+        columns.push(column(cursor, &columns)?);
         if columns.len() > COLUMNS_MAX {
             return Err(SqlError::new(
                 cursor.position(),
@@ -271,6 +243,39 @@ fn columns(cursor: &mut Cursor<'_>, what: &str) -> Result<Vec<ColumnDeclaration>
             return Err(cursor.expected("NOT NULL, EVENT TIME, ',' or ')'"));
         }
     }
+}
+
+/// A column, behind those that are declared `before` it.
+pub(super) fn column(cursor: &mut Cursor<'_>, before: &[ColumnDeclaration]) -> Result<ColumnDeclaration, SqlError> {
+    let name = cursor.name("the name of a column")?;
+    check_column_name(&name)?;
+    if before.iter().any(|other| other.name.text == name.text) {
+        return Err(SqlError::new(name.position, format!("the column '{name}' is declared twice")));
+    }
+    let type_position = cursor.position();
+    let data_type = cursor.data_type(false)?;
+    let (mut not_null, mut event_time) = (false, false);
+    loop {
+        let position = cursor.position();
+        if !not_null && cursor.eat_words(&["not", "null"]) {
+            not_null = true;
+        } else if !event_time && cursor.eat_words(&["event", "time"]) {
+            event_time = true;
+            if data_type != crate::value::TIMESTAMP {
+                return Err(SqlError::new(type_position, format!("the event time '{name}' must be a TIMESTAMP"))
+                    .hint("a number is read as milliseconds since 1970, a text as ISO 8601"));
+            }
+            if let Some(other) = before.iter().find(|other| other.event_time) {
+                return Err(SqlError::new(
+                    position,
+                    format!("an input has one EVENT TIME, and that is '{}' already", other.name),
+                ));
+            }
+        } else {
+            break;
+        }
+    }
+    Ok(ColumnDeclaration { name, data_type, not_null: not_null || event_time, event_time })
 }
 
 fn check_column_name(name: &Name) -> Result<(), SqlError> {
@@ -289,7 +294,7 @@ fn check_column_name(name: &Name) -> Result<(), SqlError> {
     }
 }
 
-fn format(cursor: &mut Cursor<'_>) -> Result<FormatSpec, SqlError> {
+pub(super) fn format(cursor: &mut Cursor<'_>) -> Result<FormatSpec, SqlError> {
     let position = cursor.position();
     let Token::Word(word) = cursor.peek() else {
         return Err(cursor.expected("the name of a format").hint("for example FORMAT JSON"));

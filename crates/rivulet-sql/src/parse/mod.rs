@@ -6,7 +6,9 @@ mod cursor;
 mod from;
 mod lookup;
 mod pattern;
+mod query;
 mod select;
+mod source;
 mod union;
 mod unnest;
 mod window_table;
@@ -47,12 +49,17 @@ pub fn parse_application(text: &str) -> Result<CreateApplication, SqlError> {
 }
 
 fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlError> {
-    const FIRST_WORDS: [&str; 8] = ["CREATE", "SHOW", "DESCRIBE", "EXPLAIN", "PAUSE", "RESUME", "DROP", "REFRESH"];
+    const FIRST_WORDS: [&str; 11] =
+        ["CREATE", "SELECT", "INSERT", "SHOW", "DESCRIBE", "EXPLAIN", "PAUSE", "RESUME", "DROP", "REFRESH", "WITH"];
     let mut cursor = Cursor::new(&statement.tokens, statement.end);
+    if query::begins_query(cursor.peek()) || cursor.is_word("insert") {
+        return Ok(Statement::RunQuery(query::select_or_insert(&mut cursor, statement.text)?));
+    }
     if !FIRST_WORDS.iter().any(|word| cursor.is_word(word)) {
         return Err(unknown_statement(&cursor, &FIRST_WORDS));
     }
-    let parsed = match cursor.expect_one_of(&FIRST_WORDS)? {
+    const OTHER_WORDS: [&str; 8] = ["CREATE", "SHOW", "DESCRIBE", "EXPLAIN", "PAUSE", "RESUME", "DROP", "REFRESH"];
+    let parsed = match cursor.expect_one_of(&OTHER_WORDS)? {
         0 => create_statement(&mut cursor, statement),
         1 => show(&mut cursor),
         2 => Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE"])? {
@@ -72,50 +79,49 @@ fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlErro
     Ok(parsed)
 }
 
+const FIRST_WORDS_HINT: &str =
+    "statements begin with CREATE, SELECT, INSERT, SHOW, DESCRIBE, EXPLAIN, PAUSE, RESUME, DROP or REFRESH";
+
 fn unknown_statement(cursor: &Cursor<'_>, first_words: &[&str]) -> SqlError {
     let error = SqlError::new(cursor.position(), format!("unknown statement {}", describe_token(cursor.peek())));
     match cursor.peek() {
-        token if lexer::token_is_word(token, "select") || lexer::token_is_word(token, "with") => {
-            error.hint("a SELECT stands in an application: CREATE APPLICATION name INPUT ... OUTPUT ... AS SELECT ...")
-        }
         token if lexer::token_is_word(token, "alter") => {
             error.hint("nothing is altered: DROP QUERY name, and CREATE QUERY it with other values")
         }
         Token::Word(word) => match suggest::nearest(&word.value, first_words.iter().copied()) {
             Some(near) => error.did_you_mean(Some(near)),
-            None => error.hint("statements begin with CREATE, SHOW, DESCRIBE, EXPLAIN, PAUSE, RESUME, DROP or REFRESH"),
+            None => error.hint(FIRST_WORDS_HINT),
         },
-        _ => error.hint("statements begin with CREATE, SHOW, DESCRIBE, EXPLAIN, PAUSE, RESUME, DROP or REFRESH"),
+        _ => error.hint(FIRST_WORDS_HINT),
     }
 }
 
 fn create_statement(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) -> Result<Statement, SqlError> {
-    for (word, hint) in [
-        ("source", "an application declares its input: INPUT name (column TYPE, ...) FROM 'address' FORMAT JSON"),
-        ("sink", "an application declares its output: OUTPUT 'address' FORMAT JSON"),
-        ("view", "write CREATE APPLICATION name INPUT ... OUTPUT ... AS SELECT ..."),
-    ] {
-        if cursor.is_word(word) {
-            let error =
-                SqlError::new(cursor.position(), format!("CREATE {} is not supported yet", word.to_uppercase()));
-            return Err(error.hint(hint));
-        }
-    }
-    Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE"])? {
-        2 => Statement::CreateTable(Box::new(create::table(cursor, &statement.tokens, statement.text)?)),
-        0 => Statement::CreateApplication(Box::new(create::application(cursor, &statement.tokens, statement.text)?)),
-        _ => create_query(cursor)?,
+    let text = statement.text;
+    Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW"])? {
+        0 => Statement::CreateApplication(Box::new(create::application(cursor, &statement.tokens, text)?)),
+        1 => create_query(cursor, text)?,
+        2 => Statement::CreateTable(Box::new(create::table(cursor, &statement.tokens, text)?)),
+        3 => Statement::CreateSource(Box::new(source::source(cursor, text)?)),
+        4 => Statement::CreateSink(Box::new(source::sink(cursor, text)?)),
+        _ => Statement::CreateView(Box::new(source::view(cursor, text)?)),
     })
 }
 
-fn create_query(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
+fn create_query(cursor: &mut Cursor<'_>, text: &str) -> Result<Statement, SqlError> {
     let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
     let name = cursor.name("the name of the query")?;
-    if cursor.is_word("as") {
-        return Err(SqlError::new(cursor.position(), "CREATE QUERY ... AS SELECT is not supported yet")
-            .hint("create an application, and the query FROM APPLICATION"));
+    if cursor.eat_word("as") {
+        let query = query::select_or_insert(cursor, text)?;
+        if query.sink.is_none() {
+            return Err(SqlError::new(query.position, format!("the query '{name}' has no sink"))
+                .hint("write SELECT ... INTO sink, with a sink made by CREATE SINK"));
+        }
+        return Ok(Statement::CreateBigQuery { name, if_not_exists, query });
     }
-    cursor.expect_word("FROM")?;
+    if !cursor.eat_word("from") {
+        return Err(cursor.expected("FROM APPLICATION or AS SELECT"));
+    }
     cursor.expect_word("APPLICATION")?;
     let application = cursor.name("the name of an application")?;
     let values: Vec<(Name, Literal, Position)> =
@@ -124,7 +130,8 @@ fn create_query(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
 }
 
 fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
-    let what = cursor.expect_one_of(&["APPLICATIONS", "QUERIES", "TABLES"]).map_err(|error| match error.hint {
+    const LISTS: [&str; 6] = ["APPLICATIONS", "QUERIES", "TABLES", "SOURCES", "SINKS", "VIEWS"];
+    let what = cursor.expect_one_of(&LISTS).map_err(|error| match error.hint {
         Some(_) => error,
         None => error.hint(
             "SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
@@ -150,11 +157,19 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     Ok(match what {
         0 => Statement::ShowApplications { like, limit },
         1 => Statement::ShowQueries { application, like, limit },
-        _ => Statement::ShowTables { like, limit },
+        2 => Statement::ShowTables { like, limit },
+        3 => Statement::ShowSources { like, limit },
+        4 => Statement::ShowSinks { like, limit },
+        _ => Statement::ShowViews { like, limit },
     })
 }
 
 fn explain(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) -> Result<Statement, SqlError> {
+    let analyze = cursor.eat_word("analyze");
+    if analyze || query::begins_query(cursor.peek()) || cursor.is_word("insert") {
+        let query = query::select_or_insert(cursor, statement.text)?;
+        return Ok(Statement::ExplainBigQuery { query, analyze });
+    }
     Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY", "CREATE"])? {
         0 => Statement::ExplainApplication(cursor.name("the name of an application")?),
         1 => Statement::ExplainQuery(cursor.name("the name of a query")?),
@@ -169,7 +184,7 @@ fn explain(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) -> Result<S
 }
 
 fn drop_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
-    let what = cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE"])?;
+    let what = cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW"])?;
     let if_exists = cursor.eat_words(&["if", "exists"]);
     Ok(match what {
         0 => {
@@ -178,7 +193,10 @@ fn drop_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
             Statement::DropApplication { name, if_exists, cascade }
         }
         1 => Statement::DropQuery { name: cursor.name("the name of a query")?, if_exists },
-        _ => Statement::DropTable { name: cursor.name("the name of a table")?, if_exists },
+        2 => Statement::DropTable { name: cursor.name("the name of a table")?, if_exists },
+        3 => Statement::DropSource { name: cursor.name("the name of a source")?, if_exists },
+        4 => Statement::DropSink { name: cursor.name("the name of a sink")?, if_exists },
+        _ => Statement::DropView { name: cursor.name("the name of a view")?, if_exists },
     })
 }
 

@@ -154,7 +154,7 @@ fn cut_emit(tokens: &[TokenWithSpan]) -> Result<(&[TokenWithSpan], bool), SqlErr
 }
 
 /// Refuses text that would become too deep a tree, before any tree is made of it.
-fn check_depth(tokens: &[TokenWithSpan]) -> Result<(), SqlError> {
+pub(super) fn check_depth(tokens: &[TokenWithSpan]) -> Result<(), SqlError> {
     // For each open parenthesis (or CASE), the number of operators since the last comma or clause.
     let mut open = vec![0usize];
     let mut operators = 0usize;

@@ -1,6 +1,11 @@
 //! Statements: what is read, and what is refused where.
 
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, Schema};
+
 use super::*;
+use crate::value::TIMESTAMP;
 
 const AC: &str = "CREATE APPLICATION ac_control (home TEXT, target DOUBLE DEFAULT 24.0)
 INPUT temperature (ts TIMESTAMP EVENT TIME, value DOUBLE) FROM 'mqtt:home/{home}/temperature' FORMAT JSON
@@ -124,10 +129,6 @@ fn a_script_is_read_in_order_with_places() {
 fn wrong_statements_are_refused_where_they_are_wrong() {
     for (script, expected) in [
         (
-            "SELECT 1",
-            "error at line 1, column 1: unknown statement 'SELECT'\nhint: a SELECT stands in an application: CREATE APPLICATION name INPUT ... OUTPUT ... AS SELECT ...",
-        ),
-        (
             "PAUSE QUERY a;\nPASUE QUERY a",
             "error at line 2, column 1: unknown statement 'PASUE'\nhint: did you mean 'PAUSE'?",
         ),
@@ -143,11 +144,11 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ),
         (
             "SHOW QUERYS",
-            "error at line 1, column 6: expected APPLICATIONS, QUERIES or TABLES, found 'QUERYS'\nhint: did you mean 'QUERIES'?",
+            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS or VIEWS, found 'QUERYS'\nhint: did you mean 'QUERIES'?",
         ),
         (
             "SHOW STREAMS",
-            "error at line 1, column 6: expected APPLICATIONS, QUERIES or TABLES, found 'STREAMS'\nhint: SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
+            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS or VIEWS, found 'STREAMS'\nhint: SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
         ),
         (
             "ALTER QUERY q",
@@ -160,11 +161,59 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ),
         (
             "CREATE SOURCE s",
-            "error at line 1, column 8: CREATE SOURCE is not supported yet\nhint: an application declares its input: INPUT name (column TYPE, ...) FROM 'address' FORMAT JSON",
+            "error at line 1, column 16: expected FROM, found the end of the statement\nhint: write for example FROM 'file:data/bids.csv' FORMAT CSV",
+        ),
+        (
+            "CREATE SOURCE s (a BIGINT, PRIMARY KEY (a)) FROM 'x:y'",
+            "error at line 1, column 28: PRIMARY KEY is not supported yet\nhint: leave it out: the rows of a source are events, and each counts",
+        ),
+        (
+            "CREATE SOURCE s (ts TIMESTAMP, WATERMARK FOR ts AS other - INTERVAL '1' SECOND) FROM 'x:y'",
+            "error at line 1, column 52: the watermark of 'ts' is made of 'other'\nhint: write for example WATERMARK FOR ts AS ts - INTERVAL '5' SECOND",
+        ),
+        (
+            "CREATE SOURCE s (ts TIMESTAMP, WATERMARK FOR ts AS ts - INTERVAL '1 month') FROM 'x:y'",
+            "error at line 1, column 57: the lateness is a time span of fixed length, and not negative\nhint: write for example WATERMARK FOR ts AS ts - INTERVAL '5' SECOND",
+        ),
+        (
+            "CREATE SINK s (ts TIMESTAMP EVENT TIME) TO 'x:y'",
+            "error at line 1, column 16: the column 'ts' of a sink is no event time\nhint: declare it as TIMESTAMP alone",
+        ),
+        (
+            "CREATE SINK s FROM 'x:y'",
+            "error at line 1, column 15: expected TO, found 'FROM'\nhint: write for example TO 'file:results' FORMAT CSV",
+        ),
+        (
+            "CREATE VIEW v (a) AS SELECT 1",
+            "error at line 1, column 15: a list of columns after the name of a view is not supported yet\nhint: name the columns in the SELECT: SELECT a AS name",
+        ),
+        (
+            "CREATE VIEW v AS SELECT a FROM t INTO s",
+            "error at line 1, column 39: a view has no sink\nhint: read the view: INSERT INTO sink SELECT * FROM view",
         ),
         (
             "CREATE QUERY q AS SELECT 1",
-            "error at line 1, column 16: CREATE QUERY ... AS SELECT is not supported yet\nhint: create an application, and the query FROM APPLICATION",
+            "error at line 1, column 19: the query 'q' has no sink\nhint: write SELECT ... INTO sink, with a sink made by CREATE SINK",
+        ),
+        (
+            "INSERT INTO s (a) SELECT 1",
+            "error at line 1, column 15: a list of columns in INSERT is not supported yet\nhint: columns go to the sink by their place: select them in its order",
+        ),
+        (
+            "INSERT INTO s SELECT a FROM t INTO u",
+            "error at line 1, column 36: the query has two sinks\nhint: write INSERT INTO sink SELECT ..., or SELECT ... INTO sink",
+        ),
+        (
+            "INSERT INTO s SELCT a FROM t",
+            "error at line 1, column 15: expected SELECT, found 'SELCT'\nhint: did you mean 'SELECT'?",
+        ),
+        (
+            "SELECT a FROM t WHERE a >",
+            "error at line 1, column 26: expected an expression, found the end of the statement",
+        ),
+        (
+            "SELECT a FROM TABLE(TUMBEL(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MINUTE))",
+            "error at line 1, column 21: unknown table function 'TUMBEL'\nhint: did you mean 'TUMBLE'?",
         ),
         ("CREATE QUERY q FROM a", "error at line 1, column 21: expected APPLICATION, found 'a'"),
         (
@@ -240,6 +289,85 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ),
     ] {
         assert_eq!(error(script), expected, "{script}");
+    }
+}
+
+#[test]
+fn statements_of_big_queries_are_read() {
+    let Statement::CreateSource(source) = one("CREATE SOURCE IF NOT EXISTS `Bids` (price DOUBLE NOT NULL, ts TIMESTAMP(3),
+        WATERMARK FOR ts AS ts - INTERVAL '4' SECOND) FROM 'kafka:bids' FORMAT JSON WITH (\"group\" => 'a', start => 'earliest')")
+    else {
+        panic!("not a source")
+    };
+    assert!(source.if_not_exists);
+    let source = source.declare(|_, _| panic!("the columns are declared")).unwrap();
+    assert_eq!((source.name.text.as_str(), source.connector().as_str(), source.rest()), ("Bids", "kafka", "bids"));
+    assert_eq!((source.event_time_column, source.lateness_us, source.idle_timeout_us), (Some(1), 4_000_000, None));
+    assert!(!source.schema.field(1).is_nullable() && source.options.len() == 2);
+
+    let own = Arc::new(Schema::new(vec![Field::new("t", TIMESTAMP, true)]));
+    let Statement::CreateSource(source) =
+        one("CREATE SOURCE s FROM 'nexmark:' WITH (lateness => INTERVAL '1 s', idle_timeout => '2 s', rate => 7)")
+    else {
+        panic!("not a source")
+    };
+    let source = source
+        .declare(|connector, rest| (connector == "nexmark" && rest.is_empty()).then_some((own, Some(0))))
+        .unwrap();
+    assert_eq!((source.event_time_column, source.lateness_us), (Some(0), 1_000_000));
+    assert_eq!((source.idle_timeout_us, source.options.len()), (Some(2_000_000), 1));
+
+    let Statement::CreateSink(sink) = one("CREATE SINK s (a BIGINT) TO 'stdout:' FORMAT CSV (header => true)") else {
+        panic!("not a sink")
+    };
+    assert_eq!(sink.declare().unwrap().schema.unwrap().fields().len(), 1);
+    let Statement::CreateBigQuery { query, .. } = one("CREATE QUERY q AS INSERT INTO s SELECT a FROM t") else {
+        panic!("not a query")
+    };
+    assert_eq!((query.sink.unwrap().text.as_str(), query.position), ("s", Position { line: 1, column: 33 }));
+    for (script, sink) in [("SELECT a FROM t INTO s", Some("s")), ("WITH u AS (SELECT a FROM t) SELECT a FROM u", None)]
+    {
+        let Statement::RunQuery(query) = one(script) else { panic!("not a query") };
+        assert_eq!(query.sink.as_ref().map(|name| name.text.as_str()), sink);
+    }
+    let explained = |script: &str| matches!(one(script), Statement::ExplainBigQuery { analyze: true, .. });
+    assert!(explained("EXPLAIN ANALYZE SELECT a FROM t") && !explained("EXPLAIN INSERT INTO s SELECT a FROM t"));
+    assert!(matches!(one("SHOW SOURCES LIKE 'a%'"), Statement::ShowSources { like: Some(_), limit: None }));
+    assert!(matches!(one("DROP VIEW IF EXISTS v"), Statement::DropView { if_exists: true, .. }));
+}
+
+#[test]
+fn wrong_declarations_are_refused_where_they_are_wrong() {
+    for (script, expected) in [
+        ("CREATE SOURCE s FROM 'file:a.csv'", "error at line 1, column 15: the source 's' has no columns"),
+        (
+            "CREATE SOURCE s (a BIGINT) FROM 'nowhere'",
+            "error at line 1, column 33: 'nowhere' does not say which connector to use",
+        ),
+        (
+            "CREATE SOURCE s (a BIGINT, WATERMARK FOR b AS b) FROM 'x:y'",
+            "error at line 1, column 42: unknown column 'b'",
+        ),
+        (
+            "CREATE SOURCE s (a BIGINT, WATERMARK FOR a AS a) FROM 'x:y'",
+            "error at line 1, column 42: the event time 'a' must be a TIMESTAMP, not BIGINT",
+        ),
+        (
+            "CREATE SOURCE s (a TIMESTAMP EVENT TIME, b TIMESTAMP, WATERMARK FOR b AS b) FROM 'x:y'",
+            "error at line 1, column 69: a source has one EVENT TIME, and that is 'a' already",
+        ),
+        (
+            "CREATE SOURCE s (a BIGINT) FROM 'x:y' WITH (lateness => 5)",
+            "error at line 1, column 57: lateness is a time span",
+        ),
+        (
+            "CREATE SOURCE s (a BIGINT) FROM 'x:y' WITH (idle_timeout => INTERVAL '0 s')",
+            "error at line 1, column 61: idle_timeout cannot be 0 s",
+        ),
+    ] {
+        let Statement::CreateSource(create) = one(script) else { panic!("not a source") };
+        let error = create.declare(|_, _| None).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{script}: {error}");
     }
 }
 
@@ -346,7 +474,9 @@ fn deep_and_long_expressions_end_in_an_error_and_not_in_the_stack() {
 #[test]
 fn no_text_makes_the_parser_panic() {
     // Every prefix and every text with one token missing is an error or a statement.
-    let script = format!("{AC}; CREATE QUERY q FROM APPLICATION a WITH (x => INTERVAL '1 s', y => -2);");
+    let script = format!("{AC}; CREATE QUERY q FROM APPLICATION a WITH (x => INTERVAL '1 s', y => -2);
+        CREATE SOURCE t (a BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts - INTERVAL '4' SECOND) FROM 'x:y';
+        CREATE QUERY r AS SELECT count(*) FROM TABLE(SESSION(TABLE t PARTITION BY a, DESCRIPTOR(ts), INTERVAL '1' MINUTE)) INTO s");
     for end in (0..script.len()).filter(|&end| script.is_char_boundary(end)) {
         let _ = parse_script(&script[..end]);
     }

@@ -233,7 +233,12 @@ fn called_name(expression: &ast::Expr) -> Option<String> {
 }
 
 /// DataFusion's message without its prefixes, its advice for its own users, and its names for types.
-fn plain_message(error: &DataFusionError) -> String {
+pub(super) fn plain_message(error: &DataFusionError) -> String {
+    plain_text(&error.strip_backtrace())
+}
+
+/// The same of its text.
+pub(super) fn plain_text(text: &str) -> String {
     /// Longer names first: some contain others.
     const TYPES: [(&str, &str); 21] = [
         ("Interval(MonthDayNano)", "INTERVAL"),
@@ -258,7 +263,6 @@ fn plain_message(error: &DataFusionError) -> String {
         ("Boolean", "BOOLEAN"),
         ("Date32", "DATE"),
     ];
-    let text = error.strip_backtrace();
     let mut message = text.lines().next().unwrap_or_default();
     for prefix in [
         "Error during planning: ",

@@ -115,6 +115,11 @@ impl Registry {
         Self { scalars, options: Arc::new(ConfigOptions::default()) }
     }
 
+    /// All scalar functions, by all their names.
+    pub(super) fn scalars(&self) -> impl Iterator<Item = (String, Arc<ScalarUDF>)> + '_ {
+        self.scalars.iter().map(|(name, function)| (name.clone(), function.clone()))
+    }
+
     /// The scalar function called `name` (in lower case).
     pub(super) fn scalar(&self, name: &str) -> Option<Arc<ScalarUDF>> {
         self.scalars.get(name).cloned()

@@ -22,6 +22,7 @@ mod lookup;
 mod matching;
 mod operators;
 mod pattern;
+pub mod query;
 mod select;
 mod source;
 mod translate;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use datafusion_common::Column;
 use datafusion_expr::Expr;
-use rivulet_dataflow::{Dataflow, OperatorFactory};
+use rivulet_dataflow::{Line, OperatorFactory};
 use rivulet_operators::{
-    AggregateSpec, ChangeOnly, Filter, NamedExpression, Project, Route, WindowAggregate, WindowAggregateSpec,
+    AggregateSpec, ChangeOnly, Filter, Match, NamedExpression, Project, Route, WindowAggregate, WindowAggregateSpec,
 };
 
 use super::aggregate::{Aggregate, condition_of, unique};
@@ -18,6 +18,7 @@ use super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, 
 use super::history::Histories;
 use super::items::Item;
 use super::lookup::PlannedLookup;
+use super::matching::match_of;
 use super::select::{Planned, SelectPlanner, WINDOW_END, WINDOW_START};
 use super::source::EventTime;
 use super::window::Window;
@@ -31,6 +32,8 @@ use crate::{Position, SqlError};
 pub(super) struct Operators {
     factories: Vec<Arc<dyn OperatorFactory>>,
     steps: Vec<Vec<String>>,
+    /// What of WHERE tells by an index which queries on one topic a row can concern.
+    matching: Option<Match>,
 }
 
 impl Operators {
@@ -50,7 +53,7 @@ impl Operators {
             Some(window) => (Some(window.text), vec![window.check]),
             None => (None, Vec::new()),
         };
-        let dataflow = Dataflow::linear(self.factories);
+        let dataflow = Line::new(self.factories);
         let tables = planner.lookups.iter().map(PlannedLookup::table_use).collect();
         let row_schema = planner.source.row_schema.clone();
         let bound_checks = planner.source.checks().to_vec();
@@ -63,7 +66,7 @@ impl Operators {
             checks,
             bound_checks,
             tables,
-            matching: None,
+            matching: self.matching,
             steps: self.steps,
         })
     }
@@ -94,6 +97,10 @@ impl SelectPlanner<'_> {
         let used_behind: Vec<&Expr> = used.into_iter().collect();
         let used: Vec<&Expr> = used_behind.iter().copied().chain(of_lookups).chain(of_unnest).collect();
         let (mut operators, mut columns) = self.source.operators(self.parameter_schema, &used)?;
+        operators.matching = condition
+            .as_ref()
+            .zip(self.source.only_input())
+            .and_then(|(condition, input)| match_of(condition, &input.schema, self.parameter_schema));
         // What needs no table is sorted out before the tables are asked.
         let is_looked_up = |name: &str| {
             self.lookups.iter().any(|lookup| lookup.gives(name)) || self.unnest.is_some_and(|unnest| unnest.gives(name))

@@ -4,7 +4,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::Column;
 use datafusion_expr::Expr;
 use datafusion_sql::sqlparser::ast;
-use rivulet_dataflow::Dataflow;
+use rivulet_dataflow::Line;
 use rivulet_operators::Match;
 
 use super::aggregate::{Aggregates, check_condition, condition_of, unique};
@@ -14,7 +14,6 @@ use super::expression::{ExpressionPlanner, cast_to, parameter_fields, result_typ
 use super::group_keys::{group_keys, refuse_without_window};
 use super::items::{aliased, items};
 use super::lookup::{Lookups, PlannedLookup};
-use super::matching::match_of;
 use super::operators::Operators;
 use super::pattern::PatternPlanner;
 use super::source::{BoundCheck, Source};
@@ -36,7 +35,7 @@ pub(super) const WINDOW_END: &str = "window_end";
 
 /// What becomes of a SELECT.
 pub(super) struct Planned {
-    pub(super) dataflow: Dataflow,
+    pub(super) dataflow: Line,
     /// The columns of decoded rows.
     pub(super) row_schema: SchemaRef,
     pub(super) output_schema: SchemaRef,
@@ -113,15 +112,10 @@ pub(super) fn plan(
         lookups: &lookups.planned,
         unnest: unnest.as_ref(),
     };
-    let planned = match window {
+    match window {
         None => planner.plan_rows(None),
         Some(window) => planner.plan_windows(window, keys),
-    }?;
-    // With several inputs a topic is one of them, and a row of the SELECT may be made of rows of all.
-    let [input] = declarations.inputs.as_slice() else { return Ok(planned) };
-    let condition = planner.condition()?;
-    let matching = condition.and_then(|condition| match_of(&condition, &input.schema, parameter_schema));
-    Ok(Planned { matching, ..planned })
+    }
 }
 
 /// Plans a SELECT over the matches of a row pattern.

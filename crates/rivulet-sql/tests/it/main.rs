@@ -2,5 +2,6 @@
 
 mod explain;
 mod nearby;
+mod query_plans;
 mod slt;
 mod soup;

@@ -53,6 +53,8 @@ const QUERIES: TableDefinition<QueryId, &[u8]> = TableDefinition::new("queries")
 const PAUSED: TableDefinition<QueryId, ()> = TableDefinition::new("paused");
 
 const TABLES: TableDefinition<&str, &str> = TableDefinition::new("tables");
+/// Statements about big queries, as they were written, in their order.
+const STATEMENTS: TableDefinition<u64, &str> = TableDefinition::new("statements");
 
 const META_FORMAT_VERSION: &str = "format_version";
 const META_QUERY_ID_NEXT: &str = "query_id_next";
@@ -261,6 +263,45 @@ impl Catalog {
         self.write(|transaction| Ok(transaction.open_table(TABLES)?.remove(name).map(drop)?))
     }
 
+    /// Every statement about big queries with its number, in the order in which they were stored.
+    ///
+    /// # Errors
+    /// Disk errors, and damage.
+    pub fn statements(&self) -> Result<Vec<(u64, String)>, CatalogError> {
+        self.read(|transaction| {
+            guard(|| {
+                let table = transaction.open_table(STATEMENTS)?;
+                let mut statements = Vec::new();
+                for entry in table.iter()? {
+                    let (number, sql) = entry?;
+                    statements.push((number.value(), sql.value().to_owned()));
+                }
+                Ok(statements)
+            })
+        })
+    }
+
+    /// Stores a statement about big queries behind those that are there, and returns its number.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; the statement is not stored then.
+    pub fn insert_statement(&self, sql: &str) -> Result<u64, CatalogError> {
+        self.write(|transaction| {
+            let mut table = transaction.open_table(STATEMENTS)?;
+            let number = table.last()?.map_or(0, |(last, _)| last.value() + 1);
+            table.insert(number, sql)?;
+            Ok(number)
+        })
+    }
+
+    /// Forgets a statement about big queries.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; it is not removed then.
+    pub fn remove_statement(&self, number: u64) -> Result<(), CatalogError> {
+        self.write(|transaction| Ok(transaction.open_table(STATEMENTS)?.remove(number).map(drop)?))
+    }
+
     /// Stores queries in one transaction and returns the id of the first; the others follow it without a gap.
     /// Fastest with some thousands of queries a call.
     ///
@@ -385,6 +426,7 @@ impl Catalog {
             transaction.open_table(QUERIES)?;
             transaction.open_table(PAUSED)?;
             transaction.open_table(TABLES)?;
+            transaction.open_table(STATEMENTS)?;
             Ok(FORMAT_VERSION)
         })?;
         if found > FORMAT_VERSION {

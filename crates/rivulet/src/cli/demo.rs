@@ -2,13 +2,13 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::demo::{DemoOptions, run as run_demo};
 
 use super::error::CliError;
-use super::serve::stop_signal;
+use super::serve::stop_on_signal;
 use super::{Global, duration};
 
 /// Arguments of `rivulet demo`.
@@ -31,17 +31,5 @@ pub(super) fn run(global: Global, arguments: &DemoArguments) -> Result<(), CliEr
         // A reader that went away does not want the report any more.
         let _ = writeln!(io::stdout(), "{}", report.to_json());
     }
-    Ok(())
-}
-
-/// Sets `stop` at Ctrl-C or SIGTERM.
-fn stop_on_signal(stop: Arc<AtomicBool>) -> Result<(), CliError> {
-    let failed = |error: io::Error| CliError::new(format!("cannot listen for Ctrl-C: {error}"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let listen = move || {
-        runtime.block_on(stop_signal());
-        stop.store(true, Ordering::Relaxed);
-    };
-    std::thread::Builder::new().name("signals".into()).spawn(listen).map_err(failed)?;
     Ok(())
 }

@@ -11,6 +11,7 @@ mod demo;
 pub mod error;
 mod output;
 mod query;
+mod run;
 pub mod serve;
 mod sql;
 mod status;
@@ -78,7 +79,10 @@ enum Command {
     Serve(serve::ServeArguments),
     /// See it work: a server, a broker, ten thousand queries and simulated homes
     Demo(demo::DemoArguments),
-    /// Run an SQL script, or type SQL
+    /// Run a script of big queries here, without a server
+    #[command(after_help = run::EXAMPLES)]
+    Run(run::RunArguments),
+    /// Run an SQL script on a server, or type SQL
     Sql(sql::SqlArguments),
     /// Register, list, show, explain or drop applications
     App(app::AppArguments),
@@ -110,6 +114,7 @@ pub fn main(start: Start) -> ExitCode {
     let done = match command {
         Command::Serve(arguments) => serve::run(&arguments, start),
         Command::Demo(arguments) => demo::run(global, &arguments),
+        Command::Run(arguments) => run::run(global, &arguments),
         Command::Sql(arguments) => sql::run(global, &arguments),
         Command::App(arguments) => app::run(global, arguments),
         Command::Query(arguments) => query::run(global, arguments),

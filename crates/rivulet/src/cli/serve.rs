@@ -3,6 +3,7 @@
 use std::io;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -105,6 +106,18 @@ impl HttpRuntime {
     ) -> Result<(), CliError> {
         self.runtime.block_on(api::serve(listener, service, stop)).map_err(failed)
     }
+}
+
+/// Sets `stop` at Ctrl-C or SIGTERM.
+pub(super) fn stop_on_signal(stop: Arc<AtomicBool>) -> Result<(), CliError> {
+    let failed = |error: io::Error| CliError::new(format!("cannot listen for Ctrl-C: {error}"));
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let listen = move || {
+        runtime.block_on(stop_signal());
+        stop.store(true, Ordering::Relaxed);
+    };
+    thread::Builder::new().name("signals".into()).spawn(listen).map_err(failed)?;
+    Ok(())
 }
 
 /// Completes when the user (Ctrl-C) or the system (SIGTERM) asks the server to stop. A second one ends it at once.

@@ -26,6 +26,7 @@ mod tables;
 mod statements;
 mod offer;
 mod status;
+mod big_queries;
 mod exposition;
 
 use std::collections::{BTreeMap, HashMap};
@@ -44,6 +45,7 @@ use rivulet_sql::{Application, CreateTable, Tables};
 use crate::catalog::{ApplicationNumber, Catalog, StoredApplication};
 use crate::config::Config;
 use crate::service::{ErrorKind, ServiceError};
+use big_queries::BigQueries;
 use memory::MemoryBound;
 use messaging::Messaging;
 use not_running::NotRunning;
@@ -53,8 +55,11 @@ use shared_input::{InputShape, SharedInput};
 use taps::Taps;
 use topics::Topics;
 
+pub(crate) use statements::literal_text;
+pub(crate) use tables::read_table;
+
 /// The machine's clock.
-struct SystemClock;
+pub(crate) struct SystemClock;
 
 impl Clock for SystemClock {
     fn now_us(&self) -> i64 {
@@ -78,6 +83,8 @@ pub struct Engine {
     workers: Workers,
     messaging: Messaging,
     taps: Arc<Taps>,
+    /// Taken before the state.
+    big_queries: Mutex<BigQueries>,
     state: Mutex<State>,
     is_stopped: AtomicBool,
 }
@@ -153,10 +160,12 @@ impl Engine {
             workers,
             messaging,
             taps: Arc::default(),
+            big_queries: Mutex::default(),
             state: Mutex::default(),
             is_stopped: AtomicBool::new(false),
         });
         engine.load()?;
+        engine.load_big_queries()?;
         engine.messaging.open()?;
         Ok(engine)
     }
@@ -409,6 +418,7 @@ impl Engine {
             return;
         }
         self.messaging.close_input();
+        self.stop_big_queries();
         let waiting = self.workers.stop();
         if waiting > 0 {
             tracing::error!(

@@ -5,9 +5,10 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use rivulet_connectors::formats::FormatError;
-use rivulet_sql::{Application, CreateTable, FormatSpec, Literal, Name, Position, SqlError, Statement, Tables};
+use rivulet_sql::{Application, CreateTable, FormatSpec, Literal, Name, Position, Statement, Tables};
 use serde_json::{Value, json};
 
+use super::big_queries::{BigQueryInfo, Dropped};
 use super::submit::parameters_of;
 use super::{Engine, Running};
 use crate::service::{
@@ -23,10 +24,10 @@ const SHOW_ROWS_DEFAULT: usize = 100;
 
 /// Plans the one `CREATE APPLICATION` in a text.
 pub(super) fn plan(sql: &str, tables: &Tables) -> Result<Application, ServiceError> {
-    let mut statements = rivulet_sql::parse_script(sql).map_err(sql_error)?;
+    let mut statements = rivulet_sql::parse_script(sql).map_err(ServiceError::from)?;
     match (statements.len(), statements.pop()) {
         (1, Some((Statement::CreateApplication(create), _))) => {
-            rivulet_sql::plan_application_with(&create, tables).map_err(sql_error)
+            rivulet_sql::plan_application_with(&create, tables).map_err(ServiceError::from)
         }
         _ => Err(ServiceError::invalid("expected the text of one CREATE APPLICATION")
             .with_hint("a script of several statements is for `rivulet sql FILE`")),
@@ -35,19 +36,11 @@ pub(super) fn plan(sql: &str, tables: &Tables) -> Result<Application, ServiceErr
 
 /// Reads the one `CREATE TABLE` in a text.
 pub(super) fn parse_table(sql: &str) -> Result<CreateTable, ServiceError> {
-    let mut statements = rivulet_sql::parse_script(sql).map_err(sql_error)?;
+    let mut statements = rivulet_sql::parse_script(sql).map_err(ServiceError::from)?;
     match (statements.len(), statements.pop()) {
         (1, Some((Statement::CreateTable(create), _))) => Ok(*create),
         _ => Err(ServiceError::invalid("expected the text of one CREATE TABLE")
             .with_hint("a script of several statements is for `rivulet sql FILE`")),
-    }
-}
-
-pub(super) fn sql_error(error: SqlError) -> ServiceError {
-    let refused = ServiceError::invalid(error.message).at(error.line, error.column);
-    match error.hint {
-        Some(hint) => refused.with_hint(hint),
-        None => refused,
     }
 }
 
@@ -68,7 +61,7 @@ pub(super) fn as_written(literal: &Literal) -> ParameterValue<'_> {
 }
 
 /// A constant as plain text.
-pub(super) fn literal_text(literal: &Literal) -> String {
+pub(crate) fn literal_text(literal: &Literal) -> String {
     match literal {
         Literal::Null => String::new(),
         Literal::Boolean(value) => value.to_string(),
@@ -96,7 +89,7 @@ impl Engine {
     pub(super) fn execute_script(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
         let statements = match rivulet_sql::parse_script(script) {
             Ok(statements) => statements,
-            Err(error) => return vec![Err(sql_error(error))],
+            Err(error) => return vec![Err(error.into())],
         };
         let mut results = Vec::with_capacity(statements.len());
         let mut statements = VecDeque::from(statements);
@@ -159,8 +152,9 @@ impl Engine {
                 if create.if_not_exists && self.application(&name).is_ok() {
                     return Ok(said(format!("application {name} exists, nothing was done")));
                 }
-                let (running, is_new) = self
-                    .register(rivulet_sql::plan_application_with(&create, &self.known_tables()).map_err(sql_error)?)?;
+                let (running, is_new) = self.register(
+                    rivulet_sql::plan_application_with(&create, &self.known_tables()).map_err(ServiceError::from)?,
+                )?;
                 Ok(registered(&running, is_new))
             }
             Statement::CreateTable(create) => {
@@ -247,17 +241,33 @@ impl Engine {
                     ))
                     .with_hint(format!("`rivulet query list --limit {limit}` goes on from page to page")));
                 }
+                // Big queries are few, and belong to no application.
+                let big = if application.is_none() { self.big_queries() } else { Vec::new() };
+                let is_like = |name: &str| like.as_ref().is_none_or(|one| super::registry::like(name, one));
+                let mut rows: Vec<Vec<Value>> = big
+                    .into_iter()
+                    .filter(|one| is_like(&one.name))
+                    .map(|one| vec![json!(one.name), Value::Null, json!(one.state), Value::Null])
+                    .take(limit)
+                    .collect();
+                let limit = limit - rows.len();
                 let filter = QueryFilter { application: application.map(|name| name.text), like, after: None, limit };
-                Ok(table(
-                    &["name", "application", "state", "parameters"],
-                    self.queries(&filter).into_iter().map(|one| {
+                if limit > 0 {
+                    rows.extend(self.queries(&filter).into_iter().map(|one| {
                         let parameters = Value::Object(one.parameters);
                         vec![json!(one.name), json!(one.application), json!(one.state.name()), parameters]
-                    }),
-                ))
+                    }));
+                }
+                Ok(table(&["name", "application", "state", "parameters"], rows.into_iter()))
             }
             Statement::DescribeApplication(name) => {
                 Ok(describe_application(self.application(&name.text).map_err(|error| at(error, &name))?))
+            }
+            Statement::DescribeQuery(name) if self.big_query(&name.text).is_some() => {
+                let one = self.big_query(&name.text).ok_or_else(|| {
+                    at(ServiceError::not_found(format!("the query '{name}' was dropped meanwhile")), &name)
+                })?;
+                Ok(describe_big_query(one))
             }
             Statement::DescribeQuery(name) => {
                 Ok(describe_query(self.query(&name.text).map_err(|error| at(error, &name))?))
@@ -267,10 +277,13 @@ impl Engine {
             }
             Statement::ExplainCreate(create) => {
                 let application =
-                    rivulet_sql::plan_application_with(&create, &self.known_tables()).map_err(sql_error)?;
+                    rivulet_sql::plan_application_with(&create, &self.known_tables()).map_err(ServiceError::from)?;
                 Ok(lines("plan", &rivulet_sql::explain(&application)))
             }
             Statement::ExplainQuery(name) => {
+                if let Some(plan) = self.explain_big_query(&name.text) {
+                    return Ok(lines("plan", &plan.map_err(|error| at(error, &name))?));
+                }
                 let query = self.query(&name.text).map_err(|error| at(error, &name))?;
                 let of = format!(
                     "query {} ({}), a slot of application {}\n  reads {}\n  writes {}\n\n",
@@ -282,6 +295,11 @@ impl Engine {
                 );
                 Ok(lines("plan", &(of + &self.explain(&query.application)?)))
             }
+            Statement::PauseQuery(name) | Statement::ResumeQuery(name) if self.big_query(&name.text).is_some() => {
+                let error = ServiceError::invalid(format!("'{name}' is a big query, which cannot be paused yet"))
+                    .with_hint("drop it, and create it again: what its windows have gathered is lost");
+                Err(at(error, &name))
+            }
             Statement::PauseQuery(name) => {
                 self.pause(&name.text).map_err(|error| at(error, &name))?;
                 Ok(said(format!("query {name} is paused")))
@@ -289,6 +307,9 @@ impl Engine {
             Statement::ResumeQuery(name) => {
                 self.resume(&name.text).map_err(|error| at(error, &name))?;
                 Ok(said(format!("query {name} runs")))
+            }
+            Statement::DropQuery { name, .. } if self.drop_big_query(&name.text)? => {
+                Ok(said(format!("query {name} dropped")))
             }
             Statement::DropQuery { name, if_exists } => match self.drop_query(&name.text) {
                 Err(error) if if_exists && error.kind == ErrorKind::NotFound => {
@@ -306,8 +327,79 @@ impl Engine {
                     }
                 }
             }
+            Statement::CreateSource(create) => {
+                let name = create.name.clone();
+                Ok(said(created("source", &name, self.create_source(*create)?)))
+            }
+            Statement::CreateSink(create) => {
+                let name = create.name.clone();
+                Ok(said(created("sink", &name, self.create_sink(*create)?)))
+            }
+            Statement::CreateView(create) => {
+                let name = create.name.clone();
+                Ok(said(created("view", &name, self.create_view(*create)?)))
+            }
+            Statement::CreateBigQuery { name, if_not_exists, query } => {
+                let is_new = self.create_big_query(&name, if_not_exists, query).map_err(|error| at(error, &name))?;
+                Ok(said(created("query", &name, is_new)))
+            }
+            Statement::ExplainBigQuery { query, analyze: false } => {
+                Ok(lines("plan", &self.explain_query_text(&query)?))
+            }
+            Statement::RunQuery(query) => Err(match query.sink {
+                Some(_) => ServiceError::invalid("a query that goes on needs a name on a server")
+                    .with_hint("write CREATE QUERY name AS INSERT INTO ..., or run the script with `rivulet run`"),
+                None => ServiceError::invalid("a server runs queries that write to a sink")
+                    .with_hint("write CREATE QUERY name AS SELECT ... INTO sink, or run the script with `rivulet run`"),
+            }),
+            Statement::ExplainBigQuery { analyze: true, .. } => {
+                Err(ServiceError::invalid("EXPLAIN ANALYZE runs the query, which a server does only for a name")
+                    .with_hint("run it with `rivulet run`, or write EXPLAIN without ANALYZE"))
+            }
+            Statement::DropSource { name, if_exists } => self.drop_statement(Dropped::Source, &name, if_exists),
+            Statement::DropSink { name, if_exists } => self.drop_statement(Dropped::Sink, &name, if_exists),
+            Statement::DropView { name, if_exists } => self.drop_statement(Dropped::View, &name, if_exists),
+            Statement::ShowSources { like, limit } => Ok(self.show_declared(Dropped::Source, "address", like, limit)),
+            Statement::ShowSinks { like, limit } => Ok(self.show_declared(Dropped::Sink, "address", like, limit)),
+            Statement::ShowViews { like, limit } => Ok(self.show_declared(Dropped::View, "sql", like, limit)),
         }
     }
+}
+
+impl Engine {
+    fn drop_statement(&self, what: Dropped, name: &Name, if_exists: bool) -> Result<StatementResult, ServiceError> {
+        let word = what.word();
+        match self.drop_declared(what, name).map_err(|error| at(error, name))? {
+            true => Ok(said(format!("{word} {name} dropped"))),
+            false if if_exists => Ok(said(format!("there is no {word} {name}, nothing was done"))),
+            false => Err(at(ServiceError::not_found(format!("there is no {word} '{name}'")), name)
+                .with_hint(format!("SHOW {}S lists them", word.to_uppercase()))),
+        }
+    }
+
+    fn show_declared(&self, what: Dropped, column: &str, like: Option<String>, limit: Option<u64>) -> StatementResult {
+        let limit = limit.map_or(SHOW_ROWS_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        let rows = self.declared(what).into_iter();
+        let rows = rows.filter(|(name, _)| like.as_ref().is_none_or(|pattern| super::registry::like(name, pattern)));
+        table(&["name", column], rows.take(limit).map(|(name, text)| vec![json!(name), json!(text)]))
+    }
+}
+
+fn created(what: &str, name: &Name, is_new: bool) -> String {
+    match is_new {
+        true => format!("{what} {name} created"),
+        false => format!("{what} {name} exists, nothing was done"),
+    }
+}
+
+fn describe_big_query(one: BigQueryInfo) -> StatementResult {
+    let mut rows = vec![vec![json!("name"), json!(one.name)], vec![json!("state"), json!(one.state)]];
+    rows.extend(one.reason.map(|reason| vec![json!("reason"), json!(reason)]));
+    rows.push(vec![json!("rows read"), json!(one.rows_in)]);
+    rows.push(vec![json!("rows written"), json!(one.rows_out)]);
+    rows.push(vec![json!("rows refused"), json!(one.rows_refused)]);
+    rows.push(vec![json!("sql"), json!(one.sql)]);
+    table(&["property", "value"], rows.into_iter())
 }
 
 fn at(error: ServiceError, name: &Name) -> ServiceError {

@@ -69,6 +69,11 @@ impl Engine {
 
     /// Forgets a table that no application uses.
     pub(super) fn remove_table(&self, name: &str) -> Result<(), ServiceError> {
+        let big_users = self.big_queries_with_table(name);
+        if !big_users.is_empty() {
+            let message = format!("the table '{name}' is used by {}", big_users.join(", "));
+            return Err(ServiceError::new(ErrorKind::Conflict, message).with_hint("drop these queries first"));
+        }
         let mut state = self.state.lock();
         // One whose statement is not understood any more can be dropped as well.
         if !state.tables.contains_key(name) {
@@ -105,42 +110,7 @@ impl Engine {
 
     /// The rows in the file of a table.
     fn read_table(&self, create: &CreateTable) -> Result<RecordBatch, ServiceError> {
-        let bytes_max = self.config.table_bytes_max;
-        let place = create.address_position;
-        let Some(path) = create.address.strip_prefix("file:").filter(|path| !path.is_empty()) else {
-            let message = format!("a table is read from a local file, and '{}' is none", create.address);
-            return Err(ServiceError::invalid(message)
-                .at(place.line, place.column)
-                .with_hint("write for example FROM 'file:data/rooms.csv'"));
-        };
-        let (format, has_header) = format_of(create)?;
-        let too_large = |what: &str| {
-            let message = format!("{what} of the table '{}' has more than {bytes_max} bytes", create.name);
-            ServiceError::new(ErrorKind::LimitReached, message)
-                .with_hint("table.bytes_max in the configuration says how many a table may have")
-        };
-        let unreadable = |error: std::io::Error| {
-            ServiceError::invalid(format!("cannot read {path}: {error}"))
-                .with_hint("paths are relative to the folder that the server was started in")
-        };
-        // Asked before it is opened: opening a pipe waits for its other end.
-        if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-            return Err(ServiceError::invalid(format!("cannot read {path}: it is not a file")));
-        }
-        let mut bytes = Vec::new();
-        let file = File::open(path).map_err(unreadable)?;
-        file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-        if bytes.len() > bytes_max {
-            return Err(too_large("the file"));
-        }
-        let rows = decode_table(format, has_header, create.schema.clone(), &bytes).map_err(|fault| match &fault {
-            TableFault::Format(error) => statements::format_error(error, &create.format),
-            _ => ServiceError::invalid(format!("{path} cannot be loaded: {fault}")),
-        })?;
-        if rows.get_array_memory_size() > bytes_max {
-            return Err(too_large("the content"));
-        }
-        Ok(rows)
+        read_table(create, self.config.table_bytes_max)
     }
 
     /// Starts what could not run because of a table.
@@ -162,6 +132,45 @@ impl Engine {
         }
         self.start_queries_of(state, &started)
     }
+}
+
+/// The rows in the file of a table, which may have so many bytes.
+pub(crate) fn read_table(create: &CreateTable, bytes_max: usize) -> Result<RecordBatch, ServiceError> {
+    let place = create.address_position;
+    let Some(path) = create.address.strip_prefix("file:").filter(|path| !path.is_empty()) else {
+        let message = format!("a table is read from a local file, and '{}' is none", create.address);
+        return Err(ServiceError::invalid(message)
+            .at(place.line, place.column)
+            .with_hint("write for example FROM 'file:data/rooms.csv'"));
+    };
+    let (format, has_header) = format_of(create)?;
+    let too_large = |what: &str| {
+        let message = format!("{what} of the table '{}' has more than {bytes_max} bytes", create.name);
+        ServiceError::new(ErrorKind::LimitReached, message)
+            .with_hint("table.bytes_max in the configuration says how many a table may have")
+    };
+    let unreadable = |error: std::io::Error| {
+        ServiceError::invalid(format!("cannot read {path}: {error}"))
+            .with_hint("paths are relative to the folder that the server was started in")
+    };
+    // Asked before it is opened: opening a pipe waits for its other end.
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(ServiceError::invalid(format!("cannot read {path}: it is not a file")));
+    }
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() > bytes_max {
+        return Err(too_large("the file"));
+    }
+    let rows = decode_table(format, has_header, create.schema.clone(), &bytes).map_err(|fault| match &fault {
+        TableFault::Format(error) => statements::format_error(error, &create.format),
+        _ => ServiceError::invalid(format!("{path} cannot be loaded: {fault}")),
+    })?;
+    if rows.get_array_memory_size() > bytes_max {
+        return Err(too_large("the content"));
+    }
+    Ok(rows)
 }
 
 /// How the rows of a table are written, and whether a header stands before them.

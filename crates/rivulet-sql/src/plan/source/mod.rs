@@ -116,6 +116,14 @@ impl<'a> Source<'a> {
         })
     }
 
+    /// The input, if there is one only: then a topic is read for its rows alone.
+    pub(super) fn only_input(&self) -> Option<&Input> {
+        match self.inputs {
+            [input] => Some(input),
+            _ => None,
+        }
+    }
+
     /// Whether rows of two inputs are joined.
     pub(super) fn is_joined(&self) -> bool {
         matches!(self.kind, Kind::Join(_))

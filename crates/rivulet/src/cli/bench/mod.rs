@@ -1,5 +1,9 @@
 //! `rivulet bench`: how much this machine carries.
 
+mod hibench;
+mod nexmark;
+mod streams;
+
 use std::fs::OpenOptions;
 use std::io::{self, BufReader, Write};
 use std::net::SocketAddr;
@@ -14,15 +18,27 @@ use rivulet_bench::workload::Distribution;
 
 use crate::bench::{ManyOptions, Model, Variant, many, run_many};
 
-use super::error::CliError;
-use super::{Global, duration};
+use crate::cli::error::CliError;
+use crate::cli::{Global, duration};
+
+use hibench::HibenchArguments;
+use nexmark::NexmarkArguments;
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
-pub(super) enum BenchCommand {
+pub(in crate::cli) enum BenchCommand {
     /// How many small queries, at an event a second each
     #[command(after_help = COLUMNS)]
     Many(ManyArguments),
+    /// The queries of the NEXMark benchmark
+    #[command(after_help = streams::COLUMNS)]
+    Nexmark(NexmarkArguments),
+    /// The streaming workloads of HiBench
+    #[command(after_help = streams::COLUMNS)]
+    Hibench(HibenchArguments),
+    /// One script in a process of its own, which the other commands start
+    #[command(hide = true)]
+    Script,
     /// The generator of events, which the other commands start
     #[command(hide = true)]
     Generator(GeneratorArguments),
@@ -146,9 +162,12 @@ const DURATION_MIN: Duration = Duration::from_secs(2);
 /// Connections with which the generator publishes to a real broker.
 const GENERATOR_CONNECTIONS: usize = 4;
 
-pub(super) fn run(global: Global, command: BenchCommand) -> Result<(), CliError> {
+pub(in crate::cli) fn run(global: Global, command: BenchCommand) -> Result<(), CliError> {
     match command {
         BenchCommand::Many(arguments) => run_many_command(global, arguments),
+        BenchCommand::Nexmark(arguments) => nexmark::run(global, arguments),
+        BenchCommand::Hibench(arguments) => hibench::run(global, arguments),
+        BenchCommand::Script => streams::run_job(),
         BenchCommand::Generator(arguments) => {
             let options = match arguments.broker {
                 Some(broker) => GeneratorOptions::Client(BrokerOptions::new(

@@ -1,0 +1,4 @@
+-- Each record as it came.
+INSERT INTO results
+SELECT ts, record
+FROM visits;

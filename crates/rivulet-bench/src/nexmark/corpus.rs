@@ -1,0 +1,284 @@
+//! Streams of known content, and how they are written to files for engines that read those.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use rivulet_connectors::connector::{SinkSpec, SourceSpec, declared_schema, open_sink, open_source};
+use rivulet_dataflow::{Batch, Polled, Refusals, SlotTable};
+
+use super::queries::STREAMS;
+
+/// What the generator is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stream {
+    /// Persons, auctions and bids together.
+    pub events: u64,
+    /// Events for each second of event time.
+    pub event_rate: u64,
+    /// Events a second by the clock; 0 is as fast as they are taken.
+    pub rate: u64,
+    /// Another seed is another stream.
+    pub seed: u64,
+    /// The event time of the first event.
+    pub base_time: String,
+    /// So many events at a time come in a wrong order.
+    pub disorder: u64,
+}
+
+impl Default for Stream {
+    /// Ten million events in order, 10,000 for each second of event time.
+    fn default() -> Self {
+        Self {
+            events: 10_000_000,
+            event_rate: 10_000,
+            rate: 0,
+            seed: 1,
+            base_time: "2015-07-15T00:00:00Z".into(),
+            disorder: 1,
+        }
+    }
+}
+
+impl Stream {
+    /// The options by name.
+    fn pairs(&self) -> [(&'static str, String); 6] {
+        [
+            ("events", self.events.to_string()),
+            ("event_rate", self.event_rate.to_string()),
+            ("rate", self.rate.to_string()),
+            ("seed", self.seed.to_string()),
+            ("base_time", self.base_time.clone()),
+            ("disorder", self.disorder.to_string()),
+        ]
+    }
+
+    /// The options as they stand behind WITH.
+    pub fn options(&self) -> String {
+        let option = |(name, value): (&str, String)| match value.parse::<u64>() {
+            Ok(_) => format!("{name} => {value}"),
+            Err(_) => format!("{name} => '{}'", value.replace('\'', "''")),
+        };
+        self.pairs().map(option).join(", ")
+    }
+}
+
+/// A stream over which the answers of all queries are known.
+#[derive(Clone, Copy, Debug)]
+pub struct Corpus {
+    /// What it is called.
+    pub name: &'static str,
+    /// What is special about it.
+    pub description: &'static str,
+    events: u64,
+    event_rate: u64,
+    seed: u64,
+    base_time: &'static str,
+    disorder: u64,
+}
+
+/// All of them. Events of one stream have times of their own, to the millisecond, where results depend on which of two came first.
+pub static CORPORA: [Corpus; 3] = [
+    Corpus {
+        name: "in_order",
+        description: "eight minutes, half of them before midnight, in order",
+        events: 50_000,
+        event_rate: 100,
+        seed: 1,
+        base_time: "2015-07-14T23:56:00Z",
+        disorder: 1,
+    },
+    Corpus {
+        name: "disordered",
+        description: "the same length, with events up to three seconds out of order",
+        events: 50_000,
+        event_rate: 100,
+        seed: 2,
+        base_time: "2015-07-14T23:56:00Z",
+        disorder: 300,
+    },
+    Corpus {
+        name: "sparse",
+        description: "an event a second from the evening to the next morning: most windows have few rows",
+        events: 40_000,
+        event_rate: 1,
+        seed: 3,
+        base_time: "2015-07-14T18:30:00Z",
+        disorder: 4,
+    },
+];
+
+impl Corpus {
+    /// What the generator is told.
+    pub fn stream(&self) -> Stream {
+        Stream {
+            events: self.events,
+            event_rate: self.event_rate,
+            rate: 0,
+            seed: self.seed,
+            base_time: self.base_time.into(),
+            disorder: self.disorder,
+        }
+    }
+}
+
+/// How files are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileFormat {
+    /// Fields with commas between, with a header; times are milliseconds since 1970.
+    Csv,
+    /// An object on each line; times are milliseconds since 1970.
+    Json,
+    /// Columns.
+    Parquet,
+}
+
+impl FileFormat {
+    /// The format by its name in SQL.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Csv => "CSV (header => true)",
+            Self::Json => "JSON",
+            Self::Parquet => "PARQUET",
+        }
+    }
+
+    /// How names of such files end.
+    pub fn ending(self) -> &'static str {
+        match self {
+            Self::Csv => "csv",
+            Self::Json => "json",
+            Self::Parquet => "parquet",
+        }
+    }
+}
+
+/// Why a stream could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum CorpusError {
+    /// A file or folder.
+    #[error("cannot write {path}: {error}")]
+    Write {
+        /// Which.
+        path: String,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The generator or the sink.
+    #[error("{0}")]
+    Connector(String),
+}
+
+/// Writes the streams `person`, `auction` and `bid` to files of these names in `folder`, which is made if it is not there. Returns the number of
+/// rows of each.
+pub fn write_stream(stream: &Stream, folder: &Path, format: FileFormat) -> Result<[u64; 3], CorpusError> {
+    fs::create_dir_all(folder).map_err(|error| CorpusError::Write { path: folder.display().to_string(), error })?;
+    let mut rows = [0; 3];
+    for (kind, rows) in STREAMS.iter().zip(&mut rows) {
+        let path = folder.join(format!("{kind}.{}", format.ending()));
+        *rows = write_kind(stream, kind, &path, format)?;
+    }
+    Ok(rows)
+}
+
+/// All events of one kind through the connectors' own source and sink.
+fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> Result<u64, CorpusError> {
+    let failed = |error: &dyn std::fmt::Display| CorpusError::Connector(error.to_string());
+    let (mut source, schema) = open_stream(stream, kind)?;
+    let format = match format {
+        FileFormat::Csv => ("CSV".to_owned(), vec![("header".to_owned(), "true".to_owned())]),
+        FileFormat::Json => ("JSON".to_owned(), Vec::new()),
+        FileFormat::Parquet => ("PARQUET".to_owned(), Vec::new()),
+    };
+    let spec = SinkSpec {
+        connector: "file".into(),
+        address: path.display().to_string(),
+        format: Some(format),
+        schema,
+        changes: false,
+        key: None,
+        options: Vec::new(),
+    };
+    let mut sink = open_sink(&spec, 0, 1).map_err(|error| failed(&error))?;
+    let slots = SlotTable::new(Arc::new(arrow::datatypes::Schema::empty()));
+    let mut refusals = Refusals::new(0);
+    let mut rows = 0;
+    loop {
+        match source.poll(usize::MAX, 0, &mut refusals).map_err(|error| failed(&error))? {
+            Polled::Rows { columns, .. } => {
+                rows += columns.num_rows() as u64;
+                sink.write(&batch_of(columns), &slots).map_err(|error| failed(&error))?;
+            }
+            Polled::Nothing(pause) => std::thread::sleep(pause),
+            Polled::End => break,
+        }
+    }
+    sink.finish().map_err(|error| failed(&error))?;
+    Ok(rows)
+}
+
+/// The rows of one kind of event, all columns.
+fn open_stream(stream: &Stream, kind: &str) -> Result<(Box<dyn rivulet_dataflow::Source>, SchemaRef), CorpusError> {
+    let schema = declared_schema("nexmark", kind)
+        .map(Arc::new)
+        .ok_or_else(|| CorpusError::Connector(format!("'nexmark:{kind}' is no stream")))?;
+    let spec = SourceSpec {
+        connector: "nexmark".into(),
+        address: kind.into(),
+        format: None,
+        columns: (0..schema.fields().len()).collect(),
+        schema: schema.clone(),
+        event_time_column: None,
+        options: stream.pairs().map(|(name, value)| (name.to_owned(), value)).to_vec(),
+    };
+    let mut sources = open_source(&spec, 1).map_err(|error| CorpusError::Connector(error.to_string()))?;
+    let source = sources.pop().ok_or_else(|| CorpusError::Connector("the generator has no partition".into()))?;
+    Ok((source, schema))
+}
+
+/// Rows as operators have them; times play no part where they are only written.
+fn batch_of(columns: RecordBatch) -> Batch {
+    let rows = columns.num_rows();
+    Batch::new(vec![0; rows].into(), vec![0; rows].into(), vec![0; rows].into(), columns)
+}
+
+/// Writes the table that q13 looks bids up in: 10,000 keys, each with itself as value.
+pub fn write_side_input(path: &Path) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    writeln!(file, "key,value")?;
+    (0..10_000).try_for_each(|key| writeln!(file, "{key},{key}"))?;
+    file.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_written_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let stream = Stream { events: 5_000, ..Stream::default() };
+        let rows = write_stream(&stream, folder.path(), FileFormat::Csv).unwrap();
+        assert_eq!(rows, [100, 300, 4_600]);
+        let bids = fs::read_to_string(folder.path().join("bid.csv")).unwrap();
+        let mut lines = bids.lines();
+        assert_eq!(lines.next(), Some("auction,bidder,price,channel,url,date_time,extra"));
+        assert!(lines.next().unwrap().starts_with("1000,"));
+        assert_eq!(lines.count(), 4_599);
+        write_side_input(&folder.path().join("side.csv")).unwrap();
+        let side = fs::read_to_string(folder.path().join("side.csv")).unwrap();
+        assert!(side.starts_with("key,value\n0,0\n") && side.ends_with("\n9999,9999\n"));
+    }
+
+    #[test]
+    fn options_are_written_as_sql() {
+        let options = CORPORA[1].stream().options();
+        assert!(
+            options.starts_with("events => 50000, event_rate => 100, rate => 0, seed => 2, base_time => '2015-"),
+            "{options}"
+        );
+    }
+}

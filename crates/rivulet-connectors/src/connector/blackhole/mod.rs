@@ -1,0 +1,47 @@
+//! `blackhole:` takes rows and keeps nothing: for measurements, and to run a query for its errors alone.
+
+use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
+
+use super::description::{Instance, Opening};
+use super::{ConnectorDescription, ConnectorError, DirectionDescription, Options, SinkSpec};
+
+/// What it is.
+pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
+    name: "blackhole",
+    summary: "Takes rows and keeps nothing: for measurements, and to run a query for its errors alone.",
+    address: "anything; it is not looked at",
+    source: None,
+    sink: Some(DirectionDescription {
+        help: "Takes rows and changes of rows at any speed.",
+        formats: &[],
+        options: &[],
+    }),
+    example: "CREATE SINK nowhere TO 'blackhole:';",
+    open: Opening { source: None, sink: Some(open), columns: None },
+};
+
+fn open(_spec: &SinkSpec, _options: &Options, _instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
+    Ok(Box::new(Blackhole))
+}
+
+struct Blackhole;
+
+impl Sink for Blackhole {
+    fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
+        // As a real sink would, so that a compiler does not do away with what was computed for it.
+        std::hint::black_box(batch);
+        Ok(())
+    }
+
+    fn refused(&mut self, _refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        true
+    }
+}

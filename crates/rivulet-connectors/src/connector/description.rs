@@ -1,0 +1,144 @@
+//! What connectors say about themselves. Checks, errors and the reference are made of this and of nothing else.
+
+use std::fmt;
+
+use arrow::datatypes::Schema;
+use rivulet_dataflow::{Sink, Source};
+
+use super::{ConnectorError, Options, SinkSpec, SourceSpec};
+
+/// Which way rows go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Rows come from there.
+    Source,
+    /// Rows go there.
+    Sink,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Source => "source",
+            Self::Sink => "sink",
+        })
+    }
+}
+
+/// A connector: what stands before the colon of an address.
+#[derive(Debug)]
+pub struct ConnectorDescription {
+    /// The name.
+    pub name: &'static str,
+    /// What it connects with, in a sentence.
+    pub summary: &'static str,
+    /// What stands behind the colon.
+    pub address: &'static str,
+    /// What it is as a source, if it is one.
+    pub source: Option<DirectionDescription>,
+    /// What it is as a sink, if it is one.
+    pub sink: Option<DirectionDescription>,
+    /// Statements that use it.
+    pub example: &'static str,
+    /// How it is opened.
+    pub(crate) open: Opening,
+}
+
+/// How a connector is opened, with options that have been checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opening {
+    /// As a source.
+    pub(crate) source: Option<OpenSource>,
+    /// As a sink.
+    pub(crate) sink: Option<OpenSink>,
+    /// The columns it brings itself for this address, if it does ([`super::declared_schema`]).
+    pub(crate) columns: Option<fn(address: &str) -> Option<Schema>>,
+}
+
+/// Opens the partitions of a source, about as many as are wanted.
+pub(crate) type OpenSource = fn(&SourceSpec, &Options, usize) -> Result<Vec<Box<dyn Source>>, ConnectorError>;
+
+/// Opens one of so many instances of a sink.
+pub(crate) type OpenSink = fn(&SinkSpec, &Options, Instance) -> Result<Box<dyn Sink>, ConnectorError>;
+
+/// Which of the parallel instances of a sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Instance {
+    /// From 0.
+    pub(crate) number: usize,
+    /// How many there are.
+    pub(crate) of: usize,
+}
+
+impl ConnectorDescription {
+    /// The connector in one direction, if it goes that way.
+    pub fn direction(&self, direction: Direction) -> Option<&DirectionDescription> {
+        match direction {
+            Direction::Source => self.source.as_ref(),
+            Direction::Sink => self.sink.as_ref(),
+        }
+    }
+}
+
+/// One direction of a connector.
+#[derive(Debug)]
+pub struct DirectionDescription {
+    /// How it behaves: partitions, back-pressure, what becomes final when.
+    pub help: &'static str,
+    /// The formats it takes, the default one first; none if rows are not written at all.
+    pub formats: &'static [&'static str],
+    /// Its options.
+    pub options: &'static [OptionDescription],
+}
+
+/// An option of a connector.
+#[derive(Debug)]
+pub struct OptionDescription {
+    /// The name; one that ends in `.*` stands for all names with that beginning.
+    pub name: &'static str,
+    /// What its values are.
+    pub kind: OptionKind,
+    /// What holds without it; `None` if nothing does.
+    pub default: Option<&'static str>,
+    /// What it does, in a sentence or two.
+    pub help: &'static str,
+}
+
+/// What values an option takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionKind {
+    /// `true` or `false`.
+    Boolean,
+    /// A whole number within these bounds.
+    Integer {
+        /// The smallest.
+        min: i64,
+        /// The largest.
+        max: i64,
+    },
+    /// A time span above zero, as `500 ms` or `1 minute`.
+    Duration,
+    /// A number of bytes above zero, as `64 MiB`.
+    Bytes,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Names with commas between.
+    Names,
+    /// Anything.
+    Text,
+}
+
+impl fmt::Display for OptionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Boolean => f.write_str("true or false"),
+            Self::Integer { min, max: i64::MAX } => write!(f, "a whole number from {min}"),
+            Self::Integer { min, max } => write!(f, "a whole number from {min} to {max}"),
+            Self::Duration => f.write_str("a time span, as '500 ms' or '1 minute'"),
+            Self::Bytes => f.write_str("a number of bytes, as '64 MiB'"),
+            Self::Choice(words) => write!(f, "one of {}", words.join(", ")),
+            Self::Names => f.write_str("names with commas between"),
+            Self::Text => f.write_str("text"),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What can be wrong with a source or sink before its first row.
+
+use super::Direction;
+use crate::formats::FormatError;
+
+/// A source or sink that cannot be opened. It displays what was wrong and, on a line of its own, a hint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectorError {
+    /// No connector has this name.
+    #[error("there is no connector '{name}'\nhint: {hint}")]
+    UnknownConnector {
+        /// The name given.
+        name: String,
+        /// The nearest one, or all.
+        hint: String,
+    },
+    /// The connector is none for this direction.
+    #[error("'{connector}:' is no {direction}\nhint: {hint}")]
+    Direction {
+        /// The connector.
+        connector: &'static str,
+        /// What was asked for.
+        direction: Direction,
+        /// What to do.
+        hint: String,
+    },
+    /// The connector has no such option.
+    #[error("'{connector}:' as a {direction} has no option '{option}'\nhint: {hint}")]
+    UnknownOption {
+        /// The connector.
+        connector: &'static str,
+        /// What was asked for.
+        direction: Direction,
+        /// The option given.
+        option: String,
+        /// The nearest one, or all.
+        hint: String,
+    },
+    /// An option whose value cannot be one, is there twice, or is missing.
+    #[error("the option '{option}' of '{connector}:' {problem}\nhint: {hint}")]
+    Option {
+        /// The connector.
+        connector: &'static str,
+        /// The option.
+        option: String,
+        /// What is wrong: the rest of a sentence that begins with the option.
+        problem: String,
+        /// What to do.
+        hint: String,
+    },
+    /// What stands behind the colon is not understood.
+    #[error("'{connector}:{address}' {problem}\nhint: {hint}")]
+    Address {
+        /// The connector.
+        connector: &'static str,
+        /// The address given.
+        address: String,
+        /// What is wrong: the rest of a sentence that begins with the address.
+        problem: String,
+        /// What to do.
+        hint: String,
+    },
+    /// The format does not exist, or the columns do not suit it.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The connector cannot use the format.
+    #[error("'{connector}:' cannot use the format {format}\nhint: {hint}")]
+    FormatUse {
+        /// The connector.
+        connector: &'static str,
+        /// The format.
+        format: String,
+        /// What to do.
+        hint: String,
+    },
+    /// The result of the query changes, and the sink only appends.
+    #[error("the result of the query changes, and '{connector}:' cannot take rows back\nhint: {hint}")]
+    Changes {
+        /// The connector.
+        connector: &'static str,
+        /// What to do.
+        hint: String,
+    },
+    /// The outside world refuses: a file that is not there, a port in use, a broker that does not answer.
+    #[error("cannot open '{connector}:{address}': {problem}\nhint: {hint}")]
+    Open {
+        /// The connector.
+        connector: &'static str,
+        /// The address given.
+        address: String,
+        /// What the world said.
+        problem: String,
+        /// What to do.
+        hint: String,
+    },
+}

@@ -1,0 +1,111 @@
+//! Rows from Avro's object container files, one file after another. The files bring their schema; columns are found by name.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::datatypes::SchemaRef;
+use rivulet_dataflow::{Polled, Reason, Refusals, Source, SourceError};
+
+use crate::connector::SourceSpec;
+use crate::connector::intake::refuse;
+use crate::formats::{BlockDecoder, ContainerReader};
+
+/// What all partitions have in common.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    declared: SchemaRef,
+    read: Vec<usize>,
+    event_time_column: Option<usize>,
+}
+
+impl Wanted {
+    pub(super) fn new(spec: &SourceSpec) -> Self {
+        Self { declared: spec.schema.clone(), read: spec.columns.clone(), event_time_column: spec.event_time_column }
+    }
+
+    /// Opens a file. Fails with what is wrong with it.
+    fn open(&self, path: PathBuf) -> Result<Open, String> {
+        let failed = |problem: String| format!("{}: {problem}", path.display());
+        let file = File::open(&path).map_err(|error| failed(error.to_string()))?;
+        let reader = ContainerReader::open(BufReader::with_capacity(256 << 10, file)).map_err(failed)?;
+        let decoder = reader.decoder(&self.declared, &self.read, self.event_time_column).map_err(failed)?;
+        Ok(Open { path, reader, decoder, records: 0, at: 0 })
+    }
+
+    /// Whether a file can be read as it is declared.
+    pub(super) fn check(&self, path: &Path) -> Result<(), String> {
+        self.open(path.to_owned()).map(|_| ())
+    }
+}
+
+/// One partition: its files, first to last.
+pub(super) struct AvroSource {
+    wanted: Arc<Wanted>,
+    /// Last to first.
+    waiting: Vec<PathBuf>,
+    open: Option<Open>,
+    files: u64,
+}
+
+/// A file that is being read.
+struct Open {
+    path: PathBuf,
+    reader: ContainerReader<BufReader<File>>,
+    decoder: BlockDecoder,
+    /// Records left in the block, from this byte on.
+    records: u64,
+    at: usize,
+}
+
+impl AvroSource {
+    pub(super) fn new(wanted: Arc<Wanted>, mut files: Vec<PathBuf>) -> Self {
+        files.reverse();
+        let count = files.len() as u64;
+        Self { wanted, waiting: files, open: None, files: count }
+    }
+}
+
+impl Source for AvroSource {
+    fn poll(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Polled, SourceError> {
+        let failed = |problem: String| SourceError(format!("cannot read {problem}"));
+        let open = match &mut self.open {
+            Some(open) => open,
+            None => match self.waiting.pop() {
+                Some(path) => self.open.insert(self.wanted.open(path).map_err(failed)?),
+                None => return Ok(Polled::End),
+            },
+        };
+        if open.records == 0 {
+            let next =
+                open.reader.next_block().map_err(|problem| failed(format!("{}: {problem}", open.path.display())))?;
+            let Some(records) = next else {
+                self.open = None;
+                return Ok(Polled::Nothing(Duration::ZERO));
+            };
+            (open.records, open.at) = (records, 0);
+        }
+        let limit = open.records.min(rows_max.max(1) as u64);
+        let (columns, at, read, fault) = open.decoder.decode(open.reader.block(), open.at, limit);
+        (open.at, open.records) = (at, open.records - read);
+        if let Some(fault) = fault {
+            let lost = open.records - 1;
+            refuse(refusals, now_us, &[], || {
+                format!("{fault} (in a block of {}; {lost} records behind it are lost)", open.path.display())
+            });
+            refusals.count(Reason::Decode, lost);
+            open.records = 0;
+        }
+        Ok(match columns.num_rows() {
+            0 => Polled::Nothing(Duration::ZERO),
+            _ => Polled::Rows { columns, arrival_us: now_us },
+        })
+    }
+
+    fn progress(&self) -> Option<(u64, u64)> {
+        let left = self.waiting.len() as u64 + u64::from(self.open.is_some());
+        Some((self.files - left, self.files))
+    }
+}

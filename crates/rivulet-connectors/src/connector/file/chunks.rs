@@ -1,0 +1,85 @@
+//! Cuts files into pieces, so that partitions read at the same time and stay near each other in time.
+//!
+//! Files are pieced together in the order of their names; partition `i` of `n` takes the pieces `i`, `i + n`, `i + 2n` and so on. Rows
+//! that follow each other in the files are so read at about the same time, and no partition runs far ahead in event time: windows
+//! stay open no longer than a piece takes.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A piece of a file of lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Chunk {
+    /// The file.
+    pub(super) path: Arc<PathBuf>,
+    /// The byte at which it begins.
+    pub(super) start: u64,
+    /// Where it ends. Lines that begin before it belong to it; `u64::MAX` in the last piece of a file, whatever is added meanwhile.
+    pub(super) end: u64,
+    /// How many bytes there are in it, for progress.
+    pub(super) bytes: u64,
+}
+
+/// The size of the pieces of files of lines. A partition is at most that far ahead of another; and several pieces for each partition even
+/// out their work.
+pub(super) const CHUNK_BYTES: u64 = 4 << 20;
+
+/// Cuts files of lines, which are whole where one byte after another has to be looked at to tell where lines end.
+pub(super) fn cut_lines(paths: Vec<PathBuf>, chunk_bytes: Option<u64>) -> io::Result<Vec<Chunk>> {
+    let mut chunks = Vec::new();
+    for path in paths {
+        let length = std::fs::metadata(&path)?.len();
+        let path = Arc::new(path);
+        let size = chunk_bytes.unwrap_or(u64::MAX);
+        let mut start = 0;
+        loop {
+            let bytes = size.min(length - start);
+            let is_last = start + bytes == length;
+            let end = if is_last { u64::MAX } else { start + bytes };
+            chunks.push(Chunk { path: path.clone(), start, end, bytes });
+            start += bytes;
+            if is_last {
+                break;
+            }
+        }
+    }
+    Ok(chunks)
+}
+
+/// Deals the pieces to at most `partitions` partitions; each gets at least one, if there is one.
+pub(super) fn deal<C>(chunks: Vec<C>, partitions: usize) -> Vec<Vec<C>> {
+    let partitions = partitions.min(chunks.len()).max(1);
+    let mut dealt: Vec<Vec<C>> = (0..partitions).map(|_| Vec::new()).collect();
+    for (index, chunk) in chunks.into_iter().enumerate() {
+        dealt[index % partitions].push(chunk);
+    }
+    dealt
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_every_byte_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths: Vec<PathBuf> = [0_usize, 1, 10, 25]
+            .into_iter()
+            .map(|length| {
+                let path = folder.path().join(length.to_string());
+                std::fs::write(&path, vec![b'x'; length]).unwrap();
+                path
+            })
+            .collect();
+        let chunks = cut_lines(paths, Some(10)).unwrap();
+        let ranges: Vec<_> = chunks.iter().map(|chunk| (chunk.start, chunk.end, chunk.bytes)).collect();
+        let end = u64::MAX;
+        assert_eq!(ranges, [(0, end, 0), (0, end, 1), (0, end, 10), (0, 10, 10), (10, 20, 10), (20, end, 5)]);
+        let dealt = deal(chunks.clone(), 4);
+        assert_eq!(dealt.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1, 1]);
+        assert_eq!(dealt[0], [chunks[0].clone(), chunks[4].clone()]);
+        assert_eq!(deal(chunks, 100).len(), 6);
+        assert_eq!(deal(Vec::<u8>::new(), 3), [Vec::<u8>::new()]);
+    }
+}

@@ -1,0 +1,149 @@
+//! How rows become the content of files.
+
+use std::path::PathBuf;
+
+use arrow::datatypes::SchemaRef;
+use rivulet_dataflow::{Batch, SinkError};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::super::outgoing::{Outgoing, unexpected_change};
+use super::part::{ParquetCompression, Part};
+use crate::formats::{Format, FormatError, RowFormat, append_block, append_header};
+
+/// Begins files and writes rows to them.
+pub(crate) enum Content {
+    /// Lines below a header if there is one, or blocks of Avro below theirs.
+    Lines {
+        outgoing: Outgoing,
+        header: Vec<u8>,
+        /// What stands behind each block of Avro.
+        mark: Option<[u8; 16]>,
+        /// The lines of one batch; empty between batches.
+        lines: Vec<u8>,
+    },
+    /// Row groups.
+    Parquet { schema: SchemaRef, compression: ParquetCompression },
+}
+
+impl Content {
+    /// Content of rows of `schema`, which take others back if `changes`; Parquet cannot say that.
+    pub(super) fn new(
+        format: &RowFormat,
+        schema: &SchemaRef,
+        changes: bool,
+        compression: ParquetCompression,
+    ) -> Result<Self, FormatError> {
+        if matches!(format, RowFormat::Parquet) {
+            return Ok(Self::Parquet { schema: schema.clone(), compression });
+        }
+        let RowFormat::Avro(avro) = format else { return Self::lines_of(format, schema, changes) };
+        if avro.has_frame() {
+            return Err(FormatError::Setting {
+                format: "AVRO",
+                problem: "has an option 'framing' that is of single records, not of files".into(),
+                hint: "leave it out".into(),
+            });
+        }
+        let outgoing = Outgoing::new(format, schema, changes)?;
+        let text = avro.schema_text(outgoing.schema(schema))?;
+        // Any bytes that are not likely to stand in records.
+        let mark = xxh3_128(text.as_bytes()).to_le_bytes();
+        let mut header = Vec::new();
+        append_header(&text, mark, &mut header);
+        Ok(Self::Lines { outgoing, header, mark: Some(mark), lines: Vec::new() })
+    }
+
+    /// Lines of rows of `schema`, which take others back if `changes`.
+    pub(crate) fn lines_of(format: &RowFormat, schema: &SchemaRef, changes: bool) -> Result<Self, FormatError> {
+        let outgoing = Outgoing::new(format, schema, changes)?;
+        let header = match format {
+            RowFormat::Plain { format: Format::Csv { delimiter }, has_header: true } => {
+                let names = outgoing.schema(schema).fields().iter().map(|field| field.name().as_str());
+                header_line(names, *delimiter)
+            }
+            _ => Vec::new(),
+        };
+        Ok(Self::Lines { outgoing, header, mark: None, lines: Vec::new() })
+    }
+
+    /// Begins a file.
+    pub(super) fn begin(&self, path: PathBuf) -> Result<Part, SinkError> {
+        match self {
+            Self::Lines { header, .. } => {
+                let mut part = Part::lines(path)?;
+                part.write_lines(header)?;
+                Ok(part)
+            }
+            Self::Parquet { schema, compression } => Part::parquet(path, schema, *compression),
+        }
+    }
+
+    /// The header line, if there is one.
+    pub(crate) fn header(&self) -> &[u8] {
+        match self {
+            Self::Lines { header, .. } => header,
+            Self::Parquet { .. } => &[],
+        }
+    }
+
+    /// The batch as lines, or as a block.
+    pub(crate) fn lines(&mut self, batch: &Batch) -> Result<&[u8], SinkError> {
+        let Self::Lines { outgoing, lines, mark, .. } = self else { unreachable!("Parquet files have no lines") };
+        /// How much memory for lines is kept from one batch to the next.
+        const KEPT_BYTES: usize = 4 << 20;
+        lines.clear();
+        lines.shrink_to(KEPT_BYTES);
+        match mark {
+            Some(mark) => append_block(outgoing.encode(batch)?.iter(), *mark, lines),
+            None => outgoing.append_lines(batch, lines)?,
+        }
+        Ok(lines)
+    }
+
+    /// Makes the rows ready to be written, without the file, so that several may do so at a time.
+    pub(super) fn prepare<'c>(&'c mut self, batch: &'c Batch) -> Result<Prepared<'c>, SinkError> {
+        match self {
+            Self::Lines { .. } => self.lines(batch).map(Prepared::Lines),
+            Self::Parquet { .. } if batch.retracts.is_some() => Err(unexpected_change()),
+            Self::Parquet { .. } => Ok(Prepared::Rows(batch)),
+        }
+    }
+}
+
+/// Rows that are ready to be written.
+pub(super) enum Prepared<'c> {
+    Lines(&'c [u8]),
+    Rows(&'c Batch),
+}
+
+impl Prepared<'_> {
+    /// Appends them to a file.
+    pub(super) fn write(self, part: &mut Part) -> Result<(), SinkError> {
+        match self {
+            Self::Lines(lines) => part.write_lines(lines),
+            Self::Rows(batch) => part.write_rows(&batch.columns),
+        }
+    }
+}
+
+/// The names of columns as a line of CSV.
+fn header_line<'n>(names: impl Iterator<Item = &'n str>, delimiter: u8) -> Vec<u8> {
+    let delimiter = char::from(delimiter);
+    let quoted = names.map(|name| match name.contains([delimiter, '"', '\n', '\r']) {
+        true => format!("\"{}\"", name.replace('"', "\"\"")),
+        false => name.to_owned(),
+    });
+    let mut line = quoted.collect::<Vec<_>>().join(&delimiter.to_string());
+    line.push('\n');
+    line.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_quoted_where_it_has_to_be() {
+        assert_eq!(header_line(["a", "b;c", "d\"e"].into_iter(), b';'), b"a;\"b;c\";\"d\"\"e\"\n");
+    }
+}

@@ -1,0 +1,310 @@
+//! `file:` rows in files, one after another or many at a time, and files as the place where results go.
+//!
+//! - [`paths`]: the files that an address means; [`chunks`]: their pieces, and which partition reads which;
+//! - [`source`]: rows of the lines of a piece; [`parquet`]: rows of row groups; [`avro`]: rows of
+//!   containers;
+//! - [`follow`]: files that grow;
+//! - [`part`]: one file under construction; [`content`]: how rows become content; [`partition`]: folders by values; [`sink`]: all
+//!   of them together.
+
+mod avro;
+mod chunks;
+mod content;
+mod follow;
+mod parquet;
+mod part;
+mod partition;
+mod paths;
+mod sink;
+mod source;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::datatypes::{Schema, SchemaRef};
+use rivulet_dataflow::{Sink, SinkError, Source};
+
+use super::description::{Instance, Opening};
+use super::lines::{LINE_BYTES_MAX, MULTILINE, Reading};
+use super::outgoing::only_appends;
+use super::{
+    ConnectorDescription, ConnectorError, DirectionDescription, FormatText, OptionDescription, OptionKind, Options,
+    SinkSpec, SourceSpec,
+};
+use crate::formats::{Format, RowFormat};
+use avro::AvroSource;
+pub(super) use content::Content;
+use follow::{Discovery, FollowSource};
+use parquet::{ParquetSource, Wanted};
+use part::ParquetCompression;
+use partition::Partitioning;
+use sink::{AppendSink, Commits, FileSink, FolderSink};
+use source::LineSource;
+
+/// What it is.
+pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
+    name: "file",
+    summary: "Files on this machine: lines of JSON, CSV and other text, Apache Parquet, Apache Avro.",
+    address: "a path. To read: a file, a folder (all files in it and below it, by name), or a pattern with `*` and `?`; names \
+              that begin with a dot or an underscore are passed over. To write: a file, or a folder, whose name ends in `/`",
+    source: Some(DirectionDescription {
+        help: "Files of lines are cut into pieces of 4 MiB and Parquet files into row groups; these are dealt to the partitions \
+               in the order of their names, so that partitions stay near each other in time. Columns that the query does not \
+               use are neither decoded nor checked. Columns of \
+               Parquet and Avro files, and of CSV files with a header, are found by name; an Avro file brings its schema.",
+        formats: &["JSON", "CSV", "PARQUET", "AVRO", "TEXT", "RAW", "SENML", "SENML_PIVOT"],
+        options: &[
+            OptionDescription {
+                name: "follow",
+                kind: OptionKind::Boolean,
+                default: Some("false"),
+                help: "Whether to go on when the end is reached, and read what is added, and files that are new. Files that are \
+                       renamed away or cut short are noticed.",
+            },
+            OptionDescription {
+                name: "start",
+                kind: OptionKind::Choice(&["beginning", "end"]),
+                default: Some("beginning"),
+                help: "Where to begin in files that are followed and that are there at the start.",
+            },
+            MULTILINE,
+            LINE_BYTES_MAX,
+        ],
+    }),
+    sink: Some(DirectionDescription {
+        help: "Files are written under a hidden name and get their own when they are whole. A file alone is committed when the query \
+               ends. Files in a folder are committed when they are large enough, when the commit interval is over, and at the end; \
+               their names never repeat. A result that changes has a first column `op`: `+` for a row that came, `-` for one that \
+               was taken back; Parquet files cannot take it.",
+        formats: &["JSON", "CSV", "PARQUET", "AVRO", "TEXT", "RAW", "SENML", "SENML_PIVOT"],
+        options: &[
+            OptionDescription {
+                name: "partition_by",
+                kind: OptionKind::Names,
+                default: None,
+                help: "Columns that become folders, as in `dt=2026-11-21/hm=08-30`, and are not in the files. The address is then a folder.",
+            },
+            OptionDescription {
+                name: "commit_interval",
+                kind: OptionKind::Duration,
+                default: Some("1 minute"),
+                help: "After how long the files of a folder are committed.",
+            },
+            OptionDescription {
+                name: "roll_bytes",
+                kind: OptionKind::Bytes,
+                default: Some("128 MiB"),
+                help: "How large a file of a folder becomes before it is committed.",
+            },
+            OptionDescription {
+                name: "append",
+                kind: OptionKind::Boolean,
+                default: Some("false"),
+                help: "Whether lines are added to the end of the file at once, under its own name.",
+            },
+            OptionDescription {
+                name: "compression",
+                kind: OptionKind::Choice(&["none", "snappy", "zstd"]),
+                default: Some("snappy"),
+                help: "How Parquet files are compressed.",
+            },
+        ],
+    }),
+    example: "CREATE SOURCE bids (auction BIGINT, price BIGINT, at TIMESTAMP EVENT TIME) FROM 'file:data/bids-*.json';\n\
+              CREATE SINK totals TO 'file:results/' FORMAT PARQUET;",
+    open: Opening { source: Some(open_source), sink: Some(open_sink), columns: Some(columns) },
+};
+
+/// The columns of a Parquet file.
+fn columns(address: &str) -> Option<Schema> {
+    let paths = paths::expand(address).ok()?;
+    let first = paths.first().filter(|path| ending_of(&path.to_string_lossy()).as_deref() == Some("parquet"))?;
+    parquet::declared_columns(first)
+}
+
+fn open_source(
+    spec: &SourceSpec,
+    options: &Options,
+    partitions_wanted: usize,
+) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
+    let unreadable = |error: std::io::Error| {
+        cannot_open(
+            &spec.address,
+            error.to_string(),
+            "paths are relative to the folder that the program was started in",
+        )
+    };
+    let follow = options.boolean("follow");
+    let paths = match paths::expand(&spec.address) {
+        // What is followed may come later.
+        Err(error) if follow && error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        other => other.map_err(unreadable)?,
+    };
+    if paths.is_empty() && !follow {
+        let hint = "a folder needs files in it, and a pattern files that match";
+        return Err(cannot_open(&spec.address, "there is no such file".into(), hint));
+    }
+    let example = paths.first().map_or_else(|| spec.address.clone(), |path| path.to_string_lossy().into_owned());
+    let format = format_of(&spec.address, spec.format.as_ref(), &example)?;
+    if !format.is_text() {
+        for option in ["follow", MULTILINE.name] {
+            if options.boolean(option) {
+                return Err(options.wrong(option, "is of files of lines alone", "leave it out"));
+            }
+        }
+    }
+    match format {
+        RowFormat::Parquet => return open_parquet(spec, paths, partitions_wanted),
+        RowFormat::Avro(_) => return open_avro(spec, paths, partitions_wanted),
+        _ => {}
+    }
+    let from_end = options.text("start") == Some("end");
+    if from_end && !follow {
+        return Err(options.wrong("start", "is of files that are followed", "add follow => true, or leave it out"));
+    }
+    let reading = Arc::new(Reading::new(format, spec, options)?);
+    if follow {
+        let partitions = partitions_wanted.min(paths.len()).max(1);
+        let discovery = Discovery::new(spec.address.clone(), paths, partitions);
+        let source = |partition| FollowSource::new(reading.clone(), discovery.clone(), partition, from_end);
+        return Ok((0..partitions).map(|partition| Box::new(source(partition)) as Box<dyn Source>).collect());
+    }
+    let chunks =
+        chunks::cut_lines(paths, (!reading.rule.has_quotes).then_some(chunks::CHUNK_BYTES)).map_err(unreadable)?;
+    let partitions = chunks::deal(chunks, partitions_wanted).into_iter().map(|chunks| {
+        let source = LineSource::new(reading.clone(), chunks)?;
+        Ok(Box::new(source) as Box<dyn Source>)
+    });
+    partitions.collect()
+}
+
+fn open_parquet(
+    spec: &SourceSpec,
+    paths: Vec<PathBuf>,
+    partitions_wanted: usize,
+) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
+    let schema = spec.read_schema();
+    let is_event_time = |place: usize| spec.event_time_column == Some(spec.columns[place]);
+    let required =
+        (0..schema.fields().len()).filter(|&place| is_event_time(place) || !schema.field(place).is_nullable());
+    let wanted = Arc::new(Wanted { required: required.collect(), schema });
+    let groups = parquet::row_groups(paths, &wanted).map_err(|problem| {
+        cannot_open(&spec.address, problem, "columns are found by their names; declare those that are in the file")
+    })?;
+    let partitions = chunks::deal(groups, partitions_wanted).into_iter();
+    Ok(partitions.map(|groups| Box::new(ParquetSource::new(wanted.clone(), groups)) as Box<dyn Source>).collect())
+}
+
+fn open_avro(
+    spec: &SourceSpec,
+    paths: Vec<PathBuf>,
+    partitions_wanted: usize,
+) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
+    let wanted = Arc::new(avro::Wanted::new(spec));
+    // Those behind the first are looked at when their turn comes; there may be many.
+    if let Some(first) = paths.first() {
+        wanted.check(first).map_err(|problem| {
+            cannot_open(&spec.address, problem, "columns are found by their names; declare those that are in the file")
+        })?;
+    }
+    let partitions = chunks::deal(paths, partitions_wanted).into_iter();
+    Ok(partitions.map(|files| Box::new(AvroSource::new(wanted.clone(), files)) as Box<dyn Source>).collect())
+}
+
+fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
+    let path = PathBuf::from(&spec.address);
+    let partitioning = Partitioning::new(options, &spec.schema)?;
+    let is_folder = partitioning.is_some() || spec.address.ends_with('/') || path.is_dir();
+    let format = format_of(&spec.address, spec.format.as_ref(), if is_folder { "" } else { &spec.address })?;
+    if matches!(format, RowFormat::Parquet) {
+        only_appends(
+            CONNECTOR.name,
+            spec,
+            "write JSON or CSV, where each row says in 'op' whether it came or was taken back",
+        )?;
+    }
+    if spec.address.is_empty() {
+        return Err(ConnectorError::Address {
+            connector: CONNECTOR.name,
+            address: String::new(),
+            problem: "names no file".into(),
+            hint: "write for example 'file:result.json', or 'file:results/' for a folder".into(),
+        });
+    }
+    let compression = match options.text("compression") {
+        Some("none") => ParquetCompression::None,
+        Some("zstd") => ParquetCompression::Zstd,
+        _ => ParquetCompression::Snappy,
+    };
+    let content = |schema: &SchemaRef| Content::new(&format, schema, spec.changes, compression);
+    let append = options.boolean("append");
+    if append && (is_folder || !format.is_text()) {
+        return Err(options.wrong("append", "is of a single file of lines", "leave it out"));
+    }
+    let failed = |error: SinkError| match error.0.split_once("\nhint: ") {
+        Some((problem, hint)) => cannot_open(&spec.address, problem.into(), hint),
+        None => cannot_open(&spec.address, error.0, "the folder has to be there and to be writable"),
+    };
+    if !is_folder {
+        let content = content(&spec.schema)?;
+        return Ok(match append {
+            true => Box::new(AppendSink::open(path, content).map_err(failed)?),
+            false => Box::new(FileSink::open(Path::new(&spec.address), content, instance.of).map_err(failed)?),
+        });
+    }
+    let content = match &partitioning {
+        Some(partitioning) => content(&partitioning.schema(&spec.schema))?,
+        None => content(&spec.schema)?,
+    };
+    let commits = Commits {
+        interval: options.duration("commit_interval").unwrap_or_default(),
+        bytes: options.count("roll_bytes").unwrap_or(usize::MAX) as u64,
+    };
+    std::fs::create_dir_all(&path).map_err(|error| failed(part::failed(&path, &error)))?;
+    Ok(Box::new(FolderSink::new(path, content, partitioning, commits, instance.number, ending(&format))))
+}
+
+fn cannot_open(address: &str, problem: String, hint: &str) -> ConnectorError {
+    ConnectorError::Open { connector: CONNECTOR.name, address: address.into(), problem, hint: hint.into() }
+}
+
+/// What stands behind the last dot of a name, in lower case.
+fn ending_of(path: &str) -> Option<String> {
+    let name = path.rsplit('/').next()?;
+    name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase())
+}
+
+/// The ending of the names of files in this format.
+fn ending(format: &RowFormat) -> &'static str {
+    match format {
+        RowFormat::Plain { format: Format::Csv { .. }, .. } => "csv",
+        RowFormat::Plain { format: Format::Json | Format::SenMl | Format::SenMlPivot, .. } => "json",
+        RowFormat::Parquet => "parquet",
+        RowFormat::Avro(_) => "avro",
+        _ => "txt",
+    }
+}
+
+/// The format that was given, or the one that the ending of a file's name tells.
+fn format_of(address: &str, given: Option<&FormatText>, path: &str) -> Result<RowFormat, ConnectorError> {
+    if let Some((name, options)) = given {
+        let options = options.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        return Ok(RowFormat::parse(name, options)?);
+    }
+    let name = match ending_of(path).as_deref() {
+        Some("json" | "jsonl" | "ndjson") => "JSON",
+        Some("csv") => "CSV",
+        Some("parquet") => "PARQUET",
+        Some("avro") => "AVRO",
+        Some("txt" | "log") => "RAW",
+        _ => {
+            return Err(ConnectorError::Address {
+                connector: CONNECTOR.name,
+                address: address.into(),
+                problem: "does not tell by its ending how it is written".into(),
+                hint: "say it: FORMAT JSON, CSV, PARQUET or AVRO".into(),
+            });
+        }
+    };
+    Ok(RowFormat::parse(name, [])?)
+}

@@ -1,0 +1,222 @@
+//! One file under construction: under a hidden name until it is whole, then under its own.
+//!
+//! What must hold: a file with its own name is whole and on disk; one that is given up leaves nothing behind.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use rivulet_dataflow::SinkError;
+
+/// Rows of a row group of Parquet; what is written is held in memory until one is full.
+const ROW_GROUP_ROWS: usize = 128 << 10;
+
+/// How much is gathered before it goes to the file.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// How the content of Parquet files is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::connector) enum ParquetCompression {
+    None,
+    Snappy,
+    Zstd,
+}
+
+/// A file under construction.
+pub(super) struct Part {
+    content: Content,
+    hidden: PathBuf,
+    path: PathBuf,
+    is_committed: bool,
+}
+
+enum Content {
+    Lines { file: File, buffer: Vec<u8>, bytes: u64 },
+    Parquet(Box<ArrowWriter<File>>),
+}
+
+impl Part {
+    /// A file of lines that will be `path`; folders above it are made.
+    pub(super) fn lines(path: PathBuf) -> Result<Self, SinkError> {
+        let (file, hidden) = create(&path)?;
+        Ok(Self::of_lines(file, hidden, path))
+    }
+
+    fn of_lines(file: File, hidden: PathBuf, path: PathBuf) -> Self {
+        let content = Content::Lines { file, buffer: Vec::with_capacity(WRITE_BYTES), bytes: 0 };
+        Self { content, hidden, path, is_committed: false }
+    }
+
+    /// A Parquet file that will be `path`; folders above it are made.
+    pub(super) fn parquet(
+        path: PathBuf,
+        schema: &SchemaRef,
+        compression: ParquetCompression,
+    ) -> Result<Self, SinkError> {
+        let (file, hidden) = create(&path)?;
+        let compression = match compression {
+            ParquetCompression::None => Compression::UNCOMPRESSED,
+            ParquetCompression::Snappy => Compression::SNAPPY,
+            ParquetCompression::Zstd => Compression::ZSTD(ZstdLevel::default()),
+        };
+        let properties = WriterProperties::builder()
+            .set_compression(compression)
+            .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
+            .build();
+        let writer = ArrowWriter::try_new(file, schema.clone(), Some(properties)).map_err(|error| {
+            // Nothing has been written that anybody would miss.
+            let _ = fs::remove_file(&hidden);
+            parquet_failed(&path, &error)
+        })?;
+        Ok(Self { content: Content::Parquet(Box::new(writer)), hidden, path, is_committed: false })
+    }
+
+    /// Appends lines.
+    pub(super) fn write_lines(&mut self, lines: &[u8]) -> Result<(), SinkError> {
+        let Content::Lines { file, buffer, bytes } = &mut self.content else {
+            unreachable!("lines are written to files of lines")
+        };
+        *bytes += lines.len() as u64;
+        let written = if buffer.len() + lines.len() <= WRITE_BYTES {
+            buffer.extend_from_slice(lines);
+            Ok(())
+        } else {
+            file.write_all(buffer).and_then(|()| {
+                buffer.clear();
+                file.write_all(lines)
+            })
+        };
+        written.map_err(|error| failed(&self.path, &error))
+    }
+
+    /// Appends rows.
+    pub(super) fn write_rows(&mut self, rows: &RecordBatch) -> Result<(), SinkError> {
+        let Content::Parquet(writer) = &mut self.content else { unreachable!("rows are written to Parquet files") };
+        writer.write(rows).map_err(|error| parquet_failed(&self.path, &error))
+    }
+
+    /// How many bytes the file has or will have, about.
+    pub(super) fn bytes(&self) -> u64 {
+        match &self.content {
+            Content::Lines { bytes, .. } => *bytes,
+            Content::Parquet(writer) => (writer.bytes_written() + writer.in_progress_size()) as u64,
+        }
+    }
+
+    /// Makes the file whole and gives it its name, in place of one that has it.
+    pub(super) fn commit(mut self) -> Result<(), SinkError> {
+        match &mut self.content {
+            Content::Lines { file, buffer, .. } => {
+                let written = file.write_all(buffer).and_then(|()| file.sync_data());
+                written.map_err(|error| failed(&self.path, &error))?;
+            }
+            Content::Parquet(writer) => {
+                writer.finish().map_err(|error| parquet_failed(&self.path, &error))?;
+                writer.inner().sync_data().map_err(|error| failed(&self.path, &error))?;
+            }
+        }
+        fs::rename(&self.hidden, &self.path).map_err(|error| failed(&self.path, &error))?;
+        self.is_committed = true;
+        // The name is durable once the folder is; systems that cannot do that for folders do it by themselves.
+        if let Some(folder) = self.path.parent().and_then(|folder| File::open(folder).ok()) {
+            let _ = folder.sync_all();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.is_committed {
+            // It frees the disk where that is full; if it fails there is nobody left to tell.
+            let _ = fs::remove_file(&self.hidden);
+        }
+    }
+}
+
+/// Creates the file under its hidden name.
+fn create(path: &Path) -> Result<(File, PathBuf), SinkError> {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let hidden = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    let created = path
+        .parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| OpenOptions::new().write(true).create(true).truncate(true).open(&hidden));
+    created.map(|file| (file, hidden.clone())).map_err(|error| failed(path, &error))
+}
+
+fn parquet_failed(path: &Path, error: &ParquetError) -> SinkError {
+    let problem = match error {
+        ParquetError::External(inner) => match inner.downcast_ref::<io::Error>() {
+            Some(inner) => return failed(path, inner),
+            None => inner.to_string(),
+        },
+        other => other.to_string(),
+    };
+    SinkError(format!("cannot write {}: {problem}", path.display()))
+}
+
+/// What the world said when the file was written.
+pub(super) fn failed(path: &Path, error: &io::Error) -> SinkError {
+    let hint = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "\nhint: the disk is full; files that were committed before are whole, and the unfinished one is removed"
+        }
+        io::ErrorKind::PermissionDenied => "\nhint: the folder has to be writable",
+        _ => "",
+    };
+    SinkError(format!("cannot write {}: {error}{hint}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_has_its_name_once_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/a.json");
+        let mut part = Part::lines(path.clone()).unwrap();
+        part.write_lines(b"one\n").unwrap();
+        part.write_lines(&vec![b'x'; 2 * WRITE_BYTES]).unwrap();
+        assert_eq!(part.bytes(), 4 + 2 * WRITE_BYTES as u64);
+        let hidden = names(path.parent().unwrap());
+        assert!(hidden.len() == 1 && hidden[0].starts_with(".a.json."), "{hidden:?}");
+        part.commit().unwrap();
+        assert_eq!(names(path.parent().unwrap()), ["a.json"]);
+        assert!(fs::read(&path).unwrap().starts_with(b"one\nxxx"));
+        // One that is given up leaves what was there.
+        let mut part = Part::lines(path.clone()).unwrap();
+        part.write_lines(b"two\n").unwrap();
+        drop(part);
+        assert_eq!(names(path.parent().unwrap()), ["a.json"]);
+        assert!(fs::read(&path).unwrap().starts_with(b"one\n"));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_full_disk_is_told_and_leaves_what_was_committed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        fs::write(&path, "whole").unwrap();
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut part = Part::of_lines(full, folder.path().join(".a.json.tmp"), path.clone());
+        part.write_lines(b"one\n").unwrap();
+        let error = part.commit().unwrap_err().0;
+        assert!(error.contains("No space left") && error.contains("hint: the disk is full"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"whole");
+    }
+}

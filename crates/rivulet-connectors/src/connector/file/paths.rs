@@ -1,0 +1,162 @@
+//! The files that an address means: one file, a folder with all that is in it, or a pattern with `*` and `?`.
+//!
+//! What must hold: paths come in the order of their names, whatever the file system says; hidden files, whose names begin with a dot or
+//! an underscore, are none (writers put there what is not finished).
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+/// How many files a source may have. Their names are held in memory.
+const FILES_MAX: usize = 1_000_000;
+
+/// How deep folders may be nested.
+const DEPTH_MAX: usize = 32;
+
+/// Whether the address is a pattern and not a path.
+pub(super) fn is_pattern(address: &str) -> bool {
+    address.contains(['*', '?'])
+}
+
+/// The files, in order.
+pub(super) fn expand(address: &str) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    if is_pattern(address) {
+        let mut start = PathBuf::new();
+        let mut patterns = Vec::new();
+        for component in Path::new(address).components() {
+            match component {
+                Component::Normal(name) if !patterns.is_empty() || is_pattern(&name.to_string_lossy()) => {
+                    patterns.push(name.to_string_lossy().into_owned());
+                }
+                other => start.push(other),
+            }
+        }
+        matching(&start, &patterns, &mut files)?;
+    } else {
+        collect(Path::new(address), 0, &mut files)?;
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Adds what matches the patterns, one for each step down from `folder`.
+fn matching(folder: &Path, patterns: &[String], files: &mut Vec<PathBuf>) -> io::Result<()> {
+    let [pattern, rest @ ..] = patterns else { return collect(folder, 0, files) };
+    let listed = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let entries = match std::fs::read_dir(listed) {
+        Ok(entries) => entries,
+        // A file where others have a folder does not match, and a folder that is gone meanwhile neither.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::NotFound) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let name = entry?.file_name();
+        if matches(pattern.as_bytes(), name.as_encoded_bytes())
+            && (!is_hidden(&name) || pattern.starts_with(['.', '_']))
+        {
+            matching(&folder.join(&name), rest, files)?;
+        }
+    }
+    Ok(())
+}
+
+/// Adds a file, or all files in a folder.
+fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    // Asked before anything is opened: opening a pipe waits for its other end.
+    let kind = std::fs::metadata(path)?;
+    if kind.is_file() {
+        if files.len() >= FILES_MAX {
+            return Err(io::Error::other(format!("there are more than {FILES_MAX} files")));
+        }
+        files.push(path.to_owned());
+        return Ok(());
+    }
+    if !kind.is_dir() {
+        let what = format!("{} is neither a file nor a folder", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    if depth >= DEPTH_MAX {
+        return Err(io::Error::other(format!("folders are nested more than {DEPTH_MAX} deep at {}", path.display())));
+    }
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        if is_hidden(&entry.file_name()) {
+            continue;
+        }
+        match collect(&entry.path(), depth + 1, files) {
+            // Files come and go while a folder is read.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // What is neither a file nor a folder was not asked for by name.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn is_hidden(name: &OsStr) -> bool {
+    matches!(name.as_encoded_bytes().first(), Some(b'.' | b'_'))
+}
+
+/// Whether `name` matches `pattern`, in which `*` stands for any characters and `?` for one byte.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut at, mut in_name) = (0, 0);
+    // Where to go on if what follows the last `*` turns out not to match: it takes one more.
+    let mut retry: Option<(usize, usize)> = None;
+    while in_name < name.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                retry = Some((at + 1, in_name));
+                at += 1;
+            }
+            Some(&byte) if byte == b'?' || byte == name[in_name] => {
+                at += 1;
+                in_name += 1;
+            }
+            _ => match retry {
+                Some((after_star, taken)) => {
+                    at = after_star;
+                    in_name = taken + 1;
+                    retry = Some((after_star, taken + 1));
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[at..].iter().all(|&byte| byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        let is = |pattern: &str, name: &str| matches(pattern.as_bytes(), name.as_bytes());
+        assert!(is("*.csv", "a.csv") && is("*", "") && is("a?c*", "abc") && is("*a*b", "xaxbab"));
+        assert!(!is("*.csv", "a.csv.gz") && !is("a?c", "ac") && !is("", "a") && !is("*a*b", "xaxba"));
+    }
+
+    #[test]
+    fn folders_and_patterns_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in ["b/2.csv", "b/1.csv", "a/1.csv", "a/1.json", "a/.hidden.csv", "a/_temporary/1.csv", "c.csv"] {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "x").unwrap();
+        }
+        let found = |address: &str| -> Vec<String> {
+            let files = expand(folder.path().join(address).to_str().unwrap()).unwrap();
+            let name = |file: &PathBuf| file.strip_prefix(folder.path()).unwrap().to_str().unwrap().to_owned();
+            files.iter().map(name).collect()
+        };
+        assert_eq!(found(""), ["a/1.csv", "a/1.json", "b/1.csv", "b/2.csv", "c.csv"]);
+        assert_eq!(found("*/1.csv"), ["a/1.csv", "b/1.csv"]);
+        assert_eq!(found("?"), ["a/1.csv", "a/1.json", "b/1.csv", "b/2.csv"]);
+        assert_eq!(found("*.csv"), ["c.csv"]);
+        assert_eq!(found("b/1.csv"), ["b/1.csv"]);
+        assert_eq!(found("x*/1.csv"), [""; 0]);
+        assert_eq!(expand("no/such/file").unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,241 @@
+//! `http:` events that others post to us, and results that we post to others (webhooks); `https:` the latter encrypted.
+//!
+//! - [`listener`]: the small server that takes posts; [`source`]: rows of them;
+//! - [`delivery`]: the threads that post, again and again if need be; [`sink`]: requests of rows.
+
+mod delivery;
+mod listener;
+mod sink;
+mod source;
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use rivulet_dataflow::{Sink, Source};
+
+use super::description::{Instance, Opening};
+use super::outgoing::only_appends;
+use super::{
+    ConnectorDescription, ConnectorError, DirectionDescription, FormatText, OptionDescription, OptionKind, Options,
+    SinkSpec, SourceSpec,
+};
+use crate::formats::RowFormat;
+use listener::{Listener, ListenerOptions};
+
+/// The formats of bodies.
+const FORMATS: &[&str] = &["JSON", "CSV", "TEXT", "RAW", "AVRO", "PROTOBUF", "SENML", "SENML_PIVOT"];
+
+/// What HTTP is, both ways.
+pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
+    name: "http",
+    summary: "Events that others post here, and results that are posted to others (webhooks).",
+    address: "`host:port/path`, with or without `//` before it. A source listens there, and a sink posts there",
+    source: Some(DirectionDescription {
+        help: "Takes POST requests whose body is one payload (a JSON object or an array of objects), or, by its content type \
+               (`application/x-ndjson`, `text/csv`, `text/plain`), lines. Answers 202 when the events wait for the query, and 429 as long as \
+               too many do; 413 to bodies that are too large. One partition.",
+        formats: FORMATS,
+        options: &[
+            OptionDescription {
+                name: "body_bytes_max",
+                kind: OptionKind::Bytes,
+                default: Some("4 MiB"),
+                help: "The largest body.",
+            },
+            OptionDescription {
+                name: "queue_bytes_max",
+                kind: OptionKind::Bytes,
+                default: Some("16 MiB"),
+                help: "How much may wait to be processed before posts are answered with 429.",
+            },
+            OptionDescription {
+                name: "lines",
+                kind: OptionKind::Boolean,
+                default: Some("false"),
+                help: "Whether bodies are lines whatever their content type says.",
+            },
+            OptionDescription {
+                name: "token",
+                kind: OptionKind::Text,
+                default: None,
+                help: "What posts have to say in `Authorization: Bearer ...`; others are answered with 401.",
+            },
+        ],
+    }),
+    sink: Some(SINK),
+    example: "CREATE SOURCE readings (device TEXT, value DOUBLE) FROM 'http:127.0.0.1:8090/readings';\n\
+              CREATE SINK alarms TO 'http://127.0.0.1:9000/hook' WITH (retry_for => '1 hour');",
+    open: Opening { source: Some(open_source), sink: Some(open_sink), columns: None },
+};
+
+/// What HTTPS is: webhooks.
+pub(super) const HTTPS: ConnectorDescription = ConnectorDescription {
+    name: "https",
+    summary: "Results that are posted to others (webhooks), encrypted.",
+    address: "`//host/path`",
+    source: None,
+    sink: Some(SINK),
+    example: "CREATE SINK alarms TO 'https://example.org/hook' WITH (headers.authorization => 'Bearer 1234');",
+    open: Opening { source: None, sink: Some(open_sink), columns: None },
+};
+
+const SINK: DirectionDescription = DirectionDescription {
+    help: "A POST for each row, or for so many rows as an array (JSON) or as lines. What the receiver does not take (no answer, 408, 429, 5xx) \
+           is posted again after a pause that doubles up to 30 seconds, or that `Retry-After` says; then the query ends with an error. Each \
+           request has an `Idempotency-Key` made of its rows and their times, so that one that comes twice can be told. Results \
+           that change are not taken.",
+    formats: FORMATS,
+    options: &[
+        OptionDescription {
+            name: "batch_rows",
+            kind: OptionKind::Integer { min: 1, max: 10_000 },
+            default: Some("1"),
+            help: "How many rows are in a request at most.",
+        },
+        OptionDescription {
+            name: "timeout",
+            kind: OptionKind::Duration,
+            default: Some("10 s"),
+            help: "How long a request may take.",
+        },
+        OptionDescription {
+            name: "retry_for",
+            kind: OptionKind::Duration,
+            default: Some("5 minutes"),
+            help: "How long a request is tried before the query ends with an error.",
+        },
+        OptionDescription {
+            name: "on_reject",
+            kind: OptionKind::Choice(&["fail", "skip"]),
+            default: Some("fail"),
+            help: "What happens when the receiver says that a request is wrong (any other 3xx or 4xx): the query ends, or goes on without it.",
+        },
+        OptionDescription {
+            name: "connections",
+            kind: OptionKind::Integer { min: 1, max: 64 },
+            default: Some("1"),
+            help: "How many requests are on their way at a time. With more than one they do not arrive in order.",
+        },
+        OptionDescription {
+            name: "headers.*",
+            kind: OptionKind::Text,
+            default: None,
+            help: "Any header of the requests, as in `headers.authorization`.",
+        },
+    ],
+};
+
+fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
+    let (host, path) = parse_address(HTTP.name, &spec.address)?;
+    let format = format_of(HTTP.name, spec.format.as_ref())?;
+    let decoder = format.decoder(&spec.schema, &spec.columns, spec.event_time_column)?;
+    let failed = |problem: String| ConnectorError::Open {
+        connector: HTTP.name,
+        address: spec.address.clone(),
+        problem,
+        hint: "a source listens at an address of this machine that is free, for example 'http:127.0.0.1:8090/events'"
+            .into(),
+    };
+    let address: SocketAddr = host
+        .to_socket_addrs()
+        .map_err(|error| failed(error.to_string()))?
+        .next()
+        .ok_or_else(|| failed("the host has no address".into()))?;
+    let listener = Listener::start(ListenerOptions {
+        address,
+        path: path.to_owned(),
+        body_bytes_max: options.count("body_bytes_max").unwrap_or(usize::MAX).min(super::intake::PAYLOAD_BYTES_MAX),
+        queue_bytes_max: options.count("queue_bytes_max").unwrap_or(usize::MAX),
+        is_lines: options.boolean("lines"),
+        token: options.text("token").map(str::to_owned),
+    });
+    let listener = listener.map_err(|error| failed(error.to_string()))?;
+    Ok(vec![Box::new(source::HttpSource::new(listener, decoder))])
+}
+
+fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
+    let connector = if spec.connector.eq_ignore_ascii_case(HTTPS.name) { HTTPS.name } else { HTTP.name };
+    only_appends(
+        connector,
+        spec,
+        "make the result final, for example with a window, or write it to a file as JSON, where each row says in 'op' whether it came \
+         or was taken back",
+    )?;
+    let (host, path) = parse_address(connector, &spec.address)?;
+    let format = format_of(connector, spec.format.as_ref())?;
+    let url = format!("{connector}://{host}{path}");
+    let wrong_url = |error: &dyn std::fmt::Display| ConnectorError::Address {
+        connector,
+        address: spec.address.clone(),
+        problem: format!("is no address to post to: {error}"),
+        hint: format!("write '{connector}://host/path'"),
+    };
+    if let Err(error) = url.parse::<ureq::http::Uri>() {
+        return Err(wrong_url(&error));
+    }
+    let mut headers = Vec::new();
+    for (name, value) in options.by_beginning("headers.*") {
+        let (Ok(name), Ok(value)) = (name.parse::<ureq::http::HeaderName>(), value.parse::<ureq::http::HeaderValue>())
+        else {
+            return Err(options.wrong(&format!("headers.{name}"), "is no header", "names are words, values are ASCII"));
+        };
+        headers.push((name, value));
+    }
+    let delivery = delivery::DeliveryOptions {
+        url,
+        headers,
+        content_type: sink::content_type(&format),
+        timeout: options.duration("timeout").unwrap_or_default(),
+        retry_for: options.duration("retry_for").unwrap_or_default(),
+        skips_rejected: options.text("on_reject") == Some("skip"),
+        connections: options.count("connections").unwrap_or(1),
+    };
+    let batch_rows = options.count("batch_rows").unwrap_or(1);
+    Ok(Box::new(sink::HttpSink::new(delivery, &format, &spec.schema, batch_rows)?))
+}
+
+/// Cuts an address into host (with port) and path.
+fn parse_address<'a>(connector: &'static str, address: &'a str) -> Result<(&'a str, &'a str), ConnectorError> {
+    let rest = address.strip_prefix("//").unwrap_or(address);
+    let (host, path) = match rest.find('/') {
+        Some(slash) => rest.split_at(slash),
+        None => (rest, "/"),
+    };
+    if host.is_empty() || host.contains(|character: char| character.is_whitespace() || character == '@') {
+        return Err(ConnectorError::Address {
+            connector,
+            address: address.into(),
+            problem: "names no host".into(),
+            hint: format!("write for example '{connector}:127.0.0.1:8090/events'"),
+        });
+    }
+    Ok((host, path))
+}
+
+/// The format that was given, or JSON.
+fn format_of(connector: &'static str, given: Option<&FormatText>) -> Result<RowFormat, ConnectorError> {
+    let Some((name, options)) = given else { return Ok(RowFormat::parse("JSON", [])?) };
+    let options = options.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    let format = RowFormat::parse(name, options)?;
+    match format.has_header() {
+        false => Ok(format),
+        true => Err(ConnectorError::FormatUse {
+            connector,
+            format: "CSV with a header".into(),
+            hint: "bodies have none; leave the option 'header' out".into(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        let cut = |address| parse_address("http", address).unwrap();
+        assert_eq!(cut("127.0.0.1:80/a/b?c"), ("127.0.0.1:80", "/a/b?c"));
+        assert_eq!(cut("//host"), ("host", "/"));
+        assert!(parse_address("http", "///x").is_err());
+        assert!(parse_address("http", "a b/x").is_err());
+    }
+}

@@ -1,0 +1,147 @@
+//! The keys of messages, and which rows of a changing result are the newest of their keys.
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
+use hashbrown::HashSet;
+use rivulet_dataflow::Batch;
+
+use super::CONNECTOR;
+use crate::connector::{ConnectorError, Options, SinkSpec};
+use crate::formats::{EncodedRows, Encoder, Format};
+
+/// Writes the key of each row: the bare text of one column, a JSON object of several.
+pub(super) struct KeyEncoder {
+    columns: Vec<usize>,
+    encoder: Box<dyn Encoder>,
+    keys: EncodedRows,
+}
+
+impl KeyEncoder {
+    /// Reads the option `key`; `None` if messages have none.
+    pub(super) fn new(spec: &SinkSpec, options: &Options) -> Result<Option<Self>, ConnectorError> {
+        let mut columns = columns_of(options, &spec.schema)?;
+        if spec.changes {
+            let Some(key) = &spec.key else {
+                return Err(ConnectorError::Changes {
+                    connector: CONNECTOR.name,
+                    hint: "the result needs a key by which its newest rows are told, as GROUP BY gives one; or write it to 'file:' as \
+                           JSON, where each row says in 'op' whether it came or was taken back"
+                        .into(),
+                });
+            };
+            // The newest row of a key is kept, so that the key must tell rows apart.
+            let given: HashSet<usize> = columns.iter().copied().collect();
+            let needed: HashSet<usize> = key.iter().copied().collect();
+            if columns.is_empty() {
+                columns.clone_from(key);
+            } else if given != needed {
+                let name = |&column: &usize| spec.schema.field(column).name().as_str();
+                let names: Vec<&str> = key.iter().map(name).collect();
+                return Err(options.wrong(
+                    "key",
+                    "is not the key of the result, which changes",
+                    format!("it is {}", names.join(", ")),
+                ));
+            }
+        }
+        if columns.is_empty() {
+            return Ok(None);
+        }
+        let schema = std::sync::Arc::new(spec.schema.project(&columns).expect("columns of the schema"));
+        let format = if columns.len() == 1 { Format::Text } else { Format::Json };
+        Ok(Some(Self { columns, encoder: format.encoder(schema)?, keys: EncodedRows::default() }))
+    }
+
+    /// The key of each row, until the next call.
+    pub(super) fn encode(&mut self, batch: &Batch) -> &EncodedRows {
+        let columns: RecordBatch = batch.columns.project(&self.columns).expect("columns of the schema");
+        self.keys.clear();
+        self.encoder.encode(&batch.with_columns(columns), &mut self.keys);
+        &self.keys
+    }
+}
+
+/// The columns that the option names.
+fn columns_of(options: &Options, schema: &Schema) -> Result<Vec<usize>, ConnectorError> {
+    let mut columns = Vec::new();
+    for name in options.names("key") {
+        let is_it = |field: &str| field == name || field.to_lowercase() == name.to_lowercase();
+        match schema.fields().iter().position(|field| is_it(field.name())) {
+            Some(column) if !columns.contains(&column) => columns.push(column),
+            Some(_) => return Err(options.wrong("key", format!("names '{name}' twice"), "name it once")),
+            None => {
+                let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+                let hint = format!("the columns are {}", names.join(", "));
+                return Err(options.wrong("key", format!("names '{name}', which is no column"), hint));
+            }
+        }
+    }
+    Ok(columns)
+}
+
+/// The rows that are the last of their keys, in order: what holds after the batch.
+pub(super) fn newest(keys: &EncodedRows) -> Vec<usize> {
+    let mut seen = HashSet::with_capacity(keys.rows());
+    let mut rows: Vec<usize> = (0..keys.rows()).rev().filter(|&row| seen.insert(keys.row(row))).collect();
+    rows.reverse();
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Int64Array, StringArray};
+    use arrow::datatypes::{DataType, Field};
+
+    use super::*;
+    use crate::connector::Direction;
+
+    fn encoder(key: &str, changes: bool) -> Result<Option<KeyEncoder>, String> {
+        let schema = Schema::new(vec![
+            Field::new("device", DataType::Utf8, true),
+            Field::new("n", DataType::Int64, true),
+            Field::new("total", DataType::Int64, true),
+        ]);
+        let spec = SinkSpec {
+            connector: "kafka".into(),
+            address: "x".into(),
+            format: None,
+            schema: Arc::new(schema),
+            changes,
+            key: changes.then(|| vec![0]),
+            options: Vec::new(),
+        };
+        let given = if key.is_empty() { vec![] } else { vec![("key".to_owned(), key.to_owned())] };
+        let options = Options::check(&CONNECTOR, Direction::Sink, &given).unwrap();
+        KeyEncoder::new(&spec, &options).map_err(|error| error.to_string())
+    }
+
+    fn batch() -> Batch {
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            ("device", Arc::new(StringArray::from(vec!["a", "b", "a"]))),
+            ("n", Arc::new(Int64Array::from(vec![1, 2, 3]))),
+            ("total", Arc::new(Int64Array::from(vec![4, 5, 6]))),
+        ];
+        let columns = RecordBatch::try_from_iter(columns).unwrap();
+        Batch::new(vec![0; 3].into(), vec![0; 3].into(), vec![0; 3].into(), columns)
+    }
+
+    #[test]
+    fn keys_as_text_and_as_objects() {
+        let mut one = encoder("DEVICE", false).unwrap().unwrap();
+        let keys = one.encode(&batch());
+        assert_eq!(keys.iter().collect::<Vec<_>>(), [b"a", b"b", b"a"]);
+        assert_eq!(newest(keys), [1, 2]);
+        let mut two = encoder("n, device", false).unwrap().unwrap();
+        assert_eq!(two.encode(&batch()).row(1), br#"{"n":2,"device":"b"}"#);
+        assert!(encoder("", false).unwrap().is_none());
+        assert!(encoder("x", false).map(|_| ()).unwrap_err().contains("the columns are device, n, total"));
+    }
+
+    #[test]
+    fn a_changing_result_has_its_own_key() {
+        assert_eq!(encoder("", true).unwrap().unwrap().columns, [0]);
+        assert!(encoder("n", true).map(|_| ()).unwrap_err().contains("hint: it is device"));
+    }
+}

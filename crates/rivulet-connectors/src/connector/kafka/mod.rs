@@ -1,0 +1,252 @@
+//! `kafka:` topics of Apache Kafka, both ways.
+//!
+//! - [`start`]: which partition of ours reads which of a topic, from where to where; [`fetch`]: the thread that reads them;
+//! - [`metadata`]: columns that come from a message and not from its payload; [`source`]: rows;
+//! - [`key`]: the keys of messages; [`sink`]: messages of rows.
+
+mod fetch;
+mod key;
+mod metadata;
+mod sink;
+mod source;
+mod start;
+
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::config::FromClientConfig;
+use rdkafka::error::KafkaError;
+use rivulet_dataflow::{Sink, Source};
+
+use super::description::{Instance, Opening};
+use super::{
+    ConnectorDescription, ConnectorError, DirectionDescription, FormatText, OptionDescription, OptionKind, Options,
+    SinkSpec, SourceSpec,
+};
+use crate::formats::RowFormat;
+
+/// How long opening waits for the broker.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Option: any property of the client library.
+const PROPERTIES: OptionDescription = OptionDescription {
+    name: "properties.*",
+    kind: OptionKind::Text,
+    default: None,
+    help: "Any property of librdkafka, as in `properties.security.protocol`.",
+};
+
+/// The formats of messages.
+const FORMATS: &[&str] = &["JSON", "CSV", "AVRO", "PROTOBUF", "RAW", "TEXT", "SENML", "SENML_PIVOT"];
+
+/// What it is.
+pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
+    name: "kafka",
+    summary: "Topics of Apache Kafka.",
+    address: "`host:port/topic`; several brokers with commas between, as in `one:9092,two:9092/bids`",
+    source: Some(DirectionDescription {
+        help: "The partitions of the topic are dealt to the partitions of the source, or, with a group, shared with everybody in it. \
+               Reading stops while rows wait to be processed. Messages without a value are refused.",
+        formats: FORMATS,
+        options: &[
+            OptionDescription {
+                name: "group",
+                kind: OptionKind::Text,
+                default: None,
+                help: "The consumer group. Its offsets are committed for what was handed to the query, and reading goes on from there. \
+                       Without one, nothing is committed.",
+            },
+            OptionDescription {
+                name: "start",
+                kind: OptionKind::Text,
+                default: Some("earliest"),
+                help: "Where to begin: `earliest`, `latest`, or a time, as `2026-11-21T08:30:00Z` or in milliseconds since 1970. With a \
+                       group, `earliest` or `latest` where it has no offset.",
+            },
+            OptionDescription {
+                name: "bounded",
+                kind: OptionKind::Boolean,
+                default: Some("false"),
+                help: "Whether to end with the last message that is there at the start.",
+            },
+            OptionDescription {
+                name: "key_column",
+                kind: OptionKind::Text,
+                default: None,
+                help: "The declared column (TEXT) that is the key of the message.",
+            },
+            OptionDescription {
+                name: "partition_column",
+                kind: OptionKind::Text,
+                default: None,
+                help: "The declared column (BIGINT) that is the number of the topic's partition.",
+            },
+            OptionDescription {
+                name: "offset_column",
+                kind: OptionKind::Text,
+                default: None,
+                help: "The declared column (BIGINT) that is the offset of the message.",
+            },
+            OptionDescription {
+                name: "timestamp_column",
+                kind: OptionKind::Text,
+                default: None,
+                help: "The declared column (TIMESTAMP) that is the time of the message. It may be the event time.",
+            },
+            PROPERTIES,
+        ],
+    }),
+    sink: Some(DirectionDescription {
+        help: "One message a row, in order for each key, written once even if a batch has to be sent again. A message that the broker does \
+               not take in the end ends the query. A result that changes needs a key: the newest row of each key is written, and a \
+               message without value when there is none any more.",
+        formats: FORMATS,
+        options: &[
+            OptionDescription {
+                name: "key",
+                kind: OptionKind::Names,
+                default: None,
+                help: "The columns that are the key of the message: the text of one, a JSON object of several.",
+            },
+            PROPERTIES,
+        ],
+    }),
+    example: "CREATE SOURCE bids (auction BIGINT, price BIGINT, sent TIMESTAMP EVENT TIME)\n  \
+              FROM 'kafka:localhost:9092/bids' FORMAT JSON WITH (group => 'rivulet', timestamp_column => 'sent');",
+    open: Opening { source: Some(open_source), sink: Some(open_sink), columns: None },
+};
+
+fn open_source(
+    spec: &SourceSpec,
+    options: &Options,
+    partitions_wanted: usize,
+) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
+    let (brokers, topic) = parse_address(&spec.address)?;
+    let format = format_of(spec.format.as_ref())?;
+    let layout = metadata::Layout::new(spec, options, &format)?;
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", brokers)
+        .set("client.id", "rivulet")
+        .set("enable.partition.eof", "true")
+        .set("enable.auto.offset.store", "false")
+        // What waits in the library beside what waits with us: enough for a second at a million events.
+        .set("queued.max.messages.kbytes", "16384")
+        .set("fetch.message.max.bytes", "4194304");
+    let plan = start::plan(topic, options, config, partitions_wanted, &|problem| broker_problem(spec, problem))?;
+    plan.into_iter()
+        .map(|reading| {
+            let source = source::KafkaSource::start(reading, layout.clone(), &format)?;
+            Ok(Box::new(source) as Box<dyn Source>)
+        })
+        .collect()
+}
+
+fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
+    let (brokers, topic) = parse_address(&spec.address)?;
+    let format = format_of(spec.format.as_ref())?;
+    let key = key::KeyEncoder::new(spec, options)?;
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", brokers)
+        .set("client.id", "rivulet")
+        .set("enable.idempotence", "true")
+        // As clients in Java do it, so that equal keys meet in one partition whoever writes them.
+        .set("partitioner", "murmur2_random")
+        .set("linger.ms", "5")
+        .set("queue.buffering.max.messages", sink::QUEUE_MESSAGES.to_string())
+        .set("queue.buffering.max.kbytes", "262144");
+    set_properties(&mut config, options);
+    let opened = sink::KafkaSink::open(&config, topic, &format, &spec.schema, spec.changes, key);
+    Ok(Box::new(opened.map_err(|error| match error {
+        sink::OpenError::Format(error) => ConnectorError::Format(error),
+        sink::OpenError::Kafka(error) => config_problem(options, &error).unwrap_or_else(|| ConnectorError::Open {
+            connector: CONNECTOR.name,
+            address: spec.address.clone(),
+            problem: error.to_string(),
+            hint: "the address is 'kafka:host:port/topic'; is the broker there?".into(),
+        }),
+    })?))
+}
+
+/// Sets what the options say beyond what we know.
+fn set_properties(config: &mut ClientConfig, options: &Options) {
+    for (name, value) in options.by_beginning(PROPERTIES.name) {
+        config.set(name, value);
+    }
+}
+
+/// A client with these settings.
+fn client<C: FromClientConfig>(config: &ClientConfig, options: &Options) -> Result<C, ConnectorError> {
+    config.create().map_err(|error: KafkaError| {
+        config_problem(options, &error)
+            .unwrap_or_else(|| options.wrong("properties.*", format!("do not suit: {error}"), PROPERTY_HINT))
+    })
+}
+
+const PROPERTY_HINT: &str = "the names and values are those of librdkafka's CONFIGURATION.md";
+
+/// The error as one of a property, if it is one.
+fn config_problem(options: &Options, error: &KafkaError) -> Option<ConnectorError> {
+    let KafkaError::ClientConfig(_, problem, name, value) = error else { return None };
+    Some(options.wrong(&format!("properties.{name}"), format!("cannot be '{value}': {problem}"), PROPERTY_HINT))
+}
+
+/// What the broker said, or that it said nothing.
+fn broker_problem(spec: &SourceSpec, problem: String) -> ConnectorError {
+    ConnectorError::Open {
+        connector: CONNECTOR.name,
+        address: spec.address.clone(),
+        problem,
+        hint: "the address is 'kafka:host:port/topic'; is the broker there, and has it the topic?".into(),
+    }
+}
+
+/// Cuts an address into brokers and topic.
+fn parse_address(address: &str) -> Result<(&str, &str), ConnectorError> {
+    let wrong = |problem: &str| ConnectorError::Address {
+        connector: CONNECTOR.name,
+        address: address.into(),
+        problem: problem.into(),
+        hint: "write 'kafka:host:port/topic', for example 'kafka:localhost:9092/bids'".into(),
+    };
+    let (brokers, topic) =
+        address.trim_start_matches("//").split_once('/').ok_or_else(|| wrong("does not say broker and topic"))?;
+    if brokers.split(',').any(|broker| broker.trim().is_empty()) {
+        return Err(wrong("does not say which broker"));
+    }
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if topic.is_empty() || topic.len() > 249 || !topic.bytes().all(is_allowed) {
+        return Err(wrong("has no topic of letters, digits, '.', '_' and '-'"));
+    }
+    Ok((brokers, topic))
+}
+
+/// The format that was given, or JSON.
+fn format_of(given: Option<&FormatText>) -> Result<RowFormat, ConnectorError> {
+    let Some((name, options)) = given else { return Ok(RowFormat::parse("JSON", [])?) };
+    let options = options.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    let format = RowFormat::parse(name, options)?;
+    match format.has_header() {
+        false => Ok(format),
+        true => Err(ConnectorError::FormatUse {
+            connector: CONNECTOR.name,
+            format: "CSV with a header".into(),
+            hint: "messages have none; leave the option 'header' out".into(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        assert_eq!(parse_address("a:1,b:2/my.topic-1"), Ok(("a:1,b:2", "my.topic-1")));
+        assert_eq!(parse_address("//localhost:9092/bids"), Ok(("localhost:9092", "bids")));
+        for wrong in ["", "bids", "a:1/", "/bids", "a:1,/bids", "a:1/b/c", "a:1/b d"] {
+            assert!(parse_address(wrong).is_err(), "{wrong}");
+        }
+    }
+}

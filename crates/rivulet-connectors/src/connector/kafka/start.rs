@@ -1,0 +1,197 @@
+//! Which partition of ours reads which partitions of a topic, from where, and to where if reading is bounded.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaResult;
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+
+use super::{OPEN_TIMEOUT, client, set_properties};
+use crate::connector::{ConnectorError, Options};
+use crate::formats::parse_time;
+
+/// What one partition of ours reads.
+pub(super) struct Reading {
+    /// Knows what it reads already, or is in a group that tells it.
+    pub(super) consumer: BaseConsumer,
+    pub(super) topic: String,
+    /// Whether offsets are stored for the group.
+    pub(super) has_group: bool,
+    /// Where reading ends, by partition of the topic; `None` if it does not.
+    pub(super) ends: Option<HashMap<i32, i64>>,
+    /// How many messages there are until then.
+    pub(super) messages: u64,
+}
+
+/// Where to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    Earliest,
+    Latest,
+    /// Milliseconds since the epoch.
+    Time(i64),
+}
+
+impl Start {
+    fn parse(options: &Options) -> Result<Self, ConnectorError> {
+        let text = options.text("start").unwrap_or("earliest").trim();
+        match text.to_ascii_lowercase().as_str() {
+            "earliest" => Ok(Self::Earliest),
+            "latest" => Ok(Self::Latest),
+            _ => match parse_time(text) {
+                Some(time_us) => Ok(Self::Time(time_us.div_euclid(1000))),
+                None => Err(options.wrong(
+                    "start",
+                    format!("cannot be '{text}'"),
+                    "it is earliest, latest or a time, as 2026-11-21T08:30:00Z",
+                )),
+            },
+        }
+    }
+}
+
+/// Divides the topic. `failed` makes an error of what the broker says.
+pub(super) fn plan(
+    topic: &str,
+    options: &Options,
+    mut config: ClientConfig,
+    partitions_wanted: usize,
+    failed: &dyn Fn(String) -> ConnectorError,
+) -> Result<Vec<Reading>, ConnectorError> {
+    let start = Start::parse(options)?;
+    let is_bounded = options.boolean("bounded");
+    let group = options.text("group");
+    // Where there is no offset, or one that is gone.
+    config.set("auto.offset.reset", if start == Start::Latest { "latest" } else { "earliest" });
+    match group {
+        Some(group) => config.set("group.id", group).set("enable.auto.commit", "true"),
+        // The library wants a name even where it is not used.
+        None => config.set("group.id", "rivulet").set("enable.auto.commit", "false"),
+    };
+    if group.is_some() && matches!(start, Start::Time(_)) {
+        return Err(options.wrong("start", "cannot be a time with a group", "leave one of them out"));
+    }
+    set_properties(&mut config, options);
+    let first: BaseConsumer = client(&config, options)?;
+    let partitions = partitions_of(&first, topic).map_err(failed)?;
+    let count = partitions_wanted.min(partitions.len());
+    let mut consumers = vec![first];
+    for _ in 1..count {
+        consumers.push(client(&config, options)?);
+    }
+    if group.is_some() && !is_bounded {
+        return consumers
+            .into_iter()
+            .map(|consumer| {
+                consumer.subscribe(&[topic]).map_err(|error| failed(error.to_string()))?;
+                Ok(Reading { consumer, topic: topic.into(), has_group: true, ends: None, messages: 0 })
+            })
+            .collect();
+    }
+    let begins =
+        begins(&consumers[0], topic, &partitions, start, group.is_some()).map_err(|error| failed(error.to_string()))?;
+    consumers
+        .into_iter()
+        .enumerate()
+        .map(|(index, consumer)| {
+            let mine: Vec<(i32, Offset)> = begins.iter().copied().skip(index).step_by(count).collect();
+            assign(consumer, topic, &mine, group.is_some(), is_bounded).map_err(|error| failed(error.to_string()))
+        })
+        .collect()
+}
+
+/// The numbers of the topic's partitions.
+fn partitions_of(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>, String> {
+    let metadata = consumer.fetch_metadata(Some(topic), OPEN_TIMEOUT).map_err(|error| error.to_string())?;
+    let found = metadata.topics().iter().find(|found| found.name() == topic);
+    match found.map(|found| (found.error(), found.partitions())) {
+        Some((None, partitions)) if !partitions.is_empty() => {
+            let mut numbers: Vec<i32> = partitions.iter().map(|partition| partition.id()).collect();
+            numbers.sort_unstable();
+            Ok(numbers)
+        }
+        Some((Some(error), _)) => Err(rdkafka::types::RDKafkaErrorCode::from(error).to_string()),
+        _ => Err(format!("there is no topic '{topic}'")),
+    }
+}
+
+/// Where to begin in each partition.
+fn begins(
+    consumer: &BaseConsumer,
+    topic: &str,
+    partitions: &[i32],
+    start: Start,
+    has_group: bool,
+) -> KafkaResult<Vec<(i32, Offset)>> {
+    let all = |offset| Ok(partitions.iter().map(|&partition| (partition, offset)).collect());
+    match start {
+        _ if has_group => {
+            let mut wanted = TopicPartitionList::new();
+            partitions.iter().for_each(|&partition| _ = wanted.add_partition(topic, partition));
+            let committed = consumer.committed_offsets(wanted, OPEN_TIMEOUT)?;
+            let fallback = if start == Start::Latest { Offset::End } else { Offset::Beginning };
+            let begin = |partition: i32| match committed.find_partition(topic, partition).map(|one| one.offset()) {
+                Some(Offset::Offset(offset)) => Offset::Offset(offset),
+                _ => fallback,
+            };
+            Ok(partitions.iter().map(|&partition| (partition, begin(partition))).collect())
+        }
+        Start::Earliest => all(Offset::Beginning),
+        Start::Latest => all(Offset::End),
+        Start::Time(time_ms) => {
+            let mut wanted = TopicPartitionList::new();
+            for &partition in partitions {
+                wanted.add_partition_offset(topic, partition, Offset::Offset(time_ms))?;
+            }
+            let found = consumer.offsets_for_times(wanted, OPEN_TIMEOUT)?;
+            // Where nothing is as new as that, the end is what it means.
+            let begin = |partition: i32| match found.find_partition(topic, partition).map(|one| one.offset()) {
+                Some(Offset::Offset(offset)) => Offset::Offset(offset),
+                _ => Offset::End,
+            };
+            Ok(partitions.iter().map(|&partition| (partition, begin(partition))).collect())
+        }
+    }
+}
+
+/// Makes a consumer read these partitions.
+fn assign(
+    consumer: BaseConsumer,
+    topic: &str,
+    begins: &[(i32, Offset)],
+    has_group: bool,
+    is_bounded: bool,
+) -> KafkaResult<Reading> {
+    let mut assignment = TopicPartitionList::new();
+    let mut ends = HashMap::new();
+    let mut messages = 0;
+    for &(partition, begin) in begins {
+        let mut begin = begin;
+        if is_bounded || begin == Offset::End {
+            let (low, high) = consumer.fetch_watermarks(topic, partition, OPEN_TIMEOUT)?;
+            // The end is that of now, not that of when reading begins.
+            let from = match begin {
+                Offset::Offset(offset) => offset.clamp(low, high),
+                Offset::End => high,
+                _ => low,
+            };
+            begin = Offset::Offset(from);
+            if is_bounded && from >= high {
+                continue;
+            }
+            if is_bounded {
+                ends.insert(partition, high);
+                messages += u64::try_from(high - from).unwrap_or(0);
+            }
+        }
+        assignment.add_partition_offset(topic, partition, begin)?;
+    }
+    consumer.assign(&assignment)?;
+    let ends = is_bounded.then_some(ends);
+    Ok(Reading { consumer, topic: topic.into(), has_group, ends, messages })
+}
+
+/// How long the thread of a consumer that stops waits for its last offsets to be committed.
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,0 +1,386 @@
+//! Takes the lines of a piece of a file, or of a stream, into an [`Intake`].
+//!
+//! What must hold: every line is taken by exactly one piece, the one in which it begins; a line that is longer than allowed is
+//! refused once and skipped, in bounded memory.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+
+use memchr::{memchr, memchr2};
+use rivulet_dataflow::Refusals;
+
+use crate::connector::intake::{Intake, refuse};
+
+/// How much is read at a time: enough that system calls do not count, and little enough to stay in the processor's cache.
+const READ_BYTES: usize = 256 << 10;
+
+/// The byte order mark that some programs put before UTF-8.
+const MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// How lines are told apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LineRule {
+    /// Whether a line break between quotes is none (CSV with line breaks in its fields).
+    pub(crate) has_quotes: bool,
+    /// The longest line.
+    pub(crate) line_bytes_max: usize,
+}
+
+/// What is left of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Perhaps more lines.
+    More,
+    /// Nothing now: all has been read, perhaps up to the middle of a line.
+    Nothing,
+}
+
+/// The lines of one piece of a file, or of a stream.
+pub(crate) struct Lines<R = File> {
+    from: R,
+    rule: LineRule,
+    /// Bytes that have been read and not been taken: `buffer[taken..filled]`.
+    buffer: Vec<u8>,
+    taken: usize,
+    filled: usize,
+    /// How far the open line, which begins at `taken`, has been searched for its end.
+    searched: usize,
+    /// Whether the search stands between quotes.
+    is_quoted: bool,
+    /// Whether the rest of the open line is skipped, because it is too long or belongs to the piece before.
+    is_skipping: bool,
+    /// Where `buffer[taken]` stands in the file.
+    offset: u64,
+    /// Lines that begin here or later belong to the next piece.
+    end: u64,
+}
+
+impl Lines {
+    /// The lines of `file` that begin at the bytes `start..end`.
+    pub(crate) fn open(mut file: File, start: u64, end: u64, rule: LineRule) -> io::Result<Self> {
+        // The line that is open at `start` began in the piece before: all up to a line break that may stand right before `start`.
+        let offset = start.saturating_sub(1);
+        file.seek(SeekFrom::Start(offset))?;
+        Ok(Self { is_skipping: start > 0, offset, end, ..Self::of(file, rule) })
+    }
+
+    /// Whether the file goes on beyond what has been read.
+    pub(crate) fn has_more(&self) -> io::Result<bool> {
+        Ok(self.from.metadata()?.len() > self.read_to())
+    }
+}
+
+impl<R: Read> Lines<R> {
+    /// The lines of a stream. One that would block has nothing now.
+    pub(crate) fn of(from: R, rule: LineRule) -> Self {
+        Self {
+            from,
+            rule,
+            buffer: Vec::new(),
+            taken: 0,
+            filled: 0,
+            searched: 0,
+            is_quoted: false,
+            is_skipping: false,
+            offset: 0,
+            end: u64::MAX,
+        }
+    }
+
+    /// Where they come from.
+    pub(crate) fn from(&self) -> &R {
+        &self.from
+    }
+
+    /// Where the next line begins.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// How far the file has been read: beyond the lines that were taken, by what is open.
+    pub(crate) fn read_to(&self) -> u64 {
+        self.offset + (self.filled - self.taken) as u64
+    }
+
+    /// Takes lines until the intake has no room for a poll of `rows_max` rows. Empty lines are none.
+    pub(crate) fn take_into(
+        &mut self,
+        intake: &mut Intake,
+        rows_max: usize,
+        now_us: i64,
+        refusals: &mut Refusals,
+    ) -> io::Result<Left> {
+        // Lines that are refused or empty do not fill the intake, and a poll ends all the same.
+        let mut reads_left = 16;
+        while intake.has_room(rows_max) {
+            if self.offset >= self.end {
+                return Ok(Left::Nothing);
+            }
+            match self.find_end() {
+                Some(length) => self.take_line(length, 1, intake, now_us, refusals),
+                None => {
+                    self.drop_what_is_too_long(now_us, refusals);
+                    if reads_left == 0 {
+                        return Ok(Left::More);
+                    }
+                    reads_left -= 1;
+                    match self.read() {
+                        Ok(0) => return Ok(Left::Nothing),
+                        Ok(_) => {}
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Left::Nothing),
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+        }
+        Ok(Left::More)
+    }
+
+    /// Takes the last line, which is ended by the end of everything and not by a line break.
+    pub(crate) fn take_rest(&mut self, intake: &mut Intake, now_us: i64, refusals: &mut Refusals) {
+        let length = self.filled - self.taken;
+        if length > 0 && self.offset < self.end {
+            self.take_line(length, 0, intake, now_us, refusals);
+        }
+    }
+
+    /// The first line with its line break taken off, for a header; `None` if there is none. A stream that would block fails with that, and
+    /// can be asked again.
+    pub(crate) fn take_first(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let length = loop {
+            match self.find_end() {
+                Some(length) => break length,
+                None if self.filled - self.taken > self.rule.line_bytes_max => {
+                    return Err(io::Error::other(format!(
+                        "the header has more than {} bytes",
+                        self.rule.line_bytes_max
+                    )));
+                }
+                None if self.read()? > 0 => {}
+                None if self.filled == self.taken => return Ok(None),
+                None => break self.filled - self.taken,
+            }
+        };
+        let line = trimmed(&self.buffer[self.taken..self.taken + length], self.offset).to_vec();
+        let with_break = (length + 1).min(self.filled - self.taken);
+        self.advance(with_break);
+        Ok(Some(line))
+    }
+
+    /// The length of the open line, if its end has been read.
+    #[inline]
+    fn find_end(&mut self) -> Option<usize> {
+        loop {
+            let rest = &self.buffer[self.searched..self.filled];
+            let found = match self.rule.has_quotes {
+                false => memchr(b'\n', rest),
+                true => memchr2(b'\n', b'"', rest),
+            };
+            let Some(at) = found else {
+                self.searched = self.filled;
+                return None;
+            };
+            if rest[at] == b'"' {
+                self.is_quoted = !self.is_quoted;
+                self.searched += at + 1;
+                continue;
+            }
+            self.searched += at + 1;
+            if !self.is_quoted {
+                return Some(self.searched - 1 - self.taken);
+            }
+        }
+    }
+
+    /// Takes `length` bytes as a line, and the bytes of the line break behind it.
+    #[inline]
+    fn take_line(
+        &mut self,
+        length: usize,
+        line_break: usize,
+        intake: &mut Intake,
+        now_us: i64,
+        refusals: &mut Refusals,
+    ) {
+        let line = &self.buffer[self.taken..self.taken + length];
+        if self.is_skipping {
+            self.is_skipping = false;
+        } else if length > self.rule.line_bytes_max {
+            refuse_long(self.rule, line, now_us, refusals);
+        } else {
+            let line = trimmed(line, self.offset);
+            if !line.trim_ascii_start().is_empty() {
+                intake.push(now_us, line);
+            }
+        }
+        self.advance(length + line_break);
+    }
+
+    #[inline]
+    fn advance(&mut self, bytes: usize) {
+        self.taken += bytes;
+        self.offset += bytes as u64;
+        self.searched = self.taken;
+        self.is_quoted = false;
+    }
+
+    /// Frees the memory of an open line that is skipped or too long.
+    fn drop_what_is_too_long(&mut self, now_us: i64, refusals: &mut Refusals) {
+        let open = &self.buffer[self.taken..self.filled];
+        if !self.is_skipping {
+            if open.len() <= self.rule.line_bytes_max {
+                return;
+            }
+            refuse_long(self.rule, open, now_us, refusals);
+            self.is_skipping = true;
+        }
+        let is_quoted = self.is_quoted;
+        self.advance(open.len());
+        self.is_quoted = is_quoted;
+    }
+
+    /// Reads more; gives the number of bytes, 0 at the end of the file.
+    fn read(&mut self) -> io::Result<usize> {
+        if self.taken > 0 {
+            self.buffer.copy_within(self.taken..self.filled, 0);
+            self.filled -= self.taken;
+            self.searched -= self.taken;
+            self.taken = 0;
+        }
+        if self.buffer.len() < self.filled + READ_BYTES {
+            self.buffer.resize(self.filled + READ_BYTES, 0);
+        } else if self.buffer.len() > 4 * READ_BYTES && self.filled < READ_BYTES {
+            self.buffer.truncate(2 * READ_BYTES);
+            self.buffer.shrink_to_fit();
+        }
+        loop {
+            match self.from.read(&mut self.buffer[self.filled..]) {
+                Ok(bytes) => {
+                    self.filled += bytes;
+                    return Ok(bytes);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn refuse_long(rule: LineRule, line: &[u8], now_us: i64, refusals: &mut Refusals) {
+    refuse(refusals, now_us, line, || {
+        format!("the line has more than {} bytes (the option line_bytes_max)", rule.line_bytes_max)
+    });
+}
+
+/// A line without what programs put around it: a carriage return at its end, a mark at the beginning of the file.
+#[inline]
+fn trimmed(line: &[u8], offset: u64) -> &[u8] {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if offset == 0 { line.strip_prefix(MARK).unwrap_or(line) } else { line }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::Arc;
+
+    use arrow::array::AsArray;
+    use arrow::datatypes::{DataType, Field, Schema};
+    use proptest::prelude::*;
+    use rivulet_dataflow::Reason;
+
+    use super::*;
+    use crate::formats::RowFormat;
+
+    const RULE: LineRule = LineRule { has_quotes: false, line_bytes_max: 40 };
+
+    fn intake() -> Intake {
+        let schema = Arc::new(Schema::new(vec![Field::new("line", DataType::Utf8, false)]));
+        Intake::new(RowFormat::parse("RAW", []).unwrap().decoder(&schema, &[0], None).unwrap())
+    }
+
+    fn drain(lines: &mut Lines, rows_max: usize, refusals: &mut Refusals) -> Vec<String> {
+        let mut intake = intake();
+        let mut taken = Vec::new();
+        loop {
+            let left = lines.take_into(&mut intake, rows_max, 0, refusals).unwrap();
+            if left == Left::Nothing {
+                lines.take_rest(&mut intake, 0, refusals);
+            }
+            let rows = intake.decode(refusals);
+            taken.extend(rows.column(0).as_string::<i32>().iter().flatten().map(str::to_owned));
+            if left == Left::Nothing {
+                return taken;
+            }
+        }
+    }
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    }
+
+    /// Lines as a text editor would say, without those that are empty or too long, whose number comes with them.
+    fn expected(text: &str) -> (Vec<String>, u64) {
+        let mut refused = 0;
+        let mut lines = Vec::new();
+        for line in text.split('\n') {
+            if line.len() > RULE.line_bytes_max {
+                refused += 1;
+                continue;
+            }
+            let line = line.strip_suffix('\r').unwrap_or(line);
+            if !line.trim_ascii_start().is_empty() {
+                lines.push(line.to_owned());
+            }
+        }
+        (lines, refused)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn pieces_give_every_line_once(
+            words in prop::collection::vec("[ab]{0,9}|[ab]{30,60}|\r?", 0..30),
+            piece in 1_u64..50,
+            rows_max in 1_usize..5,
+        ) {
+            let text = words.join("\n");
+            let file = file(&text);
+            let (mut lines, mut refusals) = (Vec::new(), Refusals::new(0));
+            let length = text.len() as u64;
+            let starts: Vec<u64> = (0..=length / piece).map(|index| index * piece).collect();
+            for (index, &start) in starts.iter().enumerate() {
+                let end = if index + 1 == starts.len() { u64::MAX } else { start + piece };
+                let mut opened = Lines::open(file.reopen().unwrap(), start, end, RULE).unwrap();
+                lines.extend(drain(&mut opened, rows_max, &mut refusals));
+            }
+            let (expected, refused) = expected(&text);
+            prop_assert_eq!(lines, expected);
+            prop_assert_eq!(refusals.counted(Reason::Decode), refused);
+        }
+    }
+
+    #[test]
+    fn lines_far_longer_than_the_buffer_are_refused_once() {
+        let text = format!("a\n{}\nb\n{}", "x".repeat(3 * READ_BYTES), "y".repeat(2 * READ_BYTES));
+        let file = file(&text);
+        let mut refusals = Refusals::new(9);
+        let mut lines = Lines::open(file.reopen().unwrap(), 0, u64::MAX, RULE).unwrap();
+        assert_eq!(drain(&mut lines, 1000, &mut refusals), ["a", "b"]);
+        assert_eq!(refusals.counted(Reason::Decode), 2);
+        assert!(lines.buffer.len() <= 4 * READ_BYTES, "{}", lines.buffer.len());
+        assert_eq!(refusals.records()[0].detail, "the line has more than 40 bytes (the option line_bytes_max)");
+    }
+
+    #[test]
+    fn line_breaks_between_quotes_are_none() {
+        let file = file("\u{feff}a,\"b\nc\"\r\nd,\"\"\"\n\"\n\n");
+        let rule = LineRule { has_quotes: true, ..RULE };
+        let mut lines = Lines::open(file.reopen().unwrap(), 0, u64::MAX, rule).unwrap();
+        assert_eq!(lines.take_first().unwrap().unwrap(), b"a,\"b\nc\"");
+        assert_eq!(drain(&mut lines, 9, &mut Refusals::new(0)), ["d,\"\"\"\n\""]);
+    }
+}

@@ -1,0 +1,128 @@
+//! Rows on their way to payloads, and what tells whether a row came or was taken back.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use rivulet_dataflow::{Batch, SinkError};
+
+use super::{ConnectorError, SinkSpec};
+use crate::formats::{EncodedRows, Encoder, FormatError, RowFormat};
+
+/// The column that says in a changing result whether a row came (`+`) or was taken back (`-`).
+pub(crate) const OP: &str = "op";
+
+/// Encodes batches; rows of a changing result have [`OP`] as their first column.
+pub(crate) struct Outgoing {
+    encoder: Box<dyn Encoder>,
+    /// The schema with [`OP`] in front, if the result changes.
+    with_op: Option<SchemaRef>,
+    encoded: EncodedRows,
+}
+
+impl Outgoing {
+    /// Encodes rows of `schema`, which may take others back if `changes`.
+    pub(crate) fn new(format: &RowFormat, schema: &SchemaRef, changes: bool) -> Result<Self, FormatError> {
+        let with_op = if changes { Some(schema_with_op(format.name(), schema)?) } else { None };
+        let encoder = format.encoder(with_op.as_ref().unwrap_or(schema).clone())?;
+        Ok(Self { encoder, with_op, encoded: EncodedRows::default() })
+    }
+
+    /// The columns that are written.
+    pub(crate) fn schema<'s>(&'s self, schema: &'s SchemaRef) -> &'s SchemaRef {
+        self.with_op.as_ref().unwrap_or(schema)
+    }
+
+    /// A payload for each row, in order, until the next call.
+    pub(crate) fn encode(&mut self, batch: &Batch) -> Result<&EncodedRows, SinkError> {
+        self.encoded.clear();
+        match &self.with_op {
+            Some(schema) => self.encoder.encode(&with_op(batch, schema), &mut self.encoded),
+            None if batch.retracts.is_some() => return Err(unexpected_change()),
+            None => self.encoder.encode(batch, &mut self.encoded),
+        }
+        Ok(&self.encoded)
+    }
+
+    /// Appends a line for each row.
+    pub(crate) fn append_lines(&mut self, batch: &Batch, out: &mut Vec<u8>) -> Result<(), SinkError> {
+        let encoded = self.encode(batch)?;
+        out.reserve(encoded.payload_bytes() + encoded.rows());
+        for row in encoded.iter() {
+            out.extend_from_slice(row);
+            out.push(b'\n');
+        }
+        self.encoded.shrink_to(MEMORY_KEPT_ROWS, MEMORY_KEPT_BYTES);
+        Ok(())
+    }
+}
+
+/// How much memory for encoded rows is kept from one batch to the next.
+const MEMORY_KEPT_ROWS: usize = 16 << 10;
+const MEMORY_KEPT_BYTES: usize = 4 << 20;
+
+/// A row that takes back another where the planner said there would be none.
+pub(crate) fn unexpected_change() -> SinkError {
+    SinkError("the result changes though it was declared not to (a defect of the engine)".into())
+}
+
+/// Refuses a changing result.
+pub(crate) fn only_appends(connector: &'static str, spec: &SinkSpec, hint: &str) -> Result<(), ConnectorError> {
+    if spec.changes { Err(ConnectorError::Changes { connector, hint: hint.into() }) } else { Ok(()) }
+}
+
+/// The batch as its changes: with [`OP`] in front.
+fn with_op(batch: &Batch, schema: &SchemaRef) -> Batch {
+    let op: StringArray = (0..batch.rows()).map(|row| Some(if batch.is_retraction(row) { "-" } else { "+" })).collect();
+    let mut columns: Vec<ArrayRef> = vec![Arc::new(op)];
+    columns.extend(batch.columns.columns().iter().cloned());
+    debug_assert!(columns.iter().all(|column| column.len() == batch.rows()));
+    let columns = RecordBatch::try_new(schema.clone(), columns).expect("the columns of the result behind the mark");
+    batch.with_columns(columns)
+}
+
+fn schema_with_op(format: &'static str, schema: &Schema) -> Result<SchemaRef, FormatError> {
+    if schema.field_with_name(OP).is_ok() {
+        return Err(FormatError::Setting {
+            format,
+            problem: format!("has no place for the column '{OP}' of a result that changes"),
+            hint: "rows of such a result say in 'op' whether they came (+) or were taken back (-); give the column another name"
+                .into(),
+        });
+    }
+    let op = Arc::new(Field::new(OP, DataType::Utf8, false));
+    Ok(Arc::new(Schema::new([&[op], schema.fields().as_ref()].concat())))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::Int64Array;
+
+    use super::*;
+
+    fn schema(name: &str) -> SchemaRef {
+        Arc::new(Schema::new(vec![Field::new(name, DataType::Int64, false)]))
+    }
+
+    fn batch() -> Batch {
+        let columns = RecordBatch::try_new(schema("n"), vec![Arc::new(Int64Array::from(vec![1, 1, 2]))]).unwrap();
+        Batch::new(vec![0; 3].into(), vec![0; 3].into(), vec![0; 3].into(), columns)
+    }
+
+    #[test]
+    fn changes_are_told() {
+        let json = RowFormat::parse("JSON", []).unwrap();
+        let changing = batch().with_retracts(Some(vec![false, true, false].into()));
+        let mut lines = Vec::new();
+        Outgoing::new(&json, &schema("n"), true).unwrap().append_lines(&changing, &mut lines).unwrap();
+        let expected = "{\"op\":\"+\",\"n\":1}\n{\"op\":\"-\",\"n\":1}\n{\"op\":\"+\",\"n\":2}\n";
+        assert_eq!(String::from_utf8(lines).unwrap(), expected);
+        let mut appending = Outgoing::new(&json, &schema("n"), false).unwrap();
+        assert!(appending.append_lines(&changing, &mut Vec::new()).unwrap_err().0.contains("defect"));
+        let mut lines = Vec::new();
+        appending.append_lines(&batch(), &mut lines).unwrap();
+        assert_eq!(lines, b"{\"n\":1}\n{\"n\":1}\n{\"n\":2}\n");
+        let error = Outgoing::new(&json, &schema("op"), true).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("no place for the column 'op'"), "{error}");
+    }
+}

@@ -1,0 +1,92 @@
+//! `stdin:` lines of standard input as rows; `stdout:` rows as lines of standard output.
+
+mod sink;
+mod source;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rivulet_dataflow::{Sink, Source};
+
+use super::description::{Instance, Opening};
+use super::lines::{LINE_BYTES_MAX, LINE_FORMATS, MULTILINE, Reading};
+use super::{ConnectorDescription, ConnectorError, DirectionDescription, FormatText, Options, SinkSpec, SourceSpec};
+use crate::formats::RowFormat;
+
+use sink::StandardSink;
+pub use sink::is_reader_gone;
+use source::StreamSource;
+
+/// What standard input is.
+pub(super) const STDIN: ConnectorDescription = ConnectorDescription {
+    name: "stdin",
+    summary: "Lines of standard input.",
+    address: "nothing, or `-`",
+    source: Some(DirectionDescription {
+        help: "One partition, and one source in a process. Input is read as fast as it is processed, and not faster.",
+        formats: LINE_FORMATS,
+        options: &[MULTILINE, LINE_BYTES_MAX],
+    }),
+    sink: None,
+    example: "CREATE SOURCE lines (line TEXT) FROM 'stdin:' FORMAT RAW;",
+    open: Opening { source: Some(open_source), sink: None, columns: None },
+};
+
+/// What standard output is.
+pub(super) const STDOUT: ConnectorDescription = ConnectorDescription {
+    name: "stdout",
+    summary: "Lines of standard output.",
+    address: "nothing, or `-`",
+    source: None,
+    sink: Some(DirectionDescription {
+        help: "Whole batches at a time, at once. When the reader goes away, as `head` does, the query ends. A result that changes has a \
+               first column `op`: `+` for a row that came, `-` for one that was taken back.",
+        formats: LINE_FORMATS,
+        options: &[],
+    }),
+    example: "CREATE SINK screen TO 'stdout:' FORMAT CSV (header => true);",
+    open: Opening { source: None, sink: Some(open_sink), columns: None },
+};
+
+/// Whether somebody reads standard input; nobody else can then.
+static STDIN_IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
+    check_address(STDIN.name, &spec.address)?;
+    let reading = Reading::new(format_of(spec.format.as_ref())?, spec, options)?;
+    let intake = reading.intake()?;
+    if STDIN_IS_TAKEN.swap(true, Ordering::AcqRel) {
+        return Err(ConnectorError::Open {
+            connector: STDIN.name,
+            address: spec.address.clone(),
+            problem: "standard input is read already".into(),
+            hint: "read it in one source, and use that in several queries".into(),
+        });
+    }
+    Ok(vec![Box::new(StreamSource::new(std::io::stdin(), reading, intake))])
+}
+
+fn open_sink(spec: &SinkSpec, _options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
+    check_address(STDOUT.name, &spec.address)?;
+    let format = format_of(spec.format.as_ref())?;
+    let sink = StandardSink::new(std::io::stdout(), &format, &spec.schema, spec.changes, instance.number == 0)?;
+    Ok(Box::new(sink))
+}
+
+fn check_address(connector: &'static str, address: &str) -> Result<(), ConnectorError> {
+    match address {
+        "" | "-" => Ok(()),
+        _ => Err(ConnectorError::Address {
+            connector,
+            address: address.into(),
+            problem: "says more than there is to say".into(),
+            hint: format!("write '{connector}:'"),
+        }),
+    }
+}
+
+/// The format that was given, or JSON.
+fn format_of(given: Option<&FormatText>) -> Result<RowFormat, ConnectorError> {
+    let Some((name, options)) = given else { return Ok(RowFormat::parse("JSON", [])?) };
+    let options = options.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    Ok(RowFormat::parse(name, options)?)
+}

@@ -1,0 +1,115 @@
+//! Rows as lines of a stream.
+
+use std::io::{self, Write};
+
+use arrow::datatypes::SchemaRef;
+use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
+
+use crate::connector::file::Content;
+use crate::formats::{FormatError, RowFormat};
+
+/// The error when the reader of standard output has gone.
+const READER_GONE: &str = "the reader of standard output has gone";
+
+/// Whether a sink failed because nobody reads standard output any more, as when it is piped into `head`. That is a way to end and no
+/// failure.
+pub fn is_reader_gone(error: &SinkError) -> bool {
+    error.0 == READER_GONE
+}
+
+/// Lines, a batch at a time.
+pub(super) struct StandardSink<W> {
+    stream: W,
+    content: Content,
+    needs_header: bool,
+}
+
+impl<W: Write + Send> StandardSink<W> {
+    /// Writes rows of `schema`; the first of several instances writes the header.
+    pub(super) fn new(
+        stream: W,
+        format: &RowFormat,
+        schema: &SchemaRef,
+        changes: bool,
+        is_first: bool,
+    ) -> Result<Self, FormatError> {
+        let content = Content::lines_of(format, schema, changes)?;
+        Ok(Self { stream, content, needs_header: is_first })
+    }
+
+    fn header(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.needs_header) { self.stream.write_all(self.content.header()) } else { Ok(()) }
+    }
+}
+
+fn failed(error: io::Error) -> SinkError {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => SinkError(READER_GONE.into()),
+        _ => SinkError(format!("cannot write to standard output: {error}")),
+    }
+}
+
+impl<W: Write + Send> Sink for StandardSink<W> {
+    fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
+        self.header().map_err(failed)?;
+        // In one piece, so that lines of several instances stay whole.
+        let lines = self.content.lines(batch)?;
+        self.stream.write_all(lines).map_err(failed)
+    }
+
+    fn refused(&mut self, _refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), SinkError> {
+        self.stream.flush().map_err(failed)
+    }
+
+    fn finish(&mut self) -> Result<(), SinkError> {
+        self.header().and_then(|()| self.stream.flush()).map_err(failed)
+    }
+
+    fn has_room(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{Int64Array, RecordBatch};
+    use arrow::datatypes::{DataType, Field, Schema};
+
+    use super::*;
+
+    fn schema() -> SchemaRef {
+        Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false)]))
+    }
+
+    fn write(stream: impl Write + Send, format: &RowFormat) -> Result<(), SinkError> {
+        let columns = RecordBatch::try_new(schema(), vec![Arc::new(Int64Array::from(vec![1, 2]))]).unwrap();
+        let batch = Batch::new(vec![0; 2].into(), vec![0; 2].into(), vec![0; 2].into(), columns);
+        let batch = batch.with_retracts(Some(vec![false, true].into()));
+        let slots = SlotTable::new(Arc::new(Schema::empty()));
+        let mut sink = StandardSink::new(stream, format, &schema(), true, true).unwrap();
+        sink.write(&batch, &slots)?;
+        sink.finish()
+    }
+
+    #[test]
+    fn lines_below_their_header() {
+        let mut out = Vec::new();
+        write(&mut out, &RowFormat::parse("CSV", [("header", "true")]).unwrap()).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "op,n\n+,1\n-,2\n");
+    }
+
+    #[test]
+    fn a_reader_that_goes_away_is_told_from_a_failure() {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let error = write(writer, &RowFormat::parse("JSON", []).unwrap()).unwrap_err();
+        assert!(is_reader_gone(&error));
+        assert!(!is_reader_gone(&failed(io::Error::other("unplugged"))));
+    }
+}

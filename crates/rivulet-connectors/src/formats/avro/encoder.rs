@@ -1,0 +1,156 @@
+//! Rows into Avro records.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Schema};
+use rivulet_dataflow::Batch;
+
+use super::schema::{AvroSchema, Node};
+use crate::formats::binary::{Framing, append_zigzag};
+use crate::formats::cells::{Cell, Cells, written_as};
+use crate::formats::encode::{EncodedRows, Encoder};
+
+/// How deep records may be nested in each other.
+const DEPTH_MAX: usize = 64;
+
+/// Writes each row as one record.
+pub(super) struct AvroEncoder {
+    framing: Framing,
+    /// How each field of the root is written.
+    steps: Vec<Step>,
+}
+
+/// How a field is written.
+enum Step {
+    /// The branch of the union that is null.
+    Null(Option<i64>),
+    /// From a column; the branches of the union for null and for a value.
+    Column { column: usize, node: Node, null: Option<i64>, value: Option<i64> },
+    /// A record, perhaps in a union.
+    Record { steps: Vec<Step>, value: Option<i64> },
+}
+
+impl AvroEncoder {
+    pub(super) fn new(schema: Arc<AvroSchema>, framing: Framing, columns: &Schema) -> Result<Self, String> {
+        let mut used = vec![false; columns.fields().len()];
+        let steps = steps_of(&schema, schema.root(), "", columns, &mut used, 0)?;
+        match used.iter().position(|used| !used) {
+            Some(column) => Err(format!("has no field '{}' in its schema", columns.field(column).name())),
+            None => Ok(Self { framing, steps }),
+        }
+    }
+}
+
+fn steps_of(
+    schema: &AvroSchema,
+    fields: &[(String, Node)],
+    prefix: &str,
+    columns: &Schema,
+    used: &mut [bool],
+    depth: usize,
+) -> Result<Vec<Step>, String> {
+    let mut steps = Vec::with_capacity(fields.len());
+    for (name, node) in fields {
+        let path = format!("{prefix}{name}");
+        let below = format!("{path}.");
+        let branches: &[Node] = if let Node::Union(branches) = node { branches } else { std::slice::from_ref(node) };
+        let number = |index: usize| matches!(node, Node::Union(_)).then_some(index as i64);
+        let null = branches.iter().position(|branch| *branch == Node::Null);
+        let found = columns.fields().iter().position(|field| *field.name() == path);
+        steps.push(if let Some(column) = found {
+            used[column] = true;
+            let field = columns.field(column);
+            let Some(value) = branches.iter().position(|branch| suits(branch, field.data_type())) else {
+                return Err(format!("cannot write the column '{path}' of type {} as its field", field.data_type()));
+            };
+            if field.is_nullable() && null.is_none() {
+                return Err(format!("cannot write the column '{path}', which may be null, as a field that may not"));
+            }
+            Step::Column { column, node: branches[value].clone(), null: null.and_then(number), value: number(value) }
+        } else if columns.fields().iter().any(|field| field.name().starts_with(&below)) && depth < DEPTH_MAX {
+            let record = branches.iter().enumerate().find_map(|(index, branch)| match branch {
+                Node::Record(record) => Some((index, *record)),
+                _ => None,
+            });
+            let Some((index, record)) = record else { return Err(format!("has no record in the field '{path}'")) };
+            let inner = steps_of(schema, schema.record(record), &below, columns, used, depth + 1)?;
+            Step::Record { steps: inner, value: number(index) }
+        } else if let Some(index) = null {
+            Step::Null(number(index))
+        } else {
+            return Err(format!("has a field '{path}' in its schema that is no column"));
+        });
+    }
+    Ok(steps)
+}
+
+/// Whether cells of this type can be written as the type.
+fn suits(node: &Node, data_type: &DataType) -> bool {
+    matches!(
+        (node, written_as(data_type)),
+        (Node::Boolean, Some(DataType::Boolean))
+            | (Node::Integer, Some(DataType::Int64 | DataType::UInt64 | DataType::Timestamp(..)))
+            | (Node::Double | Node::Float, Some(DataType::Float64 | DataType::Int64 | DataType::UInt64))
+            | (Node::Time(_), Some(DataType::Timestamp(..)))
+            | (Node::String | Node::Bytes, Some(DataType::Utf8))
+    )
+}
+
+impl Encoder for AvroEncoder {
+    fn encode(&mut self, batch: &Batch, out: &mut EncodedRows) {
+        let columns: Vec<Cells> = batch.columns.columns().iter().map(Cells::new).collect();
+        for row in 0..batch.rows() {
+            let bytes = out.bytes_mut();
+            self.framing.append(bytes);
+            append_record(&self.steps, &columns, row, bytes);
+            out.end_row();
+        }
+    }
+}
+
+fn append_record(steps: &[Step], columns: &[Cells], row: usize, out: &mut Vec<u8>) {
+    let branch = |number: &Option<i64>, out: &mut Vec<u8>| {
+        if let Some(number) = number {
+            append_zigzag(*number, out);
+        }
+    };
+    for step in steps {
+        match step {
+            Step::Null(number) => branch(number, out),
+            Step::Record { steps, value } => {
+                branch(value, out);
+                append_record(steps, columns, row, out);
+            }
+            Step::Column { column, node, null, value } => match columns[*column].cell(row) {
+                // Without a branch for it there is no null: the column has none.
+                Cell::Null => branch(null, out),
+                cell => {
+                    branch(value, out);
+                    append_value(node, cell, out);
+                }
+            },
+        }
+    }
+}
+
+fn append_value(node: &Node, cell: Cell<'_>, out: &mut Vec<u8>) {
+    match (node, cell) {
+        (Node::Boolean, Cell::Boolean(value)) => out.push(u8::from(value)),
+        (Node::Integer, Cell::Int64(value)) => append_zigzag(value, out),
+        // The largest number that there is for those that are beyond.
+        (Node::Integer, Cell::UInt64(value)) => append_zigzag(i64::try_from(value).unwrap_or(i64::MAX), out),
+        (Node::Integer, Cell::Timestamp(time_us)) => append_zigzag(time_us.div_euclid(1000), out),
+        (Node::Time(unit), Cell::Timestamp(time_us)) => append_zigzag(unit.of_us(time_us), out),
+        (Node::Double, Cell::Float64(value)) => out.extend_from_slice(&value.to_le_bytes()),
+        (Node::Double, Cell::Int64(value)) => out.extend_from_slice(&(value as f64).to_le_bytes()),
+        (Node::Double, Cell::UInt64(value)) => out.extend_from_slice(&(value as f64).to_le_bytes()),
+        (Node::Float, Cell::Float64(value)) => out.extend_from_slice(&(value as f32).to_le_bytes()),
+        (Node::Float, Cell::Int64(value)) => out.extend_from_slice(&(value as f32).to_le_bytes()),
+        (Node::Float, Cell::UInt64(value)) => out.extend_from_slice(&(value as f32).to_le_bytes()),
+        (Node::String | Node::Bytes, Cell::Text(text)) => {
+            append_zigzag(text.len() as i64, out);
+            out.extend_from_slice(text.as_bytes());
+        }
+        (node, cell) => unreachable!("{node:?} does not suit {cell:?}, which was checked"),
+    }
+}

@@ -1,0 +1,193 @@
+//! How a field of a message and a column go together.
+
+use std::collections::HashMap;
+
+use arrow::datatypes::DataType;
+use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
+
+use crate::formats::binary::{Bytes, push_boolean, push_float, push_integer, push_text, unzigzag};
+use crate::formats::fault::{Fault, Problem};
+use crate::formats::rows::{Column, Values};
+
+/// How deep messages may be nested in columns.
+pub(super) const DEPTH_MAX: usize = 64;
+
+/// The ways in which a value is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WireType {
+    Varint = 0,
+    Bits64 = 1,
+    Bytes = 2,
+    GroupStart = 3,
+    GroupEnd = 4,
+    Bits32 = 5,
+}
+
+impl WireType {
+    pub(super) fn of_tag(tag: u64) -> Option<Self> {
+        Some(match tag & 7 {
+            0 => Self::Varint,
+            1 => Self::Bits64,
+            2 => Self::Bytes,
+            3 => Self::GroupStart,
+            4 => Self::GroupEnd,
+            5 => Self::Bits32,
+            _ => return None,
+        })
+    }
+}
+
+/// The type of a single value.
+#[derive(Clone, Debug)]
+pub(super) enum Scalar {
+    Boolean,
+    /// `int32` and `int64`.
+    Signed,
+    Unsigned32,
+    Unsigned64,
+    ZigZag,
+    Fixed32,
+    Fixed64,
+    SignedFixed32,
+    SignedFixed64,
+    Float,
+    Double,
+    Text,
+    Enum(EnumNames),
+}
+
+/// Names of an enum's values, both ways.
+#[derive(Clone, Debug)]
+pub(super) struct EnumNames {
+    by_number: HashMap<i32, String>,
+    pub(super) by_name: HashMap<String, i32>,
+}
+
+impl Scalar {
+    /// The type of a field; `None` if it is a message.
+    pub(super) fn of(field: &FieldDescriptor) -> Option<Self> {
+        Some(match field.kind() {
+            Kind::Bool => Self::Boolean,
+            Kind::Int32 | Kind::Int64 => Self::Signed,
+            Kind::Uint32 => Self::Unsigned32,
+            Kind::Uint64 => Self::Unsigned64,
+            Kind::Sint32 | Kind::Sint64 => Self::ZigZag,
+            Kind::Fixed32 => Self::Fixed32,
+            Kind::Fixed64 => Self::Fixed64,
+            Kind::Sfixed32 => Self::SignedFixed32,
+            Kind::Sfixed64 => Self::SignedFixed64,
+            Kind::Float => Self::Float,
+            Kind::Double => Self::Double,
+            Kind::String | Kind::Bytes => Self::Text,
+            Kind::Enum(names) => {
+                let values: Vec<(i32, String)> =
+                    names.values().map(|value| (value.number(), value.name().to_owned())).collect();
+                let by_name = values.iter().map(|(number, name)| (name.clone(), *number)).collect();
+                // Of several names for a number, the first counts.
+                let by_number = values.into_iter().rev().collect();
+                Self::Enum(EnumNames { by_number, by_name })
+            }
+            Kind::Message(_) => return None,
+        })
+    }
+
+    /// Whether a column of this type can have it.
+    pub(super) fn suits(&self, column: &DataType) -> bool {
+        use DataType::{Float64, Int64, Timestamp, Utf8};
+        match self {
+            Self::Boolean => *column == DataType::Boolean,
+            Self::Float | Self::Double => *column == Float64,
+            Self::Text => matches!(column, Utf8 | Timestamp(..)),
+            Self::Enum(_) => matches!(column, Utf8 | Int64),
+            _ => matches!(column, Int64 | Float64 | Timestamp(..)),
+        }
+    }
+
+    pub(super) fn wire_type(&self) -> WireType {
+        match self {
+            Self::Boolean | Self::Signed | Self::Unsigned32 | Self::Unsigned64 | Self::ZigZag | Self::Enum(_) => {
+                WireType::Varint
+            }
+            Self::Fixed32 | Self::SignedFixed32 | Self::Float => WireType::Bits32,
+            Self::Fixed64 | Self::SignedFixed64 | Self::Double => WireType::Bits64,
+            Self::Text => WireType::Bytes,
+        }
+    }
+
+    /// Reads a value into a column.
+    #[inline]
+    pub(super) fn read(&self, bytes: &mut Bytes<'_>, column: &mut Column) -> Result<(), Fault> {
+        let at = bytes.at();
+        let pushed = match self {
+            Self::Boolean => push_boolean(column, bytes.varint()? != 0),
+            Self::Signed => push_integer(column, bytes.varint()? as i64),
+            Self::Unsigned32 => push_integer(column, i64::from(bytes.varint()? as u32)),
+            Self::Unsigned64 => push_unsigned(column, bytes.varint()?),
+            Self::ZigZag => push_integer(column, unzigzag(bytes.varint()?)),
+            Self::Fixed32 => push_integer(column, i64::from(u32::from_le_bytes(bytes.array()?))),
+            Self::Fixed64 => push_unsigned(column, u64::from_le_bytes(bytes.array()?)),
+            Self::SignedFixed32 => push_integer(column, i64::from(i32::from_le_bytes(bytes.array()?))),
+            Self::SignedFixed64 => push_integer(column, i64::from_le_bytes(bytes.array()?)),
+            Self::Float => push_float(column, f64::from(f32::from_le_bytes(bytes.array()?))),
+            Self::Double => push_float(column, f64::from_le_bytes(bytes.array()?)),
+            Self::Text => push_text(column, length_delimited(bytes)?),
+            Self::Enum(names) => names.push(column, bytes.varint()? as i32),
+        };
+        pushed.map_err(|problem| Fault::new(problem, at))
+    }
+
+    /// Puts the value into a column that a message has if it does not say one.
+    pub(super) fn push_default(&self, column: &mut Column) -> Result<(), Problem> {
+        match self {
+            Self::Boolean => push_boolean(column, false),
+            Self::Float | Self::Double => push_float(column, 0.0),
+            // An empty text is no time.
+            Self::Text if matches!(column.values(), Values::Timestamp(_)) => column.push_null(),
+            Self::Text => push_text(column, b""),
+            Self::Enum(names) => names.push(column, 0),
+            _ => push_integer(column, 0),
+        }
+    }
+}
+
+impl EnumNames {
+    fn push(&self, column: &mut Column, number: i32) -> Result<(), Problem> {
+        match (column.values(), self.by_number.get(&number)) {
+            (Values::Text(_), Some(name)) => push_text(column, name.as_bytes()),
+            // A number that has no name yet is what it is.
+            (Values::Text(values), None) => {
+                let pushed = values.push_with(|bytes| {
+                    crate::formats::encode::append_display(bytes, format_args!("{number}"));
+                    Ok(())
+                });
+                pushed.map_err(|_| Problem::TooMuchText)
+            }
+            _ => push_integer(column, i64::from(number)),
+        }
+    }
+}
+
+/// Puts a number without sign into a column.
+fn push_unsigned(column: &mut Column, value: u64) -> Result<(), Problem> {
+    match (column.values(), i64::try_from(value)) {
+        (Values::Float64(values), _) => {
+            values.push(value as f64);
+            Ok(())
+        }
+        (_, Ok(value)) => push_integer(column, value),
+        (_, Err(_)) => Err(Problem::BinaryIntegerRange),
+    }
+}
+
+/// Bytes behind their length.
+#[inline]
+pub(super) fn length_delimited<'p>(bytes: &mut Bytes<'p>) -> Result<&'p [u8], Fault> {
+    let at = bytes.at();
+    let length = usize::try_from(bytes.varint()?).map_err(|_| Fault::new(Problem::BinaryLength, at))?;
+    bytes.take(length)
+}
+
+/// Whether the message is a point in time.
+pub(super) fn is_timestamp(message: &MessageDescriptor) -> bool {
+    message.full_name() == "google.protobuf.Timestamp"
+}

@@ -1,0 +1,144 @@
+//! PROTOBUF (Protocol Buffers): one message a payload, its type in a `.proto` file.
+//!
+//! A column is the field with its name; `a.b` is the field `b` of the message in field `a`. Fields without a column are skipped. A
+//! field that is not there is null if the message can say that it is not there, and its default otherwise. Enums are TEXT (names)
+//! or BIGINT (numbers); whole numbers are also read into DOUBLE, and into TIMESTAMP as milliseconds, as
+//! `google.protobuf.Timestamp` is.
+//!
+//! - [`field`]: how a field and a column go together; [`decoder`]: payloads into rows; [`encoder`]: rows into payloads.
+
+mod decoder;
+mod encoder;
+mod field;
+
+use std::path::Path;
+
+use arrow::datatypes::{Schema, SchemaRef};
+use prost_reflect::MessageDescriptor;
+
+use super::binary::{Bytes, Framing, append_zigzag};
+use super::fault::{Fault, Problem};
+use super::{Encoder, FormatError};
+pub(crate) use decoder::ProtobufParser;
+
+/// A type of messages, and how payloads are framed.
+#[derive(Clone, Debug)]
+pub struct ProtobufFormat {
+    message: MessageDescriptor,
+    framing: Framing,
+}
+
+const NAME: &str = "PROTOBUF";
+
+impl ProtobufFormat {
+    /// Reads the options of the format: `schema_file` and `message`, `framing` and `schema_id`.
+    pub(crate) fn parse<'o>(options: impl Iterator<Item = (&'o str, &'o str)>) -> Result<Self, FormatError> {
+        let (mut file, mut message, mut framing, mut schema_id) = (None, None, None, None);
+        for (option, value) in options {
+            match option.to_ascii_lowercase().as_str() {
+                "schema_file" => file = Some(value),
+                "message" => message = Some(value),
+                "framing" => framing = Some(value),
+                "schema_id" => schema_id = Some(value),
+                _ => {
+                    return Err(setting(
+                        format!("has no option '{option}'"),
+                        "its options are schema_file, message, framing, schema_id",
+                    ));
+                }
+            }
+        }
+        let Some(file) = file else {
+            return Err(setting(
+                "needs a schema".into(),
+                "FORMAT PROTOBUF (schema_file => 'events.proto', message => 'package.Event')",
+            ));
+        };
+        Ok(Self { message: message_of(file, message)?, framing: Framing::parse(NAME, framing, schema_id)? })
+    }
+
+    /// A parser into those of the declared columns that are read.
+    pub(crate) fn parser(&self, declared: &Schema, read: &[usize]) -> Result<ProtobufParser, FormatError> {
+        ProtobufParser::new(self, declared, read)
+            .map_err(|problem| setting(problem, "a column is a field with the same name and a type that suits"))
+    }
+
+    /// An encoder of rows of `schema`.
+    pub(crate) fn encoder(&self, columns: &SchemaRef) -> Result<Box<dyn Encoder>, FormatError> {
+        let encoder = encoder::ProtobufEncoder::new(self, columns)
+            .map_err(|problem| setting(problem, "a column is a field with the same name and a type that suits"))?;
+        Ok(Box::new(encoder))
+    }
+
+    /// Passes by what stands before a message.
+    fn skip_frame(framing: Framing, bytes: &mut Bytes<'_>) -> Result<(), Fault> {
+        framing.skip(bytes)?;
+        if framing == Framing::None {
+            return Ok(());
+        }
+        // Which message of the file it is; it is taken for the one that was given.
+        let at = bytes.at();
+        let count = bytes.zigzag()?;
+        if !(0..=64).contains(&count) {
+            return Err(Fault::new(Problem::BinaryFrame, at));
+        }
+        (0..count).try_for_each(|_| bytes.zigzag().map(|_| ()))
+    }
+
+    /// What stands before a message.
+    fn frame(&self) -> Vec<u8> {
+        let mut frame = Vec::new();
+        self.framing.append(&mut frame);
+        if self.framing != Framing::None {
+            // The path in the file's descriptor has a field number before each index.
+            let indices: Vec<i32> = self.message.path().iter().skip(1).step_by(2).copied().collect();
+            match indices.as_slice() {
+                // The first message of all is written short.
+                [0] => append_zigzag(0, &mut frame),
+                indices => {
+                    append_zigzag(indices.len() as i64, &mut frame);
+                    indices.iter().for_each(|&index| append_zigzag(i64::from(index), &mut frame));
+                }
+            }
+        }
+        frame
+    }
+}
+
+fn setting(problem: String, hint: &str) -> FormatError {
+    FormatError::Setting { format: NAME, problem, hint: hint.into() }
+}
+
+/// Reads a `.proto` file, with what it imports from its folder, and finds the message.
+fn message_of(file: &str, name: Option<&str>) -> Result<MessageDescriptor, FormatError> {
+    let failed = |problem: String| {
+        setting(
+            format!("cannot use {file}: {problem}"),
+            "schema_file is a .proto file on this machine; imports are looked for in its folder",
+        )
+    };
+    let path = Path::new(file);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut compiler = protox::Compiler::new([folder]).map_err(|error| failed(error.to_string()))?;
+    compiler.include_imports(true).open_file(path).map_err(|error| failed(error.to_string()))?;
+    let pool = compiler.descriptor_pool();
+    let file_name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let own =
+        || pool.files().filter(|file| file.name() == file_name).flat_map(|file| file.messages().collect::<Vec<_>>());
+    match name {
+        Some(name) => {
+            let found = pool.get_message_by_name(name.trim_start_matches('.'));
+            found.or_else(|| own().find(|message| message.name() == name)).ok_or_else(|| {
+                let names: Vec<String> = own().map(|message| message.full_name().to_owned()).collect();
+                setting(format!("has no message '{name}' in {file}"), &format!("there are {}", names.join(", ")))
+            })
+        }
+        None => {
+            let mut all = own();
+            match (all.next(), all.next()) {
+                (Some(only), None) => Ok(only),
+                _ => Err(setting(format!("does not say which message of {file}"), "add message => 'package.Event'")),
+            }
+        }
+    }
+}

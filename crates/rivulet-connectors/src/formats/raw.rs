@@ -1,0 +1,223 @@
+//! RAW: the whole payload as it is, in one text column. Bytes that are not text are written in hexadecimal or Base64.
+
+use rivulet_dataflow::Batch;
+
+use super::FormatError;
+use super::cells::{Cell, Cells};
+use super::decode::PayloadParser;
+use super::encode::{EncodedRows, Encoder};
+use super::fault::{Fault, Problem};
+use super::rows::{Rows, Values};
+
+/// How the bytes of a payload become text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RawEncoding {
+    /// They are text: UTF-8.
+    #[default]
+    Utf8,
+    /// Two hexadecimal digits a byte.
+    Hex,
+    /// Base64 with padding (RFC 4648, section 4).
+    Base64,
+}
+
+impl RawEncoding {
+    /// Reads the options of the format: `encoding`.
+    pub(crate) fn parse<'o>(options: impl Iterator<Item = (&'o str, &'o str)>) -> Result<Self, FormatError> {
+        let mut encoding = Self::default();
+        for (option, value) in options {
+            let setting =
+                |problem: String, hint: &str| FormatError::Setting { format: "RAW", problem, hint: hint.into() };
+            if !option.eq_ignore_ascii_case("encoding") {
+                return Err(setting(format!("has no option '{option}'"), "its option is encoding"));
+            }
+            encoding = match value.trim().to_ascii_lowercase().as_str() {
+                "utf8" | "utf-8" => Self::Utf8,
+                "hex" => Self::Hex,
+                "base64" => Self::Base64,
+                _ => {
+                    let problem = format!("has an option 'encoding' that cannot be '{value}'");
+                    return Err(setting(problem, "it is one of utf8, hex, base64"));
+                }
+            };
+        }
+        Ok(encoding)
+    }
+}
+
+/// Puts payloads into the only column.
+pub(crate) struct RawParser {
+    encoding: RawEncoding,
+}
+
+impl RawParser {
+    pub(crate) fn new(encoding: RawEncoding) -> Self {
+        Self { encoding }
+    }
+}
+
+impl PayloadParser for RawParser {
+    fn parse(&mut self, payload: &[u8], _arrival_us: i64, rows: &mut Rows) -> Result<(), Fault> {
+        if self.encoding == RawEncoding::Utf8 && std::str::from_utf8(payload).is_err() {
+            return Err(Fault::new(Problem::InvalidUtf8, 0).in_column(0));
+        }
+        let Values::Text(values) = rows.open(0).values() else { unreachable!("the only column is text") };
+        values.push_with(|bytes| {
+            match self.encoding {
+                RawEncoding::Utf8 => bytes.extend_from_slice(payload),
+                RawEncoding::Hex => write_hex(payload, bytes),
+                RawEncoding::Base64 => write_base64(payload, bytes),
+            }
+            Ok(())
+        })?;
+        rows.finish_row()
+    }
+
+    fn takes_empty(&self) -> bool {
+        true
+    }
+}
+
+/// Writes the only column; null becomes an empty payload, and so does text that is not in the encoding.
+pub(crate) struct RawEncoder {
+    encoding: RawEncoding,
+}
+
+impl RawEncoder {
+    pub(crate) fn new(encoding: RawEncoding) -> Self {
+        Self { encoding }
+    }
+}
+
+impl Encoder for RawEncoder {
+    fn encode(&mut self, batch: &Batch, out: &mut EncodedRows) {
+        let cells = Cells::new(batch.column(0));
+        for row in 0..batch.rows() {
+            if let Cell::Text(text) = cells.cell(row) {
+                let bytes = out.bytes_mut();
+                let start = bytes.len();
+                let is_whole = match self.encoding {
+                    RawEncoding::Utf8 => {
+                        bytes.extend_from_slice(text.as_bytes());
+                        true
+                    }
+                    RawEncoding::Hex => read_hex(text.as_bytes(), bytes),
+                    RawEncoding::Base64 => read_base64(text.as_bytes(), bytes),
+                };
+                if !is_whole {
+                    bytes.truncate(start);
+                }
+            }
+            out.end_row();
+        }
+    }
+}
+
+fn write_hex(bytes: &[u8], out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for byte in bytes {
+        out.extend([DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+}
+
+/// Appends the bytes that `text` stands for; false if it is not hexadecimal.
+fn read_hex(text: &[u8], out: &mut Vec<u8>) -> bool {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let (pairs, []) = text.as_chunks::<2>() else { return false };
+    pairs.iter().all(|[high, low]| match (digit(*high), digit(*low)) {
+        (Some(high), Some(low)) => {
+            out.push(high << 4 | low);
+            true
+        }
+        _ => false,
+    })
+}
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+fn write_base64(bytes: &[u8], out: &mut Vec<u8>) {
+    for part in bytes.chunks(3) {
+        let byte = |index: usize| u32::from(part.get(index).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        let letter = |shift: u32| ALPHABET[(bits >> shift & 63) as usize];
+        out.extend([letter(18), letter(12)]);
+        out.push(if part.len() > 1 { letter(6) } else { b'=' });
+        out.push(if part.len() > 2 { letter(0) } else { b'=' });
+    }
+}
+
+/// Appends the bytes that `text` stands for; false if it is not Base64 with padding.
+fn read_base64(text: &[u8], out: &mut Vec<u8>) -> bool {
+    let (parts, []) = text.as_chunks::<4>() else { return false };
+    parts.iter().enumerate().all(|(index, part)| {
+        let padding = part.iter().rev().take_while(|&&letter| letter == b'=').count();
+        if padding > 2 || (padding > 0 && index + 1 < parts.len()) {
+            return false;
+        }
+        let mut bits = 0_u32;
+        for &letter in &part[..4 - padding] {
+            let Some(value) = value_of(letter) else { return false };
+            bits = bits << 6 | u32::from(value);
+        }
+        bits <<= 6 * padding;
+        let [_, bytes @ ..] = bits.to_be_bytes();
+        out.extend_from_slice(&bytes[..3 - padding]);
+        true
+    })
+}
+
+fn value_of(letter: u8) -> Option<u8> {
+    match letter {
+        b'A'..=b'Z' => Some(letter - b'A'),
+        b'a'..=b'z' => Some(letter - b'a' + 26),
+        b'0'..=b'9' => Some(letter - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn text_of_bytes_gives_the_bytes_back(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let (mut text, mut back) = (Vec::new(), Vec::new());
+            write_hex(&bytes, &mut text);
+            prop_assert!(read_hex(&text, &mut back));
+            prop_assert_eq!(&back, &bytes);
+            text.clear();
+            back.clear();
+            write_base64(&bytes, &mut text);
+            prop_assert!(read_base64(&text, &mut back));
+            prop_assert_eq!(&back, &bytes);
+        }
+
+        #[test]
+        fn nothing_panics(text in prop::collection::vec(any::<u8>(), 0..64)) {
+            read_hex(&text, &mut Vec::new());
+            read_base64(&text, &mut Vec::new());
+        }
+    }
+
+    #[test]
+    fn known_answers() {
+        let mut text = Vec::new();
+        // The test vectors of RFC 4648, section 10.
+        for (bytes, expected) in [("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")] {
+            text.clear();
+            write_base64(bytes.as_bytes(), &mut text);
+            assert_eq!(text, expected.as_bytes());
+        }
+        assert!(!read_base64(b"Zg=a", &mut Vec::new()));
+        assert!(!read_base64(b"Zg==Zg==", &mut Vec::new()));
+        assert!(!read_hex(b"0g", &mut Vec::new()));
+        text.clear();
+        write_hex(b"\x00\xff", &mut text);
+        assert_eq!(text, b"00ff");
+    }
+}

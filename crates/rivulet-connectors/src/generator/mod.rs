@@ -1,0 +1,18 @@
+//! Sources without an outside: streams of benchmarks and of simulated sensors, at a rate or as fast as they are taken.
+//!
+//! What must hold: an event is a pure function of the seed and its number, so that a stream is the same whatever its partitions, its
+//! batches and the columns that are read.
+//!
+//! - [`nexmark`], [`hibench`], [`sensors`]: the streams, each a connector;
+//! - [`options`]: what all of them can be told; [`schedule`]: when event n happens; [`walk`]: which partition makes it;
+//! - [`source`]: all of that as a source; [`random`], [`text`]: what columns are made of.
+
+pub(crate) mod hibench;
+pub(crate) mod nexmark;
+pub(crate) mod sensors;
+mod options;
+mod random;
+mod schedule;
+mod source;
+mod text;
+mod walk;

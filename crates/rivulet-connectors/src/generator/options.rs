@@ -1,0 +1,222 @@
+//! Options that all generators have, and the columns that a statement takes from one.
+
+use std::time::Duration;
+
+use arrow::datatypes::Schema;
+
+use crate::connector::description::{OptionDescription, OptionKind};
+use crate::connector::options::Options;
+use crate::connector::{ConnectorError, EVENT_TIME_KEY, SourceSpec};
+use crate::formats::timestamp;
+
+use super::schedule::{RateShape, Schedule};
+use super::source::Pace;
+use super::walk::{Part, Pattern, is_disorder};
+
+/// The options of every generator.
+pub(super) const COMMON_OPTIONS: [OptionDescription; 11] = [
+    OptionDescription {
+        name: "events",
+        kind: OptionKind::Integer { min: 0, max: i64::MAX },
+        default: Some("0"),
+        help: "After how many events the stream ends; 0 is never. Events that this source jumps over count.",
+    },
+    OptionDescription {
+        name: "rate",
+        kind: OptionKind::Integer { min: 0, max: 1_000_000_000 },
+        default: Some("0"),
+        help: "Events a second by the clock; 0 is as fast as they are taken.",
+    },
+    OptionDescription {
+        name: "event_rate",
+        kind: OptionKind::Integer { min: 1, max: 1_000_000_000 },
+        default: None,
+        help: "Events for each second of event time: the rate, or 10000 where that is 0.",
+    },
+    OptionDescription {
+        name: "seed",
+        kind: OptionKind::Integer { min: 0, max: i64::MAX },
+        default: Some("1"),
+        help: "Another seed is another stream.",
+    },
+    OptionDescription {
+        name: "base_time",
+        kind: OptionKind::Text,
+        default: Some("2015-07-15"),
+        help: "The event time of the first event, or `now`.",
+    },
+    OptionDescription {
+        name: "disorder",
+        kind: OptionKind::Integer { min: 1, max: 1_000_000 },
+        default: Some("1"),
+        help: "So many events at a time come in a wrong order; 1 is in order.",
+    },
+    OptionDescription {
+        name: "shape",
+        kind: OptionKind::Choice(&["constant", "square", "sine", "bursty", "burst"]),
+        default: Some("constant"),
+        help: "How the rate changes: not at all; every half period; along a cosine in ten steps; in the last fifth of every period; once, \
+               after `shape_period` for a minute.",
+    },
+    OptionDescription {
+        name: "shape_factor",
+        kind: OptionKind::Integer { min: 1, max: 1_000 },
+        default: Some("5"),
+        help: "The changed rate as a multiple of the first.",
+    },
+    OptionDescription {
+        name: "shape_period",
+        kind: OptionKind::Duration,
+        default: Some("10 minutes"),
+        help: "When the change of the rate begins again; for `burst`, when it begins.",
+    },
+    OptionDescription {
+        name: "block",
+        kind: OptionKind::Integer { min: 1, max: 1_000_000 },
+        default: None,
+        help: "How many events a partition takes at a time; without it, 8192, or those of a millisecond where there is a rate.",
+    },
+    OptionDescription {
+        name: "partitions",
+        kind: OptionKind::Integer { min: 1, max: 1_024 },
+        default: None,
+        help: "How many partitions make events side by side; without it, as many as the query wants.",
+    },
+];
+
+/// How long the one burst lasts.
+const BURST_LENGTH: Duration = Duration::from_secs(60);
+/// Events for each second of event time where nothing says how many.
+const EVENT_RATE: i64 = 10_000;
+/// Events that a partition takes at a time.
+const BLOCK: u64 = 8_192;
+
+/// The options of every generator, as they were given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct StreamOptions {
+    pub(super) events: u64,
+    pub(super) rate: Option<f64>,
+    pub(super) event_rate: f64,
+    pub(super) seed: u64,
+    pub(super) base_us: i64,
+    pub(super) disorder: u64,
+    pub(super) shape: RateShape,
+    pub(super) block: u64,
+    partitions: Option<usize>,
+}
+
+impl StreamOptions {
+    pub(super) fn from(options: &Options) -> Result<Self, ConnectorError> {
+        let integer = |name| options.integer(name).unwrap_or(0).unsigned_abs();
+        let rate = options.integer("rate").filter(|&rate| rate > 0);
+        let event_rate = options.integer("event_rate").or(rate).unwrap_or(EVENT_RATE);
+        let disorder = integer("disorder");
+        if !is_disorder(disorder) {
+            let problem = format!("cannot be {disorder}");
+            return Err(options.wrong("disorder", problem, "multiples of 953 would leave events out"));
+        }
+        let factor = options.integer("shape_factor").unwrap_or(1) as f64;
+        let period = options.duration("shape_period").unwrap_or(BURST_LENGTH);
+        let shape = match options.text("shape") {
+            Some("square") => RateShape::Square { factor, period },
+            Some("sine") => RateShape::Sine { factor, period },
+            Some("bursty") => RateShape::Bursty { factor, period },
+            Some("burst") => RateShape::Burst { factor, start: period, length: BURST_LENGTH },
+            _ => RateShape::Constant,
+        };
+        // A period in which nothing happens would never end.
+        if shape != RateShape::Constant
+            && period.as_secs_f64() * (event_rate.min(rate.unwrap_or(i64::MAX)) as f64) < 100.0
+        {
+            let problem = "is too short for this rate";
+            return Err(options.wrong("shape_period", problem, "at least a hundred events fit into one"));
+        }
+        let block = match (options.integer("block"), rate) {
+            (Some(block), _) => block.unsigned_abs(),
+            (None, None) => BLOCK,
+            (None, Some(rate)) => (rate.unsigned_abs() / 1_000).clamp(1, BLOCK),
+        };
+        Ok(Self {
+            events: match integer("events") {
+                0 => u64::MAX,
+                events => events,
+            },
+            rate: rate.map(|rate| rate as f64),
+            event_rate: event_rate as f64,
+            seed: integer("seed"),
+            base_us: base_us(options)?,
+            disorder,
+            shape,
+            block,
+            partitions: options.count("partitions"),
+        })
+    }
+
+    /// The parts of the partitions, of events that follow this pattern.
+    pub(super) fn parts(&self, pattern: Pattern, wanted: usize) -> Vec<Part> {
+        let partitions = self.partitions.unwrap_or(wanted).max(1) as u64;
+        let part = |partition| Part {
+            events: self.events,
+            disorder: self.disorder,
+            block: self.block,
+            partition,
+            partitions,
+            pattern,
+        };
+        (0..partitions).map(part).collect()
+    }
+
+    /// When positions are due, if there is a rate.
+    pub(super) fn pace(&self) -> Option<Pace> {
+        self.rate.map(|rate| Pace::new(Schedule::new(rate, self.shape)))
+    }
+}
+
+fn base_us(options: &Options) -> Result<i64, ConnectorError> {
+    let text = options.text("base_time").unwrap_or_default().trim();
+    if text.eq_ignore_ascii_case("now") {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        // Of the second, so that sources which are opened one after the other mostly agree.
+        return Ok(now.map_or(0, |now| now.as_secs() as i64 * 1_000_000));
+    }
+    timestamp::parse_iso(text.as_bytes()).map_err(|_| {
+        let problem = format!("cannot be '{}'", crate::connector::options::shortened(text));
+        options.wrong("base_time", problem, "write a time as '2015-07-15T00:00:00Z', or 'now'")
+    })
+}
+
+/// The places among a generator's own columns of those that are read. Declared columns are taken by name, in any order.
+pub(super) fn choose_columns(
+    connector: &'static str,
+    spec: &SourceSpec,
+    own: &Schema,
+) -> Result<Vec<usize>, ConnectorError> {
+    let wrong = |problem: String, hint: String| ConnectorError::Address {
+        connector,
+        address: spec.address.clone(),
+        problem,
+        hint,
+    };
+    let mut places = Vec::with_capacity(spec.columns.len());
+    for (place, declared) in spec.schema.fields().iter().enumerate() {
+        let Ok(own_place) = own.index_of(declared.name()) else {
+            let names = own.fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>().join(", ");
+            return Err(wrong(format!("has no column '{}'", declared.name()), format!("its columns are {names}")));
+        };
+        let field = own.field(own_place);
+        if field.data_type() != declared.data_type() || (field.is_nullable() && !declared.is_nullable()) {
+            let problem = format!("has the column '{}' with another type than declared", declared.name());
+            return Err(wrong(problem, "leave the columns out: it brings its own".into()));
+        }
+        if spec.columns.contains(&place) {
+            places.push(own_place);
+        }
+    }
+    Ok(places)
+}
+
+/// A schema that says which column is the event time.
+pub(super) fn with_event_time(schema: Schema, column: &str) -> Schema {
+    let metadata = [(EVENT_TIME_KEY.to_owned(), column.to_owned())];
+    schema.with_metadata(metadata.into())
+}

@@ -1,0 +1,305 @@
+//! `kafka:` both ways, against a real broker: Apache Kafka, started from its published jars.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use arrow::array::{ArrayRef, Int64Array, StringArray};
+use rivulet_connectors::connector::{open_sink, open_source};
+use rivulet_dataflow::Batch;
+
+use crate::support::{
+    Drained, PATIENCE, batch, drain, fill, format, no_slots, options, poll_until, sink, sink_error, source,
+    source_error,
+};
+
+/// A broker for the tests of this program. It ends with the program.
+struct Broker {
+    address: String,
+    process: Child,
+    _folder: tempfile::TempDir,
+}
+
+/// Where `.ci/run` puts the jars.
+fn jars() -> Option<PathBuf> {
+    let folder = match std::env::var_os("RIVULET_KAFKA_JARS") {
+        Some(folder) => PathBuf::from(folder),
+        None => PathBuf::from(std::env::var_os("HOME")?).join(".cache/rivulet-kafka-4.3.1"),
+    };
+    folder.is_dir().then_some(folder)
+}
+
+fn java(jars: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new("java");
+    command.args(["-Xmx400m", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp"]).arg(jars.join("*")).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Broker {
+    fn start(jars: &Path) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (port, controller) = (free_port(), free_port());
+        let properties = folder.path().join("server.properties");
+        let logs = folder.path().join("logs");
+        fs::write(
+            &properties,
+            format!(
+                "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{controller}\n\
+                 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
+                 controller.listener.names=CONTROLLER\nlog.dirs={}\nnum.partitions=3\n\
+                 offsets.topic.replication.factor=1\noffsets.topic.num.partitions=1\n\
+                 transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n\
+                 group.initial.rebalance.delay.ms=0\nmessage.max.bytes=1000000\n",
+                logs.display()
+            ),
+        )
+        .unwrap();
+        let properties = properties.to_str().unwrap();
+        let formatted =
+            java(jars, &["kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAA", "-c", properties])
+                .status()
+                .expect("java is there");
+        assert!(formatted.success(), "the broker's folder is formatted: {formatted}");
+        let process = java(jars, &["kafka.Kafka", properties]).spawn().expect("java is there");
+        let broker = Self { address: format!("127.0.0.1:{port}"), process, _folder: folder };
+        let deadline = Instant::now() + PATIENCE;
+        while TcpStream::connect(&broker.address).is_err() {
+            assert!(Instant::now() < deadline, "the broker does not start");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        broker
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn rows(range: std::ops::Range<i64>) -> Batch {
+    let names: Vec<String> = range.clone().map(|n| format!("device {}", n % 10)).collect();
+    batch(vec![
+        ("device", Arc::new(StringArray::from(names)) as ArrayRef),
+        ("n", Arc::new(Int64Array::from_iter_values(range))),
+    ])
+}
+
+const COLUMNS: &str = "device TEXT, n BIGINT";
+
+/// One test with one broker: it takes seconds to start.
+#[test]
+fn against_a_broker() {
+    let Some(jars) = jars() else {
+        assert!(std::env::var_os("CI").is_none(), "the jars of Kafka are not there; .ci/run fetches them");
+        eprintln!("skipped: the jars of Kafka are not there; .ci/run fetches them");
+        return;
+    };
+    let broker = Broker::start(&jars);
+    let topic = |name: &str| format!("kafka:{}/{name}", broker.address);
+    written_is_read(&topic("numbers"));
+    metadata_are_columns(&topic("numbers"));
+    reading_begins_where_it_is_told(&topic("numbers"));
+    groups_share_and_remember(&topic("shared"));
+    changes_are_upserts(&topic("totals"));
+    a_slow_reader_stops_the_fetching(&topic("many"));
+    errors_surface(&topic("errors"));
+}
+
+fn written_is_read(address: &str) {
+    let mut spec = sink(address, rows(0..1).columns.schema());
+    spec.options = options(&[("key", "device"), ("properties.compression.type", "zstd")]);
+    fill(&spec, &[rows(0..5000), rows(5000..20_000)]).unwrap();
+    let mut spec = source(address, COLUMNS);
+    spec.options = options(&[("bounded", "true")]);
+    let mut expected: Vec<String> = (0..20_000).map(|n| format!("device {}|{n}", n % 10)).collect();
+    expected.sort();
+    for partitions in [1, 2, 8] {
+        assert_eq!(open_source(&spec, partitions).unwrap().len(), partitions.min(3));
+        let drained = drain(&spec, partitions).unwrap();
+        assert_eq!(drained.refused, 0);
+        // Equal keys meet in one partition, and stay in order there.
+        let of_one: Vec<i64> =
+            drained.rows.iter().filter_map(|row| row.strip_prefix("device 7|")).map(|n| n.parse().unwrap()).collect();
+        assert!(of_one.len() == 2000 && of_one.is_sorted(), "{partitions} partitions");
+        assert!(drained.sorted() == expected, "{partitions} partitions");
+    }
+}
+
+fn metadata_are_columns(address: &str) {
+    let mut spec = source(address, "at TIMESTAMP, n BIGINT, o BIGINT, k TEXT, p BIGINT, device TEXT");
+    spec.columns = vec![0, 2, 3, 4, 5];
+    spec.event_time_column = Some(0);
+    spec.options = options(&[
+        ("bounded", "true"),
+        ("timestamp_column", "AT"),
+        ("offset_column", "o"),
+        ("key_column", "k"),
+        ("partition_column", "p"),
+    ]);
+    let drained = drain(&spec, 3).unwrap();
+    assert_eq!(drained.rows.len(), 20_000);
+    let mut next = [0; 3];
+    for row in &drained.rows {
+        let fields: Vec<&str> = row.split('|').collect();
+        assert!(fields[0].starts_with("20"), "{row}");
+        assert_eq!(fields[2], fields[4], "the key is the device");
+        let partition: usize = fields[3].parse().unwrap();
+        assert_eq!(fields[1], next[partition].to_string(), "offsets ascend in their partition");
+        next[partition] += 1;
+    }
+    spec.options = options(&[("offset_column", "device")]);
+    assert!(source_error(&spec).contains("names 'device' of type Utf8\nhint: its type has to be Int64"));
+    spec.options = options(&[("offset_column", "x")]);
+    assert!(source_error(&spec).contains("names 'x', which is no column"));
+}
+
+fn reading_begins_where_it_is_told(address: &str) {
+    let mut spec = source(address, COLUMNS);
+    let mut count = |start: &str| {
+        spec.options = options(&[("bounded", "true"), ("start", start)]);
+        drain(&spec, 2).unwrap().rows.len()
+    };
+    assert_eq!(count("latest"), 0);
+    assert_eq!(count("2020-01-01T00:00:00Z"), 20_000);
+    assert_eq!(count("2100-01-01"), 0);
+    spec.options = options(&[("start", "yesterday")]);
+    assert!(source_error(&spec).contains("hint: it is earliest, latest or a time"));
+    // From the end on: what comes later is read, whenever it is first polled.
+    spec.options = options(&[("start", "latest")]);
+    let mut sources = open_source(&spec, 1).unwrap();
+    fill(&sink(address, rows(0..1).columns.schema()), &[rows(7..8)]).unwrap();
+    let mut drained = Drained::default();
+    poll_until(&mut *sources[0], &mut drained, |drained| !drained.rows.is_empty()).unwrap();
+    assert_eq!(drained.rows, ["device 7|7"]);
+}
+
+fn groups_share_and_remember(address: &str) {
+    let schema = rows(0..1).columns.schema();
+    let mut to = sink(address, schema);
+    to.options = options(&[("key", "device")]);
+    fill(&to, &[rows(0..100)]).unwrap();
+    let mut spec = source(address, COLUMNS);
+    spec.options = options(&[("group", "readers"), ("bounded", "true")]);
+    assert_eq!(drain(&spec, 2).unwrap().rows.len(), 100);
+    // What was handed over was committed: eventually, for the consumer leaves behind our back.
+    let deadline = Instant::now() + PATIENCE;
+    while !drain(&spec, 1).unwrap().rows.is_empty() {
+        assert!(Instant::now() < deadline, "the offsets of the group are not committed");
+    }
+    fill(&to, &[rows(100..150)]).unwrap();
+    // Unbounded, two members share the partitions and go on where the group stopped.
+    spec.options = options(&[("group", "readers")]);
+    let mut sources = open_source(&spec, 2).unwrap();
+    let mut drained = Drained::default();
+    let deadline = Instant::now() + PATIENCE;
+    while drained.rows.len() < 50 {
+        assert!(Instant::now() < deadline, "{drained:?}");
+        for source in &mut sources {
+            let mut polls = 0;
+            let some = std::cell::Cell::new(0);
+            poll_until(&mut **source, &mut drained, |_| {
+                some.set(some.get() + 1);
+                some.get() > 3
+            })
+            .unwrap();
+            polls += 1;
+            assert!(polls < 1000);
+        }
+    }
+    let mut numbers: Vec<i64> =
+        drained.rows.iter().map(|row| row.split('|').next_back().unwrap().parse().unwrap()).collect();
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(100..150));
+}
+
+fn changes_are_upserts(address: &str) {
+    let mut spec = sink(address, rows(0..1).columns.schema());
+    spec.changes = true;
+    assert!(sink_error(&spec).contains("hint: the result needs a key"));
+    spec.key = Some(vec![0]);
+    // 0 comes, 1 comes, 0 is replaced by 10, 1 is taken back.
+    let marks = |marks: &[bool]| Some(marks.to_vec().into());
+    let devices = |rows: &[(&str, i64)]| {
+        batch(vec![
+            ("device", Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.0))) as ArrayRef),
+            ("n", Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.1)))),
+        ])
+    };
+    let first = devices(&[("a", 0), ("b", 1)]);
+    let second = devices(&[("a", 0), ("a", 10), ("b", 1)]).with_retracts(marks(&[true, false, true]));
+    fill(&spec, &[first, second]).unwrap();
+    let mut spec = source(address, "device TEXT, n BIGINT, k TEXT");
+    spec.options = options(&[("bounded", "true"), ("key_column", "k")]);
+    let drained = drain(&spec, 1).unwrap();
+    // The value of b that is gone is a message without value, which a source refuses.
+    assert_eq!(drained.refused, 1);
+    assert_eq!(drained.sorted(), ["a|0|a", "a|10|a", "b|1|b"]);
+}
+
+fn a_slow_reader_stops_the_fetching(address: &str) {
+    let wide = |range: std::ops::Range<i64>| {
+        let names = StringArray::from_iter_values(range.clone().map(|_| "x".repeat(200)));
+        batch(vec![("device", Arc::new(names) as ArrayRef), ("n", Arc::new(Int64Array::from_iter_values(range)))])
+    };
+    let mut to = open_sink(&sink(address, wide(0..1).columns.schema()), 0, 1).unwrap();
+    let slots = no_slots();
+    const MESSAGES: i64 = 200_000;
+    for start in (0..MESSAGES).step_by(10_000) {
+        while !to.has_room() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        to.write(&wide(start..start + 10_000), &slots).unwrap();
+    }
+    to.finish().unwrap();
+    let mut spec = source(address, "n BIGINT");
+    spec.options = options(&[("bounded", "true")]);
+    let mut sources = open_source(&spec, 1).unwrap();
+    // Long enough to fetch all of it, if nothing stopped it; then all of it comes, once.
+    std::thread::sleep(Duration::from_secs(2));
+    let mut drained = Drained::default();
+    poll_until(&mut *sources[0], &mut drained, |_| false).unwrap();
+    let mut numbers: Vec<i64> = drained.rows.iter().map(|row| row.parse().unwrap()).collect();
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(0..MESSAGES));
+}
+
+fn errors_surface(address: &str) {
+    let schema = rows(0..1).columns.schema();
+    // Larger than the broker takes.
+    let large = batch(vec![
+        ("device", Arc::new(StringArray::from(vec!["x".repeat(1_200_000)])) as ArrayRef),
+        ("n", Arc::new(Int64Array::from(vec![1]))),
+    ]);
+    let mut spec = sink(address, schema);
+    spec.options = options(&[("properties.message.max.bytes", "5000000")]);
+    let error = fill(&spec, &[large]).unwrap_err();
+    assert!(error.contains("cannot write to the topic 'errors'") && error.contains("too large"), "{error}");
+    let mut spec = source(address, COLUMNS);
+    spec.options = options(&[("properties.fetch.min.bytes", "many")]);
+    assert!(source_error(&spec).contains("'properties.fetch.min.bytes' of 'kafka:' cannot be 'many'"));
+    spec.options = options(&[("properties.no.such", "1")]);
+    assert!(source_error(&spec).contains("properties.no.such"));
+    spec = source(address, COLUMNS);
+    spec.format = Some(format("CSV header=true"));
+    assert!(source_error(&spec).contains("messages have none"));
+}
+
+#[test]
+fn a_broker_that_is_not_there_is_told() {
+    static PORT: LazyLock<u16> = LazyLock::new(free_port);
+    let mut spec = source(&format!("kafka:127.0.0.1:{}/x", *PORT), COLUMNS);
+    spec.options = options(&[("properties.socket.timeout.ms", "1000")]);
+    let error = source_error(&spec);
+    assert!(error.starts_with("cannot open 'kafka:127.0.0.1:") && error.contains("is the broker there"), "{error}");
+    assert!(source_error(&source("kafka:x", COLUMNS)).contains("does not say broker and topic"));
+}

@@ -1,0 +1,7 @@
+//! Sources and sinks of big queries against the real thing: files, streams, sockets, brokers.
+
+mod file;
+mod http;
+mod kafka;
+mod reference;
+mod support;

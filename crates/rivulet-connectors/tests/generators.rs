@@ -1,0 +1,257 @@
+//! The streams of the generators: proportions, ranges and sizes that the benchmarks prescribe, and that a stream is the same however it
+//! is read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{Int64Type, Schema, TimestampMicrosecondType};
+use rivulet_connectors::connector::{ConnectorError, SourceSpec, declared_schema, open_source};
+use rivulet_dataflow::{Polled, Refusals, Source};
+
+/// All columns of a generator, or those named.
+fn spec(connector: &str, address: &str, names: &[&str], options: &[(&str, &str)]) -> SourceSpec {
+    let schema = declared_schema(connector, address).unwrap();
+    let is_read = |place: &usize| names.is_empty() || names.contains(&schema.field(*place).name().as_str());
+    SourceSpec {
+        connector: connector.into(),
+        address: address.into(),
+        format: None,
+        columns: (0..schema.fields().len()).filter(is_read).collect(),
+        schema: Arc::new(schema),
+        event_time_column: None,
+        options: options.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+    }
+}
+
+/// Everything that the partitions have, one after the other.
+fn read(spec: &SourceSpec, partitions: usize) -> RecordBatch {
+    let mut batches = Vec::new();
+    for source in &mut open_source(spec, partitions).unwrap() {
+        batches.extend(drain(source.as_mut()));
+    }
+    concat_batches(&Arc::new(spec.schema.project(&spec.columns).unwrap()), &batches).unwrap()
+}
+
+fn drain(source: &mut dyn Source) -> Vec<RecordBatch> {
+    let (mut refusals, mut batches) = (Refusals::new(0), Vec::new());
+    loop {
+        match source.poll(1_000, 0, &mut refusals).unwrap() {
+            Polled::Rows { columns, .. } => batches.push(columns),
+            Polled::Nothing(_) => panic!("a generator without a rate always has something"),
+            Polled::End => return batches,
+        }
+    }
+}
+
+fn nexmark(kind: &str, names: &[&str], options: &[(&str, &str)]) -> RecordBatch {
+    read(&spec("nexmark", kind, names, options), 1)
+}
+
+fn numbers<'a>(batch: &'a RecordBatch, name: &str) -> &'a [i64] {
+    batch.column_by_name(name).unwrap().as_primitive::<Int64Type>().values()
+}
+
+fn times<'a>(batch: &'a RecordBatch, name: &str) -> &'a [i64] {
+    batch.column_by_name(name).unwrap().as_primitive::<TimestampMicrosecondType>().values()
+}
+
+fn texts<'a>(batch: &'a RecordBatch, name: &str) -> Vec<&'a str> {
+    batch.column_by_name(name).unwrap().as_string::<i32>().iter().flatten().collect()
+}
+
+/// The rows as text, sorted.
+fn sorted_rows(batch: &RecordBatch) -> Vec<String> {
+    let cell = |column: &ArrayRef, row: usize| {
+        if column.is_null(row) {
+            return "null".into();
+        }
+        match column.as_string_opt::<i32>() {
+            Some(texts) => texts.value(row).to_owned(),
+            None => format!("{:?}", column.slice(row, 1)),
+        }
+    };
+    let row = |row| batch.columns().iter().map(|column| cell(column, row)).collect::<Vec<_>>().join("|");
+    let mut rows: Vec<String> = (0..batch.num_rows()).map(row).collect();
+    rows.sort_unstable();
+    rows
+}
+
+#[test]
+fn kinds_have_their_proportions_and_ids_follow_each_other() {
+    let all = nexmark("", &["event_type"], &[("events", "1000000")]);
+    let kinds = numbers(&all, "event_type");
+    let (first, rest) = kinds.split_at(50);
+    assert_eq!((first[0], &first[1..4], &first[4..]), (0, &[1; 3][..], &[2; 46][..]));
+    assert_eq!(rest[0], 0);
+    let mut counts = [0; 3];
+    kinds.iter().for_each(|&kind| counts[kind as usize] += 1);
+    assert_eq!(counts, [20_000, 60_000, 920_000]);
+    let ids = |kind, count: i64| {
+        let batch = nexmark(kind, &["id"], &[("events", "50000")]);
+        assert!(numbers(&batch, "id").iter().copied().eq(1_000..1_000 + count), "{kind}");
+    };
+    ids("person", 1_000);
+    ids("auction", 3_000);
+}
+
+#[test]
+fn bids_go_to_hot_and_other_auctions_at_log_uniform_prices() {
+    let bids = nexmark("bid", &["auction", "bidder", "price", "date_time"], &[("events", "500000")]);
+    let (auctions, bidders, prices) = (numbers(&bids, "auction"), numbers(&bids, "bidder"), numbers(&bids, "price"));
+    let part = |count: usize| count as f64 / bids.num_rows() as f64;
+    // Half of the bids, and what of the other half falls on the hot auction by chance.
+    let hot = part(auctions.iter().filter(|&&auction| auction % 100 == 0).count());
+    assert!((0.50..0.52).contains(&hot), "{hot}");
+    let hot = part(bidders.iter().filter(|&&bidder| bidder % 100 == 1).count());
+    assert!((0.75..0.77).contains(&hot), "{hot}");
+    assert!(prices.iter().all(|price| (100..=100_000_000).contains(price)));
+    let dear = part(prices.iter().filter(|&&price| price > 90_000_000).count());
+    assert!((0.006..0.009).contains(&dear), "{dear}");
+    // An auction or bidder is one of the last, or of those that come next.
+    for (row, (&auction, &bidder)) in auctions.iter().zip(bidders).enumerate() {
+        let cycle = row as i64 / 46;
+        let (last_auction, last_person) = (1_000 + cycle * 3 + 2, 1_000 + cycle);
+        assert!((last_auction - 100..=last_auction + 10).contains(&auction), "bid {row} on {auction}");
+        assert!((last_person - 999..=last_person + 10).contains(&bidder), "bid {row} by {bidder}");
+    }
+    assert!(times(&bids, "date_time").is_sorted());
+}
+
+#[test]
+fn auctions_end_when_later_ones_begin() {
+    let auctions = nexmark("auction", &[], &[("events", "200000"), ("event_rate", "1000")]);
+    let lengths = times(&auctions, "expires").iter().zip(times(&auctions, "date_time")).map(|(end, start)| end - start);
+    let (mut sum_us, mut longest_us) = (0, 0);
+    for length_us in lengths {
+        assert!(length_us >= 1_000);
+        (sum_us, longest_us) = (sum_us + length_us, longest_us.max(length_us));
+    }
+    let mean_s = sum_us as f64 / auctions.num_rows() as f64 / 1e6;
+    assert!((1.6..1.74).contains(&mean_s) && longest_us <= 3_334_000, "{mean_s} s, {longest_us} us");
+    let (first, reserve) = (numbers(&auctions, "initial_bid"), numbers(&auctions, "reserve"));
+    assert!(first.iter().zip(reserve).all(|(first, reserve)| (100..=100_000_000).contains(&(reserve - first))));
+    let mut categories = BTreeMap::new();
+    numbers(&auctions, "category").iter().for_each(|&category| *categories.entry(category).or_insert(0) += 1);
+    assert!(categories.keys().copied().eq(10..15) && categories.values().all(|count| (2_200..2_600).contains(count)));
+    let hot = numbers(&auctions, "seller").iter().filter(|&&seller| seller % 100 == 0).count() as f64 / 12_000.0;
+    assert!((0.74..0.78).contains(&hot), "{hot}");
+}
+
+#[test]
+fn records_have_their_average_sizes() {
+    let mean = |kind, texts_of: &[&str], numbers: usize| {
+        let batch = nexmark(kind, &[], &[("events", "200000")]);
+        let bytes: usize =
+            texts_of.iter().map(|name| texts(&batch, name).iter().map(|text| text.len()).sum::<usize>()).sum();
+        bytes as f64 / batch.num_rows() as f64 + 8.0 * numbers as f64
+    };
+    let person = mean("person", &["name", "email_address", "credit_card", "city", "state", "extra"], 1);
+    assert!((197.0..203.0).contains(&person), "{person}");
+    let auction = mean("auction", &["item_name", "description", "extra"], 6);
+    assert!((494.0..506.0).contains(&auction), "{auction}");
+    let bid = mean("bid", &["extra"], 4);
+    assert!((99.0..101.0).contains(&bid), "{bid}");
+}
+
+#[test]
+fn texts_are_what_queries_look_for() {
+    let bids = nexmark("bid", &["channel", "url"], &[("events", "100000")]);
+    let (channels, urls) = (texts(&bids, "channel"), texts(&bids, "url"));
+    let hot = channels.iter().filter(|channel| !channel.starts_with("channel-")).count() as f64 / channels.len() as f64;
+    assert!((0.49..0.51).contains(&hot), "{hot}");
+    let with_id = urls.iter().filter(|url| url.contains("&channel_id=")).count() as f64 / urls.len() as f64;
+    assert!((0.43..0.47).contains(&with_id), "{with_id}");
+    assert!(urls.iter().all(|url| url.starts_with("https://www.nexmark.com/") && url.split('/').count() == 7));
+    let persons = nexmark("person", &[], &[("events", "100000")]);
+    let states = texts(&persons, "state").iter().filter(|state| ["OR", "ID", "CA"].contains(state)).count();
+    assert!((900..1_100).contains(&states), "{states} of 2,000");
+    assert!(texts(&persons, "email_address").iter().all(|mail| mail.contains('@') && mail.ends_with(".com")));
+    assert!(texts(&persons, "credit_card").iter().all(|card| card.len() == 19));
+}
+
+#[test]
+fn a_stream_is_the_same_however_it_is_read() {
+    for (connector, address) in
+        [("nexmark", "bid"), ("nexmark", "person"), ("nexmark", ""), ("hibench", ""), ("sensors", "")]
+    {
+        let options = [("events", "6000"), ("seed", "3")];
+        let once = sorted_rows(&read(&spec(connector, address, &[], &options), 1));
+        let with = |more: &[(&str, &str)], partitions| {
+            let options = [&options[..], more].concat();
+            sorted_rows(&read(&spec(connector, address, &[], &options), partitions))
+        };
+        assert_eq!(once, with(&[], 3), "{connector}:{address} in three partitions");
+        assert_eq!(once, with(&[("block", "7")], 4), "{connector}:{address} in small blocks");
+        assert_eq!(once, with(&[("disorder", "500"), ("block", "64")], 2), "{connector}:{address} in disorder");
+        let other = read(&spec(connector, address, &[], &[("events", "6000"), ("seed", "4")]), 1);
+        assert_ne!(once, sorted_rows(&other), "{connector}:{address} with another seed");
+    }
+    let options = [("events", "20000")];
+    let alone = nexmark("bid", &["price", "extra"], &options);
+    let beside = nexmark("bid", &[], &options);
+    assert_eq!(alone.column_by_name("extra"), beside.column_by_name("extra"));
+    assert_eq!(alone.column_by_name("price"), beside.column_by_name("price"));
+}
+
+#[test]
+fn all_kinds_side_by_side_are_the_kinds_by_themselves() {
+    let all = nexmark("", &[], &[("events", "5000")]);
+    let bids = nexmark("bid", &[], &[("events", "5000")]);
+    let kinds = numbers(&all, "event_type");
+    let of_bids: Vec<&str> = texts(&all, "bid_url");
+    assert_eq!(of_bids, texts(&bids, "url"));
+    for (name, kind) in [("person_name", 0), ("auction_id", 1), ("bid_price", 2)] {
+        let column = all.column_by_name(name).unwrap();
+        assert!(kinds.iter().enumerate().all(|(row, &of_row)| column.is_null(row) == (of_row != kind)), "{name}");
+    }
+}
+
+#[test]
+fn disorder_is_bounded_in_time() {
+    let options = [("events", "100000"), ("disorder", "300"), ("event_rate", "100")];
+    let bids = nexmark("bid", &["date_time"], &options);
+    let mut newest_us = 0;
+    let mut behind_us = 0;
+    for &time_us in times(&bids, "date_time") {
+        newest_us = newest_us.max(time_us);
+        behind_us = behind_us.max(newest_us - time_us);
+    }
+    assert!((2_500_000..3_000_000).contains(&behind_us), "{behind_us} us");
+}
+
+#[test]
+fn the_first_rows_are_these() {
+    // A change here changes the committed answers of the benchmark's queries.
+    let bids = nexmark("bid", &[], &[("events", "6")]);
+    let visits = read(&spec("hibench", "", &["ip"], &[("events", "2")]), 1);
+    assert_eq!((numbers(&bids, "auction"), numbers(&bids, "bidder")), (&[1_000, 1_000][..], &[1_006, 1_003][..]));
+    assert_eq!(numbers(&bids, "price"), [120, 2_013_591]);
+    assert_eq!(times(&bids, "date_time"), [1_436_918_400_000_000; 2]);
+    assert_eq!(texts(&bids, "url")[1], "https://www.nexmark.com/zsgq/rgb/jwhc/item.htm?query=1&channel_id=376963072");
+    assert!(texts(&bids, "extra")[0].starts_with("ukukzkjgjieqrjtq"));
+    assert_eq!(texts(&visits, "ip"), ["69.132.253.180", "12.174.165.50"]);
+}
+
+#[test]
+fn what_cannot_be_generated_is_refused_with_a_hint() {
+    let problem = |spec: SourceSpec| match open_source(&spec, 1) {
+        Ok(_) => panic!("opened"),
+        Err(error) => error.to_string(),
+    };
+    let with = |name, value| problem(spec("nexmark", "bid", &[], &[(name, value)]));
+    assert!(with("disorder", "953").contains("hint: multiples of 953"));
+    assert!(with("base_time", "noon").contains("hint: write a time as"));
+    assert!(with("sed", "1").contains("did you mean 'seed'?"));
+    let mut other = spec("nexmark", "bid", &[], &[]);
+    other.address = "bids".into();
+    assert!(problem(other).contains("'nexmark:bids' is no stream of the benchmark\nhint: write 'nexmark:bid'"));
+    let mut other = spec("nexmark", "bid", &[], &[]);
+    other.address = "person".into();
+    assert!(problem(other).contains("has no column 'auction'\nhint: its columns are id, name"));
+    let short = spec("nexmark", "bid", &[], &[("shape", "square"), ("shape_period", "1 ms")]);
+    assert!(matches!(open_source(&short, 1), Err(ConnectorError::Option { .. })));
+    assert!(declared_schema("nexmark", "bids").is_none());
+    assert_eq!(declared_schema("nexmark", "bid").map(|schema: Schema| schema.fields().len()), Some(7));
+}

@@ -1,0 +1,234 @@
+//! States of very many groups, each a row of words in one flat array, updated a column at a time.
+//!
+//! Big queries count the rows of a batch in states that are known by number. The loop over the batch is inside the choice of the aggregate,
+//! and not the other way round, so that each aggregate is a loop without branches. The words are those of a window
+//! (see [`layout`](super::layout)): counts of 64 bits, then the states. What an aggregate does with a value is said once, in
+//! [`fixed`](super::fixed); only the first and the last of rows with one event time are told apart by their value here, because rows of
+//! several instances have no order.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BooleanArray, Float64Array, Int64Array};
+use arrow::buffer::BooleanBuffer;
+
+use super::Storage;
+use super::fixed::{FixedKind, FixedValues};
+use super::layout::{AggregateResult, Form, Layout, Prepared, Source};
+
+/// Some rows of a batch, in order.
+#[derive(Clone, Debug)]
+pub(crate) enum RowSet<'a> {
+    /// Rows that lie side by side.
+    Range(Range<usize>),
+    /// Any rows.
+    List(&'a [u32]),
+}
+
+impl RowSet<'_> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Range(range) => range.len(),
+            Self::List(rows) => rows.len(),
+        }
+    }
+
+    /// Calls `each` with the place in the set and the row.
+    #[inline(always)]
+    pub(crate) fn for_each(&self, mut each: impl FnMut(usize, usize)) {
+        match self {
+            Self::Range(range) => range.clone().enumerate().for_each(|(at, row)| each(at, row)),
+            Self::List(rows) => rows.iter().enumerate().for_each(|(at, &row)| each(at, row as usize)),
+        }
+    }
+}
+
+/// How the rows of a batch go into states.
+pub(crate) struct DenseUpdates<'a> {
+    words: usize,
+    classes: Vec<ClassUpdate<'a>>,
+}
+
+struct ClassUpdate<'a> {
+    valid: Option<&'a BooleanBuffer>,
+    /// Whether values and counts must go hand in hand.
+    by_row: bool,
+    /// Where each state begins, and its values.
+    states: Vec<(usize, FixedValues<'a>)>,
+}
+
+impl Layout {
+    /// Words of a group's states.
+    pub(crate) fn dense_words(&self) -> usize {
+        self.empty_window.len()
+    }
+
+    /// Where each fixed state begins in a group's words.
+    fn dense_offset(&self, state: usize) -> usize {
+        self.classes.len() + self.fixed[state].offset - self.fixed[0].offset
+    }
+
+    /// How the rows of a prepared batch go into states.
+    pub(crate) fn dense_updates<'a>(&self, prepared: &'a Prepared) -> DenseUpdates<'a> {
+        let mut values = self.fixed_values(prepared);
+        let classes = self.classes.iter().enumerate().map(|(class, layout)| ClassUpdate {
+            valid: prepared.valid(class),
+            by_row: self.fixed[layout.states.clone()]
+                .iter()
+                .any(|state| matches!(state.kind, FixedKind::Variance | FixedKind::Regression)),
+            states: layout
+                .states
+                .clone()
+                .map(|state| (self.dense_offset(state), values.next().expect("values for each state")))
+                .collect(),
+        });
+        DenseUpdates { words: self.dense_words(), classes: classes.collect() }
+    }
+
+    /// Merges a group's words into another's. Of rows with one event time the least (greatest) value is first (last).
+    pub(crate) fn merge_dense(&self, words: &mut [u64], other: &[u64]) {
+        let (counts, _) = other.split_at(self.classes.len());
+        for (class, layout) in self.classes.iter().enumerate() {
+            for index in layout.states.clone() {
+                let kind = self.fixed[index].kind;
+                let at = self.dense_offset(index);
+                let place = at..at + kind.words();
+                match kind {
+                    FixedKind::First if timed(&other[place.clone()]) < timed(&words[place.clone()]) => {
+                        words[place.clone()].copy_from_slice(&other[place]);
+                    }
+                    FixedKind::Last if timed(&other[place.clone()]) > timed(&words[place.clone()]) => {
+                        words[place.clone()].copy_from_slice(&other[place]);
+                    }
+                    FixedKind::First | FixedKind::Last => {}
+                    _ => {
+                        let count = words[class];
+                        let others = std::iter::once(other);
+                        kind.merge(&mut words[place], count, others, at, |_| counts[class]);
+                    }
+                }
+            }
+            words[class] = words[class].wrapping_add(counts[class]);
+        }
+    }
+}
+
+/// Time and value of a state that keeps both.
+fn timed(state: &[u64]) -> (i64, i64) {
+    (state[0] as i64, state[1] as i64)
+}
+
+impl DenseUpdates<'_> {
+    /// Takes the rows into the states: that at `rows[i]` into the group `groups[i]`.
+    pub(crate) fn update(&self, states: &mut [u64], groups: &[u32], rows: &RowSet<'_>, times_us: &[i64]) {
+        let words = self.words;
+        for (place, class) in self.classes.iter().enumerate() {
+            if class.by_row {
+                let moments =
+                    |values: &FixedValues<'_>| matches!(values, FixedValues::Variance(_) | FixedValues::Regression(..));
+                each(groups, rows, class.valid, |group, row| {
+                    let entry = &mut states[group * words..(group + 1) * words];
+                    entry[place] += 1;
+                    let count = entry[place];
+                    for (offset, values) in class.states.iter().filter(|(_, values)| moments(values)) {
+                        values.update(&mut entry[*offset..], count, row, times_us[row]);
+                    }
+                });
+            } else {
+                each(groups, rows, class.valid, |group, _| states[group * words + place] += 1);
+            }
+            for (offset, values) in &class.states {
+                // The kind is named again inside the loop, so that there is no choice left in it.
+                macro_rules! column {
+                    ($($kind:ident),*) => {
+                        match values {
+                            $(FixedValues::$kind(values) => each(groups, rows, class.valid, |group, row| {
+                                let at = group * words + offset;
+                                let kind = FixedValues::$kind(values);
+                                kind.update(&mut states[at..at + kind.words()], 0, row, 0);
+                            }),)*
+                            FixedValues::FirstFloat(_) | FixedValues::FirstInteger(_) => {
+                                each(groups, rows, class.valid, |group, row| {
+                                    let at = group * words + offset;
+                                    let candidate = (times_us[row], values.bits(row) as i64);
+                                    if candidate < timed(&states[at..]) {
+                                        states[at..at + 2].copy_from_slice(&[candidate.0 as u64, candidate.1 as u64]);
+                                    }
+                                });
+                            }
+                            FixedValues::LastFloat(_) | FixedValues::LastInteger(_) => {
+                                each(groups, rows, class.valid, |group, row| {
+                                    let at = group * words + offset;
+                                    let candidate = (times_us[row], values.bits(row) as i64);
+                                    if candidate > timed(&states[at..]) {
+                                        states[at..at + 2].copy_from_slice(&[candidate.0 as u64, candidate.1 as u64]);
+                                    }
+                                });
+                            }
+                            // Updated with their counts.
+                            FixedValues::Variance(_) | FixedValues::Regression(..) => {}
+                        }
+                    };
+                }
+                column!(SumFloat, SumInteger, SumUndone, MinFloat, MaxFloat, MinInteger, MaxInteger);
+            }
+        }
+    }
+
+    /// Takes rows out of the states, which are counts and sums.
+    pub(crate) fn undo(&self, states: &mut [u64], groups: &[u32], rows: &RowSet<'_>) {
+        let words = self.words;
+        for (place, class) in self.classes.iter().enumerate() {
+            each(groups, rows, class.valid, |group, row| {
+                let entry = &mut states[group * words..(group + 1) * words];
+                entry[place] = entry[place].wrapping_sub(1);
+                for (offset, values) in &class.states {
+                    values.undo(&mut entry[*offset..], row);
+                }
+            });
+        }
+    }
+}
+
+/// Calls `update` with group and row of every row that counts.
+#[inline(always)]
+fn each(groups: &[u32], rows: &RowSet<'_>, valid: Option<&BooleanBuffer>, mut update: impl FnMut(usize, usize)) {
+    match valid {
+        None => rows.for_each(|at, row| update(groups[at] as usize, row)),
+        Some(valid) => rows.for_each(|at, row| {
+            if valid.value(row) {
+                update(groups[at] as usize, row);
+            }
+        }),
+    }
+}
+
+impl AggregateResult {
+    /// The results of this aggregate, which has words as state, of these windows. Those that leave BIGINT are null, and their places are
+    /// given to `failed`.
+    pub(crate) fn column<'a>(
+        &self,
+        windows: impl Iterator<Item = &'a [u64]>,
+        mut failed: impl FnMut(usize),
+    ) -> ArrayRef {
+        let Source::Fixed { class, form, storage } = self.source else {
+            unreachable!("objects have results of their own")
+        };
+        if storage == Storage::Float && !matches!(form, Form::Count) {
+            return Arc::new(windows.map(|window| self.float(class, form, window)).collect::<Float64Array>());
+        }
+        if let Form::Count = form {
+            return Arc::new(Int64Array::from_iter_values(windows.map(|window| window[class] as i64)));
+        }
+        let integers = windows.enumerate().map(|(row, window)| {
+            self.integer(class, form, window).unwrap_or_else(|_| {
+                failed(row);
+                None
+            })
+        });
+        match storage {
+            Storage::Boolean => Arc::new(integers.map(|value| value.map(|value| value != 0)).collect::<BooleanArray>()),
+            _ => Arc::new(integers.collect::<Int64Array>()),
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! States of groups by number: what keyed aggregations keep for each key (and pane, window, session).
+//!
+//! Most aggregates are words in one flat array ([`dense`](crate::aggregate::dense)). Beside them stand objects, for what must remember values;
+//! [`distinct`] sets that several aggregates and all groups share; and, where rows are taken back, [`counted`] values.
+
+pub(crate) mod counted;
+pub(crate) mod distinct;
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, StringArray};
+use arrow::buffer::BooleanBuffer;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Schema};
+use arrow::error::ArrowError;
+use datafusion_physical_expr::PhysicalExpr;
+use rivulet_dataflow::{Batch, Context, OperatorError};
+
+use self::counted::{CountedPlan, CountedValues};
+use self::distinct::{DistinctPlan, DistinctSet, DistinctValues};
+use crate::aggregate::Storage;
+use crate::aggregate::dense::RowSet;
+use crate::aggregate::layout::{Layout, Prepared, Source};
+use crate::aggregate::object::{Finished, Object, ObjectKind, ObjectUpdate, ObjectValues};
+use crate::expression::Expressions;
+use crate::window::output::SUM_OVERFLOW;
+use crate::{AggregateFunction, AggregateSpec, PlanError};
+
+/// What groups are for, which says how their states are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Rows come and stay; groups are forgotten all together.
+    Together,
+    /// Rows come and stay; groups merge and are forgotten one by one.
+    Merging,
+    /// Rows come and are taken back.
+    Undoing,
+}
+
+/// The states that a set of aggregates needs, and where their results come from.
+pub(crate) struct GroupPlan {
+    expressions: Expressions,
+    /// How many of the expressions are the layout's.
+    layout_expressions: usize,
+    pub(crate) layout: Layout,
+    distinct: Vec<DistinctPlan>,
+    counted: Vec<CountedPlan>,
+    results: Vec<(DataType, Place)>,
+}
+
+/// Where the result of an aggregate comes from.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Layout(usize),
+    Distinct { set: usize, filter: usize },
+    Counted { values: usize, function: AggregateFunction },
+}
+
+impl GroupPlan {
+    /// The states of these aggregates over rows with the columns of `input`.
+    pub(crate) fn new(aggregates: &[AggregateSpec], input: &Schema, mode: Mode) -> Result<Self, PlanError> {
+        use AggregateFunction as F;
+        let mut in_layout = Vec::new();
+        let mut places = Vec::new();
+        let mut others: Vec<Arc<dyn PhysicalExpr>> = Vec::new();
+        let (mut distinct, mut counted) = (Vec::new(), Vec::new());
+        for aggregate in aggregates {
+            let arguments: Vec<DataType> = aggregate
+                .arguments
+                .iter()
+                .map(|argument| argument.data_type(input))
+                .collect::<Result<_, _>>()
+                .map_err(|error| PlanError::Expression {
+                    expression: aggregate.name.clone(),
+                    problem: error.strip_backtrace(),
+                })?;
+            let data_type = aggregate.function.result_type(&arguments)?;
+            let place = match (mode, aggregate.function) {
+                (Mode::Together, F::CountDistinct) => {
+                    DistinctPlan::place(&mut distinct, &mut others, aggregate, &arguments[0])
+                }
+                (Mode::Undoing, F::Count | F::Sum | F::Avg) | (Mode::Together | Mode::Merging, _) => {
+                    in_layout.push(aggregate.clone());
+                    Place::Layout(in_layout.len() - 1)
+                }
+                (
+                    Mode::Undoing,
+                    F::Min | F::Max | F::BoolAnd | F::BoolOr | F::CountDistinct | F::FirstValue | F::LastValue,
+                ) => CountedPlan::place(&mut counted, &mut others, aggregate, &arguments[0]),
+                (Mode::Undoing, function) => {
+                    return Err(PlanError::Operator {
+                        operator: "aggregate",
+                        problem: format!("{function} cannot take back a row, and rows of this input may be taken back"),
+                        hint:
+                            "use count, sum, avg, min or max, or aggregate where rows are final, for example in windows"
+                                .into(),
+                    });
+                }
+            };
+            places.push((data_type, place));
+        }
+        let (layout, mut expressions) = match mode {
+            Mode::Undoing => Layout::undoing(&in_layout, input)?,
+            _ => Layout::new(&in_layout, input, 0)?,
+        };
+        let layout_expressions = expressions.len();
+        expressions.extend(others);
+        let expressions = Expressions::new(input, &Schema::empty(), vec![], expressions)?;
+        Ok(Self { expressions, layout_expressions, layout, distinct, counted, results: places })
+    }
+
+    /// The names of what the states are, so that saved ones are not taken for others.
+    pub(crate) fn fingerprint(&self) -> String {
+        format!("{} {:?} {:?}", self.layout.fingerprint(), self.distinct, self.counted)
+    }
+
+    /// Whether all states are words.
+    pub(crate) fn is_words(&self) -> bool {
+        self.layout.objects.is_empty() && self.distinct.is_empty() && self.counted.is_empty()
+    }
+
+    /// Evaluates what the aggregates are about. Rows on which an expression fails are refused and missing from the batch returned.
+    pub(crate) fn evaluate(
+        &self,
+        batch: Batch,
+        context: &mut Context<'_>,
+    ) -> Result<(Batch, GroupRows), OperatorError> {
+        let (batch, columns) = self.expressions.evaluate(batch, context)?;
+        let (layout_columns, others) = columns.split_at(self.layout_expressions);
+        let inserts = batch.retracts.as_ref().map(|marks| !marks);
+        Ok((
+            batch.clone(),
+            GroupRows {
+                inserted: self.layout.prepare_rows(layout_columns, inserts.as_ref())?,
+                undone: match &batch.retracts {
+                    Some(marks) => Some(self.layout.prepare_rows(layout_columns, Some(marks))?),
+                    None => None,
+                },
+                distinct: self.distinct.iter().map(|plan| plan.read(others)).collect::<Result<_, _>>()?,
+                counted: self.counted.iter().map(|plan| plan.read(others)).collect::<Result<_, _>>()?,
+                retracts: batch.retracts.clone(),
+            },
+        ))
+    }
+
+    /// No groups yet.
+    pub(crate) fn states(&self) -> GroupStates {
+        GroupStates {
+            words: Vec::new(),
+            groups: 0,
+            objects: Vec::new(),
+            distinct: self.distinct.iter().map(DistinctPlan::set).collect(),
+            counted: self.counted.iter().map(|_| Vec::new()).collect(),
+        }
+    }
+
+    /// The results of these groups, a column for each aggregate. Where a result cannot be given it is null, and its place and the reason are
+    /// added to `failed`.
+    pub(crate) fn results(
+        &self,
+        states: &GroupStates,
+        groups: &[u32],
+        failed: &mut Vec<(usize, &'static str)>,
+    ) -> Result<Vec<ArrayRef>, ArrowError> {
+        let words = self.layout.dense_words();
+        let windows =
+            || groups.iter().map(|&group| &states.words[group as usize * words..(group as usize + 1) * words]);
+        let column = |(data_type, place): &(DataType, Place)| {
+            let column = match *place {
+                Place::Layout(index) => {
+                    let result = &self.layout.results[index];
+                    match result.source {
+                        Source::Fixed { .. } => result.column(windows(), |row| failed.push((row, SUM_OVERFLOW))),
+                        Source::Object(object) => {
+                            let kind = self.layout.objects[object].kind;
+                            let finished = groups
+                                .iter()
+                                .map(|&group| kind.finish(std::iter::once(&states.objects[group as usize][object])));
+                            finished_column(kind.result_storage(), finished, failed)
+                        }
+                    }
+                }
+                Place::Distinct { set, filter } => Arc::new(states.distinct[set].counts(groups, filter)),
+                Place::Counted { values, function } => {
+                    let plan = &self.counted[values];
+                    let groups = groups.iter().map(|&group| states.counted[values][group as usize].result(function));
+                    finished_column(plan.result_storage(function), groups, failed)
+                }
+            };
+            match column.data_type() == data_type {
+                true => Ok(column),
+                false => cast(&column, data_type),
+            }
+        };
+        self.results.iter().map(column).collect()
+    }
+}
+
+/// A column of finished results.
+pub(crate) fn finished_column(
+    storage: Storage,
+    results: impl Iterator<Item = Finished>,
+    failed: &mut Vec<(usize, &'static str)>,
+) -> ArrayRef {
+    let results = results.enumerate().map(|(row, result)| {
+        if let Finished::Failed(why) = result {
+            failed.push((row, why));
+        }
+        result
+    });
+    let integer = |result: Finished| if let Finished::Integer(value) = result { Some(value) } else { None };
+    match storage {
+        Storage::Float => Arc::new(
+            results
+                .map(|result| if let Finished::Float(value) = result { Some(value) } else { None })
+                .collect::<Float64Array>(),
+        ),
+        Storage::Text => Arc::new(
+            results
+                .map(|result| if let Finished::Text(value) = result { Some(value) } else { None })
+                .collect::<StringArray>(),
+        ),
+        Storage::Boolean => {
+            Arc::new(results.map(|result| integer(result).map(|value| value != 0)).collect::<BooleanArray>())
+        }
+        Storage::Integer | Storage::Time => Arc::new(results.map(integer).collect::<Int64Array>()),
+    }
+}
+
+/// The rows of a batch as groups take them in.
+pub(crate) struct GroupRows {
+    inserted: Prepared,
+    undone: Option<Prepared>,
+    distinct: Vec<DistinctValues>,
+    counted: Vec<CountedValues>,
+    retracts: Option<BooleanBuffer>,
+}
+
+/// The states of groups, by number.
+pub(crate) struct GroupStates {
+    words: Vec<u64>,
+    groups: usize,
+    objects: Vec<Box<[Object]>>,
+    distinct: Vec<DistinctSet>,
+    counted: Vec<Vec<counted::Counted>>,
+}
+
+impl GroupStates {
+    /// Makes room for so many groups; new ones have no rows.
+    pub(crate) fn grow(&mut self, plan: &GroupPlan, groups: usize) {
+        if groups <= self.groups {
+            return;
+        }
+        let empty = &plan.layout.empty_window;
+        if empty.iter().all(|&word| word == 0) {
+            self.words.resize(groups * empty.len(), 0);
+        } else {
+            self.words.reserve((groups - self.groups) * empty.len());
+            (self.groups..groups).for_each(|_| self.words.extend_from_slice(empty));
+        }
+        if !plan.layout.objects.is_empty() {
+            self.objects.resize_with(groups, || plan.layout.empty_objects());
+        }
+        for (counted, plan) in self.counted.iter_mut().zip(&plan.counted) {
+            counted.resize_with(groups, || plan.empty());
+        }
+        self.distinct.iter_mut().for_each(|set| set.grow(groups));
+        self.groups = groups;
+    }
+
+    /// Takes rows in: that at `rows[i]` into the group `groups[i]`.
+    pub(crate) fn update(
+        &mut self,
+        plan: &GroupPlan,
+        batch: &GroupRows,
+        groups: &[u32],
+        rows: &RowSet<'_>,
+        times_us: &[i64],
+    ) {
+        plan.layout.dense_updates(&batch.inserted).update(&mut self.words, groups, rows, times_us);
+        if let Some(undone) = &batch.undone {
+            plan.layout.dense_updates(undone).undo(&mut self.words, groups, rows);
+        }
+        if !plan.layout.objects.is_empty() {
+            let updates = plan.layout.object_updates(&batch.inserted);
+            rows.for_each(|at, row| {
+                let objects = &mut self.objects[groups[at] as usize];
+                for (update, object) in updates.iter().zip(objects) {
+                    update_object(update, object, row, times_us[row]);
+                }
+            });
+        }
+        for (set, values) in self.distinct.iter_mut().zip(&batch.distinct) {
+            set.update(values, groups, rows);
+        }
+        let is_undone = |row: usize| batch.retracts.as_ref().is_some_and(|marks| marks.value(row));
+        for (counted, values) in self.counted.iter_mut().zip(&batch.counted) {
+            rows.for_each(|at, row| {
+                let times = if is_undone(row) { -1 } else { 1 };
+                counted[groups[at] as usize].add(values, row, times_us[row], times);
+            });
+        }
+    }
+
+    /// Merges the states of a group into another's. Words and objects alone have such.
+    pub(crate) fn merge(&mut self, plan: &GroupPlan, group: u32, other: u32) {
+        let merged = self.words(plan, other).to_vec();
+        plan.layout.merge_dense(self.words_mut(plan, group), &merged);
+        if !plan.layout.objects.is_empty() {
+            let objects = std::mem::replace(&mut self.objects[other as usize], plan.layout.empty_objects());
+            for ((state, object), later) in
+                plan.layout.objects.iter().zip(&mut self.objects[group as usize]).zip(objects)
+            {
+                state.kind.merge(object, later);
+            }
+        }
+    }
+
+    /// Makes a group as it is without rows.
+    pub(crate) fn clear_group(&mut self, plan: &GroupPlan, group: u32) {
+        let words = plan.layout.dense_words();
+        self.words[group as usize * words..][..words].copy_from_slice(&plan.layout.empty_window);
+        if let Some(objects) = self.objects.get_mut(group as usize) {
+            *objects = plan.layout.empty_objects();
+        }
+        for (counted, plan) in self.counted.iter_mut().zip(&plan.counted) {
+            counted[group as usize] = plan.empty();
+        }
+    }
+
+    /// The words of a group.
+    pub(crate) fn words(&self, plan: &GroupPlan, group: u32) -> &[u64] {
+        let words = plan.layout.dense_words();
+        &self.words[group as usize * words..][..words]
+    }
+
+    /// The words of a group, to change them.
+    pub(crate) fn words_mut(&mut self, plan: &GroupPlan, group: u32) -> &mut [u64] {
+        let words = plan.layout.dense_words();
+        &mut self.words[group as usize * words..][..words]
+    }
+
+    /// The objects of a group; none where aggregates need none.
+    pub(crate) fn objects(&self, group: u32) -> &[Object] {
+        self.objects.get(group as usize).map_or(&[], |objects| objects)
+    }
+
+    /// Replaces the objects of a group.
+    pub(crate) fn set_objects(&mut self, group: u32, objects: Box<[Object]>) {
+        self.objects[group as usize] = objects;
+    }
+
+    /// Appends the states of a group to `out`; `sets` are those that [`GroupStates::distinct_values`] gave.
+    pub(crate) fn encode(&self, plan: &GroupPlan, group: u32, sets: &[Vec<distinct::GroupValues>], out: &mut Vec<u8>) {
+        self.words(plan, group).iter().for_each(|word| out.extend(word.to_le_bytes()));
+        self.objects(group).iter().for_each(|object| object.encode(out));
+        sets.iter().for_each(|values| values[group as usize].encode(out));
+        self.counted.iter().for_each(|counted| counted[group as usize].encode(out));
+    }
+
+    /// The distinct values of all groups, for [`GroupStates::encode`]: one pass instead of one for each group.
+    pub(crate) fn distinct_values(&self) -> Vec<Vec<distinct::GroupValues>> {
+        self.distinct.iter().map(|set| set.by_group(self.groups)).collect()
+    }
+
+    /// Replaces the states of a group by those that were encoded. `None` if they are none.
+    pub(crate) fn decode(&mut self, plan: &GroupPlan, group: u32, bytes: &mut &[u8]) -> Option<()> {
+        for word in self.words_mut(plan, group) {
+            *word = u64::from_le_bytes(bytes.split_off(..8)?.try_into().ok()?);
+        }
+        for (index, state) in plan.layout.objects.iter().enumerate() {
+            self.objects[group as usize][index] = Object::decode(state.kind, bytes)?;
+        }
+        for set in &mut self.distinct {
+            set.decode(group, bytes)?;
+        }
+        for (counted, plan) in self.counted.iter_mut().zip(&plan.counted) {
+            counted[group as usize] = plan.decode(bytes)?;
+        }
+        Some(())
+    }
+
+    /// Memory held, in bytes. Linear in the number of groups where there are objects.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let objects: usize = self
+            .objects
+            .iter()
+            .map(|objects| objects.iter().map(|object| size_of::<Object>() + object.memory_bytes()).sum::<usize>())
+            .sum();
+        let counted: usize = self.counted.iter().flatten().map(counted::Counted::memory_bytes).sum();
+        self.words.capacity() * 8
+            + objects
+            + counted
+            + self.distinct.iter().map(DistinctSet::memory_bytes).sum::<usize>()
+    }
+}
+
+/// Takes the value of a row in. Of texts with one event time the least is the first and the greatest the last, because rows of several
+/// instances have no order.
+fn update_object(update: &ObjectUpdate<'_>, object: &mut Object, row: usize, time_us: i64) {
+    if let (Object::Text(Some((held_us, held))), ObjectValues::Texts(texts)) = (&*object, &update.values)
+        && *held_us == time_us
+    {
+        let is_kept = match update.kind {
+            ObjectKind::FirstText => **held <= *texts.value(row),
+            ObjectKind::LastText => **held >= *texts.value(row),
+            _ => false,
+        };
+        if is_kept {
+            return;
+        }
+        if update.kind == ObjectKind::FirstText && update.valid.is_none_or(|valid| valid.value(row)) {
+            *object = Object::Text(Some((time_us, texts.value(row).into())));
+            return;
+        }
+    }
+    update.update(object, row, time_us);
+}
+
+/// The values of a column as words and which of them count, for sets and counted values.
+pub(crate) fn valid_of(argument: &ArrayRef, filter: Option<&ArrayRef>) -> Option<BooleanBuffer> {
+    let nulls = argument.logical_nulls().filter(|nulls| nulls.null_count() > 0).map(|nulls| nulls.inner().clone());
+    let filter = filter.map(|filter| {
+        let filter = filter.as_boolean();
+        match filter.nulls() {
+            Some(nulls) => filter.values() & nulls.inner(),
+            None => filter.values().clone(),
+        }
+    });
+    match (nulls, filter) {
+        (Some(nulls), Some(filter)) => Some(&nulls & &filter),
+        (nulls, filter) => nulls.or(filter),
+    }
+}

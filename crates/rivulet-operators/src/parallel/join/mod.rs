@@ -1,0 +1,294 @@
+//! Joins of two inputs on equal keys.
+//!
+//! Both sides keep their rows ([`side`]) under numbers of keys that they share, so a row costs one look-up, for finding partners and for
+//! being found. Only columns that somebody needs are kept. [`operator`] finds pairs, [`state`] exports and imports.
+
+mod operator;
+mod side;
+mod state;
+
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion_common::tree_node::{Transformed, TreeNode};
+use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::Column;
+use datafusion_physical_expr::utils::collect_columns;
+
+use super::keys::KeyPlan;
+use super::rows::RowStore;
+use super::{check_columns, check_time};
+use rivulet_dataflow::{Description, Operator, OperatorFactory};
+
+use crate::PlanError;
+use crate::expression::{Expressions, is_condition};
+
+/// What a join does.
+#[derive(Clone, Debug)]
+pub struct KeyedJoinSpec {
+    /// The columns of input 0.
+    pub left: SchemaRef,
+    /// The columns of input 1.
+    pub right: SchemaRef,
+    /// Which columns must be equal, left and right. None: every row meets every other. Null is equal to nothing.
+    pub keys: Vec<(usize, usize)>,
+    /// Which rows come out.
+    pub kind: KeyedJoinKind,
+    /// What else must be true, over the columns of left and then right.
+    pub residual: Option<Arc<dyn PhysicalExpr>>,
+    /// From when on rows of a side can meet no new row.
+    pub expiry: [Option<Expiry>; 2],
+    /// Which columns come out, as places among those of left and then right; of semi and anti joins, left only.
+    pub output: Vec<usize>,
+}
+
+/// Which rows come out of a join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyedJoinKind {
+    /// Pairs.
+    Inner,
+    /// Pairs, and rows of the left without partner.
+    Left,
+    /// Pairs, and rows of the right without partner.
+    Right,
+    /// Pairs, and rows of both sides without partner.
+    Full,
+    /// Rows of the left with a partner.
+    LeftSemi,
+    /// Rows of the left without one.
+    LeftAnti,
+}
+
+/// When a row can be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expiry {
+    /// A column of times of its side.
+    pub column: usize,
+    /// A row is not needed any more when the watermark is greater than the column's value and this, in microseconds.
+    pub after_us: i64,
+}
+
+/// Joins rows of two inputs; see [`KeyedJoinSpec`].
+///
+/// A pair has the later event time of its two rows. A row without partner comes out of an outer or anti join when it expires, with the
+/// moment of its expiry as event time, and is then final. Where rows of its side never expire it comes out at once, with its own event
+/// time, and is taken back when a partner comes.
+#[derive(Clone)]
+pub struct KeyedJoin {
+    plan: Arc<JoinPlan>,
+}
+
+/// What all instances share.
+pub(crate) struct JoinPlan {
+    spec: KeyedJoinSpec,
+    keys: [KeyPlan; 2],
+    /// The columns that are kept of each side.
+    kept: [Vec<usize>; 2],
+    /// The residual over those of its columns that it looks at, and which these are: side, and place among the kept ones.
+    residual: Option<(Expressions, Vec<(usize, usize)>)>,
+    /// Where the output's columns come from, likewise.
+    columns: Vec<(usize, usize)>,
+    output: SchemaRef,
+}
+
+impl KeyedJoin {
+    /// Checks a specification.
+    ///
+    /// # Errors
+    /// Columns that are not there, keys of different types, an expiry by a column without times, a residual that is no condition.
+    pub fn new(spec: KeyedJoinSpec) -> Result<Self, PlanError> {
+        check_columns(&spec.left, spec.keys.iter().map(|key| key.0), "the left key")?;
+        check_columns(&spec.right, spec.keys.iter().map(|key| key.1), "the right key")?;
+        for &(left, right) in &spec.keys {
+            let (left, right) = (spec.left.field(left), spec.right.field(right));
+            if left.data_type() != right.data_type() {
+                return Err(PlanError::Operator {
+                    operator: "join",
+                    problem: format!(
+                        "'{}' has type {}, but '{}' has type {}",
+                        left.name(),
+                        left.data_type(),
+                        right.name(),
+                        right.data_type()
+                    ),
+                    hint: "cast one of them to the type of the other".into(),
+                });
+            }
+        }
+        for (schema, expiry) in [&spec.left, &spec.right].into_iter().zip(&spec.expiry) {
+            if let Some(expiry) = expiry {
+                check_time(schema, expiry.column, "the expiry")?;
+            }
+        }
+        let both = joined_schema(&spec.left, &spec.right);
+        let columns = match spec.kind {
+            KeyedJoinKind::LeftSemi | KeyedJoinKind::LeftAnti => spec.left.fields().len(),
+            _ => both.fields().len(),
+        };
+        if let Some(&index) = spec.output.iter().find(|&&column| column >= columns) {
+            return Err(PlanError::Column {
+                index,
+                what: "the join's output",
+                problem: "there is no such column".into(),
+            });
+        }
+        if let Some(residual) = &spec.residual {
+            let checked = Expressions::new(&both, &Schema::empty(), vec![], vec![residual.clone()])?;
+            let field = &checked.fields()[0];
+            if !is_condition(field.data_type()) {
+                let problem = format!("a condition is true or false, and this has type {}", field.data_type());
+                return Err(PlanError::Expression { expression: field.name().clone(), problem });
+            }
+        }
+        let pads = [
+            matches!(spec.kind, KeyedJoinKind::Right | KeyedJoinKind::Full),
+            matches!(spec.kind, KeyedJoinKind::Left | KeyedJoinKind::Full),
+        ];
+        let fields: Vec<Field> = spec
+            .output
+            .iter()
+            .map(|&column| {
+                let field = both.field(column).clone();
+                let is_padded = pads[usize::from(column >= spec.left.fields().len())];
+                let is_nullable = field.is_nullable() || is_padded;
+                field.with_nullable(is_nullable)
+            })
+            .collect();
+        let output = Arc::new(Schema::new(fields));
+        let plan = JoinPlan::new(spec, &both, output)?;
+        Ok(Self { plan: Arc::new(plan) })
+    }
+
+    /// The columns that come out.
+    pub fn output_schema(&self) -> &SchemaRef {
+        &self.plan.output
+    }
+}
+
+impl JoinPlan {
+    fn new(spec: KeyedJoinSpec, both: &Schema, output: SchemaRef) -> Result<Self, PlanError> {
+        let lefts = spec.left.fields().len();
+        let side_of = |column: usize| if column < lefts { (0, column) } else { (1, column - lefts) };
+        let mut used: Vec<usize> = match &spec.residual {
+            Some(residual) => collect_columns(residual).into_iter().map(|column| column.index()).collect(),
+            None => vec![],
+        };
+        used.sort_unstable();
+        used.dedup();
+        let mut kept = [Vec::new(), Vec::new()];
+        for (side, column) in spec.output.iter().chain(&used).map(|&column| side_of(column)) {
+            kept[side].push(column);
+        }
+        for &(left, right) in &spec.keys {
+            kept[0].push(left);
+            kept[1].push(right);
+        }
+        for (side, kept) in kept.iter_mut().enumerate() {
+            kept.extend(spec.expiry[side].map(|expiry| expiry.column));
+            kept.sort_unstable();
+            kept.dedup();
+        }
+        let place = |column: usize| {
+            let (side, column) = side_of(column);
+            (side, kept[side].binary_search(&column).expect("the column is kept"))
+        };
+        let residual = match &spec.residual {
+            None => None,
+            Some(residual) => {
+                let narrowed = Schema::new(used.iter().map(|&column| both.field(column).clone()).collect::<Vec<_>>());
+                let moved = residual.clone().transform(|node| {
+                    let Some(column) = node.downcast_ref::<Column>() else { return Ok(Transformed::no(node)) };
+                    let index = used.binary_search(&column.index()).expect("the column is used");
+                    let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new(column.name(), index));
+                    Ok(Transformed::yes(column))
+                });
+                let moved = moved.map_err(|error| PlanError::Expression {
+                    expression: crate::expression::sql(residual),
+                    problem: error.strip_backtrace(),
+                })?;
+                let expressions = Expressions::new(&narrowed, &Schema::empty(), vec![], vec![moved.data])?;
+                Some((expressions, used.iter().map(|&column| place(column)).collect()))
+            }
+        };
+        // Both sides share the numbers of keys, so they are looked up in one form.
+        let keys = KeyPlan::pair(
+            &spec.left,
+            &spec.keys.iter().map(|key| key.0).collect::<Vec<_>>(),
+            &spec.keys.iter().map(|key| key.1).collect::<Vec<_>>(),
+        )?;
+        let columns = spec.output.iter().map(|&column| place(column)).collect();
+        let plan = Self { keys, residual, columns, output, kept, spec };
+        plan.stores()?;
+        Ok(plan)
+    }
+
+    /// Empty stores for both sides.
+    fn stores(&self) -> Result<[RowStore; 2], PlanError> {
+        Ok([RowStore::new(&self.spec.left, &self.kept[0])?, RowStore::new(&self.spec.right, &self.kept[1])?])
+    }
+
+    /// Whether rows of a side come out without partner.
+    fn pads(&self, side: usize) -> bool {
+        match self.spec.kind {
+            KeyedJoinKind::Inner | KeyedJoinKind::LeftSemi => false,
+            KeyedJoinKind::Left | KeyedJoinKind::LeftAnti => side == 0,
+            KeyedJoinKind::Right => side == 1,
+            KeyedJoinKind::Full => true,
+        }
+    }
+
+    /// Whether pairs come out.
+    fn gives_pairs(&self) -> bool {
+        !matches!(self.spec.kind, KeyedJoinKind::LeftSemi | KeyedJoinKind::LeftAnti)
+    }
+
+    /// Whether it matters how many partners the rows of a side have.
+    fn counts(&self, side: usize) -> bool {
+        self.pads(side) || (self.spec.kind == KeyedJoinKind::LeftSemi && side == 0)
+    }
+}
+
+/// The columns of left, then those of right.
+pub(crate) fn joined_schema(left: &Schema, right: &Schema) -> Schema {
+    Schema::new(left.fields().iter().chain(right.fields()).cloned().collect::<Vec<_>>())
+}
+
+impl OperatorFactory for KeyedJoin {
+    fn create(&self) -> Box<dyn Operator> {
+        Box::new(operator::JoinOperator::new(self.plan.clone()))
+    }
+
+    fn describe(&self) -> Description {
+        let spec = &self.plan.spec;
+        Description {
+            operator: "join".into(),
+            shared: {
+                let kind = match spec.kind {
+                    KeyedJoinKind::Inner => "inner",
+                    KeyedJoinKind::Left => "left",
+                    KeyedJoinKind::Right => "right",
+                    KeyedJoinKind::Full => "full",
+                    KeyedJoinKind::LeftSemi => "left semi",
+                    KeyedJoinKind::LeftAnti => "left anti",
+                };
+                let mut shared = vec![kind.to_owned()];
+                shared.extend(spec.keys.iter().map(|&(left, right)| {
+                    format!("{} = {}", spec.left.field(left).name(), spec.right.field(right).name())
+                }));
+                shared.extend(spec.residual.as_ref().map(crate::expression::sql));
+                for (schema, expiry) in [&spec.left, &spec.right].into_iter().zip(spec.expiry) {
+                    shared.extend(expiry.map(|expiry| {
+                        let name = schema.field(expiry.column).name();
+                        format!("until {name} + {} s", expiry.after_us as f64 / 1e6)
+                    }));
+                }
+                shared
+            },
+            per_slot: vec![],
+        }
+    }
+
+    fn is_stateful(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,129 @@
+//! Export and import of joins.
+//!
+//! A row of a frame is a row of a side: `slot`, `key_group`, `side` (0 left, 1 right), `event_time_us`, `arrival_us`, `matches`,
+//! `watermark_us`, then the kept columns of left and those of right, of which those of the other side are null.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt8Array, UInt16Array, UInt32Array, new_null_array,
+};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{
+    DataType, Field, Int64Type, Schema, SchemaRef, TimestampMicrosecondType, UInt8Type, UInt32Type,
+};
+use rivulet_dataflow::{StateError, StateFrame, StateSelection};
+
+use super::JoinPlan;
+use super::operator::JoinOperator;
+use crate::aggregate::dense::RowSet;
+use crate::parallel::key_groups;
+use crate::parallel::keys::{BatchKeys, NONE};
+
+const OPERATOR: &str = "keyed join";
+const VERSION: u32 = 1;
+/// Columns before those of the sides.
+const LEADING: usize = 7;
+
+fn schema(plan: &JoinPlan) -> SchemaRef {
+    let leading = [
+        ("slot", DataType::UInt32),
+        ("key_group", DataType::UInt16),
+        ("side", DataType::UInt8),
+        ("event_time_us", DataType::Int64),
+        ("arrival_us", DataType::Int64),
+        ("matches", DataType::UInt32),
+        ("watermark_us", DataType::Int64),
+    ];
+    let leading = leading.into_iter().map(|(name, data_type)| Field::new(name, data_type, false));
+    let kept = [&plan.spec.left, &plan.spec.right].into_iter().zip(&plan.kept).zip(["left", "right"]);
+    let kept = kept.flat_map(|((schema, kept), side)| {
+        kept.iter().map(move |&column| {
+            let field = schema.field(column);
+            Field::new(format!("{side} {}", field.name()), field.data_type().clone(), true)
+        })
+    });
+    let what = format!("{:?} {:?} {:?}", plan.spec.kind, plan.spec.keys, plan.spec.expiry);
+    let metadata = [("rivulet.states".to_owned(), what)].into();
+    Arc::new(Schema::new_with_metadata(leading.chain(kept).collect::<Vec<_>>(), metadata))
+}
+
+pub(super) fn export(operator: &JoinOperator, selection: &StateSelection) -> Result<StateFrame, StateError> {
+    let plan = &operator.plan;
+    let schema = schema(plan);
+    let mut batches = Vec::new();
+    for (number, side) in operator.sides.iter().enumerate() {
+        let live = side.store.live();
+        let kept = side.store.columns(&live)?;
+        let keys: Vec<ArrayRef> = (plan.keys[number].places().iter())
+            .filter_map(|key| plan.kept[number].binary_search(key).ok())
+            .map(|at| kept[at].clone())
+            .collect();
+        let groups = key_groups(&keys, live.len()).map_err(|error| StateError::Corrupt(error.to_string()))?;
+        let rows = live.len();
+        let mut columns: Vec<ArrayRef> = vec![
+            Arc::new(UInt32Array::from_value(0, rows)),
+            Arc::new(UInt16Array::from(groups)),
+            Arc::new(UInt8Array::from_value(number as u8, rows)),
+            Arc::new(Int64Array::from_iter_values(live.iter().map(|&row| side.store.event_time_us(row)))),
+            Arc::new(Int64Array::from_iter_values(live.iter().map(|&row| side.store.arrival_us(row)))),
+            Arc::new(UInt32Array::from_iter_values(live.iter().map(|&row| side.rows[row as usize].matches))),
+            Arc::new(Int64Array::from_value(operator.watermark_us, rows)),
+        ];
+        let before = if number == 0 { 0 } else { plan.kept[0].len() };
+        let places = LEADING..schema.fields().len();
+        columns.extend(places.map(|place| match (place - LEADING).checked_sub(before).and_then(|at| kept.get(at)) {
+            Some(column) => column.clone(),
+            None => new_null_array(schema.field(place).data_type(), rows),
+        }));
+        batches.push(RecordBatch::try_new(schema.clone(), columns)?);
+    }
+    StateFrame::new(OPERATOR, VERSION, concat_batches(&schema, &batches)?).select(selection)
+}
+
+pub(super) fn import(operator: &mut JoinOperator, frame: &StateFrame) -> Result<(), StateError> {
+    frame.expect(OPERATOR, VERSION)?;
+    let plan = operator.plan.clone();
+    if frame.rows.schema() != schema(&plan) {
+        return Err(StateError::Mismatch("state of a join with other keys, columns or expiry".into()));
+    }
+    let columns = frame.rows.columns();
+    if columns[..LEADING].iter().any(|column| column.null_count() > 0) {
+        return Err(StateError::Corrupt("a row of a join without its times".into()));
+    }
+    let sides = columns[2].as_primitive::<UInt8Type>();
+    let number = |column: usize, row: usize| columns[column].as_primitive::<Int64Type>().value(row);
+    let matches = columns[5].as_primitive::<UInt32Type>();
+    for side in 0..2 {
+        let first = LEADING + if side == 0 { 0 } else { plan.kept[0].len() };
+        let kept = &columns[first..first + plan.kept[side].len()];
+        let place_of = |column: &usize| plan.kept[side].binary_search(column).ok();
+        let keys: Vec<ArrayRef> =
+            plan.keys[side].places().iter().filter_map(place_of).map(|at| kept[at].clone()).collect();
+        let mut read = BatchKeys::default();
+        read.read_keys(&plan.keys[side], &keys)?;
+        let all: Vec<u32> =
+            (0..frame.rows.num_rows() as u32).filter(|&row| usize::from(sides.value(row as usize)) == side).collect();
+        let (mut rows, mut numbers) = (Vec::new(), Vec::new());
+        operator.sides[side].store.add(kept, &all, |row| (number(3, row), number(4, row)), &mut rows)?;
+        for (&at, &row) in all.iter().zip(&rows) {
+            let at = at as usize;
+            let key = match keys.iter().any(|column| column.is_null(at)) {
+                true => NONE,
+                false => {
+                    operator.index.assign(&read, &RowSet::Range(at..at + 1), &mut numbers);
+                    numbers[0]
+                }
+            };
+            operator.sides.iter_mut().for_each(|side| side.grow_keys(operator.index.numbers()));
+            let expiry = plan.spec.expiry[side].and_then(|expiry| {
+                let times = kept[place_of(&expiry.column)?].as_primitive::<TimestampMicrosecondType>();
+                times.is_valid(at).then(|| times.value(at).saturating_add(expiry.after_us))
+            });
+            operator.sides[side].link(row, key, expiry.unwrap_or(i64::MAX));
+            operator.sides[side].rows[row as usize].matches = matches.value(at);
+            operator.watermark_us = operator.watermark_us.max(number(6, at));
+        }
+    }
+    Ok(())
+}

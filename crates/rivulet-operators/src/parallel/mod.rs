@@ -1,0 +1,72 @@
+//! The keyed operators of big queries: one query, parallel instances, each with all rows of its keys.
+//!
+//! What they have in common, and what must hold:
+//! - **Rows of different upstream instances interleave arbitrarily**, out of order within the watermark. Results do not depend on the
+//!   interleaving (as multisets), nor on how rows are cut into batches. Where an order decides (a rank, a first value), rows that
+//!   are equal in it are told apart by their content, never by their arrival.
+//! - **Time is the watermark's.** A window `[start, end)` closes when the watermark reaches `end`; a row that comes for a closed one
+//!   is refused as late. The end of the input is the watermark `i64::MAX`.
+//! - **A row may take back an equal one** ([`Batch::retracts`](rivulet_dataflow::Batch::retracts)). A retraction carries the event time
+//!   of the row that it takes back, and no operator takes back what it has not given.
+//! - **Work is by batch, not by row.** The keys of a batch become numbers in one pass; states are flat arrays by number,
+//!   and each aggregate is one loop over the batch; rows that are kept lie in columns.
+//! - State leaves and comes by key group. A key's group is [`KeyGroup::of`](rivulet_dataflow::KeyGroup::of) its bytes in Arrow's row
+//!   format, with one NaN and one zero; what brings rows to instances must go by [`key_groups`].
+//!
+//! In reading order: [`window`], [`aggregate`], [`join`], [`top_n`], [`over`], [`assign_windows`], [`set_event_time`].
+
+pub mod window;
+pub mod aggregate;
+pub mod join;
+pub mod top_n;
+pub mod over;
+pub mod assign_windows;
+pub mod set_event_time;
+pub(crate) mod groups;
+pub(crate) mod keys;
+pub(crate) mod order;
+pub(crate) mod rows;
+pub(crate) mod words;
+
+use arrow::datatypes::{DataType, Schema, TimeUnit};
+
+pub use aggregate::{KeyedAggregate, KeyedAggregateSpec};
+pub use assign_windows::AssignWindows;
+pub use join::{Expiry, KeyedJoin, KeyedJoinKind, KeyedJoinSpec};
+pub use keys::key_groups;
+pub use over::{KeyedOver, KeyedOverSpec, OverFrame};
+pub use set_event_time::SetEventTime;
+pub use top_n::{SortKey, TopN, TopNSpec};
+pub use window::{KeyedWindow, KeyedWindowKind, KeyedWindowSpec, Phase};
+
+use crate::PlanError;
+
+/// About how many rows a batch has that is put together here.
+pub(crate) const OUTPUT_ROWS: usize = 8192;
+
+/// The type of times.
+pub(crate) const TIME: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+
+/// Fails unless `schema` has all these columns.
+fn check_columns(
+    schema: &Schema,
+    columns: impl IntoIterator<Item = usize>,
+    what: &'static str,
+) -> Result<(), PlanError> {
+    match columns.into_iter().find(|&column| column >= schema.fields().len()) {
+        Some(index) => Err(PlanError::Column { index, what, problem: "there is no such column".into() }),
+        None => Ok(()),
+    }
+}
+
+/// Fails unless `column` of `schema` holds times in microseconds.
+fn check_time(schema: &Schema, column: usize, what: &'static str) -> Result<(), PlanError> {
+    check_columns(schema, [column], what)?;
+    match schema.field(column).data_type() {
+        found if *found == TIME => Ok(()),
+        found => {
+            let problem = format!("its type is {found}, not TIMESTAMP");
+            Err(PlanError::Column { index: column, what, problem })
+        }
+    }
+}

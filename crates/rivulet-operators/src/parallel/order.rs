@@ -1,0 +1,66 @@
+//! The order of rows within a partition: by the sort keys, then by content, so that it is the same whichever row came first.
+
+use std::cmp::Ordering;
+
+use arrow::array::{Array, ArrayRef};
+use arrow::buffer::{NullBuffer, ScalarBuffer};
+use arrow::datatypes::DataType;
+
+use super::rows::RowStore;
+use super::top_n::SortKey;
+use super::words::words_of;
+
+/// How two rows of a store, whose columns are those of the input, are ordered by the sort keys alone.
+pub(crate) fn compare_keys(order: &[SortKey], store: &RowStore, a: u32, b: u32) -> Ordering {
+    for key in order {
+        let ordering = match (store.is_null(key.column, a), store.is_null(key.column, b)) {
+            (false, false) => {
+                let ordering = store.compare(key.column, a, b);
+                if key.descending { ordering.reverse() } else { ordering }
+            }
+            (a_null, b_null) => {
+                let null_last = a_null.cmp(&b_null);
+                if key.nulls_first { null_last.reverse() } else { null_last }
+            }
+        };
+        if ordering.is_ne() {
+            return ordering;
+        }
+    }
+    Ordering::Equal
+}
+
+/// How two rows are ordered; equal are only rows with equal columns.
+pub(crate) fn compare(order: &[SortKey], store: &RowStore, a: u32, b: u32) -> Ordering {
+    compare_keys(order, store, a, b).then_with(|| store.compare_content(a, b))
+}
+
+/// Tells quickly, by the first sort key alone, that rows of a batch come behind a row that is kept.
+pub(crate) struct Behind {
+    key: SortKey,
+    words: ScalarBuffer<u64>,
+    nulls: Option<NullBuffer>,
+}
+
+impl Behind {
+    /// Over the first sort key, if its words are ordered as its values are.
+    pub(crate) fn new(order: &[SortKey], columns: &[ArrayRef]) -> Option<Self> {
+        let key = *order.first()?;
+        let column = &columns[key.column];
+        let is_ordered = matches!(
+            column.data_type(),
+            DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64 | DataType::Timestamp(..)
+        );
+        is_ordered.then(|| Self { key, words: words_of(column), nulls: column.nulls().cloned() })
+    }
+
+    /// Whether a row comes behind one that is kept. False may mean that it is not known.
+    #[inline]
+    pub(crate) fn is_behind(&self, row: usize, store: &RowStore, kept: u32) -> bool {
+        if self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) || store.is_null(self.key.column, kept) {
+            return false;
+        }
+        let (word, kept) = (self.words[row] as i64, store.word(self.key.column, kept) as i64);
+        if self.key.descending { word < kept } else { word > kept }
+    }
+}

@@ -1,0 +1,329 @@
+//! Rows in any order, which may be taken back: a row comes out at once, and results that change are taken back.
+//!
+//! All rows of a partition are kept in order. A change in the middle is felt by the rows behind it, as far as frames reach; only those are
+//! computed again, and only results that differ come out. A range, whose reach is not known by rows, is computed again over the whole partition.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, UInt16Array, UInt32Array};
+use arrow::buffer::BooleanBuffer;
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use rivulet_dataflow::{
+    Batch, Context, Element, Operator, OperatorError, Reason, StateError, StateFrame, StateSelection,
+};
+
+use super::frame::Frame;
+use super::{OverFrame, OverPlan};
+use crate::aggregate::dense::RowSet;
+use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
+use crate::parallel::order::{compare, compare_keys};
+use crate::parallel::rows::RowStore;
+use crate::parallel::{OUTPUT_ROWS, key_groups};
+
+const STATE: &str = "over, changing";
+const STATE_VERSION: u32 = 1;
+/// Columns before those of the input.
+const LEADING: usize = 5;
+
+pub(super) struct ChangingOperator {
+    plan: Arc<OverPlan>,
+    index: KeyIndex,
+    store: RowStore,
+    /// Results that are outside, and by row which is its own.
+    results: RowStore,
+    result_of: Vec<u32>,
+    /// By partition: its rows in order.
+    partitions: Vec<Vec<u32>>,
+    keys: BatchKeys,
+}
+
+/// What a batch has changed in a partition: everything but the first rows and the last.
+#[derive(Clone, Copy)]
+struct Change {
+    partition: u32,
+    first_rows: usize,
+    last_rows: usize,
+}
+
+impl ChangingOperator {
+    pub(super) fn new(plan: Arc<OverPlan>) -> Self {
+        let made = "the stores were made when the plan was checked";
+        Self {
+            index: plan.keys.index(0),
+            store: plan.store().expect(made),
+            results: plan.result_store().expect(made),
+            result_of: Vec::new(),
+            partitions: Vec::new(),
+            keys: BatchKeys::default(),
+            plan,
+        }
+    }
+
+    fn take_in(&mut self, batch: &Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        if batch.retracts.is_some() && !self.plan.spec.input_retracts {
+            return Err(OperatorError("rows that are taken back came to an aggregation that was promised none".into()));
+        }
+        let columns = batch.columns.columns();
+        self.keys.read(&self.plan.keys, columns)?;
+        let all: Vec<u32> = (0..batch.rows() as u32).collect();
+        let (mut partitions, mut rows) = (Vec::new(), Vec::new());
+        self.index.assign(&self.keys, &RowSet::List(&all), &mut partitions);
+        self.partitions.resize_with(self.index.numbers().max(self.partitions.len()), Vec::new);
+        self.store.add(columns, &all, |row| (batch.event_time_us[row], batch.arrival_us[row]), &mut rows)?;
+        self.result_of.resize(self.store.numbers(), NONE);
+        let mut changes: Vec<Change> = Vec::new();
+        let mut change_of = vec![NONE; self.partitions.len()];
+        // Rows to be removed, and the results to be taken back of rows.
+        let (mut removed, mut gone) = (Vec::new(), Vec::new());
+        for (at, (&partition, &row)) in partitions.iter().zip(&rows).enumerate() {
+            let known = &mut self.partitions[partition as usize];
+            let found = known.binary_search_by(|&known| compare(&self.plan.spec.order, &self.store, known, row));
+            let place = match (batch.is_retraction(at), found) {
+                (false, Ok(place) | Err(place)) => {
+                    known.insert(place, row);
+                    place
+                }
+                (true, Ok(place)) => {
+                    let old = known.remove(place);
+                    if self.result_of[old as usize] != NONE {
+                        gone.push((old, std::mem::replace(&mut self.result_of[old as usize], NONE)));
+                    }
+                    removed.extend([old, row]);
+                    place
+                }
+                (true, Err(_)) => {
+                    removed.push(row);
+                    continue;
+                }
+            };
+            let last_rows = known.len() - place.min(known.len());
+            let last_rows = if batch.is_retraction(at) { last_rows } else { last_rows - 1 };
+            match change_of[partition as usize] {
+                NONE => {
+                    change_of[partition as usize] = changes.len() as u32;
+                    changes.push(Change { partition, first_rows: place, last_rows });
+                }
+                known => {
+                    let change = &mut changes[known as usize];
+                    change.first_rows = change.first_rows.min(place);
+                    change.last_rows = change.last_rows.min(last_rows);
+                }
+            }
+        }
+        self.compute(&changes, gone, context)?;
+        removed.into_iter().for_each(|row| self.store.remove(row));
+        for change in changes {
+            if self.partitions[change.partition as usize].is_empty() {
+                self.index.remove(change.partition);
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes again what has changed, and gives it. `gone` are rows that have been taken back, with their results.
+    fn compute(
+        &mut self,
+        changes: &[Change],
+        mut gone: Vec<(u32, u32)>,
+        context: &mut Context<'_>,
+    ) -> Result<(), OperatorError> {
+        let plan = self.plan.clone();
+        // The rows that frames need, and from where to where results may have changed.
+        let mut rows: Vec<u32> = Vec::new();
+        let mut wanted: Vec<bool> = Vec::new();
+        let mut starts: Vec<usize> = Vec::new();
+        for change in changes {
+            let known = &self.partitions[change.partition as usize];
+            let (first, from, to) = match plan.spec.frame {
+                OverFrame::Rows { preceding: Some(reach) } => {
+                    let reach = usize::try_from(reach).unwrap_or(usize::MAX);
+                    let to = (known.len() - change.last_rows.min(known.len())).saturating_add(reach).min(known.len());
+                    (change.first_rows.saturating_sub(reach), change.first_rows, to)
+                }
+                OverFrame::Rows { preceding: None } => (0, change.first_rows, known.len()),
+                OverFrame::Range { .. } => (0, 0, known.len()),
+            };
+            starts.push(rows.len());
+            rows.extend_from_slice(&known[first.min(to)..to]);
+            wanted.extend((first.min(to)..to).map(|at| at >= from));
+        }
+        let (entries, kept) = plan.entries(&self.store, &rows, context)?;
+        let mut totals = plan.groups.states();
+        totals.grow(&plan.groups, kept.len());
+        // Rows on which an expression failed are missing in `kept`.
+        let mut places = Vec::with_capacity(kept.len());
+        let mut next = 0;
+        for &row in &kept {
+            while rows[next] != row {
+                next += 1;
+            }
+            places.push(next);
+            next += 1;
+        }
+        let mut starts = starts.into_iter().peekable();
+        let mut frame = Frame::new(&plan.groups, plan.is_bounded());
+        let mut at = 0;
+        while at < kept.len() {
+            while starts.next_if(|start| *start <= places[at]).is_some() {
+                frame = Frame::new(&plan.groups, plan.is_bounded());
+            }
+            let end = starts.peek().copied().unwrap_or(usize::MAX);
+            let peers = match plan.spec.frame {
+                OverFrame::Rows { .. } => 1,
+                OverFrame::Range { .. } => (at..kept.len())
+                    .take_while(|&other| {
+                        places[other] < end
+                            && compare_keys(&plan.spec.order, &self.store, kept[at], kept[other]).is_eq()
+                    })
+                    .count(),
+            };
+            let time_us = plan.spec.order.first().map_or(0, |key| self.store.word(key.column, kept[at]) as i64);
+            for (peer, &row) in kept.iter().enumerate().skip(at).take(peers) {
+                frame.push(&plan.groups, row, time_us, &entries, peer as u32);
+            }
+            while plan.leaves(&frame, time_us) {
+                frame.pop(&plan.groups);
+            }
+            (at..at + peers).for_each(|peer| frame.total(&plan.groups, &mut totals, peer as u32));
+            at += peers;
+        }
+
+        let given: Vec<u32> = (0..kept.len() as u32).filter(|&at| wanted[places[at as usize]]).collect();
+        let mut failed = Vec::new();
+        let columns = plan.groups.results(&totals, &given, &mut failed)?;
+        let mut come = Vec::new();
+        let all: Vec<u32> = (0..given.len() as u32).collect();
+        let mut numbers = Vec::new();
+        self.results.add(&columns, &all, |_| (0, 0), &mut numbers)?;
+        failed.sort_unstable();
+        for (at, (&place, &result)) in given.iter().zip(&numbers).enumerate() {
+            let row = kept[place as usize];
+            let old = self.result_of[row as usize];
+            if old != NONE && self.results.compare_content(old, result).is_eq() {
+                self.results.remove(result);
+                continue;
+            }
+            if old != NONE {
+                gone.push((row, old));
+            }
+            if let Ok(why) = failed.binary_search_by_key(&at, |failed| failed.0) {
+                let batch = self.batch(&[(row, result)])?;
+                context.refusals.refuse_row(None, &batch, 0, Reason::Expression, || failed[why].1.to_owned());
+                self.results.remove(result);
+                self.result_of[row as usize] = NONE;
+                continue;
+            }
+            self.result_of[row as usize] = result;
+            come.push((row, result));
+        }
+        for rows in gone.chunks(OUTPUT_ROWS) {
+            let marks = BooleanBuffer::new_set(rows.len());
+            context.emit(self.batch(rows)?.with_retracts(Some(marks)));
+        }
+        for rows in come.chunks(OUTPUT_ROWS) {
+            context.emit(self.batch(rows)?);
+        }
+        gone.into_iter().for_each(|(_, result)| self.results.remove(result));
+        Ok(())
+    }
+
+    /// Rows with their results.
+    fn batch(&self, rows: &[(u32, u32)]) -> Result<Batch, OperatorError> {
+        let (rows, results): (Vec<u32>, Vec<u32>) = rows.iter().copied().unzip();
+        let mut columns = self.store.columns(&rows)?;
+        columns.extend(self.results.columns(&results)?);
+        Ok(Batch::new(
+            vec![0; rows.len()].into(),
+            rows.iter().map(|&row| self.store.event_time_us(row)).collect(),
+            rows.iter().map(|&row| self.store.arrival_us(row)).collect(),
+            RecordBatch::try_new(self.plan.output.clone(), columns)?,
+        ))
+    }
+
+    fn frame_schema(&self) -> SchemaRef {
+        let leading = [
+            Field::new("slot", DataType::UInt32, false),
+            Field::new("key_group", DataType::UInt16, false),
+            Field::new("event_time_us", DataType::Int64, false),
+            Field::new("arrival_us", DataType::Int64, false),
+            Field::new("has_result", DataType::Boolean, false),
+        ];
+        let columns = self.plan.output.fields().iter().map(|field| field.as_ref().clone().with_nullable(true));
+        let fields = leading.into_iter().chain(columns).collect::<Vec<_>>();
+        Arc::new(Schema::new_with_metadata(fields, self.plan.metadata()))
+    }
+}
+
+impl Operator for ChangingOperator {
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        match element {
+            Element::Batch(batch) => self.take_in(&batch, context),
+            _ => Ok(()),
+        }
+    }
+
+    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
+        // In their order: equal rows may have different results, by their places.
+        let rows: Vec<u32> = self.partitions.iter().flatten().copied().collect();
+        let results: Vec<u32> = rows.iter().map(|&row| self.result_of[row as usize]).collect();
+        let kept = self.store.columns(&rows)?;
+        let keys: Vec<ArrayRef> = self.plan.spec.partition.iter().map(|&column| kept[column].clone()).collect();
+        let groups = key_groups(&keys, rows.len()).map_err(|error| StateError::Corrupt(error.to_string()))?;
+        let mut columns: Vec<ArrayRef> = vec![
+            Arc::new(UInt32Array::from_value(0, rows.len())),
+            Arc::new(UInt16Array::from(groups)),
+            Arc::new(Int64Array::from_iter_values(rows.iter().map(|&row| self.store.event_time_us(row)))),
+            Arc::new(Int64Array::from_iter_values(rows.iter().map(|&row| self.store.arrival_us(row)))),
+            Arc::new(results.iter().map(|&result| Some(result != NONE)).collect::<BooleanArray>()),
+        ];
+        columns.extend(kept);
+        columns.extend(self.results.columns(&results)?);
+        let frame = StateFrame::new(STATE, STATE_VERSION, RecordBatch::try_new(self.frame_schema(), columns)?);
+        frame.select(selection).map(Some)
+    }
+
+    fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
+        frame.expect(STATE, STATE_VERSION)?;
+        if frame.rows.schema() != self.frame_schema() {
+            return Err(StateError::Mismatch("state of an aggregation over other columns, orders or frames".into()));
+        }
+        let (leading, rest) = frame.rows.columns().split_at(LEADING);
+        if leading.iter().any(|column| column.null_count() > 0) {
+            return Err(StateError::Corrupt("a row without its times".into()));
+        }
+        let plan = self.plan.clone();
+        let (columns, results) = rest.split_at(plan.spec.input.fields().len());
+        self.keys.read(&plan.keys, columns)?;
+        let all: Vec<u32> = (0..frame.rows.num_rows() as u32).collect();
+        let (mut partitions, mut rows, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+        self.index.assign(&self.keys, &RowSet::List(&all), &mut partitions);
+        self.partitions.resize_with(self.index.numbers().max(self.partitions.len()), Vec::new);
+        let number = |column: usize, row: usize| leading[column].as_primitive::<Int64Type>().value(row);
+        self.store.add(columns, &all, |row| (number(2, row), number(3, row)), &mut rows)?;
+        self.result_of.resize(self.store.numbers(), NONE);
+        let has_result = leading[4].as_boolean();
+        let with: Vec<u32> = all.iter().copied().filter(|&row| has_result.value(row as usize)).collect();
+        self.results.add(results, &with, |_| (0, 0), &mut numbers)?;
+        for (&at, &result) in with.iter().zip(&numbers) {
+            self.result_of[rows[at as usize] as usize] = result;
+        }
+        for (&partition, &row) in partitions.iter().zip(&rows) {
+            self.partitions[partition as usize].push(row);
+        }
+        partitions.sort_unstable();
+        partitions.dedup();
+        for partition in partitions {
+            self.partitions[partition as usize].sort_by(|&a, &b| compare(&plan.spec.order, &self.store, a, b));
+        }
+        Ok(())
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let rows: usize = self.partitions.iter().map(|rows| size_of::<Vec<u32>>() + rows.capacity() * 4).sum();
+        self.index.memory_bytes()
+            + self.store.memory_bytes()
+            + self.results.memory_bytes()
+            + self.result_of.capacity() * 4
+            + rows
+    }
+}

@@ -1,0 +1,133 @@
+//! The rows that an aggregate sees, and their states together.
+//!
+//! The rows of a frame are two stacks, as closed panes of sliding windows are: what the older ones come to from each of them on, and what the
+//! newer ones come to together. A row is merged twice, however long the frame. Objects, whose merges are not short, are merged anew for
+//! each result.
+
+use std::collections::VecDeque;
+
+use crate::aggregate::object::{OBJECT_BYTES, Object};
+use crate::parallel::groups::{GroupPlan, GroupStates};
+
+/// A row of a frame.
+#[derive(Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) row: u32,
+    pub(super) time_us: i64,
+}
+
+pub(super) struct Frame {
+    /// Rows leave the frame, so they are kept.
+    is_bounded: bool,
+    entries: VecDeque<Entry>,
+    /// The words of the entries that are not in `onwards`, one behind the other.
+    words: Vec<u64>,
+    /// The words of the oldest entries, each with those behind it up to the end of the stack; the last are those of the oldest.
+    onwards: Vec<u64>,
+    /// The words of the other entries together; without bound, of all rows.
+    back: Box<[u64]>,
+    /// The objects of the entries, where aggregates need any.
+    entry_objects: VecDeque<Box<[Object]>>,
+    /// Without bound, the objects of all rows.
+    objects: Box<[Object]>,
+}
+
+impl Frame {
+    pub(super) fn new(plan: &GroupPlan, is_bounded: bool) -> Self {
+        Self {
+            is_bounded,
+            entries: VecDeque::new(),
+            words: Vec::new(),
+            onwards: Vec::new(),
+            back: plan.layout.empty_window.as_slice().into(),
+            entry_objects: VecDeque::new(),
+            objects: plan.layout.empty_objects(),
+        }
+    }
+
+    /// How many rows are kept.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn oldest(&self) -> Option<&Entry> {
+        self.entries.front()
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    /// Adds a row, whose states are those of `group`.
+    pub(super) fn push(&mut self, plan: &GroupPlan, row: u32, time_us: i64, states: &GroupStates, group: u32) {
+        let words = states.words(plan, group);
+        plan.layout.merge_dense(&mut self.back, words);
+        if !self.is_bounded {
+            return merge_objects(plan, &mut self.objects, states.objects(group));
+        }
+        self.entries.push_back(Entry { row, time_us });
+        self.words.extend_from_slice(words);
+        if !plan.layout.objects.is_empty() {
+            self.entry_objects.push_back(states.objects(group).into());
+        }
+    }
+
+    /// Removes the oldest row, and gives its number.
+    pub(super) fn pop(&mut self, plan: &GroupPlan) -> Option<u32> {
+        let length = plan.layout.dense_words();
+        if self.onwards.is_empty() {
+            for words in self.words.chunks_exact(length.max(1)).rev() {
+                let behind = self.onwards.len();
+                self.onwards.extend_from_slice(words);
+                if behind > 0 {
+                    let (before, merged) = self.onwards.split_at_mut(behind);
+                    plan.layout.merge_dense(merged, &before[behind - length..]);
+                }
+            }
+            self.words.clear();
+            self.back.copy_from_slice(&plan.layout.empty_window);
+        }
+        self.onwards.truncate(self.onwards.len().saturating_sub(length));
+        self.entry_objects.pop_front();
+        self.entries.pop_front().map(|entry| entry.row)
+    }
+
+    /// Writes the states of all rows together to a group.
+    pub(super) fn total(&self, plan: &GroupPlan, states: &mut GroupStates, group: u32) {
+        let words = states.words_mut(plan, group);
+        match self.onwards.len() {
+            0 => words.copy_from_slice(&self.back),
+            end => {
+                words.copy_from_slice(&self.onwards[end - words.len()..]);
+                plan.layout.merge_dense(words, &self.back);
+            }
+        }
+        if plan.layout.objects.is_empty() {
+            return;
+        }
+        let mut objects = self.objects.clone();
+        self.entry_objects.iter().for_each(|entry| merge_objects(plan, &mut objects, entry));
+        states.set_objects(group, objects);
+    }
+
+    /// Takes the states of all rows without bound from a group.
+    pub(super) fn restore(&mut self, plan: &GroupPlan, states: &GroupStates, group: u32) {
+        self.back = states.words(plan, group).into();
+        self.objects = states.objects(group).into();
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let objects = self.entry_objects.iter().chain([&self.objects]);
+        let objects = objects.flatten().map(|object| OBJECT_BYTES + object.memory_bytes()).sum::<usize>();
+        size_of::<Self>()
+            + (self.words.capacity() + self.onwards.capacity() + self.back.len()) * 8
+            + self.entries.capacity() * size_of::<Entry>()
+            + objects
+    }
+}
+
+fn merge_objects(plan: &GroupPlan, objects: &mut [Object], later: &[Object]) {
+    for ((state, object), later) in plan.layout.objects.iter().zip(objects).zip(later) {
+        state.kind.merge(object, later.clone());
+    }
+}

@@ -1,0 +1,213 @@
+//! Aggregates over the rows before each row: `avg(x) OVER (PARTITION BY .. ORDER BY .. ROWS 10 PRECEDING)`.
+//!
+//! Rows in order of event time wait for the watermark and come out once ([`waiting`]); in any other order, or where rows are taken back, results
+//! change ([`changing`]). What a row sees is put together in [`frame`].
+
+mod changing;
+mod frame;
+mod waiting;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{Schema, SchemaRef};
+
+use self::changing::ChangingOperator;
+use self::frame::Frame;
+use self::waiting::WaitingOperator;
+use super::groups::{GroupPlan, GroupStates, Mode};
+use super::keys::KeyPlan;
+use super::rows::RowStore;
+use super::top_n::{SortKey, order_text};
+use super::window::{aggregate_fields, aggregate_text, by_text};
+use super::{TIME, check_columns};
+use rivulet_dataflow::{Batch, Context, Description, Operator, OperatorError, OperatorFactory};
+
+use crate::aggregate::dense::RowSet;
+use crate::{AggregateSpec, PlanError};
+
+/// What aggregates over preceding rows do.
+#[derive(Clone, Debug)]
+pub struct KeyedOverSpec {
+    /// The columns that come in.
+    pub input: SchemaRef,
+    /// The columns by which rows are divided; none: all are one partition.
+    pub partition: Vec<usize>,
+    /// The order within a partition.
+    pub order: Vec<SortKey>,
+    /// Which rows an aggregate sees beside its own.
+    pub frame: OverFrame,
+    /// What is computed for each row.
+    pub aggregates: Vec<AggregateSpec>,
+    /// Whether rows may take back others.
+    pub input_retracts: bool,
+}
+
+/// The rows that an aggregate sees, up to its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverFrame {
+    /// So many before it; `None`: all.
+    Rows {
+        /// How many.
+        preceding: Option<u64>,
+    },
+    /// Those whose time (the first column of the order) is at most so much earlier, and all rows that are equal to it in the order; `None`: all
+    /// before it.
+    Range {
+        /// How much earlier, in microseconds.
+        preceding_us: Option<i64>,
+    },
+}
+
+/// Aggregates over the rows before each row; see [`KeyedOverSpec`].
+///
+/// The columns that come out are those that come in and the aggregates. Where the order begins with an ascending column of times and no row
+/// is taken back ([`KeyedOver::waits`]), that column must be the event time: a row waits until the watermark has passed it, comes out
+/// once, and is refused as late behind the watermark. Otherwise a row comes out at once, and results that
+/// change are taken back. Rows that the order does not tell apart are ordered by their content.
+#[derive(Clone)]
+pub struct KeyedOver {
+    plan: Arc<OverPlan>,
+}
+
+/// What all instances share.
+pub(crate) struct OverPlan {
+    spec: KeyedOverSpec,
+    keys: KeyPlan,
+    groups: GroupPlan,
+    output: SchemaRef,
+}
+
+impl OverPlan {
+    fn store(&self) -> Result<RowStore, PlanError> {
+        RowStore::new(&self.spec.input, &(0..self.spec.input.fields().len()).collect::<Vec<_>>())
+    }
+
+    fn result_store(&self) -> Result<RowStore, PlanError> {
+        let results = self.spec.input.fields().len()..self.output.fields().len();
+        RowStore::new(&self.output, &results.collect::<Vec<_>>())
+    }
+
+    /// Whether rows leave the frame.
+    fn is_bounded(&self) -> bool {
+        !matches!(self.spec.frame, OverFrame::Rows { preceding: None } | OverFrame::Range { preceding_us: None })
+    }
+
+    /// Whether the oldest row of a frame leaves it with a row of this time.
+    fn leaves(&self, frame: &Frame, time_us: i64) -> bool {
+        match self.spec.frame {
+            OverFrame::Rows { preceding: Some(rows) } => frame.len() as u64 > rows.saturating_add(1),
+            OverFrame::Range { preceding_us: Some(reach_us) } => {
+                frame.oldest().is_some_and(|oldest| oldest.time_us < time_us.saturating_sub(reach_us))
+            }
+            _ => false,
+        }
+    }
+
+    /// The states of each row alone, by the place among the rows on which no expression failed; these are returned.
+    fn entries(
+        &self,
+        store: &RowStore,
+        rows: &[u32],
+        context: &mut Context<'_>,
+    ) -> Result<(GroupStates, Vec<u32>), OperatorError> {
+        let columns = RecordBatch::try_new(self.spec.input.clone(), store.columns(rows)?)?;
+        // The arrival of a row says which it is, because rows on which an expression fails are missing afterwards.
+        let batch = Batch::new(
+            vec![0; rows.len()].into(),
+            rows.iter().map(|&row| store.event_time_us(row)).collect(),
+            (0..rows.len() as i64).collect(),
+            columns,
+        );
+        let (batch, values) = self.groups.evaluate(batch, context)?;
+        let mut states = self.groups.states();
+        states.grow(&self.groups, batch.rows());
+        let groups: Vec<u32> = (0..batch.rows() as u32).collect();
+        let all = RowSet::Range(0..batch.rows());
+        states.update(&self.groups, &values, &groups, &all, &batch.event_time_us);
+        Ok((states, batch.arrival_us.iter().map(|&at| rows[at as usize]).collect()))
+    }
+
+    /// What the states mean, for saved ones.
+    fn metadata(&self) -> HashMap<String, String> {
+        let KeyedOverSpec { partition, order, frame, .. } = &self.spec;
+        let what = format!("{partition:?} {order:?} {frame:?} {}", self.groups.fingerprint());
+        [("rivulet.states".to_owned(), what)].into()
+    }
+}
+
+impl KeyedOver {
+    /// Checks a specification.
+    ///
+    /// # Errors
+    /// Columns that are not there or cannot be compared, a range over an order that does not begin with an ascending column of times,
+    /// aggregates that do not fit their arguments.
+    pub fn new(spec: KeyedOverSpec) -> Result<Self, PlanError> {
+        check_columns(&spec.input, spec.partition.iter().copied(), "the partition")?;
+        check_columns(&spec.input, spec.order.iter().map(|key| key.column), "the order")?;
+        if matches!(spec.frame, OverFrame::Range { preceding_us: Some(_) }) && !is_by_time(&spec) {
+            return Err(PlanError::Operator {
+                operator: "over",
+                problem: "RANGE with an interval needs rows in order of time".into(),
+                hint: "order by a column of type TIMESTAMP, ascending, or write ROWS n PRECEDING".into(),
+            });
+        }
+        let results = aggregate_fields(&spec.aggregates, &spec.input)?;
+        let fields: Vec<_> = spec.input.fields().iter().cloned().chain(results).collect();
+        let output = Arc::new(Schema::new(fields));
+        let groups = GroupPlan::new(&spec.aggregates, &spec.input, Mode::Merging)?;
+        let keys = KeyPlan::new(&spec.input, &spec.partition)?;
+        let plan = OverPlan { spec, keys, groups, output };
+        plan.store()?;
+        plan.result_store()?;
+        Ok(Self { plan: Arc::new(plan) })
+    }
+
+    /// The columns that come out.
+    pub fn output_schema(&self) -> &SchemaRef {
+        &self.plan.output
+    }
+
+    /// Whether rows wait for the watermark; then no row that comes out is taken back.
+    pub fn waits(&self) -> bool {
+        !self.plan.spec.input_retracts && is_by_time(&self.plan.spec)
+    }
+}
+
+fn is_by_time(spec: &KeyedOverSpec) -> bool {
+    spec.order.first().is_some_and(|key| !key.descending && *spec.input.field(key.column).data_type() == TIME)
+}
+
+impl OperatorFactory for KeyedOver {
+    fn create(&self) -> Box<dyn Operator> {
+        match self.waits() {
+            true => Box::new(WaitingOperator::new(self.plan.clone())),
+            false => Box::new(ChangingOperator::new(self.plan.clone())),
+        }
+    }
+
+    fn describe(&self) -> Description {
+        let spec = &self.plan.spec;
+        Description {
+            operator: "over".into(),
+            shared: {
+                let mut shared: Vec<String> = by_text(&spec.input, &spec.partition).into_iter().collect();
+                shared.extend(order_text(&spec.input, &spec.order));
+                shared.push(match spec.frame {
+                    OverFrame::Rows { preceding: Some(rows) } => format!("rows {rows} preceding"),
+                    OverFrame::Rows { preceding: None } => "rows unbounded preceding".into(),
+                    OverFrame::Range { preceding_us: Some(us) } => format!("range {} s preceding", us as f64 / 1e6),
+                    OverFrame::Range { preceding_us: None } => "range unbounded preceding".into(),
+                });
+                shared.extend(spec.aggregates.iter().map(aggregate_text));
+                shared
+            },
+            per_slot: vec![],
+        }
+    }
+
+    fn is_stateful(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,310 @@
+//! Windows over keys, by the watermark of the whole query.
+//!
+//! Time is cut into panes, of which windows consist: a tumbling window is one pane. Each open pane has a table of its own from keys to states
+//! ([`pane`]), so that a row costs one look-up, and closing gives all memory back at once. Windows that overlap are put together from closed
+//! panes, with work by key and pane instead of by row and window ([`sliding`]). Sessions have a table for all keys ([`session`]).
+//! [`bounds`] does the arithmetic of time, [`state`] export and import.
+
+pub(crate) mod bounds;
+pub(crate) mod operator;
+pub(crate) mod pane;
+pub(crate) mod session;
+pub(crate) mod sliding;
+pub(crate) mod state;
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use rivulet_dataflow::{Description, Operator, OperatorFactory};
+
+pub(crate) use self::bounds::Bounds;
+use self::operator::WindowOperator;
+use self::session::SessionOperator;
+use super::groups::{GroupPlan, Mode};
+use super::keys::KeyPlan;
+use super::{TIME, check_columns, check_time};
+use crate::expression::sql;
+use crate::window::{WINDOW_END, WINDOW_START};
+use crate::{AggregateFunction, AggregateSpec, PlanError};
+
+/// What a window aggregation over keys does.
+#[derive(Clone, Debug)]
+pub struct KeyedWindowSpec {
+    /// The columns of the rows to aggregate. In phase [`Phase::Final`] too, although what comes in then has
+    /// [`KeyedWindow::partial_schema`].
+    pub input: SchemaRef,
+    /// The columns that are the key; none: all rows are of one key.
+    pub keys: Vec<usize>,
+    /// The windows.
+    pub window: KeyedWindowKind,
+    /// What is computed of each window, over the columns of `input`. None: a row for each key and window.
+    pub aggregates: Vec<AggregateSpec>,
+    /// Which part of the work is done.
+    pub phase: Phase,
+}
+
+/// How time is cut. Lengths are microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyedWindowKind {
+    /// One after the other.
+    Tumble {
+        /// The length.
+        width_us: i64,
+        /// By how much windows begin later than at a multiple of their length.
+        offset_us: i64,
+    },
+    /// Overlapping (or with gaps, where the slide is longer than the width).
+    Hop {
+        /// From one start to the next.
+        slide_us: i64,
+        /// The length.
+        width_us: i64,
+        /// By how much windows begin later than at a multiple of the slide.
+        offset_us: i64,
+    },
+    /// Growing by a step until they have their whole width, and then anew.
+    Cumulate {
+        /// By how much each is longer than the one before; it divides the width.
+        step_us: i64,
+        /// The length of the longest.
+        width_us: i64,
+        /// By how much they begin later than at a multiple of the width.
+        offset_us: i64,
+    },
+    /// From a row of a key to its last one before a pause.
+    Session {
+        /// How long the pause is; a session ends so long after its last row.
+        gap_us: i64,
+    },
+    /// Rows carry their window, because they come out of another window operator.
+    Attached {
+        /// The column with the start.
+        start: usize,
+        /// The column with the end.
+        end: usize,
+    },
+    /// By the clock instead of event time.
+    ProcessingTumble {
+        /// The length.
+        width_us: i64,
+    },
+}
+
+/// Which part of an aggregation an operator does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// All of it.
+    Whole,
+    /// Rows to states: what comes out has [`KeyedWindow::partial_schema`].
+    Partial,
+    /// States to results.
+    Final,
+}
+
+/// Aggregates rows by key and window; see [`KeyedWindowSpec`].
+///
+/// The columns that come out are the keys, `window_start` and `window_end` (TIMESTAMP), and the aggregates. A row's event time is the last
+/// microsecond of its window. A row is counted in all its windows or, once one of them is closed, in none.
+#[derive(Clone)]
+pub struct KeyedWindow {
+    plan: Arc<WindowPlan>,
+}
+
+/// What all instances share.
+pub(crate) struct WindowPlan {
+    pub(crate) spec: KeyedWindowSpec,
+    pub(crate) groups: GroupPlan,
+    pub(crate) keys: KeyPlan,
+    /// The columns between the phases.
+    pub(crate) partial: SchemaRef,
+    pub(crate) output: SchemaRef,
+}
+
+impl KeyedWindow {
+    /// Checks a specification.
+    ///
+    /// # Errors
+    /// Columns that are not there, lengths that are none, aggregates that do not fit their arguments, and phases of windows that cannot
+    /// be split.
+    pub fn new(spec: KeyedWindowSpec) -> Result<Self, PlanError> {
+        check_columns(&spec.input, spec.keys.iter().copied(), "the key")?;
+        spec.window.check(&spec.input)?;
+        let keys = spec.keys.iter().map(|&key| Arc::new(spec.input.field(key).clone()));
+        let bounds = [WINDOW_START, WINDOW_END].map(|name| Arc::new(Field::new(name, TIME, false)));
+        let results = aggregate_fields(&spec.aggregates, &spec.input)?;
+        let output = Arc::new(Schema::new(keys.chain(bounds).chain(results).collect::<Vec<_>>()));
+        let mode = match spec.window {
+            KeyedWindowKind::Session { .. } | KeyedWindowKind::Hop { .. } | KeyedWindowKind::Cumulate { .. } => {
+                Mode::Merging
+            }
+            _ => Mode::Together,
+        };
+        let groups = GroupPlan::new(&spec.aggregates, &spec.input, mode)?;
+        let words = groups.layout.dense_words();
+        let states = (0..words).map(|word| Arc::new(Field::new(format!("state_{word}"), DataType::Int64, false)));
+        let leading = output.fields()[..spec.keys.len() + 2].iter().cloned();
+        let partial = Arc::new(Schema::new(leading.chain(states).collect::<Vec<_>>()));
+        let keys = match spec.phase {
+            Phase::Final => KeyPlan::new(&partial, &(0..spec.keys.len()).collect::<Vec<_>>())?,
+            _ => KeyPlan::new(&spec.input, &spec.keys)?,
+        };
+        let window = Self { plan: Arc::new(WindowPlan { spec, groups, keys, partial, output }) };
+        match window.plan.spec.phase == Phase::Whole || window.can_be_split() {
+            true => Ok(window),
+            false => Err(PlanError::Operator {
+                operator: "window",
+                problem: "this aggregation cannot be split into a partial and a final one".into(),
+                hint: "ask KeyedWindow::can_be_split first".into(),
+            }),
+        }
+    }
+
+    /// Whether the work can be split in phases: all states are words that merge, and windows are known from rows.
+    pub fn can_be_split(&self) -> bool {
+        let is_known = !matches!(
+            self.plan.spec.window,
+            KeyedWindowKind::Session { .. } | KeyedWindowKind::ProcessingTumble { .. }
+        );
+        is_known && self.plan.groups.is_words()
+    }
+
+    /// The columns that come out of phase `Partial` and go into phase `Final`: the keys, the bounds of a piece of time, and states. Keys stand where
+    /// they stand in the output.
+    pub fn partial_schema(&self) -> SchemaRef {
+        self.plan.partial.clone()
+    }
+
+    /// The columns that come out of phases `Whole` and `Final`.
+    pub fn output_schema(&self) -> &SchemaRef {
+        &self.plan.output
+    }
+}
+
+impl KeyedWindowKind {
+    /// The window as `EXPLAIN` shows it.
+    pub(crate) fn text(&self, input: &Schema) -> String {
+        let seconds = |us: i64| format!("{} s", us as f64 / 1e6);
+        let offset = |us: i64| if us == 0 { String::new() } else { format!(", offset {}", seconds(us)) };
+        match *self {
+            Self::Tumble { width_us, offset_us } => format!("tumble({}{})", seconds(width_us), offset(offset_us)),
+            Self::Hop { slide_us, width_us, offset_us } => {
+                format!("hop({}, {}{})", seconds(slide_us), seconds(width_us), offset(offset_us))
+            }
+            Self::Cumulate { step_us, width_us, offset_us } => {
+                format!("cumulate({}, {}{})", seconds(step_us), seconds(width_us), offset(offset_us))
+            }
+            Self::Session { gap_us } => format!("session({})", seconds(gap_us)),
+            Self::Attached { start, end } => {
+                format!("windows of the rows ({}, {})", input.field(start).name(), input.field(end).name())
+            }
+            Self::ProcessingTumble { width_us } => format!("tumble({}) by the clock", seconds(width_us)),
+        }
+    }
+
+    pub(crate) fn check(&self, input: &Schema) -> Result<(), PlanError> {
+        let fail = |problem: &str, hint: &str| {
+            Err(PlanError::Operator { operator: "window", problem: problem.into(), hint: hint.into() })
+        };
+        match *self {
+            Self::Attached { start, end } => {
+                check_time(input, start, "the window's start")?;
+                return check_time(input, end, "the window's end");
+            }
+            Self::Cumulate { step_us, width_us, .. } if step_us > 0 && width_us % step_us != 0 => {
+                return fail(
+                    "the width is not a multiple of the step",
+                    "write for example a step of 1 minute and a width of 1 hour",
+                );
+            }
+            _ => {}
+        }
+        let lengths = match *self {
+            Self::Tumble { width_us, .. } | Self::ProcessingTumble { width_us } => [width_us, width_us],
+            Self::Hop { slide_us, width_us, .. } => [slide_us, width_us],
+            Self::Cumulate { step_us, width_us, .. } => [step_us, width_us],
+            Self::Session { gap_us } => [gap_us, gap_us],
+            Self::Attached { .. } => [1, 1],
+        };
+        match lengths.iter().all(|length| (1..=LENGTH_US_MAX).contains(length)) {
+            true => Ok(()),
+            false => {
+                fail("a length is not between 1 microsecond and 100 years", "write for example INTERVAL '10 seconds'")
+            }
+        }
+    }
+}
+
+/// A hundred years: ends of windows stay far from the ends of time.
+const LENGTH_US_MAX: i64 = 100 * 366 * 24 * 3600 * 1_000_000;
+
+/// The key as `EXPLAIN` shows it; `None` without one.
+pub(crate) fn by_text(input: &Schema, keys: &[usize]) -> Option<String> {
+    let names: Vec<&str> = keys.iter().map(|&key| input.field(key).name().as_str()).collect();
+    (!names.is_empty()).then(|| format!("by {}", names.join(", ")))
+}
+
+/// An aggregate as `EXPLAIN` shows it.
+pub(crate) fn aggregate_text(aggregate: &AggregateSpec) -> String {
+    let arguments: Vec<String> = aggregate.arguments.iter().map(sql).collect();
+    let mut text = match (aggregate.function, arguments.is_empty()) {
+        (AggregateFunction::CountDistinct, _) => format!("count(DISTINCT {})", arguments.join(", ")),
+        (function, true) => format!("{function}(*)"),
+        (function, false) => format!("{function}({})", arguments.join(", ")),
+    };
+    if let Some(filter) = &aggregate.filter {
+        text.push_str(&format!(" FILTER (WHERE {})", sql(filter)));
+    }
+    text
+}
+
+/// The output column of each aggregate.
+pub(crate) fn aggregate_fields(aggregates: &[AggregateSpec], input: &Schema) -> Result<Vec<Arc<Field>>, PlanError> {
+    aggregates
+        .iter()
+        .map(|aggregate| {
+            let types = aggregate
+                .arguments
+                .iter()
+                .map(|argument| {
+                    argument.data_type(input).map_err(|error| PlanError::Expression {
+                        expression: sql(argument),
+                        problem: error.strip_backtrace(),
+                    })
+                })
+                .collect::<Result<Vec<DataType>, _>>()?;
+            Ok(Arc::new(Field::new(&aggregate.name, aggregate.function.result_type(&types)?, true)))
+        })
+        .collect()
+}
+
+impl OperatorFactory for KeyedWindow {
+    fn create(&self) -> Box<dyn Operator> {
+        match self.plan.spec.window {
+            KeyedWindowKind::Session { gap_us } => Box::new(SessionOperator::new(self.plan.clone(), gap_us)),
+            _ => Box::new(WindowOperator::new(self.plan.clone())),
+        }
+    }
+
+    fn describe(&self) -> Description {
+        let spec = &self.plan.spec;
+        Description {
+            operator: "window".into(),
+            shared: {
+                let mut shared = vec![spec.window.text(&spec.input)];
+                shared.extend(by_text(&spec.input, &spec.keys));
+                shared.extend(spec.aggregates.iter().map(aggregate_text));
+                match spec.phase {
+                    Phase::Whole => {}
+                    Phase::Partial => shared.push("partial".into()),
+                    Phase::Final => shared.push("final".into()),
+                }
+                shared
+            },
+            per_slot: vec![],
+        }
+    }
+
+    fn is_stateful(&self) -> bool {
+        true
+    }
+}

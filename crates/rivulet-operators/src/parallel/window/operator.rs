@@ -1,0 +1,295 @@
+//! Windows that consist of panes: tumbling, hopping, growing, attached to rows, and by the clock.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
+use rivulet_dataflow::{
+    Batch, Context, Element, Operator, OperatorError, Reason, StateError, StateFrame, StateSelection,
+};
+
+use super::bounds::{Bounds, TIME_US_MAX};
+use super::pane::PaneTable;
+use super::sliding::Sliding;
+use super::{KeyedWindowKind, Phase, WindowPlan};
+use crate::aggregate::dense::RowSet;
+use crate::parallel::keys::BatchKeys;
+
+/// How many keys a partial aggregation holds before it gives its states on although no pane has closed.
+const PARTIAL_KEYS_MAX: usize = 1 << 16;
+/// Into how many runs of one pane the rows of a batch may fall before they are sorted by pane instead.
+const RUNS_MAX: usize = 16;
+
+/// A pane: its end, then its start, so that panes are in order of their closing.
+type PaneKey = (i64, i64);
+
+pub(crate) struct WindowOperator {
+    pub(super) plan: Arc<WindowPlan>,
+    /// Of windows that are known from a row's time.
+    bounds: Option<Bounds>,
+    pub(super) panes: BTreeMap<PaneKey, PaneTable>,
+    /// Closed panes that later windows still need.
+    pub(super) sliding: Option<Sliding>,
+    /// The watermark; by the clock, up to when panes are closed.
+    pub(super) watermark_us: i64,
+    /// How many keys the last pane had that closed: the next will have about as many.
+    keys_expected: usize,
+    keys: BatchKeys,
+    numbers: Vec<u32>,
+    runs: Vec<(PaneKey, Range<usize>)>,
+}
+
+/// Whether rows of a pane count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Counts,
+    /// The rows lie between windows.
+    BelongsNowhere,
+    Late,
+    NoTime,
+}
+
+impl WindowOperator {
+    pub(crate) fn new(plan: Arc<WindowPlan>) -> Self {
+        let bounds = Bounds::of(&plan.spec.window);
+        let slides = bounds.filter(|bounds| !bounds.is_tumbling() && plan.spec.phase != Phase::Partial);
+        Self {
+            sliding: slides.map(|bounds| Sliding::new(&plan, bounds)),
+            bounds,
+            panes: BTreeMap::new(),
+            watermark_us: i64::MIN,
+            keys_expected: 0,
+            keys: BatchKeys::default(),
+            numbers: Vec::new(),
+            runs: Vec::new(),
+            plan,
+        }
+    }
+
+    fn take_in(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        if batch.retracts.is_some() {
+            return Err(OperatorError("rows that are taken back came to a window aggregation".into()));
+        }
+        let plan = self.plan.clone();
+        if plan.spec.phase == Phase::Final {
+            return self.take_in_states(&plan, &batch, context);
+        }
+        let (batch, values) = plan.groups.evaluate(batch, context)?;
+        self.keys.read(&plan.keys, batch.columns.columns())?;
+        self.find_runs(&plan, &batch, context.now_us);
+        self.for_each_run(&plan, &batch, context, |pane, keys, numbers, rows| {
+            pane.update(&plan, &batch, keys, &values, rows, numbers);
+        });
+        if plan.spec.phase == Phase::Partial
+            && self.panes.values().map(|pane| pane.index.len()).sum::<usize>() >= PARTIAL_KEYS_MAX
+        {
+            self.give_states(i64::MAX, context)?;
+        }
+        Ok(())
+    }
+
+    fn take_in_states(
+        &mut self,
+        plan: &WindowPlan,
+        batch: &Batch,
+        context: &mut Context<'_>,
+    ) -> Result<(), OperatorError> {
+        let keys = plan.keys.len();
+        let columns = batch.columns.columns();
+        if columns.len() != plan.partial.fields().len() {
+            return Err(OperatorError(format!("states of {} columns came to a final aggregation", columns.len())));
+        }
+        self.keys.read(&plan.keys, columns)?;
+        let states: Vec<&[i64]> =
+            columns[keys + 2..].iter().map(|column| column.as_primitive::<Int64Type>().values().as_ref()).collect();
+        self.find_attached_runs(batch, keys, keys + 1);
+        self.for_each_run(plan, batch, context, |pane, keys, numbers, rows| {
+            pane.merge(plan, batch, keys, &states, rows, numbers);
+        });
+        Ok(())
+    }
+
+    /// Cuts the rows of a batch into runs of one pane.
+    fn find_runs(&mut self, plan: &WindowPlan, batch: &Batch, now_us: i64) {
+        match (self.bounds, &plan.spec.window) {
+            (Some(bounds), _) => {
+                self.runs.clear();
+                let times = &batch.event_time_us[..];
+                let mut row = 0;
+                while row < times.len() {
+                    let time = times[row];
+                    let first = row;
+                    if !(-TIME_US_MAX..=TIME_US_MAX).contains(&time) {
+                        row += 1;
+                        self.runs.push(((i64::MIN, i64::MIN), first..row));
+                        continue;
+                    }
+                    let start = bounds.pane_start(time);
+                    let end = start + bounds.pane_us;
+                    let same = times[row..].iter().position(|time| *time < start || *time >= end);
+                    row = same.map_or(times.len(), |rows| row + rows);
+                    self.runs.push(((end, start), first..row));
+                }
+            }
+            (None, KeyedWindowKind::Attached { start, end }) => self.find_attached_runs(batch, *start, *end),
+            (None, KeyedWindowKind::ProcessingTumble { width_us }) => {
+                let start = now_us - now_us.rem_euclid(*width_us);
+                self.runs.clear();
+                self.runs.push(((start + width_us, start), 0..batch.rows()));
+            }
+            (None, _) => unreachable!("sessions have an operator of their own"),
+        }
+    }
+
+    fn find_attached_runs(&mut self, batch: &Batch, start: usize, end: usize) {
+        let [starts, ends] = [start, end].map(|column| batch.column(column).as_primitive::<TimestampMicrosecondType>());
+        self.runs.clear();
+        for row in 0..batch.rows() {
+            let pane = match starts.is_null(row) || ends.is_null(row) {
+                true => (i64::MIN, i64::MIN),
+                false => (ends.value(row), starts.value(row)),
+            };
+            match self.runs.last_mut() {
+                Some((last, rows)) if *last == pane => rows.end = row + 1,
+                _ => self.runs.push((pane, row..row + 1)),
+            }
+        }
+    }
+
+    /// Calls `take` for the rows of each pane that count; the others are refused.
+    fn for_each_run(
+        &mut self,
+        plan: &WindowPlan,
+        batch: &Batch,
+        context: &mut Context<'_>,
+        mut take: impl FnMut(&mut PaneTable, &BatchKeys, &mut Vec<u32>, &RowSet<'_>),
+    ) {
+        let runs = std::mem::take(&mut self.runs);
+        let mut visit = |this: &mut Self, pane: PaneKey, rows: RowSet<'_>| match this.fate(pane) {
+            Fate::Counts => {
+                let expected = this.keys_expected;
+                let table = this.panes.entry(pane).or_insert_with(|| PaneTable::new(plan, expected));
+                take(table, &this.keys, &mut this.numbers, &rows);
+            }
+            Fate::BelongsNowhere => {}
+            Fate::Late => rows.for_each(|_, row| {
+                context.refusals.refuse_row(None, batch, row, Reason::Late, || {
+                    "the row's window is closed\nhint: allow more lateness where the source is declared".into()
+                });
+            }),
+            Fate::NoTime => rows.for_each(|_, row| {
+                context.refusals.refuse_row(None, batch, row, Reason::Expression, || {
+                    "the row has no window: its time is null or beyond all times".into()
+                });
+            }),
+        };
+        if runs.len() <= RUNS_MAX {
+            runs.iter().for_each(|(pane, rows)| visit(self, *pane, RowSet::Range(rows.clone())));
+        } else {
+            let mut by_pane: BTreeMap<PaneKey, Vec<u32>> = BTreeMap::new();
+            for (pane, rows) in &runs {
+                by_pane.entry(*pane).or_default().extend(rows.start as u32..rows.end as u32);
+            }
+            by_pane.iter().for_each(|(pane, rows)| visit(self, *pane, RowSet::List(rows)));
+        }
+        self.runs = runs;
+    }
+
+    /// What becomes of the rows of a pane. All that decides is the watermark.
+    fn fate(&self, (end_us, start_us): PaneKey) -> Fate {
+        if start_us == i64::MIN {
+            return Fate::NoTime;
+        }
+        let Some(bounds) = self.bounds else {
+            return if end_us <= self.watermark_us { Fate::Late } else { Fate::Counts };
+        };
+        let first_end_us = bounds.first_end(start_us);
+        match () {
+            () if bounds.start_of(first_end_us) > start_us => Fate::BelongsNowhere,
+            () if first_end_us <= self.watermark_us => Fate::Late,
+            () => Fate::Counts,
+        }
+    }
+
+    /// Closes what ends at `watermark_us` or before.
+    fn close(&mut self, watermark_us: i64, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        if watermark_us <= self.watermark_us {
+            return Ok(());
+        }
+        let closed_us = std::mem::replace(&mut self.watermark_us, watermark_us);
+        if self.plan.spec.phase == Phase::Partial {
+            return self.give_states(watermark_us, context);
+        }
+        if let Some(sliding) = &mut self.sliding {
+            return sliding.close(&self.plan, &mut self.panes, closed_us, watermark_us, context);
+        }
+        while let Some(entry) = self.panes.first_entry() {
+            let (end_us, start_us) = *entry.key();
+            if end_us > watermark_us {
+                break;
+            }
+            let pane = entry.remove();
+            self.keys_expected = pane.index.len();
+            pane.emit(&self.plan, start_us, end_us, context)?;
+        }
+        Ok(())
+    }
+
+    /// Gives on the states of panes that end at `until_us` or before.
+    fn give_states(&mut self, until_us: i64, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        while let Some(entry) = self.panes.first_entry() {
+            let (end_us, start_us) = *entry.key();
+            if end_us > until_us {
+                break;
+            }
+            let pane = entry.remove();
+            self.keys_expected = pane.index.len();
+            pane.emit_states(&self.plan, start_us, end_us, context)?;
+        }
+        Ok(())
+    }
+
+    fn is_by_clock(&self) -> bool {
+        matches!(self.plan.spec.window, KeyedWindowKind::ProcessingTumble { .. })
+    }
+}
+
+impl Operator for WindowOperator {
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        match element {
+            Element::Batch(batch) => {
+                if self.is_by_clock() {
+                    self.close(context.now_us, context)?;
+                }
+                self.take_in(batch, context)
+            }
+            Element::Watermark(_) if self.is_by_clock() => self.close(context.now_us, context),
+            Element::Watermark(watermark_us) => self.close(watermark_us, context),
+            Element::End => self.close(i64::MAX, context),
+            Element::Barrier(_) | Element::Control(_) => Ok(()),
+        }
+    }
+
+    fn deadline_us(&self) -> Option<i64> {
+        self.is_by_clock().then(|| self.panes.first_key_value().map(|((end_us, _), _)| *end_us)).flatten()
+    }
+
+    fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        if self.is_by_clock() { self.close(context.now_us, context) } else { Ok(()) }
+    }
+
+    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
+        super::state::export(self, selection).map(Some)
+    }
+
+    fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
+        super::state::import(self, frame)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.panes.values().map(PaneTable::memory_bytes).sum::<usize>()
+            + self.sliding.as_ref().map_or(0, Sliding::memory_bytes)
+    }
+}

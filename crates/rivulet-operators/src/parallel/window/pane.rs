@@ -1,0 +1,176 @@
+//! The table of one pane: from keys to states.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, TimestampMicrosecondArray};
+use rivulet_dataflow::{Batch, Context, OperatorError, Reason};
+
+use super::WindowPlan;
+use crate::aggregate::dense::RowSet;
+use crate::parallel::OUTPUT_ROWS;
+use crate::parallel::groups::{GroupRows, GroupStates};
+use crate::parallel::keys::{BatchKeys, KeyIndex};
+
+/// The keys that have rows in a pane, and their states by number.
+pub(crate) struct PaneTable {
+    pub(crate) index: KeyIndex,
+    pub(crate) states: GroupStates,
+    /// The latest arrival of a row.
+    pub(crate) arrival_us: i64,
+}
+
+impl PaneTable {
+    /// An empty table with room for about so many keys.
+    pub(crate) fn new(plan: &WindowPlan, keys: usize) -> Self {
+        Self { index: plan.keys.index(keys), states: plan.groups.states(), arrival_us: i64::MIN }
+    }
+
+    /// Takes rows in.
+    pub(crate) fn update(
+        &mut self,
+        plan: &WindowPlan,
+        batch: &Batch,
+        keys: &BatchKeys,
+        values: &GroupRows,
+        rows: &RowSet<'_>,
+        numbers: &mut Vec<u32>,
+    ) {
+        self.index.assign(keys, rows, numbers);
+        self.states.grow(&plan.groups, self.index.numbers());
+        self.states.update(&plan.groups, values, numbers, rows, &batch.event_time_us);
+        rows.for_each(|_, row| self.arrival_us = self.arrival_us.max(batch.arrival_us[row]));
+    }
+
+    /// Takes in states that another instance has given, in rows of the plan's partial schema.
+    pub(crate) fn merge(
+        &mut self,
+        plan: &WindowPlan,
+        batch: &Batch,
+        keys: &BatchKeys,
+        states: &[&[i64]],
+        rows: &RowSet<'_>,
+        numbers: &mut Vec<u32>,
+    ) {
+        self.index.assign(keys, rows, numbers);
+        self.states.grow(&plan.groups, self.index.numbers());
+        let mut words = vec![0; states.len()];
+        rows.for_each(|at, row| {
+            words.iter_mut().zip(states).for_each(|(word, state)| *word = state[row] as u64);
+            plan.groups.layout.merge_dense(self.states.words_mut(&plan.groups, numbers[at]), &words);
+            self.arrival_us = self.arrival_us.max(batch.arrival_us[row]);
+        });
+    }
+
+    /// Emits the results of all keys for the window `[start_us, end_us)`.
+    pub(crate) fn emit(
+        &self,
+        plan: &WindowPlan,
+        start_us: i64,
+        end_us: i64,
+        context: &mut Context<'_>,
+    ) -> Result<(), OperatorError> {
+        let numbers: Vec<u32> = (0..self.index.numbers() as u32).collect();
+        for numbers in numbers.chunks(OUTPUT_ROWS) {
+            let keys = self.index.columns(&plan.keys, numbers)?;
+            let window = Window { start_us, end_us, arrival_us: self.arrival_us };
+            emit_results(plan, keys, &self.states, numbers, window, context)?;
+        }
+        Ok(())
+    }
+
+    /// Emits the states of all keys, for an instance that merges them.
+    pub(crate) fn emit_states(
+        &self,
+        plan: &WindowPlan,
+        start_us: i64,
+        end_us: i64,
+        context: &mut Context<'_>,
+    ) -> Result<(), OperatorError> {
+        let numbers: Vec<u32> = (0..self.index.numbers() as u32).collect();
+        for numbers in numbers.chunks(OUTPUT_ROWS) {
+            let mut columns = self.index.columns(&plan.keys, numbers)?;
+            let rows = numbers.len();
+            columns.push(Arc::new(TimestampMicrosecondArray::from_value(start_us, rows)));
+            columns.push(Arc::new(TimestampMicrosecondArray::from_value(end_us, rows)));
+            for word in 0..plan.groups.layout.dense_words() {
+                let values = numbers.iter().map(|&number| self.states.words(&plan.groups, number)[word] as i64);
+                columns.push(Arc::new(Int64Array::from_iter_values(values)));
+            }
+            let columns = RecordBatch::try_new(plan.partial.clone(), columns)?;
+            let (slots, arrivals_us) = (vec![0; rows], vec![self.arrival_us; rows]);
+            context.emit(Batch::new(slots.into(), vec![end_us - 1; rows].into(), arrivals_us.into(), columns));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.index.memory_bytes() + self.states.memory_bytes()
+    }
+}
+
+/// A window that closes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub(crate) start_us: i64,
+    pub(crate) end_us: i64,
+    /// The latest arrival of its rows.
+    pub(crate) arrival_us: i64,
+}
+
+/// Emits the results of these groups for one window. A row of which a result cannot be given is refused.
+pub(crate) fn emit_results(
+    plan: &WindowPlan,
+    keys: Vec<ArrayRef>,
+    states: &GroupStates,
+    groups: &[u32],
+    window: Window,
+    context: &mut Context<'_>,
+) -> Result<(), OperatorError> {
+    emit_windows(plan, keys, states, groups, &vec![window; groups.len()], context)
+}
+
+/// The same where each group has a window of its own.
+pub(crate) fn emit_windows(
+    plan: &WindowPlan,
+    keys: Vec<ArrayRef>,
+    states: &GroupStates,
+    groups: &[u32],
+    windows: &[Window],
+    context: &mut Context<'_>,
+) -> Result<(), OperatorError> {
+    let mut columns = keys;
+    let starts = windows.iter().map(|window| window.start_us);
+    columns.push(Arc::new(TimestampMicrosecondArray::from_iter_values(starts)));
+    let ends = windows.iter().map(|window| window.end_us);
+    columns.push(Arc::new(TimestampMicrosecondArray::from_iter_values(ends)));
+    let mut failed = Vec::new();
+    columns.extend(plan.groups.results(states, groups, &mut failed)?);
+    let batch = Batch::new(
+        vec![0; groups.len()].into(),
+        windows.iter().map(|window| window.end_us - 1).collect(),
+        windows.iter().map(|window| window.arrival_us).collect(),
+        RecordBatch::try_new(plan.output.clone(), columns)?,
+    );
+    emit_unless_failed(batch, failed, context)
+}
+
+/// Emits a batch without the rows that failed, which are refused.
+pub(crate) fn emit_unless_failed(
+    batch: Batch,
+    mut failed: Vec<(usize, &'static str)>,
+    context: &mut Context<'_>,
+) -> Result<(), OperatorError> {
+    if failed.is_empty() {
+        context.emit(batch);
+        return Ok(());
+    }
+    failed.sort_unstable();
+    failed.dedup_by_key(|failed| failed.0);
+    let mut kept = vec![true; batch.rows()];
+    for (row, why) in failed {
+        kept[row] = false;
+        context.refusals.refuse_row(None, &batch, row, Reason::Expression, || why.to_owned());
+    }
+    context.emit(batch.filter(&kept.into())?);
+    Ok(())
+}

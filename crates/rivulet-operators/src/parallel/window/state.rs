@@ -1,0 +1,189 @@
+//! Export and import of windows.
+//!
+//! A row of a frame is a key in a pane or session: `slot`, `key_group`, the key columns, `window_start`, `window_end`, `arrival_us`,
+//! `watermark_us` and the states as bytes. The watermark stands in every row, so that rows can be selected freely. Panes that have closed but
+//! that later windows need are panes like others; the watermark says which windows have been given already.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryBuilder, Int64Array, RecordBatch, TimestampMicrosecondArray, UInt16Array,
+    UInt32Array,
+};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimestampMicrosecondType};
+use rivulet_dataflow::{KeyGroup, StateError, StateFrame, StateSelection};
+
+use super::WindowPlan;
+use super::operator::WindowOperator;
+use super::pane::PaneTable;
+use super::session::{Session, SessionOperator};
+use crate::aggregate::dense::RowSet;
+use crate::parallel::groups::GroupStates;
+use crate::parallel::keys::{BatchKeys, NONE};
+
+const OPERATOR: &str = "keyed window";
+const VERSION: u32 = 1;
+/// Names what the states mean, in the frame's metadata.
+const STATES: &str = "rivulet.states";
+
+/// Some entries of one table.
+struct Part<'a> {
+    keys: Vec<ArrayRef>,
+    states: &'a GroupStates,
+    groups: Vec<u32>,
+    /// By entry: start, end, latest arrival.
+    windows: Vec<(i64, i64, i64)>,
+}
+
+pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> Result<StateFrame, StateError> {
+    let plan = &operator.plan;
+    let mut parts = Vec::new();
+    for (&(end_us, start_us), pane) in &operator.panes {
+        let groups: Vec<u32> = (0..pane.index.numbers() as u32).collect();
+        let keys = pane.index.columns(&plan.keys, &groups)?;
+        let windows = vec![(start_us, end_us, pane.arrival_us); groups.len()];
+        parts.push(Part { keys, states: &pane.states, groups, windows });
+    }
+    if let Some(sliding) = &operator.sliding {
+        for (start_us, end_us, arrival_us, keys, states) in sliding.closed() {
+            let groups: Vec<u32> = (0..keys.len() as u32).collect();
+            let windows = vec![(start_us, end_us, arrival_us); keys.len()];
+            parts.push(Part { keys: sliding.keys(plan, keys)?, states, groups, windows });
+        }
+    }
+    frame(plan, operator.watermark_us, &parts)?.select(selection)
+}
+
+pub(super) fn export_sessions(
+    operator: &SessionOperator,
+    selection: &StateSelection,
+) -> Result<StateFrame, StateError> {
+    let live = operator.sessions.iter().enumerate().filter(|(_, session)| session.key != NONE);
+    let (groups, sessions): (Vec<u32>, Vec<&Session>) = live.map(|(number, session)| (number as u32, session)).unzip();
+    let keys: Vec<u32> = sessions.iter().map(|session| session.key).collect();
+    let windows = sessions
+        .iter()
+        .map(|session| (session.start_us, session.last_us + operator.gap_us, session.arrival_us))
+        .collect();
+    let keys = operator.index.columns(&operator.plan.keys, &keys)?;
+    let part = Part { keys, states: &operator.states, groups, windows };
+    frame(&operator.plan, operator.watermark_us, &[part])?.select(selection)
+}
+
+fn frame(plan: &WindowPlan, watermark_us: i64, parts: &[Part<'_>]) -> Result<StateFrame, StateError> {
+    let schema = schema(plan);
+    let mut batches = Vec::with_capacity(parts.len());
+    for part in parts {
+        let rows = part.groups.len();
+        let key_groups = match plan.keys.len() {
+            0 => vec![KeyGroup::of(b"").index(); rows],
+            _ => plan.keys.key_groups(&part.keys)?,
+        };
+        let sets = part.states.distinct_values();
+        let (mut states, mut bytes) = (BinaryBuilder::new(), Vec::new());
+        for &group in &part.groups {
+            bytes.clear();
+            part.states.encode(&plan.groups, group, &sets, &mut bytes);
+            states.append_value(&bytes);
+        }
+        let times = |each: fn(&(i64, i64, i64)) -> i64| part.windows.iter().map(each);
+        let mut columns: Vec<ArrayRef> =
+            vec![Arc::new(UInt32Array::from_value(0, rows)), Arc::new(UInt16Array::from(key_groups))];
+        columns.extend(part.keys.iter().cloned());
+        columns.push(Arc::new(TimestampMicrosecondArray::from_iter_values(times(|window| window.0))));
+        columns.push(Arc::new(TimestampMicrosecondArray::from_iter_values(times(|window| window.1))));
+        columns.push(Arc::new(Int64Array::from_iter_values(times(|window| window.2))));
+        columns.push(Arc::new(Int64Array::from_value(watermark_us, rows)));
+        columns.push(Arc::new(states.finish()));
+        batches.push(RecordBatch::try_new(schema.clone(), columns)?);
+    }
+    Ok(StateFrame::new(OPERATOR, VERSION, concat_batches(&schema, &batches)?))
+}
+
+fn schema(plan: &WindowPlan) -> SchemaRef {
+    let leading = [Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
+    let keys = plan.output.fields()[..plan.keys.len() + 2].iter().map(|field| field.as_ref().clone());
+    let rest = [
+        Field::new("arrival_us", DataType::Int64, false),
+        Field::new("watermark_us", DataType::Int64, false),
+        Field::new("states", DataType::Binary, false),
+    ];
+    let fields: Vec<Field> = leading.into_iter().chain(keys).chain(rest).collect();
+    let states = format!("{:?} {}", plan.spec.window, plan.groups.fingerprint());
+    Arc::new(Schema::new_with_metadata(fields, [(STATES.to_owned(), states)].into()))
+}
+
+/// The rows of a frame that was checked.
+struct Restored<'a> {
+    rows: &'a RecordBatch,
+    keys: BatchKeys,
+    states_at: usize,
+}
+
+impl<'a> Restored<'a> {
+    fn new(plan: &WindowPlan, frame: &'a StateFrame) -> Result<Self, StateError> {
+        frame.expect(OPERATOR, VERSION)?;
+        let expected = schema(plan);
+        if frame.rows.schema_ref() != &expected {
+            return Err(StateError::Mismatch("state of windows with other keys, lengths or aggregates".into()));
+        }
+        let mut keys = BatchKeys::default();
+        keys.read_keys(&plan.keys, &frame.rows.columns()[2..2 + plan.keys.len()])?;
+        if frame.rows.columns()[2 + plan.keys.len()..].iter().any(|column| column.null_count() > 0) {
+            return Err(StateError::Corrupt("a window without bounds or states".into()));
+        }
+        Ok(Self { rows: &frame.rows, keys, states_at: 6 + plan.keys.len() })
+    }
+
+    /// Start, end, arrival and watermark of a row.
+    fn times(&self, row: usize) -> [i64; 4] {
+        let time = |at: usize| self.rows.column(at).as_primitive::<TimestampMicrosecondType>().value(row);
+        let number = |at: usize| self.rows.column(at).as_primitive::<Int64Type>().value(row);
+        let first = self.states_at - 4;
+        [time(first), time(first + 1), number(first + 2), number(first + 3)]
+    }
+
+    fn states(&self, row: usize) -> &[u8] {
+        self.rows.column(self.states_at).as_binary::<i32>().value(row)
+    }
+
+    fn decode(&self, plan: &WindowPlan, states: &mut GroupStates, group: u32, row: usize) -> Result<(), StateError> {
+        let mut bytes = self.states(row);
+        let decoded = states.decode(&plan.groups, group, &mut bytes);
+        decoded.filter(|()| bytes.is_empty()).ok_or_else(|| StateError::Corrupt("states of a window".into()))
+    }
+}
+
+pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Result<(), StateError> {
+    let plan = operator.plan.clone();
+    if operator.sliding.as_ref().is_some_and(|sliding| !sliding.is_empty()) {
+        return Err(StateError::Mismatch("windows take over state before their first row".into()));
+    }
+    let restored = Restored::new(&plan, frame)?;
+    let mut numbers = Vec::new();
+    for row in 0..frame.rows.num_rows() {
+        let [start_us, end_us, arrival_us, watermark_us] = restored.times(row);
+        let pane = operator.panes.entry((end_us, start_us)).or_insert_with(|| PaneTable::new(&plan, 0));
+        pane.index.assign(&restored.keys, &RowSet::Range(row..row + 1), &mut numbers);
+        pane.states.grow(&plan.groups, pane.index.numbers());
+        pane.arrival_us = pane.arrival_us.max(arrival_us);
+        restored.decode(&plan, &mut pane.states, numbers[0], row)?;
+        operator.watermark_us = operator.watermark_us.max(watermark_us);
+    }
+    Ok(())
+}
+
+pub(super) fn import_sessions(operator: &mut SessionOperator, frame: &StateFrame) -> Result<(), StateError> {
+    let plan = operator.plan.clone();
+    let restored = Restored::new(&plan, frame)?;
+    let mut numbers = Vec::new();
+    for row in 0..frame.rows.num_rows() {
+        let [start_us, end_us, arrival_us, watermark_us] = restored.times(row);
+        operator.index.assign(&restored.keys, &RowSet::Range(row..row + 1), &mut numbers);
+        let session = operator.restore(numbers[0], start_us, end_us, arrival_us);
+        restored.decode(&plan, &mut operator.states, session, row)?;
+        operator.watermark_us = operator.watermark_us.max(watermark_us);
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! What names stand for while a query is planned.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
+use datafusion_common::config::ConfigOptions;
+use datafusion_common::{Result, TableReference};
+use datafusion_expr::expr::{AggregateFunction, WindowFunction, WindowFunctionParams};
+use datafusion_expr::planner::{
+    ContextProvider, ExprPlanner, PlannerResult, RawAggregateExpr, RawWindowExpr, RelationPlanner, TypePlanner,
+};
+use datafusion_expr::utils::COUNT_STAR_EXPANSION;
+use datafusion_expr::{AggregateUDF, Expr, HigherOrderUDF, ScalarUDF, TableSource, WindowUDF};
+use datafusion_sql::sqlparser::ast;
+
+use crate::error::{Problem, RelationalError};
+use crate::functions::{self, row_number};
+use crate::table_function::WindowFunctions;
+
+/// The type of timestamps: microseconds, without a zone.
+pub(crate) const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+
+/// The relations and functions that a query may name.
+pub struct Catalog {
+    relations: HashMap<String, Arc<dyn TableSource>>,
+    /// The names of those that have rows now, and are not streams.
+    tables: HashSet<String>,
+    scalars: HashMap<String, Arc<ScalarUDF>>,
+    aggregates: HashMap<String, Arc<AggregateUDF>>,
+    windows: HashMap<String, Arc<WindowUDF>>,
+    pub(crate) options: Arc<ConfigOptions>,
+    expressions: Vec<Arc<dyn ExprPlanner>>,
+    relation_planners: Vec<Arc<dyn RelationPlanner>>,
+    types: Arc<dyn TypePlanner>,
+}
+
+impl Catalog {
+    /// A catalog without relations, with these functions by all their names and those of this crate.
+    pub fn new(
+        scalars: impl IntoIterator<Item = (String, Arc<ScalarUDF>)>,
+        aggregates: impl IntoIterator<Item = (String, Arc<AggregateUDF>)>,
+    ) -> Self {
+        let mut options = ConfigOptions::default();
+        // Text is one type, and so are numbers with a point.
+        options.sql_parser.map_string_types_to_utf8view = false;
+        options.sql_parser.parse_float_as_decimal = false;
+        options.sql_parser.collect_spans = true;
+        options.sql_parser.enable_ident_normalization = true;
+        let own = functions::placeholders().into_iter().map(|function| (function.name().to_owned(), function));
+        Self {
+            relations: HashMap::new(),
+            tables: HashSet::new(),
+            scalars: scalars.into_iter().chain(own).collect(),
+            aggregates: aggregates.into_iter().collect(),
+            windows: HashMap::from([("row_number".to_owned(), row_number())]),
+            options: Arc::new(options),
+            expressions: vec![
+                Arc::new(CountRows),
+                Arc::new(datafusion_functions::datetime::planner::DatetimeFunctionPlanner),
+                Arc::new(datafusion_functions::unicode::planner::UnicodeFunctionPlanner),
+                Arc::new(datafusion_functions::core::planner::CoreFunctionPlanner {}),
+            ],
+            relation_planners: vec![Arc::new(WindowFunctions)],
+            types: Arc::new(Types),
+        }
+    }
+
+    /// Adds a relation. Names are compared as they are; unquoted names in queries are in lower case.
+    pub fn add(&mut self, name: impl Into<String>, relation: Arc<dyn TableSource>) {
+        self.relations.insert(name.into(), relation);
+    }
+
+    /// Adds a relation that has rows at any time, so that `FOR SYSTEM_TIME AS OF` may follow its name.
+    pub fn add_table(&mut self, name: impl Into<String>, relation: Arc<dyn TableSource>) {
+        let name = name.into();
+        self.tables.insert(name.clone());
+        self.relations.insert(name, relation);
+    }
+
+    pub(crate) fn is_table(&self, name: &str) -> bool {
+        self.tables.contains(name)
+    }
+}
+
+impl fmt::Debug for Catalog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Catalog").field("relations", &self.relations.keys()).finish_non_exhaustive()
+    }
+}
+
+impl ContextProvider for Catalog {
+    fn get_table_source(&self, name: TableReference) -> Result<Arc<dyn TableSource>> {
+        let unknown = || {
+            let name = name.to_string().replace('"', "");
+            RelationalError { problem: Problem::UnknownRelation(name), place: None, hint: None }.boxed()
+        };
+        match &name {
+            TableReference::Bare { table } => self.relations.get(table.as_ref()).cloned().ok_or_else(unknown),
+            _ => Err(unknown()),
+        }
+    }
+
+    fn get_expr_planners(&self) -> &[Arc<dyn ExprPlanner>] {
+        &self.expressions
+    }
+
+    fn get_relation_planners(&self) -> &[Arc<dyn RelationPlanner>] {
+        &self.relation_planners
+    }
+
+    fn get_type_planner(&self) -> Option<Arc<dyn TypePlanner>> {
+        Some(self.types.clone())
+    }
+
+    fn get_function_meta(&self, name: &str) -> Option<Arc<ScalarUDF>> {
+        self.scalars.get(name).cloned()
+    }
+
+    fn get_higher_order_meta(&self, _name: &str) -> Option<Arc<HigherOrderUDF>> {
+        None
+    }
+
+    fn get_aggregate_meta(&self, name: &str) -> Option<Arc<AggregateUDF>> {
+        self.aggregates.get(name).cloned()
+    }
+
+    fn get_window_meta(&self, name: &str) -> Option<Arc<WindowUDF>> {
+        self.windows.get(name).cloned()
+    }
+
+    fn get_variable_type(&self, _variable_names: &[String]) -> Option<DataType> {
+        None
+    }
+
+    fn options(&self) -> &ConfigOptions {
+        &self.options
+    }
+
+    fn udf_names(&self) -> Vec<String> {
+        self.scalars.keys().cloned().collect()
+    }
+
+    fn higher_order_function_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn udaf_names(&self) -> Vec<String> {
+        self.aggregates.keys().cloned().collect()
+    }
+
+    fn udwf_names(&self) -> Vec<String> {
+        self.windows.keys().cloned().collect()
+    }
+}
+
+/// `count(*)` and `count()` as the count of a constant, so that all three are one.
+#[derive(Debug)]
+struct CountRows;
+
+impl ExprPlanner for CountRows {
+    fn plan_aggregate(&self, raw: RawAggregateExpr) -> Result<PlannerResult<RawAggregateExpr>> {
+        #[expect(deprecated, reason = "the planner itself still gives it")]
+        let counts_rows = raw.func.name() == "count" && matches!(raw.args.as_slice(), [] | [Expr::Wildcard { .. }]);
+        if !counts_rows || raw.distinct {
+            return Ok(PlannerResult::Original(raw));
+        }
+        let one = vec![Expr::Literal(COUNT_STAR_EXPANSION, None)];
+        let count = AggregateFunction::new_udf(raw.func, one, false, raw.filter, raw.order_by, raw.null_treatment);
+        Ok(PlannerResult::Planned(Expr::AggregateFunction(count).alias("count(*)")))
+    }
+
+    fn plan_window(&self, raw: RawWindowExpr) -> Result<PlannerResult<RawWindowExpr>> {
+        #[expect(deprecated, reason = "the planner itself still gives it")]
+        let counts_rows = raw.func_def.name() == "count" && matches!(raw.args.as_slice(), [] | [Expr::Wildcard { .. }]);
+        if !counts_rows || raw.distinct {
+            return Ok(PlannerResult::Original(raw));
+        }
+        let params = WindowFunctionParams {
+            args: vec![Expr::Literal(COUNT_STAR_EXPANSION, None)],
+            partition_by: raw.partition_by,
+            order_by: raw.order_by,
+            window_frame: raw.window_frame,
+            filter: raw.filter,
+            null_treatment: raw.null_treatment,
+            distinct: false,
+        };
+        let count = WindowFunction { fun: raw.func_def, params };
+        Ok(PlannerResult::Planned(Expr::WindowFunction(Box::new(count))))
+    }
+}
+
+/// The types of casts: the few that columns may have.
+#[derive(Debug)]
+struct Types;
+
+impl TypePlanner for Types {
+    fn plan_type_field(&self, sql_type: &ast::DataType) -> Result<Option<FieldRef>> {
+        use ast::DataType as Sql;
+        let data_type = match sql_type {
+            Sql::Timestamp(_, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => TIMESTAMP,
+            Sql::Timestamp(..) => {
+                return Err(RelationalError::new("timestamps with a time zone are not supported")
+                    .hint("TIMESTAMP is always in UTC")
+                    .boxed());
+            }
+            Sql::TinyInt(_) | Sql::SmallInt(_) | Sql::Int(_) | Sql::Integer(_) | Sql::BigInt(_) => DataType::Int64,
+            Sql::Real | Sql::Float(_) | Sql::Double(_) | Sql::DoublePrecision => DataType::Float64,
+            Sql::Text | Sql::String(_) | Sql::Varchar(_) | Sql::Char(_) | Sql::CharVarying(_) => DataType::Utf8,
+            _ => return Ok(None),
+        };
+        Ok(Some(Arc::new(Field::new("", data_type, true))))
+    }
+}

@@ -1,0 +1,182 @@
+//! What the planner below reads and ignores, or would misread over streams, is refused here by name: nothing that is written is
+//! ignored.
+
+use datafusion_sql::sqlparser::ast::{self, Spanned, TableFactor};
+
+use crate::error::RelationalError;
+use crate::walk::{Node, look};
+
+/// Fails at the first construct that is not supported. `is_table` says of a name whether it is that of a reference table.
+pub(crate) fn check(query: &ast::Query, is_table: impl Fn(&str) -> bool) -> Result<(), RelationalError> {
+    let mut check = Check { is_table: &is_table, place: None };
+    look(query, &mut |node| match node {
+        Node::Query(query) => check.query(query),
+        Node::TableFactor(factor) => check.table_factor(factor),
+        Node::Expr(expression) => check.expression(expression),
+    })
+}
+
+struct Check<'a> {
+    is_table: &'a dyn Fn(&str) -> bool,
+    /// The last place that was known.
+    place: Option<(u64, u64)>,
+}
+
+impl Check<'_> {
+    fn refuse(&self, what: &str, hint: Option<&str>) -> Result<(), RelationalError> {
+        let error =
+            RelationalError { place: self.place, ..RelationalError::new(format!("{what} is not supported yet")) };
+        Err(match hint {
+            Some(hint) => error.hint(hint),
+            None => error,
+        })
+    }
+
+    fn at(&mut self, node: &impl Spanned) {
+        let start = node.span().start;
+        if start.line > 0 {
+            self.place = Some((start.line, start.column));
+        }
+    }
+
+    fn body(&mut self, body: &ast::SetExpr) -> Result<(), RelationalError> {
+        self.at(body);
+        match body {
+            ast::SetExpr::Select(select) => self.select(select),
+            ast::SetExpr::Query(_) => Ok(()),
+            ast::SetExpr::SetOperation { op: ast::SetOperator::Union, left, right, set_quantifier } => {
+                if matches!(
+                    set_quantifier,
+                    ast::SetQuantifier::ByName | ast::SetQuantifier::AllByName | ast::SetQuantifier::DistinctByName
+                ) {
+                    return self.refuse("UNION BY NAME", Some("select the columns in the same order on both sides"));
+                }
+                self.body(left)?;
+                self.body(right)
+            }
+            ast::SetExpr::SetOperation { op, .. } => {
+                self.refuse(&op.to_string(), Some("write [NOT] EXISTS (SELECT 1 FROM ... WHERE ...)"))
+            }
+            ast::SetExpr::Values(_) => self.refuse("VALUES", None),
+            ast::SetExpr::Table(_) => self.refuse("TABLE as a query", Some("write SELECT * FROM name")),
+            _ => self.refuse("a statement that writes inside of a query", None),
+        }
+    }
+
+    fn select(&mut self, select: &ast::Select) -> Result<(), RelationalError> {
+        let refusals = [
+            (select.top.is_some(), "TOP"),
+            (select.into.is_some(), "INTO before FROM"),
+            (!select.lateral_views.is_empty(), "LATERAL VIEW"),
+            (select.prewhere.is_some(), "PREWHERE"),
+            (!select.connect_by.is_empty(), "CONNECT BY"),
+            (!select.cluster_by.is_empty(), "CLUSTER BY"),
+            (!select.distribute_by.is_empty(), "DISTRIBUTE BY"),
+            (!select.sort_by.is_empty(), "SORT BY"),
+            (select.exclude.is_some(), "EXCLUDE"),
+            (!select.optimizer_hints.is_empty(), "an optimizer hint"),
+            (select.select_modifiers.is_some(), "this modifier of SELECT"),
+            (select.value_table_mode.is_some(), "SELECT AS VALUE"),
+            (!matches!(select.flavor, ast::SelectFlavor::Standard), "FROM before SELECT"),
+            (matches!(select.distinct, Some(ast::Distinct::On(_))), "DISTINCT ON"),
+        ];
+        for (is_there, what) in refusals {
+            if is_there {
+                let hint = match what {
+                    "INTO before FROM" => Some("the sink stands at the end: SELECT ... FROM ... INTO sink"),
+                    "DISTINCT ON" => {
+                        Some("keep the first row of each key: ROW_NUMBER() OVER (PARTITION BY key ORDER BY ...) = 1")
+                    }
+                    _ => None,
+                };
+                return self.refuse(what, hint);
+            }
+        }
+        if matches!(select.group_by, ast::GroupByExpr::All(_)) {
+            return self.refuse("GROUP BY ALL", None);
+        }
+        Ok(())
+    }
+
+    fn query(&mut self, query: &ast::Query) -> Result<(), RelationalError> {
+        self.at(query);
+        let refusals = [
+            (query.fetch.is_some(), "FETCH"),
+            (!query.locks.is_empty() || query.for_clause.is_some(), "FOR"),
+            (query.settings.is_some(), "SETTINGS"),
+            (query.format_clause.is_some(), "FORMAT behind a query"),
+            (!query.pipe_operators.is_empty(), "the operator '|>'"),
+            (query.with.as_ref().is_some_and(|with| with.recursive), "WITH RECURSIVE"),
+        ];
+        for (is_there, what) in refusals {
+            if is_there {
+                return self.refuse(what, None);
+            }
+        }
+        self.body(&query.body)
+    }
+
+    fn table_factor(&mut self, factor: &TableFactor) -> Result<(), RelationalError> {
+        self.at(factor);
+        match factor {
+            TableFactor::Table {
+                name,
+                version,
+                with_hints,
+                with_ordinality,
+                partitions,
+                json_path,
+                sample,
+                index_hints,
+                ..
+            } => {
+                self.at(name);
+                if version.is_some() && !(self.is_table)(&name_of(name)) {
+                    return self.refuse(
+                        "FOR SYSTEM_TIME AS OF over anything but a table",
+                        Some("tables made by CREATE TABLE are looked up as they are when a row comes"),
+                    );
+                }
+                let has_more = !with_hints.is_empty()
+                    || *with_ordinality
+                    || !partitions.is_empty()
+                    || json_path.is_some()
+                    || sample.is_some()
+                    || !index_hints.is_empty();
+                match has_more {
+                    true => self.refuse("anything but an alias behind a name in FROM", None),
+                    false => Ok(()),
+                }
+            }
+            TableFactor::Derived { lateral: true, .. } => self.refuse("LATERAL", None),
+            TableFactor::Derived { sample: Some(_), .. } => self.refuse("TABLESAMPLE", None),
+            TableFactor::MatchRecognize { .. } => {
+                self.refuse("MATCH_RECOGNIZE in a query over sources", Some("applications have it"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn expression(&mut self, expression: &ast::Expr) -> Result<(), RelationalError> {
+        if let ast::Expr::Value(value) = expression
+            && let ast::Value::Placeholder(name) = &value.value
+        {
+            self.place = Some((value.span.start.line, value.span.start.column));
+            return Err(RelationalError {
+                place: self.place,
+                ..RelationalError::new(format!("'{name}' stands for nothing here"))
+                    .hint("parameters are those of applications")
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A name of one part as the catalog has it.
+pub(crate) fn name_of(name: &ast::ObjectName) -> String {
+    match name.0.as_slice() {
+        [ast::ObjectNamePart::Identifier(only)] if only.quote_style.is_none() => only.value.to_lowercase(),
+        [ast::ObjectNamePart::Identifier(only)] => only.value.clone(),
+        _ => name.to_string(),
+    }
+}

@@ -1,0 +1,126 @@
+//! Functions that stand for something until the plan is made: they have names and types, and are never evaluated.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, LazyLock};
+
+use arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion_common::{Result, not_impl_err};
+use datafusion_expr::function::{PartitionEvaluatorArgs, WindowUDFFieldArgs};
+use datafusion_expr::{
+    ColumnarValue, PartitionEvaluator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, WindowUDF,
+    WindowUDFImpl,
+};
+
+use crate::catalog::TIMESTAMP;
+
+/// The name of the function that stands for the time by the clock.
+pub const PROCTIME: &str = "proctime";
+
+/// The bounds of windows in GROUP BY: `tumble_start`, `tumble_end` and so on.
+pub(crate) const BOUNDS: [(&str, &str, bool); 8] = [
+    ("tumble_start", "tumble", false),
+    ("tumble_end", "tumble", true),
+    ("hop_start", "hop", false),
+    ("hop_end", "hop", true),
+    ("cumulate_start", "cumulate", false),
+    ("cumulate_end", "cumulate", true),
+    ("session_start", "session", false),
+    ("session_end", "session", true),
+];
+
+/// The functions that make windows.
+pub(crate) const WINDOWS: [&str; 4] = ["tumble", "hop", "cumulate", "session"];
+
+/// `PROCTIME()`: the time by the clock, for windows only.
+pub fn proctime() -> Arc<ScalarUDF> {
+    static FUNCTION: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| placeholder(PROCTIME));
+    FUNCTION.clone()
+}
+
+/// `ROW_NUMBER()`.
+pub fn row_number() -> Arc<WindowUDF> {
+    static FUNCTION: LazyLock<Arc<WindowUDF>> =
+        LazyLock::new(|| Arc::new(WindowUDF::from(RowNumber { signature: Signature::nullary(Volatility::Immutable) })));
+    FUNCTION.clone()
+}
+
+/// All functions of this kind that a query may call.
+pub(crate) fn placeholders() -> Vec<Arc<ScalarUDF>> {
+    BOUNDS.iter().map(|(name, ..)| placeholder(name)).chain([proctime()]).collect()
+}
+
+fn placeholder(name: &'static str) -> Arc<ScalarUDF> {
+    // Volatile, so that no rule moves or computes it.
+    let signature = match name {
+        PROCTIME => Signature::nullary(Volatility::Volatile),
+        _ => Signature::variadic_any(Volatility::Volatile),
+    };
+    Arc::new(ScalarUDF::from(Placeholder { name, signature }))
+}
+
+struct Placeholder {
+    name: &'static str,
+    signature: Signature,
+}
+
+impl fmt::Debug for Placeholder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl PartialEq for Placeholder {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Placeholder {}
+
+impl Hash for Placeholder {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+impl ScalarUDFImpl for Placeholder {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
+        Ok(TIMESTAMP)
+    }
+
+    fn invoke_with_args(&self, _arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        not_impl_err!("{} has no value by itself", self.name)
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct RowNumber {
+    signature: Signature,
+}
+
+impl WindowUDFImpl for RowNumber {
+    fn name(&self) -> &str {
+        "row_number"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn partition_evaluator(&self, _arguments: PartitionEvaluatorArgs) -> Result<Box<dyn PartitionEvaluator>> {
+        not_impl_err!("row_number is not evaluated here")
+    }
+
+    fn field(&self, arguments: WindowUDFFieldArgs) -> Result<FieldRef> {
+        Ok(Arc::new(Field::new(arguments.name(), DataType::Int64, false)))
+    }
+}

@@ -1,0 +1,31 @@
+//! SQL queries to optimized relational plans: DataFusion's planner and optimizer, with windows of streams as nodes of their own.
+//!
+//! The invariant of this crate is an absence: it knows no operator, no source and no connector, only names, columns and functions
+//! that it is given in a [`Catalog`]; and no rule of the optimizer is in force that supposes an input with an end.
+//!
+//! In reading order:
+//! - [`planning`]: a syntax tree to a plan ([`plan`]), and what is taken off its top ([`Planned`]);
+//! - [`catalog`]: what names stand for ([`Catalog`]);
+//! - [`window`]: the node that gives rows their windows ([`WindowTable`], [`WindowKind`]);
+//! - [`table_function`]: `TUMBLE(t, DESCRIPTOR(ts), ...)` in FROM;
+//! - [`group_window`]: `tumble(ts, ...)` in GROUP BY;
+//! - [`functions`]: functions that stand for something until the plan is made ([`functions::proctime`], [`functions::row_number`]);
+//! - [`calls`]: which functions a query calls ([`calls::calls`]);
+//! - `check`: what is refused, because it would be ignored; `walk`: over syntax trees;
+//! - [`error`]: what is wrong and where ([`RelationalError`]).
+
+pub mod planning;
+pub mod catalog;
+pub mod window;
+pub mod table_function;
+pub mod group_window;
+pub mod functions;
+pub mod calls;
+mod check;
+mod walk;
+pub mod error;
+
+pub use catalog::Catalog;
+pub use error::{Problem, RelationalError};
+pub use planning::{Planned, SortColumn, plan, plan_view};
+pub use window::{WindowKind, WindowTable};

@@ -1,0 +1,143 @@
+//! A syntax tree to an optimized plan.
+//!
+//! The rules of the optimizer are chosen: those that only say the same in fewer rows and columns, or turn subqueries into joins. Left out
+//! is what supposes that all rows are there (limits and sorts inside of plans, empty relations), and what trades one
+//! aggregate for two (`SingleDistinctToGroupBy`), which would make a changing result of a growing one.
+
+use std::sync::Arc;
+
+use datafusion_common::Result;
+use datafusion_common::tree_node::{Transformed, TreeNode};
+use datafusion_expr::{Expr, FetchType, LogicalPlan, SkipType};
+use datafusion_optimizer::analyzer::type_coercion::TypeCoercion;
+use datafusion_optimizer::decorrelate_predicate_subquery::DecorrelatePredicateSubquery;
+use datafusion_optimizer::eliminate_cross_join::EliminateCrossJoin;
+use datafusion_optimizer::eliminate_duplicated_expr::EliminateDuplicatedExpr;
+use datafusion_optimizer::eliminate_outer_join::EliminateOuterJoin;
+use datafusion_optimizer::extract_equijoin_predicate::ExtractEquijoinPredicate;
+use datafusion_optimizer::optimize_projections::OptimizeProjections;
+use datafusion_optimizer::optimize_unions::OptimizeUnions;
+use datafusion_optimizer::push_down_filter::PushDownFilter;
+use datafusion_optimizer::replace_distinct_aggregate::ReplaceDistinctWithAggregate;
+use datafusion_optimizer::scalar_subquery_to_join::ScalarSubqueryToJoin;
+use datafusion_optimizer::simplify_expressions::SimplifyExpressions;
+use datafusion_optimizer::{Analyzer, Optimizer, OptimizerContext, OptimizerRule};
+use datafusion_sql::planner::SqlToRel;
+use datafusion_sql::sqlparser::ast;
+
+use crate::catalog::Catalog;
+use crate::check::check;
+use crate::error::RelationalError;
+use crate::group_window;
+
+/// How often the rules are tried again while they find something.
+const PASSES_MAX: usize = 4;
+
+/// An optimized query, without ORDER BY and LIMIT at its top.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// The plan.
+    pub plan: LogicalPlan,
+    /// ORDER BY at the top, as places of columns.
+    pub order: Vec<SortColumn>,
+    /// LIMIT at the top.
+    pub limit: Option<usize>,
+}
+
+/// A column of ORDER BY.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SortColumn {
+    /// The place of the column.
+    pub column: usize,
+    /// Whether the greatest comes first.
+    pub descending: bool,
+    /// Whether null comes first.
+    pub nulls_first: bool,
+}
+
+/// Plans a query over what is in the catalog.
+pub fn plan(query: &ast::Query, catalog: &Catalog) -> Result<Planned, RelationalError> {
+    let (mut plan, mut limit) = (translate(query, catalog)?, None);
+    let mut order = Vec::new();
+    if let LogicalPlan::Limit(top) = plan {
+        limit = match (top.get_skip_type()?, top.get_fetch_type()?) {
+            (SkipType::Literal(0), FetchType::Literal(fetch)) => fetch,
+            _ => {
+                return Err(RelationalError::new(
+                    "OFFSET and LIMIT of something else than a number are not supported yet",
+                ));
+            }
+        };
+        plan = Arc::unwrap_or_clone(top.input);
+    }
+    if let LogicalPlan::Sort(sort) = plan {
+        for key in &sort.expr {
+            let Expr::Column(column) = &key.expr else {
+                return Err(RelationalError::new(format!("ORDER BY {} is not supported yet", key.expr))
+                    .hint("name the expression in the SELECT, and order by the name"));
+            };
+            let column = sort.input.schema().index_of_column(column)?;
+            order.push(SortColumn { column, descending: !key.asc, nulls_first: key.nulls_first });
+        }
+        plan = Arc::unwrap_or_clone(sort.input);
+    }
+    Ok(Planned { plan: optimize(plan, catalog)?, order, limit })
+}
+
+/// Plans a query that others read by a name. It is not optimized by itself.
+pub fn plan_view(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {
+    let plan = translate(query, catalog)?;
+    // Whether it can be optimized is found out now, where its text is at hand.
+    optimize(plan.clone(), catalog)?;
+    Ok(plan)
+}
+
+fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {
+    check(query, |name| catalog.is_table(name))?;
+    let mut query = query.clone();
+    group_window::rewrite_query(&mut query);
+    let located = |error: RelationalError| error.located(&query);
+    let statement = ast::Statement::Query(Box::new(query.clone()));
+    let plan = SqlToRel::new(catalog).sql_statement_to_plan(statement).map_err(|error| located(error.into()))?;
+    group_window::rewrite_plan(plan).map_err(|error| located(error.into()))
+}
+
+fn optimize(plan: LogicalPlan, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {
+    let analyzer = Analyzer::with_rules(vec![Arc::new(TypeCoercion::new())]);
+    let plan = analyzer.execute_and_check(plan, &catalog.options, |_, _| {})?;
+    let context = OptimizerContext::new_with_config_options(catalog.options.clone()).with_max_passes(PASSES_MAX as u8);
+    let plan = Optimizer::with_rules(rules()).optimize(plan, &context, |_, _| {})?;
+    Ok(without_idle_filters(plan)?)
+}
+
+fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
+    vec![
+        Arc::new(OptimizeUnions::new()),
+        Arc::new(SimplifyExpressions::new()),
+        Arc::new(ReplaceDistinctWithAggregate::new()),
+        Arc::new(DecorrelatePredicateSubquery::new()),
+        Arc::new(ScalarSubqueryToJoin::new()),
+        Arc::new(ExtractEquijoinPredicate::new()),
+        Arc::new(EliminateDuplicatedExpr::new()),
+        Arc::new(EliminateCrossJoin::new()),
+        Arc::new(EliminateOuterJoin::new()),
+        Arc::new(PushDownFilter::new()),
+        Arc::new(OptimizeProjections::new()),
+    ]
+}
+
+/// Takes out conditions that are always true.
+fn without_idle_filters(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let keep = |plan| match plan {
+        LogicalPlan::Filter(filter) if is_true(&filter.predicate) => {
+            Ok(Transformed::yes(Arc::unwrap_or_clone(filter.input)))
+        }
+        other => Ok(Transformed::no(other)),
+    };
+    plan.transform_up(keep).map(|transformed| transformed.data)
+}
+
+fn is_true(predicate: &Expr) -> bool {
+    use datafusion_common::ScalarValue;
+    matches!(predicate, Expr::Literal(ScalarValue::Boolean(Some(true)), _))
+}

@@ -1,0 +1,96 @@
+//! Walks over syntax trees. The trees have hundreds of types, and each walk is compiled for all of them: so there is one walk
+//! that looks and one that changes, with what they do behind a pointer.
+
+use std::ops::ControlFlow;
+
+use datafusion_sql::sqlparser::ast::{Expr, Query, TableFactor, Visit, VisitMut, Visitor, VisitorMut};
+
+use crate::error::RelationalError;
+
+/// What is looked at.
+pub(crate) enum Node<'a> {
+    Query(&'a Query),
+    TableFactor(&'a TableFactor),
+    Expr(&'a Expr),
+}
+
+/// Shows every query, table factor and expression of a query, parents first, until something is wrong.
+pub(crate) fn look(
+    query: &Query,
+    see: &mut dyn FnMut(Node<'_>) -> Result<(), RelationalError>,
+) -> Result<(), RelationalError> {
+    match query.visit(&mut Look(see)) {
+        ControlFlow::Break(error) => Err(error),
+        ControlFlow::Continue(()) => Ok(()),
+    }
+}
+
+struct Look<'f>(&'f mut dyn FnMut(Node<'_>) -> Result<(), RelationalError>);
+
+impl Look<'_> {
+    fn see(&mut self, node: Node<'_>) -> ControlFlow<RelationalError> {
+        match (self.0)(node) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => ControlFlow::Break(error),
+        }
+    }
+}
+
+impl Visitor for Look<'_> {
+    type Break = RelationalError;
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<RelationalError> {
+        self.see(Node::Query(query))
+    }
+
+    fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<RelationalError> {
+        self.see(Node::TableFactor(factor))
+    }
+
+    fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<RelationalError> {
+        self.see(Node::Expr(expression))
+    }
+}
+
+/// What is changed.
+pub(crate) enum NodeMut<'a> {
+    /// A query, before what is in it.
+    Query(&'a mut Query),
+    /// An expression, behind its parts.
+    Expr(&'a mut Expr),
+}
+
+/// Shows every query of a query, and every expression, to be changed. An expression is shown with the number of queries around it.
+pub(crate) fn change_query(query: &mut Query, change: &mut dyn FnMut(NodeMut<'_>, usize)) {
+    let _ = VisitMut::visit(query, &mut Change { change, depth: 0 });
+}
+
+/// The same for an expression and what is in it.
+pub(crate) fn change_expression(expression: &mut Expr, change: &mut dyn FnMut(NodeMut<'_>, usize)) {
+    let _ = VisitMut::visit(expression, &mut Change { change, depth: 0 });
+}
+
+struct Change<'f> {
+    change: &'f mut dyn FnMut(NodeMut<'_>, usize),
+    depth: usize,
+}
+
+impl VisitorMut for Change<'_> {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+        (self.change)(NodeMut::Query(query), self.depth);
+        self.depth += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_query(&mut self, _query: &mut Query) -> ControlFlow<()> {
+        self.depth -= 1;
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+        (self.change)(NodeMut::Expr(expression), self.depth);
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,229 @@
+//! The node that gives rows their windows: its input's columns, then the start and the end of the window. A row that is in several
+//! windows comes once for each.
+
+use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, FieldRef, IntervalMonthDayNano};
+use datafusion_common::{DFSchema, DFSchemaRef, DataFusionError, Result, ScalarValue, TableReference};
+use datafusion_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
+
+use crate::catalog::TIMESTAMP;
+use crate::error::RelationalError;
+
+/// Which windows, all lengths in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum WindowKind {
+    /// One after the other.
+    Tumble {
+        /// How long a window is.
+        width_us: i64,
+        /// By how much windows begin after multiples of the width.
+        offset_us: i64,
+    },
+    /// One every `slide_us`.
+    Hop {
+        /// How far apart windows begin.
+        slide_us: i64,
+        /// How long a window is.
+        width_us: i64,
+        /// By how much windows begin after multiples of the slide.
+        offset_us: i64,
+    },
+    /// Growing by `step_us` up to `width_us`, then anew.
+    Cumulate {
+        /// By how much a window grows.
+        step_us: i64,
+        /// How long the longest is.
+        width_us: i64,
+        /// By how much windows begin after multiples of the width.
+        offset_us: i64,
+    },
+    /// As long as no gap is longer.
+    Session {
+        /// The gap that ends a window.
+        gap_us: i64,
+    },
+}
+
+/// Gives rows their windows.
+#[derive(Clone, Debug)]
+pub struct WindowTable {
+    /// The rows.
+    pub input: Arc<LogicalPlan>,
+    /// Which windows.
+    pub kind: WindowKind,
+    /// The time of a row, a column of the input.
+    pub time: Expr,
+    /// The columns that keep sessions apart; `None` if the keys of the aggregate above do.
+    pub partition: Option<Vec<Expr>>,
+    /// The names of the columns for start and end.
+    pub bounds: [String; 2],
+    schema: DFSchemaRef,
+}
+
+impl WindowTable {
+    /// Over these rows. Fails if they have such columns already.
+    pub fn new(
+        input: Arc<LogicalPlan>,
+        kind: WindowKind,
+        time: Expr,
+        partition: Option<Vec<Expr>>,
+        bounds: [String; 2],
+    ) -> Result<Self> {
+        let bound = |name: &String| (None, Arc::new(Field::new(name, TIMESTAMP, false)));
+        let fields: Vec<(Option<TableReference>, FieldRef)> = input
+            .schema()
+            .iter()
+            .map(|(qualifier, field)| (qualifier.cloned(), field.clone()))
+            .chain(bounds.iter().map(bound))
+            .collect();
+        let metadata = input.schema().metadata().clone();
+        let schema = DFSchema::new_with_metadata(fields, metadata).map_err(|_| {
+            RelationalError::new("the rows have a column window_start or window_end already")
+                .hint("windows over windows: give the columns of the inner one other names, or group by them directly")
+                .boxed()
+        })?;
+        Ok(Self { input, kind, time, partition, bounds, schema: Arc::new(schema) })
+    }
+
+    /// As a plan.
+    pub fn into_plan(self) -> LogicalPlan {
+        LogicalPlan::Extension(Extension { node: Arc::new(self) })
+    }
+
+    fn parts(&self) -> (&LogicalPlan, WindowKind, &Expr, &Option<Vec<Expr>>, &[String; 2]) {
+        (&self.input, self.kind, &self.time, &self.partition, &self.bounds)
+    }
+}
+
+impl PartialEq for WindowTable {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for WindowTable {}
+
+impl Hash for WindowTable {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
+}
+
+impl PartialOrd for WindowTable {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        self.parts().partial_cmp(&other.parts())
+    }
+}
+
+impl UserDefinedLogicalNodeCore for WindowTable {
+    fn name(&self) -> &str {
+        "Windows"
+    }
+
+    fn inputs(&self) -> Vec<&LogicalPlan> {
+        vec![&self.input]
+    }
+
+    fn schema(&self) -> &DFSchemaRef {
+        &self.schema
+    }
+
+    fn expressions(&self) -> Vec<Expr> {
+        std::iter::once(&self.time).chain(self.partition.iter().flatten()).cloned().collect()
+    }
+
+    /// A condition on the bounds is one on windows, not on rows.
+    fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
+        let mut columns: HashSet<String> = self.bounds.iter().cloned().collect();
+        // Which rows there are decides how long a session is, unless all rows of one go together.
+        if matches!(self.kind, WindowKind::Session { .. }) {
+            let keys: Vec<&Expr> = self.partition.iter().flatten().collect();
+            let is_key = |name: &str| keys.iter().any(|key| matches!(key, Expr::Column(column) if column.name == name));
+            columns.extend(self.schema.fields().iter().map(|field| field.name().clone()).filter(|name| !is_key(name)));
+        }
+        columns
+    }
+
+    fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Windows: {:?} of {}", self.kind, self.time)
+    }
+
+    fn with_exprs_and_inputs(&self, expressions: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
+        let mut expressions = expressions.into_iter();
+        let defect = || DataFusionError::Internal("windows have a time and one input".into());
+        let time = expressions.next().ok_or_else(defect)?;
+        let partition = self.partition.as_ref().map(|_| expressions.collect());
+        let input = Arc::new(inputs.into_iter().next().ok_or_else(defect)?);
+        Self::new(input, self.kind, time, partition, self.bounds.clone())
+    }
+
+    fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
+        let columns = self.input.schema().fields().len();
+        Some(vec![output_columns.iter().copied().filter(|&column| column < columns).collect()])
+    }
+}
+
+impl WindowKind {
+    /// The window with these lengths, in the order in which they are written.
+    pub(crate) fn new(window: &str, lengths: &[i64]) -> Result<Self> {
+        let fail = |message: String, hint: &str| Err(RelationalError::new(message).hint(hint).boxed());
+        let (needed, example) = match window {
+            "tumble" => {
+                (1, "write for example tumble(ts, INTERVAL '1 minute'), with an offset as third argument if needed")
+            }
+            "hop" => (2, "write for example hop(ts, INTERVAL '1 second', INTERVAL '1 minute'): slide, then width"),
+            "cumulate" => {
+                (2, "write for example cumulate(ts, INTERVAL '1 minute', INTERVAL '1 hour'): step, then width")
+            }
+            _ => (1, "write for example session(ts, INTERVAL '10 seconds')"),
+        };
+        let may_have_offset = window != "session";
+        if lengths.len() < needed || lengths.len() > needed + usize::from(may_have_offset) {
+            return fail(format!("{window} takes {needed} length(s), not {}", lengths.len()), example);
+        }
+        if lengths[..needed].iter().any(|length| *length <= 0) {
+            return fail("the length of a window is more than nothing".into(), example);
+        }
+        let offset_us = lengths.get(needed).copied().unwrap_or(0);
+        Ok(match window {
+            "tumble" => Self::Tumble { width_us: lengths[0], offset_us: offset_us.rem_euclid(lengths[0]) },
+            "hop" => {
+                Self::Hop { slide_us: lengths[0], width_us: lengths[1], offset_us: offset_us.rem_euclid(lengths[0]) }
+            }
+            "cumulate" if lengths[1] % lengths[0] != 0 => {
+                return fail("the width of cumulate is no multiple of its step".into(), example);
+            }
+            "cumulate" => Self::Cumulate {
+                step_us: lengths[0],
+                width_us: lengths[1],
+                offset_us: offset_us.rem_euclid(lengths[1]),
+            },
+            _ => Self::Session { gap_us: lengths[0] },
+        })
+    }
+}
+
+/// The length of a constant interval, microseconds; `None` if it is none, or has months in it.
+pub(crate) fn interval_us(expression: &Expr) -> Option<i64> {
+    const DAY_US: i64 = 86_400_000_000;
+    let expression = match expression {
+        Expr::Alias(alias) => &alias.expr,
+        other => other,
+    };
+    match expression {
+        Expr::Literal(
+            ScalarValue::IntervalMonthDayNano(Some(IntervalMonthDayNano { months: 0, days, nanoseconds })),
+            _,
+        ) => i64::from(*days).checked_mul(DAY_US)?.checked_add(nanoseconds.div_euclid(1000)),
+        Expr::Literal(ScalarValue::IntervalDayTime(Some(value)), _) => {
+            i64::from(value.days).checked_mul(DAY_US)?.checked_add(i64::from(value.milliseconds) * 1000)
+        }
+        Expr::Negative(inner) => interval_us(inner)?.checked_neg(),
+        _ => None,
+    }
+}

@@ -1,0 +1,114 @@
+//! To whom the rows of a task go.
+
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::error::ArrowError;
+use rivulet_dataflow::{Batch, EdgeKind, KeyGroup, hash_keys};
+
+use super::inbox::Message;
+use super::stage::Stage;
+use super::task::FlowTask;
+
+/// The edges that leave a task.
+#[derive(Default)]
+pub(super) struct Outputs {
+    edges: Vec<OutputEdge>,
+}
+
+struct OutputEdge {
+    kind: EdgeKind,
+    targets: Vec<Target>,
+    /// Whose turn it is.
+    next: usize,
+    /// Kept for their memory.
+    hashes: Vec<u64>,
+    rows: Vec<Vec<u32>>,
+}
+
+struct Target {
+    task: Arc<FlowTask>,
+    channel: usize,
+}
+
+impl Outputs {
+    /// The edges that leave instance `instance` of the stage at place `from`, to tasks that are there already.
+    pub(super) fn new(stages: &[Stage], from: usize, instance: usize, tasks: &[Vec<Arc<FlowTask>>]) -> Self {
+        let mut edges = Vec::new();
+        for (stage, tasks) in stages.iter().zip(tasks).skip(from + 1) {
+            for (place, input) in stage.inputs.iter().enumerate().filter(|(_, input)| input.from == from) {
+                let targets: Vec<Target> = tasks
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(receiver, task)| {
+                        let channel = stage.channel(place, instance, receiver, stages)?;
+                        Some(Target { task: task.clone(), channel })
+                    })
+                    .collect();
+                let rows = vec![Vec::new(); targets.len()];
+                // Those who send in turn do not all begin with the same one.
+                let next = instance % targets.len().max(1);
+                edges.push(OutputEdge { kind: input.kind.clone(), targets, next, hashes: Vec::new(), rows });
+            }
+        }
+        Self { edges }
+    }
+
+    /// Whether every target has room. A target that has none wakes the sender when it has.
+    pub(super) fn have_room(&self) -> bool {
+        // All are asked, so that each of those that are full knows that somebody waits.
+        self.edges.iter().flat_map(|edge| &edge.targets).fold(true, |room, target| target.task.has_room() && room)
+    }
+
+    /// Sends rows to whom they belong.
+    pub(super) fn send(&mut self, batch: Batch) -> Result<(), ArrowError> {
+        let Some((last, others)) = self.edges.split_last_mut() else { return Ok(()) };
+        others.iter_mut().try_for_each(|edge| edge.send(batch.clone()))?;
+        last.send(batch)
+    }
+
+    /// Sends to all what is no row.
+    pub(super) fn tell(&self, message: &Message) {
+        for target in self.edges.iter().flat_map(|edge| &edge.targets) {
+            target.task.push(target.channel, message.clone());
+        }
+    }
+}
+
+impl OutputEdge {
+    fn send(&mut self, batch: Batch) -> Result<(), ArrowError> {
+        match &self.kind {
+            _ if self.targets.len() == 1 => self.targets[0].send(batch),
+            EdgeKind::Forward | EdgeKind::Gather | EdgeKind::Broadcast => {
+                self.targets.iter().for_each(|target| target.send(batch.clone()));
+            }
+            EdgeKind::RoundRobin => {
+                self.targets[self.next].send(batch);
+                self.next = (self.next + 1) % self.targets.len();
+            }
+            EdgeKind::Hash(columns) => {
+                let columns: Vec<ArrayRef> = columns.iter().map(|&column| batch.column(column).clone()).collect();
+                hash_keys(&columns, batch.rows(), &mut self.hashes)?;
+                let instances = self.targets.len();
+                self.rows.iter_mut().for_each(Vec::clear);
+                for (row, &hash) in self.hashes.iter().enumerate() {
+                    self.rows[KeyGroup::of_hash(hash).instance(instances)].push(row as u32);
+                }
+                for (target, rows) in self.targets.iter().zip(&self.rows) {
+                    match rows.len() {
+                        0 => {}
+                        all if all == batch.rows() => target.send(batch.clone()),
+                        _ => target.send(batch.take(rows)?),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Target {
+    fn send(&self, batch: Batch) {
+        self.task.push(self.channel, Message::Rows(batch));
+    }
+}

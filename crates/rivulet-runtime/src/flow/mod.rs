@@ -1,0 +1,327 @@
+//! Big queries: a dataflow cut into tasks that run in parallel.
+//!
+//! Operators that follow each other without a change of partitioning are fused into a *stage*; a stage runs in one or several
+//! instances, the tasks, which the same workers run that run groups. Rows travel between tasks through bounded inboxes; a task
+//! whose targets have no room is not run, up to the sources, so nothing grows and nothing is dropped.
+//!
+//! Each input of a task carries watermarks of its own; the operators see their minimum. A partition of a source that is silent for
+//! long steps aside, so that it holds nobody up.
+//!
+//! What must hold: the rows that one task sends to another arrive in order; a watermark arrives behind all rows that were sent before it;
+//! the end comes last, and exactly once.
+//!
+//! In reading order: [`stage`]: what is fused and how often it runs; [`inbox`]: the queue in front of a task; [`watermark`]: the
+//! minimum over inputs; [`exchange`]: to whom rows go; [`feed`]: sources; [`task`]: one activation; [`measure`]: what operators cost.
+
+pub mod stage;
+mod inbox;
+mod watermark;
+mod exchange;
+mod feed;
+mod measure;
+mod task;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rivulet_dataflow::{Dataflow, Reason, Sink, SinkError, Source, Work};
+
+use crate::Histogram;
+use crate::host::Host;
+use exchange::Outputs;
+use stage::{Stage, cut};
+use task::FlowParts as TaskParts;
+
+pub use feed::Partition;
+pub use measure::OperatorReport;
+pub(crate) use task::FlowTask;
+
+/// How much may wait in front of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowLimits {
+    /// Rows; from so many on those who send stop.
+    pub rows_max: usize,
+    /// Bytes of columns; the same.
+    pub bytes_max: usize,
+    /// Rows that a source is asked for at once, and that small batches are put together to.
+    pub batch_rows: usize,
+}
+
+impl Default for FlowLimits {
+    /// 32,768 rows or 16 MiB, in batches of 8,192.
+    fn default() -> Self {
+        Self { rows_max: 32_768, bytes_max: 16 << 20, batch_rows: 8_192 }
+    }
+}
+
+/// What a big query is made of.
+pub struct FlowParts {
+    /// Its name, for people.
+    pub name: String,
+    /// Its operators.
+    pub dataflow: Dataflow,
+    /// For each source of the dataflow its partitions, at least one.
+    pub sources: Vec<Vec<Partition>>,
+    /// For each sink of the dataflow what makes it: given which instance it is, and of how many.
+    pub sinks: Vec<MakeSink>,
+    /// In how many instances a stage runs, at least one.
+    pub parallelism: usize,
+    /// How much may wait.
+    pub limits: FlowLimits,
+    /// Whether rows and time of each operator are counted: some percent of the time.
+    pub measures: bool,
+}
+
+/// Makes an instance of a sink.
+pub type MakeSink = Box<dyn FnMut(usize, usize) -> Result<Box<dyn Sink>, SinkError> + Send>;
+
+/// A big query that runs.
+pub struct Flow {
+    state: Arc<FlowState>,
+    tasks: Vec<Arc<FlowTask>>,
+    stages: Vec<Stage>,
+    dataflow: Dataflow,
+}
+
+/// What all tasks of a flow have in common.
+pub(crate) struct FlowState {
+    pub(crate) name: String,
+    pub(crate) limits: FlowLimits,
+    /// Sources end at their next activation.
+    pub(crate) stopping: AtomicBool,
+    /// Whether what is open comes out when sources are stopped before their end.
+    pub(crate) drains: AtomicBool,
+    /// Nothing is processed any more.
+    pub(crate) cancelled: AtomicBool,
+    remaining: AtomicUsize,
+    error: OnceLock<String>,
+    done: Mutex<Option<Instant>>,
+    finished: Condvar,
+}
+
+/// What a flow did so far.
+#[derive(Clone, Debug, Default)]
+pub struct FlowReport {
+    /// Rows read from sources.
+    pub rows_in: u64,
+    /// Rows handed to sinks.
+    pub rows_out: u64,
+    /// Rows refused, by [`Reason`].
+    pub refused: [u64; Reason::ALL.len()],
+    /// The first refusals in words.
+    pub refusals: Vec<String>,
+    /// From the arrival of a row to the writing of what came of it, microseconds.
+    pub latency_us: Histogram,
+    /// Memory of operators, bytes.
+    pub state_bytes: usize,
+    /// Done and in all, in what the sources count in, where all of them know their end.
+    pub progress: Option<(u64, u64)>,
+    /// What each task did, in the order of stages.
+    pub tasks: Vec<TaskReport>,
+}
+
+/// What one task did so far.
+#[derive(Clone, Debug, Default)]
+pub struct TaskReport {
+    /// Its stage, by place.
+    pub stage: usize,
+    /// Which instance of the stage.
+    pub instance: usize,
+    /// Rows that came.
+    pub rows_in: u64,
+    /// Rows that it sent on or wrote.
+    pub rows_out: u64,
+    /// Time spent running, microseconds.
+    pub busy_us: u64,
+    /// Rows that wait in front of it, and the most that ever did.
+    pub waiting_rows: usize,
+    /// The most rows that ever waited.
+    pub waiting_rows_max: usize,
+    /// The watermark of its input, microseconds since the epoch; `None` before the first.
+    pub watermark_us: Option<i64>,
+    /// What each of its operators did, if that is measured.
+    pub operators: Vec<OperatorReport>,
+}
+
+impl FlowState {
+    /// Ends everything because of `error`; the first one counts.
+    pub(crate) fn fail(&self, error: String) {
+        let _ = self.error.set(error);
+        self.cancel();
+    }
+
+    fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
+        self.note_done();
+    }
+
+    fn note_done(&self) {
+        self.done.lock().get_or_insert_with(Instant::now);
+        self.finished.notify_all();
+    }
+
+    /// A task has come to its end.
+    pub(crate) fn task_ended(&self) {
+        if self.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.note_done();
+        }
+    }
+}
+
+impl Flow {
+    /// Makes the tasks and lets the sources begin.
+    ///
+    /// # Errors
+    /// A sink cannot be made.
+    pub(crate) fn start(parts: FlowParts, host: &Arc<Host>) -> Result<Self, SinkError> {
+        let FlowParts { name, dataflow, sources, mut sinks, parallelism, limits, measures } = parts;
+        let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
+        let stages = cut(&dataflow, &partitions, parallelism.max(1));
+        let tasks_count = stages.iter().map(|stage| stage.instances).sum();
+        let state = Arc::new(FlowState {
+            name,
+            limits,
+            stopping: AtomicBool::new(false),
+            drains: AtomicBool::new(true),
+            cancelled: AtomicBool::new(false),
+            remaining: AtomicUsize::new(tasks_count),
+            error: OnceLock::new(),
+            done: Mutex::new(None),
+            finished: Condvar::new(),
+        });
+        let mut sources: Vec<Option<Vec<Partition>>> = sources.into_iter().map(Some).collect();
+        // Those downstream first: who sends holds who receives.
+        let mut made: Vec<Vec<Arc<FlowTask>>> = vec![Vec::new(); stages.len()];
+        for (index, stage) in stages.iter().enumerate().rev() {
+            let mut of_source: Vec<Vec<Partition>> = Vec::new();
+            if let Some(source) = stage.source(&dataflow) {
+                of_source.resize_with(stage.instances, Vec::new);
+                let partitions = sources[source].take().expect("a source is the head of one stage");
+                partitions
+                    .into_iter()
+                    .enumerate()
+                    .for_each(|(number, partition)| of_source[number % stage.instances].push(partition));
+            }
+            for instance in 0..stage.instances {
+                let sink = stage.sink(&dataflow).map(|sink| sinks[sink](instance, stage.instances)).transpose()?;
+                let outputs = Outputs::new(&stages, index, instance, &made);
+                made[index].push(FlowTask::new(
+                    TaskParts {
+                        stage: index,
+                        instance,
+                        channels: stage.channels(instance, &stages),
+                        partitions: of_source.get_mut(instance).map(std::mem::take),
+                        operators: stage.operators(&dataflow).map(|factory| factory.create()).collect(),
+                        names: stage.operators(&dataflow).map(|factory| factory.describe().operator).collect(),
+                        outputs,
+                        sink,
+                        measures,
+                    },
+                    state.clone(),
+                    host.clone(),
+                ));
+            }
+        }
+        for (index, stage) in stages.iter().enumerate() {
+            for (instance, task) in made[index].iter().enumerate() {
+                let upstream = stage.upstream(instance, &stages);
+                task.set_upstream(upstream.map(|(stage, instance)| Arc::downgrade(&made[stage][instance])).collect());
+            }
+        }
+        let tasks: Vec<Arc<FlowTask>> = made.into_iter().flatten().collect();
+        tasks.iter().for_each(FlowTask::begin);
+        Ok(Self { state, tasks, stages, dataflow })
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.state.name
+    }
+
+    /// Waits until everything is processed and written, at most for `timeout`. `None` if it still runs then.
+    ///
+    /// # Errors
+    /// What ended the flow before its time.
+    pub fn wait(&self, timeout: Duration) -> Option<Result<(), FlowError>> {
+        let deadline = Instant::now() + timeout;
+        let mut done = self.state.done.lock();
+        while done.is_none() {
+            if self.state.finished.wait_until(&mut done, deadline).timed_out() && done.is_none() {
+                return None;
+            }
+        }
+        Some(match self.state.error.get() {
+            Some(error) => Err(FlowError(error.clone())),
+            None => Ok(()),
+        })
+    }
+
+    /// When it came to its end.
+    pub fn ended(&self) -> Option<Instant> {
+        *self.state.done.lock()
+    }
+
+    /// Has the sources end now. What was read is processed and written; with `drains` windows that are open come out as if
+    /// nothing would follow, otherwise they are forgotten. [`Flow::wait`] says when that is done.
+    pub fn stop(&self, drains: bool) {
+        self.state.drains.store(drains, Ordering::Release);
+        self.state.stopping.store(true, Ordering::Release);
+        self.tasks.iter().for_each(FlowTask::begin);
+    }
+
+    /// What is fused, and in how many instances it runs.
+    pub fn stages(&self) -> &[Stage] {
+        &self.stages
+    }
+
+    /// The operators.
+    pub fn dataflow(&self) -> &Dataflow {
+        &self.dataflow
+    }
+
+    /// What it did so far.
+    pub fn report(&self) -> FlowReport {
+        let mut report = FlowReport::default();
+        let mut progress = Some((0, 0));
+        for task in &self.tasks {
+            task.add_to(&mut report, &mut progress);
+        }
+        report.progress = progress.filter(|&(_, all)| all > 0);
+        report
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.state.cancel();
+    }
+}
+
+/// Why a flow ended before its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowError(pub String);
+
+impl std::fmt::Display for FlowError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for FlowError {}
+
+/// A partition that never steps aside, whose rows have no time of their own.
+impl From<Box<dyn Source>> for Partition {
+    fn from(source: Box<dyn Source>) -> Self {
+        Self { source, event_time_column: None, lateness_us: 0, idle_timeout_us: None }
+    }
+}
+
+/// The work of a node that is an operator.
+fn factory_of(work: &Work) -> Option<&Arc<dyn rivulet_dataflow::OperatorFactory>> {
+    match work {
+        Work::Operator(factory) => Some(factory),
+        _ => None,
+    }
+}

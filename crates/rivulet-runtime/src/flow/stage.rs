@@ -1,0 +1,211 @@
+//! Which operators run together in one task, and in how many instances.
+
+use std::sync::Arc;
+
+use rivulet_dataflow::{Dataflow, EdgeKind, NodeId, OperatorFactory, Work};
+
+use super::factory_of;
+
+/// Nodes that run in one task, one behind the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// The nodes, first to last.
+    pub nodes: Vec<NodeId>,
+    /// How many tasks run it.
+    pub instances: usize,
+    /// Where its rows come from, unless it begins with a source.
+    pub inputs: Vec<StageInput>,
+}
+
+/// A connection from one stage to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StageInput {
+    /// The upstream stage, by place.
+    pub from: usize,
+    /// Which input of the first operator it is.
+    pub input: usize,
+    /// How rows travel.
+    pub kind: EdgeKind,
+}
+
+/// Cuts a dataflow into stages, each behind those that it reads. Of each source the number of partitions is known.
+///
+/// Cut is where rows change their partition, where several streams come together, and where one is read by several. What is connected
+/// point to point to a stage with another number of instances gets its rows in turn.
+pub fn cut(dataflow: &Dataflow, partitions: &[usize], parallelism: usize) -> Vec<Stage> {
+    let mut stages: Vec<Stage> = Vec::new();
+    // The stage that each node is in.
+    let mut places: Vec<usize> = Vec::with_capacity(dataflow.nodes().len());
+    for (id, node) in dataflow.nodes().iter().enumerate() {
+        let inputs: Vec<_> = dataflow.inputs_of(id).collect();
+        if let [edge] = inputs.as_slice()
+            && edge.kind == EdgeKind::Forward
+            && dataflow.outputs_of(edge.from).count() == 1
+        {
+            let stage = places[edge.from];
+            stages[stage].nodes.push(id);
+            places.push(stage);
+            continue;
+        }
+        let instances = match node.work {
+            Work::Source(source) => partitions[source].clamp(1, parallelism),
+            _ if inputs.iter().any(|edge| edge.kind == EdgeKind::Gather) => 1,
+            _ if inputs.iter().all(|edge| edge.kind == EdgeKind::Forward) => {
+                inputs.iter().map(|edge| stages[places[edge.from]].instances).max().unwrap_or(1)
+            }
+            _ => parallelism,
+        };
+        let inputs = inputs
+            .into_iter()
+            .map(|edge| {
+                let from = places[edge.from];
+                let kind = match &edge.kind {
+                    // Of one instance each row goes to the one beside it, whatever its key.
+                    _ if instances == 1 && stages[from].instances == 1 => EdgeKind::Forward,
+                    EdgeKind::Forward if stages[from].instances != instances => EdgeKind::RoundRobin,
+                    kind => kind.clone(),
+                };
+                StageInput { from, input: edge.input, kind }
+            })
+            .collect();
+        stages.push(Stage { nodes: vec![id], instances, inputs });
+        places.push(stages.len() - 1);
+    }
+    stages
+}
+
+impl Stage {
+    /// The source that it begins with, by its place in the plan.
+    pub(super) fn source(&self, dataflow: &Dataflow) -> Option<usize> {
+        match dataflow.nodes()[self.nodes[0]].work {
+            Work::Source(source) => Some(source),
+            _ => None,
+        }
+    }
+
+    /// The sink that it ends with, by its place in the plan.
+    pub(super) fn sink(&self, dataflow: &Dataflow) -> Option<usize> {
+        match self.nodes.last().map(|&node| &dataflow.nodes()[node].work) {
+            Some(Work::Sink(sink)) => Some(*sink),
+            _ => None,
+        }
+    }
+
+    /// The operators in it.
+    pub(super) fn operators<'d>(
+        &'d self,
+        dataflow: &'d Dataflow,
+    ) -> impl Iterator<Item = &'d Arc<dyn OperatorFactory>> {
+        self.nodes.iter().filter_map(|&node| factory_of(&dataflow.nodes()[node].work))
+    }
+
+    /// Who sends to `instance` by each input, one behind the other: the stage, and the instance of it.
+    fn senders(&self, instance: usize, stages: &[Self]) -> impl Iterator<Item = (&StageInput, usize)> {
+        self.inputs.iter().flat_map(move |input| {
+            let senders = match input.kind {
+                EdgeKind::Forward => instance..instance + 1,
+                _ => 0..stages[input.from].instances,
+            };
+            senders.map(move |sender| (input, sender))
+        })
+    }
+
+    /// For each channel that leads to `instance`, the input of the first operator that its rows are for.
+    pub(super) fn channels(&self, instance: usize, stages: &[Self]) -> Vec<usize> {
+        self.senders(instance, stages).map(|(input, _)| input.input).collect()
+    }
+
+    /// Who sends to `instance`: stage and instance.
+    pub(super) fn upstream(&self, instance: usize, stages: &[Self]) -> impl Iterator<Item = (usize, usize)> {
+        self.senders(instance, stages).map(|(input, sender)| (input.from, sender))
+    }
+
+    /// The channel by which instance `sender` sends to `instance` along the input at place `input_place`; `None` if it does not.
+    pub(super) fn channel(&self, input_place: usize, sender: usize, instance: usize, stages: &[Self]) -> Option<usize> {
+        self.senders(instance, stages)
+            .position(|(input, from)| std::ptr::eq(input, &raw const self.inputs[input_place]) && from == sender)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::{Schema, SchemaRef};
+    use rivulet_dataflow::{Description, Operator};
+
+    use super::*;
+
+    struct Nothing;
+
+    impl OperatorFactory for Nothing {
+        fn create(&self) -> Box<dyn Operator> {
+            unreachable!("only cut")
+        }
+
+        fn describe(&self) -> Description {
+            Description::default()
+        }
+
+        fn is_stateful(&self) -> bool {
+            false
+        }
+    }
+
+    fn columns() -> SchemaRef {
+        Arc::new(Schema::empty())
+    }
+
+    #[test]
+    fn what_is_connected_point_to_point_is_one_stage() {
+        let mut dataflow = Dataflow::default();
+        let source = dataflow.add(Work::Source(0), columns());
+        let filter = dataflow.then(source, EdgeKind::Forward, Arc::new(Nothing), columns());
+        let window = dataflow.then(filter, EdgeKind::Hash(vec![0]), Arc::new(Nothing), columns());
+        let sink = dataflow.add(Work::Sink(0), columns());
+        dataflow.connect(window, sink, 0, EdgeKind::Forward);
+        let stages = cut(&dataflow, &[2], 2);
+        assert_eq!(stages.iter().map(|stage| stage.nodes.clone()).collect::<Vec<_>>(), [vec![0, 1], vec![2, 3]]);
+        assert_eq!(stages.iter().map(|stage| stage.instances).collect::<Vec<_>>(), [2, 2]);
+        assert_eq!(stages[1].inputs, [StageInput { from: 0, input: 0, kind: EdgeKind::Hash(vec![0]) }]);
+        // Each of the two sends to each of the two.
+        assert_eq!(stages[1].channels(0, &stages), [0, 0]);
+        assert_eq!(stages[1].upstream(1, &stages).collect::<Vec<_>>(), [(0, 0), (0, 1)]);
+        assert_eq!(stages[1].channel(0, 1, 0, &stages), Some(1));
+        assert_eq!((stages[0].source(&dataflow), stages[1].sink(&dataflow)), (Some(0), Some(0)));
+    }
+
+    #[test]
+    fn a_stream_that_two_read_is_cut_and_joined_again() {
+        let mut dataflow = Dataflow::default();
+        let source = dataflow.add(Work::Source(0), columns());
+        let left = dataflow.then(source, EdgeKind::Forward, Arc::new(Nothing), columns());
+        let right = dataflow.then(source, EdgeKind::Forward, Arc::new(Nothing), columns());
+        let join = dataflow.add(Work::Operator(Arc::new(Nothing)), columns());
+        dataflow.connect(left, join, 0, EdgeKind::Hash(vec![0]));
+        dataflow.connect(right, join, 1, EdgeKind::Hash(vec![1]));
+        let stages = cut(&dataflow, &[3], 2);
+        assert_eq!(stages.iter().map(|stage| stage.nodes.clone()).collect::<Vec<_>>(), [[0], [1], [2], [3]]);
+        assert_eq!(stages.iter().map(|stage| stage.instances).collect::<Vec<_>>(), [2, 2, 2, 2]);
+        assert_eq!(stages[3].channels(0, &stages), [0, 0, 1, 1]);
+        assert_eq!(stages[1].channels(1, &stages), [0]);
+        assert_eq!((stages[1].channel(0, 1, 1, &stages), stages[1].channel(0, 0, 1, &stages)), (Some(0), None));
+    }
+
+    #[test]
+    fn streams_of_different_width_come_together_in_turn() {
+        let mut dataflow = Dataflow::default();
+        let (one, two) = (dataflow.add(Work::Source(0), columns()), dataflow.add(Work::Source(1), columns()));
+        let both = dataflow.add(Work::Operator(Arc::new(Nothing)), columns());
+        dataflow.connect(one, both, 0, EdgeKind::Forward);
+        dataflow.connect(two, both, 0, EdgeKind::Forward);
+        let all = dataflow.then(both, EdgeKind::Gather, Arc::new(Nothing), columns());
+        let sink = dataflow.add(Work::Sink(0), columns());
+        dataflow.connect(all, sink, 0, EdgeKind::Forward);
+        let stages = cut(&dataflow, &[1, 2], 2);
+        let kinds: Vec<&EdgeKind> = stages[2].inputs.iter().map(|input| &input.kind).collect();
+        assert_eq!((stages[2].instances, kinds), (2, vec![&EdgeKind::RoundRobin, &EdgeKind::Forward]));
+        assert_eq!((stages[3].instances, stages[3].nodes.len()), (1, 2));
+        // Where all runs once nothing need be sent by key.
+        let serial = cut(&dataflow, &[1, 2], 1);
+        assert!(serial.iter().flat_map(|stage| &stage.inputs).all(|input| input.kind == EdgeKind::Forward));
+    }
+}

@@ -1,0 +1,538 @@
+//! A task of a big query: one instance of a stage.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use arrow::compute::concat_batches;
+use arrow::datatypes::Schema;
+use parking_lot::Mutex;
+use rivulet_dataflow::{Batch, Chain, Element, Operator, Reason, Refusals, Refused, Sink, SlotTable};
+
+use super::exchange::Outputs;
+use super::feed::{Fed, Feed, Partition};
+use super::inbox::{FlowInbox, Message, Sent};
+use super::measure::{Measured, OperatorCounters};
+use super::watermark::Watermarks;
+use super::{FlowReport, FlowState, TaskReport};
+use crate::host::{DeadlineId, Host};
+use crate::scheduler::Runnable;
+use crate::task::panic_text;
+use crate::{Activation, Histogram};
+
+/// How many refusals of a task keep their words.
+const REFUSALS_TOLD_MAX: usize = 5;
+
+/// How often a sink is flushed while nothing comes.
+const SINK_FLUSH_US: i64 = 1_000_000;
+
+/// When sources are worth asking that have not said they have nothing.
+const SOURCES_READY: i64 = i64::MIN;
+
+/// What a task is made of.
+pub(super) struct FlowParts {
+    pub(super) stage: usize,
+    pub(super) instance: usize,
+    /// For each channel that leads here, the input of the first operator that its rows are for.
+    pub(super) channels: Vec<usize>,
+    /// The partitions that it reads, if it begins with a source.
+    pub(super) partitions: Option<Vec<Partition>>,
+    pub(super) operators: Vec<Box<dyn Operator>>,
+    /// What the operators are called.
+    pub(super) names: Vec<String>,
+    pub(super) outputs: Outputs,
+    pub(super) sink: Option<Box<dyn Sink>>,
+    pub(super) measures: bool,
+}
+
+/// An instance of a stage, with the queue in front of it.
+pub(crate) struct FlowTask {
+    stage: usize,
+    instance: usize,
+    flow: Arc<FlowState>,
+    host: Arc<Host>,
+    inbox: FlowInbox,
+    channels: Vec<usize>,
+    upstream: OnceLock<Vec<Weak<FlowTask>>>,
+    /// Whether it waits for a worker or runs. Only the one who turns it from false to true hands it to the scheduler.
+    scheduled: AtomicBool,
+    deadline: DeadlineId,
+    /// When its sources are worth asking, microseconds since the epoch: [`SOURCES_READY`], or `i64::MAX` if it has none that is
+    /// open.
+    sources_at_us: AtomicI64,
+    counters: Counters,
+    names: Vec<String>,
+    measured: Vec<Arc<OperatorCounters>>,
+    core: Mutex<Core>,
+}
+
+#[derive(Default)]
+struct Counters {
+    rows_in: AtomicU64,
+    rows_out: AtomicU64,
+    busy_us: AtomicU64,
+}
+
+/// What only the thread that runs the task may touch.
+struct Core {
+    feed: Option<Feed>,
+    watermarks: Watermarks,
+    chain: Chain,
+    outputs: Outputs,
+    sink: Option<Box<dyn Sink>>,
+    /// There are no parameters; operators want the table all the same.
+    slots: SlotTable,
+    refusals: Refusals,
+    refused: [u64; Reason::ALL.len()],
+    told: Vec<String>,
+    latency_us: Histogram,
+    /// Kept for its memory.
+    taken: Vec<Sent>,
+    is_idle: bool,
+    has_ended: bool,
+}
+
+impl FlowTask {
+    pub(super) fn new(parts: FlowParts, flow: Arc<FlowState>, host: Arc<Host>) -> Arc<Self> {
+        let measured: Vec<Arc<OperatorCounters>> =
+            if parts.measures { parts.operators.iter().map(|_| Arc::default()).collect() } else { Vec::new() };
+        let operators = match parts.measures {
+            false => parts.operators,
+            true => parts
+                .operators
+                .into_iter()
+                .zip(&measured)
+                .map(|(operator, counters)| {
+                    Box::new(Measured { operator, counters: counters.clone() }) as Box<dyn Operator>
+                })
+                .collect(),
+        };
+        Arc::new_cyclic(|task: &Weak<Self>| Self {
+            stage: parts.stage,
+            instance: parts.instance,
+            inbox: FlowInbox::new(flow.limits),
+            flow,
+            upstream: OnceLock::new(),
+            scheduled: AtomicBool::new(false),
+            deadline: host.flow_deadlines.register(task.clone()),
+            host,
+            sources_at_us: AtomicI64::new(if parts.partitions.is_some() { SOURCES_READY } else { i64::MAX }),
+            counters: Counters::default(),
+            names: parts.names,
+            measured,
+            core: Mutex::new(Core {
+                watermarks: Watermarks::new(parts.channels.len()),
+                feed: parts.partitions.map(Feed::new),
+                chain: Chain::new(operators),
+                outputs: parts.outputs,
+                sink: parts.sink,
+                slots: SlotTable::new(Arc::new(Schema::empty())),
+                refusals: Refusals::new(REFUSALS_TOLD_MAX),
+                refused: Default::default(),
+                told: Vec::new(),
+                latency_us: Histogram::default(),
+                taken: Vec::new(),
+                is_idle: false,
+                has_ended: false,
+            }),
+            channels: parts.channels,
+        })
+    }
+
+    /// Says who sends to this task, so that they can be woken. Once, before anything runs.
+    pub(super) fn set_upstream(&self, upstream: Vec<Weak<Self>>) {
+        let _ = self.upstream.set(upstream);
+    }
+
+    /// Lets it look for work.
+    pub(super) fn begin(self: &Arc<Self>) {
+        self.schedule();
+    }
+
+    pub(super) fn push(self: &Arc<Self>, channel: usize, message: Message) {
+        if self.inbox.push(channel, message) {
+            self.schedule();
+        }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.inbox.has_room()
+    }
+
+    /// Hands the task to the scheduler unless it has it, or the task runs.
+    pub(crate) fn schedule(self: &Arc<Self>) {
+        if !self.scheduled.swap(true, Ordering::AcqRel) {
+            self.host.scheduled.fetch_add(1, Ordering::AcqRel);
+            if !self.host.closing.is_over() {
+                self.host.scheduler.ready(self.clone());
+            }
+        }
+    }
+
+    /// Adds what it did to a report.
+    pub(super) fn add_to(&self, report: &mut FlowReport, progress: &mut Option<(u64, u64)>) {
+        let core = self.core.lock();
+        let (waiting_rows, waiting_rows_max) = self.inbox.rows();
+        let one = TaskReport {
+            stage: self.stage,
+            instance: self.instance,
+            rows_in: self.counters.rows_in.load(Ordering::Relaxed),
+            rows_out: self.counters.rows_out.load(Ordering::Relaxed),
+            busy_us: self.counters.busy_us.load(Ordering::Relaxed),
+            waiting_rows,
+            waiting_rows_max,
+            watermark_us: core.feed.as_ref().map_or(core.watermarks.reached_us(), Feed::reached_us),
+            operators: self.names.iter().zip(&self.measured).map(|(name, counters)| counters.report(name)).collect(),
+        };
+        if let Some(feed) = &core.feed {
+            report.rows_in += one.rows_in;
+            *progress = progress.zip(feed.progress()).map(|((done, all), (more, of))| (done + more, all + of));
+        }
+        if core.sink.is_some() {
+            report.rows_out += one.rows_out;
+        }
+        report.refused.iter_mut().zip(core.refused).for_each(|(all, more)| *all += more);
+        report.refusals.extend_from_slice(&core.told);
+        report.latency_us.merge(&core.latency_us);
+        report.state_bytes += core.chain.memory_bytes();
+        report.tasks.push(one);
+    }
+
+    /// One step: rows of a source, or what waits. `None` if there was nothing.
+    fn step(&self, core: &mut Core) -> Result<Option<usize>, String> {
+        let now_us = self.host.clock.now_us();
+        let rows_max = self.flow.limits.batch_rows;
+        let Some(feed) = &mut core.feed else { return self.step_messages(core, now_us, rows_max) };
+        let fed = match self.flow.stopping.load(Ordering::Acquire) {
+            true => Fed::End,
+            false => feed.poll(rows_max, now_us, &mut core.refusals)?,
+        };
+        let advanced = feed.advanced();
+        if feed.has_become_idle() {
+            core.outputs.tell(&Message::Idle);
+        }
+        let rows = match fed {
+            Fed::Rows(batch) => {
+                let rows = batch.rows();
+                self.counters.rows_in.fetch_add(rows as u64, Ordering::Relaxed);
+                self.process(core, 0, Element::Batch(batch), now_us)?;
+                rows
+            }
+            Fed::Again => 0,
+            Fed::Nothing(until_us) => {
+                self.sources_at_us.store(until_us, Ordering::Release);
+                self.watermark(core, advanced, now_us)?;
+                return Ok(None);
+            }
+            Fed::End => {
+                self.sources_at_us.store(i64::MAX, Ordering::Release);
+                self.end(core, now_us)?;
+                return Ok(None);
+            }
+        };
+        self.sources_at_us.store(SOURCES_READY, Ordering::Release);
+        self.watermark(core, advanced, now_us)?;
+        Ok(Some(rows))
+    }
+
+    /// Takes what waits. Rows that came one behind the other by the same input are put together, so that the batch is the larger the
+    /// more there is to do; a watermark between them is applied behind them all, which only delays it.
+    fn step_messages(&self, core: &mut Core, now_us: i64, rows_max: usize) -> Result<Option<usize>, String> {
+        let mut taken = std::mem::take(&mut core.taken);
+        if self.inbox.take(rows_max, &mut taken) {
+            let upstream = self.upstream.get().into_iter().flatten().filter_map(Weak::upgrade);
+            upstream.for_each(|task| task.schedule());
+        }
+        if taken.is_empty() {
+            core.taken = taken;
+            return Ok(None);
+        }
+        let mut rows = 0;
+        let mut together: Vec<Batch> = Vec::new();
+        let mut input = 0;
+        for Sent { channel, message, .. } in taken.drain(..) {
+            match message {
+                Message::Rows(batch) => {
+                    core.watermarks.wake(channel);
+                    rows += batch.rows();
+                    if input != self.channels[channel] {
+                        self.process_together(core, input, &mut together, now_us)?;
+                        input = self.channels[channel];
+                    }
+                    together.push(batch);
+                }
+                Message::Watermark(watermark_us) => core.watermarks.advance(channel, watermark_us),
+                Message::Idle => core.watermarks.idle(channel),
+                Message::End => core.watermarks.end(channel),
+            }
+        }
+        core.taken = taken;
+        self.counters.rows_in.fetch_add(rows as u64, Ordering::Relaxed);
+        self.process_together(core, input, &mut together, now_us)?;
+        let is_idle = core.watermarks.is_idle();
+        if is_idle && !core.is_idle {
+            core.outputs.tell(&Message::Idle);
+        }
+        core.is_idle = is_idle;
+        let advanced = core.watermarks.advanced();
+        self.watermark(core, advanced, now_us)?;
+        if core.watermarks.has_ended() {
+            self.end(core, now_us)?;
+        }
+        Ok(Some(rows))
+    }
+
+    fn process_together(
+        &self,
+        core: &mut Core,
+        input: usize,
+        batches: &mut Vec<Batch>,
+        now_us: i64,
+    ) -> Result<(), String> {
+        let rows_max = self.flow.limits.batch_rows;
+        let mut begin = 0;
+        while begin < batches.len() {
+            let mut rows = batches[begin].rows();
+            let mut end = begin + 1;
+            while end < batches.len() && rows + batches[end].rows() <= rows_max {
+                rows += batches[end].rows();
+                end += 1;
+            }
+            let batch = concatenated(&batches[begin..end]).map_err(|error| error.to_string())?;
+            self.process(core, input, Element::Batch(batch), now_us)?;
+            begin = end;
+        }
+        batches.clear();
+        Ok(())
+    }
+
+    fn watermark(&self, core: &mut Core, advanced: Option<i64>, now_us: i64) -> Result<(), String> {
+        let Some(watermark_us) = advanced else { return Ok(()) };
+        self.process(core, 0, Element::Watermark(watermark_us), now_us)?;
+        core.outputs.tell(&Message::Watermark(watermark_us));
+        Ok(())
+    }
+
+    /// The end: what is open comes out, unless the flow was stopped and what is open is not wanted.
+    fn end(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
+        if core.has_ended {
+            return Ok(());
+        }
+        if !self.flow.stopping.load(Ordering::Acquire) || self.flow.drains.load(Ordering::Acquire) {
+            self.process(core, 0, Element::End, now_us)?;
+        }
+        if let Some(sink) = &mut core.sink {
+            sink.finish().map_err(|error| error.0)?;
+        }
+        core.outputs.tell(&Message::End);
+        core.has_ended = true;
+        Ok(())
+    }
+
+    fn process(&self, core: &mut Core, input: usize, element: Element, now_us: i64) -> Result<(), String> {
+        self.run_chain(core, |chain, slots, refusals, take| {
+            chain.process_input(input, element, now_us, slots, refusals, take)
+        })
+    }
+
+    fn tick(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
+        if core.has_ended || core.chain.deadline_us().is_none_or(|deadline_us| deadline_us > now_us) {
+            return Ok(());
+        }
+        self.run_chain(core, |chain, slots, refusals, take| chain.tick(now_us, slots, refusals, take))
+    }
+
+    /// Runs operators and sends on or writes what comes out.
+    fn run_chain(
+        &self,
+        core: &mut Core,
+        run: impl FnOnce(
+            &mut Chain,
+            &SlotTable,
+            &mut Refusals,
+            &mut dyn FnMut(Batch),
+        ) -> Result<(), rivulet_dataflow::OperatorError>,
+    ) -> Result<(), String> {
+        let Core { chain, outputs, sink, slots, refusals, latency_us, .. } = core;
+        let clock = &self.host.clock;
+        let mut failed = None;
+        let mut rows_out = 0;
+        let mut take = |batch: Batch| {
+            rows_out += batch.rows() as u64;
+            let sent = match sink {
+                Some(sink) => {
+                    let written = sink.write(&batch, slots).map_err(|error| error.0);
+                    let now_us = clock.now_us();
+                    batch.arrival_us.iter().for_each(|&arrival_us| latency_us.record(now_us - arrival_us));
+                    written
+                }
+                None => outputs.send(batch).map_err(|error| error.to_string()),
+            };
+            if let Err(error) = sent {
+                failed.get_or_insert(error);
+            }
+        };
+        let outcome = run(chain, slots, refusals, &mut take);
+        self.counters.rows_out.fetch_add(rows_out, Ordering::Relaxed);
+        match failed {
+            Some(error) => Err(error),
+            None => outcome.map_err(|error| format!("an operator failed, which is a defect of the engine: {error}")),
+        }
+    }
+
+    /// Counts what was refused, and sends what the sink has buffered on its way.
+    fn settle(core: &mut Core) -> Result<(), String> {
+        if !core.refusals.is_empty() {
+            for reason in Reason::ALL {
+                core.refused[reason as usize] += core.refusals.counted(reason);
+            }
+            let told = core.refusals.records().iter().take(REFUSALS_TOLD_MAX - core.told.len().min(REFUSALS_TOLD_MAX));
+            core.told.extend(told.map(|record| match &record.content {
+                Refused::Payload(payload) => format!("{}: {}", record.detail, excerpt(payload)),
+                Refused::Row(_) => record.detail.clone(),
+            }));
+            core.refusals.clear();
+        }
+        match &mut core.sink {
+            Some(sink) if !core.has_ended => sink.flush().map_err(|error| error.0),
+            _ => Ok(()),
+        }
+    }
+
+    fn work(&self, core: &mut Core, slice: Duration) -> Result<Activation, String> {
+        let clock = &self.host.clock;
+        let begun_us = clock.steady_us();
+        let slice_us = i64::try_from(slice.as_micros()).unwrap_or(i64::MAX);
+        let mut rows = 0;
+        let outcome = loop {
+            if core.sink.as_ref().is_some_and(|sink| !sink.has_room()) {
+                break Activation::Blocked;
+            }
+            // Whoever is full wakes this task; that it can go on is looked at once more when it has been run.
+            if core.has_ended || !core.outputs.have_room() || self.flow.cancelled.load(Ordering::Acquire) {
+                break Activation::Ran(rows);
+            }
+            match self.step(core)? {
+                Some(more) => rows += more,
+                None => break Activation::Ran(rows),
+            }
+            if clock.steady_us() - begun_us >= slice_us {
+                break Activation::Yielded(rows);
+            }
+        };
+        self.tick(core, clock.now_us())?;
+        Self::settle(core)?;
+        self.counters.busy_us.fetch_add((clock.steady_us() - begun_us).max(0) as u64, Ordering::Relaxed);
+        Ok(outcome)
+    }
+
+    fn note_deadline(&self, core: &Core) {
+        let of_operators = core.chain.deadline_us().unwrap_or(i64::MAX);
+        // Sources that may have something now need no timer: the task goes on by itself, or when its targets have room.
+        let of_sources = match self.sources_at_us.load(Ordering::Acquire) {
+            SOURCES_READY => i64::MAX,
+            at_us => at_us,
+        };
+        // A sink that commits now and then is flushed also while nothing comes.
+        let of_sink = match core.sink {
+            Some(_) => self.host.clock.now_us() + SINK_FLUSH_US,
+            None => i64::MAX,
+        };
+        self.host.flow_deadlines.set(self.deadline, of_operators.min(of_sources).min(of_sink));
+    }
+
+    /// Whether there is anything that it could do now.
+    fn can_go_on(&self) -> bool {
+        if self.flow.cancelled.load(Ordering::Acquire) {
+            return false;
+        }
+        let core = self.core.lock();
+        if core.has_ended || !core.outputs.have_room() {
+            return false;
+        }
+        let is_stopping = core.feed.is_some() && self.flow.stopping.load(Ordering::Acquire);
+        is_stopping || !self.inbox.is_empty() || self.sources_at_us.load(Ordering::Acquire) <= self.host.clock.now_us()
+    }
+}
+
+impl Runnable for FlowTask {
+    fn name(&self) -> &str {
+        &self.flow.name
+    }
+
+    /// Instances of different stages with the same number stay together: what they send each other stays near.
+    fn worker(&self) -> usize {
+        self.instance % self.host.workers.count().max(1)
+    }
+
+    fn waiting_rows(&self) -> usize {
+        self.inbox.rows().0
+    }
+
+    fn run(&self, slice: Duration) -> Activation {
+        let mut core = self.core.lock();
+        if self.flow.cancelled.load(Ordering::Acquire) {
+            core.has_ended = true;
+            self.host.flow_deadlines.set(self.deadline, i64::MAX);
+            return Activation::Ran(0);
+        }
+        if core.has_ended {
+            return Activation::Ran(0);
+        }
+        let worked = catch_unwind(AssertUnwindSafe(|| self.work(&mut core, slice)))
+            .unwrap_or_else(|panic| Err(format!("a defect of the engine: {}", panic_text(&*panic))));
+        let outcome = worked.unwrap_or_else(|error| {
+            self.flow.fail(error);
+            core.has_ended = true;
+            Activation::Ran(0)
+        });
+        self.note_deadline(&core);
+        if core.has_ended {
+            self.host.flow_deadlines.set(self.deadline, i64::MAX);
+            drop(core);
+            self.flow.task_ended();
+        }
+        outcome
+    }
+
+    fn ran(self: Arc<Self>) {
+        self.scheduled.store(false, Ordering::Release);
+        self.host.scheduled.fetch_sub(1, Ordering::AcqRel);
+        if self.can_go_on() {
+            self.schedule();
+        }
+    }
+}
+
+impl Drop for FlowTask {
+    fn drop(&mut self) {
+        self.host.flow_deadlines.forget(self.deadline);
+    }
+}
+
+/// Batches one behind the other as one.
+fn concatenated(batches: &[Batch]) -> Result<Batch, arrow::error::ArrowError> {
+    let [first, others @ ..] = batches else { unreachable!("there is at least one batch") };
+    if others.is_empty() {
+        return Ok(first.clone());
+    }
+    let columns = concat_batches(first.columns.schema_ref(), batches.iter().map(|batch| &batch.columns))?;
+    let marked = batches.iter().any(|batch| batch.retracts.is_some());
+    let marks = marked
+        .then(|| batches.iter().flat_map(|batch| (0..batch.rows()).map(move |row| batch.is_retraction(row))).collect());
+    Ok(Batch::new(
+        batches.iter().flat_map(|batch| batch.slots.iter().copied()).collect(),
+        batches.iter().flat_map(|batch| batch.event_time_us.iter().copied()).collect(),
+        batches.iter().flat_map(|batch| batch.arrival_us.iter().copied()).collect(),
+        columns,
+    )
+    .with_retracts(marks))
+}
+
+/// The beginning of a payload, for people.
+fn excerpt(payload: &[u8]) -> String {
+    const BYTES_MAX: usize = 80;
+    let text = String::from_utf8_lossy(&payload[..payload.len().min(BYTES_MAX)]);
+    if payload.len() > BYTES_MAX { format!("{text}...") } else { text.into_owned() }
+}

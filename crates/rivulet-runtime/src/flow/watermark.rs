@@ -1,0 +1,143 @@
+//! The watermark of several streams together: the lowest of those that do not stand aside.
+
+/// What is known of the time of each of several channels.
+#[derive(Debug)]
+pub(super) struct Watermarks {
+    channels: Vec<Channel>,
+    /// The highest minimum there was.
+    reached_us: Option<i64>,
+    open: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Channel {
+    /// Its watermark; `i64::MIN` before the first.
+    At(i64),
+    /// It is silent and holds nobody up. Behind it its watermark.
+    Idle(i64),
+    /// Nothing will follow.
+    Ended,
+}
+
+impl Watermarks {
+    /// Of so many channels, all open, all before their first watermark.
+    pub(super) fn new(channels: usize) -> Self {
+        Self { channels: vec![Channel::At(i64::MIN); channels], reached_us: None, open: channels }
+    }
+
+    /// A channel has this watermark now; one that was lower before is not believed. It is not idle any more.
+    pub(super) fn advance(&mut self, channel: usize, watermark_us: i64) {
+        self.channels[channel] = match self.channels[channel] {
+            Channel::At(before) | Channel::Idle(before) => Channel::At(before.max(watermark_us)),
+            Channel::Ended => Channel::Ended,
+        };
+    }
+
+    /// A channel is silent.
+    pub(super) fn idle(&mut self, channel: usize) {
+        if let Channel::At(watermark_us) = self.channels[channel] {
+            self.channels[channel] = Channel::Idle(watermark_us);
+        }
+    }
+
+    /// A channel that may have been silent is not any more.
+    pub(super) fn wake(&mut self, channel: usize) {
+        if let Channel::Idle(watermark_us) = self.channels[channel] {
+            self.channels[channel] = Channel::At(watermark_us);
+        }
+    }
+
+    /// Nothing will follow by a channel.
+    pub(super) fn end(&mut self, channel: usize) {
+        if self.channels[channel] != Channel::Ended {
+            self.channels[channel] = Channel::Ended;
+            self.open -= 1;
+        }
+    }
+
+    /// Whether nothing will follow at all.
+    pub(super) fn has_ended(&self) -> bool {
+        self.open == 0
+    }
+
+    /// Whether no channel but silent ones is open.
+    pub(super) fn is_idle(&self) -> bool {
+        self.open > 0 && !self.channels.iter().any(|channel| matches!(channel, Channel::At(_)))
+    }
+
+    /// The watermark of all together, if it is higher than when this was last asked.
+    pub(super) fn advanced(&mut self) -> Option<i64> {
+        let of = |wanted: fn(&Channel) -> Option<i64>| self.channels.iter().filter_map(wanted);
+        let waited_for = of(|channel| match channel {
+            Channel::At(watermark_us) => Some(*watermark_us),
+            Channel::Idle(_) | Channel::Ended => None,
+        });
+        // Where all are silent, nobody holds up the one that is furthest.
+        let furthest = || {
+            of(|channel| match channel {
+                Channel::Idle(watermark_us) => Some(*watermark_us),
+                Channel::At(_) | Channel::Ended => None,
+            })
+            .max()
+        };
+        let lowest = waited_for.min().or_else(furthest)?;
+        if lowest == i64::MIN || self.reached_us.is_some_and(|reached_us| lowest <= reached_us) {
+            return None;
+        }
+        self.reached_us = Some(lowest);
+        self.reached_us
+    }
+
+    /// The highest watermark that was reached.
+    pub(super) fn reached_us(&self) -> Option<i64> {
+        self.reached_us
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_counts_and_time_never_goes_back() {
+        let mut watermarks = Watermarks::new(2);
+        watermarks.advance(0, 10);
+        assert_eq!(watermarks.advanced(), None, "nothing is known of the other");
+        watermarks.advance(1, 5);
+        assert_eq!(watermarks.advanced(), Some(5));
+        watermarks.advance(1, 3);
+        watermarks.advance(0, 20);
+        assert_eq!(watermarks.advanced(), None);
+        watermarks.advance(1, 30);
+        assert_eq!((watermarks.advanced(), watermarks.reached_us()), (Some(20), Some(20)));
+    }
+
+    #[test]
+    fn who_is_silent_holds_nobody_up_and_comes_back() {
+        let mut watermarks = Watermarks::new(2);
+        watermarks.advance(0, 10);
+        watermarks.idle(1);
+        assert_eq!(watermarks.advanced(), Some(10));
+        watermarks.advance(0, 12);
+        watermarks.idle(0);
+        assert_eq!((watermarks.is_idle(), watermarks.advanced()), (true, Some(12)));
+        watermarks.wake(1);
+        watermarks.advance(0, 50);
+        assert_eq!(watermarks.advanced(), None, "the one that woke has not said how far it is");
+        watermarks.advance(1, 7);
+        assert_eq!(watermarks.advanced(), None, "its time lies behind what was promised");
+        watermarks.advance(1, 40);
+        assert_eq!(watermarks.advanced(), Some(40));
+    }
+
+    #[test]
+    fn the_end_is_reached_when_all_have_ended() {
+        let mut watermarks = Watermarks::new(2);
+        watermarks.advance(1, 4);
+        watermarks.end(0);
+        watermarks.end(0);
+        assert_eq!((watermarks.advanced(), watermarks.has_ended()), (Some(4), false));
+        watermarks.end(1);
+        assert!(watermarks.has_ended() && !watermarks.is_idle());
+    }
+}

@@ -1,0 +1,381 @@
+//! Big queries as parallel tasks: results do not depend on how many there are, nothing grows, nothing is lost, errors end them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use arrow::array::{AsArray, Int64Array, RecordBatch, TimestampMicrosecondArray};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
+use parking_lot::Mutex;
+use rivulet_dataflow::{
+    Batch, Clock, Context, Dataflow, Description, EdgeKind, Element, Operator, OperatorError, OperatorFactory, Polled,
+    Reason, Refusals, Sink, SinkError, SlotTable, Source, SourceError, Work,
+};
+use rivulet_runtime::{Flow, FlowLimits, FlowParts, Partition, WorkerSettings, Workers};
+
+/// A deadline for what is over in milliseconds on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct SystemClock(Instant);
+
+impl Clock for SystemClock {
+    fn now_us(&self) -> i64 {
+        self.steady_us() + 1_700_000_000_000_000
+    }
+
+    fn steady_us(&self) -> i64 {
+        self.0.elapsed().as_micros() as i64
+    }
+}
+
+fn workers(threads: usize) -> Workers {
+    let settings = WorkerSettings { threads, ..WorkerSettings::default() };
+    Workers::start(settings, Arc::new(SystemClock(Instant::now()))).unwrap()
+}
+
+fn schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new("key", DataType::Int64, false),
+        Field::new("time", DataType::Timestamp(TimeUnit::Microsecond, None), false),
+    ]))
+}
+
+/// Rows `first..first + rows` of a stream: the key is the number modulo 100, the time the number.
+fn rows(first: i64, rows: i64) -> RecordBatch {
+    let numbers = first..first + rows;
+    let keys: Int64Array = numbers.clone().map(|number| number % 100).collect();
+    RecordBatch::try_new(schema(), vec![Arc::new(keys), Arc::new(TimestampMicrosecondArray::from_iter_values(numbers))])
+        .unwrap()
+}
+
+/// Gives rows `next..end`, then ends, fails, or says that it has nothing any more.
+struct Numbers {
+    next: i64,
+    end: i64,
+    then: Then,
+    polled: Arc<AtomicUsize>,
+}
+
+#[derive(Clone, Copy)]
+enum Then {
+    End,
+    Fail,
+    Silence,
+}
+
+impl Source for Numbers {
+    fn poll(&mut self, rows_max: usize, now_us: i64, _: &mut Refusals) -> Result<Polled, SourceError> {
+        let count = (self.end - self.next).min(rows_max as i64);
+        if count == 0 {
+            return match self.then {
+                Then::End => Ok(Polled::End),
+                Then::Fail => Err(SourceError("the device is gone\nhint: look for it".into())),
+                Then::Silence => Ok(Polled::Nothing(Duration::from_millis(1))),
+            };
+        }
+        self.polled.fetch_add(count as usize, Ordering::Relaxed);
+        let columns = rows(self.next, count);
+        self.next += count;
+        Ok(Polled::Rows { columns, arrival_us: now_us })
+    }
+
+    fn progress(&self) -> Option<(u64, u64)> {
+        Some((self.next as u64, self.end as u64))
+    }
+}
+
+fn numbers(range: std::ops::Range<i64>, then: Then) -> Partition {
+    let source = Numbers { next: range.start, end: range.end, then, polled: Arc::default() };
+    Partition { source: Box::new(source), event_time_column: Some(1), lateness_us: 0, idle_timeout_us: Some(20_000) }
+}
+
+/// Counts rows by key, and emits key and count at the end, or when a watermark reaches `emits_at_us`.
+#[derive(Clone)]
+struct CountByKey {
+    emits_at_us: i64,
+}
+
+impl OperatorFactory for CountByKey {
+    fn create(&self) -> Box<dyn Operator> {
+        Box::new(Counting { counts: BTreeMap::new(), emits_at_us: self.emits_at_us, watermark_us: i64::MIN })
+    }
+
+    fn describe(&self) -> Description {
+        Description { operator: "count by key".into(), ..Description::default() }
+    }
+
+    fn is_stateful(&self) -> bool {
+        true
+    }
+}
+
+struct Counting {
+    counts: BTreeMap<i64, i64>,
+    emits_at_us: i64,
+    watermark_us: i64,
+}
+
+impl Operator for Counting {
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        match element {
+            Element::Batch(batch) => {
+                for (row, &key) in batch.column(0).as_primitive::<Int64Type>().values().iter().enumerate() {
+                    let time_us = batch.event_time_us[row];
+                    assert!(time_us >= self.watermark_us, "{time_us} overtakes the watermark {}", self.watermark_us);
+                    *self.counts.entry(key).or_default() += 1;
+                }
+            }
+            Element::Watermark(watermark_us) => {
+                assert!(watermark_us > self.watermark_us, "time goes on");
+                self.watermark_us = watermark_us;
+                if watermark_us >= self.emits_at_us {
+                    self.emit(context);
+                }
+            }
+            Element::End => self.emit(context),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Counting {
+    fn emit(&mut self, context: &mut Context<'_>) {
+        let counts = std::mem::take(&mut self.counts);
+        let rows = counts.len();
+        let keys: Int64Array = counts.keys().copied().collect();
+        let values = TimestampMicrosecondArray::from_iter_values(counts.values().copied());
+        let columns = RecordBatch::try_new(schema(), vec![Arc::new(keys), Arc::new(values)]).unwrap();
+        let (times, arrivals) = (vec![self.watermark_us.max(0); rows], vec![context.now_us; rows]);
+        context.emit(Batch::new(vec![0; rows].into(), times.into(), arrivals.into(), columns));
+    }
+}
+
+/// Collects rows; has room only as long as `open` says so.
+#[derive(Clone, Default)]
+struct Collected {
+    rows: Arc<Mutex<Vec<(i64, i64)>>>,
+    finished: Arc<AtomicUsize>,
+    closed: Arc<AtomicBool>,
+    fails: bool,
+}
+
+impl Sink for Collected {
+    fn write(&mut self, batch: &Batch, _: &SlotTable) -> Result<(), SinkError> {
+        if self.fails {
+            return Err(SinkError("the disk is full".into()));
+        }
+        let (keys, values) = (batch.column(0).as_primitive::<Int64Type>(), batch.column(1));
+        let values = values.as_primitive::<arrow::datatypes::TimestampMicrosecondType>();
+        self.rows.lock().extend(keys.values().iter().copied().zip(values.values().iter().copied()));
+        Ok(())
+    }
+
+    fn refused(&mut self, _: &Refusals, _: &SlotTable) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), SinkError> {
+        self.finished.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        !self.closed.load(Ordering::Acquire)
+    }
+}
+
+/// Sources, counted by key, to a sink.
+fn counting(sources: Vec<Partition>, parallelism: usize, sink: &Collected, emits_at_us: i64) -> FlowParts {
+    let mut dataflow = Dataflow::default();
+    let source = dataflow.add(Work::Source(0), schema());
+    let count = dataflow.then(source, EdgeKind::Hash(vec![0]), Arc::new(CountByKey { emits_at_us }), schema());
+    let end = dataflow.add(Work::Sink(0), schema());
+    dataflow.connect(count, end, 0, EdgeKind::Forward);
+    parts(dataflow, vec![sources], parallelism, sink)
+}
+
+fn parts(dataflow: Dataflow, sources: Vec<Vec<Partition>>, parallelism: usize, sink: &Collected) -> FlowParts {
+    let sink = sink.clone();
+    FlowParts {
+        name: "test".into(),
+        dataflow,
+        sources,
+        sinks: vec![Box::new(move |_, _| Ok(Box::new(sink.clone()) as Box<dyn Sink>))],
+        parallelism,
+        limits: FlowLimits { rows_max: 4_000, bytes_max: 1 << 20, batch_rows: 1_000 },
+        measures: true,
+    }
+}
+
+fn finish(flow: &Flow) {
+    flow.wait(PATIENCE).expect("it comes to its end").unwrap();
+}
+
+#[test]
+fn results_are_the_same_at_any_parallelism() {
+    for (threads, parallelism, partitions) in [(1, 1, 1), (2, 2, 2), (2, 4, 3), (3, 3, 1)] {
+        let workers = workers(threads);
+        let sink = Collected::default();
+        let share = 90_000 / partitions;
+        let sources = (0..partitions).map(|part| numbers(part * share..(part + 1) * share, Then::End)).collect();
+        let flow = workers.start_flow(counting(sources, parallelism, &sink, i64::MAX)).unwrap();
+        finish(&flow);
+        let mut rows = sink.rows.lock().clone();
+        rows.sort_unstable();
+        assert_eq!(rows, (0..100).map(|key| (key, 900)).collect::<Vec<_>>(), "parallelism {parallelism}");
+        let report = flow.report();
+        assert_eq!((report.rows_in, report.rows_out), (90_000, 100));
+        assert_eq!(sink.finished.load(Ordering::Relaxed), parallelism, "each instance of the sink is finished once");
+        let counted: u64 = report.tasks.iter().flat_map(|task| &task.operators).map(|one| one.rows_in).sum();
+        assert_eq!(counted, 90_000);
+        workers.stop();
+    }
+}
+
+#[test]
+fn two_readers_of_one_stream_see_all_of_it_and_come_together_again() {
+    let workers = workers(2);
+    let sink = Collected::default();
+    let mut dataflow = Dataflow::default();
+    let source = dataflow.add(Work::Source(0), schema());
+    let counts: [_; 2] = [0, 1].map(|_| {
+        dataflow.then(source, EdgeKind::Hash(vec![0]), Arc::new(CountByKey { emits_at_us: i64::MAX }), schema())
+    });
+    let all = dataflow.add(Work::Operator(Arc::new(CountByKey { emits_at_us: i64::MAX })), schema());
+    counts.iter().for_each(|&count| dataflow.connect(count, all, 0, EdgeKind::Gather));
+    let end = dataflow.add(Work::Sink(0), schema());
+    dataflow.connect(all, end, 0, EdgeKind::Forward);
+    let flow = workers
+        .start_flow(parts(dataflow, vec![vec![numbers(0..50_000, Then::End), numbers(0..50_000, Then::End)]], 2, &sink))
+        .unwrap();
+    finish(&flow);
+    // Each key comes once from each of the two.
+    assert_eq!(*sink.rows.lock(), (0..100).map(|key| (key, 2)).collect::<Vec<_>>());
+    workers.stop();
+}
+
+#[test]
+fn a_sink_without_room_stops_the_source_and_nothing_is_lost() {
+    let workers = workers(2);
+    let sink = Collected::default();
+    sink.closed.store(true, Ordering::Release);
+    let polled = Arc::<AtomicUsize>::default();
+    let source = Numbers { next: 0, end: 200_000, then: Then::End, polled: polled.clone() };
+    let partition = Partition { event_time_column: Some(1), ..Partition::from(Box::new(source) as Box<dyn Source>) };
+    let mut dataflow = Dataflow::default();
+    let node = dataflow.add(Work::Source(0), schema());
+    let end = dataflow.add(Work::Sink(0), schema());
+    dataflow.connect(node, end, 0, EdgeKind::Hash(vec![0]));
+    let flow = workers.start_flow(parts(dataflow, vec![vec![partition]], 2, &sink)).unwrap();
+    assert!(flow.wait(Duration::from_millis(300)).is_none(), "it waits");
+    let stopped_at = polled.load(Ordering::Relaxed);
+    // Two inboxes of 4,000 rows, and what was under way.
+    assert!((4_000..=11_000).contains(&stopped_at), "{stopped_at} rows were read");
+    assert!(flow.report().tasks.iter().all(|task| task.waiting_rows_max <= 6_000), "{:?}", flow.report().tasks);
+    sink.closed.store(false, Ordering::Release);
+    finish(&flow);
+    let mut rows: Vec<i64> = sink.rows.lock().iter().map(|row| row.1).collect();
+    rows.sort_unstable();
+    assert!(rows.iter().copied().eq(0..200_000));
+    workers.stop();
+}
+
+#[test]
+fn a_source_or_sink_that_fails_ends_the_query_with_its_words() {
+    let workers = workers(2);
+    let sink = Collected::default();
+    let flow = workers.start_flow(counting(vec![numbers(0..5_000, Then::Fail)], 2, &sink, i64::MAX)).unwrap();
+    let error = flow.wait(PATIENCE).unwrap().unwrap_err();
+    assert!(error.to_string().contains("the device is gone\nhint:"), "{error}");
+    assert_eq!(sink.finished.load(Ordering::Relaxed), 0, "nothing is made final");
+    let sink = Collected { fails: true, ..Collected::default() };
+    let flow = workers.start_flow(counting(vec![numbers(0..5_000, Then::End)], 2, &sink, i64::MAX)).unwrap();
+    assert_eq!(flow.wait(PATIENCE).unwrap().unwrap_err().to_string(), "the disk is full");
+    workers.stop();
+}
+
+#[test]
+fn a_silent_partition_steps_aside() {
+    let workers = workers(2);
+    let sink = Collected::default();
+    let sources = vec![numbers(0..0, Then::Silence), numbers(0..1_000, Then::Silence)];
+    let flow = workers.start_flow(counting(sources, 2, &sink, 999)).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while sink.rows.lock().len() < 100 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(sink.rows.lock().len(), 100, "the watermark of the other one counts");
+    flow.stop(true);
+    finish(&flow);
+    workers.stop();
+}
+
+#[test]
+fn who_stops_a_query_says_what_becomes_of_what_is_open() {
+    let workers = workers(2);
+    for drains in [true, false] {
+        let sink = Collected::default();
+        let flow = workers.start_flow(counting(vec![numbers(0..1_000, Then::Silence)], 2, &sink, i64::MAX)).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while flow.report().rows_in < 1_000 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert_eq!(flow.report().progress, Some((1_000, 1_000)));
+        flow.stop(drains);
+        finish(&flow);
+        assert_eq!(sink.rows.lock().len(), if drains { 100 } else { 0 });
+        assert_eq!(sink.finished.load(Ordering::Relaxed), 2);
+    }
+    workers.stop();
+}
+
+/// Panics on the first row.
+struct Broken;
+
+impl Operator for Broken {
+    fn process(&mut self, element: Element, _: &mut Context<'_>) -> Result<(), OperatorError> {
+        assert!(!matches!(element, Element::Batch(_)), "no rows, please");
+        Ok(())
+    }
+}
+
+struct BreaksDown;
+
+impl OperatorFactory for BreaksDown {
+    fn create(&self) -> Box<dyn Operator> {
+        Box::new(Broken)
+    }
+
+    fn describe(&self) -> Description {
+        Description::default()
+    }
+
+    fn is_stateful(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn an_operator_that_panics_ends_its_query_and_no_other() {
+    let workers = workers(2);
+    let mut dataflow = Dataflow::default();
+    let source = dataflow.add(Work::Source(0), schema());
+    let broken = dataflow.then(source, EdgeKind::Forward, Arc::new(BreaksDown), schema());
+    let end = dataflow.add(Work::Sink(0), schema());
+    dataflow.connect(broken, end, 0, EdgeKind::Forward);
+    let (sink, other_sink) = (Collected::default(), Collected::default());
+    let flow = workers.start_flow(parts(dataflow, vec![vec![numbers(0..10, Then::End)]], 1, &sink)).unwrap();
+    let other = workers.start_flow(counting(vec![numbers(0..10_000, Then::End)], 2, &other_sink, i64::MAX)).unwrap();
+    let error = flow.wait(PATIENCE).unwrap().unwrap_err().to_string();
+    assert!(error.contains("defect") && error.contains("no rows, please"), "{error}");
+    finish(&other);
+    assert_eq!(other_sink.rows.lock().len(), 100);
+    assert_eq!(other.report().refused[Reason::Internal as usize], 0);
+    workers.stop();
+}

@@ -1,0 +1,123 @@
+//! `EXPLAIN` of a big query: what it reads, its operators and how rows travel between them, and what comes out.
+
+use std::fmt::Write;
+
+use arrow::datatypes::Schema;
+use rivulet_dataflow::{EdgeKind, NodeId, Work};
+
+use crate::plan::query::QueryPlan;
+use crate::value::{format_us, type_name};
+
+/// The query in words: sources, operators and edges, output.
+pub fn explain_query(plan: &QueryPlan) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = write(plan, &mut text);
+    text
+}
+
+fn write(plan: &QueryPlan, out: &mut String) -> std::fmt::Result {
+    writeln!(out, "sources")?;
+    for source in &plan.sources {
+        let declaration = &source.declaration;
+        writeln!(out, "  {} from {}", declaration.name, declaration.address)?;
+        let read: Vec<&str> =
+            source.columns.iter().map(|&column| declaration.schema.field(column).name().as_str()).collect();
+        let all = declaration.schema.fields().len();
+        writeln!(out, "    reads {} of {all} columns: {}", read.len(), read.join(", "))?;
+        match source.event_time {
+            Some(place) => {
+                let lateness = format_us(declaration.lateness_us);
+                write!(out, "    event time is {}, lateness {lateness}", read[place])?;
+            }
+            None => write!(out, "    event time is the arrival")?,
+        }
+        match declaration.idle_timeout_us {
+            Some(timeout_us) => writeln!(out, ", idle timeout {}", format_us(timeout_us))?,
+            None => writeln!(out)?,
+        }
+    }
+    if !plan.tables.is_empty() {
+        writeln!(out, "\ntables")?;
+        for table in &plan.tables {
+            writeln!(out, "  {}, {} rows", table.name(), table.rows().columns().num_rows())?;
+        }
+    }
+
+    writeln!(out, "\ndataflow")?;
+    for (id, node) in plan.dataflow.nodes().iter().enumerate() {
+        let edges = edges(plan, id);
+        let number = id + 1;
+        match &node.work {
+            Work::Source(source) => writeln!(out, "  {number}. source {}", plan.sources[*source].declaration.name)?,
+            Work::Sink(_) => writeln!(out, "  {number}. sink ({edges})")?,
+            Work::Operator(factory) => {
+                let description = factory.describe();
+                let state = if factory.is_stateful() { ", with state" } else { "" };
+                writeln!(out, "  {number}. {}{state} ({edges})", description.operator)?;
+                for line in &description.shared {
+                    writeln!(out, "       {line}")?;
+                }
+            }
+        }
+    }
+
+    match &plan.output.sink {
+        Some(sink) => writeln!(out, "\noutput to {}, {}", sink.name, sink.address)?,
+        None => writeln!(out, "\noutput to the caller")?,
+    }
+    let names = |columns: &[usize]| {
+        columns.iter().map(|&column| plan.output.schema.field(column).name().as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let key = match &plan.output.key {
+        Some(key) if key.is_empty() => ", one row".to_owned(),
+        Some(key) => format!(", one row for each ({})", names(key)),
+        None => String::new(),
+    };
+    match plan.output.changes {
+        true => writeln!(out, "  rows may be taken back{key}")?,
+        false => writeln!(out, "  rows are final{key}")?,
+    }
+    if !plan.output.order.is_empty() {
+        let keys: Vec<String> = plan
+            .output
+            .order
+            .iter()
+            .map(|key| {
+                format!("{}{}", plan.output.schema.field(key.column).name(), if key.descending { " DESC" } else { "" })
+            })
+            .collect();
+        writeln!(out, "  in the end ordered by {}", keys.join(", "))?;
+    }
+    if let Some(limit) = plan.output.limit {
+        writeln!(out, "  in the end the first {limit}")?;
+    }
+    let width = plan.output.schema.fields().iter().map(|field| field.name().chars().count()).max().unwrap_or(0);
+    for field in plan.output.schema.fields() {
+        writeln!(out, "  {:<width$}  {}", field.name(), type_name(field.data_type()))?;
+    }
+    Ok(())
+}
+
+/// From where and how rows come to a node.
+fn edges(plan: &QueryPlan, id: NodeId) -> String {
+    let edges: Vec<_> = plan.dataflow.inputs_of(id).collect();
+    let two_inputs = edges.iter().any(|edge| edge.input > 0);
+    let texts = edges.iter().map(|edge| {
+        let side = match (two_inputs, edge.input) {
+            (false, _) => "",
+            (true, 0) => "left: ",
+            (true, _) => "right: ",
+        };
+        let schema: &Schema = &plan.dataflow.nodes()[edge.from].schema;
+        let kind = match &edge.kind {
+            EdgeKind::Hash(columns) => {
+                let names: Vec<&str> = columns.iter().map(|&column| schema.field(column).name().as_str()).collect();
+                format!("hash ({})", names.join(", "))
+            }
+            other => other.to_string(),
+        };
+        format!("{side}{kind} from {}", edge.from + 1)
+    });
+    texts.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,250 @@
+//! Big queries: a SELECT for DataFusion's parser, and where its results go.
+//!
+//! What the parser below does not read is put into a form that it does, on the same tokens, so that every place is one in the
+//! script: `TABLE(TUMBLE(TABLE t PARTITION BY k, DESCRIPTOR(ts), ...))` becomes `TUMBLE(t, PARTITION_BY(k), DESCRIPTOR(ts), ...)`.
+
+use datafusion_sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan};
+
+use super::cursor::Cursor;
+use super::select::{self, check_depth};
+use crate::lexer::{describe_token, token_is_word};
+use crate::statement::{BigQuery, Name};
+use crate::{Position, SqlError, suggest};
+
+/// The longest text of a query, in bytes.
+const QUERY_BYTES_MAX: usize = 256 << 10;
+
+/// The functions that make windows of a table.
+const WINDOWS: [&str; 4] = ["tumble", "hop", "cumulate", "session"];
+
+/// A SELECT to the end of the statement, or `INSERT INTO sink SELECT`; `text` is that of the statement.
+pub(super) fn select_or_insert(cursor: &mut Cursor<'_>, text: &str) -> Result<BigQuery, SqlError> {
+    if !cursor.eat_word("insert") {
+        return select(cursor, text);
+    }
+    cursor.expect_word("INTO")?;
+    let sink = cursor.name("the name of a sink")?;
+    if *cursor.peek() == Token::LParen && !cursor.rest().get(1).is_some_and(|token| begins_query(&token.token)) {
+        return Err(SqlError::new(cursor.position(), "a list of columns in INSERT is not supported yet")
+            .hint("columns go to the sink by their place: select them in its order"));
+    }
+    let query = select(cursor, text)?;
+    match query.sink {
+        Some(second) => Err(SqlError::new(second.position, "the query has two sinks")
+            .hint("write INSERT INTO sink SELECT ..., or SELECT ... INTO sink")),
+        None => Ok(BigQuery { sink: Some(sink), ..query }),
+    }
+}
+
+/// A SELECT to the end of the statement, with or without INTO.
+pub(super) fn select(cursor: &mut Cursor<'_>, text: &str) -> Result<BigQuery, SqlError> {
+    let position = cursor.position();
+    if text.len() > QUERY_BYTES_MAX {
+        let message = format!("a query has at most {QUERY_BYTES_MAX} bytes of text, this one {}", text.len());
+        return Err(SqlError::new(position, message));
+    }
+    if !begins_query(cursor.peek()) && *cursor.peek() != Token::LParen {
+        let near = match cursor.peek() {
+            Token::Word(word) => suggest::nearest(&word.value, ["SELECT", "WITH"]),
+            _ => None,
+        };
+        return Err(cursor.expected("SELECT").did_you_mean(near));
+    }
+    let (tokens, sink) = cut_into(cursor.rest())?;
+    check_depth(tokens)?;
+    let tokens = window_calls(tokens, cursor.end())?;
+    let query = select::read(&tokens, cursor.end(), |parser| parser.parse_query());
+    let query = query.map_err(|error| error.or_at(position))?;
+    while *cursor.peek() != Token::EOF {
+        cursor.advance();
+    }
+    Ok(BigQuery::new(*query, sink, position, text))
+}
+
+/// Whether a query begins with this word.
+pub(super) fn begins_query(token: &Token) -> bool {
+    token_is_word(token, "select") || token_is_word(token, "with")
+}
+
+/// Cuts `INTO sink` off the end.
+fn cut_into(tokens: &[TokenWithSpan]) -> Result<(&[TokenWithSpan], Option<Name>), SqlError> {
+    let [rest @ .., into, _] = tokens else { return Ok((tokens, None)) };
+    // Elsewhere INTO is the word of other engines for a new table, which the parser reads and the planner refuses.
+    if !token_is_word(&into.token, "into") || rest.is_empty() {
+        return Ok((tokens, None));
+    }
+    let mut cursor = Cursor::new(&tokens[rest.len() + 1..], into.span.into());
+    Ok((rest, Some(cursor.name("the name of a sink")?)))
+}
+
+/// The windows of tables as calls that the parser reads.
+fn window_calls(tokens: &[TokenWithSpan], end: Position) -> Result<Vec<TokenWithSpan>, SqlError> {
+    let mut calls = Vec::with_capacity(tokens.len());
+    // The places of closing parentheses that go with a TABLE( which went.
+    let mut dropped = Vec::new();
+    let word = |index: usize, word: &str| tokens.get(index).is_some_and(|token| token_is_word(&token.token, word));
+    let is = |index: usize, token: &Token| tokens.get(index).is_some_and(|found| found.token == *token);
+    let is_window = |index: usize| WINDOWS.iter().any(|window| word(index, window)) && is(index + 1, &Token::LParen);
+    let mut index = 0;
+    while index < tokens.len() {
+        if dropped.contains(&index) {
+            index += 1;
+            continue;
+        }
+        if word(index, "table") && is(index + 1, &Token::LParen) && !is_window(index + 2) {
+            check_table_function(tokens.get(index + 2))?;
+        }
+        if word(index, "table") && is(index + 1, &Token::LParen) && is_window(index + 2) {
+            let closing = closing(tokens, index + 1)
+                .ok_or_else(|| SqlError::new(end, "expected ')', found the end of the statement"))?;
+            dropped.push(closing);
+            index += 2;
+            continue;
+        }
+        // TABLE t or TABLE (SELECT ...) as the first argument.
+        let is_argument = index > 0 && (is(index - 1, &Token::LParen) || is(index - 1, &Token::RArrow));
+        if word(index, "table") && is_argument && index + 1 < tokens.len() {
+            index += 1;
+            continue;
+        }
+        if word(index, "partition") && word(index + 1, "by") && is_inside_window(tokens, index) {
+            index = partition_by(tokens, index, end, &mut calls)?;
+            continue;
+        }
+        calls.push(tokens[index].clone());
+        index += 1;
+    }
+    Ok(calls)
+}
+
+/// What stands in `TABLE(...)` where it is no window.
+fn check_table_function(token: Option<&TokenWithSpan>) -> Result<(), SqlError> {
+    let Some(token) = token else { return Ok(()) };
+    let Token::Word(word) = &token.token else { return Ok(()) };
+    let error = SqlError::new(token.span, format!("unknown table function {}", describe_token(&token.token)));
+    let example = "write for example FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 minute'))";
+    if begins_query(&token.token) {
+        return Ok(());
+    }
+    Err(match suggest::nearest(&word.value, ["TUMBLE", "HOP", "CUMULATE", "SESSION"]) {
+        Some(near) => error.did_you_mean(Some(near)),
+        None => error.hint(example),
+    })
+}
+
+/// Whether the innermost open parenthesis at `index` is that of a window's call.
+fn is_inside_window(tokens: &[TokenWithSpan], index: usize) -> bool {
+    let mut depth = 0usize;
+    for place in (0..index).rev() {
+        match tokens[place].token {
+            Token::RParen => depth += 1,
+            Token::LParen if depth > 0 => depth -= 1,
+            Token::LParen => {
+                return place > 0 && WINDOWS.iter().any(|window| token_is_word(&tokens[place - 1].token, window));
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
+/// `PARTITION BY a, b,` before DESCRIPTOR as the argument `, PARTITION_BY(a, b),`; where the tokens go on behind it.
+fn partition_by(
+    tokens: &[TokenWithSpan],
+    index: usize,
+    end: Position,
+    calls: &mut Vec<TokenWithSpan>,
+) -> Result<usize, SqlError> {
+    let (mut depth, mut stop) = (0usize, None);
+    for (place, token) in tokens.iter().enumerate().skip(index + 2) {
+        let begins_next = |place: usize| {
+            let next = tokens.get(place + 1);
+            next.is_some_and(|next| token_is_word(&next.token, "descriptor"))
+                || tokens.get(place + 2).is_some_and(|arrow| arrow.token == Token::RArrow)
+        };
+        match token.token {
+            Token::LParen => depth += 1,
+            Token::RParen if depth == 0 => break,
+            Token::RParen => depth -= 1,
+            Token::Comma if depth == 0 && begins_next(place) => {
+                stop = Some(place);
+                break;
+            }
+            _ => {}
+        }
+    }
+    let Some(stop) = stop else {
+        return Err(SqlError::new(
+            tokens.get(index).map_or(end, |token| token.span.into()),
+            "expected DESCRIPTOR after PARTITION BY",
+        )
+        .hint("write for example SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '10' SECOND)"));
+    };
+    let at = |token: Token, span: Span| TokenWithSpan { token, span };
+    let span = tokens[index].span;
+    calls.extend([at(Token::Comma, span), at(Token::make_word("partition_by", None), span), at(Token::LParen, span)]);
+    calls.extend_from_slice(&tokens[index + 2..stop]);
+    calls.push(at(Token::RParen, tokens[stop].span));
+    Ok(stop)
+}
+
+/// The place of the parenthesis that closes the one at `open`.
+fn closing(tokens: &[TokenWithSpan], open: usize) -> Option<usize> {
+    let mut depth = 0usize;
+    for (place, token) in tokens.iter().enumerate().skip(open) {
+        match token.token {
+            Token::LParen => depth += 1,
+            Token::RParen => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(place);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lexer;
+
+    fn rewritten(script: &str) -> String {
+        let statements = lexer::split(script).unwrap();
+        let tokens = window_calls(&statements[0].tokens, Position::default()).unwrap();
+        tokens.iter().map(|token| token.token.to_string()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn windows_of_tables_become_calls() {
+        assert_eq!(
+            rewritten("SELECT * FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MINUTE)) AS w"),
+            "SELECT * FROM TUMBLE ( t , DESCRIPTOR ( ts ) , INTERVAL '1' MINUTE ) AS w"
+        );
+        assert_eq!(
+            rewritten(
+                "FROM TABLE(SESSION(DATA => TABLE t PARTITION BY a, f(b, c), DESCRIPTOR(ts), INTERVAL '1' MINUTE))"
+            ),
+            "FROM SESSION ( DATA => t , partition_by ( a , f ( b , c ) ) , DESCRIPTOR ( ts ) , INTERVAL '1' MINUTE )"
+        );
+        assert_eq!(
+            rewritten("FROM HOP(TABLE (SELECT a FROM t), DESCRIPTOR(ts), x, y)"),
+            "FROM HOP ( ( SELECT a FROM t ) , DESCRIPTOR ( ts ) , x , y )"
+        );
+    }
+
+    #[test]
+    fn what_is_no_window_stays() {
+        let text = "SELECT sum ( a ) OVER ( PARTITION BY b ORDER BY c ) FROM t";
+        assert_eq!(rewritten(text), text);
+    }
+
+    #[test]
+    fn a_sink_behind_the_query_is_cut_off() {
+        let statements = lexer::split("SELECT a FROM t INTO results").unwrap();
+        let (tokens, sink) = cut_into(&statements[0].tokens).unwrap();
+        assert_eq!((tokens.len(), sink.unwrap().text), (4, "results".to_owned()));
+    }
+}

@@ -1,0 +1,137 @@
+//! `CREATE SOURCE`, `CREATE SINK` and `CREATE VIEW`.
+
+use datafusion_sql::sqlparser::tokenizer::Token;
+
+use super::create::{self, COLUMNS_MAX};
+use super::cursor::Cursor;
+use super::query;
+use crate::lexer::token_is_word;
+use crate::statement::{ColumnDeclaration, CreateSink, CreateSource, CreateView, Watermark};
+use crate::value::interval_us;
+use crate::{Literal, SqlError};
+
+/// What follows `CREATE SOURCE`; `text` is that of the statement.
+pub(super) fn source(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateSource, SqlError> {
+    let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
+    let name = cursor.name("the name of the source")?;
+    let (columns, watermark) = match *cursor.peek() {
+        Token::LParen => {
+            let (columns, watermark) = source_columns(cursor)?;
+            (Some(columns), watermark)
+        }
+        _ => (None, None),
+    };
+    if !cursor.eat_word("from") {
+        return Err(cursor.expected("FROM").hint("write for example FROM 'file:data/bids.csv' FORMAT CSV"));
+    }
+    let (address, address_position) = cursor.string("an address in single quotes")?;
+    let format = if cursor.eat_word("format") { Some(create::format(cursor)?) } else { None };
+    let options = if cursor.eat_word("with") { cursor.named_values("the name of an option")? } else { Vec::new() };
+    let text = text.to_owned();
+    Ok(CreateSource { name, if_not_exists, text, address, address_position, format, columns, watermark, options })
+}
+
+/// What follows `CREATE SINK`; `text` is that of the statement.
+pub(super) fn sink(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateSink, SqlError> {
+    let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
+    let name = cursor.name("the name of the sink")?;
+    let columns = match *cursor.peek() {
+        Token::LParen => Some(create::columns(cursor, "sink")?),
+        _ => None,
+    };
+    if let Some(column) = columns.iter().flatten().find(|column| column.event_time) {
+        return Err(SqlError::new(
+            column.name.position,
+            format!("the column '{}' of a sink is no event time", column.name),
+        )
+        .hint("declare it as TIMESTAMP alone"));
+    }
+    if !cursor.eat_word("to") {
+        return Err(cursor.expected("TO").hint("write for example TO 'file:results' FORMAT CSV"));
+    }
+    let (address, address_position) = cursor.string("an address in single quotes")?;
+    let format = if cursor.eat_word("format") { Some(create::format(cursor)?) } else { None };
+    let options = if cursor.eat_word("with") { cursor.named_values("the name of an option")? } else { Vec::new() };
+    Ok(CreateSink { name, if_not_exists, text: text.to_owned(), address, address_position, format, columns, options })
+}
+
+/// What follows `CREATE VIEW`; `text` is that of the statement.
+pub(super) fn view(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateView, SqlError> {
+    let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
+    let name = cursor.name("the name of the view")?;
+    if *cursor.peek() == Token::LParen {
+        return Err(SqlError::new(
+            cursor.position(),
+            "a list of columns after the name of a view is not supported yet",
+        )
+        .hint("name the columns in the SELECT: SELECT a AS name"));
+    }
+    cursor.expect_word("AS")?;
+    let query = query::select(cursor, text)?;
+    if let Some(sink) = &query.sink {
+        return Err(SqlError::new(sink.position, "a view has no sink")
+            .hint("read the view: INSERT INTO sink SELECT * FROM view"));
+    }
+    Ok(CreateView { name, if_not_exists, text: text.to_owned(), query })
+}
+
+/// The columns of a source, and its watermark.
+fn source_columns(cursor: &mut Cursor<'_>) -> Result<(Vec<ColumnDeclaration>, Option<Watermark>), SqlError> {
+    let (mut columns, mut watermark) = (Vec::new(), None);
+    cursor.expect(&Token::LParen)?;
+    loop {
+        let follows = |word: &str| cursor.rest().get(1).is_some_and(|token| token_is_word(&token.token, word));
+        if cursor.is_word("watermark") && follows("for") {
+            if watermark.is_some() {
+                return Err(SqlError::new(cursor.position(), "a source has one WATERMARK"));
+            }
+            watermark = Some(watermark_clause(cursor)?);
+        } else if cursor.is_word("primary") && follows("key") {
+            return Err(SqlError::new(cursor.position(), "PRIMARY KEY is not supported yet")
+                .hint("leave it out: the rows of a source are events, and each counts"));
+        } else {
+            columns.push(create::column(cursor, &columns)?);
+        }
+        if columns.len() > COLUMNS_MAX {
+            let message = format!("declare at most {COLUMNS_MAX} columns for the source");
+            return Err(SqlError::new(cursor.position(), message));
+        }
+        if cursor.eat(&Token::RParen) {
+            break;
+        }
+        if !cursor.eat(&Token::Comma) {
+            return Err(cursor.expected("NOT NULL, EVENT TIME, ',' or ')'"));
+        }
+    }
+    match columns.is_empty() {
+        true => Err(SqlError::new(cursor.position(), "the source has no columns")),
+        false => Ok((columns, watermark)),
+    }
+}
+
+/// `WATERMARK FOR column AS column [- INTERVAL '...']`
+fn watermark_clause(cursor: &mut Cursor<'_>) -> Result<Watermark, SqlError> {
+    const EXAMPLE: &str = "write for example WATERMARK FOR ts AS ts - INTERVAL '5' SECOND";
+    cursor.expect_word("WATERMARK")?;
+    cursor.expect_word("FOR")?;
+    let column = cursor.name("the column of the event time")?;
+    cursor.expect_word("AS").map_err(|error| error.hint(EXAMPLE))?;
+    let again = cursor.name("the column of the event time")?;
+    if again.text != column.text {
+        return Err(
+            SqlError::new(again.position, format!("the watermark of '{column}' is made of '{again}'")).hint(EXAMPLE)
+        );
+    }
+    if !cursor.eat(&Token::Minus) {
+        return Ok(Watermark { column, lateness_us: 0 });
+    }
+    let (literal, position) = cursor.literal().map_err(|error| error.hint(EXAMPLE))?;
+    let lateness_us = match literal {
+        Literal::Interval(interval) => interval_us(interval).filter(|us| *us >= 0),
+        _ => None,
+    };
+    let lateness_us = lateness_us.ok_or_else(|| {
+        SqlError::new(position, "the lateness is a time span of fixed length, and not negative").hint(EXAMPLE)
+    })?;
+    Ok(Watermark { column, lateness_us })
+}

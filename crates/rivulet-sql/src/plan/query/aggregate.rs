@@ -1,0 +1,370 @@
+//! GROUP BY: over windows, over rows that carry their window, or over everything so far.
+
+use std::collections::BTreeSet;
+
+use datafusion_common::{DFSchema, ScalarValue};
+use datafusion_expr::expr::AggregateFunctionParams;
+use datafusion_expr::{Aggregate, Expr};
+use rivulet_dataflow::EdgeKind;
+use rivulet_operators::expression::sql;
+use rivulet_operators::parallel::{
+    KeyedAggregate, KeyedAggregateSpec, KeyedWindow, KeyedWindowKind, KeyedWindowSpec, Phase,
+};
+use rivulet_operators::{AggregateFunction, AggregateSpec};
+
+use super::aggregates::PlannedAggregate;
+use super::builder::{has_fixed_width, window_bounds};
+use super::columns::{place_in, unaliased, used_columns, uses_windows};
+use super::error::{not_yet, place_of, refused};
+use super::lower::Lowering;
+use super::stream::{Attached, Partition, Pending, Place, Stream};
+use crate::SqlError;
+
+/// What a key of GROUP BY is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Key {
+    /// The key at this place.
+    Column(usize),
+    WindowStart,
+    WindowEnd,
+}
+
+impl Lowering {
+    pub(super) fn aggregate(&mut self, aggregate: &Aggregate) -> Result<Stream, SqlError> {
+        let schema = aggregate.input.schema();
+        let all = || aggregate.group_expr.iter().chain(&aggregate.aggr_expr);
+        if let Some(sets) = aggregate.group_expr.iter().find(|key| matches!(key, Expr::GroupingSet(_))) {
+            return Err(not_yet(place_of(sets).or(self.position()), "GROUPING SETS, CUBE or ROLLUP"));
+        }
+        let mut stream = self.lower(&aggregate.input, &used_columns(all(), schema))?;
+        let is_bound = |key: &Expr, stream: &Stream| {
+            matches!(place_in(key, schema, stream), Some(Place::WindowStart | Place::WindowEnd))
+        };
+        if stream.pending.is_some() {
+            let by_window = aggregate.group_expr.iter().any(|key| is_bound(key, &stream));
+            let others = all().filter(|one| !is_bound(one, &stream));
+            if !by_window || uses_windows(others, schema, &stream) {
+                stream = self.builder.with_windows(stream)?;
+            }
+        }
+        match stream.pending.clone() {
+            Some(pending) => self.windowed(aggregate, stream, pending),
+            None => match self.attached(aggregate, &stream) {
+                Some(window) if !stream.changes => self.by_attached_window(aggregate, stream, window),
+                _ => self.ungrouped_by_window(aggregate, stream),
+            },
+        }
+    }
+
+    /// The window that the keys name, of those that rows carry.
+    fn attached(&self, aggregate: &Aggregate, stream: &Stream) -> Option<Attached> {
+        let window = stream.window?;
+        let has = |column: usize| {
+            let place = Some(Place::Column(column));
+            aggregate.group_expr.iter().any(|key| place_in(key, aggregate.input.schema(), stream) == place)
+        };
+        match (window.start.filter(|start| has(*start)), has(window.end)) {
+            (start, true) => Some(Attached { start, ..window }),
+            (Some(start), false) if window.has_fixed_width => Some(Attached { start: Some(start), ..window }),
+            _ => None,
+        }
+    }
+
+    fn windowed(&mut self, aggregate: &Aggregate, stream: Stream, pending: Pending) -> Result<Stream, SqlError> {
+        let schema = aggregate.input.schema();
+        if stream.changes {
+            return Err(refused(self.position(), "a window over rows that may be taken back is not supported yet")
+                .hint("make the window first, and join or rank its results"));
+        }
+        let is_bound =
+            |key: &&Expr| matches!(place_in(key, schema, &stream), Some(Place::WindowStart | Place::WindowEnd));
+        let keys: Vec<&Expr> = aggregate.group_expr.iter().filter(|key| !is_bound(key)).collect();
+        if let (KeyedWindowKind::Session { .. }, Some(partition)) = (pending.kind, &pending.partition) {
+            let named: BTreeSet<Option<Place>> = keys.iter().map(|key| place_in(key, schema, &stream)).collect();
+            let wanted: BTreeSet<Option<Place>> = partition.iter().map(|key| Some(Place::Column(*key))).collect();
+            if named != wanted {
+                let position = keys.first().map(|key| place_of(key)).unwrap_or_default().or(self.position());
+                return Err(refused(position, "GROUP BY has other keys than PARTITION BY of the session")
+                    .hint("write SESSION(TABLE t PARTITION BY key, DESCRIPTOR(ts), ...) with the keys of GROUP BY, or GROUP BY key, session(ts, ...)"));
+            }
+        }
+        let bounds: Vec<Option<Key>> = aggregate
+            .group_expr
+            .iter()
+            .map(|key| match place_in(key, schema, &stream) {
+                Some(Place::WindowStart) => Some(Key::WindowStart),
+                Some(Place::WindowEnd) => Some(Key::WindowEnd),
+                _ => None,
+            })
+            .collect();
+        let (stream, places) = self.grouped(aggregate, stream, &keys, &BTreeSet::new())?;
+        let windows = self.keyed_window(aggregate, stream, pending.kind, &places, &bounds)?;
+        // The window stands behind the keys.
+        let start = windows.schema.fields().len() - aggregate.aggr_expr.len() - 2;
+        self.builder.held(windows, &pending.held, [start, start + 1])
+    }
+
+    fn by_attached_window(
+        &mut self,
+        aggregate: &Aggregate,
+        stream: Stream,
+        window: Attached,
+    ) -> Result<Stream, SqlError> {
+        let schema = aggregate.input.schema();
+        let bounds: Vec<Option<Key>> = aggregate
+            .group_expr
+            .iter()
+            .map(|key| match place_in(key, schema, &stream) {
+                Some(Place::Column(column)) if column == window.end => Some(Key::WindowEnd),
+                Some(Place::Column(column)) if Some(column) == window.start => Some(Key::WindowStart),
+                _ => None,
+            })
+            .collect();
+        let keys: Vec<&Expr> =
+            aggregate.group_expr.iter().zip(&bounds).filter(|(_, bound)| bound.is_none()).map(|(key, _)| key).collect();
+        let kept: BTreeSet<usize> = window.start.into_iter().chain([window.end]).collect();
+        let (stream, places) = self.grouped(aggregate, stream, &keys, &kept)?;
+        let Some(window) = stream.window else { return Err(not_yet(self.position(), "this window")) };
+        let kind = KeyedWindowKind::Attached { start: window.start.unwrap_or(window.end), end: window.end };
+        self.keyed_window(aggregate, stream, kind, &places, &bounds)
+    }
+
+    /// The rows with what an aggregate needs and no more, and the places of its keys.
+    fn grouped(
+        &mut self,
+        aggregate: &Aggregate,
+        stream: Stream,
+        keys: &[&Expr],
+        kept: &BTreeSet<usize>,
+    ) -> Result<(Stream, Vec<usize>), SqlError> {
+        let schema = aggregate.input.schema();
+        let mut kept = kept.clone();
+        kept.extend(used_columns(&aggregate.aggr_expr, schema).iter().filter_map(|column| {
+            match stream.columns[*column] {
+                Place::Column(place) => Some(place),
+                _ => None,
+            }
+        }));
+        self.with_expressions(stream, keys, schema, Some(&kept))
+    }
+
+    fn keyed_window(
+        &mut self,
+        aggregate: &Aggregate,
+        stream: Stream,
+        kind: KeyedWindowKind,
+        places: &[usize],
+        bounds: &[Option<Key>],
+    ) -> Result<Stream, SqlError> {
+        let (keys, group) = distinct(places, bounds);
+        let aggregates = self.aggregates(aggregate, &stream)?;
+        let spec = KeyedWindowSpec {
+            input: stream.schema.clone(),
+            keys: keys.clone(),
+            window: kind,
+            aggregates,
+            phase: Phase::Whole,
+        };
+        let whole = KeyedWindow::new(spec.clone()).map_err(|error| self.builder.failed(error))?;
+        let schema = whole.output_schema().clone();
+        let what = |phase: Phase| format!("{:?} {kind:?} {keys:?} {:?}", phase, spec.aggregates);
+        let end = keys.len() + 1;
+        // Windows that rows carry are in one place each; a window that is made of pieces needs all of them.
+        let is_attached = matches!(kind, KeyedWindowKind::Attached { .. });
+        let apart = match kind {
+            KeyedWindowKind::Attached { end, .. } if keys.is_empty() => vec![end],
+            _ => keys.clone(),
+        };
+        let (edge, partition) = self.builder.edge(&stream, &apart);
+        // States travel instead of rows where that is likely to be less: for all rows together, and for keys that are cheap to find,
+        // of which there are mostly several rows in a piece of time.
+        let is_cheap = |key: &usize| !stream.schema.field(*key).data_type().is_string();
+        let is_reduced_first = edge != EdgeKind::Forward
+            && whole.can_be_split()
+            && (keys.is_empty() || !is_attached && !spec.aggregates.is_empty() && keys.iter().all(is_cheap));
+        let node = if is_reduced_first {
+            let part = |phase| KeyedWindow::new(KeyedWindowSpec { phase, ..spec.clone() });
+            let (partial, last) = (part(Phase::Partial), part(Phase::Final));
+            let partial = partial.map_err(|error| self.builder.failed(error))?;
+            let last = last.map_err(|error| self.builder.failed(error))?;
+            let partial_schema = partial.partial_schema();
+            let inputs = [(stream.node, 0, EdgeKind::Forward)];
+            let node = self.builder.operator("window", &what(Phase::Partial), partial, partial_schema, &inputs);
+            // Keys stand where they stand in the result, and behind them the window.
+            let edge = match (keys.len(), is_attached) {
+                (0, false) => EdgeKind::Gather,
+                (0, true) => EdgeKind::Hash(vec![end]),
+                (keys, _) => EdgeKind::Hash((0..keys).collect()),
+            };
+            self.builder.operator("window", &what(Phase::Final), last, schema.clone(), &[(node, 0, edge)])
+        } else {
+            self.builder.operator("window", &what(Phase::Whole), whole, schema.clone(), &[(stream.node, 0, edge)])
+        };
+        let new = |column: usize| match kind {
+            KeyedWindowKind::Attached { end: old, .. } if column == old => Some(end),
+            KeyedWindowKind::Attached { start: old, .. } if column == old => Some(end - 1),
+            _ => keys.iter().position(|key| *key == column),
+        };
+        let partition = match partition {
+            Partition::Keys(columns) => {
+                columns.into_iter().map(new).collect::<Option<Vec<_>>>().map_or(Partition::Any, Partition::Keys)
+            }
+            other => other,
+        };
+        let has_start = !matches!(kind, KeyedWindowKind::Attached { start, end } if start == end);
+        let mut columns: Vec<Place> = group
+            .iter()
+            .map(|key| match *key {
+                Key::Column(key) => Place::Column(key),
+                Key::WindowStart => Place::Column(end - 1),
+                Key::WindowEnd => Place::Column(end),
+            })
+            .collect();
+        columns.extend((0..aggregate.aggr_expr.len()).map(|place| Place::Column(end + 1 + place)));
+        let by_event_time = !matches!(kind, KeyedWindowKind::ProcessingTumble { .. });
+        let is_fixed = match (kind, stream.window) {
+            (KeyedWindowKind::Attached { .. }, Some(window)) => window.has_fixed_width,
+            _ => has_fixed_width(&kind),
+        };
+        let mut key: Vec<usize> = (0..keys.len()).collect();
+        key.push(end);
+        Ok(Stream {
+            node,
+            schema,
+            columns,
+            time: None,
+            bounds: window_bounds(&kind, end - 1, end),
+            pending: None,
+            window: by_event_time.then_some(Attached {
+                start: has_start.then_some(end - 1),
+                end,
+                has_fixed_width: is_fixed,
+            }),
+            changes: false,
+            partition,
+            key: Some(key),
+        })
+    }
+
+    /// GROUP BY and DISTINCT without a window.
+    fn ungrouped_by_window(&mut self, aggregate: &Aggregate, stream: Stream) -> Result<Stream, SqlError> {
+        let keys: Vec<&Expr> = aggregate.group_expr.iter().collect();
+        let (stream, places) = self.grouped(aggregate, stream, &keys, &BTreeSet::new())?;
+        let (keys, group) = distinct(&places, &vec![None; places.len()]);
+        let aggregates = self.aggregates(aggregate, &stream)?;
+        let what = format!("{keys:?} {aggregates:?} {}", stream.changes);
+        let spec = KeyedAggregateSpec {
+            input: stream.schema.clone(),
+            keys: keys.clone(),
+            aggregates,
+            input_retracts: stream.changes,
+        };
+        let keyed = KeyedAggregate::new(spec).map_err(|error| self.builder.failed(error))?;
+        let (schema, changes) = (keyed.output_schema().clone(), keyed.output_retracts());
+        let (edge, partition) = self.builder.edge(&stream, &keys);
+        let node = self.builder.operator("aggregate", &what, keyed, schema.clone(), &[(stream.node, 0, edge)]);
+        let partition = match partition {
+            Partition::Keys(columns) => {
+                let new = |column: &usize| keys.iter().position(|key| key == column);
+                columns.iter().map(new).collect::<Option<Vec<_>>>().map_or(Partition::Any, Partition::Keys)
+            }
+            other => other,
+        };
+        let mut columns: Vec<Place> = group
+            .iter()
+            .map(|key| match *key {
+                Key::Column(key) => Place::Column(key),
+                _ => Place::Absent,
+            })
+            .collect();
+        columns.extend((0..aggregate.aggr_expr.len()).map(|place| Place::Column(keys.len() + place)));
+        Ok(Stream {
+            node,
+            schema,
+            columns,
+            time: None,
+            bounds: Vec::new(),
+            pending: None,
+            window: None,
+            changes,
+            partition,
+            key: Some((0..keys.len()).collect()),
+        })
+    }
+
+    fn aggregates(&self, aggregate: &Aggregate, stream: &Stream) -> Result<Vec<AggregateSpec>, SqlError> {
+        let schema = aggregate.input.schema();
+        aggregate.aggr_expr.iter().map(|call| self.aggregate_spec(call, schema, stream)).collect()
+    }
+
+    fn aggregate_spec(&self, call: &Expr, schema: &DFSchema, stream: &Stream) -> Result<AggregateSpec, SqlError> {
+        let position = place_of(call).or(self.position());
+        let Expr::AggregateFunction(call) = unaliased(call) else {
+            return Err(not_yet(position, "this aggregate"));
+        };
+        let Some(PlannedAggregate { function, .. }) = call.func.inner().downcast_ref() else {
+            return Err(not_yet(position, &format!("the aggregate {}", call.func.name())));
+        };
+        let AggregateFunctionParams { args, distinct, filter, order_by, null_treatment } = &call.params;
+        self.aggregate_of(*function, args, *distinct, filter.as_deref(), schema, stream).and_then(|spec| {
+            if !order_by.is_empty() || null_treatment.is_some() {
+                return Err(not_yet(position, &format!("ORDER BY or IGNORE NULLS in {function}")));
+            }
+            Ok(spec)
+        })
+    }
+
+    /// An aggregate over the rows of a stream.
+    pub(super) fn aggregate_of(
+        &self,
+        function: AggregateFunction,
+        args: &[Expr],
+        distinct: bool,
+        filter: Option<&Expr>,
+        schema: &DFSchema,
+        stream: &Stream,
+    ) -> Result<AggregateSpec, SqlError> {
+        use AggregateFunction as F;
+        let position = args.first().map(place_of).unwrap_or_default().or(self.position());
+        let function = match (function, distinct) {
+            (function, false) => function,
+            (F::Count, true) => F::CountDistinct,
+            (F::Min | F::Max | F::BoolAnd | F::BoolOr | F::ApproxDistinct, true) => function,
+            (function, true) => return Err(not_yet(position, &format!("DISTINCT in {function}"))),
+        };
+        // The count of a constant is that of rows.
+        let counts_rows = function == F::Count
+            && matches!(args, [Expr::Literal(value, _)] if !matches!(value, ScalarValue::Null) && !value.is_null());
+        let arguments = match counts_rows {
+            true => Vec::new(),
+            false => args.iter().map(|one| self.physical(one, schema, stream)).collect::<Result<_, _>>()?,
+        };
+        let filter = filter.map(|filter| self.physical(filter, schema, stream)).transpose()?;
+        let texts: Vec<String> = arguments.iter().map(sql).collect();
+        let name = match (function, texts.is_empty()) {
+            (F::CountDistinct, _) => format!("count(DISTINCT {})", texts.join(", ")),
+            (_, true) => format!("{function}(*)"),
+            (_, false) => format!("{function}({})", texts.join(", ")),
+        };
+        Ok(AggregateSpec { name, function, arguments, filter })
+    }
+}
+
+/// The keys, each once, and for each key of GROUP BY what it is. `places` are those of the keys that are no bounds.
+fn distinct(places: &[usize], bounds: &[Option<Key>]) -> (Vec<usize>, Vec<Key>) {
+    let (mut keys, mut group) = (Vec::new(), Vec::with_capacity(bounds.len()));
+    let mut places = places.iter();
+    for bound in bounds {
+        group.push(match bound {
+            Some(bound) => *bound,
+            None => {
+                let place = *places.next().expect("there is a place for each key that is no bound");
+                Key::Column(keys.iter().position(|known| *known == place).unwrap_or_else(|| {
+                    keys.push(place);
+                    keys.len() - 1
+                }))
+            }
+        });
+    }
+    (keys, group)
+}

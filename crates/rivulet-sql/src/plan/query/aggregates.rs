@@ -1,0 +1,73 @@
+//! The aggregate functions of the language, to the relational planner: names and types.
+
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion_common::{DataFusionError, Result, not_impl_err};
+use datafusion_expr::function::AccumulatorArgs;
+use datafusion_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
+use rivulet_operators::AggregateFunction;
+
+/// One of our aggregate functions.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct PlannedAggregate {
+    pub(super) function: AggregateFunction,
+    signature: Signature,
+}
+
+/// All of them, by all their names.
+pub(super) fn aggregates() -> Vec<(String, Arc<AggregateUDF>)> {
+    const OTHER_NAMES: [&str; 9] = [
+        "mean",
+        "stddev",
+        "var",
+        "covar",
+        "var_sample",
+        "var_population",
+        "stddev",
+        "quantile_cont",
+        "approx_count_distinct",
+    ];
+    let planned = |function: AggregateFunction| {
+        let signature = Signature::user_defined(Volatility::Immutable);
+        Arc::new(AggregateUDF::from(PlannedAggregate { function, signature }))
+    };
+    let is_callable = |function: &AggregateFunction| *function != AggregateFunction::CountDistinct;
+    let own = AggregateFunction::ALL.into_iter().filter(is_callable).map(|one| (one.name().to_owned(), one));
+    let other = OTHER_NAMES.iter().filter_map(|name| Some(((*name).to_owned(), AggregateFunction::from_name(name)?)));
+    own.chain(other).map(|(name, function)| (name, planned(function))).collect()
+}
+
+impl AggregateUDFImpl for PlannedAggregate {
+    fn name(&self) -> &str {
+        self.function.name()
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        self.return_type(arguments).map(|_| arguments.to_vec())
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        // A null has no type of its own.
+        let arguments: Vec<DataType> = arguments
+            .iter()
+            .map(|data_type| if *data_type == DataType::Null { DataType::Int64 } else { data_type.clone() })
+            .collect();
+        self.function.result_type(&arguments).map_err(|error| {
+            let text = error.to_string();
+            DataFusionError::Plan(text.lines().next().unwrap_or_default().to_owned())
+        })
+    }
+
+    fn is_nullable(&self) -> bool {
+        !matches!(self.function, AggregateFunction::Count)
+    }
+
+    fn accumulator(&self, _arguments: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
+        not_impl_err!("{} is not evaluated here", self.function)
+    }
+}

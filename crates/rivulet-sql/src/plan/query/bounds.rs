@@ -1,0 +1,151 @@
+//! What the condition of a join says about times: from when on a row of one side can meet no new row of the other.
+//!
+//! A conjunct like `bid.ts <= auction.expires` says that one time is at most another, plus a constant. If no bid comes any more with less
+//! than the watermark, an auction whose `expires` is behind it has met all its bids.
+
+use datafusion_common::DFSchema;
+use datafusion_expr::{BinaryExpr, Expr, Operator};
+use rivulet_operators::parallel::Expiry;
+
+use super::stream::{Place, Stream};
+use crate::value::{TIMESTAMP, interval_us};
+
+/// The sides of a join.
+pub(super) const LEFT: usize = 0;
+pub(super) const RIGHT: usize = 1;
+
+/// That the time `earlier` of one side is at most the time `later` of the other, plus so much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Constraint {
+    /// The side of the time that is the lesser one.
+    pub(super) side: usize,
+    pub(super) earlier: usize,
+    pub(super) later: usize,
+    pub(super) plus_us: i64,
+}
+
+/// A column of one side of a join, plus a constant.
+#[derive(Clone, Copy, Debug)]
+struct Time {
+    side: usize,
+    column: usize,
+    plus_us: i64,
+}
+
+/// Where the columns of a join's two inputs are.
+pub(super) struct Sides<'a> {
+    pub(super) schemas: [&'a DFSchema; 2],
+    pub(super) streams: [&'a Stream; 2],
+}
+
+impl Sides<'_> {
+    /// The constraints that conjuncts of the join's condition are.
+    pub(super) fn constraints<'e>(&self, conjuncts: impl IntoIterator<Item = &'e Expr>) -> Vec<Constraint> {
+        let mut found = Vec::new();
+        for conjunct in conjuncts {
+            match conjunct {
+                Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+                    let (Some(left), Some(right)) = (self.time(left), self.time(right)) else { continue };
+                    match op {
+                        Operator::Lt | Operator::LtEq => found.extend(constraint(left, right)),
+                        Operator::Gt | Operator::GtEq => found.extend(constraint(right, left)),
+                        Operator::Eq => {
+                            found.extend(constraint(left, right).into_iter().chain(constraint(right, left)))
+                        }
+                        _ => {}
+                    }
+                }
+                Expr::Between(between) if !between.negated => {
+                    let Some(time) = self.time(&between.expr) else { continue };
+                    found.extend(self.time(&between.low).and_then(|low| constraint(low, time)));
+                    found.extend(self.time(&between.high).and_then(|high| constraint(time, high)));
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// The constraints of two columns that are equal.
+    pub(super) fn equality(&self, left: usize, right: usize) -> Vec<Constraint> {
+        if *self.streams[LEFT].schema.field(left).data_type() != TIMESTAMP {
+            return Vec::new();
+        }
+        let (left, right) =
+            (Time { side: LEFT, column: left, plus_us: 0 }, Time { side: RIGHT, column: right, plus_us: 0 });
+        constraint(left, right).into_iter().chain(constraint(right, left)).collect()
+    }
+
+    fn time(&self, expression: &Expr) -> Option<Time> {
+        match expression {
+            Expr::Alias(alias) => self.time(&alias.expr),
+            Expr::Column(column) => (0..2).find_map(|side| {
+                let logical = self.schemas[side].maybe_index_of_column(column)?;
+                let Place::Column(place) = *self.streams[side].columns.get(logical)? else { return None };
+                let is_time = *self.streams[side].schema.field(place).data_type() == TIMESTAMP;
+                is_time.then_some(Time { side, column: place, plus_us: 0 })
+            }),
+            Expr::BinaryExpr(BinaryExpr { left, op: Operator::Plus, right }) => {
+                match (self.time(left), constant(right)) {
+                    (Some(time), Some(us)) => time.plus(us),
+                    _ => self.time(right)?.plus(constant(left)?),
+                }
+            }
+            Expr::BinaryExpr(BinaryExpr { left, op: Operator::Minus, right }) => {
+                self.time(left)?.plus(constant(right)?.checked_neg()?)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Time {
+    fn plus(self, us: i64) -> Option<Self> {
+        Some(Self { plus_us: self.plus_us.checked_add(us)?, ..self })
+    }
+}
+
+fn constraint(earlier: Time, later: Time) -> Option<Constraint> {
+    (earlier.side != later.side).then_some(())?;
+    let plus_us = later.plus_us.checked_sub(earlier.plus_us)?;
+    Some(Constraint { side: earlier.side, earlier: earlier.column, later: later.column, plus_us })
+}
+
+/// The length of a constant interval, microseconds.
+fn constant(expression: &Expr) -> Option<i64> {
+    match expression {
+        Expr::Literal(datafusion_common::ScalarValue::IntervalMonthDayNano(Some(value)), _) => interval_us(*value),
+        Expr::Negative(inner) => constant(inner)?.checked_neg(),
+        _ => None,
+    }
+}
+
+/// From when on rows of a side can meet no new row of the other.
+pub(super) fn expiry(side: usize, constraints: &[Constraint], other: &Stream) -> Option<Expiry> {
+    constraints
+        .iter()
+        .filter(|constraint| constraint.side != side)
+        // New rows of the other side have at least the watermark plus the bound; none of them is as early as this one needs, once that
+        // is more than the later time.
+        .filter_map(|constraint| {
+            let bound = other.bound_of(constraint.earlier)?;
+            Some(Expiry { column: constraint.later, after_us: constraint.plus_us.checked_sub(bound)? })
+        })
+        .min_by_key(|expiry| expiry.after_us)
+}
+
+/// How far behind the watermark the times of a side can be in pairs: in such with a new row of this side, or with a new one of the other.
+pub(super) fn bounds_of_pairs(side: usize, constraints: &[Constraint], streams: [&Stream; 2]) -> Vec<(usize, i64)> {
+    let (own, other) = (streams[side], streams[1 - side]);
+    own.bounds
+        .iter()
+        .filter_map(|&(column, bound)| {
+            let by_other = constraints
+                .iter()
+                .filter(|constraint| constraint.side != side && constraint.later == column)
+                .filter_map(|constraint| other.bound_of(constraint.earlier)?.checked_sub(constraint.plus_us))
+                .max()?;
+            Some((column, bound.min(by_other)))
+        })
+        .collect()
+}

@@ -1,0 +1,238 @@
+//! Adds operators to a dataflow. A step that is there already is not added again, so that what a query says twice is done once.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use arrow::datatypes::{Schema, SchemaRef};
+use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion_common::{DFSchema, DataFusionError};
+use datafusion_expr::Expr;
+use datafusion_expr::execution_props::ExecutionProps;
+use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion_physical_expr::expressions::Column;
+use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
+use rivulet_dataflow::{Dataflow, EdgeKind, NodeId, OperatorFactory, Work};
+use rivulet_operators::parallel::{AssignWindows, KeyedWindowKind, SetEventTime};
+use rivulet_operators::{Filter, NamedExpression, PlanError, Project};
+
+use super::error::{defect, refused};
+use super::stream::{Attached, Partition, Place, Stream, bounds_schema};
+use crate::plan::expression::plain_message;
+use crate::{Position, SqlError};
+
+/// The dataflow so far.
+pub(super) struct Builder {
+    pub(super) dataflow: Dataflow,
+    /// What each node does with which inputs, and the node.
+    known: HashMap<String, NodeId>,
+    /// Where errors stand that have no place of their own.
+    pub(super) position: Position,
+}
+
+impl Builder {
+    pub(super) fn new(position: Position) -> Self {
+        Self { dataflow: Dataflow::default(), known: HashMap::new(), position }
+    }
+
+    /// An operator with these inputs. `what` tells it from all others of its name.
+    pub(super) fn operator(
+        &mut self,
+        name: &str,
+        what: &dyn Debug,
+        factory: impl OperatorFactory + 'static,
+        schema: SchemaRef,
+        inputs: &[(NodeId, usize, EdgeKind)],
+    ) -> NodeId {
+        let signature = format!("{name} {what:?} {inputs:?}");
+        if let Some(&node) = self.known.get(&signature) {
+            return node;
+        }
+        let node = self.dataflow.add(Work::Operator(Arc::new(factory)), schema);
+        for (from, input, kind) in inputs {
+            self.dataflow.connect(*from, node, *input, kind.clone());
+        }
+        self.known.insert(signature, node);
+        node
+    }
+
+    pub(super) fn failed(&self, error: PlanError) -> SqlError {
+        defect(error, self.position)
+    }
+
+    /// An expression over the columns of the relational plan as one over the rows of a stream.
+    pub(super) fn physical(
+        &self,
+        expression: &Expr,
+        schema: &DFSchema,
+        columns: &[Place],
+        rows: &Schema,
+    ) -> Result<Arc<dyn PhysicalExpr>, SqlError> {
+        let position = super::error::place_of(expression).or(self.position);
+        let failed = |error: DataFusionError| SqlError::new(position, plain_message(&error));
+        let logical =
+            create_physical_expr(expression, schema, &ExecutionProps::new(), &PhysicalPlanningContext::default())
+                .map_err(failed)?;
+        let mut missing = None;
+        let placed = logical
+            .transform_down(|node| {
+                let Some(column) = node.downcast_ref::<Column>() else { return Ok(Transformed::no(node)) };
+                match columns.get(column.index()) {
+                    Some(Place::Column(place)) => {
+                        let name = rows.field(*place).name();
+                        Ok(Transformed::yes(Arc::new(Column::new(name, *place)) as Arc<dyn PhysicalExpr>))
+                    }
+                    other => {
+                        missing = Some((column.name().to_owned(), other.copied()));
+                        Ok(Transformed::no(node))
+                    }
+                }
+            })
+            .data()
+            .map_err(failed)?;
+        match missing {
+            None => Ok(placed),
+            Some((name, Some(Place::Clock))) => {
+                Err(refused(position, format!("'{name}' is PROCTIME(), which has no value by itself"))
+                    .hint("it is the time of a window: TUMBLE(TABLE t, DESCRIPTOR(p), ...)"))
+            }
+            Some((name, _)) => Err(SqlError::new(position, format!("the column '{name}' is not there any more"))),
+        }
+    }
+
+    /// The rows with the columns `kept` and, behind them, computed ones. The columns of the relational plan follow those that are kept.
+    pub(super) fn project(
+        &mut self,
+        stream: &Stream,
+        kept: &[usize],
+        computed: Vec<(Arc<dyn PhysicalExpr>, String)>,
+    ) -> Result<Stream, SqlError> {
+        if computed.is_empty() && kept.iter().copied().eq(0..stream.schema.fields().len()) {
+            return Ok(stream.clone());
+        }
+        let keep = kept.iter().map(|&column| {
+            let name = stream.schema.field(column).name();
+            NamedExpression::new(name, Arc::new(Column::new(name, column)))
+        });
+        let columns: Vec<NamedExpression> =
+            keep.chain(computed.into_iter().map(|(expression, name)| NamedExpression::new(name, expression))).collect();
+        let (node, schema) = self.project_node(stream, columns)?;
+        Ok(stream.rearranged(node, schema, kept))
+    }
+
+    pub(super) fn project_node(
+        &mut self,
+        stream: &Stream,
+        columns: Vec<NamedExpression>,
+    ) -> Result<(NodeId, SchemaRef), SqlError> {
+        let what = format!("{columns:?}");
+        let project =
+            Project::new(&stream.schema, &Schema::empty(), vec![], columns).map_err(|error| self.failed(error))?;
+        let schema = project.output_schema().clone();
+        let inputs = [(stream.node, 0, EdgeKind::Forward)];
+        Ok((self.operator("project", &what, project, schema.clone(), &inputs), schema))
+    }
+
+    /// The rows for which a condition is true.
+    pub(super) fn filter(&mut self, stream: &Stream, condition: Arc<dyn PhysicalExpr>) -> Result<Stream, SqlError> {
+        let what = format!("{condition:?}");
+        let filter =
+            Filter::new(&stream.schema, &Schema::empty(), vec![], condition).map_err(|error| self.failed(error))?;
+        let inputs = [(stream.node, 0, EdgeKind::Forward)];
+        let node = self.operator("filter", &what, filter, stream.schema.clone(), &inputs);
+        Ok(Stream { node, ..stream.clone() })
+    }
+
+    /// The rows with their windows as columns, if they were still to get them.
+    pub(super) fn with_windows(&mut self, stream: Stream) -> Result<Stream, SqlError> {
+        let Some(pending) = stream.pending.clone() else { return Ok(stream) };
+        let (Some(time), has_bounds) = (pending.time, !matches!(pending.kind, KeyedWindowKind::Session { .. })) else {
+            return Err(refused(self.position, "windows by the clock exist in an aggregate only")
+                .hint("group by window_start, window_end where the window is made"));
+        };
+        if !has_bounds {
+            return Err(refused(
+                self.position,
+                "sessions exist in an aggregate only, since a later row can join two of them",
+            )
+            .hint("group by window_start, window_end (and the columns of PARTITION BY) where the session is made"));
+        }
+        let assign =
+            AssignWindows::new(stream.schema.clone(), pending.kind, time).map_err(|error| self.failed(error))?;
+        let schema = assign.output_schema().clone();
+        let inputs = [(stream.node, 0, EdgeKind::Forward)];
+        let node = self.operator("assign windows", &(pending.kind, time), assign, schema.clone(), &inputs);
+        let (start, end) = (stream.schema.fields().len(), stream.schema.fields().len() + 1);
+        let columns = stream.columns.iter().map(|place| match place {
+            Place::WindowStart => Place::Column(start),
+            Place::WindowEnd => Place::Column(end),
+            other => *other,
+        });
+        let mut bounds = stream.bounds.clone();
+        bounds.extend(window_bounds(&pending.kind, start, end));
+        let windowed = Stream {
+            node,
+            schema,
+            columns: columns.collect(),
+            time: None,
+            bounds,
+            pending: None,
+            window: Some(Attached { start: Some(start), end, has_fixed_width: has_fixed_width(&pending.kind) }),
+            // A row may come several times.
+            key: None,
+            ..stream
+        };
+        self.held(windowed, &pending.held, [start, end])
+    }
+
+    /// The rows whose windows, in the columns `bounds`, are such as conditions that were held back want.
+    pub(super) fn held(&mut self, stream: Stream, held: &[Expr], bounds: [usize; 2]) -> Result<Stream, SqlError> {
+        let Some(condition) = datafusion_expr::utils::conjunction(held.iter().cloned()) else { return Ok(stream) };
+        let failed = |error: DataFusionError| SqlError::new(self.position, plain_message(&error));
+        let schema = bounds_schema().map_err(failed)?;
+        let condition = self.physical(&condition, &schema, &bounds.map(Place::Column), &stream.schema)?;
+        self.filter(&stream, condition)
+    }
+
+    /// The rows with this column as their event time.
+    pub(super) fn with_event_time(&mut self, stream: Stream, column: usize) -> Result<Stream, SqlError> {
+        if stream.time == Some(column) {
+            return Ok(stream);
+        }
+        let set = SetEventTime::new(&stream.schema, column).map_err(|error| self.failed(error))?;
+        let inputs = [(stream.node, 0, EdgeKind::Forward)];
+        let node = self.operator("set event time", &column, set, stream.schema.clone(), &inputs);
+        Ok(Stream { node, time: Some(column), ..stream })
+    }
+
+    /// How rows get to those that have all rows of these keys, and which rows are in one instance then.
+    pub(super) fn edge(&self, stream: &Stream, keys: &[usize]) -> (EdgeKind, Partition) {
+        if stream.is_partitioned_by(keys) {
+            (EdgeKind::Forward, stream.partition.clone())
+        } else if keys.is_empty() {
+            (EdgeKind::Gather, Partition::One)
+        } else {
+            (EdgeKind::Hash(keys.to_vec()), Partition::Keys(keys.to_vec()))
+        }
+    }
+}
+
+/// Whether all windows of this kind are equally long.
+pub(super) fn has_fixed_width(kind: &KeyedWindowKind) -> bool {
+    matches!(
+        kind,
+        KeyedWindowKind::Tumble { .. } | KeyedWindowKind::Hop { .. } | KeyedWindowKind::ProcessingTumble { .. }
+    )
+}
+
+/// How far behind the watermark the bounds of windows can be, when rows come by the last microsecond of their window.
+pub(super) fn window_bounds(kind: &KeyedWindowKind, start: usize, end: usize) -> Vec<(usize, i64)> {
+    match *kind {
+        KeyedWindowKind::Tumble { width_us, .. }
+        | KeyedWindowKind::Hop { width_us, .. }
+        | KeyedWindowKind::Cumulate { width_us, .. } => vec![(end, 1), (start, 1_i64.saturating_sub(width_us))],
+        KeyedWindowKind::Session { .. } => vec![(end, 1)],
+        KeyedWindowKind::Attached { .. } => vec![(end, 1)],
+        KeyedWindowKind::ProcessingTumble { .. } => Vec::new(),
+    }
+}

@@ -1,0 +1,94 @@
+//! What is wrong with a query, in the words and places of the script.
+
+use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion_expr::Expr;
+use rivulet_operators::PlanError;
+use rivulet_relational::{Problem, RelationalError};
+
+use crate::address::list;
+use crate::plan::expression::plain_text;
+use crate::scope::Scope;
+use crate::{Position, SqlError, suggest};
+
+/// What of the language is not there.
+pub(super) fn not_yet(position: Position, what: &str) -> SqlError {
+    SqlError::new(position, format!("{what} is not supported yet"))
+}
+
+/// What cannot be run over streams.
+pub(super) fn refused(position: Position, message: impl Into<String>) -> SqlError {
+    SqlError::new(position, message)
+}
+
+/// An operator's refusal that no check here has foreseen.
+pub(super) fn defect(error: PlanError, position: Position) -> SqlError {
+    crate::plan::defect(error, position)
+}
+
+/// Where an expression stands: the place of its first name.
+pub(super) fn place_of(expression: &Expr) -> Position {
+    let mut position = Position::default();
+    let found = expression.apply(|node| {
+        if let Expr::Column(column) = node
+            && let Some(span) = column.spans().first()
+        {
+            position = at(span.start.line, span.start.column);
+            return Ok(TreeNodeRecursion::Stop);
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    found.map_or_else(|_| Position::default(), |_| position)
+}
+
+fn at(line: u64, column: u64) -> Position {
+    let bounded = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    Position { line: bounded(line), column: bounded(column) }
+}
+
+/// The place of a call.
+pub(super) fn call_place((line, column): (u64, u64)) -> Position {
+    at(line, column)
+}
+
+/// An error of the relational planner.
+pub(super) fn relational(error: RelationalError, scope: &Scope, fallback: Position) -> SqlError {
+    let position = error.place.map(|(line, column)| at(line, column)).unwrap_or_default().or(fallback);
+    match &error.problem {
+        Problem::UnknownRelation(name) => {
+            let names: Vec<&str> = scope.relations().map(|(name, _)| name).collect();
+            let sql_error = SqlError::new(position, error.to_string());
+            match suggest::nearest(name, names.iter().copied()) {
+                Some(near) => sql_error.did_you_mean(Some(near)),
+                None if scope.sink(name).is_some() => {
+                    sql_error.hint(format!("'{name}' is a sink: results go there, and nobody reads from it"))
+                }
+                None if names.is_empty() => {
+                    sql_error.hint("declare it: CREATE SOURCE name (column TYPE, ...) FROM 'connector:rest'")
+                }
+                None => sql_error.hint(format!("there are {}", list(&names))),
+            }
+        }
+        Problem::UnknownColumn(name, columns) => {
+            let mut names: Vec<&str> =
+                columns.iter().map(String::as_str).filter(|name| !name.starts_with('$')).collect();
+            names.dedup();
+            let bare = name.rsplit('.').next().unwrap_or(name).trim_matches('"');
+            let sql_error = SqlError::new(position, error.to_string());
+            match suggest::nearest(bare, names.iter().copied()) {
+                Some(near) if near != bare => sql_error.did_you_mean(Some(near)),
+                _ if names.is_empty() => sql_error,
+                _ => sql_error.hint(format!("the columns here are {}", list(&names))),
+            }
+        }
+        Problem::AmbiguousColumn(name) => {
+            SqlError::new(position, error.to_string()).hint(format!("write which one: input.{name}"))
+        }
+        Problem::Other(message) => {
+            let sql_error = SqlError::new(position, plain_text(message));
+            match error.hint {
+                Some(hint) => sql_error.hint(hint),
+                None => sql_error,
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Joins: on equal keys, with what their condition says about times as expiry; and lookups in reference tables.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use datafusion_common::{DFSchema, JoinType, NullEquality};
+use datafusion_expr::utils::split_conjunction;
+use datafusion_expr::{Expr, Join, LogicalPlan};
+use datafusion_physical_expr::PhysicalExpr;
+use rivulet_dataflow::EdgeKind;
+use rivulet_operators::parallel::{KeyedJoin, KeyedJoinKind, KeyedJoinSpec};
+
+use super::bounds::{LEFT, RIGHT, Sides, bounds_of_pairs, expiry};
+use super::columns::used_columns;
+use super::error::{not_yet, place_of, refused};
+use super::lower::Lowering;
+use super::stream::{Attached, Partition, Place, Stream};
+use crate::SqlError;
+
+/// A join, its sides in the order in which the operator has them.
+pub(super) struct Sided<'p> {
+    pub(super) plans: [&'p LogicalPlan; 2],
+    /// What must be equal.
+    pub(super) on: Vec<[&'p Expr; 2]>,
+    pub(super) filter: Option<&'p Expr>,
+    pub(super) kind: KeyedJoinKind,
+}
+
+impl Lowering {
+    pub(super) fn join(&mut self, join: &Join, wanted: &BTreeSet<usize>) -> Result<Stream, SqlError> {
+        let position = join.on.first().map(|(left, _)| place_of(left)).unwrap_or_default();
+        let position = position.or(join.filter.as_ref().map(place_of).unwrap_or_default()).or(self.position());
+        let (kind, is_swapped) = match join.join_type {
+            JoinType::Inner => (KeyedJoinKind::Inner, false),
+            JoinType::Left => (KeyedJoinKind::Left, false),
+            JoinType::Right => (KeyedJoinKind::Right, false),
+            JoinType::Full => (KeyedJoinKind::Full, false),
+            JoinType::LeftSemi => (KeyedJoinKind::LeftSemi, false),
+            JoinType::LeftAnti => (KeyedJoinKind::LeftAnti, false),
+            JoinType::RightSemi => (KeyedJoinKind::LeftSemi, true),
+            JoinType::RightAnti => (KeyedJoinKind::LeftAnti, true),
+            JoinType::LeftMark | JoinType::RightMark => {
+                return Err(not_yet(position, "EXISTS or IN (SELECT ...) beside OR")
+                    .hint("write it as a condition of its own, joined by AND"));
+            }
+        };
+        if join.null_aware {
+            return Err(not_yet(position, "NOT IN (SELECT ...) where either side may be null")
+                .hint("write NOT EXISTS (SELECT 1 FROM ... WHERE ... = ...)"));
+        }
+        if join.null_equality == NullEquality::NullEqualsNull {
+            return Err(not_yet(position, "a join in which null equals null"));
+        }
+        let on = join.on.iter().map(|(left, right)| if is_swapped { [right, left] } else { [left, right] }).collect();
+        let (left, right): (&LogicalPlan, &LogicalPlan) = (&join.left, &join.right);
+        let plans = if is_swapped { [right, left] } else { [left, right] };
+        let sided = Sided { plans, on, filter: join.filter.as_ref(), kind };
+        match self.lookup(&sided, wanted, position)? {
+            Some(stream) => Ok(stream),
+            None => self.keyed_join(&sided, join, wanted, position),
+        }
+    }
+
+    fn keyed_join(
+        &mut self,
+        join: &Sided<'_>,
+        whole: &Join,
+        wanted: &BTreeSet<usize>,
+        position: crate::Position,
+    ) -> Result<Stream, SqlError> {
+        let schemas: [&DFSchema; 2] = [join.plans[0].schema(), join.plans[1].schema()];
+        let is_half = matches!(join.kind, KeyedJoinKind::LeftSemi | KeyedJoinKind::LeftAnti);
+        let left_fields = schemas[LEFT].fields().len();
+        // What is needed of each side, as places in its columns.
+        let asked = |side: usize| -> BTreeSet<usize> {
+            wanted
+                .iter()
+                .filter_map(|&column| match side {
+                    LEFT => (column < left_fields).then_some(column),
+                    _ => column.checked_sub(left_fields).filter(|_| !is_half),
+                })
+                .collect()
+        };
+        let mut streams = Vec::with_capacity(2);
+        let mut keys: Vec<Vec<usize>> = Vec::with_capacity(2);
+        for side in [LEFT, RIGHT] {
+            let mut used = asked(side);
+            used.extend(used_columns(join.on.iter().map(|pair| pair[side]).chain(join.filter), schemas[side]));
+            let stream = self.lower(join.plans[side], &used)?;
+            let stream = self.builder.with_windows(stream)?;
+            let expressions: Vec<&Expr> = join.on.iter().map(|pair| pair[side]).collect();
+            let kept: BTreeSet<usize> = used
+                .iter()
+                .filter_map(|column| match stream.columns[*column] {
+                    Place::Column(place) => Some(place),
+                    _ => None,
+                })
+                .collect();
+            let (stream, places) = self.with_expressions(stream, &expressions, schemas[side], Some(&kept))?;
+            streams.push(stream);
+            keys.push(places);
+        }
+        let [left, right]: [Stream; 2] = streams.try_into().expect("a join has two sides");
+        let pairs: Vec<(usize, usize)> = keys[LEFT].iter().copied().zip(keys[RIGHT].iter().copied()).collect();
+        if pairs.is_empty() && !self.is_one_row(&right) && !self.is_one_row(&left) {
+            return Err(refused(position, "a join without an equality would pair every row with every other")
+                .hint("join ON a.key = b.key, with further conditions behind AND"));
+        }
+        let sides = Sides { schemas, streams: [&left, &right] };
+        let mut constraints = sides.constraints(join.filter.into_iter().flat_map(split_conjunction));
+        pairs.iter().for_each(|&(one, other)| constraints.extend(sides.equality(one, other)));
+        let expiries = [expiry(LEFT, &constraints, &right), expiry(RIGHT, &constraints, &left)];
+
+        let residual = join.filter.map(|filter| self.residual(filter, schemas, [&left, &right])).transpose()?;
+        // The columns that come out, and for each column of the plan where it is then.
+        let width = left.schema.fields().len();
+        let place_of_column = |column: usize| {
+            let (side, logical) = if column < left_fields { (LEFT, column) } else { (RIGHT, column - left_fields) };
+            match (side, if side == LEFT { left.columns[logical] } else { right.columns[logical] }) {
+                (LEFT, Place::Column(place)) => Some(place),
+                (_, Place::Column(place)) => Some(width + place),
+                _ => None,
+            }
+        };
+        let mut output: Vec<usize> = wanted.iter().filter_map(|&column| place_of_column(column)).collect();
+        output.extend(left.window.iter().flat_map(|window| window.start.into_iter().chain([window.end])));
+        output.sort_unstable();
+        output.dedup();
+        // Rows without columns still count, but a batch is easier to make with one.
+        if output.is_empty() && width > 0 {
+            output.push(0);
+        }
+        let spec = KeyedJoinSpec {
+            left: left.schema.clone(),
+            right: right.schema.clone(),
+            keys: pairs.clone(),
+            kind: join.kind,
+            residual,
+            expiry: expiries,
+            output: output.clone(),
+        };
+        let what = format!("{:?} {:?} {:?} {:?} {:?}", spec.kind, spec.keys, spec.residual, spec.expiry, spec.output);
+        let keyed = KeyedJoin::new(spec).map_err(|error| crate::plan::defect(error, position))?;
+        let schema = keyed.output_schema().clone();
+        let (edges, joined_by) = self.join_edges(&left, &right, &pairs);
+        let [to_left, to_right] = edges;
+        let inputs = [(left.node, 0, to_left), (right.node, 1, to_right)];
+        let node = self.builder.operator("join", &what, keyed, schema.clone(), &inputs);
+
+        let new = |place: usize| output.iter().position(|old| *old == place);
+        let columns = (0..whole.schema.fields().len()).map(|column| {
+            let place = wanted.contains(&column).then(|| place_of_column(column)).flatten();
+            place.and_then(new).map_or(Place::Absent, Place::Column)
+        });
+        let final_rows = |side: usize| expiries[side].is_some();
+        let changes = left.changes
+            || right.changes
+            || match join.kind {
+                KeyedJoinKind::Inner | KeyedJoinKind::LeftSemi => false,
+                KeyedJoinKind::Left | KeyedJoinKind::LeftAnti => !final_rows(LEFT),
+                KeyedJoinKind::Right => !final_rows(RIGHT),
+                KeyedJoinKind::Full => !(final_rows(LEFT) && final_rows(RIGHT)),
+            };
+        let partition = match joined_by {
+            Some(JoinedBy::One) => Partition::One,
+            Some(JoinedBy::Keys(order)) => {
+                let columns = order.iter().map(|&key| {
+                    let (one, other) = (new(pairs[key].0), new(width + pairs[key].1));
+                    match join.kind {
+                        KeyedJoinKind::Inner => one.or(other),
+                        KeyedJoinKind::Left | KeyedJoinKind::LeftSemi | KeyedJoinKind::LeftAnti => one,
+                        KeyedJoinKind::Right => other,
+                        KeyedJoinKind::Full => None,
+                    }
+                });
+                columns.collect::<Option<Vec<_>>>().map_or(Partition::Any, Partition::Keys)
+            }
+            None => Partition::Any,
+        };
+        let bounds = match join.kind {
+            KeyedJoinKind::Inner if !changes => {
+                let streams = [&left, &right];
+                let of_left = bounds_of_pairs(LEFT, &constraints, streams);
+                let of_right = bounds_of_pairs(RIGHT, &constraints, streams);
+                let moved = of_right.into_iter().map(|(column, bound)| (width + column, bound));
+                of_left.into_iter().chain(moved).filter_map(|(column, bound)| Some((new(column)?, bound))).collect()
+            }
+            _ => Vec::new(),
+        };
+        // Rows that are joined by their window are rows of that window.
+        let shares_window =
+            left.window.zip(right.window).is_some_and(|(one, other)| pairs.contains(&(one.end, other.end)));
+        let window =
+            left.window.filter(|_| shares_window && !matches!(join.kind, KeyedJoinKind::Right | KeyedJoinKind::Full));
+        let window = window
+            .and_then(|window| Some(Attached { start: window.start.and_then(new), end: new(window.end)?, ..window }));
+        Ok(Stream {
+            node,
+            schema,
+            columns: columns.collect(),
+            time: None,
+            bounds,
+            pending: None,
+            window,
+            changes,
+            partition,
+            key: joined_key(join.kind, &left, &right, &pairs, width).and_then(|key| key.into_iter().map(new).collect()),
+        })
+    }
+
+    /// Whether there is at most one row at a time.
+    fn is_one_row(&self, stream: &Stream) -> bool {
+        stream.key.as_ref().is_some_and(Vec::is_empty)
+    }
+
+    /// The condition beside the equalities, over the columns of left and then right.
+    fn residual(
+        &self,
+        filter: &Expr,
+        schemas: [&DFSchema; 2],
+        streams: [&Stream; 2],
+    ) -> Result<Arc<dyn PhysicalExpr>, SqlError> {
+        let position = place_of(filter).or(self.position());
+        let both = schemas[LEFT].join(schemas[RIGHT]).map_err(|error| {
+            SqlError::new(position, crate::plan::expression::plain_message(&error))
+                .hint("give the inputs of the join different names: FROM bids AS a JOIN bids AS b ON ...")
+        })?;
+        let width = streams[LEFT].schema.fields().len();
+        let moved = streams[RIGHT].columns.iter().map(|place| match place {
+            Place::Column(column) => Place::Column(width + column),
+            other => *other,
+        });
+        let columns: Vec<Place> = streams[LEFT].columns.iter().copied().chain(moved).collect();
+        let fields = streams[LEFT].schema.fields().iter().chain(streams[RIGHT].schema.fields()).cloned();
+        let rows = arrow::datatypes::Schema::new(fields.collect::<Vec<_>>());
+        self.builder.physical(filter, &both, &columns, &rows)
+    }
+
+    /// How the rows of both sides get to where those of equal keys meet, and by which of the keys.
+    fn join_edges(&self, left: &Stream, right: &Stream, pairs: &[(usize, usize)]) -> ([EdgeKind; 2], Option<JoinedBy>) {
+        if pairs.is_empty() {
+            return ([EdgeKind::Gather, EdgeKind::Gather], Some(JoinedBy::One));
+        }
+        if left.partition == Partition::One && right.partition == Partition::One {
+            return ([EdgeKind::Forward, EdgeKind::Forward], Some(JoinedBy::One));
+        }
+        // The keys by which one side is divided already, in its order.
+        let divided = |stream: &Stream, side: usize| match &stream.partition {
+            Partition::Keys(columns) => columns
+                .iter()
+                .map(|column| pairs.iter().position(|pair| [pair.0, pair.1][side] == *column))
+                .collect::<Option<Vec<usize>>>(),
+            _ => None,
+        };
+        let hash = |side: usize, order: &[usize]| {
+            EdgeKind::Hash(order.iter().map(|&key| [pairs[key].0, pairs[key].1][side]).collect())
+        };
+        match (divided(left, LEFT), divided(right, RIGHT)) {
+            (Some(one), Some(other)) if one == other => {
+                ([EdgeKind::Forward, EdgeKind::Forward], Some(JoinedBy::Keys(one)))
+            }
+            (Some(order), _) => ([EdgeKind::Forward, hash(RIGHT, &order)], Some(JoinedBy::Keys(order))),
+            (None, Some(order)) => ([hash(LEFT, &order), EdgeKind::Forward], Some(JoinedBy::Keys(order))),
+            (None, None) => {
+                let order: Vec<usize> = (0..pairs.len()).collect();
+                ([hash(LEFT, &order), hash(RIGHT, &order)], Some(JoinedBy::Keys(order)))
+            }
+        }
+    }
+}
+
+/// By what rows that meet are in one instance.
+enum JoinedBy {
+    /// These of the keys, in this order.
+    Keys(Vec<usize>),
+    /// There is one.
+    One,
+}
+
+/// The columns of which there is one row for each value, as places in left and then right.
+fn joined_key(
+    kind: KeyedJoinKind,
+    left: &Stream,
+    right: &Stream,
+    pairs: &[(usize, usize)],
+    width: usize,
+) -> Option<Vec<usize>> {
+    let is_one = |stream: &Stream, side: usize| {
+        let is_joined = |column: &usize| pairs.iter().any(|pair| [pair.0, pair.1][side] == *column);
+        stream.key.as_ref().is_some_and(|key| key.iter().all(is_joined))
+    };
+    let of_left = || left.key.clone();
+    let of_right = || right.key.as_ref().map(|key| key.iter().map(|column| width + column).collect::<Vec<_>>());
+    match kind {
+        KeyedJoinKind::LeftSemi | KeyedJoinKind::LeftAnti => of_left(),
+        KeyedJoinKind::Inner | KeyedJoinKind::Left if is_one(right, RIGHT) => of_left(),
+        KeyedJoinKind::Inner | KeyedJoinKind::Right if is_one(left, LEFT) => of_right(),
+        KeyedJoinKind::Inner => Some(of_left()?.into_iter().chain(of_right()?).collect()),
+        _ => None,
+    }
+}

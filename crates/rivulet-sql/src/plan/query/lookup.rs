@@ -1,0 +1,233 @@
+//! Joins with reference tables: each row is looked up when it comes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::datatypes::{Schema, SchemaRef};
+use datafusion_common::DFSchema;
+use datafusion_expr::utils::split_conjunction;
+use datafusion_expr::{Expr, LogicalPlan};
+use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::Column;
+use rivulet_dataflow::EdgeKind;
+use rivulet_operators::parallel::KeyedJoinKind;
+use rivulet_operators::{Find, Lookup, LookupResults, LookupSpec, NamedExpression, Table};
+
+use super::columns::{unaliased, used_columns};
+use super::error::{not_yet, place_of, refused};
+use super::join::Sided;
+use super::lower::Lowering;
+use super::relations::ReferenceTable;
+use super::stream::{Place, Stream};
+use crate::{Position, SqlError};
+
+/// A reference table as one side of a join.
+struct TableSide<'p> {
+    table: Arc<Table>,
+    /// For each column of the plan, that of the table.
+    columns: Vec<usize>,
+    /// Conditions on its rows alone, each with the columns that it is over and where those are in the table.
+    conditions: Vec<(&'p Expr, &'p DFSchema, Vec<usize>)>,
+}
+
+impl<'p> TableSide<'p> {
+    /// The table that a plan reads, if it does no more than choose rows and columns of one.
+    fn of(plan: &'p LogicalPlan) -> Option<Self> {
+        match plan {
+            LogicalPlan::SubqueryAlias(alias) => Self::of(&alias.input),
+            LogicalPlan::TableScan(scan) => {
+                let ReferenceTable(table) = scan.source.downcast_ref()?;
+                let all = || (0..table.schema().fields().len()).collect();
+                let columns = scan.projection.clone().unwrap_or_else(all);
+                Some(Self { table: table.clone(), columns, conditions: Vec::new() })
+            }
+            LogicalPlan::Projection(projection) => {
+                let inner = Self::of(&projection.input)?;
+                let schema = projection.input.schema();
+                let column = |one: &Expr| match unaliased(one) {
+                    Expr::Column(column) => inner.columns.get(schema.maybe_index_of_column(column)?).copied(),
+                    _ => None,
+                };
+                let columns = projection.expr.iter().map(column).collect::<Option<Vec<_>>>()?;
+                Some(Self { columns, ..inner })
+            }
+            LogicalPlan::Filter(filter) => {
+                let mut inner = Self::of(&filter.input)?;
+                inner.conditions.push((&filter.predicate, filter.input.schema(), inner.columns.clone()));
+                Some(inner)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Lowering {
+    /// The join as a lookup, if one side is a reference table.
+    pub(super) fn lookup(
+        &mut self,
+        join: &Sided<'_>,
+        wanted: &BTreeSet<usize>,
+        position: Position,
+    ) -> Result<Option<Stream>, SqlError> {
+        let (table_side, table) = match (TableSide::of(join.plans[0]), TableSide::of(join.plans[1])) {
+            (None, None) => return Ok(None),
+            (_, Some(table)) => (1, table),
+            (Some(table), None) => (0, table),
+        };
+        let name = table.table.name().to_owned();
+        let keeps_unmatched = match (join.kind, table_side) {
+            (KeyedJoinKind::Inner, _) => false,
+            (KeyedJoinKind::Left, 1) | (KeyedJoinKind::Right, 0) => true,
+            (KeyedJoinKind::LeftSemi | KeyedJoinKind::LeftAnti, _) => {
+                return Err(not_yet(position, &format!("IN or EXISTS over the table '{name}'"))
+                    .hint("join it: SELECT ... FROM source JOIN table ON table.key = source.key"));
+            }
+            _ => {
+                return Err(refused(position, format!("the rows of the table '{name}' would come without partner"))
+                    .hint("an outer join keeps the rows of the source: FROM source LEFT JOIN table ON ..."));
+            }
+        };
+        let plan = join.plans[1 - table_side];
+        let (schema, table_schema) = (plan.schema(), join.plans[table_side].schema());
+        let offsets = match table_side {
+            0 => [0, table_schema.fields().len()],
+            _ => [schema.fields().len(), 0],
+        };
+        // As places in the columns of the rows, and in those of the table's plan.
+        let [table_offset, offset] = offsets;
+        let within =
+            |column: usize, offset: usize, columns: usize| column.checked_sub(offset).filter(|one| *one < columns);
+        let mut used: BTreeSet<usize> =
+            wanted.iter().filter_map(|&column| within(column, offset, schema.fields().len())).collect();
+        let of_rows = join.on.iter().map(|pair| pair[1 - table_side]);
+        used.extend(used_columns(of_rows.chain(join.filter), schema));
+        let stream = self.lower(plan, &used)?;
+        let stream = self.builder.with_windows(stream)?;
+        if stream.changes {
+            return Err(not_yet(position, "a lookup of rows that may be taken back")
+                .hint("look rows up before they are aggregated"));
+        }
+
+        // One equality finds rows in the index; what else is asked is a condition on what was found.
+        let width = stream.schema.fields().len();
+        let table_column = |expression: &Expr| match unaliased(expression) {
+            Expr::Column(column) => table_schema.maybe_index_of_column(column).map(|place| table.columns[place]),
+            _ => None,
+        };
+        let key = join.on.iter().position(|pair| table_column(pair[table_side]).is_some());
+        let mut conditions: Vec<Arc<dyn PhysicalExpr>> = Vec::new();
+        let both = Schema::new(
+            stream.schema.fields().iter().chain(table.table.schema().fields()).cloned().collect::<Vec<_>>(),
+        );
+        for (place, pair) in join.on.iter().enumerate().filter(|(place, _)| Some(*place) != key) {
+            let sides = [self.physical(pair[1 - table_side], schema, &stream)?, {
+                let columns: Vec<Place> = table.columns.iter().map(|column| Place::Column(width + column)).collect();
+                self.builder.physical(pair[table_side], table_schema, &columns, &both)?
+            }];
+            let [one, other] = sides;
+            let equal = datafusion_physical_expr::expressions::binary(one, datafusion_expr::Operator::Eq, other, &both);
+            conditions.push(equal.map_err(|_| not_yet(place_of(join.on[place][0]).or(position), "this equality"))?);
+        }
+        if let Some(filter) = join.filter {
+            let plans = [schema.as_ref(), table_schema.as_ref()];
+            let joined = plans[usize::from(table_side == 0)]
+                .join(plans[usize::from(table_side == 1)])
+                .map_err(|error| SqlError::new(position, crate::plan::expression::plain_message(&error)))?;
+            let of_table = table.columns.iter().map(|column| Place::Column(width + column));
+            let columns: Vec<Place> = match table_side {
+                0 => of_table.chain(stream.columns.iter().copied()).collect(),
+                _ => stream.columns.iter().copied().chain(of_table).collect(),
+            };
+            for conjunct in split_conjunction(filter) {
+                conditions.push(self.builder.physical(conjunct, &joined, &columns, &both)?);
+            }
+        }
+        for (condition, over, columns) in &table.conditions {
+            let columns: Vec<Place> = columns.iter().map(|column| Place::Column(width + column)).collect();
+            conditions.push(self.builder.physical(condition, over, &columns, &both)?);
+        }
+        if keeps_unmatched && (key.is_none() || !conditions.is_empty()) {
+            return Err(not_yet(position, "a LEFT JOIN with a table on more than one equality")
+                .hint("put the further conditions into WHERE, or leave LEFT out"));
+        }
+
+        let needed: BTreeSet<usize> = wanted
+            .iter()
+            .filter_map(|&column| within(column, table_offset, table.columns.len()))
+            .map(|column| table.columns[column])
+            .collect();
+        let is_condition_of_find = key.is_none();
+        let in_conditions = conditions.iter().flat_map(datafusion_physical_expr::utils::collect_columns);
+        let in_conditions = in_conditions.filter_map(|column| column.index().checked_sub(width));
+        let mut found: BTreeSet<usize> = needed.clone();
+        if !is_condition_of_find {
+            found.extend(in_conditions);
+        }
+        let found: Vec<usize> = found.into_iter().collect();
+        let results: Vec<NamedExpression> = found
+            .iter()
+            .map(|&column| {
+                let name = table.table.schema().field(column).name();
+                NamedExpression::new(name, Arc::new(Column::new(name, width + column)))
+            })
+            .collect();
+        let condition = datafusion_physical_expr::conjunction_opt(conditions.iter().cloned());
+        let find = match key {
+            Some(key) => {
+                let value = self.physical(join.on[key][1 - table_side], schema, &stream)?;
+                let column = table_column(join.on[key][table_side]).expect("the key is a column of the table");
+                Find::Key { column, value, keeps_unmatched }
+            }
+            None => Find::Scan { nearby: None, condition: condition.clone(), order: Vec::new(), limit: None },
+        };
+        let what = format!("{name} {find:?} {found:?}");
+        let spec = LookupSpec {
+            input: stream.schema.clone(),
+            parameter_schema: Arc::new(Schema::empty()),
+            parameters: vec![],
+            table: table.table.clone(),
+            find,
+            results: LookupResults::Rows(results),
+        };
+        let lookup = Lookup::new(spec).map_err(|error| crate::plan::defect(error, position))?;
+        let rows: SchemaRef = lookup.output_schema().clone();
+        let inputs = [(stream.node, 0, EdgeKind::Forward)];
+        let node = self.builder.operator("lookup", &what, lookup, rows.clone(), &inputs);
+        if !self.tables.iter().any(|known| Arc::ptr_eq(known, &table.table)) {
+            self.tables.push(table.table.clone());
+        }
+
+        let new = |column: usize| found.iter().position(|one| *one == column).map(|place| width + place);
+        let of_table = table.columns.iter().map(|&column| new(column).map_or(Place::Absent, Place::Column));
+        let columns: Vec<Place> = match table_side {
+            0 => of_table.chain(stream.columns.iter().copied()).collect(),
+            _ => stream.columns.iter().copied().chain(of_table).collect(),
+        };
+        let joined = Stream { node, schema: rows, columns, key: None, ..stream };
+        match condition.filter(|_| !is_condition_of_find) {
+            None => Ok(Some(joined)),
+            Some(condition) => {
+                let moved = moved(condition, |column| if column < width { Some(column) } else { new(column - width) })
+                    .ok_or_else(|| not_yet(position, "this condition"))?;
+                self.builder.filter(&joined, moved).map(Some)
+            }
+        }
+    }
+}
+
+/// The expression with its columns at other places.
+fn moved(expression: Arc<dyn PhysicalExpr>, place: impl Fn(usize) -> Option<usize>) -> Option<Arc<dyn PhysicalExpr>> {
+    use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode};
+    let mut is_whole = true;
+    let moved = expression.transform_down(|node| {
+        let Some(column) = node.downcast_ref::<Column>() else { return Ok(Transformed::no(node)) };
+        match place(column.index()) {
+            Some(index) => Ok(Transformed::yes(Arc::new(Column::new(column.name(), index)) as Arc<dyn PhysicalExpr>)),
+            None => {
+                is_whole = false;
+                Ok(Transformed::no(node))
+            }
+        }
+    });
+    moved.data().ok().filter(|_| is_whole)
+}

@@ -1,0 +1,134 @@
+//! Big queries: a relational plan to a parallel dataflow of operators.
+//!
+//! The relational planner ([`rivulet_relational`]) resolves names and types and says what is to be computed; here is decided by which
+//! operators. Windows wait until it is clear who needs them: an aggregate makes them itself, and only what else looks at them gets them as
+//! columns. Columns of the plan are places in the rows of a step, so that renaming and reordering cost nothing.
+//!
+//! In reading order: `stream`: what is known of the rows that leave a step; `lower`: the plan node by node; `union`, `aggregate`, `join`, `bounds`, `lookup`, `over`: those that keep
+//! state or bring rows together; `output`: the last step; `builder`: operators and edges, each once; `columns`: what expressions use; `relations`, `aggregates`, `scalars`, `calls`: what names stand for; `error`: what is wrong,
+//! in our words.
+
+mod aggregate;
+mod aggregates;
+mod bounds;
+mod builder;
+mod calls;
+mod columns;
+mod error;
+mod join;
+mod lookup;
+mod lower;
+mod output;
+mod over;
+mod relations;
+mod scalars;
+mod stream;
+mod union;
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use datafusion_expr::LogicalPlan;
+use rivulet_dataflow::Dataflow;
+use rivulet_operators::Table;
+use rivulet_relational::Catalog;
+
+use super::functions::REGISTRY;
+use crate::SqlError;
+use crate::scope::{Scope, SinkDeclaration, SourceDeclaration};
+use crate::statement::BigQuery;
+use lower::Lowering;
+
+/// A big query, planned.
+pub struct QueryPlan {
+    /// The sources that it reads, each once; [`rivulet_dataflow::Work::Source`] counts in this list.
+    pub sources: Vec<PlannedSource>,
+    /// The reference tables that it looks rows up in.
+    pub tables: Vec<Arc<Table>>,
+    /// The operators, from the sources to the one sink.
+    pub dataflow: Dataflow,
+    /// What comes out.
+    pub output: PlannedOutput,
+}
+
+/// A source that a query reads.
+#[derive(Clone, Debug)]
+pub struct PlannedSource {
+    /// The source.
+    pub declaration: Arc<SourceDeclaration>,
+    /// Which of its columns are read, ascending.
+    pub columns: Vec<usize>,
+    /// The place of the event time among them.
+    pub event_time: Option<usize>,
+}
+
+/// What comes out of a query.
+#[derive(Clone, Debug)]
+pub struct PlannedOutput {
+    /// The sink; without one results go to the caller.
+    pub sink: Option<Arc<SinkDeclaration>>,
+    /// The columns.
+    pub schema: SchemaRef,
+    /// Whether rows may be taken back.
+    pub changes: bool,
+    /// Columns of which there is one row for each value, where that is known.
+    pub key: Option<Vec<usize>>,
+    /// ORDER BY at the top, for the final result of bounded input.
+    pub order: Vec<SortKey>,
+    /// LIMIT at the top, for the final result of bounded input.
+    pub limit: Option<usize>,
+}
+
+/// A column of ORDER BY.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SortKey {
+    /// The place of the column.
+    pub column: usize,
+    /// Whether the greatest comes first.
+    pub descending: bool,
+    /// Whether null comes first.
+    pub nulls_first: bool,
+}
+
+impl fmt::Debug for QueryPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueryPlan")
+            .field("sources", &self.sources)
+            .field("dataflow", &self.dataflow)
+            .field("output", &self.output)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Plans a query over what is in scope.
+pub fn plan_query(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError> {
+    let sink = output::sink_of(query.sink.as_ref(), scope)?;
+    calls::check(query)?;
+    let failed = |error| error::relational(error, scope, query.position);
+    let planned = rivulet_relational::plan(query.query(), &catalog(scope)).map_err(failed)?;
+    let mut lowering = Lowering::new(&planned.plan, query.position)?;
+    let stream = lowering.lower(&planned.plan, &Lowering::all(&planned.plan))?;
+    let output = lowering.finish(stream, &planned.plan, sink, &planned.order, planned.limit)?;
+    Ok(QueryPlan { sources: lowering.sources, tables: lowering.tables, dataflow: lowering.builder.dataflow, output })
+}
+
+/// Plans a view, and makes sure that it can be run.
+pub(crate) fn plan_view(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, SqlError> {
+    calls::check(query)?;
+    let failed = |error| error::relational(error, scope, query.position);
+    rivulet_relational::plan_view(query.query(), &catalog(scope)).map_err(failed)
+}
+
+/// What queries may name.
+fn catalog(scope: &Scope) -> Catalog {
+    let scalars = REGISTRY.scalars().chain(scalars::scalars());
+    let mut catalog = Catalog::new(scalars, aggregates::aggregates());
+    for (name, relation) in relations::relations(scope) {
+        match scope.table(name) {
+            Some(_) => catalog.add_table(name, relation),
+            None => catalog.add(name, relation),
+        }
+    }
+    catalog
+}

@@ -1,0 +1,182 @@
+//! The last step of a query: its columns under their names and in types that formats and sinks know.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow::compute::can_cast_types;
+use arrow::datatypes::{DataType, SchemaRef};
+use datafusion_expr::LogicalPlan;
+use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::{Column, cast};
+use rivulet_dataflow::{EdgeKind, Work};
+use rivulet_operators::NamedExpression;
+use rivulet_relational::SortColumn;
+
+use super::error::refused;
+use super::lower::Lowering;
+use super::stream::{Place, Stream};
+use super::{PlannedOutput, SortKey};
+use crate::SqlError;
+use crate::plan::expression::result_type;
+use crate::scope::SinkDeclaration;
+use crate::statement::Name;
+use crate::value::type_name;
+
+impl Lowering {
+    /// Adds the last projection and the sink.
+    pub(super) fn finish(
+        &mut self,
+        stream: Stream,
+        plan: &LogicalPlan,
+        sink: Option<(&Name, Arc<SinkDeclaration>)>,
+        order: &[SortColumn],
+        limit: Option<usize>,
+    ) -> Result<PlannedOutput, SqlError> {
+        let stream = self.builder.with_windows(stream)?;
+        let fields = plan.schema().fields();
+        let wanted = match &sink {
+            Some((name, sink)) => sink.schema.as_ref().map(|schema| (name, schema)),
+            None => None,
+        };
+        if let Some((name, schema)) = wanted
+            && schema.fields().len() != fields.len()
+        {
+            let counted = |columns: usize| format!("{columns} column{}", if columns == 1 { "" } else { "s" });
+            return Err(refused(
+                name.position,
+                format!(
+                    "the sink '{name}' has {}, and the query gives {}",
+                    counted(schema.fields().len()),
+                    counted(fields.len())
+                ),
+            )
+            .hint("columns go to the sink by their place: select as many as it has"));
+        }
+        let names = match wanted {
+            Some((_, schema)) => schema.fields().iter().map(|field| field.name().clone()).collect(),
+            None => different(fields.iter().map(|field| field.name().as_str())),
+        };
+        let mut columns = Vec::with_capacity(fields.len());
+        let mut places = Vec::with_capacity(fields.len());
+        for (index, (field, name)) in fields.iter().zip(&names).enumerate() {
+            let Place::Column(place) = stream.columns[index] else {
+                return Err(refused(
+                    self.position(),
+                    format!("'{}' is PROCTIME(), which has no value by itself", field.name()),
+                )
+                .hint("leave it out of the result; it is the time of a window"));
+            };
+            places.push(place);
+            let found = stream.schema.field(place).data_type();
+            let target = self.target(found, field.name(), wanted.map(|(name, schema)| (*name, schema)), index)?;
+            let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new(stream.schema.field(place).name(), place));
+            let expression = match *found == target {
+                true => column,
+                false => cast(column, &stream.schema, target)
+                    .map_err(|error| SqlError::new(self.position(), crate::plan::expression::plain_message(&error)))?,
+            };
+            columns.push(NamedExpression::new(name, expression));
+        }
+        let is_same = columns.len() == stream.schema.fields().len()
+            && columns.iter().enumerate().all(|(place, column)| {
+                let same_place = column.expression.downcast_ref::<Column>().is_some_and(|one| one.index() == place);
+                same_place && *stream.schema.field(place).name() == column.name
+            });
+        let (node, schema) = match is_same {
+            true => (stream.node, stream.schema.clone()),
+            false => self.builder.project_node(&stream, columns)?,
+        };
+        let end = self.builder.dataflow.add(Work::Sink(0), schema.clone());
+        self.builder.dataflow.connect(node, end, 0, EdgeKind::Forward);
+        let position_of = |column: &usize| places.iter().position(|place| place == column);
+        let key = stream.key.as_ref().and_then(|key| key.iter().map(position_of).collect());
+        let order = order.iter().map(|key| SortKey {
+            column: key.column,
+            descending: key.descending,
+            nulls_first: key.nulls_first,
+        });
+        Ok(PlannedOutput {
+            sink: sink.map(|(_, sink)| sink),
+            schema,
+            changes: stream.changes,
+            key,
+            order: order.collect(),
+            limit,
+        })
+    }
+
+    /// The type in which a column goes out.
+    fn target(
+        &self,
+        found: &DataType,
+        column: &str,
+        sink: Option<(&Name, &SchemaRef)>,
+        index: usize,
+    ) -> Result<DataType, SqlError> {
+        let Some((name, schema)) = sink else {
+            return result_type(found).ok_or_else(|| {
+                refused(self.position(), format!("the column '{column}' is {}, which cannot go out", type_name(found)))
+                    .hint("convert it with CAST(... AS TEXT)")
+            });
+        };
+        let target = schema.field(index).data_type();
+        match found == target || can_cast_types(found, target) {
+            true => Ok(target.clone()),
+            false => Err(refused(
+                name.position,
+                format!(
+                    "the column '{}' of the sink '{name}' is {}, and '{column}' is {}",
+                    schema.field(index).name(),
+                    type_name(target),
+                    type_name(found)
+                ),
+            )
+            .hint("convert it with CAST")),
+        }
+    }
+}
+
+/// The names, of which those that came before get a number.
+fn different<'n>(names: impl Iterator<Item = &'n str>) -> Vec<String> {
+    let mut taken: HashSet<String> = HashSet::new();
+    names
+        .map(|name| {
+            let mut different = name.to_owned();
+            let mut number = 0;
+            while !taken.insert(different.clone()) {
+                number += 1;
+                different = format!("{name}_{number}");
+            }
+            different
+        })
+        .collect()
+}
+
+/// The sink of a query, if it names one.
+pub(super) fn sink_of<'q>(
+    name: Option<&'q Name>,
+    scope: &crate::Scope,
+) -> Result<Option<(&'q Name, Arc<SinkDeclaration>)>, SqlError> {
+    let Some(name) = name else { return Ok(None) };
+    if let Some(sink) = scope.sink(&name.text) {
+        return Ok(Some((name, sink.clone())));
+    }
+    let error = SqlError::new(name.position, format!("there is no sink '{name}'"));
+    let names: Vec<&str> = scope.sinks().map(|sink| sink.name.text.as_str()).collect();
+    Err(match crate::suggest::nearest(&name.text, names.iter().copied()) {
+        Some(near) => error.did_you_mean(Some(near)),
+        None if scope.source(&name.text).is_some() => error.hint(format!("'{name}' is a source: rows come from it")),
+        None => error.hint(format!("declare it: CREATE SINK {name} TO 'connector:rest' FORMAT JSON")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_come_twice_are_numbered() {
+        let names = ["id", "name", "id", "id_1", "id"];
+        assert_eq!(different(names.into_iter()), ["id", "name", "id_1", "id_1_1", "id_2"]);
+    }
+}

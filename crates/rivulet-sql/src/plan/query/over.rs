@@ -1,0 +1,287 @@
+//! OVER: the first rows of partitions by `ROW_NUMBER()`, and aggregates over the rows before each row.
+
+use std::collections::BTreeSet;
+
+use datafusion_common::{Column, DFSchema, ScalarValue};
+use datafusion_expr::expr::{Sort, WindowFunction, WindowFunctionParams};
+use datafusion_expr::{
+    BinaryExpr, Expr, Operator, Window, WindowFrame, WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition,
+};
+use rivulet_operators::AggregateFunction;
+use rivulet_operators::parallel::{KeyedOver, KeyedOverSpec, OverFrame, SortKey, TopN, TopNSpec};
+
+use super::aggregates::PlannedAggregate;
+use super::columns::{place_in, unaliased, used_columns, whole_number};
+use super::error::{not_yet, place_of, refused};
+use super::lower::Lowering;
+use super::stream::{Place, Stream};
+use crate::value::{TIMESTAMP, interval_us};
+use crate::{Position, SqlError};
+
+const RANK_HINT: &str = "keep the first rows: SELECT ... FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY v DESC) AS n FROM t) WHERE n <= 10";
+
+impl Lowering {
+    /// The rows whose rank is at most a constant, if that is what the conditions over window functions say. `above` are the columns that
+    /// the conditions are over, as places in those of the window functions.
+    pub(super) fn ranked(
+        &mut self,
+        window: &Window,
+        above: &[usize],
+        schema: &DFSchema,
+        conjuncts: &[&Expr],
+        wanted: &BTreeSet<usize>,
+    ) -> Result<Option<Stream>, SqlError> {
+        let [expression] = window.window_expr.as_slice() else { return Ok(None) };
+        let Some(params) = row_number(expression) else { return Ok(None) };
+        let position = window_position(params).or(self.position());
+        let rank = window.input.schema().fields().len();
+        // The least bound of all is the limit; what says more than that stays a condition.
+        let mut limit: Option<i64> = None;
+        let mut rest: Vec<&Expr> = Vec::new();
+        for conjunct in conjuncts {
+            match upper_bound(conjunct, |column| {
+                schema.maybe_index_of_column(column).is_some_and(|place| above[place] == rank)
+            }) {
+                Some((bound, is_all)) => {
+                    limit = Some(limit.map_or(bound, |known| known.min(bound)));
+                    if !is_all {
+                        rest.push(conjunct);
+                    }
+                }
+                None => rest.push(conjunct),
+            }
+        }
+        let Some(limit) = limit else {
+            return Err(refused(position, "ROW_NUMBER() without a bound would number rows without end").hint(RANK_HINT));
+        };
+        let limit = usize::try_from(limit).unwrap_or(0);
+        let asked = wanted.iter().copied().chain(used_columns(rest.iter().copied(), schema));
+        let asked: BTreeSet<usize> = asked.map(|column| above[column]).collect();
+        let with_rank = asked.contains(&rank);
+        let used: BTreeSet<usize> = asked.into_iter().filter(|column| *column < rank).collect();
+        let (stream, partition, order) = self.ordered(window, params, &used, position)?;
+        if order.is_empty() {
+            return Err(refused(position, "ROW_NUMBER() needs an order").hint(RANK_HINT));
+        }
+        let what = format!("{partition:?} {order:?} {limit} {with_rank} {}", stream.changes);
+        let spec = TopNSpec {
+            input: stream.schema.clone(),
+            partition: partition.clone(),
+            order,
+            limit,
+            with_rank,
+            input_retracts: stream.changes,
+        };
+        let top = TopN::new(spec).map_err(|error| crate::plan::defect(error, position))?;
+        let rows = top.output_schema().clone();
+        let (edge, divided) = self.builder.edge(&stream, &partition);
+        let node = self.builder.operator("top-n", &what, top, rows.clone(), &[(stream.node, 0, edge)]);
+        let rank_place = stream.schema.fields().len();
+        let mut key = partition;
+        if limit > 1 {
+            key.push(rank_place);
+        }
+        let mut columns = stream.columns.clone();
+        columns.push(if with_rank { Place::Column(rank_place) } else { Place::Absent });
+        let columns = above.iter().map(|&column| columns[column]).collect();
+        let ranked = Stream {
+            node,
+            schema: rows,
+            columns,
+            time: None,
+            bounds: Vec::new(),
+            changes: true,
+            partition: divided,
+            key: (limit == 1 || with_rank).then_some(key),
+            ..stream
+        };
+        self.filtered(ranked, &rest, schema).map(Some)
+    }
+
+    /// Aggregates over the rows before each row.
+    pub(super) fn over(&mut self, window: &Window, wanted: &BTreeSet<usize>) -> Result<Stream, SqlError> {
+        let schema = window.input.schema();
+        let columns = schema.fields().len();
+        let mut calls = Vec::with_capacity(window.window_expr.len());
+        for expression in &window.window_expr {
+            let Expr::WindowFunction(call) = unaliased(expression) else {
+                return Err(not_yet(self.position(), "this window function"));
+            };
+            calls.push(self.over_call(call)?);
+        }
+        let Some(first) = calls.first() else { return Err(not_yet(self.position(), "this window function")) };
+        let position = window_position(first.params).or(self.position());
+        let mut used: BTreeSet<usize> = wanted.iter().copied().filter(|column| *column < columns).collect();
+        let arguments = calls.iter().flat_map(|call| call.params.args.iter().chain(call.params.filter.as_deref()));
+        used.extend(used_columns(arguments, schema));
+        let (mut stream, partition, order) = self.ordered(window, first.params, &used, position)?;
+
+        // A time that is the event time lets rows wait for their turn; any other order changes what was given.
+        let leading = order.first().filter(|key| !key.descending).map(|key| key.column);
+        let leading = leading.filter(|column| *stream.schema.field(*column).data_type() == TIMESTAMP);
+        if let Some(time) = leading
+            && !stream.changes
+            && stream.time != Some(time)
+            && stream.bound_of(time).is_some_and(|bound| bound >= 0)
+        {
+            stream = self.builder.with_event_time(stream, time)?;
+        }
+        let input_retracts = stream.changes || leading.is_none() || stream.time != leading;
+        let (edge, divided) = self.builder.edge(&stream, &partition);
+        let mut edge = Some(edge);
+        let mut places: Vec<Option<usize>> = vec![None; calls.len()];
+        let mut frames: Vec<OverFrame> = Vec::new();
+        calls.iter().for_each(|call| {
+            if !frames.contains(&call.frame) {
+                frames.push(call.frame)
+            }
+        });
+        for frame in frames {
+            let of_frame: Vec<usize> = (0..calls.len()).filter(|&call| calls[call].frame == frame).collect();
+            let aggregates = of_frame.iter().map(|&call| {
+                let WindowFunctionParams { args, distinct, filter, .. } = calls[call].params;
+                self.aggregate_of(calls[call].function, args, *distinct, filter.as_deref(), schema, &stream)
+            });
+            let aggregates = aggregates.collect::<Result<Vec<_>, _>>()?;
+            let what = format!("{partition:?} {order:?} {frame:?} {aggregates:?} {input_retracts}");
+            let spec = KeyedOverSpec {
+                input: stream.schema.clone(),
+                partition: partition.clone(),
+                order: order.clone(),
+                frame,
+                aggregates,
+                input_retracts: input_retracts || stream.changes,
+            };
+            let over = KeyedOver::new(spec).map_err(|error| crate::plan::defect(error, position))?;
+            let (rows, waits) = (over.output_schema().clone(), over.waits());
+            let edge = edge.take().unwrap_or(rivulet_dataflow::EdgeKind::Forward);
+            let node = self.builder.operator("over", &what, over, rows.clone(), &[(stream.node, 0, edge)]);
+            for (number, &call) in of_frame.iter().enumerate() {
+                places[call] = Some(stream.schema.fields().len() + number);
+            }
+            stream =
+                Stream { node, schema: rows, changes: stream.changes || !waits, partition: divided.clone(), ..stream };
+        }
+        if stream.changes {
+            (stream.time, stream.bounds) = (None, Vec::new());
+        }
+        stream.columns.extend(places.into_iter().map(|place| place.map_or(Place::Absent, Place::Column)));
+        Ok(stream)
+    }
+
+    /// The rows with what is `used` and the columns of PARTITION BY and ORDER BY, and where those are.
+    fn ordered(
+        &mut self,
+        window: &Window,
+        params: &WindowFunctionParams,
+        used: &BTreeSet<usize>,
+        position: Position,
+    ) -> Result<(Stream, Vec<usize>, Vec<SortKey>), SqlError> {
+        let schema = window.input.schema();
+        let keys: Vec<&Expr> = params.partition_by.iter().chain(params.order_by.iter().map(|key| &key.expr)).collect();
+        let mut used = used.clone();
+        used.extend(used_columns(keys.iter().copied(), schema));
+        let stream = self.lower(&window.input, &used)?;
+        let stream = self.builder.with_windows(stream)?;
+        if keys.iter().any(|key| place_in(key, schema, &stream) == Some(Place::Clock)) {
+            return Err(not_yet(position, "an order by PROCTIME()").hint("order by the event time"));
+        }
+        let mut kept: BTreeSet<usize> = used
+            .iter()
+            .filter_map(|column| match stream.columns[*column] {
+                Place::Column(place) => Some(place),
+                _ => None,
+            })
+            .collect();
+        kept.extend(stream.window.iter().flat_map(|window| window.start.into_iter().chain([window.end])));
+        let (stream, places) = self.with_expressions(stream, &keys, schema, Some(&kept))?;
+        let (partition, order) = places.split_at(params.partition_by.len());
+        let order = order.iter().zip(&params.order_by).map(|(&column, Sort { asc, nulls_first, .. })| SortKey {
+            column,
+            descending: !asc,
+            nulls_first: *nulls_first,
+        });
+        let mut partition = partition.to_vec();
+        partition.dedup();
+        let order = order.collect();
+        Ok((stream, partition, order))
+    }
+
+    fn over_call<'e>(&self, call: &'e WindowFunction) -> Result<OverCall<'e>, SqlError> {
+        let position = window_position(&call.params).or(self.position());
+        let function = match &call.fun {
+            WindowFunctionDefinition::AggregateUDF(function) => function.inner().downcast_ref::<PlannedAggregate>(),
+            WindowFunctionDefinition::WindowUDF(_) => {
+                return Err(
+                    refused(position, "ROW_NUMBER() without a bound would number rows without end").hint(RANK_HINT)
+                );
+            }
+        };
+        let Some(PlannedAggregate { function, .. }) = function else {
+            return Err(not_yet(position, "this window function"));
+        };
+        let frame = self.frame(&call.params.window_frame, position)?;
+        Ok(OverCall { function: *function, params: &call.params, frame })
+    }
+
+    fn frame(&self, frame: &WindowFrame, position: Position) -> Result<OverFrame, SqlError> {
+        const HINT: &str = "write ROWS BETWEEN 10 PRECEDING AND CURRENT ROW, or RANGE BETWEEN INTERVAL '1 minute' PRECEDING AND CURRENT ROW";
+        if !matches!(frame.end_bound, WindowFrameBound::CurrentRow) {
+            return Err(refused(
+                position,
+                "a frame that does not end at its own row would look at rows that have not come yet",
+            )
+            .hint(HINT));
+        }
+        let WindowFrameBound::Preceding(preceding) = &frame.start_bound else {
+            return Err(not_yet(position, "a frame that begins at its own row").hint(HINT));
+        };
+        match (frame.units, preceding) {
+            (WindowFrameUnits::Rows, ScalarValue::UInt64(rows)) => Ok(OverFrame::Rows { preceding: *rows }),
+            (WindowFrameUnits::Range, value) if value.is_null() => Ok(OverFrame::Range { preceding_us: None }),
+            (WindowFrameUnits::Range, ScalarValue::IntervalMonthDayNano(Some(value))) => match interval_us(*value) {
+                Some(us) => Ok(OverFrame::Range { preceding_us: Some(us) }),
+                None => Err(refused(position, "the length of a frame has months in it").hint("write it in days")),
+            },
+            _ => Err(not_yet(position, "this frame").hint(HINT)),
+        }
+    }
+}
+
+struct OverCall<'e> {
+    function: AggregateFunction,
+    params: &'e WindowFunctionParams,
+    frame: OverFrame,
+}
+
+fn row_number(expression: &Expr) -> Option<&WindowFunctionParams> {
+    match unaliased(expression) {
+        Expr::WindowFunction(call) if matches!(&call.fun, WindowFunctionDefinition::WindowUDF(function) if function.name() == "row_number") => {
+            Some(&call.params)
+        }
+        _ => None,
+    }
+}
+
+/// Where a window function stands: at the first column of its OVER.
+fn window_position(params: &WindowFunctionParams) -> Position {
+    let keys = params.args.iter().chain(&params.partition_by).chain(params.order_by.iter().map(|key| &key.expr));
+    keys.map(place_of).find(|position| position.is_known()).unwrap_or_default()
+}
+
+/// The greatest rank that a condition lets through, and whether it lets all up to that through.
+fn upper_bound(condition: &Expr, is_rank: impl Fn(&Column) -> bool) -> Option<(i64, bool)> {
+    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = condition else { return None };
+    let is_rank = |one: &Expr| matches!(unaliased(one), Expr::Column(column) if is_rank(column));
+    let (op, number) = match (is_rank(left), is_rank(right)) {
+        (true, false) => (*op, whole_number(right)?),
+        (false, true) => (op.swap()?, whole_number(left)?),
+        _ => return None,
+    };
+    match op {
+        Operator::LtEq => Some((number, true)),
+        Operator::Lt => Some((number.checked_sub(1)?, true)),
+        Operator::Eq => Some((number, number == 1)),
+        _ => None,
+    }
+}

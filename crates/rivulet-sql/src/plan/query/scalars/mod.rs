@@ -1,0 +1,131 @@
+//! Scalar functions that queries over sources have beyond those of applications: spellings of other engines, and such as are slow elsewhere.
+
+mod date_format;
+mod regexp_extract;
+mod text;
+
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion_common::{Result, internal_err};
+use datafusion_expr::expr::ScalarFunction;
+use datafusion_expr::simplify::{ExprSimplifyResult, SimplifyContext};
+use datafusion_expr::{
+    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility, lit,
+};
+
+use crate::plan::functions::REGISTRY;
+use crate::value::TIMESTAMP;
+
+/// Their names, for suggestions.
+pub(super) const NAMES: [&str; 13] = [
+    "mod",
+    "year",
+    "month",
+    "dayofmonth",
+    "hour",
+    "minute",
+    "second",
+    "date_format",
+    "to_char",
+    "regexp_extract",
+    "split_index",
+    "count_char",
+    "if",
+];
+
+/// Whether there is such a function here.
+pub(super) fn is_scalar(name: &str) -> bool {
+    NAMES.contains(&name)
+}
+
+/// All of them, by name.
+pub(super) fn scalars() -> Vec<(String, Arc<ScalarUDF>)> {
+    let short = [
+        (Short::Mod, "mod"),
+        (Short::If, "if"),
+        (Short::DatePart("year"), "year"),
+        (Short::DatePart("month"), "month"),
+        (Short::DatePart("day"), "dayofmonth"),
+        (Short::DatePart("hour"), "hour"),
+        (Short::DatePart("minute"), "minute"),
+        (Short::DatePart("second"), "second"),
+    ];
+    let short = short.into_iter().map(|(short, name)| Arc::new(ScalarUDF::from(Shorthand::new(short, name))));
+    let mut all: Vec<Arc<ScalarUDF>> = short.collect();
+    all.extend([date_format::date_format(), regexp_extract::regexp_extract(), text::split_index(), text::count_char()]);
+    all.extend(REGISTRY.scalar("to_char").map(date_format::to_char));
+    all.into_iter().map(|function| (function.name().to_owned(), function)).collect()
+}
+
+/// Another way to write an expression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Short {
+    /// `mod(a, b)`: `a % b`
+    Mod,
+    /// `if(condition, one, other)`: CASE
+    If,
+    /// `hour(ts)`: `date_part('hour', ts)`
+    DatePart(&'static str),
+}
+
+/// A function that is written for something else, and becomes that in the plan.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Shorthand {
+    short: Short,
+    name: &'static str,
+    signature: Signature,
+}
+
+impl Shorthand {
+    fn new(short: Short, name: &'static str) -> Self {
+        let signature = match short {
+            Short::Mod => Signature::numeric(2, Volatility::Immutable),
+            Short::If => Signature::any(3, Volatility::Immutable),
+            Short::DatePart(_) => Signature::one_of(
+                vec![TypeSignature::Exact(vec![TIMESTAMP]), TypeSignature::Exact(vec![DataType::Date32])],
+                Volatility::Immutable,
+            ),
+        };
+        Self { short, name, signature }
+    }
+}
+
+impl ScalarUDFImpl for Shorthand {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        match (self.short, arguments) {
+            (Short::Mod, [first, ..]) => Ok(first.clone()),
+            (Short::If, [_, DataType::Null, other]) => Ok(other.clone()),
+            (Short::If, [_, one, _]) => Ok(one.clone()),
+            (Short::DatePart(_), _) => Ok(DataType::Int32),
+            _ => internal_err!("{} without arguments", self.name),
+        }
+    }
+
+    fn simplify(&self, arguments: Vec<Expr>, _context: &SimplifyContext) -> Result<ExprSimplifyResult> {
+        let mut given = arguments.into_iter();
+        Ok(ExprSimplifyResult::Simplified(match (self.short, given.next(), given.next(), given.next()) {
+            (Short::Mod, Some(one), Some(other), None) => one % other,
+            (Short::If, Some(condition), Some(one), Some(other)) => {
+                datafusion_expr::when(condition, one).otherwise(other)?
+            }
+            (Short::DatePart(part), Some(time), None, None) => match REGISTRY.scalar("date_part") {
+                Some(function) => Expr::ScalarFunction(ScalarFunction::new_udf(function, vec![lit(part), time])),
+                None => return internal_err!("date_part is not there"),
+            },
+            _ => return internal_err!("{} with other arguments", self.name),
+        }))
+    }
+
+    fn invoke_with_args(&self, _arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        internal_err!("{} is another expression in the plan", self.name)
+    }
+}

@@ -1,0 +1,70 @@
+//! UNION ALL: rows of several steps as those of one.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::datatypes::Schema;
+use datafusion_expr::Union;
+use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::Column;
+use rivulet_dataflow::EdgeKind;
+use rivulet_operators::{NamedExpression, Project};
+
+use super::error::refused;
+use super::lower::Lowering;
+use super::stream::{Partition, Place, Stream};
+use crate::SqlError;
+
+impl Lowering {
+    pub(super) fn union(&mut self, union: &Union, wanted: &BTreeSet<usize>) -> Result<Stream, SqlError> {
+        let order: Vec<usize> = wanted.iter().copied().collect();
+        let mut inputs = Vec::with_capacity(union.inputs.len());
+        for input in &union.inputs {
+            let stream = self.lower(input, wanted)?;
+            let stream = self.builder.with_windows(stream)?;
+            // All inputs get the same columns in the same order.
+            let columns = order
+                .iter()
+                .map(|&column| match stream.columns[column] {
+                    Place::Column(place) => Ok(place),
+                    _ => Err(refused(self.position(), "PROCTIME() cannot be a column of a UNION")),
+                })
+                .collect::<Result<Vec<_>, SqlError>>()?;
+            let named = order.iter().zip(&columns).map(|(&column, &place)| {
+                let name = union.schema.field(column).name();
+                let physical: Arc<dyn PhysicalExpr> = Arc::new(Column::new(stream.schema.field(place).name(), place));
+                NamedExpression::new(name, physical)
+            });
+            let (node, schema) = self.builder.project_node(&stream, named.collect())?;
+            inputs.push(stream.rearranged(node, schema, &columns));
+        }
+        let first = inputs[0].clone();
+        let edges: Vec<_> = inputs.iter().map(|input| (input.node, 0, EdgeKind::Forward)).collect();
+        let same = (0..first.schema.fields().len()).map(|place| {
+            let name = first.schema.field(place).name();
+            NamedExpression::new(name, Arc::new(Column::new(name, place)))
+        });
+        let union_all = Project::new(&first.schema, &Schema::empty(), vec![], same.collect())
+            .map_err(|error| self.builder.failed(error))?;
+        let schema = union_all.output_schema().clone();
+        let node = self.builder.operator("union", &"", union_all, schema.clone(), &edges);
+        let bounds = first.bounds.iter().filter_map(|&(column, _)| {
+            let of_all = inputs.iter().map(|input| input.bound_of(column)).collect::<Option<Vec<_>>>()?;
+            Some((column, of_all.into_iter().min()?))
+        });
+        let mut columns = vec![Place::Absent; union.schema.fields().len()];
+        order.iter().enumerate().for_each(|(place, &column)| columns[column] = Place::Column(place));
+        Ok(Stream {
+            node,
+            schema,
+            columns,
+            time: first.time.filter(|time| inputs.iter().all(|input| input.time == Some(*time))),
+            bounds: bounds.collect(),
+            pending: None,
+            window: first.window.filter(|window| inputs.iter().all(|input| input.window == Some(*window))),
+            changes: inputs.iter().any(|input| input.changes),
+            partition: Partition::Any,
+            key: None,
+        })
+    }
+}

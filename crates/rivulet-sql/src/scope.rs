@@ -1,0 +1,398 @@
+//! The names that queries may use: sources, views and reference tables to read, sinks to write.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion_expr::LogicalPlan;
+use rivulet_operators::Table;
+
+use crate::plan::query::plan_view;
+use crate::statement::{CreateSink, CreateSource, CreateView, FormatSpec, Name};
+use crate::value::{TIMESTAMP, interval_us, type_name};
+use crate::{Address, Literal, Position, SqlError, suggest};
+
+/// The longest lateness or timeout, microseconds: ten years.
+const SPAN_US_MAX: i64 = 3650 * 86_400_000_000;
+
+/// A source in force.
+#[derive(Clone, Debug)]
+pub struct SourceDeclaration {
+    /// Its name.
+    pub name: Name,
+    /// Its columns.
+    pub schema: SchemaRef,
+    /// Which of them is the event time; without one the arrival is the event time.
+    pub event_time_column: Option<usize>,
+    /// How far a row may be behind the newest one of its partition and still count, microseconds.
+    pub lateness_us: i64,
+    /// After how long without a row a partition no longer holds back the others; never, without.
+    pub idle_timeout_us: Option<i64>,
+    /// Where the rows come from, as `connector:rest`.
+    pub address: String,
+    /// Where the address stands.
+    pub address_position: Position,
+    /// How they are written; `None` leaves it to the connector.
+    pub format: Option<FormatSpec>,
+    /// The options that are left for the connector.
+    pub options: Vec<(Name, Literal, Position)>,
+    /// The statement's text as written.
+    pub text: String,
+}
+
+/// A sink in force.
+#[derive(Clone, Debug)]
+pub struct SinkDeclaration {
+    /// Its name.
+    pub name: Name,
+    /// Its columns; without, those of whatever is written.
+    pub schema: Option<SchemaRef>,
+    /// Where results go, as `connector:rest`.
+    pub address: String,
+    /// Where the address stands.
+    pub address_position: Position,
+    /// How they are written; `None` leaves it to the connector.
+    pub format: Option<FormatSpec>,
+    /// The options, all for the connector.
+    pub options: Vec<(Name, Literal, Position)>,
+    /// The statement's text as written.
+    pub text: String,
+}
+
+impl SourceDeclaration {
+    /// The connector, in lower case: what stands before the colon of the address.
+    pub fn connector(&self) -> String {
+        connector_of(&self.address)
+    }
+
+    /// What stands behind the colon of the address.
+    pub fn rest(&self) -> &str {
+        rest_of(&self.address)
+    }
+}
+
+impl SinkDeclaration {
+    /// The connector, in lower case: what stands before the colon of the address.
+    pub fn connector(&self) -> String {
+        connector_of(&self.address)
+    }
+
+    /// What stands behind the colon of the address.
+    pub fn rest(&self) -> &str {
+        rest_of(&self.address)
+    }
+}
+
+fn connector_of(address: &str) -> String {
+    address.split(':').next().unwrap_or_default().to_ascii_lowercase()
+}
+
+fn rest_of(address: &str) -> &str {
+    address.split_once(':').map_or("", |(_, rest)| rest)
+}
+
+impl CreateSource {
+    /// The source that is declared. `own_columns` gives the columns that a connector brings itself, and which of them is the event
+    /// time, by the connector's name and what stands behind the colon of the address.
+    pub fn declare(
+        &self,
+        own_columns: impl FnOnce(&str, &str) -> Option<(SchemaRef, Option<usize>)>,
+    ) -> Result<SourceDeclaration, SqlError> {
+        check_address(&self.address, self.address_position)?;
+        let (connector, rest) = (connector_of(&self.address), rest_of(&self.address));
+        let (schema, mut event_time_column) = match &self.columns {
+            Some(columns) => {
+                let fields = columns
+                    .iter()
+                    .map(|column| Field::new(&column.name.text, column.data_type.clone(), !column.not_null));
+                let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+                (schema, columns.iter().position(|column| column.event_time))
+            }
+            None => own_columns(&connector, rest).ok_or_else(|| {
+                SqlError::new(self.name.position, format!("the source '{}' has no columns", self.name)).hint(format!(
+                    "declare them: CREATE SOURCE {} (ts TIMESTAMP EVENT TIME, value DOUBLE) FROM ...",
+                    self.name
+                ))
+            })?,
+        };
+        let (mut lateness_us, mut idle_timeout_us) = (0, None);
+        if let Some(watermark) = &self.watermark {
+            event_time_column = Some(watermarked_column(&schema, event_time_column, &watermark.column)?);
+            lateness_us = watermark.lateness_us;
+        }
+        let mut options = Vec::new();
+        for (name, literal, position) in &self.options {
+            match name.text.as_str() {
+                "lateness" if self.watermark.is_some() => {
+                    return Err(SqlError::new(name.position, "the lateness is declared twice")
+                        .hint("WATERMARK FOR says it already"));
+                }
+                "lateness" => lateness_us = span(name, literal, *position, 0)?,
+                "idle_timeout" => idle_timeout_us = Some(span(name, literal, *position, 1)?),
+                _ => options.push((name.clone(), literal.clone(), *position)),
+            }
+        }
+        // The time of a row is always there.
+        let schema = match event_time_column {
+            Some(column) if schema.field(column).is_nullable() => {
+                let mut fields = schema.fields().to_vec();
+                fields[column] = Arc::new(schema.field(column).clone().with_nullable(false));
+                Arc::new(Schema::new(fields))
+            }
+            _ => schema,
+        };
+        Ok(SourceDeclaration {
+            name: self.name.clone(),
+            schema,
+            event_time_column,
+            lateness_us,
+            idle_timeout_us,
+            address: self.address.clone(),
+            address_position: self.address_position,
+            format: self.format.clone(),
+            options,
+            text: self.text.clone(),
+        })
+    }
+}
+
+/// The place of the column in WATERMARK FOR.
+fn watermarked_column(schema: &Schema, declared: Option<usize>, name: &Name) -> Result<usize, SqlError> {
+    let Ok(place) = schema.index_of(&name.text) else {
+        let names = schema.fields().iter().map(|field| field.name().as_str());
+        return Err(SqlError::new(name.position, format!("unknown column '{name}'"))
+            .did_you_mean(suggest::nearest(&name.text, names)));
+    };
+    let field = schema.field(place);
+    if *field.data_type() != TIMESTAMP {
+        return Err(SqlError::new(
+            name.position,
+            format!("the event time '{name}' must be a TIMESTAMP, not {}", type_name(field.data_type())),
+        ));
+    }
+    match declared {
+        Some(other) if other != place => Err(SqlError::new(
+            name.position,
+            format!("a source has one EVENT TIME, and that is '{}' already", schema.field(other).name()),
+        )),
+        _ => Ok(place),
+    }
+}
+
+impl CreateSink {
+    /// The sink that is declared.
+    pub fn declare(&self) -> Result<SinkDeclaration, SqlError> {
+        check_address(&self.address, self.address_position)?;
+        let schema = self.columns.as_ref().map(|columns| {
+            let fields =
+                columns.iter().map(|column| Field::new(&column.name.text, column.data_type.clone(), !column.not_null));
+            Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+        });
+        Ok(SinkDeclaration {
+            name: self.name.clone(),
+            schema,
+            address: self.address.clone(),
+            address_position: self.address_position,
+            format: self.format.clone(),
+            options: self.options.clone(),
+            text: self.text.clone(),
+        })
+    }
+}
+
+/// An address of a source or sink: `connector:rest`, where the rest may be empty and braces mean nothing.
+fn check_address(text: &str, position: Position) -> Result<(), SqlError> {
+    let plain: String = text.chars().filter(|character| !"{}".contains(*character)).collect();
+    let whole = if plain.ends_with(':') { format!("{plain}-") } else { plain };
+    Address::parse(&whole, position, &[]).map(|_| ()).map_err(|error| {
+        match error.message.starts_with("an address has") {
+            true => error,
+            false => error.hint("an address is written 'connector:rest', for example 'file:data/bids.csv'"),
+        }
+    })
+}
+
+/// An option that is a time span of at least `least_us`.
+fn span(name: &Name, literal: &Literal, position: Position, least_us: i64) -> Result<i64, SqlError> {
+    let example = || format!("write for example {name} => INTERVAL '5 seconds'");
+    let value = match literal {
+        Literal::Interval(value) => *value,
+        Literal::Text(text) => crate::value::parse_interval(text)
+            .ok_or_else(|| SqlError::new(position, format!("'{text}' is not an interval")).hint(example()))?,
+        _ => return Err(SqlError::new(position, format!("{name} is a time span")).hint(example())),
+    };
+    interval_us(value).filter(|us| (least_us..=SPAN_US_MAX).contains(us)).ok_or_else(|| {
+        SqlError::new(position, format!("{name} cannot be {}", crate::interval_text(value)))
+            .hint("it is a fixed time span of at most ten years, and not negative")
+    })
+}
+
+/// A view in force.
+#[derive(Clone)]
+pub struct View {
+    /// Its name.
+    pub name: Name,
+    /// The statement's text as written.
+    pub text: String,
+    pub(crate) plan: Arc<LogicalPlan>,
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View").field("name", &self.name).field("text", &self.text).finish_non_exhaustive()
+    }
+}
+
+impl View {
+    /// Its columns and their types.
+    pub fn columns(&self) -> Vec<(String, DataType)> {
+        let fields = self.plan.schema().fields().iter();
+        fields.map(|field| (field.name().clone(), field.data_type().clone())).collect()
+    }
+}
+
+/// What a name in FROM stands for.
+#[derive(Clone, Debug)]
+pub(crate) enum Relation {
+    Source(Arc<SourceDeclaration>),
+    View(Arc<View>),
+    Table(Arc<Table>),
+}
+
+/// The names of sources, views, tables and sinks that are in force. A clone is cheap.
+#[derive(Clone, Debug, Default)]
+pub struct Scope {
+    relations: BTreeMap<String, Relation>,
+    sinks: BTreeMap<String, Arc<SinkDeclaration>>,
+}
+
+impl Scope {
+    /// Without any names.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a source.
+    pub fn add_source(&mut self, source: SourceDeclaration) -> Result<(), SqlError> {
+        self.check_is_free(&source.name)?;
+        self.relations.insert(source.name.text.clone(), Relation::Source(Arc::new(source)));
+        Ok(())
+    }
+
+    /// Plans a view over what is in scope, and adds it.
+    pub fn add_view(&mut self, create: &CreateView) -> Result<(), SqlError> {
+        self.check_is_free(&create.name)?;
+        let plan = Arc::new(plan_view(&create.query, self)?);
+        let view = View { name: create.name.clone(), text: create.text.clone(), plan };
+        self.relations.insert(create.name.text.clone(), Relation::View(Arc::new(view)));
+        Ok(())
+    }
+
+    /// Adds a view that was planned already, in place of one of that name.
+    pub fn add_planned_view(&mut self, view: Arc<View>) {
+        self.relations.insert(view.name.text.clone(), Relation::View(view));
+    }
+
+    /// Adds a reference table with its rows; `name` is where it is declared.
+    pub fn add_table(&mut self, name: &Name, table: Arc<Table>) -> Result<(), SqlError> {
+        self.check_is_free(name)?;
+        self.relations.insert(name.text.clone(), Relation::Table(table));
+        Ok(())
+    }
+
+    /// Adds a sink.
+    pub fn add_sink(&mut self, sink: SinkDeclaration) -> Result<(), SqlError> {
+        if self.sinks.contains_key(&sink.name.text) {
+            return Err(SqlError::new(sink.name.position, format!("there is a sink '{}' already", sink.name))
+                .hint(format!("DROP SINK {} first, or write IF NOT EXISTS", crate::name_in_sql(&sink.name.text))));
+        }
+        self.sinks.insert(sink.name.text.clone(), Arc::new(sink));
+        Ok(())
+    }
+
+    fn check_is_free(&self, name: &Name) -> Result<(), SqlError> {
+        let (what, word) = match self.relations.get(&name.text) {
+            None => return Ok(()),
+            Some(Relation::Source(_)) => ("source", "SOURCE"),
+            Some(Relation::View(_)) => ("view", "VIEW"),
+            Some(Relation::Table(_)) => ("table", "TABLE"),
+        };
+        Err(SqlError::new(name.position, format!("there is a {what} '{name}' already"))
+            .hint(format!("DROP {word} {} first, or write IF NOT EXISTS", crate::name_in_sql(&name.text))))
+    }
+
+    /// The source of that name.
+    pub fn source(&self, name: &str) -> Option<&Arc<SourceDeclaration>> {
+        match self.relations.get(name) {
+            Some(Relation::Source(source)) => Some(source),
+            _ => None,
+        }
+    }
+
+    /// The view of that name.
+    pub fn view(&self, name: &str) -> Option<&Arc<View>> {
+        match self.relations.get(name) {
+            Some(Relation::View(view)) => Some(view),
+            _ => None,
+        }
+    }
+
+    /// The reference table of that name.
+    pub fn table(&self, name: &str) -> Option<&Arc<Table>> {
+        match self.relations.get(name) {
+            Some(Relation::Table(table)) => Some(table),
+            _ => None,
+        }
+    }
+
+    /// The sink of that name.
+    pub fn sink(&self, name: &str) -> Option<&Arc<SinkDeclaration>> {
+        self.sinks.get(name)
+    }
+
+    /// The sources, by name.
+    pub fn sources(&self) -> impl Iterator<Item = &Arc<SourceDeclaration>> {
+        self.relations.values().filter_map(|relation| match relation {
+            Relation::Source(source) => Some(source),
+            _ => None,
+        })
+    }
+
+    /// The views, by name.
+    pub fn views(&self) -> impl Iterator<Item = &Arc<View>> {
+        self.relations.values().filter_map(|relation| match relation {
+            Relation::View(view) => Some(view),
+            _ => None,
+        })
+    }
+
+    /// The sinks, by name.
+    pub fn sinks(&self) -> impl Iterator<Item = &Arc<SinkDeclaration>> {
+        self.sinks.values()
+    }
+
+    /// Removes a source; whether there was one. Views over it go on: they are planned already.
+    pub fn drop_source(&mut self, name: &str) -> bool {
+        self.source(name).is_some() && self.relations.remove(name).is_some()
+    }
+
+    /// Removes a view; whether there was one.
+    pub fn drop_view(&mut self, name: &str) -> bool {
+        self.view(name).is_some() && self.relations.remove(name).is_some()
+    }
+
+    /// Removes a reference table; whether there was one.
+    pub fn drop_table(&mut self, name: &str) -> bool {
+        self.table(name).is_some() && self.relations.remove(name).is_some()
+    }
+
+    /// Removes a sink; whether there was one.
+    pub fn drop_sink(&mut self, name: &str) -> bool {
+        self.sinks.remove(name).is_some()
+    }
+
+    pub(crate) fn relations(&self) -> impl Iterator<Item = (&str, &Relation)> {
+        self.relations.iter().map(|(name, relation)| (name.as_str(), relation))
+    }
+}

@@ -1,0 +1,102 @@
+//! The statements of big queries, as parsed: sources, sinks and views, and queries over them.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion_sql::sqlparser::ast;
+
+use super::{ColumnDeclaration, FormatSpec, Name};
+use crate::{Literal, Position};
+
+/// `CREATE SOURCE name [(column TYPE, ...)] FROM 'connector:rest' [FORMAT ...] [WITH (...)]`
+#[derive(Clone, Debug)]
+pub struct CreateSource {
+    /// The name of the source.
+    pub name: Name,
+    /// Do nothing if there is a source of that name.
+    pub if_not_exists: bool,
+    /// The statement's text as written, without the closing `;`.
+    pub text: String,
+    /// Where the rows come from, as `connector:rest`.
+    pub address: String,
+    /// Where the address stands.
+    pub address_position: Position,
+    /// How they are written; `None` leaves it to the connector.
+    pub format: Option<FormatSpec>,
+    /// The declared columns; `None` leaves them to the connector.
+    pub(crate) columns: Option<Vec<ColumnDeclaration>>,
+    /// `WATERMARK FOR column AS column - INTERVAL '...'`
+    pub(crate) watermark: Option<Watermark>,
+    /// What stands in WITH.
+    pub(crate) options: Vec<(Name, Literal, Position)>,
+}
+
+/// `WATERMARK FOR column AS column - INTERVAL '...'`: the column is the event time, and rows may be so late.
+#[derive(Clone, Debug)]
+pub(crate) struct Watermark {
+    pub(crate) column: Name,
+    pub(crate) lateness_us: i64,
+}
+
+/// `CREATE SINK name [(column TYPE, ...)] TO 'connector:rest' [FORMAT ...] [WITH (...)]`
+#[derive(Clone, Debug)]
+pub struct CreateSink {
+    /// The name of the sink.
+    pub name: Name,
+    /// Do nothing if there is a sink of that name.
+    pub if_not_exists: bool,
+    /// The statement's text as written, without the closing `;`.
+    pub text: String,
+    /// Where results go, as `connector:rest`.
+    pub address: String,
+    /// Where the address stands.
+    pub address_position: Position,
+    /// How they are written; `None` leaves it to the connector.
+    pub format: Option<FormatSpec>,
+    pub(crate) columns: Option<Vec<ColumnDeclaration>>,
+    pub(crate) options: Vec<(Name, Literal, Position)>,
+}
+
+/// `CREATE VIEW name AS SELECT ...`: a name for a query that others read.
+#[derive(Clone, Debug)]
+pub struct CreateView {
+    /// The name of the view.
+    pub name: Name,
+    /// Do nothing if there is a view of that name.
+    pub if_not_exists: bool,
+    /// The statement's text as written, without the closing `;`.
+    pub text: String,
+    /// What it stands for.
+    pub query: BigQuery,
+}
+
+/// A query over sources, views and tables, and where its results go.
+#[derive(Clone)]
+pub struct BigQuery {
+    /// The sink, where one is named; results go to the caller without.
+    pub sink: Option<Name>,
+    /// Where the SELECT begins.
+    pub position: Position,
+    /// The statement's text as written, without the closing `;`.
+    pub text: String,
+    /// The syntax tree, of a type that is not known outside: the parser's types are many, and every crate that can drop one
+    /// compiles code for all of them.
+    pub(crate) query: Arc<dyn Any + Send + Sync>,
+}
+
+impl BigQuery {
+    pub(crate) fn new(query: ast::Query, sink: Option<Name>, position: Position, text: &str) -> Self {
+        Self { sink, position, text: text.to_owned(), query: Arc::new(query) }
+    }
+
+    pub(crate) fn query(&self) -> &ast::Query {
+        self.query.downcast_ref().expect("a big query holds a query")
+    }
+}
+
+impl fmt::Debug for BigQuery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BigQuery").field("text", &self.text).field("sink", &self.sink).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,3 @@
+SELECT B.bidder, count(*) AS bid_count, window_start AS starttime, window_end AS endtime
+FROM TABLE(SESSION(TABLE bid PARTITION BY bidder, DESCRIPTOR(date_time), INTERVAL '10' SECOND)) B
+GROUP BY B.bidder, window_start, window_end;

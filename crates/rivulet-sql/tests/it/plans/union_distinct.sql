@@ -1,0 +1,1 @@
+SELECT id FROM person UNION SELECT seller FROM auction;

@@ -1,0 +1,377 @@
+//! Plans of big queries: each file `plans/NAME.sql` is planned over the sources of `plans/prelude.sql`, and explained as `plans/NAME.txt` says.
+//! With `RIVULET_UPDATE=1` in the environment the texts are written anew, to be read before they are committed.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{Int64Array, RecordBatch};
+use rivulet_sql::{
+    Name, Position, QueryPlan, Scope, SqlError, Statement, Table, explain_query, parse_script, plan_query,
+};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/plans")
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The sources of the benchmark, and a table `side_input` of keys and values.
+fn scope() -> Scope {
+    let mut scope = Scope::new();
+    run(&read(&folder().join("prelude.sql")), &mut scope).unwrap();
+    let column = || Arc::new(Int64Array::from(vec![0, 1, 2])) as _;
+    let rows = RecordBatch::try_from_iter([("key", column()), ("value", column())]).unwrap();
+    let name = Name { text: "side_input".into(), position: Position::default() };
+    scope.add_table(&name, Arc::new(Table::new("side_input", rows))).unwrap();
+    scope
+}
+
+/// Runs a script; the plan of its last query.
+fn run(script: &str, scope: &mut Scope) -> Result<Option<QueryPlan>, SqlError> {
+    let mut last = None;
+    for (statement, _) in parse_script(script)? {
+        match statement {
+            Statement::CreateSource(create) => scope.add_source(create.declare(|_, _| None)?)?,
+            Statement::CreateSink(create) => scope.add_sink(create.declare()?)?,
+            Statement::CreateView(create) => scope.add_view(&create)?,
+            Statement::RunQuery(query) | Statement::CreateBigQuery { query, .. } => {
+                last = Some(plan_query(&query, scope)?);
+            }
+            // The table of the benchmark is there.
+            Statement::CreateTable(create) => assert!(scope.table(&create.name.text).is_some(), "{}", create.name),
+            other => panic!("not a statement of big queries: {other:?}"),
+        }
+    }
+    Ok(last)
+}
+
+/// The plan of a script's last query over the sources of the benchmark.
+fn planned(script: &str) -> QueryPlan {
+    match run(script, &mut scope()) {
+        Ok(plan) => plan.expect("the script has a query"),
+        Err(error) => panic!("{}", error.render(script)),
+    }
+}
+
+fn error(script: &str) -> String {
+    match run(script, &mut scope()) {
+        Ok(_) => panic!("planned without error: {script}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// The scripts in a folder, by name.
+fn scripts(folder: &Path) -> Vec<PathBuf> {
+    let mut scripts: Vec<PathBuf> = std::fs::read_dir(folder)
+        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sql"))
+        .collect();
+    scripts.sort();
+    scripts
+}
+
+#[test]
+fn the_queries_of_the_benchmark_can_be_planned() {
+    let found = scripts(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../rivulet-bench/nexmark"));
+    let queries: Vec<&PathBuf> = found
+        .iter()
+        .filter(|path| path.file_stem().is_some_and(|name| name.to_string_lossy().starts_with('q')))
+        .collect();
+    assert!(queries.len() >= 24, "the queries were found");
+    for path in queries {
+        let script = read(path);
+        match run(&script, &mut scope()) {
+            Ok(plan) => assert!(plan.is_some_and(|plan| plan.output.sink.is_some()), "{}", path.display()),
+            Err(error) => panic!("{}: {}", path.display(), error.render(&script)),
+        }
+    }
+}
+
+#[test]
+fn every_query_has_the_plan_that_is_written_down() {
+    let is_updated = std::env::var_os("RIVULET_UPDATE").is_some();
+    let found = scripts(&folder());
+    assert!(found.len() > 30, "the queries were found");
+    let mut wrong = Vec::new();
+    for path in found.into_iter().filter(|path| path.file_stem().is_some_and(|name| name != "prelude")) {
+        let script = read(&path);
+        let found = match run(&script, &mut scope()) {
+            Ok(plan) => explain_query(&plan.expect("the script has a query")),
+            Err(error) => format!("{}\n", error.render(&script)),
+        };
+        let expected = path.with_extension("txt");
+        if is_updated {
+            std::fs::write(&expected, found).unwrap();
+        } else if found != read(&expected) {
+            wrong.push(format!("{}:\n{found}", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "other plans than written down; RIVULET_UPDATE=1 writes them anew\n{}", wrong.join("\n"));
+}
+
+/// The operators of a plan by name, sources and sink left out.
+fn operators(plan: &QueryPlan) -> Vec<String> {
+    let names = plan.dataflow.nodes().iter().map(|node| node.work.name());
+    names.filter(|name| name != "source" && name != "sink").collect()
+}
+
+fn read_columns(plan: &QueryPlan, source: usize) -> Vec<&str> {
+    let source = &plan.sources[source];
+    source.columns.iter().map(|&column| source.declaration.schema.field(column).name().as_str()).collect()
+}
+
+#[test]
+fn a_source_is_read_once_and_only_what_is_needed_of_it() {
+    let plan = planned("SELECT a.price FROM bid AS a JOIN bid AS b ON a.auction = b.bidder WHERE b.channel = 'x'");
+    assert_eq!(plan.sources.len(), 1);
+    assert_eq!(read_columns(&plan, 0), ["auction", "bidder", "price", "channel", "date_time"]);
+    assert_eq!(plan.sources[0].event_time, Some(4));
+    assert_eq!(plan.sources[0].columns, [0, 1, 2, 3, 5]);
+    let plan = planned("SELECT count(*) AS n FROM bid");
+    assert_eq!(read_columns(&plan, 0), ["date_time"]);
+}
+
+#[test]
+fn what_is_said_twice_is_done_once() {
+    let plan = planned(
+        "CREATE VIEW counts AS SELECT auction, count(*) AS n, window_start, window_end
+             FROM TABLE(TUMBLE(TABLE bid, DESCRIPTOR(date_time), INTERVAL '10' SECOND))
+             GROUP BY auction, window_start, window_end;
+         SELECT a.auction, b.n FROM counts AS a
+         JOIN (SELECT max(n) AS n, window_end FROM counts GROUP BY window_start, window_end) AS b
+         ON a.window_end = b.window_end AND a.n = b.n",
+    );
+    // The counts once and their maximum once, both in two phases.
+    assert_eq!(operators(&plan).iter().filter(|name| *name == "window").count(), 4);
+    let plan =
+        planned("SELECT price FROM bid WHERE price > 5 UNION ALL SELECT b.price FROM bid AS b WHERE b.price > 5");
+    assert_eq!(operators(&plan).iter().filter(|name| *name == "filter").count(), 1);
+}
+
+#[test]
+fn rows_that_are_divided_already_stay_where_they_are() {
+    use rivulet_dataflow::EdgeKind;
+    let plan = planned(
+        "SELECT auction, count(*) AS bidders FROM
+         (SELECT auction, bidder, max(price) AS highest FROM bid GROUP BY auction, bidder) AS each
+         GROUP BY auction",
+    );
+    let kinds: Vec<&EdgeKind> =
+        plan.dataflow.edges().iter().map(|edge| &edge.kind).filter(|kind| **kind != EdgeKind::Forward).collect();
+    // Those of one auction and bidder are together, but not those of one auction.
+    assert_eq!(kinds.len(), 2);
+    let plan = planned(
+        "SELECT a.auction, a.n, b.n FROM (SELECT auction, count(*) AS n FROM bid GROUP BY auction) AS a
+         JOIN (SELECT auction, min(price) AS n FROM bid GROUP BY auction) AS b ON a.auction = b.auction",
+    );
+    let hashed = plan.dataflow.edges().iter().filter(|edge| matches!(edge.kind, EdgeKind::Hash(_))).count();
+    assert_eq!(hashed, 2, "{}", explain_query(&plan));
+    assert!(plan.output.changes);
+    assert_eq!(plan.output.key, Some(vec![0]));
+}
+
+#[test]
+fn results_fit_their_sink() {
+    use arrow::datatypes::DataType;
+    let plan = planned(
+        "CREATE SINK s (id TEXT, price DOUBLE, day TEXT) TO 'blackhole:';
+         INSERT INTO s SELECT auction, price, CAST(date_time AS DATE) FROM bid",
+    );
+    let types: Vec<&DataType> = plan.output.schema.fields().iter().map(|field| field.data_type()).collect();
+    assert_eq!(types, [&DataType::Utf8, &DataType::Float64, &DataType::Utf8]);
+    assert_eq!(plan.output.schema.field(0).name(), "id");
+    assert_eq!(plan.output.sink.as_ref().unwrap().name.text, "s");
+    // Without a sink columns that have one name get different ones, and types are those that formats know.
+    let plan = planned(
+        "SELECT a.id, b.id, CAST(a.date_time AS DATE) AS day FROM auction AS a JOIN person AS b ON a.seller = b.id",
+    );
+    let names: Vec<&str> = plan.output.schema.fields().iter().map(|field| field.name().as_str()).collect();
+    assert_eq!(names, ["id", "id_1", "day"]);
+    assert_eq!(*plan.output.schema.field(2).data_type(), DataType::Utf8);
+}
+
+#[test]
+fn what_may_be_taken_back_is_known() {
+    for (script, changes, key) in [
+        ("SELECT auction, price FROM bid", false, None),
+        ("SELECT DISTINCT auction FROM bid", false, Some(vec![0])),
+        ("SELECT auction, count(*) AS n FROM bid GROUP BY auction", true, Some(vec![0])),
+        ("SELECT count(*) AS n FROM bid", true, Some(vec![])),
+        (
+            "SELECT n, auction FROM (SELECT auction, count(*) AS n FROM bid GROUP BY auction) AS x WHERE n > 2",
+            true,
+            Some(vec![1]),
+        ),
+        ("SELECT n FROM (SELECT auction, count(*) AS n FROM bid GROUP BY auction) AS x", true, None),
+        (
+            "SELECT window_end, auction, count(*) AS n FROM bid GROUP BY auction, tumble(date_time, INTERVAL '1 minute')",
+            false,
+            Some(vec![1, 0]),
+        ),
+        ("SELECT a.id, b.price FROM auction AS a LEFT JOIN bid AS b ON a.id = b.auction", true, None),
+        (
+            "SELECT a.id, b.price FROM auction AS a LEFT JOIN bid AS b ON a.id = b.auction AND b.date_time BETWEEN a.date_time AND a.expires",
+            false,
+            None,
+        ),
+        ("SELECT a.id FROM auction AS a WHERE NOT EXISTS (SELECT 1 FROM bid AS b WHERE b.auction = a.id)", true, None),
+    ] {
+        let plan = planned(script);
+        assert_eq!(
+            (plan.output.changes, plan.output.key.clone()),
+            (changes, key),
+            "{script}\n{}",
+            explain_query(&plan)
+        );
+    }
+}
+
+#[test]
+fn the_order_at_the_top_is_left_to_the_end() {
+    let plan = planned("SELECT auction, price FROM bid ORDER BY price DESC NULLS LAST, auction LIMIT 7");
+    let order: Vec<(usize, bool, bool)> =
+        plan.output.order.iter().map(|key| (key.column, key.descending, key.nulls_first)).collect();
+    assert_eq!((order, plan.output.limit), (vec![(1, true, false), (0, false, false)], Some(7)));
+}
+
+#[test]
+fn what_is_wrong_is_said_where_it_stands() {
+    for (script, expected) in [
+        ("SELECT prize FROM bid", "error at line 1, column 8: unknown column 'prize'\nhint: did you mean 'price'?"),
+        (
+            "SELECT price FROM\n  bids",
+            "error at line 2, column 3: there is no source, view or table 'bids'\nhint: did you mean 'bid'?",
+        ),
+        (
+            "SELECT id FROM auction AS a JOIN person AS p ON a.seller = p.id",
+            "error at line 1, column 8: more than one input has a column 'id'\nhint: write which one: input.id",
+        ),
+        (
+            "SELECT lowr(channel) FROM bid",
+            "error at line 1, column 8: unknown function 'lowr'\nhint: did you mean 'lower'?",
+        ),
+        ("SELECT price FROM bid INTO nowhere", "error at line 1, column 28: there is no sink 'nowhere'"),
+        (
+            "INSERT INTO bid SELECT price FROM bid",
+            "error at line 1, column 13: there is no sink 'bid'\nhint: 'bid' is a source: rows come from it",
+        ),
+        ("SELECT price FROM results", "error at line 1, column 19: there is no source, view or table 'results'"),
+        (
+            "CREATE SINK two (a BIGINT, b BIGINT) TO 'blackhole:'; SELECT price FROM bid INTO two",
+            "error at line 1, column 82: the sink 'two' has 2 columns, and the query gives 1 column",
+        ),
+        (
+            "SELECT count(*) FROM bid GROUP BY tumble(expires, INTERVAL '1 minute')",
+            "error at line 1, column 42: unknown column 'expires'",
+        ),
+        (
+            "SELECT count(*) AS n FROM auction GROUP BY tumble(expires, INTERVAL '1 minute')",
+            "error at line 1, column 51: 'expires' is not the event time of its rows\nhint: their event time is 'date_time'",
+        ),
+        (
+            "SELECT count(*) AS n FROM auction GROUP BY tumble(seller, INTERVAL '1 minute')",
+            "error at line 1, column 51: the time 'seller' of a window must be a TIMESTAMP",
+        ),
+        (
+            "SELECT count(*) AS n FROM bid GROUP BY tumble(date_time, INTERVAL '1 month')",
+            "error at line 1, column 1: the length of a window is a constant INTERVAL of fixed length",
+        ),
+        (
+            "SELECT * FROM TABLE(TUMBLE(TABLE bid, INTERVAL '1' MINUTE))",
+            "error at line 1, column 21: tumble needs DESCRIPTOR with the column of the time",
+        ),
+        (
+            "SELECT * FROM TABLE(HOP(TABLE bid, DESCRIPTOR(date_time), INTERVAL '1' MINUTE))",
+            "error at line 1, column 21: hop takes 2 length(s), not 1",
+        ),
+        (
+            "SELECT * FROM TABLE(SESSION(TABLE bid PARTITION BY bidder, DESCRIPTOR(date_time), INTERVAL '1' MINUTE))",
+            "error at line 1, column 1: sessions exist in an aggregate only",
+        ),
+        (
+            "SELECT *, RANK() OVER (PARTITION BY auction ORDER BY price) AS r FROM bid",
+            "error at line 1, column 11: rank is not supported yet",
+        ),
+        (
+            "SELECT *, ROW_NUMBER() OVER (PARTITION BY auction ORDER BY price) AS r FROM bid",
+            "error at line 1, column 43: ROW_NUMBER() without a bound would number rows without end",
+        ),
+        (
+            "SELECT a.id FROM auction AS a JOIN person AS p ON a.seller > p.id",
+            "error at line 1, column 51: a join without an equality would pair every row with every other",
+        ),
+        ("SELECT price FROM bid LIMIT 5 OFFSET 2", "error at line 1, column 1: OFFSET and LIMIT of something else"),
+        (
+            "SELECT price FROM bid EXCEPT SELECT seller FROM auction",
+            "error at line 1, column 1: EXCEPT is not supported yet",
+        ),
+        ("SELECT 1", "error at line 1, column 1: the query reads nothing\nhint: name a source in FROM"),
+        ("SELECT key FROM side_input", "error at line 1, column 1: the table 'side_input' is read by itself"),
+        ("SELECT now() FROM bid", "error at line 1, column 8: now asks for the time of evaluation"),
+        ("SELECT price + $x FROM bid", "error at line 1, column 16: '$x' stands for nothing here"),
+        ("SELECT array_agg(price) FROM bid", "error at line 1, column 8: the aggregate array_agg is not supported yet"),
+        (
+            "SELECT PROCTIME() AS p FROM bid",
+            "error at line 1, column 1: 'p' is PROCTIME(), which has no value by itself",
+        ),
+        (
+            "SELECT b.price FROM bid FOR SYSTEM_TIME AS OF TIMESTAMP '2026-01-01 00:00:00' AS b",
+            "error at line 1, column 21: FOR SYSTEM_TIME AS OF over anything but a table is not supported yet",
+        ),
+        (
+            "CREATE VIEW v AS SELECT price FROM bid; CREATE VIEW v AS SELECT price FROM bid",
+            "error at line 1, column 53: there is a view 'v' already",
+        ),
+    ] {
+        let found = error(script);
+        assert!(found.starts_with(expected), "{script}\n{found}");
+    }
+}
+
+#[test]
+fn names_in_backquotes_and_views_of_views_are_read() {
+    let plan = planned(
+        "CREATE VIEW `My Bids` AS SELECT auction, price AS `Price`, date_time FROM bid WHERE price > 10;
+         CREATE VIEW dear AS SELECT * FROM `My Bids` WHERE `Price` > 1000;
+         SELECT window_start, max(`Price`) AS highest FROM dear GROUP BY tumble(date_time, INTERVAL '10 s')",
+    );
+    assert_eq!(read_columns(&plan, 0), ["price", "date_time"]);
+    assert_eq!(operators(&plan), ["filter", "project", "window", "window", "project"]);
+}
+
+#[test]
+fn no_query_makes_the_planner_panic() {
+    // Every query of the benchmark with one word missing is an error or a plan.
+    let mut scope = scope();
+    for name in ["q4", "q5", "q6", "q7", "q9", "q11", "q13", "q15", "union_all_window", "over"] {
+        let script = read(&folder().join(format!("{name}.sql")));
+        let words: Vec<&str> = script.split_inclusive([' ', '(', ')', ',', '\n', '.']).collect();
+        for missing in 0..words.len() {
+            let shorter: String =
+                words.iter().enumerate().filter(|(index, _)| *index != missing).map(|(_, word)| *word).collect();
+            let _ = run(&shorter, &mut scope);
+        }
+    }
+}
+
+#[test]
+fn deep_and_long_queries_are_planned_or_refused() {
+    let run = || {
+        planned(&format!("SELECT price{} AS p FROM bid", " + 1".repeat(190)));
+        planned(&format!("SELECT {}price{} AS p FROM bid", "(".repeat(45), ")".repeat(45)));
+        planned(&format!("SELECT price FROM bid WHERE {}", vec!["price = 1"; 60].join(" OR ")));
+        planned(&vec!["SELECT price FROM bid"; 15].join(" UNION ALL "));
+        let nested =
+            (0..20).fold("SELECT price FROM bid".to_owned(), |inner, _| format!("SELECT price FROM ({inner}) AS t"));
+        planned(&nested);
+        assert!(error(&format!("SELECT price{} AS p FROM bid", " + 1".repeat(5000))).contains("operators in a row"));
+        assert!(
+            error(&format!("SELECT {}price{} FROM bid", "(".repeat(500), ")".repeat(500))).contains("nest at most")
+        );
+    };
+    // The stack of a thread by default.
+    std::thread::Builder::new().stack_size(2 << 20).spawn(run).unwrap().join().unwrap();
+}

@@ -1,0 +1,100 @@
+//! `rivulet bench nexmark`: the queries of the benchmark, one after the other, each in a process of its own.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rivulet_bench::nexmark::{FileFormat, Input, Output, Query, Stream, write_side_input, write_stream};
+
+use super::many::Circumstances;
+use super::streams::job::Job;
+use super::streams::report::StreamsReport;
+use super::streams::run_apart;
+
+/// Where the results go: the benchmark measures the query.
+const SINK: &str = "'blackhole:'";
+/// The part of the events that the warm-up has.
+const WARM_UP_PART: u64 = 10;
+/// And how many at most.
+const WARM_UP_EVENTS_MAX: u64 = 1_000_000;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct NexmarkOptions {
+    /// The queries.
+    pub queries: Vec<&'static Query>,
+    /// The events.
+    pub stream: Stream,
+    /// Whether they are read from files that are written before, instead of being generated beside the query.
+    pub files: Option<FileFormat>,
+    /// Worker threads, and instances of operators.
+    pub parallelism: usize,
+    /// After how long a query is given up.
+    pub timeout: Duration,
+}
+
+/// Runs the queries; `progress` gets a line for each.
+///
+/// # Errors
+/// Files that cannot be written. A query that fails is a row of the report.
+pub fn run_nexmark(options: &NexmarkOptions, mut progress: impl FnMut(&str)) -> Result<StreamsReport, String> {
+    let folder = Folder::new()?;
+    let side_input = folder.0.join("side_input.csv");
+    write_side_input(&side_input).map_err(|error| format!("cannot write {}: {error}", side_input.display()))?;
+    let warm_up = Stream {
+        events: (options.stream.events / WARM_UP_PART).clamp(1, WARM_UP_EVENTS_MAX),
+        rate: 0,
+        ..options.stream.clone()
+    };
+    let warm_up_folder = folder.0.join("warm_up");
+    if let Some(format) = options.files {
+        progress("writing the events to files");
+        write_stream(&options.stream, &folder.0, format).map_err(|error| error.to_string())?;
+        write_stream(&warm_up, &warm_up_folder, format).map_err(|error| error.to_string())?;
+    }
+    let script = |query: &Query, stream, folder: &Path| {
+        let input = options.files.map_or(Input::Generator(stream), |format| Input::Files(folder, format));
+        query.script(input, Output::Sink(SINK), &side_input)
+    };
+    let mut queries = Vec::new();
+    for query in &options.queries {
+        let job = Job {
+            script: script(query, &options.stream, &folder.0),
+            warm_up: Some(script(query, &warm_up, &warm_up_folder)),
+            parallelism: options.parallelism,
+        };
+        let outcome = run_apart(&job, options.timeout);
+        progress(&match &outcome {
+            Ok(outcome) => format!("{}: {:.0} events/s per core", query.name, outcome.events_per_s_per_core()),
+            Err(_) => format!("{}: failed", query.name),
+        });
+        queries.push((query.name.to_owned(), outcome));
+    }
+    let source = match options.files {
+        None => "generated beside the query".to_owned(),
+        Some(format) => format!("read from {} files", format.ending()),
+    };
+    Ok(StreamsReport {
+        circumstances: Circumstances::now(),
+        parallelism: options.parallelism,
+        input: format!("{} events, {source}", options.stream.events),
+        queries,
+    })
+}
+
+/// A folder for files of one run. Dropping it removes it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, String> {
+        let path = std::env::temp_dir().join(format!("rivulet-nexmark-{}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed stays for the system to clear away.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,112 @@
+//! One script under measurement, from inside the process that runs it.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use rivulet_dataflow::Reason;
+use serde::{Deserialize, Serialize};
+
+use crate::run::{Planned, RunOptions, Runner, Script, Step};
+use crate::service::ServiceError;
+
+/// What is to be run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    /// The script; its last query is measured.
+    pub script: String,
+    /// The same with less input, run before so that memory, tables and branches are as they are in the midst of a long run.
+    pub warm_up: Option<String>,
+    /// Worker threads, and instances of operators.
+    pub parallelism: usize,
+}
+
+/// What it took.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Rows read from the sources.
+    pub events: u64,
+    /// Rows handed to the sink, those included that took back others.
+    pub results: u64,
+    /// Rows refused, by reason; reasons without any are left out.
+    pub refused: Vec<(String, u64)>,
+    /// From start to end.
+    pub elapsed_s: f64,
+    /// Processor time of the whole process meanwhile.
+    pub cpu_s: f64,
+    /// The most memory that was resident.
+    pub rss_peak_bytes: u64,
+    /// From the arrival of rows, by the schedule if there is a rate, to the writing of their results: median, 99th percentile, longest.
+    /// None if there was no result.
+    pub latency_us: Option<[u64; 3]>,
+}
+
+/// Runs a job.
+///
+/// # Errors
+/// The script is wrong, or something that it reads or writes.
+pub fn run(job: &Job) -> Result<Outcome, ServiceError> {
+    if let Some(warm_up) = &job.warm_up {
+        run_script(warm_up, job.parallelism)?;
+    }
+    reset_peak();
+    run_script(&job.script, job.parallelism)
+}
+
+/// Runs a script; the outcome is that of its last query.
+fn run_script(text: &str, parallelism: usize) -> Result<Outcome, ServiceError> {
+    let runner = Runner::new(RunOptions::new(parallelism))?;
+    let mut script = Script::parse(text)?;
+    let mut outcome = None;
+    while let Some(step) = script.next_step()? {
+        if let Step::Run(planned) = step {
+            outcome = Some(run_query(&runner, &planned)?);
+        }
+    }
+    outcome.ok_or_else(|| ServiceError::invalid("the script has no query"))
+}
+
+fn run_query(runner: &Runner, planned: &Planned) -> Result<Outcome, ServiceError> {
+    /// How long one wait is; whoever started this process ends it if it takes too long.
+    const WAIT: Duration = Duration::from_secs(3_600);
+    let (begun, cpu_before_s) = (Instant::now(), cpu_s());
+    let running = runner.start(&planned.plan, &planned.name, None)?;
+    let flow = loop {
+        if let Some(ended) = running.wait(WAIT) {
+            break ended?.flow;
+        }
+    };
+    let reasons = Reason::ALL.iter().zip(flow.refused).filter(|(_, rows)| *rows > 0);
+    let latency = &flow.latency_us;
+    Ok(Outcome {
+        events: flow.rows_in,
+        results: flow.rows_out,
+        refused: reasons.map(|(reason, rows)| (reason.name().to_owned(), rows)).collect(),
+        elapsed_s: begun.elapsed().as_secs_f64(),
+        cpu_s: cpu_s() - cpu_before_s,
+        rss_peak_bytes: rss_peak_bytes(),
+        latency_us: (latency.count() > 0)
+            .then(|| [latency.quantile_us(0.5), latency.quantile_us(0.99), latency.max_us()]),
+    })
+}
+
+/// Processor time of this process so far, threads that have ended included. Nothing where the kernel does not tell.
+fn cpu_s() -> f64 {
+    let seconds = |usage: nix::sys::resource::Usage| {
+        let times = [usage.user_time(), usage.system_time()];
+        times.iter().map(|time| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6).sum::<f64>()
+    };
+    getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, seconds)
+}
+
+/// The most memory that was resident since [`reset_peak`].
+fn rss_peak_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap_or(0) * 1024
+}
+
+/// Lets the peak begin again at what is resident now. Where the kernel refuses, the warm-up counts too.
+fn reset_peak() {
+    let _ = fs::write("/proc/self/clear_refs", "5");
+}

@@ -1,0 +1,60 @@
+//! `EXPLAIN ANALYZE`: the plan, and what each of its tasks and operators did.
+
+use std::fmt::Write;
+
+use rivulet_sql::{QueryPlan, explain_query};
+
+use crate::cli::output::{bytes, duration_us, table};
+use crate::run::{RunReport, Running};
+
+use super::progress::count;
+
+/// The plan and the figures of a run.
+pub(super) fn text(plan: &QueryPlan, running: &Running, report: &RunReport) -> String {
+    let mut text = explain_query(plan);
+    let flow = &report.flow;
+    let rows = flow.tasks.iter().flat_map(|task| {
+        let place = format!("{}.{}", task.stage + 1, task.instance + 1);
+        let head = [
+            place.clone(),
+            stage_name(running, task.stage),
+            count(task.rows_in),
+            count(task.rows_out),
+            duration_us(task.busy_us),
+            count(task.waiting_rows_max as u64),
+        ];
+        let operators = task.operators.iter().map(move |operator| {
+            let time = duration_us(operator.busy_ns / 1_000);
+            let batches = format!("{} batches", count(operator.batches));
+            [
+                String::new(),
+                format!("  {}", operator.operator),
+                count(operator.rows_in),
+                count(operator.rows_out),
+                time,
+                batches,
+            ]
+        });
+        std::iter::once(head).chain(operators)
+    });
+    let tasks = table(["task", "what", "rows in", "rows out", "busy", "queue at most"], &[2, 3, 4, 5], rows);
+    let latency = &flow.latency_us;
+    let _ = write!(
+        text,
+        "\n\n{tasks}\n\n{} rows read in {:.3} s, {} written, {} of state; latency p50 {}, p99 {}\n",
+        count(flow.rows_in),
+        report.elapsed.as_secs_f64(),
+        count(flow.rows_out),
+        bytes(flow.state_bytes as u64),
+        duration_us(latency.quantile_us(0.5)),
+        duration_us(latency.quantile_us(0.99)),
+    );
+    text
+}
+
+/// What a stage does, in the names of its nodes.
+fn stage_name(running: &Running, stage: usize) -> String {
+    let nodes = running.flow().dataflow().nodes();
+    let stage = &running.flow().stages()[stage];
+    stage.nodes.iter().map(|&node| nodes[node].work.name()).collect::<Vec<_>>().join(" > ")
+}

@@ -1,0 +1,164 @@
+//! `rivulet run`: scripts of big queries, here and now.
+
+mod analyze;
+mod progress;
+mod writer;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rivulet_dataflow::Reason;
+
+use crate::run::results::Results;
+use crate::run::{Planned, RunOptions, RunReport, Runner, Running, Script, Step};
+
+use super::Global;
+use super::error::CliError;
+use super::serve::stop_on_signal;
+use super::sql::read_source;
+use progress::Progress;
+use writer::{Layout, Writer};
+
+/// How often a query that runs is looked at.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+
+/// Shown behind the options.
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  rivulet run -c \"CREATE SOURCE bids FROM 'nexmark:bid' WITH (events => 1000000);
+                  SELECT auction, count(*) AS bids FROM bids GROUP BY auction ORDER BY bids DESC LIMIT 5\"
+  rivulet run script.sql --format csv > result.csv
+  tail -f events.jsonl | rivulet run script.sql --json        with a source FROM 'stdin:' FORMAT JSON
+
+SELECT and INSERT run to the end of their input, one behind the other; input without an end is read until Ctrl-C. Over input that ends a
+SELECT gives its final result, otherwise each change as it comes, with + or - in a column op.";
+
+/// Arguments of `rivulet run`.
+#[derive(Debug, clap::Args)]
+pub(super) struct RunArguments {
+    /// Script to run; `-` is standard input
+    #[arg(value_name = "FILE", required_unless_present = "command", conflicts_with = "command")]
+    file: Option<PathBuf>,
+    /// SQL to run
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    command: Option<String>,
+    /// How rows of a SELECT are written; --json means json
+    #[arg(long, value_enum, default_value = "table")]
+    format: Layout,
+    /// Write each change as it comes, also where the input ends
+    #[arg(long)]
+    changes: bool,
+    /// Rows of a table that are shown; 0 for all
+    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    rows: usize,
+    /// Worker threads, and parallel instances of each operator; without, one for each core
+    #[arg(short, long, value_name = "COUNT")]
+    parallelism: Option<usize>,
+    /// Print no progress
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+pub(super) fn run(global: Global, arguments: &RunArguments) -> Result<(), CliError> {
+    let text = match (&arguments.command, &arguments.file) {
+        (Some(command), _) => command.clone(),
+        (None, file) => read_source(file.as_deref().unwrap_or(Path::new("-")))?,
+    };
+    let mut console = Console { global, arguments, stop: Arc::default(), beside: Vec::new() };
+    stop_on_signal(console.stop.clone())?;
+    console.run(&text).map_err(|error| error.in_source(&text))
+}
+
+struct Console<'a> {
+    global: Global,
+    arguments: &'a RunArguments,
+    stop: Arc<AtomicBool>,
+    /// Queries that go on beside the statements that follow.
+    beside: Vec<(String, Running)>,
+}
+
+impl Console<'_> {
+    fn run(&mut self, text: &str) -> Result<(), CliError> {
+        let mut script = Script::parse(text)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let parallelism = self.arguments.parallelism.unwrap_or(cores).clamp(1, 1024);
+        let options = RunOptions::new(parallelism);
+        let runner = Runner::new(options)?;
+        while let Some(step) = script.next_step()? {
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            match step {
+                Step::Run(planned) => self.start(&runner, &planned, script.has_more())?,
+                Step::Show(text) => writeln!(io::stdout(), "{}", text.trim_end())?,
+                Step::Analyze(planned) => {
+                    let runner = Runner::new(RunOptions { measures: true, ..options })?;
+                    let running = runner.start(&planned.plan, &planned.name, Some(Box::new(writer::Nothing)))?;
+                    let report = self.wait(&planned.name, &running)?;
+                    writeln!(io::stdout(), "{}", analyze::text(&planned.plan, &running, &report).trim_end())?;
+                }
+            }
+        }
+        for (name, running) in std::mem::take(&mut self.beside) {
+            self.wait(&name, &running)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a query to its end, or lets it go on if it has none in sight.
+    fn start(&mut self, runner: &Runner, planned: &Planned, more_follows: bool) -> Result<(), CliError> {
+        let layout = if self.global.json { Layout::Json } else { self.arguments.format };
+        let results = match planned.plan.output.sink {
+            Some(_) => None,
+            None => {
+                let writer = Writer::new(&planned.plan.output, layout, self.arguments.changes, self.arguments.rows)?;
+                Some(Box::new(writer) as Box<dyn Results>)
+            }
+        };
+        let shows = results.is_some();
+        let running = runner.start(&planned.plan, &planned.name, results)?;
+        let goes_on = planned.goes_on || (!running.is_bounded() && more_follows && !shows);
+        if goes_on {
+            self.beside.push((planned.name.clone(), running));
+            return Ok(());
+        }
+        self.wait(&planned.name, &running).map(drop)
+    }
+
+    /// Waits for the end of a query, says how far it is, and what it did.
+    fn wait(&self, name: &str, running: &Running) -> Result<RunReport, CliError> {
+        let mut progress = Progress::new(self.arguments.quiet);
+        let mut asked = false;
+        let ended = loop {
+            if let Some(ended) = running.wait(LOOK_PERIOD) {
+                break ended;
+            }
+            if self.stop.load(Ordering::Relaxed) && !asked {
+                running.stop();
+                asked = true;
+            }
+            progress.show(&running.report());
+        };
+        progress.clear();
+        let report = ended?;
+        progress.finish(name, &report);
+        self.tell_refused(name, &report);
+        Ok(report)
+    }
+
+    /// Rows that were not processed are never passed over in silence.
+    fn tell_refused(&self, name: &str, report: &RunReport) {
+        let refused = &report.flow.refused;
+        if refused.iter().all(|&count| count == 0) {
+            return;
+        }
+        let reasons = Reason::ALL.into_iter().filter(|&reason| refused[reason as usize] > 0);
+        let counts: Vec<String> =
+            reasons.map(|reason| format!("{} {}", refused[reason as usize], reason.name())).collect();
+        eprintln!("{name}: rows refused: {}", counts.join(", "));
+        report.flow.refusals.iter().take(5).for_each(|one| eprintln!("  {one}"));
+    }
+}

@@ -1,0 +1,169 @@
+//! Where the rows of a `SELECT` go.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::compute::{SortColumn, SortOptions, lexsort_to_indices, take_record_batch};
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+use arrow::row::{RowConverter, SortField};
+use parking_lot::Mutex;
+use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
+use rivulet_sql::PlannedOutput;
+
+/// Takes the rows of one query, in the order in which they come.
+pub trait Results: Send {
+    /// Takes rows; some may take back others.
+    ///
+    /// # Errors
+    /// They cannot be kept or shown.
+    fn write(&mut self, batch: &Batch) -> Result<(), String>;
+
+    /// Whether no more rows are wanted.
+    fn has_enough(&self) -> bool {
+        false
+    }
+
+    /// Called now and then while the query runs.
+    fn look(&mut self) {}
+
+    /// The query has come to its end.
+    ///
+    /// # Errors
+    /// What is left cannot be shown.
+    fn finish(&mut self) -> Result<(), String>;
+}
+
+/// Results that all instances of a sink write to.
+pub(super) struct SharedResults {
+    results: Mutex<Box<dyn Results>>,
+    has_enough: AtomicBool,
+}
+
+impl SharedResults {
+    pub(super) fn new(results: Box<dyn Results>) -> Arc<Self> {
+        Arc::new(Self { results: Mutex::new(results), has_enough: AtomicBool::new(false) })
+    }
+
+    pub(super) fn instance(self: &Arc<Self>) -> ResultSink {
+        ResultSink(self.clone())
+    }
+
+    pub(super) fn has_enough(&self) -> bool {
+        self.has_enough.load(Ordering::Acquire)
+    }
+
+    pub(super) fn look(&self) {
+        self.results.lock().look();
+    }
+
+    pub(super) fn finish(&self) -> Result<(), String> {
+        self.results.lock().finish()
+    }
+}
+
+/// One instance of the sink.
+pub(super) struct ResultSink(Arc<SharedResults>);
+
+impl Sink for ResultSink {
+    fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
+        let mut results = self.0.results.lock();
+        results.write(batch).map_err(SinkError)?;
+        self.0.has_enough.store(results.has_enough(), Ordering::Release);
+        Ok(())
+    }
+
+    fn refused(&mut self, _refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        true
+    }
+}
+
+/// The rows that are there in the end: what was taken back is gone.
+#[derive(Debug)]
+pub struct FinalRows {
+    schema: SchemaRef,
+    converter: RowConverter,
+    /// How often each row is there. Below zero only while what takes back has overtaken what it takes back: instances of one sink
+    /// come in any order.
+    counts: HashMap<Box<[u8]>, i64>,
+}
+
+impl FinalRows {
+    /// Of no rows yet.
+    ///
+    /// # Errors
+    /// A column of a type that cannot be compared.
+    pub fn new(schema: SchemaRef) -> Result<Self, ArrowError> {
+        let fields = schema.fields().iter().map(|field| SortField::new(field.data_type().clone())).collect();
+        Ok(Self { converter: RowConverter::new(fields)?, schema, counts: HashMap::new() })
+    }
+
+    /// Counts rows in or out.
+    ///
+    /// # Errors
+    /// They do not have the schema.
+    pub fn add(&mut self, batch: &Batch) -> Result<(), ArrowError> {
+        let rows = self.converter.convert_columns(batch.columns.columns())?;
+        for (place, row) in rows.iter().enumerate() {
+            let change = if batch.is_retraction(place) { -1 } else { 1 };
+            match self.counts.get_mut(row.as_ref()) {
+                Some(count) if *count + change == 0 => {
+                    self.counts.remove(row.as_ref());
+                }
+                Some(count) => *count += change,
+                None => {
+                    self.counts.insert(row.as_ref().into(), change);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows, in the order and number that the query asks for; without an order in that of their values.
+    ///
+    /// # Errors
+    /// A row was taken back that never was there, which is a defect of the engine.
+    pub fn rows(&self, output: &PlannedOutput) -> Result<RecordBatch, ArrowError> {
+        if self.counts.values().any(|&count| count < 0) {
+            return Err(ArrowError::ComputeError("a row was taken back that was never there".into()));
+        }
+        let mut keys: Vec<(&[u8], i64)> = self.counts.iter().map(|(row, &count)| (&**row, count)).collect();
+        keys.sort_unstable();
+        let parser = self.converter.parser();
+        let repeated = keys.iter().flat_map(|&(row, count)| std::iter::repeat_n(row, count as usize));
+        let columns = self.converter.convert_rows(repeated.map(|row| parser.parse(row)))?;
+        let rows = keys.iter().map(|(_, count)| *count as usize).sum();
+        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(rows));
+        let batch = RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?;
+        ordered(&batch, output)
+    }
+}
+
+/// Rows in the order and number that a query asks for.
+fn ordered(batch: &RecordBatch, output: &PlannedOutput) -> Result<RecordBatch, ArrowError> {
+    let limit = output.limit.unwrap_or(usize::MAX).min(batch.num_rows());
+    if output.order.is_empty() || batch.num_rows() == 0 {
+        return Ok(batch.slice(0, limit));
+    }
+    // Rows that are equal in what is ordered by stay in the order of their values, so that LIMIT is the same each time.
+    let of_order = output.order.iter().map(|key| {
+        let options = SortOptions { descending: key.descending, nulls_first: key.nulls_first };
+        (batch.column(key.column), options)
+    });
+    let of_values = batch.columns().iter().map(|column| (column, SortOptions::default()));
+    let columns: Vec<SortColumn> = of_order
+        .chain(of_values)
+        .map(|(values, options): (&ArrayRef, _)| SortColumn { values: values.clone(), options: Some(options) })
+        .collect();
+    take_record_batch(batch, &lexsort_to_indices(&columns, Some(limit))?)
+}

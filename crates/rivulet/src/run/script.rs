@@ -1,0 +1,163 @@
+//! A script of big queries: its statements in their order, each planned over the names that those before it declared.
+
+use std::sync::Arc;
+
+use rivulet_connectors::connector::{EVENT_TIME_KEY, declared_schema};
+use rivulet_sql::{
+    BigQuery, CreateTable, Position, QueryPlan, Scope, Statement, Table, explain_query, parse_script, plan_query,
+};
+
+use crate::engine::read_table;
+use crate::service::ServiceError;
+
+/// How many bytes a reference table may have.
+const TABLE_BYTES_MAX: usize = 1 << 30;
+
+/// A script that was read and not run yet.
+pub struct Script {
+    statements: std::vec::IntoIter<(Statement, Position)>,
+    scope: Scope,
+    /// The number of the next query that has no name.
+    unnamed: usize,
+}
+
+/// What there is to do next.
+pub enum Step {
+    /// A query is to be run.
+    Run(Planned),
+    /// An explanation, or a list of names, to be shown.
+    Show(String),
+    /// A query is to be run, and then explained with what it did.
+    Analyze(Planned),
+}
+
+/// A query to be run.
+pub struct Planned {
+    /// Its name, given or made up.
+    pub name: String,
+    /// How it is computed.
+    pub plan: QueryPlan,
+    /// Whether it goes on beside the statements that follow, as `CREATE QUERY` says.
+    pub goes_on: bool,
+}
+
+impl Script {
+    /// Reads all statements; what is wrong anywhere is known before anything runs.
+    ///
+    /// # Errors
+    /// A statement that is not understood.
+    pub fn parse(text: &str) -> Result<Self, ServiceError> {
+        let statements = parse_script(text).map_err(ServiceError::from)?;
+        Ok(Self { statements: statements.into_iter(), scope: Scope::new(), unnamed: 1 })
+    }
+
+    /// Whether statements are left.
+    pub fn has_more(&self) -> bool {
+        !self.statements.as_slice().is_empty()
+    }
+
+    /// Goes on to the next thing to do. `None` at the end.
+    ///
+    /// # Errors
+    /// A statement that cannot be carried out, with its place.
+    pub fn next_step(&mut self) -> Result<Option<Step>, ServiceError> {
+        while let Some((statement, position)) = self.statements.next() {
+            if let Some(step) = self.carry_out(statement, position)? {
+                return Ok(Some(step));
+            }
+        }
+        Ok(None)
+    }
+
+    fn carry_out(&mut self, statement: Statement, position: Position) -> Result<Option<Step>, ServiceError> {
+        match statement {
+            Statement::CreateSource(create) => {
+                let known = self.scope.source(&create.name.text).is_some();
+                if !(known && create.if_not_exists) {
+                    self.scope.add_source(create.declare(own_columns)?)?;
+                }
+            }
+            Statement::CreateSink(create) => {
+                let known = self.scope.sink(&create.name.text).is_some();
+                if !(known && create.if_not_exists) {
+                    self.scope.add_sink(create.declare()?)?;
+                }
+            }
+            Statement::CreateView(create) => {
+                let known = self.scope.view(&create.name.text).is_some();
+                if !(known && create.if_not_exists) {
+                    self.scope.add_view(&create)?;
+                }
+            }
+            Statement::CreateTable(create) => self.create_table(&create)?,
+            Statement::RunQuery(query) => return Ok(Some(Step::Run(self.plan(&query, None)?))),
+            Statement::CreateBigQuery { name, query, .. } => {
+                return Ok(Some(Step::Run(self.plan(&query, Some(name.text))?)));
+            }
+            Statement::ExplainBigQuery { query, analyze: false } => {
+                return Ok(Some(Step::Show(explain_query(&plan_query(&query, &self.scope)?))));
+            }
+            Statement::ExplainBigQuery { query, analyze: true } => {
+                return Ok(Some(Step::Analyze(self.plan(&query, None)?)));
+            }
+            Statement::DropSource { name, if_exists } => {
+                let dropped = self.scope.drop_source(&name.text);
+                expect_dropped(dropped || if_exists, "source", &name.text, name.position)?;
+            }
+            Statement::DropSink { name, if_exists } => {
+                let dropped = self.scope.drop_sink(&name.text);
+                expect_dropped(dropped || if_exists, "sink", &name.text, name.position)?;
+            }
+            Statement::DropView { name, if_exists } => {
+                let dropped = self.scope.drop_view(&name.text);
+                expect_dropped(dropped || if_exists, "view", &name.text, name.position)?;
+            }
+            Statement::DropTable { name, if_exists } => {
+                let dropped = self.scope.drop_table(&name.text);
+                expect_dropped(dropped || if_exists, "table", &name.text, name.position)?;
+            }
+            _ => {
+                return Err(ServiceError::invalid("this statement needs a server")
+                    .at(position.line, position.column)
+                    .with_hint("start one with rivulet serve, and run the script with rivulet sql"));
+            }
+        }
+        Ok(None)
+    }
+
+    fn plan(&mut self, query: &BigQuery, name: Option<String>) -> Result<Planned, ServiceError> {
+        let plan = plan_query(query, &self.scope)?;
+        let goes_on = name.is_some();
+        let name = name.unwrap_or_else(|| {
+            self.unnamed += 1;
+            format!("query_{}", self.unnamed - 1)
+        });
+        Ok(Planned { name, plan, goes_on })
+    }
+
+    fn create_table(&mut self, create: &CreateTable) -> Result<(), ServiceError> {
+        let name = &create.name.text;
+        if create.if_not_exists && self.scope.table(name).is_some() {
+            return Ok(());
+        }
+        let rows = read_table(create, TABLE_BYTES_MAX)?;
+        Ok(self.scope.add_table(&create.name, Arc::new(Table::new(name, rows)))?)
+    }
+}
+
+/// The columns that a source brings itself, and which of them is the event time.
+pub(crate) fn own_columns(connector: &str, address: &str) -> Option<(arrow::datatypes::SchemaRef, Option<usize>)> {
+    let schema = declared_schema(connector, address)?;
+    let event_time = schema.metadata().get(EVENT_TIME_KEY).and_then(|name| schema.index_of(name).ok());
+    let schema = schema.with_metadata(std::collections::HashMap::new());
+    Some((Arc::new(schema), event_time))
+}
+
+fn expect_dropped(done: bool, what: &str, name: &str, position: Position) -> Result<(), ServiceError> {
+    match done {
+        true => Ok(()),
+        false => Err(ServiceError::not_found(format!("there is no {what} '{name}'"))
+            .at(position.line, position.column)
+            .with_hint(format!("write DROP {} IF EXISTS where that is no mistake", what.to_uppercase()))),
+    }
+}

@@ -1,0 +1,64 @@
+//! `rivulet bench nexmark` and `hibench`: that what is measured is the whole input, that files and generators are the same input, and that a
+//! query that fails is a row of the report.
+
+use serde_json::Value;
+
+use super::server::{rivulet, said};
+
+/// The report of a run; whether it succeeded.
+fn bench(arguments: &[&str]) -> (bool, Value) {
+    let output = rivulet().args(["bench", "--json"]).args(arguments).output().unwrap();
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
+    (output.status.success(), report)
+}
+
+#[test]
+fn files_and_generators_give_the_same_events_and_results() {
+    let options = ["nexmark", "--query", "q2,q5,q3", "--events", "100000", "--parallelism", "2"];
+    let (succeeded, generated) = bench(&options);
+    assert!(succeeded, "{generated}");
+    let (succeeded, read) = bench(&[&options[..], &["--source", "file"]].concat());
+    assert!(succeeded, "{read}");
+    for (place, (name, events)) in [("q2", 92_000), ("q5", 92_000), ("q3", 8_000)].into_iter().enumerate() {
+        let (generated, read) = (&generated["queries"][place], &read["queries"][place]);
+        assert_eq!((&generated["query"], &generated["events"]), (&name.into(), &events.into()), "{generated}");
+        assert_eq!((&generated["events"], &generated["results"]), (&read["events"], &read["results"]), "{name}");
+        assert_eq!(generated["refused"], Value::Object(serde_json::Map::new()), "{generated}");
+        assert!(generated["results"].as_u64() > Some(0) && generated["events_per_s_per_core"].as_f64() > Some(0.0));
+        assert!(generated["rss_peak_bytes"].as_u64() > Some(1 << 20), "{generated}");
+    }
+}
+
+#[test]
+fn latency_is_measured_at_a_rate() {
+    let options = ["nexmark", "--query", "q0", "--events", "20000", "--rate", "20000"];
+    let (succeeded, report) = bench(&options);
+    assert!(succeeded, "{report}");
+    let query = &report["queries"][0];
+    assert!(query["elapsed_s"].as_f64() > Some(0.9), "{query}");
+    assert!(query["latency_us_p50"].as_u64() <= query["latency_us_p99"].as_u64(), "{query}");
+    assert!(query["latency_us_p99"].as_u64() < Some(500_000), "{query}");
+}
+
+#[test]
+fn every_workload_reads_all_records() {
+    let (succeeded, report) =
+        bench(&["hibench", "--events", "50000", "--ips", "100", "--event-rate", "1000", "--window", "10"]);
+    assert!(succeeded, "{report}");
+    let queries = report["queries"].as_array().unwrap();
+    let names: Vec<_> = queries.iter().map(|query| query["query"].as_str().unwrap()).collect();
+    assert_eq!(names, ["identity", "repartition", "wordcount", "fixwindow 10 s"]);
+    assert!(queries.iter().all(|query| query["events"] == 50_000), "{report}");
+    assert_eq!((&queries[0]["results"], &queries[1]["results"]), (&50_000.into(), &50_000.into()));
+    // Each of a hundred addresses in each of five windows.
+    assert_eq!(queries[3]["results"], 500);
+}
+
+#[test]
+fn what_takes_too_long_is_given_up() {
+    let (succeeded, report) =
+        bench(&["nexmark", "--query", "q0", "--events", "1000000", "--rate", "1000", "--timeout", "1s"]);
+    assert!(!succeeded);
+    let failure = report["queries"][0]["failure"].as_str().unwrap();
+    assert!(failure.contains("had not ended after 1 s") && failure.contains("hint:"), "{failure}");
+}

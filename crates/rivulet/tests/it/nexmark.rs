@@ -1,0 +1,78 @@
+//! The queries of NEXMark against the answers of an independent engine, at several parallelisms, over streams in order and out of it.
+//!
+//! How the answers came about is in `crates/rivulet-bench/nexmark`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rivulet::run::results::Results;
+use rivulet::run::{RunOptions, Runner, Script, Step};
+use rivulet_bench::nexmark::{Answer, CORPORA, Corpus, Expected, Input, Output, QUERIES, Query, write_side_input};
+use rivulet_dataflow::Batch;
+
+/// A query is over in a second or two.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Results as the answer that they are.
+#[derive(Clone, Default)]
+struct Collected(Arc<Mutex<Answer>>);
+
+impl Results for Collected {
+    fn write(&mut self, batch: &Batch) -> Result<(), String> {
+        self.0.lock().add(&batch.columns, batch.retracts.as_ref()).map_err(|error| error.to_string())
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// What a query says over a corpus, with batches and inboxes small enough that a lot happens.
+fn answer(query: &Query, corpus: &Corpus, parallelism: usize, side_input: &std::path::Path) -> Result<Answer, String> {
+    let script = query.script(Input::Generator(&corpus.stream()), Output::Caller, side_input);
+    let mut options = RunOptions::new(parallelism);
+    options.limits.batch_rows = 512;
+    options.limits.rows_max = 2_048;
+    let runner = Runner::new(options).map_err(|error| error.to_string())?;
+    let mut script = Script::parse(&script).map_err(|error| error.to_string())?;
+    let collected = Collected::default();
+    while let Some(step) = script.next_step().map_err(|error| error.to_string())? {
+        let Step::Run(planned) = step else { return Err("only queries are run".into()) };
+        let running = runner
+            .start(&planned.plan, &planned.name, Some(Box::new(collected.clone())))
+            .map_err(|error| error.to_string())?;
+        let report = running.wait(PATIENCE).ok_or("it does not end")?.map_err(|error| error.to_string())?;
+        if report.flow.refused.iter().any(|&count| count > 0) {
+            return Err(format!("rows were refused: {:?} {:?}", report.flow.refused, report.flow.refusals));
+        }
+    }
+    Ok(std::mem::take(&mut *collected.0.lock()))
+}
+
+fn check_all(corpora: &[Corpus], parallelisms: &[usize]) {
+    let folder = tempfile::tempdir().unwrap();
+    let side_input = folder.path().join("side_input.csv");
+    write_side_input(&side_input).unwrap();
+    let mut wrong = Vec::new();
+    let mut checked = 0;
+    for corpus in corpora {
+        for query in &QUERIES {
+            let Some(expected) = Expected::of(query.name, corpus.name) else { continue };
+            for &parallelism in parallelisms {
+                checked += 1;
+                let outcome = answer(query, corpus, parallelism, &side_input);
+                if let Err(problem) = outcome.and_then(|answer| expected.check(&answer)) {
+                    wrong.push(format!("{} over {} at parallelism {parallelism}: {problem}", query.name, corpus.name));
+                }
+            }
+        }
+    }
+    assert!(checked >= corpora.len() * parallelisms.len() * 20, "only {checked} answers are known");
+    assert!(wrong.is_empty(), "{} of {checked} are wrong\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn queries_answer_as_another_engine_does() {
+    check_all(&CORPORA, &[1, 2, 4]);
+}
