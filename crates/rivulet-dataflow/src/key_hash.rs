@@ -160,7 +160,7 @@ mod tests {
     fn equal_keys_have_one_hash_and_others_another() {
         let texts: ArrayRef = Arc::new(StringArray::from(vec![Some("a"), Some("b"), None, Some("")]));
         let views: ArrayRef = Arc::new(StringViewArray::from(vec![Some("a"), Some("b"), None, Some("")]));
-        assert_eq!(hashes(&[texts.clone()]), hashes(&[views]), "the encoding does not matter");
+        assert_eq!(hashes(std::slice::from_ref(&texts)), hashes(&[views]), "the encoding does not matter");
         let distinct: std::collections::HashSet<u64> = hashes(&[texts]).into_iter().collect();
         assert_eq!(distinct.len(), 4);
         let floats: ArrayRef = Arc::new(Float64Array::from(vec![0.0, -0.0, f64::NAN, -f64::NAN, 1.0]));

@@ -129,7 +129,7 @@ impl Walk {
 
 /// Whether every event of a disordered group of this size comes exactly once.
 pub(super) fn is_disorder(group: u64) -> bool {
-    group > 0 && group % DISORDER != 0
+    group > 0 && !group.is_multiple_of(DISORDER)
 }
 
 #[cfg(test)]

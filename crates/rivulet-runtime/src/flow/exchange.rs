@@ -57,7 +57,11 @@ impl Outputs {
     /// Whether every target has room. A target that has none wakes the sender when it has.
     pub(super) fn have_room(&self) -> bool {
         // All are asked, so that each of those that are full knows that somebody waits.
-        self.edges.iter().flat_map(|edge| &edge.targets).fold(true, |room, target| target.task.has_room() && room)
+        let mut room = true;
+        for target in self.edges.iter().flat_map(|edge| &edge.targets) {
+            room &= target.task.has_room();
+        }
+        room
     }
 
     /// Sends rows to whom they belong.

@@ -4,10 +4,9 @@ use std::fmt::Write;
 
 use rivulet_sql::{QueryPlan, explain_query};
 
+use crate::bench::streams::report::grouped as count;
 use crate::cli::output::{bytes, duration_us, table};
 use crate::run::{RunReport, Running};
-
-use super::progress::count;
 
 /// The plan and the figures of a run.
 pub(super) fn text(plan: &QueryPlan, running: &Running, report: &RunReport) -> String {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use rivulet_runtime::FlowReport;
 
+use crate::bench::streams::report::grouped as count;
 use crate::run::RunReport;
 
 /// Nothing is shown of what is over sooner.
@@ -80,28 +81,5 @@ impl Progress {
             count(rate as u64),
             count(report.flow.rows_out),
         );
-    }
-}
-
-/// A number with its thousands apart.
-pub(super) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_stand_apart() {
-        assert_eq!([0, 12, 999, 1_000, 1_234_567].map(count), ["0", "12", "999", "1,000", "1,234,567"]);
     }
 }
