@@ -16,7 +16,7 @@ use super::window::pane::emit_unless_failed;
 use super::window::{aggregate_fields, aggregate_text, by_text};
 use super::{OUTPUT_ROWS, check_columns};
 use rivulet_dataflow::{
-    Batch, Context, Description, Element, KeyGroup, Operator, OperatorError, OperatorFactory, StateError, StateFrame,
+    Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory, StateError, StateFrame,
     StateSelection,
 };
 
@@ -380,10 +380,7 @@ impl Operator for AggregateOperator {
         };
         let numbers: Vec<u32> = (0..self.groups.len() as u32).filter(live).collect();
         let keys = self.index.columns(&self.plan.keys, &numbers)?;
-        let key_groups = match self.plan.keys.len() {
-            0 => vec![KeyGroup::of(b"").index(); numbers.len()],
-            _ => self.plan.keys.key_groups(&keys)?,
-        };
+        let key_groups = self.plan.keys.key_groups(&keys, numbers.len())?;
         let sets = self.states.distinct_values();
         let (mut states, mut bytes) = (BinaryBuilder::new(), Vec::new());
         for &number in &numbers {

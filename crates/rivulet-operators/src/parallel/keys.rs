@@ -147,9 +147,9 @@ impl KeyPlan {
     }
 
     /// The key groups of rows, for state that leaves.
-    pub(crate) fn key_groups(&self, columns: &[ArrayRef]) -> Result<Vec<u16>, ArrowError> {
+    pub(crate) fn key_groups(&self, columns: &[ArrayRef], rows: usize) -> Result<Vec<u16>, ArrowError> {
         let mut hashes = Vec::new();
-        hash_keys(columns, columns.first().map_or(0, |column| column.len()), &mut hashes)?;
+        hash_keys(columns, rows, &mut hashes)?;
         Ok(hashes.into_iter().map(|hash| KeyGroup::of_hash(hash).index()).collect())
     }
 

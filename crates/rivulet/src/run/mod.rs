@@ -115,6 +115,11 @@ pub(crate) fn start(
 ) -> Result<Running, ServiceError> {
     let parallelism = options.parallelism;
     let sources = plan.sources.iter().map(|source| open::source(source, parallelism)).collect::<Result<Vec<_>, _>>()?;
+    let mut results = results;
+    if let Some(results) = &mut results {
+        let is_bounded = sources.iter().flatten().all(|partition| partition.source.progress().is_some());
+        results.begin(is_bounded).map_err(|error| ServiceError::from_text(ErrorKind::Invalid, &error))?;
+    }
     let results = results.map(SharedResults::new);
     let sink = make_sink(&plan.output, results.clone(), parallelism)?;
     let begun = Instant::now();

@@ -15,6 +15,14 @@ use rivulet_sql::PlannedOutput;
 
 /// Takes the rows of one query, in the order in which they come.
 pub trait Results: Send {
+    /// Called once before the first row: whether all input has an end.
+    ///
+    /// # Errors
+    /// What is asked for cannot be had of input without one.
+    fn begin(&mut self, _is_bounded: bool) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Takes rows; some may take back others.
     ///
     /// # Errors

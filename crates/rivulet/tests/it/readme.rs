@@ -54,6 +54,14 @@ fn the_five_minutes_of_the_readme_end_as_it_says() {
 }
 
 #[test]
+fn the_big_query_of_the_readme_runs() {
+    let script = between(&readme(), "rivulet run -c \"", "\"\n").to_owned();
+    let output = rivulet().args(["run", "--json", "-c", &script]).output().expect("its end");
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 5, "{}", said(&output));
+}
+
+#[test]
 fn queries_name_their_own_topics_as_the_readme_shows() {
     let readme = readme();
     let folder = TempDir::new().expect("a folder");

@@ -138,3 +138,14 @@ fn a_plan_is_explained_and_measured() {
     let (out, said) = (text(&measured.stdout), text(&measured.stderr));
     assert!(out.contains("rows in") && out.contains("4 rows read"), "{out} {said}");
 }
+
+#[test]
+fn input_without_an_end_is_shown_as_it_comes_and_stops_at_a_limit() {
+    let source = "CREATE SOURCE bids FROM 'nexmark:bid' WITH (rate => 2000);";
+    let out = rivulet(&["--json", "-q", "-c", &format!("{source} SELECT auction FROM bids LIMIT 3")]);
+    assert_eq!(text(&out.stdout).lines().count(), 3, "{}", text(&out.stderr));
+    let changing = rivulet(&["--json", "-q", "-c", &format!("{source} SELECT count(*) AS n FROM bids LIMIT 3")]);
+    assert!(text(&changing.stdout).starts_with("{\"op\":\"+\",\"n\":"), "{}", text(&changing.stdout));
+    let ordered = rivulet(&["-q", "-c", &format!("{source} SELECT auction FROM bids ORDER BY auction")]);
+    assert!(text(&ordered.stderr).contains("ORDER BY needs input that ends"), "{}", text(&ordered.stderr));
+}

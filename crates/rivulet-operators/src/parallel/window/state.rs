@@ -12,7 +12,7 @@ use arrow::array::{
 };
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimestampMicrosecondType};
-use rivulet_dataflow::{KeyGroup, StateError, StateFrame, StateSelection};
+use rivulet_dataflow::{StateError, StateFrame, StateSelection};
 
 use super::WindowPlan;
 use super::operator::WindowOperator;
@@ -76,10 +76,7 @@ fn frame(plan: &WindowPlan, watermark_us: i64, parts: &[Part<'_>]) -> Result<Sta
     let mut batches = Vec::with_capacity(parts.len());
     for part in parts {
         let rows = part.groups.len();
-        let key_groups = match plan.keys.len() {
-            0 => vec![KeyGroup::of(b"").index(); rows],
-            _ => plan.keys.key_groups(&part.keys)?,
-        };
+        let key_groups = plan.keys.key_groups(&part.keys, rows)?;
         let sets = part.states.distinct_values();
         let (mut states, mut bytes) = (BinaryBuilder::new(), Vec::new());
         for &group in &part.groups {

@@ -26,6 +26,9 @@ pub(super) enum Layout {
     Csv,
 }
 
+/// How many rows a block of a table has at most, about.
+const BLOCK_ROWS_MAX: usize = 1_000;
+
 /// Takes no notice of rows: what is explained is run for its figures.
 pub(super) struct Nothing;
 
@@ -42,6 +45,8 @@ impl Results for Nothing {
 /// Writes the rows of one query.
 pub(super) struct Writer {
     output: PlannedOutput,
+    layout: Layout,
+    rows_max: usize,
     /// The rows that are there in the end, where only those are wanted.
     final_rows: Option<FinalRows>,
     lines: Lines,
@@ -65,11 +70,27 @@ impl Writer {
         };
         let marks = changes && output.changes;
         let lines = Lines::new(schema, layout, marks, rows_max).map_err(CliError::new)?;
-        Ok(Self { output: output.clone(), final_rows, lines, written: 0 })
+        Ok(Self { output: output.clone(), layout, rows_max, final_rows, lines, written: 0 })
     }
 }
 
 impl Results for Writer {
+    fn begin(&mut self, is_bounded: bool) -> Result<(), String> {
+        if is_bounded {
+            return Ok(());
+        }
+        if !self.output.order.is_empty() {
+            return Err("ORDER BY needs input that ends, and this has no end\n\
+                        hint: leave it out, or bound the input, for example WITH (events => 1000000)"
+                .into());
+        }
+        // There is no final result: each row comes out as it comes.
+        self.final_rows = None;
+        self.lines = Lines::new(&self.output.schema, self.layout, self.output.changes, self.rows_max)?;
+        self.lines.streams = true;
+        Ok(())
+    }
+
     fn write(&mut self, batch: &Batch) -> Result<(), String> {
         match &mut self.final_rows {
             Some(rows) => rows.add(batch).map_err(|error| error.to_string()),
@@ -88,7 +109,7 @@ impl Results for Writer {
 
     fn look(&mut self) {
         // Whoever went away is noticed with the next row.
-        let _ = self.lines.flush();
+        let _ = self.lines.show_block().and_then(|()| self.lines.flush());
     }
 
     fn finish(&mut self) -> Result<(), String> {
@@ -117,6 +138,8 @@ struct Lines {
     shown: Vec<Vec<Value>>,
     rows: usize,
     rows_max: usize,
+    /// Whether a table is written in blocks, as rows come.
+    streams: bool,
 }
 
 impl Lines {
@@ -141,6 +164,7 @@ impl Lines {
             shown: Vec::new(),
             rows: 0,
             rows_max: if rows_max == 0 { usize::MAX } else { rows_max },
+            streams: false,
         })
     }
 
@@ -175,9 +199,13 @@ impl Lines {
         Ok(())
     }
 
-    /// Keeps the first rows for a table.
+    /// Keeps the first rows for a table, or all until the next block of one.
     fn collect(&mut self, batch: &Batch) -> Result<(), String> {
-        let rows = batch.rows().min(self.rows_max - self.shown.len().min(self.rows_max));
+        if self.streams && self.shown.len() >= BLOCK_ROWS_MAX {
+            self.show_block().map_err(|error| closed(&error))?;
+        }
+        let rows_max = if self.streams { usize::MAX } else { self.rows_max };
+        let rows = batch.rows().min(rows_max - self.shown.len().min(rows_max));
         if rows == 0 {
             return Ok(());
         }
@@ -192,12 +220,24 @@ impl Lines {
         Ok(())
     }
 
+    /// Writes the rows that came since the last block.
+    fn show_block(&mut self) -> io::Result<()> {
+        if !self.streams || self.layout != Layout::Table || self.shown.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> = self.schema.fields().iter().map(|field| field.name().clone()).collect();
+        writeln!(self.out, "{}\n", result_table(&names, &std::mem::take(&mut self.shown)))
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
 
     fn finish(&mut self) -> Result<(), String> {
-        if self.layout == Layout::Table {
+        if self.streams && self.layout == Layout::Table {
+            self.show_block().map_err(|error| closed(&error))?;
+            eprintln!("({} rows)", self.rows);
+        } else if self.layout == Layout::Table {
             let names: Vec<String> = self.schema.fields().iter().map(|field| field.name().clone()).collect();
             let table = result_table(&names, &self.shown);
             writeln!(self.out, "{table}").map_err(|error| closed(&error))?;
