@@ -11,7 +11,7 @@ use arrow::compute::{concat, kernels::cmp::not_distinct, take};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 
 use super::groups::{GroupPlan, GroupStates, Mode};
-use super::keys::{BatchKeys, KeyIndex, KeyPlan};
+use super::keys::{BatchKeys, KeyIndex, KeyPlan, key_groups};
 use super::window::pane::emit_unless_failed;
 use super::window::{aggregate_fields, aggregate_text, by_text};
 use super::{OUTPUT_ROWS, check_columns};
@@ -380,7 +380,7 @@ impl Operator for AggregateOperator {
         };
         let numbers: Vec<u32> = (0..self.groups.len() as u32).filter(live).collect();
         let keys = self.index.columns(&self.plan.keys, &numbers)?;
-        let key_groups = self.plan.keys.key_groups(&keys, numbers.len())?;
+        let key_groups = key_groups(&keys, numbers.len())?;
         let sets = self.states.distinct_values();
         let (mut states, mut bytes) = (BinaryBuilder::new(), Vec::new());
         for &number in &numbers {

@@ -33,13 +33,9 @@ pub(crate) const NONE: u32 = u32::MAX;
 ///
 /// # Errors
 /// Columns of types that cannot be a key.
-pub fn key_groups(columns: &[ArrayRef], rows: usize) -> Result<Vec<u16>, PlanError> {
+pub fn key_groups(columns: &[ArrayRef], rows: usize) -> Result<Vec<u16>, ArrowError> {
     let mut hashes = Vec::new();
-    hash_keys(columns, rows, &mut hashes).map_err(|error| PlanError::Column {
-        index: 0,
-        what: "the key",
-        problem: error.to_string(),
-    })?;
+    hash_keys(columns, rows, &mut hashes)?;
     Ok(hashes.into_iter().map(|hash| KeyGroup::of_hash(hash).index()).collect())
 }
 
@@ -144,13 +140,6 @@ impl KeyPlan {
             masks: HashMap::default(),
             free: Vec::new(),
         }
-    }
-
-    /// The key groups of rows, for state that leaves.
-    pub(crate) fn key_groups(&self, columns: &[ArrayRef], rows: usize) -> Result<Vec<u16>, ArrowError> {
-        let mut hashes = Vec::new();
-        hash_keys(columns, rows, &mut hashes)?;
-        Ok(hashes.into_iter().map(|hash| KeyGroup::of_hash(hash).index()).collect())
     }
 
     /// How many columns the key has.

@@ -302,7 +302,7 @@ impl Operator for TopNOperator {
         let rows = self.store.live();
         let kept = self.store.columns(&rows)?;
         let keys: Vec<ArrayRef> = self.plan.spec.partition.iter().map(|&column| kept[column].clone()).collect();
-        let groups = key_groups(&keys, rows.len()).map_err(|error| StateError::Corrupt(error.to_string()))?;
+        let groups = key_groups(&keys, rows.len())?;
         let mut columns: Vec<ArrayRef> = vec![
             Arc::new(UInt32Array::from_value(0, rows.len())),
             Arc::new(UInt16Array::from(groups)),

@@ -59,7 +59,7 @@ pub(super) fn export(operator: &JoinOperator, selection: &StateSelection) -> Res
             .filter_map(|key| plan.kept[number].binary_search(key).ok())
             .map(|at| kept[at].clone())
             .collect();
-        let groups = key_groups(&keys, live.len()).map_err(|error| StateError::Corrupt(error.to_string()))?;
+        let groups = key_groups(&keys, live.len())?;
         let rows = live.len();
         let mut columns: Vec<ArrayRef> = vec![
             Arc::new(UInt32Array::from_value(0, rows)),

@@ -268,7 +268,7 @@ impl Operator for ChangingOperator {
         let results: Vec<u32> = rows.iter().map(|&row| self.result_of[row as usize]).collect();
         let kept = self.store.columns(&rows)?;
         let keys: Vec<ArrayRef> = self.plan.spec.partition.iter().map(|&column| kept[column].clone()).collect();
-        let groups = key_groups(&keys, rows.len()).map_err(|error| StateError::Corrupt(error.to_string()))?;
+        let groups = key_groups(&keys, rows.len())?;
         let mut columns: Vec<ArrayRef> = vec![
             Arc::new(UInt32Array::from_value(0, rows.len())),
             Arc::new(UInt16Array::from(groups)),

@@ -235,7 +235,7 @@ impl WaitingOperator {
     ) -> Result<RecordBatch, StateError> {
         let rows = what.len();
         let keys: Vec<ArrayRef> = self.plan.spec.partition.iter().map(|&column| columns[column].clone()).collect();
-        let groups = key_groups(&keys, rows).map_err(|error| StateError::Corrupt(error.to_string()))?;
+        let groups = key_groups(&keys, rows)?;
         let mut all: Vec<ArrayRef> = vec![
             Arc::new(UInt32Array::from_value(0, rows)),
             Arc::new(UInt16Array::from(groups)),

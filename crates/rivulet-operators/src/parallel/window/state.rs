@@ -20,7 +20,7 @@ use super::pane::PaneTable;
 use super::session::{Session, SessionOperator};
 use crate::aggregate::dense::RowSet;
 use crate::parallel::groups::GroupStates;
-use crate::parallel::keys::{BatchKeys, NONE};
+use crate::parallel::keys::{BatchKeys, NONE, key_groups};
 
 const OPERATOR: &str = "keyed window";
 const VERSION: u32 = 1;
@@ -76,7 +76,7 @@ fn frame(plan: &WindowPlan, watermark_us: i64, parts: &[Part<'_>]) -> Result<Sta
     let mut batches = Vec::with_capacity(parts.len());
     for part in parts {
         let rows = part.groups.len();
-        let key_groups = plan.keys.key_groups(&part.keys, rows)?;
+        let key_groups = key_groups(&part.keys, rows)?;
         let sets = part.states.distinct_values();
         let (mut states, mut bytes) = (BinaryBuilder::new(), Vec::new());
         for &group in &part.groups {
