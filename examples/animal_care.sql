@@ -1,11 +1,13 @@
 -- Animal care: tells a farmer when the dog strays from the animals it guards.
 --
--- The dog's collar publishes its position to herd/<herd>/dog, and so does the collar of each animal to herd/<herd>/animal/<animal>:
+-- The dog's collar publishes its position to herd/<herd>/dog, and so does the collar of each animal to
+-- herd/<herd>/animal/<animal>:
 --     {"ts": 1763712345678.5, "lat": -36.700012, "lon": 146.700034}
 -- Whenever one of the two latest positions changes, their distance is looked at, if they are at most a minute apart.
 -- herd/<herd>/stray receives a line when the dog has gone further than `distance` (metres), and one when it is back:
 --     {"stray": true, "metres": 612.5}
--- LATEST(dog) is the dog's latest row; where both sides of a JOIN are read so, a row comes out whenever one of them changes.
+-- LATEST(dog) is the dog's latest row; where both sides of a JOIN are read so, a row comes out whenever one of them
+-- changes.
 -- haversine_m is the distance of two places on the globe in metres.
 
 CREATE APPLICATION animal_care (herd TEXT, distance DOUBLE DEFAULT 500.0, within INTERVAL DEFAULT INTERVAL '1 minute')

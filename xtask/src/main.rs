@@ -1,5 +1,7 @@
 //! Project chores: `cargo xtask <chore>`. The one way to run them; there is no second script language.
 
+mod numa;
+
 use std::process::{Command, ExitCode};
 
 const HELP: &str = "\
@@ -10,7 +12,8 @@ cargo xtask <chore>
   ci        lint, then test
   docs      write the generated references in docs/reference again
   bench     the canonical benchmark: many small queries, one step
-  oracle    compute the known answers of the NEXMark queries again, with DuckDB
+  numa      the program on an emulated machine with two memory nodes; needs QEMU, and says what to install
+  oracle    compute the known answers of NEXMark and of other queries again, with DuckDB
 ";
 
 fn main() -> ExitCode {
@@ -21,6 +24,7 @@ fn main() -> ExitCode {
         ["ci"] => lint().and_then(|()| test(&[])),
         ["docs"] => docs(),
         ["bench", rest @ ..] => bench(rest),
+        ["numa"] => numa(),
         ["oracle"] => oracle(),
         _ => {
             eprint!("{HELP}");
@@ -63,8 +67,17 @@ fn bench(rest: &[&str]) -> Result<(), String> {
     cargo(&[&arguments[..], if rest.is_empty() { &one_step } else { rest }].concat(), &[])
 }
 
+fn numa() -> Result<(), String> {
+    cargo(&["build", "--release", "--workspace"], &[])?;
+    // Beside this chore, which is built with the others.
+    let program = std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("rivulet");
+    numa::run(&program)
+}
+
 fn oracle() -> Result<(), String> {
-    cargo(&["run", "--release", "--package", "rivulet-bench", "--example", "nexmark_oracle"], &[])
+    let oracle = |name| cargo(&["run", "--release", "--package", "rivulet-bench", "--example", name], &[]);
+    oracle("nexmark_oracle")?;
+    oracle("comparison_oracle")
 }
 
 fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {

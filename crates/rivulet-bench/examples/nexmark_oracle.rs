@@ -3,16 +3,13 @@
 //! Writes each corpus to files, has DuckDB answer all queries over them, twice, with the rows in two different orders, and writes
 //! `nexmark/answers/`. An answer that depends on the order of rows cannot be compared with and is an error here.
 
+mod duckdb;
+
 use std::error::Error;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use rivulet_bench::nexmark::{Answer, CORPORA, Corpus, FileFormat, QUERIES, write_side_input, write_stream};
-
-/// What runs DuckDB: its Python package, which the script goes into by standard input.
-const DUCKDB: [&str; 3] = ["python3", "-c", "import duckdb, sys; duckdb.connect().execute(sys.stdin.read())"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -58,14 +55,9 @@ fn run(setup: &str, oracle: &Path, results: &Path) -> Result<Vec<PathBuf>, Box<d
         let own = oracle.join(format!("{}.sql", query.name));
         let text = if own.is_file() { fs::read_to_string(own)? } else { query.select().to_owned() };
         let file = results.join(query.name);
-        let target = file.display();
-        script.push_str(&format!("COPY (\n{text}\n) TO '{target}' (DELIMITER '|', NULLSTR '\\N', HEADER true);\n"));
+        script.push_str(&duckdb::copy(&text, file.display()));
         files.push(file);
     }
-    let mut duckdb = Command::new(DUCKDB[0]).args(&DUCKDB[1..]).stdin(Stdio::piped()).spawn()?;
-    duckdb.stdin.take().ok_or("DuckDB takes no input")?.write_all(script.as_bytes())?;
-    if !duckdb.wait()?.success() {
-        return Err("DuckDB failed\nhint: pip install duckdb".into());
-    }
+    duckdb::run(&script)?;
     Ok(files)
 }

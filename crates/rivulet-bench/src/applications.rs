@@ -1,9 +1,9 @@
 //! The base applications of the workload: the scripts in `examples/`, what feeds each, and how the parameters of its
 //! queries are distributed.
 //!
-//! They are those of the fifteen applications of the Pluto evaluation that one SELECT over one input can express, and
-//! the points of interest of MIST. One is not here: animal care (a join of two streams). The last one is not from an
-//! evaluation: its queries read one topic, out of which each takes the events of its own device.
+//! They are the fifteen applications of the Pluto evaluation, one of which joins two streams, and the points of interest of
+//! MIST. The last one is not from an evaluation: its queries read one topic, out of which each takes the events of its own
+//! device.
 
 use crate::digits::{write_fixed, write_integer};
 use crate::random::Random;
@@ -21,6 +21,9 @@ pub struct BaseApplication {
     /// What stands in its input topic before and after the parameter that says whose it is. If nothing stands after it, the
     /// first part is the topic of all its queries, and an event's field `device` says whose it is.
     topic: (&'static str, &'static str),
+    /// Of an application with two inputs: what stands behind the parameter in the topic of the second one, as its events are
+    /// published and as all of them are subscribed to.
+    second_topic: Option<(&'static str, &'static str)>,
     /// Writes the parameters of one query.
     parameters: fn(u64, &Stream, &mut Random, &mut Parameters<'_>),
 }
@@ -28,8 +31,7 @@ pub struct BaseApplication {
 /// The applications of a run that names none: the four that every demonstration shows.
 pub const DEFAULT_APPLICATIONS: [&str; 4] = ["ac_control", "abnormal_heart_rate", "fire_alarm", "electricity_warning"];
 
-/// The fifteen of the Pluto evaluation, in its order. A query of animal care has two streams, and the generator feeds a query
-/// from one: until it can feed both, points of interest (MIST) has its place, the last.
+/// The fifteen of the Pluto evaluation, in its order.
 pub const EVALUATION_APPLICATIONS: [&str; 15] = [
     "ac_control",
     "abnormal_heart_rate",
@@ -45,19 +47,20 @@ pub const EVALUATION_APPLICATIONS: [&str; 15] = [
     "gas_station",
     "parking_lots",
     "electricity_warning",
-    "points_of_interest",
+    "animal_care",
 ];
 
 /// The application whose queries share one topic.
 pub const SHARED_TOPIC_APPLICATION: &str = "device_readings";
 
 /// Every base application.
-pub static BASE_APPLICATIONS: [BaseApplication; 16] = [
+pub static BASE_APPLICATIONS: [BaseApplication; 17] = [
     BaseApplication {
         name: "ac_control",
         script: include_str!("../../../examples/ac_control.sql"),
         stream_type: StreamType::Temperature,
         topic: ("home/", "/temperature"),
+        second_topic: None,
         parameters: |number, _, random, out| {
             out.text("home", number);
             out.decimal("target", random.between(18.0, 28.0), 2);
@@ -68,6 +71,7 @@ pub static BASE_APPLICATIONS: [BaseApplication; 16] = [
         script: include_str!("../../../examples/abnormal_heart_rate.sql"),
         stream_type: StreamType::HeartRate,
         topic: ("patient/", "/heart_rate"),
+        second_topic: None,
         parameters: |number, _, random, out| {
             out.text("patient", number);
             out.decimal("threshold", random.between(100.0, 150.0), 1);
@@ -78,6 +82,7 @@ pub static BASE_APPLICATIONS: [BaseApplication; 16] = [
         script: include_str!("../../../examples/fire_alarm.sql"),
         stream_type: StreamType::Temperature,
         topic: ("home/", "/temperature"),
+        second_topic: None,
         parameters: |number, _, random, out| {
             out.text("home", number);
             out.decimal("slope", random.between(0.2, 1.0), 3);
@@ -89,6 +94,7 @@ pub static BASE_APPLICATIONS: [BaseApplication; 16] = [
         script: include_str!("../../../examples/electricity_warning.sql"),
         stream_type: StreamType::Power,
         topic: ("home/", "/power"),
+        second_topic: None,
         parameters: |number, _, random, out| {
             out.text("home", number);
             out.interval_seconds("span", [300, 600, 1800][random.below(3) as usize]);
@@ -100,6 +106,7 @@ pub static BASE_APPLICATIONS: [BaseApplication; 16] = [
         script: include_str!("../../../examples/elderly_care.sql"),
         stream_type: StreamType::Motion,
         topic: ("person/", "/motion"),
+        second_topic: None,
         parameters: |number, _, random, out| {
             out.text("person", number);
             out.interval_seconds("span", [60, 120, 300][random.below(3) as usize]);
@@ -110,6 +117,7 @@ pub static BASE_APPLICATIONS: [BaseApplication; 16] = [
         script: include_str!("../../../examples/child_mood.sql"),
         stream_type: StreamType::HeartRate,
         topic: ("child/", "/heart_rate"),
+        second_topic: None,
         parameters: |number, _, random, out| {
             let lowest = random.between(100.0, 140.0);
             out.text("child", number);
@@ -122,6 +130,7 @@ pub static BASE_APPLICATIONS: [BaseApplication; 16] = [
         script: include_str!("../../../examples/medication_management.sql"),
         stream_type: StreamType::Temperature,
         topic: ("cabinet/", "/temperature"),
+        second_topic: None,
         parameters: |number, _, random, out| {
             let lowest = random.between(2.0, 15.0);
             out.text("cabinet", number);
@@ -134,6 +143,7 @@ pub static BASE_APPLICATIONS: [BaseApplication; 16] = [
         script: include_str!("../../../examples/soil_moisture.sql"),
         stream_type: StreamType::SoilMoisture,
         topic: ("field/", "/soil_moisture"),
+        second_topic: None,
         parameters: |number, _, random, out| {
             let lowest = random.between(0.08, 0.2);
             out.text("field", number);
@@ -146,6 +156,7 @@ pub static BASE_APPLICATIONS: [BaseApplication; 16] = [
         script: include_str!("../../../examples/moisture_removal.sql"),
         stream_type: StreamType::Humidity,
         topic: ("home/", "/humidity"),
+        second_topic: None,
         parameters: |number, _, random, out| {
             out.text("home", number);
             out.decimal("humidity_max", random.between(40.0, 70.0), 1);
@@ -156,6 +167,7 @@ pub static BASE_APPLICATIONS: [BaseApplication; 16] = [
         script: include_str!("../../../examples/green_house.sql"),
         stream_type: StreamType::Temperature,
         topic: ("greenhouse/", "/temperature"),
+        second_topic: None,
         parameters: |number, _, random, out| {
             out.text("greenhouse", number);
             out.decimal("deviations", random.between(2.0, 4.0), 2);
@@ -166,6 +178,7 @@ pub static BASE_APPLICATIONS: [BaseApplication; 16] = [
         script: include_str!("../../../examples/lightbulb_control.sql"),
         stream_type: StreamType::TaxiPosition,
         topic: ("car/", "/position"),
+        second_topic: None,
         parameters: |number, _, random, out| {
             let (latitude, longitude) = random_place_in_porto(random);
             out.text("car", number);
@@ -179,6 +192,7 @@ pub static BASE_APPLICATIONS: [BaseApplication; 16] = [
         script: include_str!("../../../examples/remote_child_care.sql"),
         stream_type: StreamType::PersonPosition,
         topic: ("child/", "/position"),
+        second_topic: None,
         parameters: |number, stream, random, out| {
             let Stream::PersonPosition(person) = stream else { unreachable!("this application is fed by persons") };
             let (home, work) = (person.home(), person.work());
@@ -195,6 +209,7 @@ pub static BASE_APPLICATIONS: [BaseApplication; 16] = [
         script: include_str!("../../../examples/gas_station.sql"),
         stream_type: StreamType::TaxiPosition,
         topic: ("car/", "/position"),
+        second_topic: None,
         parameters: |number, _, random, out| {
             out.text("car", number);
             out.decimal("lowest", random.between(1.3, 1.7), 3);
@@ -206,9 +221,21 @@ pub static BASE_APPLICATIONS: [BaseApplication; 16] = [
         script: include_str!("../../../examples/parking_lots.sql"),
         stream_type: StreamType::TaxiPosition,
         topic: ("car/", "/position"),
+        second_topic: None,
         parameters: |number, _, random, out| {
             out.text("car", number);
             out.decimal("slow", random.between(1.0, 3.0), 2);
+        },
+    },
+    BaseApplication {
+        name: "animal_care",
+        script: include_str!("../../../examples/animal_care.sql"),
+        stream_type: StreamType::HerdPosition,
+        topic: ("herd/", "/dog"),
+        second_topic: Some(("/animal/1", "/animal/+")),
+        parameters: |number, _, random, out| {
+            out.text("herd", number);
+            out.decimal("distance", random.between(200.0, 2000.0), 0);
         },
     },
     BaseApplication {
@@ -216,6 +243,7 @@ pub static BASE_APPLICATIONS: [BaseApplication; 16] = [
         script: include_str!("../../../examples/points_of_interest.sql"),
         stream_type: StreamType::PersonPosition,
         topic: ("walker/", "/position"),
+        second_topic: None,
         parameters: |number, _, random, out| {
             out.text("walker", number);
             out.decimal("most", (1 + random.below(10)) as f64, 0);
@@ -226,6 +254,7 @@ pub static BASE_APPLICATIONS: [BaseApplication; 16] = [
         script: include_str!("../../../examples/device_readings.sql"),
         stream_type: StreamType::Temperature,
         topic: ("devices/readings", ""),
+        second_topic: None,
         parameters: |number, _, _, out| out.text("device", number),
     },
 ];
@@ -254,15 +283,24 @@ impl BaseApplication {
         self.topic.1.is_empty()
     }
 
-    /// The filter that matches the input topics of all its queries, for example `home/+/temperature`.
-    pub fn input_filter(&self) -> String {
-        if self.shares_topic() {
-            return self.topic.0.into();
-        }
-        format!("{}+{}", self.topic.0, self.topic.1)
+    /// The filters that match the input topics of all its queries, for example `home/+/temperature`: one for each input.
+    pub fn input_filters(&self) -> impl Iterator<Item = String> + use<> {
+        let (before, after) = self.topic;
+        let first = if self.shares_topic() { before.into() } else { format!("{before}+{after}") };
+        let second = self.second_topic.map(|(_, after)| format!("{before}+{after}"));
+        std::iter::once(first).chain(second)
     }
 
-    /// Appends the input topic of query `number`, for example `home/42/temperature`.
+    /// Appends the topic of the second input of query `number`, if there is one.
+    pub fn write_second_topic(&self, number: u64, out: &mut Vec<u8>) {
+        if let Some((after, _)) = self.second_topic {
+            out.extend_from_slice(self.topic.0.as_bytes());
+            write_integer(number, out);
+            out.extend_from_slice(after.as_bytes());
+        }
+    }
+
+    /// Appends the topic of the first input of query `number`, for example `home/42/temperature`.
     pub fn write_input_topic(&self, number: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(self.topic.0.as_bytes());
         if self.shares_topic() {
@@ -332,6 +370,14 @@ mod tests {
             let (before, after) = application.topic;
             let from = statement.split("FROM 'mqtt:").nth(1).and_then(|rest| rest.split('\'').next()).unwrap();
             assert!(from.starts_with(before) && from.ends_with(after), "{from}");
+            let second = statement.split("FROM 'mqtt:").nth(2).and_then(|rest| rest.split('\'').next());
+            assert_eq!(second.is_some(), application.second_topic.is_some(), "{statement}");
+            if let Some((second, (event, filter))) = second.zip(application.second_topic) {
+                assert!(second.starts_with(before) && second.ends_with(filter), "{second}");
+                let same_levels =
+                    event.split('/').zip(filter.split('/')).all(|(one, other)| one == other || other == "+");
+                assert!(same_levels && event.matches('/').count() == filter.matches('/').count(), "{event}");
+            }
             if application.shares_topic() {
                 assert_eq!(from, before);
                 continue;

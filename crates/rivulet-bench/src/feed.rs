@@ -1,10 +1,11 @@
-//! What feeds the queries of a run: for each query its sensor and its topic, 32 bytes and the topic's text.
+//! What feeds the queries of a run: for each query its sensor and its topic, 32 bytes and the topic's text; of a query with two
+//! inputs one sensor that speaks for both, and two topics.
 
 use std::hint::black_box;
 
 use crate::digits::write_integer;
 use crate::random::Random;
-use crate::streams::{PAYLOAD_BYTES_MAX, Stream};
+use crate::streams::{PAYLOAD_BYTES_MAX, Reading, Stream};
 use crate::workload::Workload;
 
 /// The most queries one feed serves: their topics stay below 4 GiB.
@@ -13,12 +14,17 @@ pub const QUERIES_MAX: u32 = 16_000_000;
 /// What an event takes to say whose it is, at most.
 const DEVICE_BYTES_MAX: usize = 24;
 
+/// Stands between the two topics of a query; no topic of the workload has it.
+const BETWEEN_TOPICS: u8 = b' ';
+
 /// The sensors and topics of queries `0..queries()`.
 #[derive(Debug, Default)]
 pub(crate) struct Feed {
     entries: Vec<Entry>,
-    /// All topics end to end; a topic ends where the next one starts.
+    /// All topics end to end; those of a query end where the next one's start.
     topics: Vec<u8>,
+    /// How many topics there are.
+    topic_count: u32,
     payload: Vec<u8>,
     /// Whether all topics are one, so that an event must say whose it is.
     names_device: bool,
@@ -40,14 +46,22 @@ impl Feed {
         let mut entries = Vec::with_capacity(queries as usize);
         // Topics of the workload have 25 bytes in the mean.
         let mut topics = Vec::with_capacity(queries as usize * 26);
+        let mut topic_count = queries;
         for number in 0..u64::from(queries) {
             let topic_start = u32::try_from(topics.len()).expect("the topics of QUERIES_MAX queries fit");
             entries.push(Entry { stream: workload.stream(number), topic_start });
             workload.write_input_topic(number, &mut topics);
+            let end = topics.len();
+            topics.push(BETWEEN_TOPICS);
+            workload.write_second_topic(number, &mut topics);
+            match topics.len() - end {
+                1 => topics.truncate(end),
+                _ => topic_count += 1,
+            }
         }
         topics.shrink_to_fit();
         let payload = Vec::with_capacity(PAYLOAD_BYTES_MAX + DEVICE_BYTES_MAX);
-        Self { entries, topics, payload, names_device: workload.shares_topic() }
+        Self { entries, topics, topic_count, payload, names_device: workload.shares_topic() }
     }
 
     /// The number of queries.
@@ -55,13 +69,34 @@ impl Feed {
         self.entries.len() as u32
     }
 
-    /// Where the events of a query are published.
+    /// How many topics the queries read.
+    pub(crate) fn topic_count(&self) -> u32 {
+        self.topic_count
+    }
+
+    /// Where the events of a query are published: its topics, of which each query has one or two.
+    pub(crate) fn topics(&self, query: u32) -> impl Iterator<Item = &[u8]> {
+        self.written_topics(query).split(|&byte| byte == BETWEEN_TOPICS)
+    }
+
     #[inline]
-    pub(crate) fn topic(&self, query: u32) -> &[u8] {
+    fn written_topics(&self, query: u32) -> &[u8] {
         let query = query as usize;
         let start = self.entries[query].topic_start as usize;
         let end = self.entries.get(query + 1).map_or(self.topics.len(), |next| next.topic_start as usize);
         &self.topics[start..end]
+    }
+
+    /// Where a reading of a query's sensor is published.
+    #[inline]
+    fn topic_of(&self, query: u32, reading: &Reading) -> &[u8] {
+        match reading {
+            Reading::HerdPosition { is_dog, .. } => {
+                let topic = self.topics(query).nth(usize::from(!is_dog));
+                topic.expect("only queries with two topics are fed by a herd")
+            }
+            _ => self.written_topics(query),
+        }
     }
 
     /// Brings what several queries need into the caches together, before [`Feed::next`] needs it one by one: these
@@ -72,7 +107,7 @@ impl Feed {
             black_box(self.entries[query as usize].topic_start);
         }
         for query in queries {
-            black_box(self.topic(query).first());
+            black_box(self.written_topics(query).first());
         }
     }
 
@@ -95,7 +130,7 @@ impl Feed {
             write_integer(query.into(), &mut self.payload);
             self.payload.extend_from_slice(b"\"}");
         }
-        (self.topic(query), &self.payload)
+        (self.topic_of(query, &reading), &self.payload)
     }
 
     /// Memory held, in bytes.
@@ -125,6 +160,14 @@ mod tests {
         let (topic, payload) = shared.next(42, 1_763_712_345_678_901, &mut random, 1.0);
         assert_eq!(topic, b"devices/readings");
         assert_eq!(serde_json::from_slice::<serde_json::Value>(payload).unwrap()["device"], "42");
+
+        let herds = WorkloadOptions { applications: vec!["animal_care".into()], ..WorkloadOptions::default() };
+        let mut herds = Feed::new(&Workload::new(herds).unwrap(), 3);
+        assert_eq!((herds.queries(), herds.topic_count(), feed.topic_count()), (3, 6, 10_000));
+        for topic in ["herd/1/dog", "herd/1/animal/1", "herd/1/dog"] {
+            assert_eq!(herds.next(1, 1_763_712_345_678_901, &mut random, 1.0).0, topic.as_bytes());
+        }
+        assert_eq!(herds.topics(2).map(<[u8]>::len).collect::<Vec<_>>(), [10, 15]);
 
         let per_query = feed.memory_bytes() as f64 / f64::from(feed.queries());
         assert!(per_query < 70.0, "{per_query}");

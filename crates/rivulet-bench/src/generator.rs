@@ -208,7 +208,7 @@ impl Generator {
                 seen_version = Some(version);
                 outlets.refresh();
                 subscribed = (0..feed.queries())
-                    .find(|&query| outlets.targets(query, feed.topic(query)) == 0)
+                    .find(|&query| feed.topics(query).any(|topic| outlets.look_up(topic) == 0))
                     .unwrap_or(feed.queries());
             }
             if subscribed == feed.queries() {
@@ -218,17 +218,18 @@ impl Generator {
                 return Err(format!(
                     "after {} ms nobody has subscribed to {}\nhint: connect the engine and submit the queries first",
                     timeout.as_millis(),
-                    String::from_utf8_lossy(feed.topic(subscribed))
+                    String::from_utf8_lossy(&feed.topics(subscribed).collect::<Vec<_>>().join(&b" and "[..]))
                 ));
             }
             thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Every query subscribes to its own topic and to nothing else.
+    /// Every query subscribes to its own topics and to nothing else.
     fn wait_for_crowd(&self, crowd: &Crowd, timeout: Duration) -> Result<Answer, String> {
         let deadline = Instant::now() + timeout;
-        while crowd.filters() < self.queries as usize {
+        let topics = self.feed.as_ref().map_or(self.queries, Feed::topic_count);
+        while crowd.filters() < topics as usize {
             if Instant::now() >= deadline {
                 return Err(format!(
                     "after {} ms there are {} subscriptions for {} queries\n\

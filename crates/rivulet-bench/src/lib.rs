@@ -12,6 +12,7 @@
 //! - [`generator`]: a process that creates them and speaks MQTT as a broker would;
 //! - [`homes`]: simulated homes that publish to a broker, for a demonstration;
 //! - [`nexmark`]: the queries of the NEXMark benchmark and their answers;
+//! - [`comparison`]: small queries of many kinds and the answers of another engine;
 //! - [`hibench`]: the streaming workloads of HiBench;
 //! - [`latency`]: a histogram.
 
@@ -23,6 +24,7 @@ pub mod arrivals;
 pub mod generator;
 pub mod homes;
 pub mod nexmark;
+pub mod comparison;
 pub mod hibench;
 pub mod latency;
 pub mod random;

@@ -38,7 +38,7 @@ pub enum StreamType {
     PersonPosition,
     /// s6: position of a taxi in Porto.
     TaxiPosition,
-    /// s7: position of an animal of a herd in Victoria.
+    /// s7: positions of a herd in Victoria and of its dog, in turn.
     HerdPosition,
     /// s8: water content of soil.
     SoilMoisture,
@@ -157,8 +157,10 @@ pub enum Reading {
         /// Whether it drives (otherwise it stands).
         moving: bool,
     },
-    /// An animal's position.
+    /// The position of a herd's dog, or of one of its animals.
     HerdPosition {
+        /// Whether it is the dog's.
+        is_dog: bool,
         /// Degrees north.
         latitude: f64,
         /// Degrees east.
@@ -224,7 +226,7 @@ impl Reading {
                 field(b",\"speed\":", speed.into(), 1);
                 out.extend_from_slice(if moving { b",\"status\":\"moving\"" } else { b",\"status\":\"stopped\"" });
             }
-            Self::HerdPosition { latitude, longitude } => {
+            Self::HerdPosition { latitude, longitude, .. } => {
                 field(b",\"lat\":", latitude, 6);
                 field(b",\"lon\":", longitude, 6);
             }

@@ -99,7 +99,7 @@ pub struct QuerySpec {
     pub application: String,
     /// Its parameters, a JSON object.
     pub parameters: serde_json::Value,
-    /// Where its events are published.
+    /// Where its events are published; of two inputs the first.
     pub input_topic: String,
     /// What feeds it.
     pub stream_type: StreamType,
@@ -172,7 +172,7 @@ impl Workload {
 
     /// The filters that match the input topics of all queries, each once.
     pub fn input_filters(&self) -> Vec<String> {
-        let mut filters: Vec<String> = self.bases.iter().map(|base| base.input_filter()).collect();
+        let mut filters: Vec<String> = self.bases.iter().flat_map(|base| base.input_filters()).collect();
         filters.sort_unstable();
         filters.dedup();
         filters
@@ -217,9 +217,14 @@ impl Workload {
         self.choose(number).0
     }
 
-    /// Appends the input topic of query `number`.
+    /// Appends the input topic of query `number`, of two the first.
     pub fn write_input_topic(&self, number: u64, out: &mut Vec<u8>) {
         self.base(self.choose(number).0).write_input_topic(number, out);
+    }
+
+    /// Appends the topic of the second input of query `number`, if there is one.
+    pub fn write_second_topic(&self, number: u64, out: &mut Vec<u8>) {
+        self.base(self.choose(number).0).write_second_topic(number, out);
     }
 
     /// The sensor that feeds query `number`, before its first reading.
@@ -354,6 +359,7 @@ mod tests {
                 "lightbulb_control" | "remote_child_care" => {
                     assert!((100.0..=1000.0).contains(&parameter("distance")));
                 }
+                "animal_care" => assert!((200.0..=2000.0).contains(&parameter("distance"))),
                 _ => {}
             }
         }

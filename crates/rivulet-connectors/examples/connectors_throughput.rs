@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use rivulet_connectors::connector::{SinkSpec, SourceSpec, open_sink, open_source};
+use rivulet_connectors::connector::{Host, SinkSpec, SourceSpec, open_sink, open_source};
 use rivulet_connectors::formats::{EncodedRows, RowFormat};
 use rivulet_dataflow::{Batch, Events, Polled, Refusals, SlotTable};
 
@@ -82,6 +82,7 @@ fn write(path: &Path) -> std::io::Result<()> {
         changes: false,
         key: None,
         options: Vec::new(),
+        host: Host::default(),
     };
     let slots = SlotTable::new(Arc::new(Schema::empty()));
     let mut sink = open_sink(&spec, 0, 1).map_err(std::io::Error::other)?;
@@ -114,6 +115,7 @@ fn read(path: &Path, schema: SchemaRef, columns: Vec<usize>, format: Option<&str
         columns,
         event_time_column: None,
         options: Vec::new(),
+        host: Host::default(),
     };
     let mut source = open_source(&spec, 1).map_err(std::io::Error::other)?.remove(0);
     let mut refusals = Refusals::new(1);
@@ -121,7 +123,7 @@ fn read(path: &Path, schema: SchemaRef, columns: Vec<usize>, format: Option<&str
     loop {
         match source.poll(BATCH_ROWS, 0, &mut refusals).map_err(std::io::Error::other)? {
             Polled::Rows { columns, .. } => rows += columns.num_rows(),
-            Polled::Nothing(_) => {}
+            Polled::Nothing(_) | Polled::Aside(_) => {}
             Polled::End => break,
         }
     }

@@ -111,6 +111,32 @@ fn workloads() -> Vec<Workload> {
             message: |row| format!("{},{}.37", 1_766_275_200_123 + row, 20 + row % 7),
         },
         Workload {
+            name: "CSV, 7 fields with texts",
+            format: Format::Csv { delimiter: b',' },
+            columns: columns(&[
+                ("auction", DataType::Int64),
+                ("bidder", DataType::Int64),
+                ("price", DataType::Int64),
+                ("channel", DataType::Utf8),
+                ("url", DataType::Utf8),
+                ("date_time", time()),
+                ("extra", DataType::Utf8),
+            ]),
+            message: |row| {
+                format!(
+                    "{},{},{},channel-{},https://auctions.example.com/{:06}/item.htm?query=1&channel_id={},{},{}",
+                    1000 + row / 46,
+                    1000 + row % 977,
+                    100 + row * 7919 % 1_000_000,
+                    row % 10_000,
+                    row % 999_983,
+                    row * 31 % 1_000_000_000,
+                    1_436_918_400_000 + row,
+                    &"ukukzkjgjieqrjtqduygrehvzalxmlzcphcjywluvmqvbkxinihwlfgncr"[..40 + row % 18],
+                )
+            },
+        },
+        Workload {
             name: "TEXT, 1 number",
             format: Format::Text,
             columns: columns(&[("value", DataType::Float64)]),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use rivulet_connectors::connector::{SourceSpec, declared_schema, open_source};
+use rivulet_connectors::connector::{Host, SourceSpec, declared_schema, open_source};
 use rivulet_dataflow::{Polled, Refusals};
 
 fn main() {
@@ -32,6 +32,7 @@ fn main() {
             columns,
             event_time_column: None,
             options: vec![("events".into(), "20000000".into())],
+            host: Host::default(),
         };
         let mut source = open_source(&spec, 1).expect("generators open").remove(0);
         let mut refusals = Refusals::new(0);

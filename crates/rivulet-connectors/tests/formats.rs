@@ -172,6 +172,16 @@ fn json_arrays_and_nested_columns() {
         [Cell::Null, text("x"), Cell::Null],
         "the last of two objects counts, whole"
     );
+    // The key that is written as the column is has it, wherever it stands; without one another case will do.
+    for (message, value) in [
+        (r#"{"deviceId":1}"#, 1),
+        (r#"{"deviceid":1,"deviceId":2}"#, 1),
+        (r#"{"deviceId":2,"deviceid":1}"#, 1),
+        (r#"{"DEVICEID":3}"#, 3),
+    ] {
+        assert_eq!(json("deviceid BIGINT", message).unwrap(), [Cell::Int64(value)], "{message}");
+    }
+    assert_eq!(json("a.b BIGINT", r#"{"A":{"B":7}}"#).unwrap(), [Cell::Int64(7)]);
     assert_eq!(json(nested, r#"{"a":5}"#).unwrap_err(), "field 'a.b' at byte 5: expected an object, found a number");
     let deep = format!("{{\"x\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
     assert_eq!(json("v DOUBLE", &deep).unwrap_err(), "at byte 68: nested deeper than 64 levels");

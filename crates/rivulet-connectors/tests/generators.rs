@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{Int64Type, Schema, TimestampMicrosecondType};
-use rivulet_connectors::connector::{ConnectorError, SourceSpec, declared_schema, open_source};
+use rivulet_connectors::connector::{ConnectorError, Host, SourceSpec, declared_schema, open_source};
 use rivulet_dataflow::{Polled, Refusals, Source};
 
 /// All columns of a generator, or those named.
@@ -22,6 +22,7 @@ fn spec(connector: &str, address: &str, names: &[&str], options: &[(&str, &str)]
         schema: Arc::new(schema),
         event_time_column: None,
         options: options.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+        host: Host::default(),
     }
 }
 
@@ -39,7 +40,7 @@ fn drain(source: &mut dyn Source) -> Vec<RecordBatch> {
     loop {
         match source.poll(1_000, 0, &mut refusals).unwrap() {
             Polled::Rows { columns, .. } => batches.push(columns),
-            Polled::Nothing(_) => panic!("a generator without a rate always has something"),
+            Polled::Nothing(_) | Polled::Aside(_) => panic!("a generator without a rate always has something"),
             Polled::End => return batches,
         }
     }

@@ -174,6 +174,13 @@ fn end_of(bytes: usize, payload_bytes: usize) -> Option<u32> {
 pub trait Inbox: Send + Sync {
     /// Copies one event in. Never blocks, never drops without counting.
     fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push;
+
+    /// The same for a message that says where it was sent to. Most inboxes take no notice of that.
+    #[inline]
+    fn push_message(&self, slot: Slot, arrival_us: i64, topic: &[u8], payload: &[u8]) -> Push {
+        let _ = topic;
+        self.push(slot, arrival_us, payload)
+    }
 }
 
 /// What became of a pushed event.
@@ -208,10 +215,16 @@ pub trait Sink: Send {
     /// Sends what is buffered on its way. Called at the end of each activation.
     fn flush(&mut self) -> Result<(), SinkError>;
 
-    /// Nothing will follow: makes what was written final, for example under its own name. Called once, and only if all went
-    /// well until here.
+    /// Nothing will follow: begins to make what was written final, for example under its own name, and never waits for a device. Called
+    /// once, and only if all went well until here.
     fn finish(&mut self) -> Result<(), SinkError> {
         self.flush()
+    }
+
+    /// Whether all that was written is final. Asked every few milliseconds after [`Sink::finish`], until it is true or fails; a sink that is
+    /// dropped before gives up what is still on its way.
+    fn is_finished(&mut self) -> Result<bool, SinkError> {
+        Ok(true)
     }
 
     /// Whether there is room for more. While there is not, the group is not scheduled.

@@ -75,12 +75,26 @@ pub struct Refusals {
     records: Vec<Refusal>,
     /// How many records are kept beside the counts; 0 where nobody asked for them.
     records_max: usize,
+    /// The slot of each refused row, where queries share slots: what is refused is so for each of them.
+    slots: Option<Vec<(Reason, Slot)>>,
 }
 
 impl Refusals {
     /// Counts refusals and keeps the content of at most `records_max` of them until [`Refusals::clear`].
     pub fn new(records_max: usize) -> Self {
         Self { records_max, ..Self::default() }
+    }
+
+    /// From now on the slot of each refused row is kept until [`Refusals::clear`], or is not.
+    pub fn keep_slots(&mut self, keeps: bool) {
+        if keeps != self.slots.is_some() {
+            self.slots = keeps.then(Vec::new);
+        }
+    }
+
+    /// The slots of refused rows that were kept.
+    pub fn slots(&self) -> &[(Reason, Slot)] {
+        self.slots.as_deref().unwrap_or_default()
     }
 
     /// Whether the content of one more refusal would be kept. Ask before building it.
@@ -108,6 +122,9 @@ impl Refusals {
         content: impl FnOnce() -> (String, Refused),
     ) {
         self.count(reason, 1);
+        if let Some(slots) = &mut self.slots {
+            slots.push((reason, slot));
+        }
         if self.wants_content() {
             let (detail, content) = content();
             self.records.push(Refusal { slot, input, reason, detail, arrival_us, content });
@@ -147,6 +164,9 @@ impl Refusals {
     pub fn clear(&mut self) {
         self.counts = Default::default();
         self.records.clear();
+        if let Some(slots) = &mut self.slots {
+            slots.clear();
+        }
     }
 }
 
@@ -163,8 +183,11 @@ mod tests {
         }
         assert_eq!(refusals.counted(Reason::Decode), 3);
         assert_eq!(refusals.records().len(), 1);
+        refusals.keep_slots(true);
+        refusals.refuse(7, Reason::Late, 5, || (String::new(), Refused::Payload(Box::default())));
+        assert_eq!(refusals.slots(), [(Reason::Late, 7)]);
         refusals.clear();
-        assert!(refusals.is_empty());
+        assert!(refusals.is_empty() && refusals.slots().is_empty());
     }
 
     #[test]

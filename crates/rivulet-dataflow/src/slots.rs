@@ -2,6 +2,11 @@
 //!
 //! A removed slot is *retired* first and becomes free only when the host says that no event of the old query can be
 //! under way any more ([`SlotTable::recycle`]); so an event never reaches a query that came later.
+//!
+//! Queries that compute the same may share a slot: one stands in the row, the further ones in a table beside it, with their
+//! own values of the parameters that only say where results go ([`further`]).
+
+mod further;
 
 use std::sync::Arc;
 
@@ -13,6 +18,8 @@ use arrow::datatypes::{
     DataType, Float64Type, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit, SchemaRef,
     TimeUnit, TimestampMicrosecondType,
 };
+
+use further::Further;
 
 /// The row of a query in its group.
 pub type Slot = u32;
@@ -32,6 +39,8 @@ pub struct SlotTable {
     retired: Vec<Slot>,
     free: Vec<Slot>,
     live: usize,
+    /// Of slots that several queries share, the further ones. Most groups have none.
+    further: Option<Box<Further>>,
 }
 
 impl SlotTable {
@@ -44,7 +53,7 @@ impl SlotTable {
     /// On any other type: the planner offers no other.
     pub fn new(schema: SchemaRef) -> Self {
         let columns = schema.fields().iter().map(|field| Column::new(field.data_type())).collect();
-        Self { schema, columns, queries: Vec::new(), retired: Vec::new(), free: Vec::new(), live: 0 }
+        Self { schema, columns, queries: Vec::new(), retired: Vec::new(), free: Vec::new(), live: 0, further: None }
     }
 
     /// The parameters' names and types.
@@ -80,7 +89,7 @@ impl SlotTable {
         slots
     }
 
-    /// Retires slots: their queries are gone, the numbers not yet free.
+    /// Retires slots: their queries, all of them, are gone, the numbers not yet free.
     ///
     /// # Panics
     /// If a slot is not in use.
@@ -90,6 +99,7 @@ impl SlotTable {
             assert_ne!(*query, NOBODY, "slot {slot} is in use when it is retired");
             *query = NOBODY;
         }
+        self.forget_further(slots);
         self.live -= slots.len();
         self.retired.extend_from_slice(slots);
     }
@@ -99,7 +109,7 @@ impl SlotTable {
         self.free.append(&mut self.retired);
     }
 
-    /// The number of queries.
+    /// The number of slots in use.
     pub fn live(&self) -> usize {
         self.live
     }
@@ -109,7 +119,7 @@ impl SlotTable {
         self.queries.len()
     }
 
-    /// The query in a slot, if there is one.
+    /// The query in a slot, if there is one; of several that share it, the one that stands in the row.
     pub fn query(&self, slot: Slot) -> Option<QueryId> {
         self.queries.get(slot as usize).copied().filter(|&query| query != NOBODY)
     }
@@ -142,6 +152,7 @@ impl SlotTable {
         self.columns.iter().map(Column::memory_bytes).sum::<usize>()
             + self.queries.capacity() * size_of::<QueryId>()
             + (self.retired.capacity() + self.free.capacity()) * size_of::<Slot>()
+            + self.further.as_ref().map_or(0, |further| further.memory_bytes())
     }
 }
 

@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorFactory, Refusals, SlotTable};
 use rivulet_operators::parallel::{
     Expiry, KeyedAggregate, KeyedAggregateSpec, KeyedJoin, KeyedJoinKind, KeyedJoinSpec, KeyedOver, KeyedOverSpec,
-    KeyedWindow, KeyedWindowKind, KeyedWindowSpec, OverFrame, Phase, SortKey, TopN, TopNSpec,
+    KeyedWindow, KeyedWindowKind, KeyedWindowSpec, OverFrame, Phase, Ranking, SortKey, TopN, TopNSpec,
 };
 use rivulet_operators::{AggregateFunction as F, AggregateSpec};
 
@@ -63,7 +63,15 @@ fn of(function: F, argument: Option<usize>) -> AggregateSpec {
 }
 
 fn window(window: KeyedWindowKind, keys: &[usize], aggregates: Vec<AggregateSpec>) -> Box<dyn OperatorFactory> {
-    let spec = KeyedWindowSpec { input: input(), keys: keys.to_vec(), window, aggregates, phase: Phase::Whole };
+    let spec = KeyedWindowSpec {
+        input: input(),
+        keys: keys.to_vec(),
+        window,
+        aggregates,
+        phase: Phase::Whole,
+        input_retracts: false,
+        state_ttl_us: None,
+    };
     Box::new(KeyedWindow::new(spec).unwrap())
 }
 
@@ -149,7 +157,13 @@ fn main() {
     measure("session 10 ms, count by BIGINT, 5 K keys", &*window(session, &[0], count()), &thousands, 1);
 
     let aggregate = |keys: &[usize], aggregates| {
-        let spec = KeyedAggregateSpec { input: input(), keys: keys.to_vec(), aggregates, input_retracts: false };
+        let spec = KeyedAggregateSpec {
+            input: input(),
+            keys: keys.to_vec(),
+            aggregates,
+            input_retracts: false,
+            state_ttl_us: None,
+        };
         KeyedAggregate::new(spec).unwrap()
     };
     measure(
@@ -181,22 +195,48 @@ fn main() {
         kind: KeyedJoinKind::Inner,
         residual: None,
         expiry: [expiry, expiry],
+        state_ttl_us: None,
         output: vec![0, 2, 6],
     })
     .unwrap();
     measure("join BIGINT, 1 s of 1 M/s kept, 1 M keys", &join, &million, 2);
 
     let order = vec![SortKey { column: 2, descending: true, nulls_first: false }];
-    let spec =
-        TopNSpec { input: input(), partition: vec![0], order, limit: 10, with_rank: false, input_retracts: false };
+    let spec = TopNSpec {
+        input: input(),
+        partition: vec![0],
+        order,
+        ranking: Ranking::RowNumber,
+        limit: 10,
+        with_rank: false,
+        input_retracts: false,
+        state_ttl_us: None,
+    };
     measure("first 10 by BIGINT, 5 K keys", &TopN::new(spec).unwrap(), &thousands, 1);
     let order = vec![SortKey { column: 3, descending: true, nulls_first: false }];
-    let spec =
-        TopNSpec { input: input(), partition: vec![0], order, limit: 1, with_rank: false, input_retracts: false };
+    let spec = TopNSpec {
+        input: input(),
+        partition: vec![0],
+        order,
+        ranking: Ranking::RowNumber,
+        limit: 1,
+        with_rank: false,
+        input_retracts: false,
+        state_ttl_us: None,
+    };
     measure("last row by BIGINT, 1 M keys", &TopN::new(spec).unwrap(), &million, 1);
     let order = vec![SortKey { column: 3, descending: false, nulls_first: false }];
     let frame = OverFrame::Rows { preceding: Some(10) };
     let aggregates = vec![of(F::Avg, Some(2))];
-    let spec = KeyedOverSpec { input: input(), partition: vec![0], order, frame, aggregates, input_retracts: false };
+    let spec = KeyedOverSpec {
+        input: input(),
+        partition: vec![0],
+        order,
+        frame,
+        aggregates,
+        lags: vec![],
+        input_retracts: false,
+        state_ttl_us: None,
+    };
     measure("avg over 10 rows by BIGINT, 5 K keys", &KeyedOver::new(spec).unwrap(), &thousands, 1);
 }

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_empty_array, new_null_array};
 use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::DataFusionError;
@@ -136,19 +136,68 @@ impl Expressions {
     /// Rows on which an expression fails are refused ([`Reason::Expression`]) and are missing from the batch returned.
     /// An error is a batch that does not have the declared columns.
     pub fn evaluate(&self, batch: Batch, context: &mut Context<'_>) -> Result<(Batch, Vec<ArrayRef>), OperatorError> {
+        self.evaluate_first(self.expressions.len(), batch, context)
+    }
+
+    /// The same, but of the expressions behind the first `required` ones each is for itself: where it fails its value is null, which is
+    /// counted as a refusal, and the row stays for the others.
+    pub(crate) fn evaluate_or_null(
+        &self,
+        required: usize,
+        batch: Batch,
+        context: &mut Context<'_>,
+    ) -> Result<(Batch, Vec<ArrayRef>), OperatorError> {
         if self.expressions.is_empty() || batch.is_empty() {
-            let empty = self.fields.iter().map(|field| arrow::array::new_empty_array(field.data_type())).collect();
+            return self.evaluate(batch, context);
+        }
+        let rows = self.evaluation_batch(&batch, context)?;
+        if let Ok(columns) = evaluate_rows(&self.expressions, &rows) {
+            return Ok((batch, columns));
+        }
+        let (batch, mut columns) = self.evaluate_first(required, batch, context)?;
+        let rows = self.evaluation_batch(&batch, context)?;
+        // A row is counted once, however much fails on it.
+        let mut is_counted = vec![false; batch.rows()];
+        for (expression, field) in self.expressions.iter().zip(&self.fields).skip(required) {
+            let mut pieces: Vec<ArrayRef> = vec![new_empty_array(field.data_type())];
+            for (range, result) in bisect(std::slice::from_ref(expression), &rows) {
+                pieces.push(match result {
+                    Ok(mut values) => values.swap_remove(0),
+                    Err(error) => {
+                        for row in range.clone().filter(|&row| !std::mem::replace(&mut is_counted[row], true)) {
+                            refuse(&batch, row, &error, context);
+                        }
+                        new_null_array(field.data_type(), range.len())
+                    }
+                });
+            }
+            let pieces: Vec<&dyn Array> = pieces.iter().map(AsRef::as_ref).collect();
+            columns.push(concat(&pieces)?);
+        }
+        Ok((batch, columns))
+    }
+
+    /// Evaluates the first `count` expressions; rows on which one of them fails are refused.
+    fn evaluate_first(
+        &self,
+        count: usize,
+        batch: Batch,
+        context: &mut Context<'_>,
+    ) -> Result<(Batch, Vec<ArrayRef>), OperatorError> {
+        let (expressions, fields) = (&self.expressions[..count], &self.fields[..count]);
+        if expressions.is_empty() || batch.is_empty() {
+            let empty = fields.iter().map(|field| new_empty_array(field.data_type())).collect();
             return Ok((batch, empty));
         }
         let rows = self.evaluation_batch(&batch, context)?;
-        let failed = match self.evaluate_rows(&rows) {
+        let failed = match evaluate_rows(expressions, &rows) {
             Ok(columns) => return Ok((batch, columns)),
             Err(error) if rows.num_rows() == 1 => {
                 refuse(&batch, 0, &error, context);
-                let empty = self.fields.iter().map(|field| arrow::array::new_empty_array(field.data_type())).collect();
+                let empty = fields.iter().map(|field| new_empty_array(field.data_type())).collect();
                 return Ok((batch.slice(0, 0), empty));
             }
-            Err(_) => self.bisect(&rows),
+            Err(_) => bisect(expressions, &rows),
         };
         let mut kept: Vec<u32> = Vec::with_capacity(batch.rows());
         let mut pieces: Vec<Vec<ArrayRef>> = Vec::new();
@@ -161,11 +210,11 @@ impl Expressions {
                 Err(error) => refuse(&batch, range.start, &error, context),
             }
         }
-        let columns = (0..self.expressions.len())
+        let columns = (0..count)
             .map(|index| {
-                let parts: Vec<&dyn arrow::array::Array> = pieces.iter().map(|piece| piece[index].as_ref()).collect();
+                let parts: Vec<&dyn Array> = pieces.iter().map(|piece| piece[index].as_ref()).collect();
                 match parts.is_empty() {
-                    true => Ok(arrow::array::new_empty_array(self.fields[index].data_type())),
+                    true => Ok(new_empty_array(fields[index].data_type())),
                     false => concat(&parts),
                 }
             })
@@ -180,7 +229,7 @@ impl Expressions {
         let columns = self.parameters.iter().map(|&parameter| parameters.column(parameter).clone()).collect();
         match RecordBatch::try_new_with_options(self.schema.clone(), columns, &options) {
             Ok(rows) if rows.num_rows() == 0 => Vec::new(),
-            Ok(rows) => self.bisect(&rows),
+            Ok(rows) => bisect(&self.expressions, &rows),
             Err(error) => {
                 let error = DataFusionError::Internal(format!("the parameters do not fit the plan: {error}"));
                 vec![(0..parameters.num_rows(), Err(error))]
@@ -206,32 +255,29 @@ impl Expressions {
         let options = RecordBatchOptions::new().with_row_count(Some(batch.rows()));
         Ok(RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?)
     }
+}
 
-    fn evaluate_rows(&self, rows: &RecordBatch) -> Result<Vec<ArrayRef>, DataFusionError> {
-        self.expressions
-            .iter()
-            .map(|expression| expression.evaluate(rows)?.into_array_of_size(rows.num_rows()))
-            .collect()
-    }
+fn evaluate_rows(expressions: &[Arc<dyn PhysicalExpr>], rows: &RecordBatch) -> Result<Vec<ArrayRef>, DataFusionError> {
+    expressions.iter().map(|expression| expression.evaluate(rows)?.into_array_of_size(rows.num_rows())).collect()
+}
 
-    /// Halves the rows until every piece either succeeds or is one failing row. The pieces come in row order and cover
-    /// all rows; a batch of n rows is evaluated at most 2n - 1 times.
-    fn bisect(&self, rows: &RecordBatch) -> Vec<RowsOrError> {
-        let mut done = Vec::new();
-        let mut open = Vec::new();
-        open.push(0..rows.num_rows());
-        while let Some(range) = open.pop() {
-            match self.evaluate_rows(&rows.slice(range.start, range.len())) {
-                Err(_) if range.len() > 1 => {
-                    let middle = range.start + range.len() / 2;
-                    open.push(middle..range.end);
-                    open.push(range.start..middle);
-                }
-                result => done.push((range, result)),
+/// Halves the rows until every piece either succeeds or is one failing row. The pieces come in row order and cover
+/// all rows; a batch of n rows is evaluated at most 2n - 1 times.
+fn bisect(expressions: &[Arc<dyn PhysicalExpr>], rows: &RecordBatch) -> Vec<RowsOrError> {
+    let mut done = Vec::new();
+    let mut open = Vec::new();
+    open.push(0..rows.num_rows());
+    while let Some(range) = open.pop() {
+        match evaluate_rows(expressions, &rows.slice(range.start, range.len())) {
+            Err(_) if range.len() > 1 => {
+                let middle = range.start + range.len() / 2;
+                open.push(middle..range.end);
+                open.push(range.start..middle);
             }
+            result => done.push((range, result)),
         }
-        done
     }
+    done
 }
 
 /// Rows that went well together, or one row that failed (all rows, if the columns do not fit at all).
@@ -344,5 +390,28 @@ mod tests {
         assert!(error.to_string().contains("no column 9"), "{error}");
         let error = Expressions::new(&input, &parameters, vec![4], vec![]).unwrap_err();
         assert!(matches!(error, PlanError::Column { index: 4, .. }), "{error}");
+    }
+
+    #[test]
+    fn an_expression_that_fails_is_null_and_its_row_stays() {
+        let schema = Schema::new(vec![Field::new("v", DataType::Int64, false)]);
+        let divided = |by| binary(lit(100i64), Operator::Divide, by, &schema).unwrap();
+        let v = || column(&schema, 0);
+        let less = binary(v(), Operator::Minus, lit(5i64), &schema).unwrap();
+        let expressions = vec![divided(v()), divided(less), v()];
+        let expressions = Expressions::new(&schema, &Schema::empty(), vec![], expressions).unwrap();
+        let rows = batch(&[(0, 1), (0, 2), (0, 3)], vec![Arc::new(Int64Array::from(vec![10, 5, 0]))]);
+        let table = parameter_table("p", Arc::new(Int64Array::from(vec![0])));
+        for (required, kept, refused) in [(0, vec![1, 2, 3], 2), (1, vec![1, 2], 2)] {
+            let (mut refusals, mut output) = (Refusals::new(0), Vec::new());
+            let context = &mut process_context(&table, &mut refusals, &mut output);
+            let (batch, columns) = expressions.evaluate_or_null(required, rows.clone(), context).unwrap();
+            assert_eq!(batch.event_time_us.as_ref(), kept);
+            let values = |at: usize| columns[at].as_primitive::<Int64Type>().iter().collect::<Vec<_>>();
+            assert_eq!(values(0), [vec![Some(10), Some(20)], vec![None; 1 - required]].concat());
+            assert_eq!(values(1), [vec![Some(20), None], vec![Some(-20); 1 - required]].concat());
+            assert_eq!(values(2), [vec![Some(10), Some(5)], vec![Some(0); 1 - required]].concat());
+            assert_eq!(refusals.counted(Reason::Expression), refused);
+        }
     }
 }

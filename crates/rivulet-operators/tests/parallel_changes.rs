@@ -11,7 +11,7 @@ use parallel::{Hand, Multiset, Outcome, Row, Step, aggregate, batch, input, posi
 use proptest::prelude::*;
 use rivulet_dataflow::Element;
 use rivulet_operators::AggregateFunction as F;
-use rivulet_operators::parallel::{KeyedAggregate, KeyedAggregateSpec, SortKey, TopN, TopNSpec};
+use rivulet_operators::parallel::{KeyedAggregate, KeyedAggregateSpec, Ranking, SortKey, TopN, TopNSpec};
 
 const TEXTS: [Option<&str>; 4] = [None, Some("a"), Some("b"), Some("a longer text, on the heap")];
 
@@ -92,16 +92,38 @@ fn aggregation(keys: &[usize], input_retracts: bool) -> KeyedAggregate {
         positive(aggregate(F::CountDistinct, Some(2))),
         aggregate(F::Max, Some(1)),
     ];
-    KeyedAggregate::new(KeyedAggregateSpec { input: input(), keys: keys.to_vec(), aggregates, input_retracts }).unwrap()
+    KeyedAggregate::new(KeyedAggregateSpec {
+        input: input(),
+        keys: keys.to_vec(),
+        aggregates,
+        input_retracts,
+        state_ttl_us: None,
+    })
+    .unwrap()
 }
 
-fn first_rows(partition: &[usize], limit: usize, with_rank: bool, input_retracts: bool) -> TopN {
+/// Which rows of each partition come out.
+#[derive(Clone, Copy, Debug)]
+struct First {
+    ranking: Ranking,
+    limit: usize,
+    with_rank: bool,
+}
+
+fn first() -> impl Strategy<Value = First> {
+    let ranking = prop::sample::select(vec![Ranking::RowNumber, Ranking::Rank, Ranking::DenseRank]);
+    (ranking, 1..4usize, any::<bool>()).prop_map(|(ranking, limit, with_rank)| First { ranking, limit, with_rank })
+}
+
+fn first_rows(partition: &[usize], first: First, input_retracts: bool) -> TopN {
     let order = vec![SortKey { column: 2, descending: true, nulls_first: false }];
+    let First { ranking, limit, with_rank } = first;
     let partition = partition.to_vec();
-    TopN::new(TopNSpec { input: input(), partition, order, limit, with_rank, input_retracts }).unwrap()
+    let (input, state_ttl_us) = (input(), None);
+    TopN::new(TopNSpec { input, partition, order, ranking, limit, with_rank, input_retracts, state_ttl_us }).unwrap()
 }
 
-fn ranked(partition: &[usize], limit: usize, with_rank: bool, rows: &[Row]) -> Multiset {
+fn ranked(partition: &[usize], first: First, rows: &[Row]) -> Multiset {
     let mut groups: BTreeMap<Vec<String>, Vec<&Row>> = BTreeMap::new();
     for row in rows {
         let key = partition.iter().map(|&key| if key == 0 { show(row.key) } else { show(row.text) }).collect();
@@ -109,12 +131,22 @@ fn ranked(partition: &[usize], limit: usize, with_rank: bool, rows: &[Row]) -> M
     }
     let mut results = Multiset::new();
     for mut rows in groups.into_values() {
-        rows.sort_by_key(|row| (row.v.is_none(), Reverse(row.v), row.key, row.text, row.ts));
-        for (rank, row) in rows.iter().take(limit).enumerate() {
+        let order = |row: &Row| (row.v.is_none(), Reverse(row.v));
+        rows.sort_by_key(|row| (order(row), row.key, row.text, row.ts));
+        for (at, row) in rows.iter().enumerate() {
+            let before = || rows.iter().map(|other| order(other)).filter(|other| *other < order(row));
+            let rank = 1 + match first.ranking {
+                Ranking::RowNumber => at,
+                Ranking::Rank => before().count(),
+                Ranking::DenseRank => before().collect::<BTreeSet<_>>().len(),
+            };
+            if rank > first.limit {
+                continue;
+            }
             let ts = arrow::array::TimestampMicrosecondArray::from(vec![row.ts]);
             let ts = arrow::util::display::array_value_to_string(&ts, 0).unwrap();
             let mut shown = vec![show(row.key), show(row.text), show(row.v), ts];
-            shown.extend(with_rank.then(|| (rank + 1).to_string()));
+            shown.extend(first.with_rank.then(|| rank.to_string()));
             *results.entry(shown).or_insert(0) += 1;
         }
     }
@@ -144,14 +176,13 @@ proptest! {
     fn the_first_rows_are_those_of_the_rows_that_are_left(
         (retracting, rows) in any::<bool>().prop_flat_map(|retracting| (Just(retracting), changes(retracting))),
         partition in prop_oneof![Just(vec![]), Just(vec![0]), Just(vec![0, 1])],
-        limit in 1..4usize,
-        with_rank in any::<bool>(),
+        first in first(),
         cuts in prop::collection::vec(1..30usize, 1..4),
         cut in any::<prop::sample::Index>(),
     ) {
-        let factory = first_rows(&partition, limit, with_rank, retracting);
+        let factory = first_rows(&partition, first, retracting);
         let steps = steps(&rows, &cuts, &[false]);
-        let expected = ranked(&partition, limit, with_rank, &left(&rows));
+        let expected = ranked(&partition, first, &left(&rows));
         prop_assert_eq!(&run(&factory, &steps).rows, &expected);
         let moved = run_moved(&factory, &steps, cut.index(steps.len() + 1), [&partition, &partition]);
         prop_assert_eq!(&moved.rows, &expected);
@@ -183,7 +214,13 @@ fn a_key_changes_once_for_each_output_and_not_at_all_if_nothing_has_changed() {
 
 #[test]
 fn distinct_over_rows_that_stay_takes_nothing_back() {
-    let spec = KeyedAggregateSpec { input: input(), keys: vec![0, 2], aggregates: vec![], input_retracts: false };
+    let spec = KeyedAggregateSpec {
+        input: input(),
+        keys: vec![0, 2],
+        aggregates: vec![],
+        input_retracts: false,
+        state_ttl_us: None,
+    };
     let distinct = KeyedAggregate::new(spec).unwrap();
     assert!(!distinct.output_retracts());
     let outcome = run(&distinct, &[Step::Rows(0, vec![at(1, 1), at(1, 1), at(1, 2)]), Step::Rows(0, vec![at(1, 1)])]);
@@ -193,7 +230,8 @@ fn distinct_over_rows_that_stay_takes_nothing_back() {
 #[test]
 fn what_cannot_be_taken_back_is_refused() {
     let aggregates = vec![aggregate(F::Median, Some(2))];
-    let spec = KeyedAggregateSpec { input: input(), keys: vec![0], aggregates, input_retracts: true };
+    let spec =
+        KeyedAggregateSpec { input: input(), keys: vec![0], aggregates, input_retracts: true, state_ttl_us: None };
     let error = KeyedAggregate::new(spec.clone()).err().unwrap().to_string();
     assert!(error.contains("median cannot take back") && error.contains("hint:"), "{error}");
     assert!(KeyedAggregate::new(KeyedAggregateSpec { input_retracts: false, ..spec }).is_ok());

@@ -125,7 +125,17 @@ fn join(kind: KeyedJoinKind, residual: Option<Arc<dyn PhysicalExpr>>, expiry: [O
         _ => vec![0, 1, 2, 4, 5, 6],
     };
     let keys = vec![(0, 0)];
-    KeyedJoin::new(KeyedJoinSpec { left: input(), right: input(), keys, kind, residual, expiry, output }).unwrap()
+    KeyedJoin::new(KeyedJoinSpec {
+        left: input(),
+        right: input(),
+        keys,
+        kind,
+        residual,
+        expiry,
+        state_ttl_us: None,
+        output,
+    })
+    .unwrap()
 }
 
 proptest! {
@@ -201,4 +211,31 @@ fn memory_of_expired_rows_is_given_back() {
         }
         assert!(most[1] <= most[0] * 5 / 4 && most[1] < 1_000_000, "{kind:?} {most:?}");
     }
+}
+
+#[test]
+fn what_comes_late_to_a_join_that_forgets_is_refused() {
+    use parallel::Step;
+    let at = |ts| Row { key: Some(1), text: None, v: Some(ts), ts, retracts: false };
+    let expiry = [Some(Expiry { column: 3, after_us: 10 }), Some(Expiry { column: 3, after_us: 0 })];
+    let late = [Some(Expiry { column: 3, after_us: 0 }); 2];
+    let rows = [
+        Step::Rows(0, vec![at(20)]),
+        Step::Watermark(15),
+        // The first is late though no row of the other side is forgotten for it: others might be.
+        Step::Rows(0, vec![at(14), at(15)]),
+        Step::Rows(1, vec![at(3), at(16)]),
+    ];
+    for kind in KINDS {
+        let forgetful = join(kind, None, expiry).with_lateness(late).unwrap();
+        assert_eq!(run(&forgetful, &rows).late, 2, "{kind:?}");
+        // Nothing is late where nothing is forgotten.
+        let patient = join(kind, None, [None, None]).with_lateness(late).unwrap();
+        assert_eq!(run(&patient, &rows).late, 0, "{kind:?}");
+    }
+    assert!(
+        join(KeyedJoinKind::Inner, None, expiry)
+            .with_lateness([Some(Expiry { column: 0, after_us: 0 }), None])
+            .is_err()
+    );
 }

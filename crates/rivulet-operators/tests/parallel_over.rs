@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use parallel::{Multiset, Row, Step, aggregate, input, run, run_moved, steps};
 use proptest::prelude::*;
 use rivulet_operators::AggregateFunction as F;
-use rivulet_operators::parallel::{KeyedOver, KeyedOverSpec, OverFrame, SortKey};
+use rivulet_operators::parallel::{KeyedOver, KeyedOverSpec, Lag, OverFrame, SortKey};
 
 const TEXTS: [Option<&str>; 3] = [None, Some("a"), Some("a longer text, on the heap")];
 
@@ -73,8 +73,16 @@ fn over(by_time: bool, frame: OverFrame, input_retracts: bool) -> KeyedOver {
         aggregate(F::CountDistinct, Some(2)),
         aggregate(F::Min, Some(1)),
     ];
-    let spec =
-        KeyedOverSpec { input: input(), partition: vec![0], order: vec![order], frame, aggregates, input_retracts };
+    let spec = KeyedOverSpec {
+        input: input(),
+        partition: vec![0],
+        order: vec![order],
+        frame,
+        aggregates,
+        lags: vec![],
+        input_retracts,
+        state_ttl_us: None,
+    };
     KeyedOver::new(spec).unwrap()
 }
 
@@ -160,10 +168,108 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn values_of_earlier_rows_are_those_so_many_rows_before(
+        rows in changes(false),
+        reaches in prop::collection::vec((0..3usize, 1..4u32), 1..4),
+        cuts in prop::collection::vec(1..20usize, 1..4),
+        watermarks in prop::collection::vec(any::<bool>(), 1..4),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let lag = |&(column, rows): &(usize, u32)| Lag { name: format!("{column} {rows}"), column, rows };
+        let preceding = reaches.iter().map(|reach| u64::from(reach.1)).max();
+        let order = vec![SortKey { column: 3, descending: false, nulls_first: false }];
+        let factory = KeyedOver::new(KeyedOverSpec {
+            input: input(),
+            partition: vec![0],
+            order,
+            frame: OverFrame::Rows { preceding },
+            aggregates: vec![],
+            lags: reaches.iter().map(lag).collect(),
+            input_retracts: false,
+            state_ttl_us: None,
+        });
+        let factory = factory.unwrap();
+        let mut partitions: BTreeMap<Option<i64>, Vec<&Row>> = BTreeMap::new();
+        rows.iter().for_each(|row| partitions.entry(row.1.key).or_default().push(&row.1));
+        let mut expected = Multiset::new();
+        for mut rows in partitions.into_values() {
+            rows.sort_by_key(|row| (row.ts, row.text, row.v));
+            for (at, row) in rows.iter().enumerate() {
+                let ts = arrow::array::TimestampMicrosecondArray::from(vec![row.ts]);
+                let ts = arrow::util::display::array_value_to_string(&ts, 0).unwrap();
+                let mut shown = vec![show(row.key), show(row.text), show(row.v), ts];
+                for &(column, back) in &reaches {
+                    let earlier = at.checked_sub(back as usize).map(|at| rows[at]);
+                    shown.push(match column {
+                        0 => show(earlier.and_then(|row| row.key)),
+                        1 => show(earlier.and_then(|row| row.text)),
+                        _ => show(earlier.and_then(|row| row.v)),
+                    });
+                }
+                *expected.entry(shown).or_insert(0) += 1;
+            }
+        }
+        let steps = steps(&rows, &cuts, &watermarks);
+        prop_assert_eq!(&run(&factory, &steps).rows, &expected);
+        let moved = run_moved(&factory, &steps, cut.index(steps.len() + 1), [&[0], &[0]]);
+        prop_assert_eq!(&moved.rows, &expected);
+    }
+}
+
+#[test]
+fn values_of_rows_that_are_not_at_hand_are_refused() {
+    for (column, rows, preceding) in [(3, 2, Some(1)), (3, 0, Some(1)), (2, 1, Some(1)), (3, 1, None)] {
+        let spec = KeyedOverSpec {
+            input: input(),
+            partition: vec![0],
+            order: vec![SortKey { column, descending: false, nulls_first: false }],
+            frame: OverFrame::Rows { preceding },
+            aggregates: vec![],
+            lags: vec![Lag { name: "lag".into(), column: 2, rows }],
+            input_retracts: false,
+            state_ttl_us: None,
+        };
+        let error = KeyedOver::new(spec).err().unwrap().to_string();
+        assert!(error.contains("not at hand") && error.contains("hint:"), "{error}");
+    }
+}
+
 #[test]
 fn a_row_behind_the_watermark_is_late() {
     let at = |ts| Row { key: Some(1), text: None, v: Some(1), ts, retracts: false };
     let factory = over(true, OverFrame::Rows { preceding: Some(1) }, false);
     let outcome = run(&factory, &[Step::Rows(0, vec![at(9)]), Step::Watermark(8), Step::Rows(0, vec![at(7), at(8)])]);
     assert_eq!((outcome.late, outcome.rows.values().sum::<i64>()), (1, 2));
+}
+
+#[test]
+fn memory_of_silent_partitions_is_given_back() {
+    use parallel::{Hand, batch};
+    use rivulet_dataflow::Element;
+    let mut hand = Hand::new(&over(true, OverFrame::Range { preceding_us: Some(2_000_000) }, false));
+    let mut most = [0, 0];
+    for round in 0..200i64 {
+        let now = round * 1_000_000;
+        let row = |n| Row { key: Some(round * 300 + n), text: TEXTS[2], v: Some(n), ts: now, retracts: false };
+        hand.process(0, Element::Batch(batch(&(0..300).map(row).collect::<Vec<_>>())));
+        hand.process(0, Element::Watermark(now));
+        let half = usize::from(round >= 100);
+        most[half] = most[half].max(hand.operator.memory_bytes());
+    }
+    assert!(most[1] <= most[0] * 5 / 4 && most[1] < 2_000_000, "{most:?}");
+}
+
+#[test]
+fn rows_ahead_of_the_watermark_come_out_before_it_passes_them() {
+    let at = |ts| Row { key: Some(1), text: None, v: Some(1), ts, retracts: false };
+    let factory = over(true, OverFrame::Rows { preceding: Some(1) }, false).with_rows_ahead(1);
+    let outcome =
+        run(&factory, &[Step::Rows(0, vec![at(8), at(9)]), Step::Watermark(8), Step::Rows(0, vec![at(8), at(9)])]);
+    assert_eq!(
+        (outcome.late, outcome.rows.values().sum::<i64>()),
+        (1, 3),
+        "no row of time 8 comes behind a watermark of 8"
+    );
 }

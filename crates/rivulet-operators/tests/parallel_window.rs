@@ -65,7 +65,16 @@ fn aggregates() -> Vec<AggregateSpec> {
 
 fn window(kind: KeyedWindowKind, keys: &[usize], aggregates: Vec<AggregateSpec>, phase: Phase) -> KeyedWindow {
     let keys = keys.to_vec();
-    KeyedWindow::new(KeyedWindowSpec { input: input(), keys, window: kind, aggregates, phase }).unwrap()
+    KeyedWindow::new(KeyedWindowSpec {
+        input: input(),
+        keys,
+        window: kind,
+        aggregates,
+        phase,
+        input_retracts: false,
+        state_ttl_us: None,
+    })
+    .unwrap()
 }
 
 /// The windows of each row of one key, given the times of all its rows.
@@ -232,6 +241,50 @@ proptest! {
     }
 }
 
+#[test]
+fn a_partial_aggregation_that_does_not_reduce_passes_rows_through() {
+    let words = || vec![aggregate(F::Count, None), aggregate(F::Sum, Some(2)), aggregate(F::Max, Some(2))];
+    for kind in [
+        KeyedWindowKind::Tumble { width_us: 20, offset_us: 0 },
+        KeyedWindowKind::Hop { slide_us: 10, width_us: 20, offset_us: 1 },
+        KeyedWindowKind::Hop { slide_us: 20, width_us: 15, offset_us: 0 },
+    ] {
+        let [whole, partial, last] =
+            [Phase::Whole, Phase::Partial, Phase::Final].map(|phase| Hand::new(&window(kind, &[0, 1], words(), phase)));
+        let [mut whole, mut partial, mut last] = [whole, partial, last];
+        let (mut expected, mut outcome) = (Outcome::default(), Outcome::default());
+        let mut passed = 0;
+        for number in 0..32i64 {
+            let row = |n: i64| Row {
+                key: Some((number * 4096 + n) * 7 % 60_000),
+                text: TEXTS[n as usize % 5],
+                v: Some(n % 11),
+                ts: number * 4 + n * 13 % 9,
+                retracts: false,
+            };
+            let rows: Vec<Row> = (0..4096).map(row).collect();
+            expected.add(whole.process(0, Element::Batch(batch(&rows))));
+            let states = partial.process(0, Element::Batch(batch(&rows)));
+            passed += states.iter().map(rivulet_dataflow::Batch::rows).sum::<usize>();
+            states.into_iter().for_each(|states| outcome.add(last.process(0, Element::Batch(states))));
+            let watermark = Element::Watermark(number * 4);
+            expected.add(whole.process(0, watermark.clone()));
+            partial.process(0, watermark.clone()).into_iter().for_each(|states| {
+                outcome.add(last.process(0, Element::Batch(states)));
+            });
+            outcome.add(last.process(0, watermark));
+        }
+        expected.add(whole.process(0, Element::End));
+        partial.process(0, Element::End).into_iter().for_each(|states| {
+            outcome.add(last.process(0, Element::Batch(states)));
+        });
+        outcome.add(last.process(0, Element::End));
+        assert!(passed > 10_000, "{kind:?}: {passed} rows came out with their batch");
+        assert_eq!(outcome.rows, expected.rows, "{kind:?}");
+        assert_eq!((last.late(), partial.late()), (0, whole.late()));
+    }
+}
+
 fn at(key: i64, ts: i64) -> Row {
     Row { key: Some(key), text: None, v: Some(1), ts, retracts: false }
 }
@@ -320,6 +373,8 @@ fn attached_windows_are_those_of_the_rows() {
         window: KeyedWindowKind::Attached { start: 0, end: 1 },
         aggregates: vec![largest],
         phase: Phase::Whole,
+        input_retracts: false,
+        state_ttl_us: None,
     })
     .unwrap();
     let rows = |ends: Vec<Option<i64>>, values: Vec<i64>| {

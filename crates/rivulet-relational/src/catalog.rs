@@ -16,7 +16,7 @@ use datafusion_expr::{AggregateUDF, Expr, HigherOrderUDF, ScalarUDF, TableSource
 use datafusion_sql::sqlparser::ast;
 
 use crate::error::{Problem, RelationalError};
-use crate::functions::{self, row_number};
+use crate::functions;
 use crate::table_function::WindowFunctions;
 
 /// The type of timestamps: microseconds, without a zone.
@@ -48,13 +48,16 @@ impl Catalog {
         options.sql_parser.parse_float_as_decimal = false;
         options.sql_parser.collect_spans = true;
         options.sql_parser.enable_ident_normalization = true;
+        // A subquery that gives one value becomes a join with one row, which follows the value when it changes; there is no plan that runs
+        // it once beforehand.
+        options.optimizer.enable_physical_uncorrelated_scalar_subquery = false;
         let own = functions::placeholders().into_iter().map(|function| (function.name().to_owned(), function));
         Self {
             relations: HashMap::new(),
             tables: HashSet::new(),
             scalars: scalars.into_iter().chain(own).collect(),
             aggregates: aggregates.into_iter().collect(),
-            windows: HashMap::from([("row_number".to_owned(), row_number())]),
+            windows: functions::over_functions().collect(),
             options: Arc::new(options),
             expressions: vec![
                 Arc::new(CountRows),

@@ -95,6 +95,29 @@ impl Check<'_> {
         if matches!(select.group_by, ast::GroupByExpr::All(_)) {
             return self.refuse("GROUP BY ALL", None);
         }
+        select.from.iter().try_for_each(|from| self.joins(&from.joins))
+    }
+
+    /// The planner takes the column of USING from the left side, which is null where an outer join finds no left row.
+    fn joins(&mut self, joins: &[ast::Join]) -> Result<(), RelationalError> {
+        use ast::{JoinConstraint, JoinOperator};
+        for join in joins {
+            let (kind, constraint) = match &join.join_operator {
+                JoinOperator::Right(constraint) | JoinOperator::RightOuter(constraint) => ("RIGHT", constraint),
+                JoinOperator::FullOuter(constraint) => ("FULL", constraint),
+                _ => continue,
+            };
+            let what = match constraint {
+                JoinConstraint::Using(_) => format!("{kind} JOIN ... USING"),
+                JoinConstraint::Natural => format!("NATURAL {kind} JOIN"),
+                _ => continue,
+            };
+            self.at(&join.relation);
+            return self.refuse(
+                &what,
+                Some("write ON a.key = b.key, and COALESCE(a.key, b.key) where the key of either side is meant"),
+            );
+        }
         Ok(())
     }
 
@@ -150,6 +173,7 @@ impl Check<'_> {
             }
             TableFactor::Derived { lateral: true, .. } => self.refuse("LATERAL", None),
             TableFactor::Derived { sample: Some(_), .. } => self.refuse("TABLESAMPLE", None),
+            TableFactor::NestedJoin { table_with_joins, .. } => self.joins(&table_with_joins.joins),
             TableFactor::MatchRecognize { .. } => {
                 self.refuse("MATCH_RECOGNIZE in a query over sources", Some("applications have it"))
             }

@@ -18,7 +18,7 @@ use crate::catalog::TIMESTAMP;
 pub const PROCTIME: &str = "proctime";
 
 /// The bounds of windows in GROUP BY: `tumble_start`, `tumble_end` and so on.
-pub(crate) const BOUNDS: [(&str, &str, bool); 8] = [
+pub(crate) const BOUNDS: [(&str, &str, bool); 10] = [
     ("tumble_start", "tumble", false),
     ("tumble_end", "tumble", true),
     ("hop_start", "hop", false),
@@ -27,10 +27,14 @@ pub(crate) const BOUNDS: [(&str, &str, bool); 8] = [
     ("cumulate_end", "cumulate", true),
     ("session_start", "session", false),
     ("session_end", "session", true),
+    ("count_window_start", COUNT_WINDOW, false),
+    ("count_window_end", COUNT_WINDOW, true),
 ];
 
-/// The functions that make windows.
+/// The functions that make windows of time.
 pub(crate) const WINDOWS: [&str; 4] = ["tumble", "hop", "cumulate", "session"];
+/// The one that makes windows of so many rows, in GROUP BY only.
+pub(crate) const COUNT_WINDOW: &str = "count_window";
 
 /// `PROCTIME()`: the time by the clock, for windows only.
 pub fn proctime() -> Arc<ScalarUDF> {
@@ -38,11 +42,21 @@ pub fn proctime() -> Arc<ScalarUDF> {
     FUNCTION.clone()
 }
 
-/// `ROW_NUMBER()`.
-pub fn row_number() -> Arc<WindowUDF> {
-    static FUNCTION: LazyLock<Arc<WindowUDF>> =
-        LazyLock::new(|| Arc::new(WindowUDF::from(RowNumber { signature: Signature::nullary(Volatility::Immutable) })));
-    FUNCTION.clone()
+/// The functions that number rows.
+pub const RANKINGS: [&str; 3] = ["row_number", "rank", "dense_rank"];
+/// `LAG(x, rows)`.
+pub const LAG: &str = "lag";
+
+/// The functions over other rows of a partition that are no aggregates: [`RANKINGS`] and [`LAG`].
+pub(crate) fn over_functions() -> impl Iterator<Item = (String, Arc<WindowUDF>)> {
+    let function = |name: &'static str| {
+        let signature = match name {
+            LAG => Signature::variadic_any(Volatility::Immutable),
+            _ => Signature::nullary(Volatility::Immutable),
+        };
+        (name.to_owned(), Arc::new(WindowUDF::from(OverPlaceholder { name, signature })))
+    };
+    RANKINGS.into_iter().chain([LAG]).map(function)
 }
 
 /// All functions of this kind that a query may call.
@@ -103,13 +117,14 @@ impl ScalarUDFImpl for Placeholder {
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct RowNumber {
+struct OverPlaceholder {
+    name: &'static str,
     signature: Signature,
 }
 
-impl WindowUDFImpl for RowNumber {
+impl WindowUDFImpl for OverPlaceholder {
     fn name(&self) -> &str {
-        "row_number"
+        self.name
     }
 
     fn signature(&self) -> &Signature {
@@ -117,10 +132,13 @@ impl WindowUDFImpl for RowNumber {
     }
 
     fn partition_evaluator(&self, _arguments: PartitionEvaluatorArgs) -> Result<Box<dyn PartitionEvaluator>> {
-        not_impl_err!("row_number is not evaluated here")
+        not_impl_err!("{} is not evaluated here", self.name)
     }
 
     fn field(&self, arguments: WindowUDFFieldArgs) -> Result<FieldRef> {
-        Ok(Arc::new(Field::new(arguments.name(), DataType::Int64, false)))
+        Ok(Arc::new(match arguments.input_fields().first() {
+            Some(value) if self.name == LAG => Field::new(arguments.name(), value.data_type().clone(), true),
+            _ => Field::new(arguments.name(), DataType::Int64, false),
+        }))
     }
 }

@@ -1,4 +1,4 @@
-//! Windows in GROUP BY: `GROUP BY device, tumble(ts, INTERVAL '1 minute')`, with `window_start` and `window_end` in the SELECT, or
+//! Windows in GROUP BY: `GROUP BY device, tumble(ts, INTERVAL '1 minute')` or `count_window(100)`, with `window_start` and `window_end` in the SELECT, or
 //! `TUMBLE_START(ts, ...)` and `TUMBLE_END(ts, ...)` as older scripts have it.
 //!
 //! In the syntax tree the window becomes two keys, its start and its end, as functions; in the plan the aggregate over such keys
@@ -13,7 +13,7 @@ use datafusion_expr::{Aggregate, Expr, LogicalPlan, Projection};
 use datafusion_sql::sqlparser::ast;
 
 use crate::error::RelationalError;
-use crate::functions::{BOUNDS, PROCTIME, WINDOWS};
+use crate::functions::{BOUNDS, COUNT_WINDOW, PROCTIME, WINDOWS};
 use crate::table_function::check_time;
 use crate::walk::{NodeMut, change_expression, change_query};
 use crate::window::{WindowKind, WindowTable, interval_us};
@@ -68,7 +68,7 @@ fn rewrite_select(select: &mut ast::Select) {
 fn window_call(key: &ast::Expr) -> Option<(String, ast::Function)> {
     let ast::Expr::Function(function) = key else { return None };
     let name = function.name.to_string().to_lowercase();
-    WINDOWS.contains(&name.as_str()).then(|| (name, function.clone()))
+    (name == COUNT_WINDOW || WINDOWS.contains(&name.as_str())).then(|| (name, function.clone()))
 }
 
 /// A call with the same arguments, of the function for one of the bounds.
@@ -135,19 +135,15 @@ fn rewrite_aggregate(aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
     let Some((window, arguments)) = window else {
         return Ok(Transformed::no(LogicalPlan::Aggregate(aggregate)));
     };
-    let Some((time, lengths)) = arguments.split_first() else {
-        return Err(RelationalError::new(format!("{window} needs a time and a length")).boxed());
+    let (kind, input, time) = match window {
+        COUNT_WINDOW => (WindowKind::count(arguments)?, aggregate.input.clone(), None),
+        _ => {
+            let (kind, time) = window_of_time(window, arguments)?;
+            let (input, time) = with_time(aggregate.input.clone(), time)?;
+            check_time(&time, input.schema()).map_err(RelationalError::boxed)?;
+            (kind, input, Some(time))
+        }
     };
-    let lengths = lengths.iter().map(|length| {
-        interval_us(length).ok_or_else(|| {
-            RelationalError::new("the length of a window is a constant INTERVAL of fixed length")
-                .hint("write for example tumble(ts, INTERVAL '1 minute')")
-                .boxed()
-        })
-    });
-    let kind = WindowKind::new(window, &lengths.collect::<Result<Vec<_>>>()?)?;
-    let (input, time) = with_time(aggregate.input.clone(), time.clone())?;
-    check_time(&time, input.schema()).map_err(RelationalError::boxed)?;
     let windows = WindowTable::new(input, kind, time, None, HIDDEN.map(str::to_owned))?.into_plan();
     let hidden =
         |key: &Expr| bound_call(key).map(|(_, end, _)| Expr::Column(Column::from_name(HIDDEN[usize::from(end)])));
@@ -162,6 +158,21 @@ fn rewrite_aggregate(aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
     }
     let projection = Projection::try_new(columns, Arc::new(LogicalPlan::Aggregate(renamed)))?;
     Ok(Transformed::yes(LogicalPlan::Projection(projection)))
+}
+
+/// A window by its time and its lengths.
+fn window_of_time(window: &str, arguments: &[Expr]) -> Result<(WindowKind, Expr)> {
+    let Some((time, lengths)) = arguments.split_first() else {
+        return Err(RelationalError::new(format!("{window} needs a time and a length")).boxed());
+    };
+    let lengths = lengths.iter().map(|length| {
+        interval_us(length).ok_or_else(|| {
+            RelationalError::new("the length of a window is a constant INTERVAL of fixed length")
+                .hint("write for example tumble(ts, INTERVAL '1 minute')")
+                .boxed()
+        })
+    });
+    Ok((WindowKind::new(window, &lengths.collect::<Result<Vec<_>>>()?)?, time.clone()))
 }
 
 /// The window, whether it is its end, and the arguments of a key that is a bound.

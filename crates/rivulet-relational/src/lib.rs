@@ -8,8 +8,8 @@
 //! - [`catalog`]: what names stand for ([`Catalog`]);
 //! - [`window`]: the node that gives rows their windows ([`WindowTable`], [`WindowKind`]);
 //! - [`table_function`]: `TUMBLE(t, DESCRIPTOR(ts), ...)` in FROM;
-//! - [`group_window`]: `tumble(ts, ...)` in GROUP BY;
-//! - [`functions`]: functions that stand for something until the plan is made ([`functions::proctime`], [`functions::row_number`]);
+//! - [`group_window`]: `tumble(ts, ...)` and `count_window(100)` in GROUP BY;
+//! - [`functions`]: functions that stand for something until the plan is made ([`functions::proctime`]);
 //! - [`calls`]: which functions a query calls ([`calls::calls`]);
 //! - `check`: what is refused, because it would be ignored; `walk`: over syntax trees;
 //! - [`error`]: what is wrong and where ([`RelationalError`]).
@@ -27,5 +27,5 @@ pub mod error;
 
 pub use catalog::Catalog;
 pub use error::{Problem, RelationalError};
-pub use planning::{Planned, SortColumn, plan, plan_view};
+pub use planning::{Planned, PlannedView, SortColumn, plan, plan_view};
 pub use window::{WindowKind, WindowTable};

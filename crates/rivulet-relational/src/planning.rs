@@ -70,6 +70,19 @@ pub fn plan(query: &ast::Query, catalog: &Catalog) -> Result<Planned, Relational
         };
         plan = Arc::unwrap_or_clone(top.input);
     }
+    // What is sorted by and not selected is taken away again above the sort.
+    if let LogicalPlan::Projection(top) = &plan
+        && let LogicalPlan::Sort(sort) = top.input.as_ref()
+    {
+        let selected = top.schema.columns();
+        let keys = sort.expr.iter().flat_map(|key| key.expr.column_refs());
+        let missing = keys.into_iter().find(|key| !selected.contains(key)).map(|column| column.name.clone());
+        return Err(RelationalError::new(match missing {
+            Some(column) => format!("ORDER BY {column}, which is not selected, is not supported yet"),
+            None => "ORDER BY something that is not selected is not supported yet".to_owned(),
+        })
+        .hint("select what the result is ordered by"));
+    }
     if let LogicalPlan::Sort(sort) = plan {
         for key in &sort.expr {
             let Expr::Column(column) = &key.expr else {
@@ -84,12 +97,20 @@ pub fn plan(query: &ast::Query, catalog: &Catalog) -> Result<Planned, Relational
     Ok(Planned { plan: optimize(plan, catalog)?, order, limit })
 }
 
-/// Plans a query that others read by a name. It is not optimized by itself.
-pub fn plan_view(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {
+/// A query that others read by a name.
+#[derive(Clone, Debug)]
+pub struct PlannedView {
+    /// The plan that takes the place of the name; it is optimized with the query that reads it.
+    pub plan: LogicalPlan,
+    /// What becomes of it by itself, to find out now, where its text is at hand, what cannot be run.
+    pub optimized: LogicalPlan,
+}
+
+/// Plans a query that others read by a name.
+pub fn plan_view(query: &ast::Query, catalog: &Catalog) -> Result<PlannedView, RelationalError> {
     let plan = translate(query, catalog)?;
-    // Whether it can be optimized is found out now, where its text is at hand.
-    optimize(plan.clone(), catalog)?;
-    Ok(plan)
+    let optimized = optimize(plan.clone(), catalog)?;
+    Ok(PlannedView { plan, optimized })
 }
 
 fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {

@@ -95,7 +95,7 @@ fn plan_call(
     check_time(&time, input.schema()).map_err(&at)?;
     // Without PARTITION BY all rows are in one sequence of sessions.
     let partition = partition.or(Some(Vec::new()));
-    WindowTable::new(input, kind, time, partition, ["window_start".into(), "window_end".into()])
+    WindowTable::new(input, kind, Some(time), partition, ["window_start".into(), "window_end".into()])
         .map_err(|error| at(error.into()))
 }
 

@@ -14,7 +14,7 @@ use datafusion_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
 use crate::catalog::TIMESTAMP;
 use crate::error::RelationalError;
 
-/// Which windows, all lengths in microseconds.
+/// Which windows, lengths of time in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WindowKind {
     /// One after the other.
@@ -47,6 +47,13 @@ pub enum WindowKind {
         /// The gap that ends a window.
         gap_us: i64,
     },
+    /// Of so many rows of a key, in the order in which they come.
+    Count {
+        /// How many rows a window has.
+        rows: u32,
+        /// How many rows later the next one begins.
+        slide_rows: u32,
+    },
 }
 
 /// Gives rows their windows.
@@ -56,8 +63,8 @@ pub struct WindowTable {
     pub input: Arc<LogicalPlan>,
     /// Which windows.
     pub kind: WindowKind,
-    /// The time of a row, a column of the input.
-    pub time: Expr,
+    /// The time of a row, a column of the input; none where rows are counted.
+    pub time: Option<Expr>,
     /// The columns that keep sessions apart; `None` if the keys of the aggregate above do.
     pub partition: Option<Vec<Expr>>,
     /// The names of the columns for start and end.
@@ -70,7 +77,7 @@ impl WindowTable {
     pub fn new(
         input: Arc<LogicalPlan>,
         kind: WindowKind,
-        time: Expr,
+        time: Option<Expr>,
         partition: Option<Vec<Expr>>,
         bounds: [String; 2],
     ) -> Result<Self> {
@@ -95,7 +102,7 @@ impl WindowTable {
         LogicalPlan::Extension(Extension { node: Arc::new(self) })
     }
 
-    fn parts(&self) -> (&LogicalPlan, WindowKind, &Expr, &Option<Vec<Expr>>, &[String; 2]) {
+    fn parts(&self) -> (&LogicalPlan, WindowKind, &Option<Expr>, &Option<Vec<Expr>>, &[String; 2]) {
         (&self.input, self.kind, &self.time, &self.partition, &self.bounds)
     }
 }
@@ -134,7 +141,7 @@ impl UserDefinedLogicalNodeCore for WindowTable {
     }
 
     fn expressions(&self) -> Vec<Expr> {
-        std::iter::once(&self.time).chain(self.partition.iter().flatten()).cloned().collect()
+        self.time.iter().chain(self.partition.iter().flatten()).cloned().collect()
     }
 
     /// A condition on the bounds is one on windows, not on rows.
@@ -150,13 +157,14 @@ impl UserDefinedLogicalNodeCore for WindowTable {
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Windows: {:?} of {}", self.kind, self.time)
+        write!(f, "Windows: {:?}", self.kind)?;
+        self.time.as_ref().map_or(Ok(()), |time| write!(f, " of {time}"))
     }
 
     fn with_exprs_and_inputs(&self, expressions: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
         let mut expressions = expressions.into_iter();
         let defect = || DataFusionError::Internal("windows have a time and one input".into());
-        let time = expressions.next().ok_or_else(defect)?;
+        let time = self.time.as_ref().map(|_| expressions.next().ok_or_else(defect)).transpose()?;
         let partition = self.partition.as_ref().map(|_| expressions.collect());
         let input = Arc::new(inputs.into_iter().next().ok_or_else(defect)?);
         Self::new(input, self.kind, time, partition, self.bounds.clone())
@@ -205,6 +213,35 @@ impl WindowKind {
             },
             _ => Self::Session { gap_us: lengths[0] },
         })
+    }
+}
+
+impl WindowKind {
+    /// Windows of so many rows, by the arguments of `count_window`.
+    pub(crate) fn count(arguments: &[Expr]) -> Result<Self> {
+        const EXAMPLE: &str = "write for example count_window(100), or count_window(100, 10): rows, then slide";
+        let fail = |message: String, hint: &str| Err(RelationalError::new(message).hint(hint).boxed());
+        let number = |argument: &Expr| match argument {
+            Expr::Literal(ScalarValue::Int64(Some(number)), _) => u32::try_from(*number).ok().filter(|rows| *rows > 0),
+            _ => None,
+        };
+        let Some(numbers) = arguments.iter().map(number).collect::<Option<Vec<u32>>>() else {
+            return fail("count_window takes constant numbers of rows, more than nothing".into(), EXAMPLE);
+        };
+        let (rows, slide_rows) = match numbers[..] {
+            [rows] => (rows, rows),
+            [rows, slide_rows] => (rows, slide_rows),
+            _ => return fail(format!("count_window takes 1 or 2 numbers, not {}", numbers.len()), EXAMPLE),
+        };
+        match slide_rows <= rows {
+            true => Ok(Self::Count { rows, slide_rows }),
+            false => fail(
+                format!(
+                    "the slide of {slide_rows} rows is longer than the window of {rows} rows, so rows would be lost"
+                ),
+                "did you swap them? write count_window(rows, slide)",
+            ),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 const OVERLOADED: f64 = 0.95;
 
 /// Below this a worker takes tasks.
-const UNDERLOADED: f64 = 0.80;
+pub(crate) const UNDERLOADED: f64 = 0.80;
 
 /// The most steps of one plan: a plan rests on what was measured before, and each step makes that less true.
 const STEPS_MAX: usize = 30;

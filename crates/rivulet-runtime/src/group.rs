@@ -5,11 +5,13 @@
 //! *place*, and every push looks there. As long as there never was a second task a query's place is its slot, and nobody
 //! has to look.
 //!
-//! [`moves`] has how queries move between tasks, [`rows`] how rows that are decoded already reach them, [`shelf`] how silent ones leave memory and come back.
+//! [`moves`] has how queries move between tasks, [`rows`] how rows that are decoded already reach them, [`shelf`] how silent ones leave memory and come back,
+//! [`twins`] how equal ones share a slot.
 
 mod moves;
 mod rows;
 mod shelf;
+mod twins;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,12 +25,16 @@ use rivulet_dataflow::{
 };
 
 use crate::host::Host;
+use crate::labels::LabelHash;
 use crate::scheduler::Runnable;
 use crate::spill::Spill;
 use crate::task::TaskSettings;
 use crate::{Activation, GroupMetrics, InboxLimits, Task, TaskParts};
 use moves::renumber;
 use shelf::Shelf;
+use twins::Twins;
+
+pub use twins::Joined;
 
 /// Where the shelf stands among the tasks.
 const SHELF: usize = u32::MAX as usize - 1;
@@ -52,6 +58,8 @@ pub struct GroupParts {
     pub task_queries_max: Option<usize>,
     /// The most events of one batch; `None` for the usual bound.
     pub batch_rows_max: Option<usize>,
+    /// Queries that are equal in these of the parameters give equal results, and may be computed once; `None` if none may.
+    pub equal_by: Option<Vec<usize>>,
     /// Whether the sink hands rows on to other groups, by [`Group::push_rows`]. Such a group has one task, for its order is that of
     /// those behind it.
     pub passes_on: bool,
@@ -74,6 +82,10 @@ pub struct Group {
     places: OnceLock<boxcar::Vec<AtomicU64>>,
     /// Slots without a query, of those in `places`. Held by whoever changes which queries there are and where.
     free: Mutex<Vec<Slot>>,
+    /// Which slots equal queries may share. Locked by whoever holds `free`.
+    twins: Option<Mutex<Twins>>,
+    /// The label of the queries that come first, until the group has a task.
+    label: Mutex<Option<LabelHash>>,
     /// Events that came for a query that was gone already.
     strays: AtomicU64,
 }
@@ -108,9 +120,11 @@ impl Group {
             passes_on: parts.passes_on,
             upstream: RwLock::default(),
         });
+        let twins = parts.equal_by.map(|equal_by| Twins::new(&parts.parameters, equal_by));
         Arc::new(Self {
             id,
             settings,
+            twins,
             parameters: parts.parameters,
             make: parts.make,
             task_queries_max: parts.task_queries_max.unwrap_or(usize::MAX).max(1),
@@ -119,6 +133,7 @@ impl Group {
             shelf: OnceLock::new(),
             places: OnceLock::new(),
             free: Mutex::default(),
+            label: Mutex::default(),
             strays: AtomicU64::new(0),
         })
     }
@@ -170,7 +185,26 @@ impl Group {
 
     fn new_task(&self, free: &mut Vec<Slot>) -> usize {
         self.make_places(free);
-        self.tasks.push(Task::new(self.settings.clone(), self.new_slots(), (self.make)(), self.host.clone(), None))
+        let task = Task::new(self.settings.clone(), self.new_slots(), (self.make)(), self.host.clone(), None);
+        if let Some(label) = self.label.lock().take() {
+            task.assign(self.host.place_near(label));
+        }
+        self.tasks.push(task)
+    }
+
+    /// Queries with this label come next. A group without any begins where the groups are whose queries have it too, if that
+    /// worker has not much to do; of several labels the first counts.
+    pub fn expect_label(&self, label: &str) {
+        if !self.host.policy.is_balanced() {
+            return;
+        }
+        let label = self.host.labels.hash(label);
+        match self.tasks.get(0) {
+            Some(task) => self.host.labels.note(label, task.worker()),
+            None => {
+                self.label.lock().get_or_insert(label);
+            }
+        }
     }
 
     fn new_slots(&self) -> SlotTable {
@@ -218,30 +252,32 @@ impl Group {
     /// Adds queries, one for each row of `parameters`, and returns their slots. Events may be routed to the slots from
     /// then on. Waits for a running activation to end; the other queries notice nothing.
     pub fn add(&self, queries: &[QueryId], parameters: &RecordBatch) -> Vec<Slot> {
-        let mut free = self.free.lock();
+        self.add_new(&mut self.free.lock(), queries, parameters)
+    }
+
+    fn add_new(&self, free: &mut Vec<Slot>, queries: &[QueryId], parameters: &RecordBatch) -> Vec<Slot> {
         let mut slots = Vec::with_capacity(queries.len());
         while slots.len() < queries.len() {
             let start = slots.len();
-            let (index, room) = self.task_with_room(&mut free);
+            let (index, room) = self.task_with_room(free);
             let rows = room.min(queries.len() - start);
             let task = &self.tasks[index];
             let inner = task.add(&mut task.lock(), &queries[start..start + rows], &parameters.slice(start, rows));
-            let Some(places) = self.places.get() else {
-                slots.extend(inner);
-                continue;
-            };
-            slots.extend(inner.into_iter().map(|slot| {
-                let place = Place { task: index as u32, slot }.pack();
-                match free.pop() {
-                    Some(slot) => {
-                        places[slot as usize].store(place, Ordering::Release);
-                        slot
-                    }
-                    None => Slot::try_from(places.push(AtomicU64::new(place))).expect("fewer than 2^32 slots"),
-                }
-            }));
+            slots.extend(inner.into_iter().map(|slot| self.outer_slot(free, Place { task: index as u32, slot })));
         }
         slots
+    }
+
+    /// The slot of a query that has come to a place.
+    fn outer_slot(&self, free: &mut Vec<Slot>, place: Place) -> Slot {
+        let Some(places) = self.places.get() else { return place.slot };
+        match free.pop() {
+            Some(slot) => {
+                places[slot as usize].store(place.pack(), Ordering::Release);
+                slot
+            }
+            None => Slot::try_from(places.push(AtomicU64::new(place.pack()))).expect("fewer than 2^32 slots"),
+        }
     }
 
     /// The task for new queries, and how many it takes.
@@ -268,7 +304,7 @@ impl Group {
         queries.saturating_sub(room).div_ceil(self.task_queries_max)
     }
 
-    /// Removes queries. Their routes must be gone already: nothing pushes events for these slots any more.
+    /// Removes queries, all in these slots. Their routes must be gone already: nothing pushes events for these slots any more.
     pub fn remove(&self, slots: &[Slot]) {
         let mut free = self.free.lock();
         let mut places: Vec<(Place, Slot)> =
@@ -281,7 +317,11 @@ impl Group {
                 let _still = task.inbox().lock();
                 of_task.iter().for_each(|&(_, slot)| map[slot as usize].store(Place::NOWHERE, Ordering::Release));
             }
-            task.remove(&mut core, &of_task.iter().map(|(place, _)| place.slot).collect::<Vec<_>>());
+            let rows: Vec<Slot> = of_task.iter().map(|(place, _)| place.slot).collect();
+            if let Some(twins) = &self.twins {
+                twins.lock().forget(of_task.iter().map(|(_, slot)| *slot), &core.slots, &rows);
+            }
+            task.remove(&mut core, &rows);
         }
         if self.places.get().is_some() {
             free.extend(places.into_iter().map(|(_, slot)| slot));
@@ -289,17 +329,34 @@ impl Group {
     }
 
     /// Reads the parameters of queries: calls `read` for each of `slots` in which there is a query, in order, with the table
-    /// where it is and its row there.
+    /// where it is and its row there. Of several that share a slot it is any.
     pub fn with_queries<T>(&self, slots: &[Slot], mut read: impl FnMut(&SlotTable, Slot) -> T) -> Vec<Option<T>> {
+        let slots = slots.iter().map(|&slot| (slot, ()));
+        self.read_slots(slots, |table, row, ()| table.query(row).map(|_| read(table, row)))
+    }
+
+    /// The same for certain queries: those that are in the slot beside them.
+    pub fn with_each<T>(
+        &self,
+        queries: &[(Slot, QueryId)],
+        mut read: impl FnMut(&SlotTable, Slot) -> T,
+    ) -> Vec<Option<T>> {
+        self.read_slots(queries.iter().copied(), |table, row, query| {
+            table.find(row, query).map(|(table, row)| read(table, row))
+        })
+    }
+
+    fn read_slots<Q: Copy, T>(
+        &self,
+        slots: impl Iterator<Item = (Slot, Q)>,
+        mut read: impl FnMut(&SlotTable, Slot, Q) -> Option<T>,
+    ) -> Vec<Option<T>> {
         let _still = self.free.lock();
-        let places: Vec<Option<Place>> = slots.iter().map(|&slot| self.place(slot)).collect();
+        let places: Vec<(Option<Place>, Q)> = slots.map(|(slot, query)| (self.place(slot), query)).collect();
         let mut values = Vec::with_capacity(places.len());
-        for of_task in places.chunk_by(|a, b| a.map(|place| place.task) == b.map(|place| place.task)) {
-            let core = of_task[0].and_then(|place| self.task(place.task as usize)).map(|task| task.lock());
-            values.extend(of_task.iter().map(|place| {
-                let (table, row) = (&core.as_ref()?.slots, (*place)?.slot);
-                table.query(row).map(|_| read(table, row))
-            }));
+        for of_task in places.chunk_by(|(a, _), (b, _)| a.map(|place| place.task) == b.map(|place| place.task)) {
+            let core = of_task[0].0.and_then(|place| self.task(place.task as usize)).map(|task| task.lock());
+            values.extend(of_task.iter().map(|(place, query)| read(&core.as_ref()?.slots, (*place)?.slot, *query)));
         }
         values
     }
@@ -424,7 +481,7 @@ impl Group {
         self.all_tasks().map(|(_, task)| task.waiting()).fold((0, 0), |sum, task| (sum.0 + task.0, sum.1 + task.1))
     }
 
-    /// The number of queries.
+    /// The number of slots in use. Equal queries may share one.
     pub fn queries(&self) -> usize {
         self.all_tasks().map(|(_, task)| task.queries()).sum()
     }
@@ -433,6 +490,7 @@ impl Group {
     pub fn memory_bytes(&self) -> usize {
         self.places.get().map_or(0, |places| places.count() * 8)
             + self.shelf.get().map_or(0, Shelf::memory_bytes)
+            + self.twins.as_ref().map_or(0, |twins| twins.lock().memory_bytes())
             + self.all_tasks().map(|(_, task)| task.memory_bytes()).sum::<usize>()
     }
 }

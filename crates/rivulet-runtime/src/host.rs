@@ -8,7 +8,10 @@ use rand::RngExt;
 use rivulet_dataflow::Clock;
 
 use crate::Task;
+use crate::balance::UNDERLOADED;
 use crate::flow::FlowTask;
+use crate::labels::{LabelHash, Labels};
+use crate::numa::Stands;
 use crate::scheduler::{Closing, Policy, Runnable, Scheduler};
 use crate::spill::Spill;
 
@@ -23,9 +26,12 @@ pub(crate) struct Host {
     /// The same for tasks of big queries.
     pub(crate) flow_deadlines: Deadlines<FlowTask>,
     pub(crate) workers: boxcar::Vec<WorkerLoad>,
+    /// On which cores and nodes the workers stand, if there are any.
+    pub(crate) stands: Option<Stands>,
     /// Where silent queries go, if they do.
     pub(crate) spill: OnceLock<Spill>,
     pub(crate) relief: Relief,
+    pub(crate) labels: Labels,
     /// Starts the worker of a new task, where each has its own. Whether it runs.
     pub(crate) start_worker: Box<dyn Fn(usize) -> bool + Send + Sync>,
 }
@@ -65,6 +71,19 @@ pub(crate) struct WorkerLoad {
     pub(crate) load: AtomicUsize,
     /// Tasks that were placed on it since.
     pub(crate) placed: AtomicUsize,
+    /// Tasks of big queries that belong to it.
+    pub(crate) flow_tasks: AtomicUsize,
+}
+
+impl WorkerLoad {
+    /// Which part of its time its groups need, as last measured.
+    pub(crate) fn load(&self) -> f64 {
+        self.load.load(Ordering::Relaxed) as f64 / 1_000.0
+    }
+
+    pub(crate) fn flow_tasks(&self) -> usize {
+        self.flow_tasks.load(Ordering::Relaxed)
+    }
 }
 
 impl Host {
@@ -79,8 +98,10 @@ impl Host {
             deadlines: Deadlines::default(),
             flow_deadlines: Deadlines::default(),
             workers: boxcar::Vec::new(),
+            stands: None,
             spill: OnceLock::new(),
             relief: Relief::default(),
+            labels: Labels::default(),
             start_worker: Box::new(|_| false),
         }
     }
@@ -88,6 +109,31 @@ impl Host {
     /// Spills silent queries from now on; a second call changes nothing.
     pub(crate) fn enable_spilling(&self, spill: Spill) {
         let _ = self.spill.set(spill);
+    }
+
+    /// The worker for the first task of a group with a label: that of the others, unless it has much to do or there are none.
+    pub(crate) fn place_near(&self, label: LabelHash) -> usize {
+        let has_room = |worker: &usize| {
+            let load = self.workers.get(*worker).map(|worker| worker.load.load(Ordering::Relaxed));
+            load.is_some_and(|thousandths| (thousandths as f64) < UNDERLOADED * 1_000.0)
+        };
+        let worker = self.labels.worker(label).filter(has_room).unwrap_or_else(|| self.place());
+        self.labels.note(label, worker);
+        worker
+    }
+
+    /// The workers for the parallel instances of a big query, by instance: on as few nodes as have room for them.
+    pub(crate) fn place_flow(&self, instances: usize) -> Vec<usize> {
+        let load: Vec<f64> = self.workers.iter().map(|(_, load)| load.load() + load.flow_tasks() as f64).collect();
+        match &self.stands {
+            Some(stands) => stands.workers_for(instances, &load),
+            None => vec![0; instances],
+        }
+    }
+
+    /// The node of a worker by its number in the system, where there is more than one.
+    pub(crate) fn node(&self, worker: usize) -> Option<usize> {
+        self.stands.as_ref()?.node(worker)
     }
 
     /// The worker for a new task: at random one of the two least loaded.

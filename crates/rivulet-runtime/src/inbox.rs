@@ -335,6 +335,29 @@ impl Queue {
         }
     }
 
+    /// Copies the events of a slot, in order, for another one; bounds are not looked at.
+    pub(crate) fn copy_events(&mut self, from: Slot, to: Slot, chunk_rows: usize) {
+        for index in 0..self.chunks.len() {
+            match &self.chunks[index] {
+                Chunk::Rows(rows) => {
+                    let copied = rows.copied(from, to);
+                    self.pushed += copied.len() as u64;
+                    self.append_rows(copied);
+                }
+                Chunk::Raw(events) => {
+                    let mut copied = Events::default();
+                    for row in (0..events.rows()).filter(|&row| events.slots()[row] == from) {
+                        copied.push_from(events.input(row), to, events.arrival_us()[row], events.payload(row));
+                    }
+                    for row in 0..copied.rows() {
+                        let (input, arrival_us) = (copied.input(row), copied.arrival_us()[row]);
+                        self.append(input, to, arrival_us, copied.payload(row), chunk_rows);
+                    }
+                }
+            }
+        }
+    }
+
     /// The slot of each waiting event.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
         self.chunks.iter().flat_map(Chunk::slots).copied()
@@ -478,6 +501,20 @@ mod tests {
         // A row that is picked often is held once.
         let bytes = picked(0..1000).bytes();
         assert!(bytes < 1000 * 16, "{bytes}");
+    }
+
+    #[test]
+    fn copied_events_keep_their_order_and_count_as_pushed() {
+        let inbox = inbox(Overflow::Block);
+        for (slot, payload) in [(1, "a"), (2, "b"), (1, "c"), (1, "d")] {
+            assert_eq!(push(&inbox, slot, payload.as_bytes()), Push::Taken);
+        }
+        inbox.lock().copy_events(1, 5, 3);
+        let (waiting, pushed) = {
+            let queue = inbox.lock();
+            (queue.waiting(), queue.pushed())
+        };
+        assert_eq!((waiting, pushed, take_all(&inbox).concat()), ((7, 7), 7, vec![1, 2, 1, 1, 5, 5, 5]));
     }
 
     #[test]

@@ -16,7 +16,7 @@
 //! - [`spill`]: silent queries leave memory;
 //! - [`metrics`]: what is counted, and the latency histogram;
 //! - [`scheduler`]: which task runs next, and where;
-//! - `balance`: what is moved, split and merged;
+//! - `balance`: what is moved, split and merged; `labels`: what begins on one worker;
 //! - `host` and [`workers`]: what a process has once, and its threads;
 //! - [`threads`]: how many of those the system allows; [`numa`]: on which cores they stand.
 
@@ -25,6 +25,7 @@ pub mod flow;
 pub mod group;
 mod host;
 mod inbox;
+mod labels;
 pub mod metrics;
 pub mod numa;
 mod picked;
@@ -35,10 +36,10 @@ pub mod threads;
 pub mod workers;
 
 pub use flow::{Flow, FlowError, FlowLimits, FlowParts, FlowReport, OperatorReport, Partition, TaskReport};
-pub use group::{Group, GroupId, GroupInput, GroupParts};
+pub use group::{Group, GroupId, GroupInput, GroupParts, Joined};
 pub use inbox::{InboxLimits, Overflow};
 pub use metrics::{GroupMetrics, Histogram};
-pub use numa::{Place, Topology};
+pub use numa::{Numa, Place, Topology};
 pub use picked::Picked;
 pub use scheduler::{Policy, Runnable, Scheduler};
 pub use spill::{Spill, SpillStatus};

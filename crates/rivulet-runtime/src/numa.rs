@@ -4,6 +4,8 @@
 //! workers of one node as long as they fit there; after that on those of the nodes nearest to it. Memory needs no further care: Linux takes
 //! a page from the node of the thread that touches it first, and what a task owns is first touched by the worker that runs it.
 //!
+//! Nothing is set for that: the policy of a thread is to take memory from the node it runs on, and a worker on a core stays on its node.
+//!
 //! What must hold: only cores that this process may use are ever given out; and on one node, or where the system tells nothing, everything is
 //! as if there were no nodes.
 
@@ -13,6 +15,59 @@ use std::path::Path;
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
+
+/// Whether notice is taken of nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Numa {
+    /// Where there is more than one.
+    #[default]
+    Auto,
+    /// Not at all.
+    Off,
+}
+
+/// Where the workers of a process stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stands {
+    topology: Topology,
+    places: Vec<Place>,
+}
+
+impl Stands {
+    /// So many workers on the nodes of a machine; as if there were one node, where no notice is to be taken of them.
+    pub(crate) fn new(topology: Topology, numa: Numa, workers: usize) -> Self {
+        let topology = match numa {
+            Numa::Auto => topology,
+            Numa::Off => topology.as_one_node(),
+        };
+        Self { places: topology.places(workers), topology }
+    }
+
+    /// Whether there is more than one node. Otherwise everything is as if there were none.
+    pub(crate) fn has_nodes(&self) -> bool {
+        self.topology.nodes.len() > 1
+    }
+
+    /// The core of a worker; those who come later share the cores.
+    pub(crate) fn core(&self, worker: usize) -> Option<usize> {
+        self.places.get(worker % self.places.len().max(1)).map(|place| place.core)
+    }
+
+    /// The node of a worker by its number in the system, where there is more than one.
+    pub(crate) fn node(&self, worker: usize) -> Option<usize> {
+        let place = self.places.get(worker).filter(|_| self.has_nodes())?;
+        self.topology.nodes.get(place.node).map(|node| node.id)
+    }
+
+    /// The workers for the parallel instances of a dataflow, by instance; `load` is what each worker has to do already.
+    pub(crate) fn workers_for(&self, instances: usize, load: &[f64]) -> Vec<usize> {
+        match self.has_nodes() {
+            true => self.topology.workers_for(instances, &self.places, load),
+            // Instance by instance, so that those of several dataflows with one instance less than workers meet evenly.
+            false => (0..instances).map(|instance| instance % self.places.len().max(1)).collect(),
+        }
+    }
+}
 
 /// Where Linux describes the nodes.
 const NODES_FOLDER: &str = "/sys/devices/system/node";
@@ -100,6 +155,12 @@ impl Topology {
             nodes.push(Node { id, cores, memory_bytes: None, distances });
         }
         Self { nodes }
+    }
+
+    /// The same cores as those of one node.
+    fn as_one_node(&self) -> Self {
+        let usable = self.nodes.iter().flat_map(|node| node.cores.iter().copied()).collect();
+        Self::with_cores(Vec::new(), &usable)
     }
 
     /// The nodes.
@@ -282,6 +343,26 @@ mod tests {
         assert_eq!(nodes_of(&sixteen, &workers, &places), [6, 7]);
         let all: BTreeSet<usize> = places.iter().map(|place| place.core).collect();
         assert_eq!(all.len(), 288);
+    }
+
+    /// As `cargo xtask numa` shows it.
+    #[test]
+    fn workers_stand_on_an_emulated_machine_as_they_were_seen_to() {
+        let machine = recorded("emulated_two_nodes", 0..4);
+        let nodes: Vec<(usize, &[usize], &[u32])> =
+            machine.nodes().iter().map(|node| (node.id, node.cores.as_slice(), node.distances.as_slice())).collect();
+        assert_eq!(nodes, [(0, &[0, 1][..], &[10, 21][..]), (1, &[2, 3][..], &[21, 10][..])]);
+        assert_eq!(machine.nodes()[1].memory_bytes, Some(998_952 << 10));
+        let stands = |numa, workers| Stands::new(machine.clone(), numa, workers);
+        let two = stands(Numa::Auto, 2);
+        assert_eq!([0, 1].map(|worker| (two.core(worker), two.node(worker))), [(Some(0), Some(0)), (Some(1), Some(0))]);
+        let four = stands(Numa::Auto, 4);
+        assert_eq!([0, 1, 2, 3].map(|worker| four.node(worker)), [Some(0), Some(0), Some(1), Some(1)]);
+        assert_eq!(four.workers_for(2, &[0.0, 0.5, 0.1, 0.1]), [2, 3], "the node with less to do");
+        assert_eq!(four.workers_for(3, &[0.0; 4]).len(), 3);
+        let off = stands(Numa::Off, 4);
+        assert_eq!((off.has_nodes(), off.node(3), off.core(3)), (false, None, Some(3)));
+        assert_eq!(off.workers_for(6, &[0.0; 4]), [0, 1, 2, 3, 0, 1], "as if there were no nodes");
     }
 
     #[test]

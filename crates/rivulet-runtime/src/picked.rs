@@ -100,6 +100,13 @@ impl Picked {
         Self { batch: self.batch.clone(), rows, slots, row_bytes: self.row_bytes }
     }
 
+    /// The events of one slot, for another one.
+    pub(crate) fn copied(&self, from: Slot, to: Slot) -> Self {
+        let events = self.rows.iter().zip(&self.slots).filter(|(_, slot)| **slot == from);
+        let rows: Vec<u32> = events.map(|(row, _)| *row).collect();
+        Self { batch: self.batch.clone(), slots: vec![to; rows.len()], rows, row_bytes: self.row_bytes }
+    }
+
     /// Memory held, in bytes. Rows that others hold too count in full.
     pub(crate) fn memory_bytes(&self) -> usize {
         let times = self.batch.rows() * (size_of::<Slot>() + 2 * size_of::<i64>());
@@ -143,6 +150,7 @@ mod tests {
         let mut picked = Picked::new(&batch(), vec![0, 1, 1, 2], vec![5, 5, 6, 7]);
         let moved = picked.extract(|slot| (slot == 5).then_some(50));
         assert_eq!((events(&moved), events(&picked)), (vec![(50, 10, 7), (50, 11, 8)], vec![(6, 11, 8), (7, 12, 9)]));
+        assert_eq!(events(&picked.copied(6, 60)), [(60, 11, 8)]);
         let front = picked.split_front(1);
         assert_eq!((events(&front), events(&picked)), (vec![(6, 11, 8)], vec![(7, 12, 9)]));
         assert_eq!(picked.arrival_us().collect::<Vec<_>>(), [9]);

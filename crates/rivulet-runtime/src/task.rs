@@ -159,6 +159,14 @@ impl Task {
         self.core.lock()
     }
 
+    /// The same, to process what may be refused.
+    fn lock_to_run(&self) -> MutexGuard<'_, Core> {
+        let mut core = self.core.lock();
+        let are_shared = core.slots.further() > 0;
+        core.refusals.keep_slots(are_shared);
+        core
+    }
+
     /// Offers an event to `queue`, the locked queue of this task's inbox, and lets go of it.
     #[inline]
     pub(crate) fn push(
@@ -223,7 +231,8 @@ impl Task {
     fn process(&self, core: &mut Core, chunk: &mut Chunk) {
         let now_us = self.host.clock.now_us();
         let events = chunk.rows() as u64;
-        core.metrics.events += events;
+        // Counted is what each query got, also where some share a slot.
+        core.metrics.events += events + core.slots.further_of(chunk.slots());
         core.metrics.batches += 1;
         core.metrics.batch_events_max = core.metrics.batch_events_max.max(events);
         if let Some(retired_at) = core.retired_at {
@@ -308,7 +317,7 @@ impl Task {
 
     /// Ends the input: closes what is open and hands it to the sink.
     pub(crate) fn end(&self) {
-        let mut core = self.core.lock();
+        let mut core = self.lock_to_run();
         core.run_chain(Step::Element(Element::End), self.host.clock.now_us(), &self.settings.name);
         core.finish(&self.settings.name);
         self.note_deadline(&core);
@@ -366,7 +375,7 @@ impl Runnable for Task {
             };
             return group.wake();
         }
-        let mut core = self.core.lock();
+        let mut core = self.lock_to_run();
         let clock = &self.host.clock;
         let (start_us, begun_us) = (clock.now_us(), clock.steady_us());
         let slice_us = i64::try_from(slice.as_micros()).unwrap_or(i64::MAX);
@@ -476,7 +485,7 @@ impl Core {
         };
         let mut sink_error = None;
         let mut take = |batch: Batch| {
-            metrics.results += batch.rows() as u64;
+            metrics.results += batch.rows() as u64 + slots.further_of(&batch.slots);
             if let Err(error) = sink.write(&batch, slots) {
                 sink_error.get_or_insert(error);
             }
@@ -501,6 +510,9 @@ impl Core {
         if !refusals.is_empty() {
             for reason in Reason::ALL {
                 metrics.refused[reason as usize] += refusals.counted(reason);
+            }
+            for &(reason, slot) in refusals.slots() {
+                metrics.refused[reason as usize] += slots.further_of(&[slot]);
             }
             if !refusals.records().is_empty()
                 && let Err(error) = sink.refused(refusals, slots)

@@ -7,17 +7,19 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
-use rivulet_dataflow::{Clock, SinkError};
+use rivulet_dataflow::Clock;
 
 use crate::balance::{self, Step, TaskLoad};
 use crate::flow::FlowTask;
 use crate::host::{Deadlines, Host, Relief, WorkerLoad};
+use crate::labels::Labels;
+use crate::numa::Stands;
 use crate::scheduler::{Closing, Policy, Runnable};
 use crate::spill::{SWEEPS, Spill};
-use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Task, ThreadLimit};
+use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Numa, Task, ThreadLimit, Topology};
 
 /// How often deadlines are looked at; windows of silent queries close with this precision.
 const TIMER_PERIOD: Duration = Duration::from_millis(10);
@@ -48,12 +50,14 @@ pub struct WorkerSettings {
     pub time_slice: Duration,
     /// How often load is evened out; `None` for never.
     pub balance_period: Option<Duration>,
-    /// Whether worker threads stay on one core each.
+    /// Whether worker threads stay on one core each. Where notice is taken of several nodes they do in any case.
     pub pins: bool,
+    /// Whether notice is taken of the nodes of the machine's memory.
+    pub numa: Numa,
 }
 
 impl Default for WorkerSettings {
-    /// Two threads that own their groups, slices of 20 ms, balanced every 5 s, not pinned.
+    /// Two threads that own their groups, slices of 20 ms, balanced every 5 s, pinned where there are several nodes.
     fn default() -> Self {
         Self {
             threads: 2,
@@ -61,6 +65,7 @@ impl Default for WorkerSettings {
             time_slice: Duration::from_millis(20),
             balance_period: Some(Duration::from_secs(5)),
             pins: false,
+            numa: Numa::Auto,
         }
     }
 }
@@ -96,13 +101,35 @@ pub struct WorkerStatus {
     pub worker: usize,
     /// Which part of its time its tasks need, as last measured; above 1 it cannot keep up.
     pub load: f64,
-    /// Tasks with queries that belong to it.
+    /// Tasks with queries, and of big queries, that belong to it.
     pub tasks: usize,
+    /// The core that it stays on, if it does.
+    pub core: Option<usize>,
+    /// The node of that core, where the machine has several.
+    pub node: Option<usize>,
 }
 
 impl Workers {
     /// Starts the workers and the timekeeper.
+    ///
+    /// # Errors
+    /// The system gives no threads.
     pub fn start(settings: WorkerSettings, clock: Arc<dyn Clock>) -> std::io::Result<Self> {
+        Self::start_on(settings, clock, Topology::of_this_machine())
+    }
+
+    /// The same on a machine with these nodes. A worker whose core there is not runs on any.
+    ///
+    /// # Errors
+    /// The system gives no threads.
+    pub fn start_on(settings: WorkerSettings, clock: Arc<dyn Clock>, topology: Topology) -> std::io::Result<Self> {
+        let threads = settings.threads.max(1);
+        let stands = match settings.policy {
+            // Threads come with tasks, on any node.
+            Policy::Dedicated => Stands::new(topology.clone(), Numa::Off, topology.cores()),
+            _ => Stands::new(topology, settings.numa, threads),
+        };
+        let nodes = (0..threads).filter_map(|worker| stands.node(worker)).collect();
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
             let shared = shared.clone();
             let start_worker = move |worker| {
@@ -118,14 +145,16 @@ impl Workers {
                 host: Arc::new(Host {
                     clock,
                     policy: settings.policy,
-                    scheduler: settings.policy.scheduler(closing.clone()),
+                    scheduler: settings.policy.scheduler(closing.clone(), nodes),
                     closing,
                     scheduled: AtomicUsize::new(0),
                     deadlines: Deadlines::default(),
                     flow_deadlines: Deadlines::default(),
                     workers: boxcar::Vec::new(),
+                    stands: Some(stands),
                     spill: OnceLock::new(),
                     relief: Relief::default(),
+                    labels: Labels::default(),
                     start_worker: Box::new(start_worker),
                 }),
                 groups: Mutex::default(),
@@ -137,7 +166,7 @@ impl Workers {
         });
         let workers = Self { shared: shared.clone() };
         if settings.policy != Policy::Dedicated {
-            for _ in 0..settings.threads.max(1) {
+            for _ in 0..threads {
                 shared.host.workers.push(WorkerLoad::default());
                 shared.start_worker(shared.host.scheduler.add_worker())?;
             }
@@ -178,10 +207,7 @@ impl Workers {
     }
 
     /// Runs a big query.
-    ///
-    /// # Errors
-    /// A sink cannot be made.
-    pub fn start_flow(&self, parts: FlowParts) -> Result<Flow, SinkError> {
+    pub fn start_flow(&self, parts: FlowParts) -> Flow {
         Flow::start(parts, &self.shared.host)
     }
 
@@ -225,8 +251,10 @@ impl Workers {
             .iter()
             .map(|(worker, load)| WorkerStatus {
                 worker,
-                load: load.load.load(Ordering::Relaxed) as f64 / 1_000.0,
-                tasks: 0,
+                load: load.load(),
+                tasks: load.flow_tasks(),
+                core: self.shared.core(worker),
+                node: host.node(worker),
             })
             .collect();
         for task in host.deadlines.tasks().iter().filter(|task| task.queries() > 0 && !task.is_shelf()) {
@@ -288,9 +316,15 @@ impl Shared {
         Ok(())
     }
 
+    /// The core that a worker stays on, if it does.
+    fn core(&self, worker: usize) -> Option<usize> {
+        let stands = self.host.stands.as_ref()?;
+        stands.core(worker).filter(|_| self.settings.pins || stands.has_nodes())
+    }
+
     fn work(&self, worker: usize) {
-        if self.settings.pins {
-            pin(worker);
+        if let Some(core) = self.core(worker) {
+            pin(worker, core);
         }
         let (scheduler, closing) = (&self.host.scheduler, &self.host.closing);
         let mut relieved = 0;
@@ -462,15 +496,10 @@ impl Shared {
     }
 }
 
-/// Keeps the calling thread on one of the cores that this process may use.
-fn pin(worker: usize) {
-    let own = Pid::from_raw(0);
-    let pinned = sched_getaffinity(own).and_then(|allowed| {
-        let cores: Vec<usize> = (0..CpuSet::count()).filter(|&core| allowed.is_set(core) == Ok(true)).collect();
-        let mut one = CpuSet::new();
-        one.set(cores[worker % cores.len()])?;
-        sched_setaffinity(own, &one)
-    });
+/// Keeps the calling thread on a core.
+fn pin(worker: usize, core: usize) {
+    let mut one = CpuSet::new();
+    let pinned = one.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &one));
     if let Err(error) = pinned {
         tracing::warn!("worker {worker} runs on any core: {error}");
     }

@@ -26,6 +26,9 @@ pub struct Application {
     pub text: String,
     /// The parameters in order of declaration; the implicit ones, which are topics, come last.
     pub parameters: Arc<[Parameter]>,
+    /// The places of those that stand in an expression or in the address of an input. Queries that are equal in them give equal
+    /// rows for equal events; the other parameters only say where results go.
+    pub deciding_parameters: Vec<usize>,
     /// What it reads, in order of declaration: at least one.
     pub inputs: Vec<Input>,
     /// The columns of decoded rows: those of the input; of several inputs the number of the input (`UInt8`), then the columns of

@@ -102,17 +102,8 @@ impl SqlError {
     ///
     /// `script` is the text that was parsed.
     pub fn render(&self, script: &str) -> String {
-        /// Longer lines are shown from a point shortly before the column.
-        const SHOWN_CHARACTERS_MAX: usize = 120;
         let mut text = format!("error at {}: {}", self.position(), self.message);
-        let line = usize::try_from(self.line).ok().and_then(|line| line.checked_sub(1));
-        if let Some(line) = line.and_then(|line| script.split('\n').nth(line)) {
-            let column = (self.column as usize).saturating_sub(1);
-            let skipped = if column + 20 > SHOWN_CHARACTERS_MAX { column.saturating_sub(60) } else { 0 };
-            let shown: String = line.trim_end().chars().skip(skipped).take(SHOWN_CHARACTERS_MAX).collect();
-            // Tabs before the caret are repeated below, so that it stands under its character at any tab width.
-            let indent: String =
-                shown.chars().chain(std::iter::repeat(' ')).take(column - skipped).map(blank_like).collect();
+        if let Some((shown, indent)) = excerpt(script, self.position()) {
             let number = self.line.to_string();
             let margin = " ".repeat(number.len());
             text.push_str(&format!("\n{margin} |\n{number} | {shown}\n{margin} | {indent}^"));
@@ -123,6 +114,21 @@ impl SqlError {
         }
         text
     }
+}
+
+/// The line of `script` that a position is in, as much as is shown of it, and what stands below it in front of a caret under the column; `None`
+/// if there is no such line.
+pub fn excerpt(script: &str, position: Position) -> Option<(String, String)> {
+    /// Longer lines are shown from a point shortly before the column.
+    const SHOWN_CHARACTERS_MAX: usize = 120;
+    let line = usize::try_from(position.line).ok()?.checked_sub(1)?;
+    let line = script.split('\n').nth(line)?;
+    let column = (position.column as usize).saturating_sub(1);
+    let skipped = if column + 20 > SHOWN_CHARACTERS_MAX { column.saturating_sub(60) } else { 0 };
+    let shown: String = line.trim_end().chars().skip(skipped).take(SHOWN_CHARACTERS_MAX).collect();
+    // Tabs before the caret are repeated below, so that it stands under its character at any tab width.
+    let indent = shown.chars().chain(std::iter::repeat(' ')).take(column - skipped).map(blank_like).collect();
+    Some((shown, indent))
 }
 
 fn blank_like(character: char) -> char {

@@ -37,6 +37,12 @@ fn write(application: &Application, out: &mut String) -> std::fmt::Result {
         })
         .collect();
     table(out, &rows)?;
+    let deciding: Vec<String> =
+        application.deciding_parameters.iter().map(|&one| format!("${}", application.parameters[one].name)).collect();
+    match deciding.as_slice() {
+        [] => writeln!(out, "  computed once for all queries")?,
+        names => writeln!(out, "  computed once for queries that are equal in {}", names.join(", "))?,
+    }
 
     for input in &application.inputs {
         writeln!(out, "\ninput {} from {}, format {}", input.name, input.address, format_text(&input.format))?;

@@ -32,10 +32,13 @@ fn write(plan: &QueryPlan, out: &mut String) -> std::fmt::Result {
             }
             None => write!(out, "    event time is the arrival")?,
         }
-        match declaration.idle_timeout_us {
-            Some(timeout_us) => writeln!(out, ", idle timeout {}", format_us(timeout_us))?,
-            None => writeln!(out)?,
+        if let Some(timeout_us) = declaration.idle_timeout_us {
+            write!(out, ", idle timeout {}", format_us(timeout_us))?;
         }
+        if let Some(limit_us) = declaration.future_limit_us {
+            write!(out, ", future limit {}", format_us(limit_us))?;
+        }
+        writeln!(out)?;
     }
     if !plan.tables.is_empty() {
         writeln!(out, "\ntables")?;

@@ -1,7 +1,12 @@
 //! Scripts as tokens with their places: tokenised once, split at `;`, and put into the canonical form that identifies
 //! an application.
 
+use std::collections::BTreeSet;
+
+use datafusion_sql::sqlparser::ast::Expr;
 use datafusion_sql::sqlparser::dialect::Dialect;
+use datafusion_sql::sqlparser::keywords::Keyword;
+use datafusion_sql::sqlparser::parser::{Parser, ParserError};
 use datafusion_sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 use sha2::{Digest, Sha256};
 
@@ -48,6 +53,21 @@ impl Dialect for RivuletDialect {
 
     fn supports_group_by_expr(&self) -> bool {
         true
+    }
+
+    /// The parser takes all that follows `IS [NOT] DISTINCT FROM` as its right side, up to the end of an AND or OR; here it ends where that of a
+    /// comparison does.
+    fn parse_infix(&self, parser: &mut Parser<'_>, left: &Expr, precedence: u8) -> Option<Result<Expr, ParserError>> {
+        let operator: fn(Box<Expr>, Box<Expr>) -> Expr =
+            if parser.parse_keywords(&[Keyword::IS, Keyword::DISTINCT, Keyword::FROM]) {
+                Expr::IsDistinctFrom
+            } else if parser.parse_keywords(&[Keyword::IS, Keyword::NOT, Keyword::DISTINCT, Keyword::FROM]) {
+                Expr::IsNotDistinctFrom
+            } else {
+                return None;
+            };
+        let right = parser.parse_subexpr(precedence);
+        Some(right.map(|right| operator(Box::new(left.clone()), Box::new(right))))
     }
 
     // The following are understood so that they can be refused by name.
@@ -165,6 +185,15 @@ pub(crate) fn canonical_id(tokens: &[TokenWithSpan]) -> String {
         index += 1;
     }
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The names of parameters that stand in a statement as `$name`, in lower case.
+pub(crate) fn parameters_used(tokens: &[TokenWithSpan]) -> BTreeSet<String> {
+    let names = tokens.iter().filter_map(|token| match &token.token {
+        Token::Placeholder(name) => Some(name.trim_start_matches('$').to_lowercase()),
+        _ => None,
+    });
+    names.collect()
 }
 
 /// Whether a token is this unquoted word, in any case.

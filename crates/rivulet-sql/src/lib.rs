@@ -36,7 +36,7 @@ mod suggest;
 pub use address::{Address, DEFAULT_CONNECTOR, Part};
 pub use application::{Application, Input, Output, Overflow, Parameter, TableIndex, TableUse, Tables};
 pub use binding::{BindError, ParameterRows};
-pub use error::{Position, SqlError};
+pub use error::{Position, SqlError, excerpt};
 pub use explain::explain;
 pub use explain_query::explain_query;
 pub use parse::{name_in_sql, parse_application, parse_script};

@@ -29,6 +29,8 @@ pub struct SourceDeclaration {
     pub lateness_us: i64,
     /// After how long without a row a partition no longer holds back the others; never, without.
     pub idle_timeout_us: Option<i64>,
+    /// How far ahead of its arrival the time of a row may be, microseconds; without, it depends on the source.
+    pub future_limit_us: Option<i64>,
     /// Where the rows come from, as `connector:rest`.
     pub address: String,
     /// Where the address stands.
@@ -116,7 +118,7 @@ impl CreateSource {
                 ))
             })?,
         };
-        let (mut lateness_us, mut idle_timeout_us) = (0, None);
+        let (mut lateness_us, mut idle_timeout_us, mut future_limit_us) = (0, None, None);
         if let Some(watermark) = &self.watermark {
             event_time_column = Some(watermarked_column(&schema, event_time_column, &watermark.column)?);
             lateness_us = watermark.lateness_us;
@@ -130,6 +132,7 @@ impl CreateSource {
                 }
                 "lateness" => lateness_us = span(name, literal, *position, 0)?,
                 "idle_timeout" => idle_timeout_us = Some(span(name, literal, *position, 1)?),
+                "future_limit" => future_limit_us = Some(span(name, literal, *position, 0)?),
                 _ => options.push((name.clone(), literal.clone(), *position)),
             }
         }
@@ -148,6 +151,7 @@ impl CreateSource {
             event_time_column,
             lateness_us,
             idle_timeout_us,
+            future_limit_us,
             address: self.address.clone(),
             address_position: self.address_position,
             format: self.format.clone(),
@@ -214,7 +218,7 @@ fn check_address(text: &str, position: Position) -> Result<(), SqlError> {
 }
 
 /// An option that is a time span of at least `least_us`.
-fn span(name: &Name, literal: &Literal, position: Position, least_us: i64) -> Result<i64, SqlError> {
+pub(crate) fn span(name: &Name, literal: &Literal, position: Position, least_us: i64) -> Result<i64, SqlError> {
     let example = || format!("write for example {name} => INTERVAL '5 seconds'");
     let value = match literal {
         Literal::Interval(value) => *value,

@@ -3,6 +3,7 @@
 mod query;
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ pub use query::{BigQuery, CreateSink, CreateSource, CreateView};
 pub enum Statement {
     /// `CREATE APPLICATION [IF NOT EXISTS] ...`
     CreateApplication(Box<CreateApplication>),
-    /// `CREATE QUERY [IF NOT EXISTS] q FROM APPLICATION a [WITH (parameter => value, ...)]`
+    /// `CREATE QUERY [IF NOT EXISTS] q FROM APPLICATION a [WITH (parameter => value, ...)] [LABEL 'text']`
     CreateQuery {
         /// The name of the query.
         name: Name,
@@ -29,6 +30,8 @@ pub enum Statement {
         application: Name,
         /// The parameters and their values.
         values: Vec<(Name, Literal, Position)>,
+        /// What it belongs to, in words of the user.
+        label: Option<(String, Position)>,
     },
     /// `CREATE TABLE [IF NOT EXISTS] ...`
     CreateTable(Box<CreateTable>),
@@ -212,6 +215,8 @@ pub struct CreateApplication {
     /// The identity: SHA-256 (hex) of the canonical text.
     pub id: String,
     pub(crate) parameters: Vec<ParameterDeclaration>,
+    /// Those that stand in an expression, in lower case.
+    pub(crate) parameters_used: BTreeSet<String>,
     pub(crate) inputs: Vec<InputDeclaration>,
     pub(crate) outputs: Vec<OutputDeclaration>,
     pub(crate) select: SealedSelect,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::AsArray;
+use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{SchemaRef, UInt32Type};
 use parking_lot::Mutex;
 use rivulet_connectors::formats::{EncodedRows, Encoder, Format, InputFormat, several_inputs};
@@ -13,7 +13,7 @@ use rivulet_dataflow::{
     Batch, Clock, Decoder, Inbox, InputIndex, ManualClock, Push, QueryId, Refusals, Sink, SinkError, Slot, SlotTable,
     StateFrame, StateSelection,
 };
-use rivulet_runtime::{Group, GroupMetrics, GroupParts, InboxLimits, Spill, SpillStatus, Task, TaskParts};
+use rivulet_runtime::{Group, GroupMetrics, GroupParts, InboxLimits, Joined, Spill, SpillStatus, Task, TaskParts};
 use rivulet_sql::{Application, Input, ParamValue, ParameterRows, Statement};
 
 /// The results of each query, in order, as JSON.
@@ -28,6 +28,8 @@ pub struct TestGroup {
     results: Arc<Mutex<Results>>,
     /// Whether silent queries can be spilled.
     spills: bool,
+    /// Whether equal queries share a slot.
+    shares: bool,
 }
 
 /// The most bytes of the file to which silent queries are spilled.
@@ -39,10 +41,18 @@ impl TestGroup {
     /// # Panics
     /// If the text is not one valid `CREATE APPLICATION` with JSON input.
     pub fn new(sql: &str, now_us: i64) -> Self {
-        Self::with_results(sql, now_us, Arc::default())
+        Self::with_results(sql, now_us, Arc::default(), false)
     }
 
-    fn with_results(sql: &str, now_us: i64, results: Arc<Mutex<Results>>) -> Self {
+    /// The same, with equal queries that are computed once: see [`TestGroup::join`].
+    ///
+    /// # Panics
+    /// As [`TestGroup::new`] does.
+    pub fn sharing(sql: &str, now_us: i64) -> Self {
+        Self::with_results(sql, now_us, Arc::default(), true)
+    }
+
+    fn with_results(sql: &str, now_us: i64, results: Arc<Mutex<Results>>, shares: bool) -> Self {
         let mut statements = rivulet_sql::parse_script(sql).unwrap_or_else(|error| panic!("{}", error.render(sql)));
         let Some((Statement::CreateApplication(create), _)) = statements.pop() else {
             panic!("not a CREATE APPLICATION: {sql}")
@@ -71,11 +81,12 @@ impl TestGroup {
             event_time_column: event_time,
             task_queries_max: None,
             batch_rows_max: None,
+            equal_by: shares.then(|| application.deciding_parameters.clone()),
             passes_on: false,
         };
         let clock = Arc::new(ManualClock::new(now_us));
         let group = Group::by_hand(parts, clock.clone());
-        Self { sql: sql.to_owned(), application, group, clock, results, spills: false }
+        Self { sql: sql.to_owned(), application, group, clock, results, spills: false, shares }
     }
 
     /// The same group, able to spill silent queries to a file in the folder of the system for such.
@@ -138,19 +149,24 @@ impl TestGroup {
     pub fn moved(self) -> Self {
         self.run();
         let frames = self.export(None);
-        let fresh = Self::with_results(&self.sql, self.clock.now_us(), self.results.clone());
+        let fresh = Self::with_results(&self.sql, self.clock.now_us(), self.results.clone(), self.shares);
         let fresh = if self.spills { fresh.spilling() } else { fresh };
         let slots: Vec<Slot> = (0..self.group.slots()).collect();
-        let known = self.group.with_queries(&slots, |table, row| (table.query(row), table.parameters(&[row])));
-        let Some((_, somebodys)) = known.iter().flatten().next().cloned() else { return fresh };
+        let known = self.group.with_queries(&slots, |table, row| {
+            (table.query(row), table.parameters(&[row]), table.further_queries(row))
+        });
+        let Some((_, somebodys, _)) = known.iter().flatten().next().cloned() else { return fresh };
         let mut empty = Vec::new();
         for (slot, query) in slots.into_iter().zip(known) {
             // A slot that nobody has is held by somebody, so that the ones after it are the same.
-            let (query, parameters) = query.unwrap_or_else(|| {
+            let (query, parameters, further) = query.unwrap_or_else(|| {
                 empty.push(slot);
-                (None, somebodys.clone())
+                (None, somebodys.clone(), None)
             });
             assert_eq!(fresh.group.add(&[query.unwrap_or(QueryId::MAX - 1)], &parameters), [slot]);
+            if let Some((queries, parameters)) = further {
+                fresh.group.share(slot, &queries, &parameters);
+            }
         }
         fresh.group.remove(&empty);
         fresh.run();
@@ -163,13 +179,43 @@ impl TestGroup {
     /// # Panics
     /// If the parameters do not fit.
     pub fn add(&self, query: QueryId, parameters: &[(&str, ParamValue<'_>)]) -> Slot {
+        self.group.add(&[query], &self.bound(parameters))[0]
+    }
+
+    /// Adds a query, which shares a slot with equal ones where that is possible.
+    ///
+    /// # Panics
+    /// If the parameters do not fit.
+    pub fn join(&self, query: QueryId, parameters: &[(&str, ParamValue<'_>)]) -> Joined {
+        self.group.join(&[query], &self.bound(parameters))[0]
+    }
+
+    /// Takes a query out, which may share its slot.
+    pub fn leave(&self, slot: Slot, query: QueryId) {
+        self.group.remove(&self.group.leave(&[(slot, query)]));
+    }
+
+    /// Sees to it that a query is alone in its slot, and returns that.
+    ///
+    /// # Panics
+    /// If its state cannot be copied.
+    pub fn part(&self, slot: Slot, query: QueryId) -> Slot {
+        self.group.part(slot, query).expect("state can be copied")
+    }
+
+    /// How many queries share a slot with one before them.
+    pub fn further_queries(&self) -> usize {
+        self.group.further_queries()
+    }
+
+    fn bound(&self, parameters: &[(&str, ParamValue<'_>)]) -> RecordBatch {
         let mut rows = ParameterRows::new(&self.application);
         rows.push(parameters.iter().copied()).unwrap_or_else(|error| panic!("{error}"));
         let rows = rows.finish();
         for checked in self.application.check(&rows) {
             checked.unwrap_or_else(|error| panic!("{error}"));
         }
-        self.group.add(&[query], &rows)[0]
+        rows
     }
 
     /// Removes a query.
@@ -265,13 +311,13 @@ impl Sink for Kept {
         self.encoder.encode(&shown, &mut self.rows);
         let mut results = self.results.lock();
         for (row, &slot) in batch.slots.iter().enumerate() {
-            let query = slots.query(slot).expect("results belong to a query");
+            assert!(slots.query(slot).is_some(), "results belong to a query");
             let mut result = String::from_utf8(self.rows.row(row).to_vec()).unwrap();
             if self.has_output_bits {
                 let bits = batch.columns.columns().last().expect("the bits").as_primitive::<UInt32Type>().value(row);
                 result.insert_str(0, &format!("{bits:b} "));
             }
-            results.entry(query).or_default().push(result);
+            slots.for_each_query(slot, |query, _, _| results.entry(query).or_default().push(result.clone()));
         }
         Ok(())
     }

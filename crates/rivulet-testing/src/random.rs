@@ -230,12 +230,17 @@ impl RandomParameters {
 
     /// Hands the parameters, with names and implicit topics, to `bind`.
     pub fn with<T>(self, bind: impl FnOnce(&[(&str, ParamValue<'_>)]) -> T) -> T {
+        self.with_topics("in", "out", bind)
+    }
+
+    /// The same with other topics.
+    pub fn with_topics<T>(self, input: &str, output: &str, bind: impl FnOnce(&[(&str, ParamValue<'_>)]) -> T) -> T {
         bind(&[
             ("low", ParamValue::Float(self.low)),
             ("width", ParamValue::Text(&format!("{} seconds", self.width_s))),
             ("rows", ParamValue::Integer(self.rows)),
-            ("input", ParamValue::Text("in")),
-            ("output", ParamValue::Text("out")),
+            ("input", ParamValue::Text(input)),
+            ("output", ParamValue::Text(output)),
         ])
     }
 }

@@ -61,11 +61,12 @@ pub trait Service: Send + Sync + 'static {
     /// The queries that pass the filter, ordered by name. One that is dropped meanwhile may be left out.
     fn queries(&self, filter: &QueryFilter) -> Vec<QueryInfo>;
 
-    /// Pauses a query: it keeps its state and gets no events. Pausing a paused query does nothing; one that does not run
-    /// is a conflict.
+    /// Pauses a query: it keeps its state and gets no events. Of a big query the sources are not asked any more. Pausing a paused
+    /// query does nothing; one that does not run is a conflict.
     fn pause(&self, query: &str) -> Result<(), ServiceError>;
 
-    /// Resumes a paused query. Resuming a running query does nothing.
+    /// Resumes a paused query. Resuming a running query does nothing. A big query that was ended by an error, or could not be
+    /// started, is tried again: without state, from the start of its sources.
     fn resume(&self, query: &str) -> Result<(), ServiceError>;
 
     /// Drops a query and its state.
@@ -254,6 +255,8 @@ pub struct QueryRequest<'a> {
     pub application: &'a str,
     /// Parameter values by name, in the order written.
     pub parameters: &'a [Parameter<'a>],
+    /// What it belongs to, for example a home: applications whose queries have a label in common are placed together.
+    pub label: Option<&'a str>,
 }
 
 /// A reference table.
@@ -343,8 +346,13 @@ pub enum QueryState {
     Running,
     /// It does not.
     Paused,
-    /// It cannot: this version does not understand its application, or its parameters. It can be dropped.
+    /// It cannot: this version does not understand its application, or its parameters, or what a big query reads is not there. It
+    /// can be dropped.
     NotRunning,
+    /// A big query whose input has come to its end.
+    Ended,
+    /// A big query that was ended by an error.
+    Failed,
 }
 
 impl QueryState {
@@ -354,23 +362,27 @@ impl QueryState {
             Self::Running => "running",
             Self::Paused => "paused",
             Self::NotRunning => "not running",
+            Self::Ended => "ended",
+            Self::Failed => "failed",
         }
     }
 }
 
-/// A query.
+/// A query. A big one has no number, application, parameters or topics; what it does is in `big`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueryInfo {
     /// Its number.
-    pub id: QueryId,
+    pub id: Option<QueryId>,
     /// Its name.
     pub name: String,
-    /// Name of its application.
+    /// Name of its application; empty for a big query.
     pub application: String,
     /// Whether it runs.
     pub state: QueryState,
     /// Its parameter values as written.
     pub parameters: serde_json::Map<String, Value>,
+    /// What it belongs to, if that was said.
+    pub label: Option<String>,
     /// Topic it reads; of several inputs all, with `, ` between. Empty if it cannot run.
     pub input_topic: String,
     /// Topic it writes; of several outputs all, with `, ` between. Empty if it cannot run.
@@ -381,6 +393,45 @@ pub struct QueryInfo {
     pub results: Option<u64>,
     /// Events that were refused, where they are counted by query.
     pub refused: Option<u64>,
+    /// What it does, if it is a big query.
+    pub big: Option<BigQueryInfo>,
+}
+
+/// A big query, and what it did since it was last started.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BigQueryInfo {
+    /// Its name.
+    pub name: String,
+    /// Whether it runs.
+    pub state: QueryState,
+    /// Why it does not run, if it does not.
+    pub reason: Option<String>,
+    /// The SQL text it was created with.
+    pub sql: String,
+    /// Names of the sources that it reads.
+    pub sources: Vec<String>,
+    /// Name of the sink that it writes.
+    pub sink: String,
+    /// Rows read from its sources.
+    pub rows_in: u64,
+    /// Rows handed to its sink.
+    pub rows_out: u64,
+    /// Refused rows by reason; reasons without refusals may be left out.
+    pub refused: Vec<(String, u64)>,
+    /// One of the first refused rows in words.
+    pub refusal: Option<String>,
+    /// From the arrival of a row to the writing of what came of it.
+    pub latency: LatencyStatus,
+    /// Memory of its operators.
+    pub state_bytes: u64,
+    /// Rows that wait between its tasks.
+    pub waiting_rows: u64,
+    /// How far the time of its results is, microseconds since the epoch.
+    pub watermark_us: Option<i64>,
+    /// How far that is behind the clock while it runs.
+    pub watermark_lag_us: Option<u64>,
+    /// Parallel tasks that it runs in; none while it does not run.
+    pub tasks: u64,
 }
 
 /// Which queries to list.
@@ -405,9 +456,9 @@ pub struct Status {
     pub uptime_ms: u64,
     /// The data folder.
     pub data_dir: String,
-    /// Queries that run.
+    /// Queries that run, without the big ones.
     pub queries_running: u64,
-    /// Queries that are paused.
+    /// Queries that are paused, without the big ones.
     pub queries_paused: u64,
     /// Resident memory of the process; `None` where the system does not tell.
     pub memory_rss_bytes: Option<u64>,
@@ -417,8 +468,27 @@ pub struct Status {
     pub total: ApplicationStatus,
     /// Each application, by name.
     pub applications: Vec<ApplicationStatus>,
+    /// Each big query, by name.
+    pub big_queries: Vec<BigQueryInfo>,
+    /// Each worker thread; none where each task has a thread of its own.
+    pub workers: Vec<WorkerInfo>,
     /// Each connection to a broker.
     pub connections: Vec<ConnectionStatus>,
+}
+
+/// A worker thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct WorkerInfo {
+    /// Its number.
+    pub worker: u64,
+    /// Which part of its time the queries of applications need, as last measured; above 1 it cannot keep up.
+    pub load: f64,
+    /// Tasks that belong to it.
+    pub tasks: u64,
+    /// The core that it stays on, if it does.
+    pub core: Option<u64>,
+    /// The memory node (NUMA) of that core, where the machine has several.
+    pub node: Option<u64>,
 }
 
 /// Counters of an application since the start of the server.

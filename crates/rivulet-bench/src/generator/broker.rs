@@ -405,12 +405,13 @@ pub(super) struct Subscribers {
     state: Arc<State>,
     version: Option<u64>,
     sessions: Vec<Option<Arc<Session>>>,
-    /// For each query the outlets that want it.
+    /// For each query the outlets that want it; who wants one of its topics wants both.
     routes: Vec<u16>,
 }
 
 impl Subscribers {
-    fn look_up(&self, topic: &[u8]) -> u16 {
+    /// The outlets that want a topic.
+    pub(super) fn look_up(&self, topic: &[u8]) -> u16 {
         let mut targets = 0;
         for (index, session) in self.sessions.iter().enumerate() {
             if session.as_ref().is_some_and(|session| lock(&session.filters).matches(topic)) {

@@ -175,6 +175,11 @@ impl Expected {
     /// bidder in all windows together.
     pub fn of(query: &str, corpus: &str) -> Option<Self> {
         let (_, text) = ANSWERS.iter().find(|(name, _)| *name == corpus)?;
+        Some(Self { is_of_sums: query == BY_THE_CLOCK, ..Self::in_text(text, query)? })
+    }
+
+    /// The answer under this name in a list of [sections](Answer::section).
+    pub fn in_text(text: &'static str, query: &str) -> Option<Self> {
         text.split("## ").find_map(|section| {
             let mut lines = section.lines();
             let mut head = lines.next()?.split(' ');
@@ -186,7 +191,7 @@ impl Expected {
                 return None;
             };
             let (rows, digest) = (rows.parse().ok()?, u64::from_str_radix(digest, 16).ok()?);
-            Some(Self { rows, digest, some: lines.collect(), is_of_sums: query == BY_THE_CLOCK })
+            Some(Self { rows, digest, some: lines.collect(), is_of_sums: false })
         })
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
-use rivulet_connectors::connector::{SinkSpec, SourceSpec, declared_schema, open_sink, open_source};
+use rivulet_connectors::connector::{Host, SinkSpec, SourceSpec, declared_schema, open_sink, open_source};
 use rivulet_dataflow::{Batch, Polled, Refusals, SlotTable};
 
 use super::queries::STREAMS;
@@ -201,6 +201,7 @@ fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> R
         changes: false,
         key: None,
         options: Vec::new(),
+        host: Host::default(),
     };
     let mut sink = open_sink(&spec, 0, 1).map_err(|error| failed(&error))?;
     let slots = SlotTable::new(Arc::new(arrow::datatypes::Schema::empty()));
@@ -212,7 +213,7 @@ fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> R
                 rows += columns.num_rows() as u64;
                 sink.write(&batch_of(columns), &slots).map_err(|error| failed(&error))?;
             }
-            Polled::Nothing(pause) => std::thread::sleep(pause),
+            Polled::Nothing(pause) | Polled::Aside(pause) => std::thread::sleep(pause),
             Polled::End => break,
         }
     }
@@ -233,6 +234,7 @@ fn open_stream(stream: &Stream, kind: &str) -> Result<(Box<dyn rivulet_dataflow:
         schema: schema.clone(),
         event_time_column: None,
         options: stream.pairs().map(|(name, value)| (name.to_owned(), value)).to_vec(),
+        host: Host::default(),
     };
     let mut sources = open_source(&spec, 1).map_err(|error| CorpusError::Connector(error.to_string()))?;
     let source = sources.pop().ok_or_else(|| CorpusError::Connector("the generator has no partition".into()))?;

@@ -1,4 +1,4 @@
-//! Things that move over the earth: people (after GeoLife), taxis (after the Porto taxi data set), animals of a herd
+//! Things that move over the earth: people (after GeoLife), taxis (after the Porto taxi data set), herds and their dogs
 //! (after the Maremma livestock data set). All move on a plane in metres around a reference point; at these extents the
 //! earth is flat.
 
@@ -229,41 +229,53 @@ impl TaxiPosition {
     }
 }
 
-/// An animal of a herd: wanders about the middle of its herd. One in four is a dog, and dogs go far now and then.
+/// A herd and its dog, which speak in turn: the animals graze about the middle, and so does the dog, but it goes far now and then.
 #[derive(Clone, Copy, Debug)]
 pub struct HerdPosition {
+    /// Where the dog is.
     at: Point,
     herd: Place,
-    /// Radians.
+    /// Where the dog is heading, radians.
     heading: f32,
-    /// Events for which a dog is on an excursion.
-    excursion_events: u16,
-    is_dog: bool,
+    /// Readings for which the dog is on an excursion.
+    excursion_readings: u16,
+    /// Whether the next reading is the dog's.
+    is_dogs_turn: bool,
 }
 
 impl HerdPosition {
     /// Farthest from the herd on an excursion, metres.
     const EXCURSION_METRES: f32 = 3000.0;
 
-    /// An animal with its herd.
+    /// How far an animal is from the middle of the herd, metres in the mean along an axis.
+    const GRAZING_METRES: f32 = 30.0;
+
+    /// A herd with its dog.
     pub fn new(random: &mut Random) -> Self {
         let middle = PASTURE.random_point(random);
         Self {
-            at: middle.with_noise(30.0, random),
+            at: middle.with_noise(Self::GRAZING_METRES, random),
             herd: Place::near(middle),
             heading: random.between(0.0, std::f64::consts::TAU) as f32,
-            excursion_events: 0,
-            is_dog: random.chance(0.25),
+            excursion_readings: 0,
+            is_dogs_turn: true,
         }
     }
 
     #[inline]
     pub(super) fn next(&mut self, random: &mut Random) -> Reading {
         let herd = self.herd.point();
-        if self.excursion_events > 0 {
-            self.excursion_events -= 1;
-        } else if self.is_dog && random.chance(1.0 / 3600.0) {
-            self.excursion_events = 1200;
+        let is_dog = self.is_dogs_turn;
+        self.is_dogs_turn = !is_dog;
+        if !is_dog {
+            // Whichever animal of the herd it is, it grazes with the others.
+            let (latitude, longitude) = PASTURE.degrees(herd.with_noise(Self::GRAZING_METRES, random));
+            return Reading::HerdPosition { is_dog, latitude, longitude };
+        }
+        if self.excursion_readings > 0 {
+            self.excursion_readings -= 1;
+        } else if random.chance(1.0 / 3600.0) {
+            self.excursion_readings = 1200;
         }
         self.heading += 0.3 * random.normal();
         let step = (3.0 * random.normal()).abs();
@@ -272,13 +284,13 @@ impl HerdPosition {
         self.at.y += step * sine;
         let (dx, dy) = (self.at.x - herd.x, self.at.y - herd.y);
         let away = (dx * dx + dy * dy).sqrt();
-        let bound = if self.excursion_events > 0 { Self::EXCURSION_METRES } else { 100.0 };
+        let bound = if self.excursion_readings > 0 { Self::EXCURSION_METRES } else { 100.0 };
         if away > bound {
             // The herd draws back who strays: as fast as it walks, and a little more.
             self.at.approach(herd, step + 0.5);
         }
         let (latitude, longitude) = PASTURE.degrees(self.at);
-        Reading::HerdPosition { latitude, longitude }
+        Reading::HerdPosition { is_dog, latitude, longitude }
     }
 }
 
@@ -300,7 +312,7 @@ mod tests {
                 ] {
                     let (Reading::PersonPosition { latitude, longitude, .. }
                     | Reading::TaxiPosition { latitude, longitude, .. }
-                    | Reading::HerdPosition { latitude, longitude }) = reading
+                    | Reading::HerdPosition { latitude, longitude, .. }) = reading
                     else {
                         unreachable!()
                     };
@@ -353,17 +365,29 @@ mod tests {
     }
 
     #[test]
-    fn livestock_stays_with_the_herd() {
+    fn dog_and_herd_speak_in_turn_and_only_the_dog_strays() {
         let mut random = Random::new(44);
+        let (mut strayed, mut readings) = (0, 0);
         for _ in 0..50 {
-            let mut animal = HerdPosition::new(&mut random);
-            for _ in 0..5000 {
-                animal.next(&mut random);
-                let herd = animal.herd.point();
-                let away = ((animal.at.x - herd.x).powi(2) + (animal.at.y - herd.y).powi(2)).sqrt();
-                let bound = if animal.is_dog { HerdPosition::EXCURSION_METRES + 50.0 } else { 250.0 };
+            let mut herd = HerdPosition::new(&mut random);
+            let middle = herd.herd.point();
+            for turn in 0..10_000 {
+                let Reading::HerdPosition { is_dog, latitude, longitude } = herd.next(&mut random) else {
+                    unreachable!()
+                };
+                assert_eq!(is_dog, turn % 2 == 0);
+                let (north, east) = PASTURE.middle();
+                let y = (latitude - north) as f32 / DEGREES_PER_METRE as f32 - middle.y;
+                let x = (longitude - east) as f32 / (DEGREES_PER_METRE / PASTURE.east_share) as f32 - middle.x;
+                let away = (x * x + y * y).sqrt();
+                // Some stand at the edge of the area, by which their places are cut.
+                let bound = if is_dog { HerdPosition::EXCURSION_METRES + 50.0 } else { 300.0 };
                 assert!(away < bound, "{away}");
+                readings += u32::from(is_dog);
+                strayed += u32::from(is_dog && away > 150.0);
             }
         }
+        let share = f64::from(strayed) / f64::from(readings);
+        assert!((0.02..0.6).contains(&share), "{share}");
     }
 }

@@ -92,7 +92,7 @@ pub struct DirectionDescription {
 }
 
 /// An option of a connector.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct OptionDescription {
     /// The name; one that ends in `.*` stands for all names with that beginning.
     pub name: &'static str,

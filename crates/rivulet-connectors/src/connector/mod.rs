@@ -24,8 +24,10 @@ mod lines;
 mod blackhole;
 mod file;
 mod standard;
+mod message;
 mod kafka;
 mod http;
+mod mqtt;
 
 use arrow::datatypes::Schema;
 use rivulet_dataflow::{Sink, Source};
@@ -34,18 +36,20 @@ use crate::generator::{hibench, nexmark, sensors};
 
 pub use description::{ConnectorDescription, Direction, DirectionDescription, OptionDescription, OptionKind};
 pub use error::ConnectorError;
+pub use mqtt::MqttHost;
 pub use reference::reference;
-pub use spec::{FormatText, SinkSpec, SourceSpec};
-pub use standard::is_reader_gone;
+pub use spec::{FormatText, Host, SinkSpec, SourceSpec};
+pub use standard::{is_reader_gone, output_failed};
 
 use description::Instance;
 use nearest::nearest;
 use options::Options;
 
 /// Every connector.
-static CONNECTORS: [ConnectorDescription; 10] = [
+static CONNECTORS: [ConnectorDescription; 11] = [
     file::CONNECTOR,
     kafka::CONNECTOR,
+    mqtt::CONNECTOR,
     http::HTTP,
     http::HTTPS,
     nexmark::CONNECTOR,
@@ -161,6 +165,7 @@ mod tests {
             changes: false,
             key: None,
             options: Vec::new(),
+            host: Host::default(),
         }
     }
 

@@ -1,9 +1,27 @@
 //! What a source or sink of a big query was declared as.
 
+use std::fmt;
+use std::sync::Arc;
+
 use arrow::datatypes::SchemaRef;
+
+use super::MqttHost;
 
 /// A format by name, with its options, as the statement has them.
 pub type FormatText = (String, Vec<(String, String)>);
+
+/// What the process that runs a query has already, and its sources and sinks use.
+#[derive(Clone, Default)]
+pub struct Host {
+    /// Its connection to an MQTT broker, or its own broker.
+    pub mqtt: Option<Arc<dyn MqttHost>>,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("mqtt", &self.mqtt.is_some()).finish()
+    }
+}
 
 /// A source to open.
 #[derive(Clone, Debug)]
@@ -22,12 +40,14 @@ pub struct SourceSpec {
     pub event_time_column: Option<usize>,
     /// Options by name, as text.
     pub options: Vec<(String, String)>,
+    /// What there is already.
+    pub host: Host,
 }
 
 impl SourceSpec {
     /// The schema of polled rows.
     pub(crate) fn read_schema(&self) -> SchemaRef {
-        std::sync::Arc::new(self.schema.project(&self.columns).expect("columns that are read are declared"))
+        Arc::new(self.schema.project(&self.columns).expect("columns that are read are declared"))
     }
 }
 
@@ -48,4 +68,6 @@ pub struct SinkSpec {
     pub key: Option<Vec<usize>>,
     /// Options by name, as text.
     pub options: Vec<(String, String)>,
+    /// What there is already.
+    pub host: Host,
 }

@@ -21,16 +21,7 @@ pub(crate) fn push_bare(column: &mut Column, text: &[u8]) -> Result<(), Problem>
             Ok(number) => timestamp::from_epoch_ms(number, trimmed)?,
             Err(_) => timestamp::parse_iso(trimmed)?,
         }),
-        Values::Text(values) => {
-            if std::str::from_utf8(text).is_err() {
-                return Err(Problem::InvalidUtf8);
-            }
-            let pushed = values.push_with(|bytes| {
-                bytes.extend_from_slice(text);
-                Ok(())
-            });
-            pushed.map_err(|_| Problem::TooMuchText)?;
-        }
+        Values::Text(values) => values.push_checked(text)?,
     }
     Ok(())
 }

@@ -196,16 +196,7 @@ pub(crate) fn push_time(column: &mut Column, time_us: i64) -> Result<(), Problem
 #[inline]
 pub(crate) fn push_text(column: &mut Column, text: &[u8]) -> Result<(), Problem> {
     match column.values() {
-        Values::Text(values) => {
-            if std::str::from_utf8(text).is_err() {
-                return Err(Problem::InvalidUtf8);
-            }
-            let pushed = values.push_with(|bytes| {
-                bytes.extend_from_slice(text);
-                Ok(())
-            });
-            pushed.map_err(|_| Problem::TooMuchText)
-        }
+        Values::Text(values) => values.push_checked(text),
         Values::Timestamp(values) => {
             values.push(timestamp::parse_iso(text)?);
             Ok(())

@@ -10,8 +10,9 @@ use super::decode::PayloadParser;
 use super::encode::{EncodedRows, Encoder};
 use super::fault::{Fault, Problem};
 use super::json::{append_integer, append_json_float, append_json_timestamp};
-use super::number::Number;
+use super::number::{Number, scan_short_integer};
 use super::rows::{Column, Rows, Values};
+use super::separators::Separators;
 use super::timestamp;
 
 /// Reads CSV payloads into the declared columns.
@@ -33,88 +34,74 @@ impl CsvParser {
     }
 
     /// Reads the line at `start` into the open row; returns where the next one begins.
-    fn line(&mut self, payload: &[u8], start: usize, rows: &mut Rows) -> Result<usize, Fault> {
+    fn line(
+        &mut self,
+        payload: &[u8],
+        start: usize,
+        separators: &mut Separators<'_>,
+        rows: &mut Rows,
+    ) -> Result<usize, Fault> {
         let mut at = start;
         for index in 0..self.places.len() {
             let column = self.places[index];
-            at = self.field(payload, at, column, rows).map_err(|fault| within(fault, column))?;
+            let field = self.field(payload, at, column, separators, rows).map_err(|fault| within(fault, column))?;
             let is_last = index + 1 == self.places.len();
-            match line_break(payload, at) {
-                Some(next) if is_last => return Ok(next),
-                Some(_) => {
+            match (payload.get(field.separator) == Some(&self.delimiter), is_last) {
+                (true, false) => at = field.separator + 1,
+                (false, true) => return Ok(field.separator + 1),
+                (true, true) => return Err(Fault::new(Problem::TooManyFields, field.end)),
+                (false, false) => {
                     let missing = self.places[index + 1..].iter().flatten().next().copied();
-                    return Err(within(Fault::new(Problem::TooFewFields, at), missing));
+                    return Err(within(Fault::new(Problem::TooFewFields, field.end), missing));
                 }
-                None if is_last => return Err(Fault::new(Problem::TooManyFields, at)),
-                // A field ends at the end of the line or at a delimiter.
-                None => at += 1,
             }
         }
         Ok(at)
     }
 
-    /// Reads the field at `start` into its column, if it has one; returns where it ends.
-    fn field(&mut self, payload: &[u8], start: usize, place: Option<usize>, rows: &mut Rows) -> Result<usize, Fault> {
+    /// Reads the field at `start` into its column, if it has one.
+    #[inline(always)]
+    fn field(
+        &mut self,
+        payload: &[u8],
+        start: usize,
+        place: Option<usize>,
+        separators: &mut Separators<'_>,
+        rows: &mut Rows,
+    ) -> Result<Field, Fault> {
         let here = |problem| Fault::new(problem, start);
         if payload.get(start) == Some(&b'"') {
             let end = self.quoted(payload, start)?;
             if let Some(index) = place {
                 push_bare(rows.open(index), &self.unquoted).map_err(here)?;
             }
-            return Ok(end);
+            return Ok(Field { end, separator: end + usize::from(payload.get(end) == Some(&b'\r')) });
         }
-        let Some(index) = place else { return self.end(payload, start) };
-        let column = rows.open(index);
-        if self.has_plain_numbers
-            && let Some(end) = self.number(payload, start, column).map_err(here)?
-        {
-            return Ok(end);
+        let field = self.end(payload, start, separators)?;
+        if let Some(index) = place {
+            let column = rows.open(index);
+            if field.end == start {
+                column.push_null().map_err(here)?;
+            } else if !(self.has_plain_numbers && number(payload, start, field.end, column).map_err(here)?) {
+                push_bare(column, &payload[start..field.end]).map_err(here)?;
+            }
         }
-        let end = self.end(payload, start)?;
-        if end == start { column.push_null() } else { push_bare(column, &payload[start..end]) }.map_err(here)?;
-        Ok(end)
+        Ok(field)
     }
 
     /// Where the field at `start`, which is not quoted, ends.
-    fn end(&self, payload: &[u8], start: usize) -> Result<usize, Fault> {
-        let mut end = start;
-        while let Some(&byte) = payload.get(end) {
-            if byte == self.delimiter || byte == b'\n' || (byte == b'\r' && line_break(payload, end).is_some()) {
-                break;
+    #[inline(always)]
+    fn end(&self, payload: &[u8], start: usize, separators: &mut Separators<'_>) -> Result<Field, Fault> {
+        let separator = separators.next(start);
+        match payload.get(separator) {
+            Some(b'"') => Err(Fault::new(Problem::QuoteInField, separator)),
+            Some(&byte) if byte == self.delimiter => Ok(Field { end: separator, separator }),
+            // A carriage return before the end of the line belongs to it.
+            _ => {
+                let is_return = separator > start && payload[separator - 1] == b'\r';
+                Ok(Field { end: separator - usize::from(is_return), separator })
             }
-            if byte == b'"' {
-                return Err(Fault::new(Problem::QuoteInField, end));
-            }
-            end += 1;
         }
-        Ok(end)
-    }
-
-    /// Reads the field at `start` if its column is one of numbers and it is nothing but a number, as most are; returns where it ends.
-    /// `None` leaves it to a closer look.
-    #[inline]
-    fn number(&self, payload: &[u8], start: usize, column: &mut Column) -> Result<Option<usize>, Problem> {
-        if matches!(column.values(), Values::Text(_) | Values::Boolean(_)) {
-            return Ok(None);
-        }
-        let Ok((number, end)) = Number::scan::<true>(payload, start) else { return Ok(None) };
-        if payload.get(end).is_some_and(|&byte| byte != self.delimiter && line_break(payload, end).is_none()) {
-            return Ok(None);
-        }
-        let text = &payload[start..end];
-        match column.values() {
-            Values::Int64(values) => values.push(match number.to_whole() {
-                Some(value) => value,
-                None => number.to_i64(text)?,
-            }),
-            Values::Float64(values) => values.push(match number.to_exact_f64() {
-                Some(value) => value,
-                None => number.to_f64(text)?,
-            }),
-            Values::Timestamp(values) => values.push(timestamp::from_epoch_ms(number, text)?),
-            Values::Text(_) | Values::Boolean(_) => return Ok(None),
-        }
-        Ok(Some(end))
     }
 
     /// Reads the quoted field at `start` into `unquoted`; returns where it ends.
@@ -142,6 +129,52 @@ impl CsvParser {
     }
 }
 
+/// Where a field ends.
+#[derive(Clone, Copy)]
+struct Field {
+    /// Behind its last byte.
+    end: usize,
+    /// The delimiter or the line feed behind it, or the end of the payload.
+    separator: usize,
+}
+
+/// Reads the field at `start..end` if its column is one of numbers and it is nothing but a number, as most are; whether it was. Everything else is
+/// left to a closer look.
+#[inline(always)]
+fn number(payload: &[u8], start: usize, end: usize, column: &mut Column) -> Result<bool, Problem> {
+    let values = column.values();
+    if matches!(values, Values::Text(_) | Values::Boolean(_)) {
+        return Ok(false);
+    }
+    let is_time = matches!(values, Values::Timestamp(_));
+    if let Values::Int64(values) | Values::Timestamp(values) = values
+        && let Some((value, found_end)) = scan_short_integer(payload, start)
+        && found_end == end
+    {
+        // Below 10^15, so that a thousand times as much is no overflow.
+        values.push(if is_time { timestamp::check_range(value * 1000)? } else { value });
+        return Ok(true);
+    }
+    let Ok((number, found_end)) = Number::scan::<true>(payload, start) else { return Ok(false) };
+    if found_end != end {
+        return Ok(false);
+    }
+    let text = &payload[start..end];
+    match values {
+        Values::Int64(values) => values.push(match number.to_whole() {
+            Some(value) => value,
+            None => number.to_i64(text)?,
+        }),
+        Values::Float64(values) => values.push(match number.to_exact_f64() {
+            Some(value) => value,
+            None => number.to_f64(text)?,
+        }),
+        Values::Timestamp(values) => values.push(timestamp::from_epoch_ms(number, text)?),
+        Values::Text(_) | Values::Boolean(_) => return Ok(false),
+    }
+    Ok(true)
+}
+
 /// The fault as one of the field's column, if it has one.
 fn within(fault: Fault, column: Option<usize>) -> Fault {
     match column {
@@ -165,6 +198,7 @@ impl PayloadParser for CsvParser {
     fn parse(&mut self, payload: &[u8], _arrival_us: i64, rows: &mut Rows) -> Result<(), Fault> {
         let mut at = 0;
         let before = rows.rows();
+        let mut separators = Separators::new(payload, self.delimiter);
         while at < payload.len() {
             // With one column an empty line is a null; with more it is only an empty line.
             if self.places.len() > 1
@@ -173,7 +207,7 @@ impl PayloadParser for CsvParser {
                 at = next;
                 continue;
             }
-            at = self.line(payload, at, rows)?;
+            at = self.line(payload, at, &mut separators, rows)?;
             rows.finish_row()?;
         }
         if rows.rows() == before { Err(Fault::new(Problem::NoRow, 0)) } else { Ok(()) }

@@ -25,12 +25,14 @@ pub(crate) trait PayloadParser: Send {
 pub(crate) struct PayloadDecoder<P> {
     parser: P,
     rows: Rows,
+    /// Payload bytes of a row in the last batch, if payloads had several rows there.
+    row_bytes: Option<usize>,
 }
 
 impl<P: PayloadParser> PayloadDecoder<P> {
     /// A decoder whose rows have the columns of `rows`.
     pub(crate) fn new(parser: P, rows: Rows) -> Self {
-        Self { parser, rows }
+        Self { parser, rows, row_bytes: None }
     }
 }
 
@@ -89,8 +91,8 @@ impl Origins {
 
 impl<P: PayloadParser> Decoder for PayloadDecoder<P> {
     fn decode(&mut self, events: &Events, refusals: &mut Refusals) -> Batch {
-        let Self { parser, rows } = self;
-        rows.reserve(events.rows());
+        let Self { parser, rows, row_bytes } = self;
+        rows.reserve(events.rows().max(row_bytes.map_or(0, |row_bytes| events.payload_bytes() / row_bytes)));
         let mut origins: Option<Origins> = None;
         for event in 0..events.rows() {
             let added = decode_event(parser, rows, events, event, None, refusals);
@@ -101,6 +103,7 @@ impl<P: PayloadParser> Decoder for PayloadDecoder<P> {
                 origins.push(events, event, added);
             }
         }
+        *row_bytes = (rows.rows() > events.rows()).then(|| (events.payload_bytes() / rows.rows()).max(1));
         origins.unwrap_or_else(|| Origins::of_first(events, events.rows())).into_batch(rows.finish())
     }
 }

@@ -29,6 +29,7 @@
 mod json;
 mod senml;
 mod csv;
+mod separators;
 mod text;
 mod raw;
 mod avro;

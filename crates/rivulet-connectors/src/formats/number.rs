@@ -88,6 +88,34 @@ fn scan_digits(bytes: &[u8], mut at: usize, mut mantissa: u64) -> (u64, usize) {
     }
 }
 
+/// Scans an integer of up to 15 digits, which most numbers are; returns it and where its digits end. `None` for every other number, and for
+/// what is none; what follows is the caller's to judge. Leading zeros are taken.
+#[inline(always)]
+pub(crate) fn scan_short_integer(bytes: &[u8], start: usize) -> Option<(i64, usize)> {
+    let negative = bytes.get(start) == Some(&b'-');
+    let at = start + usize::from(negative);
+    let word = word_at(bytes, at);
+    let stops = not_digits(word);
+    let (value, digits) = if stops != 0 {
+        let count = stops.trailing_zeros() / 8;
+        if count == 0 {
+            return None;
+        }
+        (digits_value(word, count), count)
+    } else {
+        let next = word_at(bytes, at + 8);
+        let count = not_digits(next).trailing_zeros() / 8;
+        match count {
+            0 => (digits_value(word, 8), 8),
+            1..8 => (digits_value(word, 8) * SMALL_POWERS[count as usize] + digits_value(next, count), 8 + count),
+            _ => return None,
+        }
+    };
+    // Below 10^15.
+    let value = value as i64;
+    Some((if negative { -value } else { value }, at + digits as usize))
+}
+
 impl Number {
     /// As many digits as always fit the mantissa.
     const EXACT_DIGITS_MAX: u32 = 19;
@@ -449,6 +477,15 @@ mod tests {
         fn any_double_survives(value in any::<f64>().prop_filter("finite", |value| value.is_finite())) {
             prop_assert_eq!(float(&format!("{value:?}")).map(f64::to_bits), Ok(value.to_bits()));
             prop_assert_eq!(float(&format!("{value}")).map(f64::to_bits), Ok(value.to_bits()));
+        }
+
+        #[test]
+        fn short_integers_are_what_the_standard_library_says(text in "-?[0-9]{0,17}[,.e]?[0-9]{0,3}", before in "[ 0-9]{0,9}") {
+            let bytes = format!("{before}{text}");
+            let digits = text.strip_prefix('-').unwrap_or(&text).bytes().take_while(u8::is_ascii_digit).count();
+            let end = before.len() + usize::from(text.starts_with('-')) + digits;
+            let expected = (1..=15).contains(&digits).then(|| (bytes[before.len()..end].parse().unwrap(), end));
+            prop_assert_eq!(scan_short_integer(bytes.as_bytes(), before.len()), expected);
         }
 
         #[test]

@@ -73,6 +73,25 @@ impl TextValues {
         Self { offsets, bytes: Vec::with_capacity(bytes) }
     }
 
+    /// Appends a value, which must be valid UTF-8.
+    #[inline]
+    pub(crate) fn push(&mut self, text: &[u8]) -> Result<(), Problem> {
+        let pushed = self.push_with(|bytes| {
+            bytes.extend_from_slice(text);
+            Ok(())
+        });
+        pushed.map_err(|_| Problem::TooMuchText)
+    }
+
+    /// Appends a value unless it is no UTF-8.
+    #[inline]
+    pub(crate) fn push_checked(&mut self, text: &[u8]) -> Result<(), Problem> {
+        if std::str::from_utf8(text).is_err() {
+            return Err(Problem::InvalidUtf8);
+        }
+        self.push(text)
+    }
+
     /// Appends a value that `write` writes. What it appends must be valid UTF-8 whenever it returns `Ok`; whatever it
     /// appended before an error is taken back by [`Rows::truncate`].
     #[inline]
@@ -324,12 +343,7 @@ mod tests {
     fn put(rows: &mut Rows, text: Option<&str>, value: f64) {
         if let Some(text) = text {
             let Values::Text(values) = rows.open(0).values() else { panic!("text") };
-            values
-                .push_with(|bytes| {
-                    bytes.extend_from_slice(text.as_bytes());
-                    Ok(())
-                })
-                .unwrap();
+            values.push(text.as_bytes()).unwrap();
         }
         let Values::Float64(values) = rows.open(1).values() else { panic!("float") };
         values.push(value);

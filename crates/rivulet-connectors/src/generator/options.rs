@@ -84,6 +84,23 @@ pub(super) const COMMON_OPTIONS: [OptionDescription; 11] = [
     },
 ];
 
+/// These, and behind them those of one generator.
+pub(super) const fn with_common<const OWN: usize, const ALL: usize>(
+    own: [OptionDescription; OWN],
+) -> [OptionDescription; ALL] {
+    assert!(ALL == COMMON_OPTIONS.len() + OWN, "there is a place for each");
+    let mut all = [COMMON_OPTIONS[0]; ALL];
+    let mut place = 0;
+    while place < ALL {
+        all[place] = match place < COMMON_OPTIONS.len() {
+            true => COMMON_OPTIONS[place],
+            false => own[place - COMMON_OPTIONS.len()],
+        };
+        place += 1;
+    }
+    all
+}
+
 /// How long the one burst lasts.
 const BURST_LENGTH: Duration = Duration::from_secs(60);
 /// Events for each second of event time where nothing says how many.

@@ -15,7 +15,7 @@ use crate::connector::description::{Opening, OptionDescription, OptionKind};
 use crate::connector::options::{Options, shortened};
 use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, SourceSpec};
 
-use super::options::{COMMON_OPTIONS, StreamOptions, choose_columns, with_event_time};
+use super::options::{COMMON_OPTIONS, StreamOptions, choose_columns, with_common, with_event_time};
 use super::random::Seed;
 use super::schedule::Schedule;
 use super::source::{GeneratedSource, Maker};
@@ -46,28 +46,12 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     open: Opening { source: Some(open), sink: None, columns: Some(columns_of) },
 };
 
-static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 1] = {
-    let [a, b, c, d, e, f, g, h, i, j, k] = COMMON_OPTIONS;
-    [
-        a,
-        b,
-        c,
-        d,
-        e,
-        f,
-        g,
-        h,
-        i,
-        j,
-        k,
-        OptionDescription {
-            name: "devices",
-            kind: OptionKind::Integer { min: 1, max: 1_000_000_000 },
-            default: Some("1000"),
-            help: "How many sensors there are.",
-        },
-    ]
-};
+static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 1] = with_common([OptionDescription {
+    name: "devices",
+    kind: OptionKind::Integer { min: 1, max: 1_000_000_000 },
+    default: Some("1000"),
+    help: "How many sensors there are.",
+}]);
 
 /// What a column has.
 #[derive(Clone, Copy, Debug)]

@@ -114,7 +114,7 @@ mod tests {
         let mut refusals = Refusals::new(0);
         let mut poll = |now_us| match source.poll(100, now_us, &mut refusals).unwrap() {
             Polled::Rows { columns, arrival_us } => (columns.num_rows(), arrival_us),
-            Polled::Nothing(wait) => (0, wait.as_micros() as i64),
+            Polled::Nothing(wait) | Polled::Aside(wait) => (0, wait.as_micros() as i64),
             Polled::End => (0, -1),
         };
         assert_eq!(poll(5_000_000), (1, 5_000_000));

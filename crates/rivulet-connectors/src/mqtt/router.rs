@@ -383,7 +383,7 @@ impl Routing<'_> {
             let Some(inbox) = &table.inboxes[target.inbox as usize].inbox else { return };
             // Once one is full, nobody after it gets the message: what is left is one list.
             if push == Push::Taken {
-                push = inbox.push(target.slot, arrival_us, payload);
+                push = inbox.push_message(target.slot, arrival_us, topic, payload);
                 if push == Push::Taken {
                     pushed += 1;
                     return;
@@ -423,7 +423,7 @@ impl Routing<'_> {
         }
         while let Some(&target) = pending.targets.last() {
             if let Some(inbox) = &table.inboxes[target.inbox as usize].inbox {
-                if inbox.push(target.slot, arrival_us, payload) == Push::Full {
+                if inbox.push_message(target.slot, arrival_us, topic, payload) == Push::Full {
                     return Push::Full;
                 }
                 self.pushed += 1;

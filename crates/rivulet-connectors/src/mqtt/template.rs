@@ -236,7 +236,7 @@ impl fmt::Display for Template {
 }
 
 /// What keeps a value from being a part of one level.
-fn level_problem(value: &str) -> Option<&'static str> {
+pub(crate) fn level_problem(value: &str) -> Option<&'static str> {
     if value.is_empty() {
         return Some("it is empty");
     }

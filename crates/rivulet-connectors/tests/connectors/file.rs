@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, Int32Array, Int64Array, StringArray, TimestampMillisecondArray};
 use rivulet_connectors::connector::{declared_schema, open_sink, open_source};
+use rivulet_dataflow::{Polled, Refusals};
 
 use crate::support::{
-    Drained, batch, drain, fill, format, no_slots, options, poll_until, sink, sink_error, source, source_error,
+    Drained, batch, drain, fill, format, no_slots, options, poll_all_until, poll_until, sink, sink_error, source,
+    source_error,
 };
 
 const COLUMNS: &str = "name TEXT, n BIGINT";
@@ -148,11 +150,12 @@ fn files_that_grow_are_followed_through_renames_and_cuts() {
     fs::write(&path, "a,1\nb,2\nhalf").unwrap();
     let mut spec = source(&address(&folder.path().join("*.csv")), COLUMNS);
     spec.options = options(&[("follow", "true")]);
+    // One for the file, and one that finds others.
     let mut sources = open_source(&spec, 4).unwrap();
-    assert_eq!(sources.len(), 1);
+    assert_eq!(sources.len(), 2);
     let mut drained = Drained::default();
     let mut until = |drained: &mut Drained, rows: usize| {
-        poll_until(&mut *sources[0], drained, |drained| drained.rows.len() >= rows).unwrap();
+        poll_all_until(&mut sources, drained, |drained| drained.rows.len() >= rows);
     };
     until(&mut drained, 2);
     let append = |text: &str| {
@@ -173,6 +176,7 @@ fn files_that_grow_are_followed_through_renames_and_cuts() {
     fs::write(folder.path().join("new.csv"), "g,7\n").unwrap();
     fs::remove_file(&path).unwrap();
     until(&mut drained, 7);
+    assert_eq!(sources.len(), 2, "the file that is gone has ended");
     assert_eq!(drained.rows, ["a|1", "b|2", "half|3", "d|4", "e|5", "f|6", "g|7"]);
 }
 
@@ -185,15 +189,106 @@ fn following_may_begin_at_the_end() {
     spec.options = options(&[("follow", "true"), ("start", "end")]);
     let mut sources = open_source(&spec, 1).unwrap();
     let mut drained = Drained::default();
-    assert!(matches!(
-        sources[0].poll(10, 0, &mut rivulet_dataflow::Refusals::new(0)).unwrap(),
-        rivulet_dataflow::Polled::Nothing(_)
-    ));
+    let refusals = &mut Refusals::new(0);
+    assert!(matches!(sources[0].poll(10, 0, refusals).unwrap(), Polled::Aside(_)));
+    assert!(matches!(sources[1].poll(10, 0, refusals).unwrap(), Polled::Nothing(_)));
     fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"c,3\n").unwrap();
-    poll_until(&mut *sources[0], &mut drained, |drained| !drained.rows.is_empty()).unwrap();
+    poll_all_until(&mut sources, &mut drained, |drained| !drained.rows.is_empty());
     assert_eq!(drained.rows, ["c|3"]);
     spec.options = options(&[("start", "end")]);
     assert!(source_error(&spec).contains("of files that are followed"));
+}
+
+#[test]
+fn each_file_is_a_source_where_rows_have_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    const FILES: i64 = 150;
+    const ROWS: i64 = 3000;
+    let rows = |file: i64| rows(file * ROWS..(file + 1) * ROWS);
+    for (ending, written) in [("csv", "CSV header=true"), ("parquet", "PARQUET"), ("avro", "AVRO")] {
+        for file in 0..FILES {
+            let mut spec = sink(&address(&folder.path().join(format!("{file:03}.{ending}"))), rows(0).columns.schema());
+            spec.format = Some(format(written));
+            fill(&spec, &[rows(file)]).unwrap();
+        }
+        let mut spec = source(&address(&folder.path().join(format!("*.{ending}"))), "name TEXT, n TIMESTAMP");
+        spec.schema = crate::support::columns(if ending == "csv" { "name TEXT, n TIMESTAMP" } else { COLUMNS });
+        spec.format = Some(format(written));
+        assert_eq!(open_source(&spec, 4).unwrap().len(), 4);
+        spec.event_time_column = Some(1);
+        let mut sources = open_source(&spec, 4).unwrap();
+        assert_eq!(sources.len(), FILES as usize);
+        // In turn, so that all are under way at a time; and yet few files are open.
+        let (mut drained, mut files_open) = (Drained::default(), 0);
+        while !sources.is_empty() {
+            let refusals = &mut Refusals::new(0);
+            sources.retain_mut(|source| match source.poll(700, 0, refusals).unwrap() {
+                Polled::Rows { columns, .. } => {
+                    drained.rows.extend(crate::support::texts(&columns.project(&[0]).unwrap()));
+                    true
+                }
+                Polled::End => {
+                    let (done, all) = source.progress().unwrap();
+                    assert_eq!(done, all);
+                    false
+                }
+                _ => true,
+            });
+            files_open = files_open.max(open_files_below(folder.path()));
+        }
+        assert_eq!(drained.rows.len() as i64, FILES * ROWS, "{written}");
+        assert!(!cfg!(target_os = "linux") || (1..=64).contains(&files_open), "{written}: {files_open} files are open");
+        let names = drained.sorted();
+        assert!(
+            (0..3)
+                .all(|name| names.iter().filter(|row| **row == format!("name {name}")).count() as i64
+                    == FILES * ROWS / 3)
+        );
+    }
+}
+
+/// How many files below a folder this process has open.
+fn open_files_below(folder: &Path) -> usize {
+    let Ok(open) = fs::read_dir("/proc/self/fd") else { return 0 };
+    let open = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    open.filter(|path| path.starts_with(folder)).count()
+}
+
+#[test]
+fn a_null_in_the_only_column_of_csv_is_a_row() {
+    let folder = tempfile::tempdir().unwrap();
+    for written in ["CSV", "CSV header=true"] {
+        let path = folder.path().join("rows.csv");
+        let rows = batch(vec![("n", Arc::new(Int64Array::from(vec![Some(1), None, None, Some(4)])) as ArrayRef)]);
+        let mut to = sink(&address(&path), rows.columns.schema());
+        to.format = Some(format(written));
+        fill(&to, &[rows]).unwrap();
+        let mut from = source(&address(&path), "n BIGINT");
+        from.format = Some(format(written));
+        let drained = drain(&from, 2).unwrap();
+        assert_eq!((drained.rows, drained.refused), (["1", "", "", "4"].map(String::from).to_vec(), 0));
+    }
+    // Of several fields it is an empty line, also where one of them alone is declared.
+    fs::write(folder.path().join("rows.csv"), "n,other\n1,a\n\n2,b\n").unwrap();
+    let mut from = source(&address(&folder.path().join("rows.csv")), "n BIGINT");
+    from.format = Some(format("CSV header=true"));
+    let drained = drain(&from, 1).unwrap();
+    assert_eq!((drained.rows, drained.refused), (["1", "2"].map(String::from).to_vec(), 0));
+}
+
+#[test]
+fn values_of_parquet_that_do_not_fit_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.parquet");
+    let rows = batch(vec![
+        ("a", Arc::new(StringArray::from(vec!["1", "abc", "3", "4"])) as ArrayRef),
+        ("b", Arc::new(Float32Array::from(vec![1.0, 2.0, 2.5, 4.0]))),
+    ]);
+    fill(&sink(&address(&path), rows.columns.schema()), &[rows]).unwrap();
+    let drained = drain(&source(&address(&path), "a BIGINT, b BIGINT"), 1).unwrap();
+    assert_eq!((&drained.rows[..], drained.refused), (&["1|1".to_owned(), "4|4".into()][..], 2));
+    assert!(drained.details.iter().any(|detail| detail.contains("field 'b': a number with a fraction")), "{drained:?}");
+    assert!(source_error(&source(&address(&path), "b TIMESTAMP")).contains("cannot be read as Timestamp"));
 }
 
 #[test]

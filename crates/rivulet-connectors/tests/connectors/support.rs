@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
-use rivulet_connectors::connector::{ConnectorError, FormatText, SinkSpec, SourceSpec, open_sink, open_source};
+use rivulet_connectors::connector::{ConnectorError, FormatText, Host, SinkSpec, SourceSpec, open_sink, open_source};
 use rivulet_dataflow::{Batch, Polled, Reason, Refusals, Sink, SlotTable, Source, SourceError};
 
 /// How long anything may take.
@@ -53,6 +53,7 @@ pub(crate) fn source(address: &str, declared: &str) -> SourceSpec {
         schema,
         event_time_column: None,
         options: Vec::new(),
+        host: Host::default(),
     }
 }
 
@@ -67,6 +68,7 @@ pub(crate) fn sink(address: &str, schema: SchemaRef) -> SinkSpec {
         changes: false,
         key: None,
         options: Vec::new(),
+        host: Host::default(),
     }
 }
 
@@ -126,11 +128,37 @@ pub(crate) fn poll_until(
         drained.details.extend(refusals.records().iter().map(|one| one.detail.clone()));
         match polled {
             Polled::Rows { columns, .. } => drained.rows.extend(texts(&columns)),
-            Polled::Nothing(wait) => std::thread::sleep(wait),
+            Polled::Nothing(wait) | Polled::Aside(wait) => std::thread::sleep(wait),
             Polled::End => return Ok(()),
         }
     }
     Ok(())
+}
+
+/// Polls sources in turn, with those that they find, until `enough` says so.
+pub(crate) fn poll_all_until(
+    sources: &mut Vec<Box<dyn Source>>,
+    drained: &mut Drained,
+    enough: impl Fn(&Drained) -> bool,
+) {
+    let deadline = Instant::now() + PATIENCE;
+    while !enough(drained) {
+        assert!(Instant::now() < deadline, "nothing more comes; so far: {drained:?}");
+        let mut refusals = Refusals::new(0);
+        let mut found = Vec::new();
+        sources.retain_mut(|source| {
+            let polled = source.poll(1000, 1_700_000_000_000_000, &mut refusals).unwrap();
+            found.append(&mut source.found());
+            match polled {
+                Polled::Rows { columns, .. } => drained.rows.extend(texts(&columns)),
+                Polled::Nothing(_) | Polled::Aside(_) => std::thread::sleep(Duration::from_millis(1)),
+                Polled::End => return false,
+            }
+            true
+        });
+        sources.append(&mut found);
+        drained.refused += refusals.counted(Reason::Decode);
+    }
 }
 
 /// Everything a source has, to its end.
@@ -167,5 +195,16 @@ pub(crate) fn fill(spec: &SinkSpec, batches: &[Batch]) -> Result<(), String> {
     for batch in batches {
         sink.write(batch, &slots).and_then(|()| sink.flush()).map_err(|error| error.to_string())?;
     }
-    sink.finish().map_err(|error| error.to_string())
+    finish(&mut *sink)
+}
+
+/// Ends a sink.
+pub(crate) fn finish(sink: &mut dyn Sink) -> Result<(), String> {
+    sink.finish().map_err(|error| error.to_string())?;
+    let deadline = Instant::now() + PATIENCE;
+    while !sink.is_finished().map_err(|error| error.to_string())? {
+        assert!(Instant::now() < deadline, "the sink does not end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }

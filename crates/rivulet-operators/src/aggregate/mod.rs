@@ -10,7 +10,7 @@ pub(crate) mod fixed;
 pub(crate) mod hyperloglog;
 pub(crate) mod layout;
 pub(crate) mod object;
-mod plan;
+pub(crate) mod plan;
 
 use std::fmt;
 use std::sync::Arc;

@@ -6,12 +6,16 @@
 //! - means and variances by the regressions over the same argument: `avg(y)` and `var(y)` come from `regr_slope(y, x)`
 //!   (if x is never null), and `avg(x)` from `var(x)`. So an average is either sum by count or, beside a variance, its
 //!   mean, which may differ in the last digit. A sum is always a sum.
+//!
+//! An argument that is computed is computed only for rows that pass the FILTER, which may be there to keep it from failing
+//! (`sum(100 / n) FILTER (WHERE n > 0)`), and may be null where it fails.
 
 use std::sync::Arc;
 
 use arrow::compute::can_cast_types;
 use arrow::datatypes::{DataType, Schema};
 use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::{Column, Literal, case};
 
 use super::fixed::FixedKind;
 use super::layout::{AggregateResult, Class, FixedState, Form, Layout, ObjectState, Rows, Source};
@@ -140,10 +144,11 @@ impl Builder {
             .collect::<Result<Vec<_>, _>>()?;
         let function = spec.function;
         let data_type = function.result_type(&types)?;
+        let spec = &guarded(spec)?;
         let filter = spec.filter.clone().map(|filter| place(&mut self.expressions, filter));
         let mut rows = Rows { not_null: Vec::new(), filter };
         for argument in &spec.arguments {
-            if argument.nullable(schema).map_err(|error| fail(argument, error))? {
+            if !is_given(argument) || argument.nullable(schema).map_err(|error| fail(argument, error))? {
                 rows.not_null.push(place(&mut self.expressions, argument.clone()));
             }
         }
@@ -272,6 +277,22 @@ impl Builder {
         };
         AggregateResult { function, data_type, source: Source::Fixed { class, form, storage } }
     }
+}
+
+/// The aggregate with its arguments computed for the rows that pass its filter alone; for the others they are null, and do not count.
+pub(crate) fn guarded(spec: &AggregateSpec) -> Result<AggregateSpec, PlanError> {
+    let Some(filter) = &spec.filter else { return Ok(spec.clone()) };
+    let guard = |argument: &Arc<dyn PhysicalExpr>| match is_given(argument) {
+        true => Ok(argument.clone()),
+        false => case(None, vec![(filter.clone(), argument.clone())], None)
+            .map_err(|error| PlanError::Expression { expression: sql(argument), problem: error.strip_backtrace() }),
+    };
+    Ok(AggregateSpec { arguments: spec.arguments.iter().map(guard).collect::<Result<_, _>>()?, ..spec.clone() })
+}
+
+/// Whether an expression is there without being computed, so that it cannot fail.
+fn is_given(expression: &Arc<dyn PhysicalExpr>) -> bool {
+    expression.is::<Column>() || expression.is::<Literal>()
 }
 
 /// Whether a function works on values as they are; the others take floating point numbers.

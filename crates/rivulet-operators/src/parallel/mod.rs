@@ -13,7 +13,7 @@
 //! - State leaves and comes by key group. A key's group is [`KeyGroup::of`](rivulet_dataflow::KeyGroup::of) its bytes in Arrow's row
 //!   format, with one NaN and one zero; what brings rows to instances must go by [`key_groups`].
 //!
-//! In reading order: [`window`], [`aggregate`], [`join`], [`top_n`], [`over`], [`assign_windows`], [`set_event_time`].
+//! In reading order: [`window`], [`aggregate`], [`join`], [`top_n`], [`over`], [`assign_windows`], [`set_event_time`], [`require_values`].
 
 pub mod window;
 pub mod aggregate;
@@ -22,10 +22,15 @@ pub mod top_n;
 pub mod over;
 pub mod assign_windows;
 pub mod set_event_time;
+pub(crate) mod frame;
+pub mod require_values;
 pub(crate) mod groups;
 pub(crate) mod keys;
 pub(crate) mod order;
 pub(crate) mod rows;
+pub(crate) mod saved_rows;
+pub(crate) mod texts;
+pub(crate) mod time_to_live;
 pub(crate) mod words;
 
 use arrow::datatypes::{DataType, Schema, TimeUnit};
@@ -34,10 +39,11 @@ pub use aggregate::{KeyedAggregate, KeyedAggregateSpec};
 pub use assign_windows::AssignWindows;
 pub use join::{Expiry, KeyedJoin, KeyedJoinKind, KeyedJoinSpec};
 pub use keys::key_groups;
-pub use over::{KeyedOver, KeyedOverSpec, OverFrame};
+pub use over::{KeyedOver, KeyedOverSpec, Lag, OverFrame};
+pub use require_values::RequireValues;
 pub use set_event_time::SetEventTime;
-pub use top_n::{SortKey, TopN, TopNSpec};
-pub use window::{KeyedWindow, KeyedWindowKind, KeyedWindowSpec, Phase};
+pub use top_n::{Ranking, SortKey, TopN, TopNSpec};
+pub use window::{KeyedWindow, KeyedWindowKind, KeyedWindowSpec, Phase, ROWS_MAX};
 
 use crate::PlanError;
 

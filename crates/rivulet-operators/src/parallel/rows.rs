@@ -1,7 +1,7 @@
 //! Rows that are kept, in columns of their own, each by its number.
 //!
-//! Fixed widths are words, texts lie in an arena; numbers of removed rows are used again, and the arena is moved together once half of it is
-//! unused. Rows come out as Arrow columns for any list of numbers, in which [`NONE`] is a row of nulls.
+//! Fixed widths are words, texts lie apart ([`texts`](super::texts)); numbers of removed rows are used again. Rows come out as Arrow columns for any
+//! list of numbers, in which [`NONE`] is a row of nulls.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -13,14 +13,17 @@ use arrow::datatypes::{DataType, Schema};
 use arrow::error::ArrowError;
 
 use super::keys::NONE;
+use super::texts::Texts;
 use super::words::{column_of, width_of, words_of};
 use crate::PlanError;
 
 /// Rows by number.
 pub(crate) struct RowStore {
     columns: Vec<Column>,
-    event_time_us: Vec<i64>,
-    arrival_us: Vec<i64>,
+    /// The texts of all rows, if they have any.
+    texts: Option<Texts>,
+    /// By row: event time and arrival, which are mostly wanted together.
+    times_us: Vec<[i64; 2]>,
     is_live: Vec<bool>,
     free: Vec<u32>,
 }
@@ -35,33 +38,23 @@ struct Column {
 enum Values {
     Words(Vec<u64>),
     Wide(Vec<u128>),
-    Texts(Texts),
-}
-
-#[derive(Default)]
-struct Texts {
-    /// Where each begins, and how long it is.
-    spans: Vec<(u64, u32)>,
-    arena: Vec<u8>,
-    garbage: usize,
-}
-
-impl Texts {
-    fn get(&self, row: usize) -> &[u8] {
-        let (start, length) = self.spans[row];
-        &self.arena[start as usize..start as usize + length as usize]
-    }
+    /// The text that so many others of its row stand before.
+    Text(usize),
 }
 
 impl RowStore {
     /// A store of rows with these columns of `schema`.
     pub(crate) fn new(schema: &Schema, columns: &[usize]) -> Result<Self, PlanError> {
+        let mut texts = 0;
         let column = |&index: &usize| {
             let data_type = schema.field(index).data_type().clone();
             let values = match data_type.primitive_width() {
                 _ if width_of(&data_type).is_some() => Values::Words(Vec::new()),
                 Some(16) => Values::Wide(Vec::new()),
-                _ if data_type.is_string() => Values::Texts(Texts::default()),
+                _ if data_type.is_string() => {
+                    texts += 1;
+                    Values::Text(texts - 1)
+                }
                 _ => {
                     let problem = format!("values of type {data_type} cannot be kept");
                     return Err(PlanError::Column { index, what: "rows that are kept", problem });
@@ -69,10 +62,11 @@ impl RowStore {
             };
             Ok(Column { data_type, values, nulls: Vec::new() })
         };
+        let columns = columns.iter().map(column).collect::<Result<_, _>>()?;
         Ok(Self {
-            columns: columns.iter().map(column).collect::<Result<_, _>>()?,
-            event_time_us: Vec::new(),
-            arrival_us: Vec::new(),
+            columns,
+            texts: (texts > 0).then(|| Texts::new(texts)),
+            times_us: Vec::new(),
             is_live: Vec::new(),
             free: Vec::new(),
         })
@@ -88,11 +82,17 @@ impl RowStore {
     }
 
     pub(crate) fn event_time_us(&self, row: u32) -> i64 {
-        self.event_time_us[row as usize]
+        self.times_us[row as usize][0]
     }
 
     pub(crate) fn arrival_us(&self, row: u32) -> i64 {
-        self.arrival_us[row as usize]
+        self.times_us[row as usize][1]
+    }
+
+    /// Event time and arrival.
+    #[inline]
+    pub(crate) fn times_us(&self, row: u32) -> [i64; 2] {
+        self.times_us[row as usize]
     }
 
     /// Adds rows, of which `columns` holds the columns and `times` event time and arrival; their numbers are written to `numbers`.
@@ -108,15 +108,13 @@ impl RowStore {
             let (event_time_us, arrival_us) = times(row as usize);
             let number = match self.free.pop() {
                 Some(number) => {
-                    self.event_time_us[number as usize] = event_time_us;
-                    self.arrival_us[number as usize] = arrival_us;
+                    self.times_us[number as usize] = [event_time_us, arrival_us];
                     self.is_live[number as usize] = true;
                     number
                 }
                 None => {
                     assert!(self.is_live.len() < NONE as usize, "fewer than 2^32 rows in one instance");
-                    self.event_time_us.push(event_time_us);
-                    self.arrival_us.push(arrival_us);
+                    self.times_us.push([event_time_us, arrival_us]);
                     self.is_live.push(true);
                     self.is_live.len() as u32 - 1
                 }
@@ -124,8 +122,15 @@ impl RowStore {
             numbers.push(number);
         }
         let total = self.is_live.len();
+        let mut texts = Vec::new();
         for (stored, column) in self.columns.iter_mut().zip(columns) {
-            stored.put(column, rows, numbers, total)?;
+            stored.put(column, rows, numbers, total);
+            if let Values::Text(_) = stored.values {
+                texts.push(cast(column, &DataType::Utf8)?.as_string::<i32>().clone());
+            }
+        }
+        if let Some(stored) = &mut self.texts {
+            stored.put(&texts, rows, numbers, total);
         }
         Ok(())
     }
@@ -135,31 +140,19 @@ impl RowStore {
         debug_assert!(self.is_live[row as usize], "a row is removed once");
         self.is_live[row as usize] = false;
         self.free.push(row);
-        for column in &mut self.columns {
-            if let Values::Texts(texts) = &mut column.values {
-                texts.garbage += texts.spans[row as usize].1 as usize;
-                texts.spans[row as usize] = (0, 0);
-                if texts.garbage > 1 << 16 && texts.garbage * 2 > texts.arena.len() {
-                    let mut arena = Vec::with_capacity(texts.arena.len() - texts.garbage);
-                    for span in &mut texts.spans {
-                        let start = arena.len() as u64;
-                        arena.extend_from_slice(&texts.arena[span.0 as usize..span.0 as usize + span.1 as usize]);
-                        span.0 = start;
-                    }
-                    (texts.arena, texts.garbage) = (arena, 0);
-                }
-            }
+        if let Some(texts) = &mut self.texts {
+            texts.remove(row, &self.is_live);
         }
     }
 
     /// The values of a column of these rows.
     pub(crate) fn column(&self, column: usize, rows: &[u32]) -> Result<ArrayRef, ArrowError> {
-        self.columns[column].take(rows)
+        self.columns[column].take(rows, self.texts.as_ref())
     }
 
     /// All columns of these rows.
     pub(crate) fn columns(&self, rows: &[u32]) -> Result<Vec<ArrayRef>, ArrowError> {
-        self.columns.iter().map(|column| column.take(rows)).collect()
+        self.columns.iter().map(|column| column.take(rows, self.texts.as_ref())).collect()
     }
 
     pub(crate) fn is_null(&self, column: usize, row: u32) -> bool {
@@ -186,8 +179,12 @@ impl RowStore {
             (Values::Words(words), DataType::UInt64) => words[a].cmp(&words[b]),
             (Values::Words(words), _) => (words[a] as i64).cmp(&(words[b] as i64)),
             (Values::Wide(wide), _) => (wide[a] as i128).cmp(&(wide[b] as i128)),
-            (Values::Texts(texts), _) => texts.get(a).cmp(texts.get(b)),
+            (&Values::Text(text), _) => self.text(a, text).cmp(self.text(b, text)),
         }
+    }
+
+    fn text(&self, row: usize, text: usize) -> &[u8] {
+        self.texts.as_ref().map_or(&[], |texts| texts.get(row, text))
     }
 
     /// An order of rows by their content alone: column by column, null first.
@@ -213,7 +210,7 @@ impl RowStore {
             match &column.values {
                 Values::Words(words) => state.write_u64(words[row as usize]),
                 Values::Wide(wide) => state.write_u128(wide[row as usize]),
-                Values::Texts(texts) => state.write(texts.get(row as usize)),
+                Values::Text(text) => state.write(self.text(row as usize, *text)),
             }
         }
         state.finish()
@@ -234,11 +231,12 @@ impl RowStore {
                     + match &column.values {
                         Values::Words(words) => words.capacity() * 8,
                         Values::Wide(wide) => wide.capacity() * 16,
-                        Values::Texts(texts) => texts.spans.capacity() * 16 + texts.arena.capacity(),
+                        Values::Text(_) => 0,
                     }
             })
             .sum();
-        columns + self.is_live.capacity() * (1 + 8 + 8) + self.free.capacity() * 4
+        let texts = self.texts.as_ref().map_or(0, Texts::memory_bytes);
+        columns + texts + self.is_live.capacity() * (1 + 8 + 8) + self.free.capacity() * 4
     }
 }
 
@@ -249,7 +247,7 @@ impl Column {
     }
 
     /// Writes the values of `rows` to `numbers`, of so many rows in all.
-    fn put(&mut self, column: &ArrayRef, rows: &[u32], numbers: &[u32], total: usize) -> Result<(), ArrowError> {
+    fn put(&mut self, column: &ArrayRef, rows: &[u32], numbers: &[u32], total: usize) {
         let places = || rows.iter().zip(numbers).map(|(&row, &number)| (row as usize, number as usize));
         match &mut self.values {
             Values::Words(words) => {
@@ -263,16 +261,8 @@ impl Column {
                 wide.resize(total, 0);
                 places().for_each(|(row, number)| wide[number] = values[row] as u128);
             }
-            Values::Texts(texts) => {
-                let values = cast(column, &DataType::Utf8)?;
-                let values = values.as_string::<i32>();
-                texts.spans.resize(total, (0, 0));
-                for (row, number) in places() {
-                    let text = if values.is_null(row) { "" } else { values.value(row) };
-                    texts.spans[number] = (texts.arena.len() as u64, text.len() as u32);
-                    texts.arena.extend_from_slice(text.as_bytes());
-                }
-            }
+            // Those of all columns are put together.
+            Values::Text(_) => {}
         }
         let nulls = column.logical_nulls().filter(|nulls| nulls.null_count() > 0);
         if nulls.is_some() || !self.nulls.is_empty() {
@@ -281,10 +271,9 @@ impl Column {
                 self.nulls[number] = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
             });
         }
-        Ok(())
     }
 
-    fn take(&self, rows: &[u32]) -> Result<ArrayRef, ArrowError> {
+    fn take(&self, rows: &[u32], texts: Option<&Texts>) -> Result<ArrayRef, ArrowError> {
         let has_gaps = rows.contains(&NONE);
         let is_valid = |&row: &u32| row != NONE && !self.is_null(row as usize);
         let nulls = (has_gaps || !self.nulls.is_empty())
@@ -304,13 +293,13 @@ impl Column {
                 let data = ArrayData::builder(self.data_type.clone()).len(rows.len()).nulls(nulls);
                 make_array(data.add_buffer(Buffer::from_vec(values)).build()?)
             }
-            Values::Texts(texts) => {
+            Values::Text(text) => {
                 let mut bytes = Vec::with_capacity(rows.len() * 16);
                 let mut ends = Vec::with_capacity(rows.len() + 1);
                 ends.push(0);
                 for &row in rows {
-                    if row != NONE {
-                        bytes.extend_from_slice(texts.get(row as usize));
+                    if let (true, Some(texts)) = (row != NONE, texts) {
+                        bytes.extend_from_slice(texts.get(row as usize, *text));
                     }
                     let end = i32::try_from(bytes.len());
                     ends.push(end.map_err(|_| ArrowError::ComputeError("texts of a batch reach 2 GiB".into()))?);
@@ -335,14 +324,16 @@ mod tests {
 
     #[test]
     fn rows_come_back_as_they_were() {
+        let long = "a text whose length takes two bytes ".repeat(10);
         let columns: Vec<ArrayRef> = vec![
             Arc::new(Int64Array::from(vec![Some(3), None, Some(-1)])),
             Arc::new(StringArray::from(vec![Some("a text"), Some(""), None])),
             Arc::new(Decimal128Array::from(vec![Some(7), Some(-7), None])),
+            Arc::new(StringArray::from(vec![None, Some("x"), Some(long.as_str())])),
         ];
         let fields: Vec<Field> =
             columns.iter().map(|column| Field::new("c", column.data_type().clone(), true)).collect();
-        let mut store = RowStore::new(&Schema::new(fields), &[0, 1, 2]).unwrap();
+        let mut store = RowStore::new(&Schema::new(fields), &[0, 1, 2, 3]).unwrap();
         let mut numbers = Vec::new();
         for _ in 0..3000 {
             store.add(&columns, &[2, 0, 1], |row| (row as i64, 0), &mut numbers).unwrap();

@@ -1,16 +1,18 @@
-//! The first rows of each partition: `ROW_NUMBER() OVER (PARTITION BY .. ORDER BY ..) <= n`.
+//! The first rows of each partition: `ROW_NUMBER() OVER (PARTITION BY .. ORDER BY ..) <= n`, or with `RANK()` or `DENSE_RANK()`.
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt16Array, UInt32Array};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::buffer::BooleanBuffer;
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
-use super::keys::{BatchKeys, KeyIndex, KeyPlan};
-use super::order::{Behind, compare};
+use super::keys::{BatchKeys, KeyIndex, KeyPlan, NONE};
+use super::order::{Behind, compare, compare_keys};
 use super::rows::RowStore;
+use super::saved_rows::SavedRows;
+use super::time_to_live::{TimeToLive, state_text};
 use super::window::by_text;
-use super::{OUTPUT_ROWS, check_columns, key_groups};
+use super::{OUTPUT_ROWS, check_columns};
 use rivulet_dataflow::{
     Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory, StateError, StateFrame,
     StateSelection,
@@ -18,9 +20,6 @@ use rivulet_dataflow::{
 
 use crate::PlanError;
 use crate::aggregate::dense::RowSet;
-
-/// The name of the column with the rank.
-pub const ROW_NUMBER: &str = "row_number";
 
 /// What a top-n does.
 #[derive(Clone, Debug)]
@@ -31,12 +30,38 @@ pub struct TopNSpec {
     pub partition: Vec<usize>,
     /// The order within a partition.
     pub order: Vec<SortKey>,
-    /// How many rows of each partition come out.
+    /// How rows are ranked.
+    pub ranking: Ranking,
+    /// Up to which rank rows come out.
     pub limit: usize,
     /// Whether the rank is a further column.
     pub with_rank: bool,
     /// Whether rows may take back others.
     pub input_retracts: bool,
+    /// How long a partition is remembered that no row comes for, in microseconds of event time; `None`: for ever.
+    pub state_ttl_us: Option<i64>,
+}
+
+/// How the rows of a partition are ranked, from 1 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ranking {
+    /// One after the other.
+    RowNumber,
+    /// By how many rows the order has before them: rows that it does not tell apart have one rank, and the next ones leave as many out.
+    Rank,
+    /// The same without leaving any out.
+    DenseRank,
+}
+
+impl Ranking {
+    /// The name of its function, and of the column with the rank.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RowNumber => "row_number",
+            Self::Rank => "rank",
+            Self::DenseRank => "dense_rank",
+        }
+    }
 }
 
 /// A column to sort by.
@@ -52,9 +77,9 @@ pub struct SortKey {
 
 /// Keeps the first rows of each partition; see [`TopNSpec`].
 ///
-/// The columns that come out are those that come in and, if wanted, `row_number` (BIGINT). The result changes: a row that is not among the first
+/// The columns that come out are those that come in and, if wanted, the rank (BIGINT). The result changes: a row that is not among the first
 /// any more is taken back. Rows that the order does not tell apart are ordered by their content, column by column, so that the result does
-/// not depend on which came first.
+/// not depend on which came first. Of a partition that is forgotten nothing is taken back.
 #[derive(Clone)]
 pub struct TopN {
     plan: Arc<TopNPlan>,
@@ -85,10 +110,10 @@ impl TopN {
             return Err(PlanError::Operator {
                 operator: "top-n",
                 problem: "no row is wanted".into(),
-                hint: "write for example WHERE row_number <= 10".into(),
+                hint: format!("write for example WHERE {} <= 10", spec.ranking.name()),
             });
         }
-        let rank = spec.with_rank.then(|| Arc::new(Field::new(ROW_NUMBER, DataType::Int64, false)));
+        let rank = spec.with_rank.then(|| Arc::new(Field::new(spec.ranking.name(), DataType::Int64, false)));
         let fields: Vec<_> = spec.input.fields().iter().cloned().chain(rank).collect();
         let output = Arc::new(Schema::new(fields));
         let keys = KeyPlan::new(&spec.input, &spec.partition)?;
@@ -122,9 +147,13 @@ impl OperatorFactory for TopN {
         Description {
             operator: "top-n".into(),
             shared: {
-                let mut shared = vec![format!("first {}", spec.limit)];
+                let mut shared = vec![match spec.ranking {
+                    Ranking::RowNumber => format!("first {}", spec.limit),
+                    ranking => format!("{} <= {}", ranking.name(), spec.limit),
+                }];
                 shared.extend(by_text(&spec.input, &spec.partition));
                 shared.extend(order_text(&spec.input, &spec.order));
+                shared.push(state_text(spec.state_ttl_us, "the last row of a partition"));
                 shared
             },
             per_slot: vec![],
@@ -137,18 +166,25 @@ impl OperatorFactory for TopN {
 }
 
 const STATE: &str = "top-n";
-const STATE_VERSION: u32 = 1;
+const STATE_VERSION: u32 = 2;
+
+/// A row that is outside, and its rank; without a column for it always 0.
+type Ranked = (u32, i64);
 
 struct TopNOperator {
     plan: Arc<TopNPlan>,
     index: KeyIndex,
     /// By partition: its rows in order. Where no row is taken back no more than can come out.
     partitions: Vec<Vec<u32>>,
+    /// By partition: the last row that comes out, once none behind it can; [`NONE`] before.
+    last: Vec<u32>,
     store: RowStore,
-    /// Partitions that the batch at hand has changed, and the rows of each that were outside before.
-    touched: Vec<(u32, Vec<u32>)>,
+    /// Partitions that the batch at hand has changed, and what was outside of each before.
+    touched: Vec<(u32, Vec<Ranked>)>,
     is_touched: Vec<bool>,
     removed: Vec<u32>,
+    /// When partitions are forgotten.
+    ttl: Option<TimeToLive>,
     keys: BatchKeys,
     numbers: Vec<u32>,
 }
@@ -159,9 +195,11 @@ impl TopNOperator {
             index: plan.keys.index(0),
             store: plan.store().expect("the store was made when the plan was checked"),
             partitions: Vec::new(),
+            last: Vec::new(),
             touched: Vec::new(),
             is_touched: Vec::new(),
             removed: Vec::new(),
+            ttl: plan.spec.state_ttl_us.map(TimeToLive::new),
             keys: BatchKeys::default(),
             numbers: Vec::new(),
             plan,
@@ -179,15 +217,16 @@ impl TopNOperator {
         let mut numbers = std::mem::take(&mut self.numbers);
         self.index.assign(&self.keys, &RowSet::Range(0..batch.rows()), &mut numbers);
         self.partitions.resize_with(self.index.numbers().max(self.partitions.len()), Vec::new);
+        if let Some(ttl) = &mut self.ttl {
+            ttl.touch(&numbers, batch.event_time_us.iter().copied());
+        }
         self.is_touched.resize(self.partitions.len(), false);
+        self.last.resize(self.partitions.len(), NONE);
         // Most rows of a long stream come behind all that are kept, and are not even stored.
         let behind = Behind::new(&spec.order, columns).filter(|_| !spec.input_retracts);
         let is_candidate = |row: &u32| {
-            let kept = &self.partitions[numbers[*row as usize] as usize];
-            let is_behind = |behind: &Behind| {
-                kept.len() >= spec.limit && behind.is_behind(*row as usize, &self.store, kept[spec.limit - 1])
-            };
-            !behind.as_ref().is_some_and(is_behind)
+            let last = self.last[numbers[*row as usize] as usize];
+            !behind.as_ref().is_some_and(|behind| last != NONE && behind.is_behind(*row as usize, &self.store, last))
         };
         let candidates: Vec<u32> = (0..batch.rows() as u32).filter(is_candidate).collect();
         let mut rows = Vec::new();
@@ -207,7 +246,7 @@ impl TopNOperator {
             }
             let (Ok(place) | Err(place)) = found;
             kept.insert(place, row);
-            if !spec.input_retracts && kept.len() > spec.limit {
+            if !spec.input_retracts && spec.ranking == Ranking::RowNumber && kept.len() > spec.limit {
                 self.removed.extend(kept.pop());
             }
         }
@@ -217,52 +256,109 @@ impl TopNOperator {
 
     fn touch(&mut self, partition: u32) {
         if !std::mem::replace(&mut self.is_touched[partition as usize], true) {
-            let kept = &self.partitions[partition as usize];
-            let outside = kept[..kept.len().min(self.plan.spec.limit)].to_vec();
+            let outside = self.outside(&self.partitions[partition as usize]);
             self.touched.push((partition, outside));
         }
+    }
+
+    /// How many rows behind `first`, itself among them, the order does not tell apart from it.
+    fn peers(&self, kept: &[u32], first: usize) -> usize {
+        let is_peer = |&row: &u32| compare_keys(&self.plan.spec.order, &self.store, kept[first], row).is_eq();
+        kept[first..].partition_point(is_peer)
+    }
+
+    /// How many of the rows of a partition come out, and whether none that comes behind them would.
+    fn visible(&self, kept: &[u32]) -> (usize, bool) {
+        let limit = self.plan.spec.limit;
+        match self.plan.spec.ranking {
+            Ranking::RowNumber => (kept.len().min(limit), kept.len() >= limit),
+            Ranking::Rank if kept.len() < limit => (kept.len(), false),
+            Ranking::Rank => (limit - 1 + self.peers(kept, limit - 1), true),
+            Ranking::DenseRank => {
+                let (mut rows, mut ranks) = (0, 0);
+                while ranks < limit && rows < kept.len() {
+                    rows += self.peers(kept, rows);
+                    ranks += 1;
+                }
+                (rows, ranks == limit)
+            }
+        }
+    }
+
+    /// What of a partition is to be outside.
+    fn outside(&self, kept: &[u32]) -> Vec<Ranked> {
+        let spec = &self.plan.spec;
+        let rows = &kept[..self.visible(kept).0];
+        if !spec.with_rank {
+            return rows.iter().map(|&row| (row, 0)).collect();
+        }
+        if spec.ranking == Ranking::RowNumber {
+            return rows.iter().copied().zip(1..).collect();
+        }
+        let mut outside = Vec::with_capacity(rows.len());
+        let mut groups = 0;
+        while outside.len() < rows.len() {
+            let first = outside.len();
+            let rank = if spec.ranking == Ranking::Rank { first as i64 + 1 } else { groups + 1 };
+            outside.extend(rows[first..first + self.peers(rows, first)].iter().map(|&row| (row, rank)));
+            groups += 1;
+        }
+        outside
+    }
+
+    /// Removes what can never come out, and remembers the last row that does.
+    fn settle(&mut self, partition: u32) {
+        let (rows, is_full) = self.visible(&self.partitions[partition as usize]);
+        let kept = &mut self.partitions[partition as usize];
+        if !self.plan.spec.input_retracts {
+            self.removed.extend(kept.drain(rows..));
+        }
+        self.last[partition as usize] = if is_full { kept[rows - 1] } else { NONE };
     }
 
     /// Emits what has changed outside.
     fn give(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let (mut gone, mut come) = (Vec::new(), Vec::new());
-        for (partition, before) in &self.touched {
-            let kept = &self.partitions[*partition as usize];
-            let after = &kept[..kept.len().min(self.plan.spec.limit)];
-            if self.plan.spec.with_rank {
-                for rank in 0..before.len().max(after.len()) {
-                    let (old, new) = (before.get(rank), after.get(rank));
-                    if old != new {
-                        gone.extend(old.map(|&row| (row, rank)));
-                        come.extend(new.map(|&row| (row, rank)));
-                    }
-                }
-            } else {
-                let (mut old, mut new) = (before.clone(), after.to_vec());
-                old.sort_unstable();
-                new.sort_unstable();
-                gone.extend(before.iter().filter(|row| new.binary_search(row).is_err()).map(|&row| (row, 0)));
-                come.extend(after.iter().filter(|row| old.binary_search(row).is_err()).map(|&row| (row, 0)));
-            }
+        let touched = std::mem::take(&mut self.touched);
+        for (partition, before) in &touched {
+            self.settle(*partition);
+            let after = self.outside(&self.partitions[*partition as usize]);
+            let (mut old, mut new) = (before.clone(), after.clone());
+            old.sort_unstable();
+            new.sort_unstable();
+            gone.extend(before.iter().copied().filter(|one| new.binary_search(one).is_err()));
+            come.extend(after.into_iter().filter(|one| old.binary_search(one).is_err()));
         }
         self.emit(&gone, true, context)?;
         self.emit(&come, false, context)?;
-        for (partition, _) in self.touched.drain(..) {
+        for (partition, _) in touched {
             self.is_touched[partition as usize] = false;
             if self.partitions[partition as usize].is_empty() {
                 self.index.remove(partition);
+                if let Some(ttl) = &mut self.ttl {
+                    ttl.remove(partition);
+                }
             }
         }
         self.removed.drain(..).for_each(|row| self.store.remove(row));
         Ok(())
     }
 
-    fn emit(&self, rows: &[(u32, usize)], retracts: bool, context: &mut Context<'_>) -> Result<(), OperatorError> {
+    /// Forgets partitions that nothing has touched for long.
+    fn forget(&mut self, watermark_us: i64) {
+        for partition in self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us)) {
+            std::mem::take(&mut self.partitions[partition as usize]).into_iter().for_each(|row| self.store.remove(row));
+            self.last[partition as usize] = NONE;
+            self.index.remove(partition);
+        }
+    }
+
+    fn emit(&self, rows: &[Ranked], retracts: bool, context: &mut Context<'_>) -> Result<(), OperatorError> {
         for rows in rows.chunks(OUTPUT_ROWS) {
             let numbers: Vec<u32> = rows.iter().map(|row| row.0).collect();
             let mut columns = self.store.columns(&numbers)?;
             if self.plan.spec.with_rank {
-                columns.push(Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.1 as i64 + 1))));
+                columns.push(Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.1))));
             }
             let batch = Batch::new(
                 vec![0; rows.len()].into(),
@@ -275,18 +371,12 @@ impl TopNOperator {
         Ok(())
     }
 
-    fn frame_schema(&self) -> SchemaRef {
-        let leading = [
-            Field::new("slot", DataType::UInt32, false),
-            Field::new("key_group", DataType::UInt16, false),
-            Field::new("event_time_us", DataType::Int64, false),
-            Field::new("arrival_us", DataType::Int64, false),
-        ];
-        let input = self.plan.spec.input.fields().iter().map(|field| field.as_ref().clone());
+    fn saved(&self) -> SavedRows {
         let spec = &self.plan.spec;
-        let what = format!("{:?} {:?} {} {}", spec.partition, spec.order, spec.limit, spec.input_retracts);
-        let metadata = [("rivulet.states".to_owned(), what)].into();
-        Arc::new(Schema::new_with_metadata(leading.into_iter().chain(input).collect::<Vec<_>>(), metadata))
+        let columns = spec.input.fields().iter().map(|field| field.as_ref().clone());
+        let TopNSpec { partition, order, ranking, limit, input_retracts, .. } = spec;
+        let states = format!("{partition:?} {order:?} {ranking:?} {limit} {input_retracts}");
+        SavedRows::new((STATE, STATE_VERSION), &[("touched_us", DataType::Int64)], columns, states)
     }
 }
 
@@ -294,57 +384,57 @@ impl Operator for TopNOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         match element {
             Element::Batch(batch) => self.take_in(&batch, context),
+            Element::Watermark(watermark_us) => {
+                self.forget(watermark_us);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        let rows = self.store.live();
-        let kept = self.store.columns(&rows)?;
-        let keys: Vec<ArrayRef> = self.plan.spec.partition.iter().map(|&column| kept[column].clone()).collect();
-        let groups = key_groups(&keys, rows.len())?;
-        let mut columns: Vec<ArrayRef> = vec![
-            Arc::new(UInt32Array::from_value(0, rows.len())),
-            Arc::new(UInt16Array::from(groups)),
-            Arc::new(Int64Array::from_iter_values(rows.iter().map(|&row| self.store.event_time_us(row)))),
-            Arc::new(Int64Array::from_iter_values(rows.iter().map(|&row| self.store.arrival_us(row)))),
-        ];
-        columns.extend(kept);
-        let frame = StateFrame::new(STATE, STATE_VERSION, RecordBatch::try_new(self.frame_schema(), columns)?);
-        frame.select(selection).map(Some)
+        let rows: Vec<u32> = self.partitions.iter().flatten().copied().collect();
+        let touched_us = self.partitions.iter().zip(0u32..).flat_map(|(rows, partition)| {
+            let touched_us = self.ttl.as_ref().map_or(i64::MIN, |ttl| ttl.touched_us(partition));
+            rows.iter().map(move |_| touched_us)
+        });
+        let saved = self.saved();
+        let times = rows.iter().map(|&row| (self.store.event_time_us(row), self.store.arrival_us(row)));
+        let added: Vec<ArrayRef> = vec![Arc::new(Int64Array::from_iter_values(touched_us))];
+        let rows = saved.rows(&self.plan.spec.partition, times, added, self.store.columns(&rows)?)?;
+        saved.frame(rows).select(selection).map(Some)
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        frame.expect(STATE, STATE_VERSION)?;
-        if frame.rows.schema() != self.frame_schema() {
-            return Err(StateError::Mismatch("state of a top-n with other columns or another order".into()));
-        }
+        let saved = self.saved().read(frame)?;
         let plan = self.plan.clone();
-        let (leading, columns) = frame.rows.columns().split_at(4);
-        if leading.iter().any(|column| column.null_count() > 0) {
-            return Err(StateError::Corrupt("a row of a top-n without its times".into()));
-        }
-        self.keys.read(&plan.keys, columns)?;
-        let all: Vec<u32> = (0..frame.rows.num_rows() as u32).collect();
+        self.keys.read(&plan.keys, saved.columns)?;
+        let all: Vec<u32> = (0..saved.len() as u32).collect();
         let mut numbers = Vec::new();
         self.index.assign(&self.keys, &RowSet::List(&all), &mut numbers);
         self.partitions.resize_with(self.index.numbers().max(self.partitions.len()), Vec::new);
+        self.last.resize(self.partitions.len(), NONE);
         let mut rows = Vec::new();
-        let time = |column: usize, row: usize| leading[column].as_primitive::<Int64Type>().value(row);
-        self.store.add(columns, &all, |row| (time(2, row), time(3, row)), &mut rows)?;
+        self.store.add(saved.columns, &all, |row| saved.times(row), &mut rows)?;
         for (&partition, &row) in numbers.iter().zip(&rows) {
             self.partitions[partition as usize].push(row);
+        }
+        if let Some(ttl) = &mut self.ttl {
+            // Of state that was saved without a time-to-live the rows' own times are known.
+            ttl.touch(&numbers, (0..saved.len()).map(|row| saved.number(0, row).max(saved.times(row).0)));
         }
         numbers.sort_unstable();
         numbers.dedup();
         for &partition in &numbers {
             self.partitions[partition as usize].sort_by(|&a, &b| compare(&plan.spec.order, &self.store, a, b));
+            self.settle(partition);
         }
         Ok(())
     }
 
     fn memory_bytes(&self) -> usize {
         let rows: usize = self.partitions.iter().map(|rows| size_of::<Vec<u32>>() + rows.capacity() * 4).sum();
-        self.index.memory_bytes() + self.store.memory_bytes() + rows
+        let ttl = self.ttl.as_ref().map_or(0, TimeToLive::memory_bytes);
+        self.index.memory_bytes() + self.store.memory_bytes() + rows + ttl
     }
 }

@@ -49,7 +49,8 @@ impl WindowOperator {
     }
 
     fn process_batch(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        let (batch, columns) = self.plan.expressions.evaluate(batch, context)?;
+        // A row without its keys belongs nowhere; one on which an argument fails counts for the other aggregates.
+        let (batch, columns) = self.plan.expressions.evaluate_or_null(self.plan.keys, batch, context)?;
         if batch.is_empty() {
             return Ok(());
         }

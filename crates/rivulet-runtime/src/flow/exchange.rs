@@ -14,11 +14,15 @@ use super::task::FlowTask;
 #[derive(Default)]
 pub(super) struct Outputs {
     edges: Vec<OutputEdge>,
+    /// Whether the last that was sent is that nothing comes for now.
+    is_idle: bool,
 }
 
 struct OutputEdge {
     kind: EdgeKind,
     targets: Vec<Target>,
+    /// Those whose turn comes round, by place: all, or those on the node of the sender where the others have senders of their own.
+    turns: Vec<usize>,
     /// Whose turn it is.
     next: usize,
     /// Kept for their memory.
@@ -32,8 +36,15 @@ struct Target {
 }
 
 impl Outputs {
-    /// The edges that leave instance `instance` of the stage at place `from`, to tasks that are there already.
-    pub(super) fn new(stages: &[Stage], from: usize, instance: usize, tasks: &[Vec<Arc<FlowTask>>]) -> Self {
+    /// The edges that leave instance `instance` of the stage at place `from`, to tasks that are there already. `nodes` are those of
+    /// the instances.
+    pub(super) fn new(
+        stages: &[Stage],
+        from: usize,
+        instance: usize,
+        tasks: &[Vec<Arc<FlowTask>>],
+        nodes: &[Option<usize>],
+    ) -> Self {
         let mut edges = Vec::new();
         for (stage, tasks) in stages.iter().zip(tasks).skip(from + 1) {
             for (place, input) in stage.inputs.iter().enumerate().filter(|(_, input)| input.from == from) {
@@ -46,12 +57,14 @@ impl Outputs {
                     })
                     .collect();
                 let rows = vec![Vec::new(); targets.len()];
+                let turns =
+                    turns(&nodes[..targets.len().min(nodes.len())], &nodes[..stages[from].instances], nodes[instance]);
                 // Those who send in turn do not all begin with the same one.
-                let next = instance % targets.len().max(1);
-                edges.push(OutputEdge { kind: input.kind.clone(), targets, next, hashes: Vec::new(), rows });
+                let next = instance % turns.len().max(1);
+                edges.push(OutputEdge { kind: input.kind.clone(), targets, turns, next, hashes: Vec::new(), rows });
             }
         }
-        Self { edges }
+        Self { edges, is_idle: false }
     }
 
     /// Whether every target has room. A target that has none wakes the sender when it has.
@@ -66,13 +79,24 @@ impl Outputs {
 
     /// Sends rows to whom they belong.
     pub(super) fn send(&mut self, batch: Batch) -> Result<(), ArrowError> {
+        self.is_idle = false;
         let Some((last, others)) = self.edges.split_last_mut() else { return Ok(()) };
         others.iter_mut().try_for_each(|edge| edge.send(batch.clone()))?;
         last.send(batch)
     }
 
+    /// Says that nothing comes for now, unless that was the last that was said: whatever else is sent wakes those who receive it, so it
+    /// has to be said behind it.
+    pub(super) fn tell_idle(&mut self) {
+        if !self.is_idle {
+            self.tell(&Message::Idle);
+            self.is_idle = true;
+        }
+    }
+
     /// Sends to all what is no row.
-    pub(super) fn tell(&self, message: &Message) {
+    pub(super) fn tell(&mut self, message: &Message) {
+        self.is_idle = false;
         for target in self.edges.iter().flat_map(|edge| &edge.targets) {
             target.task.push(target.channel, message.clone());
         }
@@ -87,8 +111,8 @@ impl OutputEdge {
                 self.targets.iter().for_each(|target| target.send(batch.clone()));
             }
             EdgeKind::RoundRobin => {
-                self.targets[self.next].send(batch);
-                self.next = (self.next + 1) % self.targets.len();
+                self.targets[self.turns[self.next]].send(batch);
+                self.next = (self.next + 1) % self.turns.len();
             }
             EdgeKind::Hash(columns) => {
                 let columns: Vec<ArrayRef> = columns.iter().map(|&column| batch.column(column).clone()).collect();
@@ -111,8 +135,30 @@ impl OutputEdge {
     }
 }
 
+/// Which of the targets on these nodes a sender serves in turn: those on its own node, if there are any and every node with a target
+/// has a sender; else all.
+fn turns(targets: &[Option<usize>], senders: &[Option<usize>], own: Option<usize>) -> Vec<usize> {
+    let stays = targets.contains(&own) && targets.iter().all(|node| senders.contains(node));
+    (0..targets.len()).filter(|&target| !stays || targets[target] == own).collect()
+}
+
 impl Target {
     fn send(&self, batch: Batch) {
         self.task.push(self.channel, Message::Rows(batch));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_stay_on_their_node_where_all_nodes_have_senders() {
+        let two = [Some(0), Some(0), Some(1), Some(1)];
+        assert_eq!(turns(&two, &two, Some(1)), [2, 3]);
+        assert_eq!(turns(&two, &[Some(0), Some(0), Some(1)], Some(0)), [0, 1]);
+        assert_eq!(turns(&two, &[Some(0)], Some(0)), [0, 1, 2, 3], "or nobody would serve the other node");
+        assert_eq!(turns(&two[..2], &two, Some(1)), [0, 1], "or it could send to nobody");
+        assert_eq!(turns(&[None, None], &[None], None), [0, 1], "where there is one node");
     }
 }

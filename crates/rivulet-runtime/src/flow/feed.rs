@@ -1,12 +1,15 @@
 //! The sources of a task: partitions that are asked for rows, and how far their time is.
+//!
+//! What must hold: a row that is no further behind the newest one of its own partition than the lateness allows is never late, however
+//! many partitions a task has and in which order they are read. A step costs the same for one partition and, nearly, for thousands.
+
+use std::collections::BTreeSet;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
 use arrow::buffer::ScalarBuffer;
-use arrow::compute::is_not_null;
+use arrow::compute::{filter_record_batch, is_not_null};
 use arrow::datatypes::TimestampMicrosecondType;
-use rivulet_dataflow::{Batch, Polled, Reason, Refusals, Slot, Source};
-
-use super::watermark::Watermarks;
+use rivulet_dataflow::{Batch, Polled, Reason, Refusals, Refused, Slot, Source};
 
 /// A partition of a source, and what its rows' times mean.
 pub struct Partition {
@@ -18,25 +21,52 @@ pub struct Partition {
     pub lateness_us: i64,
     /// After how long a silence others do not wait for the partition any more, microseconds; `None` for never.
     pub idle_timeout_us: Option<i64>,
+    /// How far ahead of its arrival a row's time may be, microseconds; those further ahead are refused. `None` for any.
+    pub future_limit_us: Option<i64>,
+}
+
+impl Partition {
+    /// Another one whose times mean the same.
+    fn beside(&self, source: Box<dyn Source>) -> Self {
+        Self { source, ..*self }
+    }
 }
 
 /// All partitions that a task reads.
 pub(super) struct Feed {
-    partitions: Vec<Open>,
-    watermarks: Watermarks,
+    /// Those that have ended have no source any more.
+    partitions: Vec<Option<Open>>,
+    /// Places of those that have ended, for such as are found later.
+    free: Vec<usize>,
+    /// Those that may have something, by their newest time: the first is furthest behind.
+    ready: BTreeSet<(i64, usize)>,
+    /// Those that have said that they have nothing, by the time until which that holds.
+    waiting: BTreeSet<(i64, usize)>,
+    /// The watermarks of those that others wait for, and of those that have stepped aside; `i64::MIN` before the first.
+    waited_for: BTreeSet<(i64, usize)>,
+    aside: BTreeSet<(i64, usize)>,
+    /// The highest watermark there was.
+    reached_us: Option<i64>,
+    /// What those that have ended had done, and in all; nothing if one of them did not know.
+    ended: Option<(u64, u64)>,
     /// So many zeros, of which batches take what they need: there is one query.
     zeros: ScalarBuffer<Slot>,
-    is_idle: bool,
+    /// How much time the last batch covered, microseconds.
+    batch_us: i64,
+    /// How many of those that are open have no end in sight, or no event times.
+    unaligned: usize,
+    is_paused: bool,
 }
 
 struct Open {
     partition: Partition,
+    /// The newest row there was; `i64::MIN` before the first.
     newest_us: i64,
     /// Since when it has said, each time it was asked, that it has nothing. Not being asked is no silence.
     silent_since_us: Option<i64>,
-    /// It said that it has nothing until then.
-    not_before_us: i64,
-    has_ended: bool,
+    is_aside: bool,
+    /// It has event times and comes to an end.
+    is_aligned: bool,
 }
 
 /// What a look at the partitions brought.
@@ -53,73 +83,166 @@ pub(super) enum Fed {
 
 impl Feed {
     pub(super) fn new(partitions: Vec<Partition>) -> Self {
-        let watermarks = Watermarks::new(partitions.len());
-        let partitions = partitions.into_iter().map(|partition| Open {
-            partition,
-            newest_us: i64::MIN,
-            silent_since_us: None,
-            not_before_us: i64::MIN,
-            has_ended: false,
+        let mut feed = Self {
+            partitions: Vec::with_capacity(partitions.len()),
+            free: Vec::new(),
+            ready: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            waited_for: BTreeSet::new(),
+            aside: BTreeSet::new(),
+            reached_us: None,
+            ended: Some((0, 0)),
+            zeros: vec![].into(),
+            batch_us: 0,
+            unaligned: 0,
+            is_paused: false,
+        };
+        partitions.into_iter().for_each(|partition| feed.add(partition));
+        feed
+    }
+
+    /// Reads one more. Nothing is known of its time, so that all wait for its first row.
+    fn add(&mut self, partition: Partition) {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.partitions.push(None);
+            self.partitions.len() - 1
         });
-        Self { partitions: partitions.collect(), watermarks, zeros: vec![].into(), is_idle: false }
+        let is_aligned = partition.event_time_column.is_some() && partition.source.is_bounded();
+        self.unaligned += usize::from(!is_aligned);
+        let open = Open { partition, newest_us: i64::MIN, silent_since_us: None, is_aside: false, is_aligned };
+        self.partitions[place] = Some(open);
+        self.ready.insert((i64::MIN, place));
+        self.waited_for.insert((i64::MIN, place));
+    }
+
+    /// Tells the partitions that they are not asked for a while, or are again.
+    pub(super) fn set_paused(&mut self, is_paused: bool) {
+        if std::mem::replace(&mut self.is_paused, is_paused) != is_paused {
+            self.partitions.iter_mut().flatten().for_each(|open| open.partition.source.set_paused(is_paused));
+        }
     }
 
     /// Asks the partition that is furthest behind of those that may have something: so the times of all stay close together.
     pub(super) fn poll(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Fed, String> {
-        let open = || self.partitions.iter().enumerate().filter(|(_, open)| !open.has_ended);
-        let ready = open().filter(|(_, open)| open.not_before_us <= now_us);
-        let Some(place) = ready.min_by_key(|(_, open)| open.newest_us).map(|(place, _)| place) else {
-            let next_us = open().map(|(_, open)| open.not_before_us).min();
-            return Ok(next_us.map_or(Fed::End, Fed::Nothing));
+        while let Some(&(until_us, place)) = self.waiting.first()
+            && until_us <= now_us
+        {
+            self.waiting.pop_first();
+            let newest_us = self.partitions[place].as_ref().map_or(i64::MIN, |open| open.newest_us);
+            self.ready.insert((newest_us, place));
+        }
+        let Some(&(newest_us, place)) = self.ready.first() else {
+            return Ok(self.waiting.first().map_or(Fed::End, |&(until_us, _)| Fed::Nothing(until_us)));
         };
-        let open = &mut self.partitions[place];
-        match open.partition.source.poll(rows_max, now_us, refusals).map_err(|error| error.0)? {
+        let open = self.partitions[place].as_mut().expect("who may have something is open");
+        let polled = open.partition.source.poll(rows_max, now_us, refusals).map_err(|error| error.0)?;
+        let found = open.partition.source.found().into_iter().map(|source| open.partition.beside(source));
+        found.collect::<Vec<_>>().into_iter().for_each(|partition| self.add(partition));
+        match polled {
             Polled::Rows { columns, .. } if columns.num_rows() == 0 => Ok(Fed::Again),
-            Polled::Rows { columns, arrival_us } => {
-                open.silent_since_us = None;
-                let Some(batch) = open.to_batch(columns, arrival_us, &mut self.zeros, refusals)? else {
-                    return Ok(Fed::Again);
-                };
-                let newest_us = batch.event_time_us.iter().copied().max().unwrap_or(i64::MIN);
-                open.newest_us = open.newest_us.max(newest_us);
-                self.watermarks.advance(place, open.newest_us.saturating_sub(open.partition.lateness_us));
-                self.is_idle = false;
-                Ok(Fed::Rows(batch))
-            }
-            Polled::Nothing(wait) => {
+            Polled::Rows { columns, arrival_us } => self.take(place, columns, arrival_us, refusals),
+            Polled::Nothing(wait) if wait.is_zero() => Ok(Fed::Again),
+            Polled::Nothing(wait) | Polled::Aside(wait) => {
+                let open = self.partitions[place].as_mut().expect("it was asked");
                 let since_us = *open.silent_since_us.get_or_insert(now_us);
-                if open.partition.idle_timeout_us.is_some_and(|timeout_us| now_us - since_us >= timeout_us) {
-                    self.watermarks.idle(place);
+                let timeout_us = open.partition.idle_timeout_us;
+                if matches!(polled, Polled::Aside(_)) || timeout_us.is_some_and(|after| now_us - since_us >= after) {
+                    self.step_aside(place);
                 }
-                open.not_before_us = now_us.saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX));
+                let wait_us = i64::try_from(wait.as_micros()).unwrap_or(i64::MAX);
+                self.ready.remove(&(newest_us, place));
+                self.waiting.insert((now_us.saturating_add(wait_us), place));
                 Ok(Fed::Again)
             }
             Polled::End => {
-                open.has_ended = true;
-                self.watermarks.end(place);
+                self.ready.remove(&(newest_us, place));
+                let ended = self.partitions[place].take().expect("it was asked");
+                self.unaligned -= usize::from(!ended.is_aligned);
+                self.waited_for.remove(&(ended.watermark_us(), place));
+                self.aside.remove(&(ended.watermark_us(), place));
+                let progress = ended.partition.source.progress();
+                self.ended = self.ended.zip(progress).map(|((done, all), (more, of))| (done + more, all + of));
+                self.free.push(place);
                 Ok(Fed::Again)
             }
         }
     }
 
-    /// The watermark of all partitions, if it has advanced.
+    /// The time of the partition that is furthest behind, where all come to an end and have event times; `None` otherwise, and where nobody
+    /// waits for any.
+    pub(super) fn time_us(&self) -> Option<i64> {
+        let &(lowest_us, place) = self.waited_for.first().filter(|_| self.unaligned == 0)?;
+        let open = self.partitions[place].as_ref()?;
+        Some(lowest_us.saturating_add(open.partition.lateness_us))
+    }
+
+    /// How much time the last batch covered, microseconds.
+    pub(super) fn batch_us(&self) -> i64 {
+        self.batch_us
+    }
+
+    /// Takes the rows of a partition, which is then as far as the newest of them.
+    fn take(
+        &mut self,
+        place: usize,
+        columns: RecordBatch,
+        arrival_us: i64,
+        refusals: &mut Refusals,
+    ) -> Result<Fed, String> {
+        let open = self.partitions[place].as_mut().expect("rows come from what is open");
+        open.silent_since_us = None;
+        let Some(batch) = open.to_batch(columns, arrival_us, &mut self.zeros, refusals)? else {
+            return Ok(Fed::Again);
+        };
+        let (before_us, watermark_before_us) = (open.newest_us, open.watermark_us());
+        open.newest_us = batch.event_time_us.iter().copied().fold(before_us, i64::max);
+        if std::mem::take(&mut open.is_aside) {
+            self.aside.remove(&(watermark_before_us, place));
+        } else {
+            self.waited_for.remove(&(watermark_before_us, place));
+        }
+        self.waited_for.insert((open.watermark_us(), place));
+        if before_us != i64::MIN {
+            self.batch_us = open.newest_us.saturating_sub(before_us);
+        }
+        if open.newest_us != before_us {
+            self.ready.remove(&(before_us, place));
+            self.ready.insert((open.newest_us, place));
+        }
+        Ok(Fed::Rows(batch))
+    }
+
+    /// Nobody waits for a partition any more, until it has rows again.
+    fn step_aside(&mut self, place: usize) {
+        let Some(open) = self.partitions[place].as_mut().filter(|open| !open.is_aside) else { return };
+        open.is_aside = true;
+        self.waited_for.remove(&(open.watermark_us(), place));
+        self.aside.insert((open.watermark_us(), place));
+    }
+
+    /// The watermark of all partitions, if it has advanced: the lowest of those that are waited for.
     pub(super) fn advanced(&mut self) -> Option<i64> {
-        self.watermarks.advanced()
+        // Where all have stepped aside, nobody holds up the one that is furthest.
+        let &(lowest_us, _) = self.waited_for.first().or_else(|| self.aside.last())?;
+        if lowest_us == i64::MIN || self.reached_us.is_some_and(|reached_us| lowest_us <= reached_us) {
+            return None;
+        }
+        self.reached_us = Some(lowest_us);
+        self.reached_us
     }
 
     pub(super) fn reached_us(&self) -> Option<i64> {
-        self.watermarks.reached_us()
+        self.reached_us
     }
 
-    /// Whether all partitions have just fallen silent.
-    pub(super) fn has_become_idle(&mut self) -> bool {
-        let is_idle = self.watermarks.is_idle();
-        is_idle && !std::mem::replace(&mut self.is_idle, is_idle)
+    /// Whether all partitions that are open are silent.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waited_for.is_empty() && !self.aside.is_empty()
     }
 
     /// Done and in all, if every partition knows its end.
     pub(super) fn progress(&self) -> Option<(u64, u64)> {
-        self.partitions.iter().try_fold((0, 0), |(done, all), open| {
+        self.partitions.iter().flatten().try_fold(self.ended?, |(done, all), open| {
             let (more_done, more) = open.partition.source.progress()?;
             Some((done + more_done, all + more))
         })
@@ -127,7 +250,12 @@ impl Feed {
 }
 
 impl Open {
-    /// Rows with their times; nothing if none has a time.
+    /// What is earlier is late; `i64::MIN` before the first row.
+    fn watermark_us(&self) -> i64 {
+        self.newest_us.saturating_sub(self.partition.lateness_us)
+    }
+
+    /// Rows with their times; nothing if none has a time that may be.
     fn to_batch(
         &self,
         columns: RecordBatch,
@@ -137,16 +265,30 @@ impl Open {
     ) -> Result<Option<Batch>, String> {
         let columns = match self.partition.event_time_column {
             Some(time) if columns.column(time).null_count() > 0 => {
-                let (kept, refused) = with_time(&columns, time).map_err(|error| error.to_string())?;
-                refusals.count(Reason::Decode, refused as u64);
+                let keep = is_not_null(columns.column(time)).map_err(|error| error.to_string())?;
+                let kept = filter_record_batch(&columns, &keep).map_err(|error| error.to_string())?;
+                refusals.count(Reason::Decode, (columns.num_rows() - kept.num_rows()) as u64);
                 kept
             }
             _ => columns,
         };
-        let rows = columns.num_rows();
-        if rows == 0 {
+        if columns.num_rows() == 0 {
             return Ok(None);
         }
+        let batch = self.batch_of(columns, arrival_us, zeros)?;
+        let limit_us = self.partition.future_limit_us.unwrap_or(i64::MAX);
+        let latest_us = arrival_us.saturating_add(limit_us);
+        if batch.event_time_us.iter().all(|&time_us| time_us <= latest_us) {
+            return Ok(Some(batch));
+        }
+        let keep: BooleanArray = batch.event_time_us.iter().map(|&time_us| Some(time_us <= latest_us)).collect();
+        refuse_future(&batch, &keep, limit_us, refusals);
+        let kept = filter_record_batch(&batch.columns, &keep).map_err(|error| error.to_string())?;
+        if kept.num_rows() == 0 { Ok(None) } else { self.batch_of(kept, arrival_us, zeros).map(Some) }
+    }
+
+    fn batch_of(&self, columns: RecordBatch, arrival_us: i64, zeros: &mut ScalarBuffer<Slot>) -> Result<Batch, String> {
+        let rows = columns.num_rows();
         if zeros.len() < rows {
             *zeros = vec![0; rows.next_power_of_two()].into();
         }
@@ -155,7 +297,7 @@ impl Open {
             Some(times) => times?,
             None => arrivals.clone(),
         };
-        Ok(Some(Batch::new(zeros.slice(0, rows), times, arrivals, columns)))
+        Ok(Batch::new(zeros.slice(0, rows), times, arrivals, columns))
     }
 }
 
@@ -166,10 +308,153 @@ fn times_of(column: &ArrayRef) -> Result<ScalarBuffer<i64>, String> {
     })
 }
 
-/// The rows whose time is not null, and how many are.
-fn with_time(columns: &RecordBatch, time: usize) -> Result<(RecordBatch, usize), arrow::error::ArrowError> {
-    let keep: BooleanArray = is_not_null(columns.column(time))?;
-    let kept = arrow::compute::filter_record_batch(columns, &keep)?;
-    let refused = columns.num_rows() - kept.num_rows();
-    Ok((kept, refused))
+/// Refuses the rows that are not kept because of their time.
+fn refuse_future(batch: &Batch, keep: &BooleanArray, limit_us: i64, refusals: &mut Refusals) {
+    for row in (0..batch.rows()).filter(|&row| !keep.value(row)) {
+        refusals.refuse(0, Reason::Future, batch.arrival_us[row], || {
+            let ahead_ms = batch.event_time_us[row].saturating_sub(batch.arrival_us[row]) / 1000;
+            let detail = format!(
+                "the event time is {ahead_ms} ms after the arrival, {} ms are allowed\nhint: check the device's clock, or raise future_limit",
+                limit_us / 1000
+            );
+            (detail, Refused::Row(Box::new(batch.slice(row, 1))))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use arrow::array::TimestampMicrosecondArray;
+    use proptest::prelude::*;
+    use rivulet_dataflow::SourceError;
+
+    use super::*;
+
+    /// Gives what it was told to give, and new sources at the end.
+    struct Told {
+        answers: VecDeque<Polled>,
+        found: Vec<Box<dyn Source>>,
+    }
+
+    impl Source for Told {
+        fn poll(&mut self, _: usize, _: i64, _: &mut Refusals) -> Result<Polled, SourceError> {
+            Ok(self.answers.pop_front().unwrap_or(Polled::End))
+        }
+
+        fn found(&mut self) -> Vec<Box<dyn Source>> {
+            if self.answers.is_empty() { std::mem::take(&mut self.found) } else { Vec::new() }
+        }
+    }
+
+    fn rows(times: &[i64]) -> Polled {
+        let times: ArrayRef = Arc::new(TimestampMicrosecondArray::from(times.to_vec()));
+        Polled::Rows { columns: RecordBatch::try_from_iter([("ts", times)]).unwrap(), arrival_us: 0 }
+    }
+
+    fn told(answers: Vec<Polled>) -> Box<dyn Source> {
+        Box::new(Told { answers: answers.into(), found: Vec::new() })
+    }
+
+    fn partition(source: Box<dyn Source>, lateness_us: i64) -> Partition {
+        Partition { event_time_column: Some(0), lateness_us, ..Partition::from(source) }
+    }
+
+    /// All rows with the watermark that was in force when they came.
+    fn drain(feed: &mut Feed, refusals: &mut Refusals) -> Vec<(i64, Option<i64>)> {
+        let (mut rows, mut now_us) = (Vec::new(), 0);
+        loop {
+            let before_us = feed.reached_us();
+            match feed.poll(9, now_us, refusals).unwrap() {
+                Fed::Rows(batch) => rows.extend(batch.event_time_us.iter().map(|&time_us| (time_us, before_us))),
+                Fed::Again => {}
+                Fed::Nothing(until_us) => now_us = until_us,
+                Fed::End => return rows,
+            }
+            let advanced = feed.advanced();
+            assert!(advanced.is_none_or(|after_us| before_us.is_none_or(|before_us| before_us < after_us)));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn rows_within_the_lateness_of_their_partition_are_never_late(
+            // For each partition, for each of its batches, where its times lie beyond those before it.
+            partitions in prop::collection::vec((0_i64..1000, prop::collection::vec(
+                prop::collection::vec((0_i64..20, 0_i64..=5), 0..4), 0..12)), 1..7),
+        ) {
+            let mut all = Vec::new();
+            let sources = partitions.into_iter().map(|(begin, batches)| {
+                let mut clock = begin;
+                let answers = batches.into_iter().map(|batch| {
+                    let times: Vec<i64> = batch.into_iter().map(|(step, behind)| { clock += step; clock - behind }).collect();
+                    all.extend_from_slice(&times);
+                    if times.is_empty() { Polled::Nothing(Duration::from_micros(2)) } else { rows(&times) }
+                });
+                partition(told(answers.collect()), 5)
+            });
+            let mut feed = Feed::new(sources.collect());
+            let drained = drain(&mut feed, &mut Refusals::new(0));
+            for &(time_us, watermark_us) in &drained {
+                prop_assert!(watermark_us.is_none_or(|watermark_us| time_us >= watermark_us), "{time_us} at {watermark_us:?}");
+            }
+            let mut drained: Vec<i64> = drained.into_iter().map(|(time_us, _)| time_us).collect();
+            drained.sort_unstable();
+            all.sort_unstable();
+            prop_assert_eq!(drained, all);
+        }
+    }
+
+    #[test]
+    fn who_is_furthest_behind_is_asked_first_and_counts() {
+        let times = |begin: i64| (0..4).map(|step| rows(&[begin + 10 * step])).collect();
+        let mut feed = Feed::new([0, 5, 100].map(|begin| partition(told(times(begin)), 0)).into());
+        let drained: Vec<i64> =
+            drain(&mut feed, &mut Refusals::new(0)).into_iter().map(|(time_us, _)| time_us).collect();
+        // One of each, and then as their times stand.
+        assert_eq!(drained, [0, 5, 100, 10, 15, 20, 25, 30, 35, 110, 120, 130]);
+        assert_eq!((feed.reached_us(), feed.progress()), (Some(130), None));
+    }
+
+    #[test]
+    fn who_stands_aside_holds_nobody_up() {
+        let aside = || Polled::Aside(Duration::from_micros(1000));
+        let partitions = vec![
+            partition(told(vec![aside(), aside(), rows(&[50])]), 0),
+            partition(told((0..9).map(|step| rows(&[10 * step])).collect()), 0),
+        ];
+        let mut feed = Feed::new(partitions);
+        let refusals = &mut Refusals::new(0);
+        assert!(matches!(feed.poll(9, 0, refusals).unwrap(), Fed::Again));
+        assert!(!feed.is_idle() && feed.advanced().is_none(), "the other is waited for");
+        assert!(matches!(feed.poll(9, 0, refusals).unwrap(), Fed::Rows(_)));
+        assert_eq!(feed.advanced(), Some(0));
+        drain(&mut feed, refusals);
+        assert_eq!(feed.reached_us(), Some(80));
+    }
+
+    #[test]
+    fn what_is_found_is_read_beside_the_others() {
+        let found = || told(vec![rows(&[3, 4])]);
+        let folder = Told { answers: [Polled::Aside(Duration::from_micros(9))].into(), found: vec![found(), found()] };
+        let mut feed = Feed::new(vec![partition(Box::new(folder), 0)]);
+        let drained = drain(&mut feed, &mut Refusals::new(0));
+        assert_eq!(drained, [(3, None), (4, None), (3, None), (4, None)]);
+        assert_eq!((feed.partitions.len(), feed.free.len()), (3, 3));
+    }
+
+    #[test]
+    fn times_far_ahead_of_their_arrival_are_refused_and_not_believed() {
+        let far =
+            Partition { future_limit_us: Some(300), ..partition(told(vec![rows(&[1, 301, 300]), rows(&[2])]), 0) };
+        let mut refusals = Refusals::new(9);
+        let mut feed = Feed::new(vec![far]);
+        let drained = drain(&mut feed, &mut refusals);
+        assert_eq!(drained, [(1, None), (300, None), (2, Some(300))]);
+        assert_eq!(refusals.counted(Reason::Future), 1);
+        assert!(refusals.records()[0].detail.contains("hint: check the device's clock"));
+    }
 }

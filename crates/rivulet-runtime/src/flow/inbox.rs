@@ -57,13 +57,19 @@ impl FlowInbox {
     /// Adds a message; whether the queue was empty.
     pub(super) fn push(&self, channel: usize, message: Message) -> bool {
         let mut bytes = 0;
+        let mut queue = self.queue.lock();
+        if let Message::Watermark(watermark_us) = message
+            && let Some(last) = last_watermark(&mut queue, channel)
+        {
+            *last = watermark_us.max(*last);
+            return false;
+        }
         if let Message::Rows(batch) = &message {
             bytes = bytes_of(batch);
             let rows = self.rows.fetch_add(batch.rows(), Ordering::AcqRel) + batch.rows();
             self.rows_most.fetch_max(rows, Ordering::Relaxed);
             self.bytes.fetch_add(bytes, Ordering::AcqRel);
         }
-        let mut queue = self.queue.lock();
         queue.push_back(Sent { channel, message, bytes });
         queue.len() == 1
     }
@@ -83,9 +89,17 @@ impl FlowInbox {
             taken.push(sent);
         }
         drop(queue);
-        self.rows.fetch_sub(rows, Ordering::AcqRel);
-        self.bytes.fetch_sub(bytes, Ordering::AcqRel);
-        self.is_low() && self.is_waited_for.swap(false, Ordering::AcqRel)
+        // In one order with what `has_room` does: either it sees the room, or this sees that it waits.
+        self.rows.fetch_sub(rows, Ordering::SeqCst);
+        self.bytes.fetch_sub(bytes, Ordering::SeqCst);
+        self.is_low() && self.is_waited_for.swap(false, Ordering::SeqCst)
+    }
+
+    /// Forgets what waits: nobody will take it.
+    pub(super) fn clear(&self) {
+        self.queue.lock().clear();
+        self.rows.store(0, Ordering::SeqCst);
+        self.bytes.store(0, Ordering::SeqCst);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -119,6 +133,17 @@ impl FlowInbox {
     }
 }
 
+/// The watermark of a channel that waits behind all rows, if there is one. A later one takes its place, so that those who send nothing else do
+/// not fill the queue of a task that stands still.
+fn last_watermark(queue: &mut VecDeque<Sent>, channel: usize) -> Option<&mut i64> {
+    let behind_rows = queue.iter_mut().rev().take_while(|sent| !matches!(sent.message, Message::Rows(_)));
+    // What else the channel sent since then has to stay behind it.
+    match behind_rows.into_iter().find(|sent| sent.channel == channel)? {
+        Sent { message: Message::Watermark(watermark_us), .. } => Some(watermark_us),
+        _ => None,
+    }
+}
+
 /// What a batch counts for where bytes are bounded. Columns that share memory with others count in full: a few too many.
 fn bytes_of(batch: &Batch) -> usize {
     batch
@@ -128,4 +153,49 @@ fn bytes_of(batch: &Batch) -> usize {
         .map(|column| column.to_data().get_slice_memory_size().unwrap_or_default())
         .sum::<usize>()
         + batch.rows() * 20
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watermarks_of_a_channel_do_not_pile_up() {
+        let inbox = FlowInbox::new(FlowLimits::default());
+        let batch = Batch::new(
+            vec![0].into(),
+            vec![1].into(),
+            vec![1].into(),
+            arrow::array::RecordBatch::try_new_with_options(
+                std::sync::Arc::new(arrow::datatypes::Schema::empty()),
+                vec![],
+                &arrow::array::RecordBatchOptions::new().with_row_count(Some(1)),
+            )
+            .unwrap(),
+        );
+        let messages = [
+            (0, Message::Watermark(1)),
+            (1, Message::Watermark(5)),
+            (0, Message::Watermark(2)),
+            (0, Message::Rows(batch)),
+            (0, Message::Watermark(3)),
+            (1, Message::Watermark(6)),
+            (1, Message::Idle),
+            (1, Message::Watermark(7)),
+            (0, Message::Watermark(4)),
+        ];
+        for (channel, message) in messages {
+            inbox.push(channel, message);
+        }
+        let mut taken = Vec::new();
+        inbox.take(10, &mut taken);
+        let told: Vec<(usize, Option<i64>)> = taken
+            .iter()
+            .map(|sent| match sent.message {
+                Message::Watermark(watermark_us) => (sent.channel, Some(watermark_us)),
+                _ => (sent.channel, None),
+            })
+            .collect();
+        assert_eq!(told, [(0, Some(2)), (1, Some(5)), (0, None), (0, Some(4)), (1, Some(6)), (1, None), (1, Some(7))]);
+    }
 }

@@ -11,25 +11,27 @@
 //! the end comes last, and exactly once.
 //!
 //! In reading order: [`stage`]: what is fused and how often it runs; [`inbox`]: the queue in front of a task; [`watermark`]: the
-//! minimum over inputs; [`exchange`]: to whom rows go; [`feed`]: sources; [`task`]: one activation; [`measure`]: what operators cost.
+//! minimum over inputs; [`exchange`]: to whom rows go; [`alignment`] and [`feed`]: sources; [`task`]: one activation; [`measure`]: what operators cost.
 
 pub mod stage;
 mod inbox;
 mod watermark;
 mod exchange;
+mod alignment;
 mod feed;
 mod measure;
 mod task;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rivulet_dataflow::{Dataflow, Reason, Sink, SinkError, Source, Work};
+use rivulet_dataflow::{Dataflow, Reason, Sink, Source, Work};
 
 use crate::Histogram;
 use crate::host::Host;
+use alignment::Alignment;
 use exchange::Outputs;
 use stage::{Stage, cut};
 use task::FlowParts as TaskParts;
@@ -64,8 +66,8 @@ pub struct FlowParts {
     pub dataflow: Dataflow,
     /// For each source of the dataflow its partitions, at least one.
     pub sources: Vec<Vec<Partition>>,
-    /// For each sink of the dataflow what makes it: given which instance it is, and of how many.
-    pub sinks: Vec<MakeSink>,
+    /// For each sink of the dataflow its instances, as many as [`stage::sink_instances`] says.
+    pub sinks: Vec<Vec<Box<dyn Sink>>>,
     /// In how many instances a stage runs, at least one.
     pub parallelism: usize,
     /// How much may wait.
@@ -73,9 +75,6 @@ pub struct FlowParts {
     /// Whether rows and time of each operator are counted: some percent of the time.
     pub measures: bool,
 }
-
-/// Makes an instance of a sink.
-pub type MakeSink = Box<dyn FnMut(usize, usize) -> Result<Box<dyn Sink>, SinkError> + Send>;
 
 /// A big query that runs.
 pub struct Flow {
@@ -93,8 +92,14 @@ pub(crate) struct FlowState {
     pub(crate) stopping: AtomicBool,
     /// Whether what is open comes out when sources are stopped before their end.
     pub(crate) drains: AtomicBool,
+    /// Sources are not asked.
+    pub(crate) paused: AtomicBool,
     /// Nothing is processed any more.
     pub(crate) cancelled: AtomicBool,
+    /// How far tasks that read sources are.
+    alignment: Alignment,
+    /// All tasks, to wake them. Set once, before anything runs.
+    tasks: OnceLock<Vec<Weak<FlowTask>>>,
     remaining: AtomicUsize,
     error: OnceLock<String>,
     done: Mutex<Option<Instant>>,
@@ -116,6 +121,9 @@ pub struct FlowReport {
     pub latency_us: Histogram,
     /// Memory of operators, bytes.
     pub state_bytes: usize,
+    /// How far the time of what was written is, microseconds since the epoch: the watermark of the slowest task with a sink. `None`
+    /// before the first.
+    pub watermark_us: Option<i64>,
     /// Done and in all, in what the sources count in, where all of them know their end.
     pub progress: Option<(u64, u64)>,
     /// What each task did, in the order of stages.
@@ -127,6 +135,10 @@ pub struct FlowReport {
 pub struct TaskReport {
     /// Its stage, by place.
     pub stage: usize,
+    /// The worker that it belongs to, where tasks belong to one.
+    pub worker: Option<usize>,
+    /// The node of that worker, where the machine has several.
+    pub node: Option<usize>,
     /// Which instance of the stage.
     pub instance: usize,
     /// Rows that came.
@@ -152,9 +164,17 @@ impl FlowState {
         self.cancel();
     }
 
+    /// Ends everything. Tasks that wait are run once more, to let go of what they hold: a source that is not asked any more must hold up
+    /// nobody.
     fn cancel(&self) {
         self.cancelled.store(true, Ordering::Release);
         self.note_done();
+        self.wake_all();
+    }
+
+    /// Has all tasks look whether they can go on.
+    fn wake_all(&self) {
+        self.tasks.get().into_iter().flatten().filter_map(Weak::upgrade).for_each(|task| task.wake());
     }
 
     fn note_done(&self) {
@@ -172,28 +192,34 @@ impl FlowState {
 
 impl Flow {
     /// Makes the tasks and lets the sources begin.
-    ///
-    /// # Errors
-    /// A sink cannot be made.
-    pub(crate) fn start(parts: FlowParts, host: &Arc<Host>) -> Result<Self, SinkError> {
-        let FlowParts { name, dataflow, sources, mut sinks, parallelism, limits, measures } = parts;
+    pub(crate) fn start(parts: FlowParts, host: &Arc<Host>) -> Self {
+        let FlowParts { name, dataflow, sources, sinks, parallelism, limits, measures } = parts;
         let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
         let stages = cut(&dataflow, &partitions, parallelism.max(1));
-        let tasks_count = stages.iter().map(|stage| stage.instances).sum();
+        let tasks_count: usize = stages.iter().map(|stage| stage.instances).sum();
+        let reading = stages.iter().rev().filter(|stage| stage.source(&dataflow).is_some());
         let state = Arc::new(FlowState {
             name,
             limits,
             stopping: AtomicBool::new(false),
             drains: AtomicBool::new(true),
+            paused: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
+            alignment: Alignment::new(reading.map(|stage| stage.instances)),
+            tasks: OnceLock::new(),
             remaining: AtomicUsize::new(tasks_count),
             error: OnceLock::new(),
             done: Mutex::new(None),
             finished: Condvar::new(),
         });
+        // Instances of different stages with the same number stay together: what they send each other stays near.
+        let workers = host.place_flow(stages.iter().map(|stage| stage.instances).max().unwrap_or(0));
+        let nodes: Vec<Option<usize>> = workers.iter().map(|&worker| host.node(worker)).collect();
         let mut sources: Vec<Option<Vec<Partition>>> = sources.into_iter().map(Some).collect();
+        let mut sinks: Vec<_> = sinks.into_iter().map(Vec::into_iter).collect();
         // Those downstream first: who sends holds who receives.
         let mut made: Vec<Vec<Arc<FlowTask>>> = vec![Vec::new(); stages.len()];
+        let mut aligned = 0_usize..;
         for (index, stage) in stages.iter().enumerate().rev() {
             let mut of_source: Vec<Vec<Partition>> = Vec::new();
             if let Some(source) = stage.source(&dataflow) {
@@ -204,15 +230,17 @@ impl Flow {
                     .enumerate()
                     .for_each(|(number, partition)| of_source[number % stage.instances].push(partition));
             }
-            for instance in 0..stage.instances {
-                let sink = stage.sink(&dataflow).map(|sink| sinks[sink](instance, stage.instances)).transpose()?;
-                let outputs = Outputs::new(&stages, index, instance, &made);
+            for (instance, &worker) in workers.iter().enumerate().take(stage.instances) {
+                let sink = stage.sink(&dataflow).map(|sink| sinks[sink].next().expect("a sink for each instance"));
+                let outputs = Outputs::new(&stages, index, instance, &made, &nodes);
                 made[index].push(FlowTask::new(
                     TaskParts {
                         stage: index,
                         instance,
+                        worker,
                         channels: stage.channels(instance, &stages),
                         partitions: of_source.get_mut(instance).map(std::mem::take),
+                        aligned: if of_source.is_empty() { None } else { aligned.next() },
                         operators: stage.operators(&dataflow).map(|factory| factory.create()).collect(),
                         names: stage.operators(&dataflow).map(|factory| factory.describe().operator).collect(),
                         outputs,
@@ -231,8 +259,9 @@ impl Flow {
             }
         }
         let tasks: Vec<Arc<FlowTask>> = made.into_iter().flatten().collect();
+        let _ = state.tasks.set(tasks.iter().map(Arc::downgrade).collect());
         tasks.iter().for_each(FlowTask::begin);
-        Ok(Self { state, tasks, stages, dataflow })
+        Self { state, tasks, stages, dataflow }
     }
 
     /// The name.
@@ -269,6 +298,23 @@ impl Flow {
         self.state.drains.store(drains, Ordering::Release);
         self.state.stopping.store(true, Ordering::Release);
         self.tasks.iter().for_each(FlowTask::begin);
+    }
+
+    /// Has the sources not be asked any more until [`Flow::resume`]: what was read is processed and written, and what operators
+    /// hold stays. Whoever sends is pushed back by the sources' own bounds. Windows that close by the clock still do.
+    pub fn pause(&self) {
+        self.state.paused.store(true, Ordering::Release);
+    }
+
+    /// Has the sources be asked again.
+    pub fn resume(&self) {
+        self.state.paused.store(false, Ordering::Release);
+        self.tasks.iter().for_each(FlowTask::begin);
+    }
+
+    /// Whether its sources are not asked.
+    pub fn is_paused(&self) -> bool {
+        self.state.paused.load(Ordering::Acquire)
     }
 
     /// What is fused, and in how many instances it runs.
@@ -314,7 +360,7 @@ impl std::error::Error for FlowError {}
 /// A partition that never steps aside, whose rows have no time of their own.
 impl From<Box<dyn Source>> for Partition {
     fn from(source: Box<dyn Source>) -> Self {
-        Self { source, event_time_column: None, lateness_us: 0, idle_timeout_us: None }
+        Self { source, event_time_column: None, lateness_us: 0, idle_timeout_us: None, future_limit_us: None }
     }
 }
 

@@ -74,6 +74,15 @@ pub fn cut(dataflow: &Dataflow, partitions: &[usize], parallelism: usize) -> Vec
     stages
 }
 
+/// Of each sink of the dataflow, in how many instances it runs.
+pub fn sink_instances(dataflow: &Dataflow, partitions: &[usize], parallelism: usize) -> Vec<usize> {
+    let stages = cut(dataflow, partitions, parallelism);
+    let mut instances: Vec<(usize, usize)> =
+        stages.iter().filter_map(|stage| Some((stage.sink(dataflow)?, stage.instances))).collect();
+    instances.sort_unstable();
+    instances.into_iter().map(|(_, instances)| instances).collect()
+}
+
 impl Stage {
     /// The source that it begins with, by its place in the plan.
     pub(super) fn source(&self, dataflow: &Dataflow) -> Option<usize> {

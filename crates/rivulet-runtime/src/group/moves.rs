@@ -144,6 +144,8 @@ pub(super) fn renumber(old: &[Slot], new: &[Slot]) -> impl Fn(Slot) -> Option<Sl
 struct Copied {
     queries: Vec<QueryId>,
     parameters: RecordBatch,
+    /// Those that share the slots, by the slot they had.
+    further: Vec<(Slot, Vec<QueryId>, RecordBatch)>,
     frames: Vec<Option<StateFrame>>,
 }
 
@@ -152,6 +154,10 @@ impl Copied {
         Ok(Self {
             queries: slots.iter().map(|&slot| source.slots.query(slot).expect("a place holds a query")).collect(),
             parameters: source.slots.parameters(slots),
+            further: slots
+                .iter()
+                .filter_map(|&slot| source.slots.further_queries(slot).map(|(queries, of)| (slot, queries, of)))
+                .collect(),
             frames: source.export_state(&StateSelection::Slots(slots.to_vec()))?,
         })
     }
@@ -169,6 +175,10 @@ impl Copied {
             // The queries stay where they were.
             target.remove(target_core, &new);
             return Err(error);
+        }
+        for (slot, queries, parameters) in &self.further {
+            let place = renumber(old, &new)(*slot).expect("the slot was moved");
+            target_core.slots.share(place, queries, parameters);
         }
         Ok(new)
     }

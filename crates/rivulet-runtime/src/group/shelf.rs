@@ -184,7 +184,7 @@ impl Group {
         }
     }
 
-    fn bring_back(&self, shelf: &Shelf, slots: &[Slot]) {
+    pub(super) fn bring_back(&self, shelf: &Shelf, slots: &[Slot]) {
         if slots.is_empty() {
             return;
         }

@@ -95,10 +95,11 @@ impl Policy {
         }
     }
 
-    pub(crate) fn scheduler(self, closing: Arc<Closing>) -> Box<dyn Scheduler> {
+    /// `nodes` are those of the workers, where there is more than one.
+    pub(crate) fn scheduler(self, closing: Arc<Closing>, nodes: Vec<usize>) -> Box<dyn Scheduler> {
         match self {
-            Self::Group => Box::new(Owned::new(true, closing)),
-            Self::Pinned | Self::Dedicated => Box::new(Owned::new(false, closing)),
+            Self::Group => Box::new(Owned::new(true, nodes, closing)),
+            Self::Pinned | Self::Dedicated => Box::new(Owned::new(false, nodes, closing)),
             Self::Pool => Box::new(Shared::new(shared::Order::Arrival, closing)),
             Self::Congestion => Box::new(Shared::new(shared::Order::Longest, closing)),
         }

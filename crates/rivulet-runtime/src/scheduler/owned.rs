@@ -12,11 +12,16 @@ use super::{Closing, Runnable, Scheduler};
 /// somebody who must be woken.
 const HELP_FROM: usize = 2;
 
+/// The same for a worker on another node: it is farther from the memory of the task.
+const HELP_FAR_FROM: usize = 4;
+
 /// Ready tasks by the worker that owns them, first in, first out.
 pub struct Owned {
     queues: boxcar::Vec<Queue>,
     /// Whether a worker without tasks takes those of others.
     helps: bool,
+    /// The node of each worker, where there is more than one.
+    nodes: Vec<usize>,
     /// Workers asleep, so that nobody looks for one where there is none.
     asleep: AtomicUsize,
     closing: Arc<Closing>,
@@ -37,24 +42,34 @@ struct State {
 
 impl Owned {
     /// Without workers; `helps` says whether those without tasks take those of others.
-    pub(super) fn new(helps: bool, closing: Arc<Closing>) -> Self {
-        Self { queues: boxcar::Vec::new(), helps, asleep: AtomicUsize::new(0), closing }
+    pub(super) fn new(helps: bool, nodes: Vec<usize>, closing: Arc<Closing>) -> Self {
+        Self { queues: boxcar::Vec::new(), helps, nodes, asleep: AtomicUsize::new(0), closing }
     }
 
-    /// The oldest task of the longest other queue.
+    /// The oldest task of the longest other queue; of a worker on another node only if none near has any.
     fn help(&self, worker: usize) -> Option<Arc<dyn Runnable>> {
-        let (_, longest) = self
-            .queues
-            .iter()
-            .filter(|(other, _)| *other != worker)
-            .map(|(_, queue)| (queue.state.lock().tasks.len(), queue))
-            .max_by_key(|(waiting, _)| *waiting)?;
-        longest.state.lock().tasks.pop_front()
+        let longest = |is_near: bool| {
+            let others = self.queues.iter().filter(|(other, _)| *other != worker);
+            let others = others.filter(|(other, _)| self.are_near(*other, worker) == is_near);
+            others.map(|(_, queue)| (queue.state.lock().tasks.len(), queue)).max_by_key(|(waiting, _)| *waiting)
+        };
+        let near = longest(true).filter(|(waiting, _)| *waiting > 0);
+        let (_, queue) = near.or_else(|| longest(false).filter(|(waiting, _)| *waiting >= HELP_FAR_FROM))?;
+        queue.state.lock().tasks.pop_front()
     }
 
-    fn wake_a_helper(&self, busy: usize) {
-        let asleep = self.queues.iter().find(|(other, queue)| *other != busy && queue.state.lock().is_asleep);
-        if let Some((_, queue)) = asleep {
+    fn are_near(&self, one: usize, other: usize) -> bool {
+        self.nodes.get(one) == self.nodes.get(other)
+    }
+
+    /// Wakes a worker that sleeps because tasks wait for one that is busy; one on its node if there is any.
+    fn wake_a_helper(&self, busy: usize, waiting: usize) {
+        let asleep = |is_near: bool| {
+            let mut others = self.queues.iter().filter(|(other, _)| *other != busy);
+            others.find(|(other, queue)| self.are_near(*other, busy) == is_near && queue.state.lock().is_asleep)
+        };
+        let far = || if waiting >= HELP_FAR_FROM { asleep(false) } else { None };
+        if let Some((_, queue)) = asleep(true).or_else(far) {
             queue.came.notify_one();
         }
     }
@@ -71,7 +86,7 @@ impl Scheduler for Owned {
         if is_asleep {
             queue.came.notify_one();
         } else if self.helps && waiting >= HELP_FROM && self.asleep.load(Ordering::Relaxed) > 0 {
-            self.wake_a_helper(worker);
+            self.wake_a_helper(worker, waiting);
         }
     }
 

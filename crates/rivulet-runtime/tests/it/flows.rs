@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use arrow::array::{AsArray, Int64Array, RecordBatch, TimestampMicrosecondArray};
@@ -12,7 +12,8 @@ use rivulet_dataflow::{
     Batch, Clock, Context, Dataflow, Description, EdgeKind, Element, Operator, OperatorError, OperatorFactory, Polled,
     Reason, Refusals, Sink, SinkError, SlotTable, Source, SourceError, Work,
 };
-use rivulet_runtime::{Flow, FlowLimits, FlowParts, Partition, WorkerSettings, Workers};
+use rivulet_runtime::flow::stage::sink_instances;
+use rivulet_runtime::{Flow, FlowLimits, FlowParts, Numa, Partition, Topology, WorkerSettings, Workers};
 
 /// A deadline for what is over in milliseconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -87,7 +88,8 @@ impl Source for Numbers {
 
 fn numbers(range: std::ops::Range<i64>, then: Then) -> Partition {
     let source = Numbers { next: range.start, end: range.end, then, polled: Arc::default() };
-    Partition { source: Box::new(source), event_time_column: Some(1), lateness_us: 0, idle_timeout_us: Some(20_000) }
+    let source: Box<dyn Source> = Box::new(source);
+    Partition { event_time_column: Some(1), idle_timeout_us: Some(20_000), ..Partition::from(source) }
 }
 
 /// Counts rows by key, and emits key and count at the end, or when a watermark reaches `emits_at_us`.
@@ -201,12 +203,15 @@ fn counting(sources: Vec<Partition>, parallelism: usize, sink: &Collected, emits
 }
 
 fn parts(dataflow: Dataflow, sources: Vec<Vec<Partition>>, parallelism: usize, sink: &Collected) -> FlowParts {
-    let sink = sink.clone();
+    let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
+    let sinks = sink_instances(&dataflow, &partitions, parallelism)
+        .into_iter()
+        .map(|instances| (0..instances).map(|_| Box::new(sink.clone()) as Box<dyn Sink>).collect());
     FlowParts {
         name: "test".into(),
+        sinks: sinks.collect(),
         dataflow,
         sources,
-        sinks: vec![Box::new(move |_, _| Ok(Box::new(sink.clone()) as Box<dyn Sink>))],
         parallelism,
         limits: FlowLimits { rows_max: 4_000, bytes_max: 1 << 20, batch_rows: 1_000 },
         measures: true,
@@ -224,7 +229,7 @@ fn results_are_the_same_at_any_parallelism() {
         let sink = Collected::default();
         let share = 90_000 / partitions;
         let sources = (0..partitions).map(|part| numbers(part * share..(part + 1) * share, Then::End)).collect();
-        let flow = workers.start_flow(counting(sources, parallelism, &sink, i64::MAX)).unwrap();
+        let flow = workers.start_flow(counting(sources, parallelism, &sink, i64::MAX));
         finish(&flow);
         let mut rows = sink.rows.lock().clone();
         rows.sort_unstable();
@@ -251,13 +256,88 @@ fn two_readers_of_one_stream_see_all_of_it_and_come_together_again() {
     counts.iter().for_each(|&count| dataflow.connect(count, all, 0, EdgeKind::Gather));
     let end = dataflow.add(Work::Sink(0), schema());
     dataflow.connect(all, end, 0, EdgeKind::Forward);
-    let flow = workers
-        .start_flow(parts(dataflow, vec![vec![numbers(0..50_000, Then::End), numbers(0..50_000, Then::End)]], 2, &sink))
-        .unwrap();
+    let flow = workers.start_flow(parts(
+        dataflow,
+        vec![vec![numbers(0..50_000, Then::End), numbers(0..50_000, Then::End)]],
+        2,
+        &sink,
+    ));
     finish(&flow);
     // Each key comes once from each of the two.
     assert_eq!(*sink.rows.lock(), (0..100).map(|key| (key, 2)).collect::<Vec<_>>());
     workers.stop();
+}
+
+/// Rows `spacing_us` apart up to `end_us`, which notes by how many of its batches it was ahead of another when it was asked.
+struct Spaced {
+    spacing_us: i64,
+    next_us: i64,
+    end_us: i64,
+    place: usize,
+    reached_us: Arc<[AtomicI64; 2]>,
+    batches_ahead_max: Arc<AtomicI64>,
+}
+
+impl Source for Spaced {
+    fn poll(&mut self, rows_max: usize, now_us: i64, _: &mut Refusals) -> Result<Polled, SourceError> {
+        let batch_us = self.spacing_us * rows_max as i64;
+        let other_us = self.reached_us[1 - self.place].load(Ordering::SeqCst);
+        if other_us != i64::MAX && self.next_us > batch_us {
+            self.batches_ahead_max.fetch_max((self.next_us - other_us) / batch_us, Ordering::SeqCst);
+        }
+        if self.next_us >= self.end_us {
+            self.reached_us[self.place].store(i64::MAX, Ordering::SeqCst);
+            return Ok(Polled::End);
+        }
+        let times = (0..rows_max as i64).map(|row| self.next_us + row * self.spacing_us);
+        let times = TimestampMicrosecondArray::from_iter_values(times);
+        let keys = Int64Array::from_value(0, rows_max);
+        self.next_us += batch_us;
+        self.reached_us[self.place].store(self.next_us, Ordering::SeqCst);
+        let columns = RecordBatch::try_new(schema(), vec![Arc::new(keys), Arc::new(times)]).unwrap();
+        Ok(Polled::Rows { columns, arrival_us: now_us })
+    }
+
+    fn progress(&self) -> Option<(u64, u64)> {
+        Some((self.next_us as u64, self.end_us as u64))
+    }
+}
+
+#[test]
+fn sources_with_an_end_stay_near_each_other_in_time() {
+    for threads in [1, 2] {
+        let workers = workers(threads);
+        let sink = Collected::default();
+        let reached_us = Arc::new([AtomicI64::new(0), AtomicI64::new(0)]);
+        let ahead: [Arc<AtomicI64>; 2] = Default::default();
+        // 60 batches of the one cover as much time as 3,000 of the other.
+        let sources = [100_000, 2_000].iter().zip(&ahead).enumerate().map(|(place, (&spacing_us, ahead))| {
+            let source = Spaced {
+                spacing_us,
+                next_us: 0,
+                end_us: 6_000_000_000,
+                place,
+                reached_us: reached_us.clone(),
+                batches_ahead_max: ahead.clone(),
+            };
+            let source: Box<dyn Source> = Box::new(source);
+            let event_time_column = Some(1);
+            vec![Partition { source, event_time_column, lateness_us: 0, idle_timeout_us: None, future_limit_us: None }]
+        });
+        let mut dataflow = Dataflow::default();
+        let streams = [0, 1].map(|source| dataflow.add(Work::Source(source), schema()));
+        let all = dataflow.add(Work::Operator(Arc::new(CountByKey { emits_at_us: i64::MAX })), schema());
+        streams.iter().for_each(|&stream| dataflow.connect(stream, all, 0, EdgeKind::Gather));
+        let end = dataflow.add(Work::Sink(0), schema());
+        dataflow.connect(all, end, 0, EdgeKind::Forward);
+        let flow = workers.start_flow(parts(dataflow, sources.collect(), 1, &sink));
+        finish(&flow);
+        assert_eq!(*sink.rows.lock(), [(0, 3_060_000)]);
+        let ahead = ahead.map(|ahead| ahead.load(Ordering::SeqCst));
+        assert!(ahead[0] <= 6, "with {threads} threads the sparse source was {} batches ahead", ahead[0]);
+        assert!(ahead[1] <= 6, "with {threads} threads the dense source was {} batches ahead", ahead[1]);
+        workers.stop();
+    }
 }
 
 #[test]
@@ -272,7 +352,7 @@ fn a_sink_without_room_stops_the_source_and_nothing_is_lost() {
     let node = dataflow.add(Work::Source(0), schema());
     let end = dataflow.add(Work::Sink(0), schema());
     dataflow.connect(node, end, 0, EdgeKind::Hash(vec![0]));
-    let flow = workers.start_flow(parts(dataflow, vec![vec![partition]], 2, &sink)).unwrap();
+    let flow = workers.start_flow(parts(dataflow, vec![vec![partition]], 2, &sink));
     assert!(flow.wait(Duration::from_millis(300)).is_none(), "it waits");
     let stopped_at = polled.load(Ordering::Relaxed);
     // Two inboxes of 4,000 rows, and what was under way.
@@ -290,12 +370,12 @@ fn a_sink_without_room_stops_the_source_and_nothing_is_lost() {
 fn a_source_or_sink_that_fails_ends_the_query_with_its_words() {
     let workers = workers(2);
     let sink = Collected::default();
-    let flow = workers.start_flow(counting(vec![numbers(0..5_000, Then::Fail)], 2, &sink, i64::MAX)).unwrap();
+    let flow = workers.start_flow(counting(vec![numbers(0..5_000, Then::Fail)], 2, &sink, i64::MAX));
     let error = flow.wait(PATIENCE).unwrap().unwrap_err();
     assert!(error.to_string().contains("the device is gone\nhint:"), "{error}");
     assert_eq!(sink.finished.load(Ordering::Relaxed), 0, "nothing is made final");
     let sink = Collected { fails: true, ..Collected::default() };
-    let flow = workers.start_flow(counting(vec![numbers(0..5_000, Then::End)], 2, &sink, i64::MAX)).unwrap();
+    let flow = workers.start_flow(counting(vec![numbers(0..5_000, Then::End)], 2, &sink, i64::MAX));
     assert_eq!(flow.wait(PATIENCE).unwrap().unwrap_err().to_string(), "the disk is full");
     workers.stop();
 }
@@ -305,7 +385,7 @@ fn a_silent_partition_steps_aside() {
     let workers = workers(2);
     let sink = Collected::default();
     let sources = vec![numbers(0..0, Then::Silence), numbers(0..1_000, Then::Silence)];
-    let flow = workers.start_flow(counting(sources, 2, &sink, 999)).unwrap();
+    let flow = workers.start_flow(counting(sources, 2, &sink, 999));
     let deadline = Instant::now() + PATIENCE;
     while sink.rows.lock().len() < 100 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
@@ -321,7 +401,7 @@ fn who_stops_a_query_says_what_becomes_of_what_is_open() {
     let workers = workers(2);
     for drains in [true, false] {
         let sink = Collected::default();
-        let flow = workers.start_flow(counting(vec![numbers(0..1_000, Then::Silence)], 2, &sink, i64::MAX)).unwrap();
+        let flow = workers.start_flow(counting(vec![numbers(0..1_000, Then::Silence)], 2, &sink, i64::MAX));
         let deadline = Instant::now() + PATIENCE;
         while flow.report().rows_in < 1_000 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
@@ -370,12 +450,144 @@ fn an_operator_that_panics_ends_its_query_and_no_other() {
     let end = dataflow.add(Work::Sink(0), schema());
     dataflow.connect(broken, end, 0, EdgeKind::Forward);
     let (sink, other_sink) = (Collected::default(), Collected::default());
-    let flow = workers.start_flow(parts(dataflow, vec![vec![numbers(0..10, Then::End)]], 1, &sink)).unwrap();
-    let other = workers.start_flow(counting(vec![numbers(0..10_000, Then::End)], 2, &other_sink, i64::MAX)).unwrap();
+    let flow = workers.start_flow(parts(dataflow, vec![vec![numbers(0..10, Then::End)]], 1, &sink));
+    let other = workers.start_flow(counting(vec![numbers(0..10_000, Then::End)], 2, &other_sink, i64::MAX));
     let error = flow.wait(PATIENCE).unwrap().unwrap_err().to_string();
     assert!(error.contains("defect") && error.contains("no rows, please"), "{error}");
     finish(&other);
     assert_eq!(other_sink.rows.lock().len(), 100);
     assert_eq!(other.report().refused[Reason::Internal as usize], 0);
     workers.stop();
+}
+
+#[test]
+fn a_paused_flow_asks_for_nothing_and_goes_on_where_it_was() {
+    let workers = workers(2);
+    let sink = Collected::default();
+    let polled: Arc<AtomicUsize> = Arc::default();
+    let source = || {
+        let source = Numbers { next: 0, end: i64::MAX, then: Then::End, polled: polled.clone() };
+        Partition { event_time_column: Some(1), ..Partition::from(Box::new(source) as Box<dyn Source>) }
+    };
+    let flow = workers.start_flow(counting(vec![source(), source()], 2, &sink, i64::MAX));
+    for _ in 0..20 {
+        let wait_for_more = |before: usize| {
+            let deadline = Instant::now() + PATIENCE;
+            while polled.load(Ordering::Relaxed) == before {
+                assert!(Instant::now() < deadline, "it does not go on");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        wait_for_more(polled.load(Ordering::Relaxed));
+        flow.pause();
+        assert!(flow.is_paused());
+        // What is under way comes to its end; from then on nothing happens.
+        let deadline = Instant::now() + PATIENCE;
+        let mut before = polled.load(Ordering::Relaxed);
+        loop {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = polled.load(Ordering::Relaxed);
+            if now == before {
+                break;
+            }
+            assert!(Instant::now() < deadline, "it is still asked");
+            before = now;
+        }
+        flow.resume();
+        wait_for_more(before);
+    }
+    flow.pause();
+    flow.stop(true);
+    finish(&flow);
+    let rows: i64 = sink.rows.lock().iter().map(|(_, count)| count).sum();
+    assert_eq!(
+        rows,
+        polled.load(Ordering::Relaxed) as i64,
+        "a flow that is paused can be stopped, and nothing is lost"
+    );
+}
+
+/// Has nothing, soon for an hour at a time; says when it is dropped.
+struct Held {
+    asked: usize,
+    is_closed: Arc<AtomicBool>,
+}
+
+impl Source for Held {
+    fn poll(&mut self, _: usize, _: i64, _: &mut Refusals) -> Result<Polled, SourceError> {
+        self.asked += 1;
+        Ok(Polled::Nothing(if self.asked < 50 { Duration::from_millis(1) } else { Duration::from_secs(3600) }))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn a_flow_that_fails_lets_go_of_its_sources() {
+    let workers = workers(2);
+    let sink = Collected { fails: true, ..Collected::default() };
+    let is_closed: Arc<AtomicBool> = Arc::default();
+    let held = Held { asked: 0, is_closed: is_closed.clone() };
+    let held = Partition { idle_timeout_us: Some(1_000), ..Partition::from(Box::new(held) as Box<dyn Source>) };
+    let sources = vec![numbers(0..1_000, Then::Silence), held];
+    let flow = workers.start_flow(counting(sources, 2, &sink, 500));
+    assert_eq!(flow.wait(PATIENCE).expect("it fails").unwrap_err().0, "the disk is full");
+    let deadline = Instant::now() + PATIENCE;
+    while !is_closed.load(Ordering::Acquire) {
+        assert!(Instant::now() < deadline, "it is still open, though nobody asks it");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(flow.report().rows_in, 1_000, "what was counted stays");
+}
+
+/// Two nodes of two cores; that of the second node may not be there, and its workers run on any then.
+fn two_nodes() -> Topology {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/topologies/emulated_two_nodes");
+    Topology::read(&folder, &(0..4).collect())
+}
+
+#[test]
+fn a_flow_stays_on_a_node_as_long_as_it_has_room() {
+    for (numa, parallelism, expected) in
+        [(Numa::Auto, 2, vec![0]), (Numa::Auto, 4, vec![0, 1]), (Numa::Off, 4, Vec::new())]
+    {
+        let settings = WorkerSettings { threads: 4, numa, ..WorkerSettings::default() };
+        let workers = Workers::start_on(settings, Arc::new(SystemClock(Instant::now())), two_nodes()).unwrap();
+        let sink = Collected::default();
+        let sources = || (0..4).map(|part| numbers(part * 1_000..(part + 1) * 1_000, Then::End)).collect();
+        let flow = workers.start_flow(counting(sources(), parallelism, &sink, i64::MAX));
+        finish(&flow);
+        let report = flow.report();
+        let mut nodes: Vec<usize> = report.tasks.iter().filter_map(|task| task.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        assert_eq!(nodes, expected, "{numa:?}, {parallelism}");
+        let status = workers.status();
+        for task in &report.tasks {
+            let worker = task.worker.expect("tasks belong to workers");
+            assert_eq!(status[worker].node, task.node);
+            let same = report.tasks.iter().filter(|other| other.instance == task.instance);
+            assert!(
+                same.into_iter().all(|other| other.worker == task.worker),
+                "stages meet where they have the same number"
+            );
+        }
+        assert_eq!(
+            status.iter().filter(|worker| worker.core.is_some()).count(),
+            if numa == Numa::Auto { 4 } else { 0 }
+        );
+        // A second flow takes the node that the first one leaves free.
+        if parallelism == 2 {
+            let other = workers.start_flow(counting(sources(), 2, &sink, i64::MAX));
+            finish(&other);
+            assert!(other.report().tasks.iter().all(|task| task.node == Some(1)));
+        }
+        let mut rows = sink.rows.lock().clone();
+        rows.truncate(100);
+        assert!(rows.iter().all(|(_, count)| *count == 40), "results do not depend on it");
+    }
 }

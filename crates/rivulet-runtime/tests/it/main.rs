@@ -7,3 +7,4 @@ mod moves;
 mod policies;
 mod spill;
 mod support;
+mod twins;

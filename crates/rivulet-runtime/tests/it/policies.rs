@@ -1,9 +1,10 @@
 //! Every policy processes everything, in order.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use rivulet_dataflow::{Inbox, Push};
-use rivulet_runtime::{Policy, WorkerSettings, Workers};
+use rivulet_runtime::{Policy, Runnable, WorkerSettings, Workers};
 
 use crate::support::{Bench, homes};
 
@@ -78,4 +79,21 @@ fn policies_go_by_name() {
         assert_eq!(policy.name().parse(), Ok(policy));
     }
     assert!("round-robin".parse::<Policy>().unwrap_err().contains("congestion"));
+}
+
+#[test]
+fn groups_with_a_label_in_common_begin_on_one_worker() {
+    let bench = Bench::new();
+    let settings = WorkerSettings { threads: 4, balance_period: None, ..Default::default() };
+    let workers = Workers::start(settings, bench.clock.clone()).unwrap();
+    let begin = |labels: &[&str]| {
+        let group = workers.create_group(bench.parts());
+        labels.iter().for_each(|label| group.expect_label(label));
+        group.add(&[1], &homes(&["a"]));
+        group.tasks().next().unwrap().worker()
+    };
+    let together: HashSet<usize> = (0..20).map(|_| begin(&["home 42", "home 43"])).collect();
+    assert_eq!(together.len(), 1, "the first label counts");
+    let apart: HashSet<usize> = (0..20).map(|_| begin(&[])).collect();
+    assert!(apart.len() > 1, "without a label they are spread");
 }

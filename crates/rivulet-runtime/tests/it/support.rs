@@ -145,9 +145,10 @@ impl Kept {
 impl Sink for Kept {
     fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError> {
         let values = batch.column(0).as_primitive::<Int64Type>();
-        let rows = (0..batch.rows()).map(|row| (slots.query(batch.slots[row]).unwrap(), values.value(row)));
         let mut taken = self.0.lock();
-        taken.rows.extend(rows);
+        for row in 0..batch.rows() {
+            slots.for_each_query(batch.slots[row], |query, _, _| taken.rows.push((query, values.value(row))));
+        }
         taken.is_full |= taken.fills;
         Ok(())
     }
@@ -207,6 +208,7 @@ impl Bench {
             event_time_column: None,
             task_queries_max: None,
             batch_rows_max: None,
+            equal_by: None,
             passes_on: false,
         }
     }

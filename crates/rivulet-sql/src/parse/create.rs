@@ -67,6 +67,7 @@ pub(super) fn application(
         if_not_exists,
         text: text.to_owned(),
         id,
+        parameters_used: lexer::parameters_used(tokens),
         parameters,
         inputs,
         outputs,

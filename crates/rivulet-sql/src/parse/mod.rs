@@ -120,13 +120,15 @@ fn create_query(cursor: &mut Cursor<'_>, text: &str) -> Result<Statement, SqlErr
         return Ok(Statement::CreateBigQuery { name, if_not_exists, query });
     }
     if !cursor.eat_word("from") {
-        return Err(cursor.expected("FROM APPLICATION or AS SELECT"));
+        let error = cursor.expected("FROM APPLICATION or AS SELECT");
+        return Err(if cursor.is_word("with") { error.hint(query::OPTIONS_HINT) } else { error });
     }
     cursor.expect_word("APPLICATION")?;
     let application = cursor.name("the name of an application")?;
     let values: Vec<(Name, Literal, Position)> =
         if cursor.eat_word("with") { cursor.named_values("the name of a parameter")? } else { Vec::new() };
-    Ok(Statement::CreateQuery { name, if_not_exists, application, values })
+    let label = if cursor.eat_word("label") { Some(cursor.string("a label in single quotes")?) } else { None };
+    Ok(Statement::CreateQuery { name, if_not_exists, application, values, label })
 }
 
 fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {

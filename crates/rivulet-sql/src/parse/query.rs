@@ -1,4 +1,4 @@
-//! Big queries: a SELECT for DataFusion's parser, and where its results go.
+//! Big queries: a SELECT for DataFusion's parser, where its results go, and options.
 //!
 //! What the parser below does not read is put into a form that it does, on the same tokens, so that every place is one in the
 //! script: `TABLE(TUMBLE(TABLE t PARTITION BY k, DESCRIPTOR(ts), ...))` becomes `TUMBLE(t, PARTITION_BY(k), DESCRIPTOR(ts), ...)`.
@@ -8,14 +8,17 @@ use datafusion_sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan};
 use super::cursor::Cursor;
 use super::select::{self, check_depth};
 use crate::lexer::{describe_token, token_is_word};
+use crate::scope::span;
 use crate::statement::{BigQuery, Name};
-use crate::{Position, SqlError, suggest};
+use crate::{Literal, Position, SqlError, suggest};
 
 /// The longest text of a query, in bytes.
 const QUERY_BYTES_MAX: usize = 256 << 10;
 
 /// The functions that make windows of a table.
 const WINDOWS: [&str; 4] = ["tumble", "hop", "cumulate", "session"];
+
+type NamedValues = Vec<(Name, Literal, Position)>;
 
 /// A SELECT to the end of the statement, or `INSERT INTO sink SELECT`; `text` is that of the statement.
 pub(super) fn select_or_insert(cursor: &mut Cursor<'_>, text: &str) -> Result<BigQuery, SqlError> {
@@ -50,7 +53,8 @@ pub(super) fn select(cursor: &mut Cursor<'_>, text: &str) -> Result<BigQuery, Sq
         };
         return Err(cursor.expected("SELECT").did_you_mean(near));
     }
-    let (tokens, sink) = cut_into(cursor.rest())?;
+    let (tokens, options) = cut_options(cursor.rest())?;
+    let (tokens, sink) = cut_into(tokens)?;
     check_depth(tokens)?;
     let tokens = window_calls(tokens, cursor.end())?;
     let query = select::read(&tokens, cursor.end(), |parser| parser.parse_query());
@@ -58,7 +62,53 @@ pub(super) fn select(cursor: &mut Cursor<'_>, text: &str) -> Result<BigQuery, Sq
     while *cursor.peek() != Token::EOF {
         cursor.advance();
     }
-    Ok(BigQuery::new(*query, sink, position, text))
+    let mut query = BigQuery::new(*query, sink, position, text);
+    for (name, literal, position) in &options {
+        match name.text.as_str() {
+            STATE_TTL => query.state_ttl_us = Some(span(name, literal, *position, 1)?),
+            other => {
+                let error = SqlError::new(name.position, format!("unknown option '{other}' of a query"));
+                return Err(match suggest::nearest(other, [STATE_TTL]) {
+                    Some(near) => error.did_you_mean(Some(near)),
+                    None => error.hint(OPTIONS_HINT),
+                });
+            }
+        }
+    }
+    Ok(query)
+}
+
+/// How long state that nothing touches is remembered.
+const STATE_TTL: &str = "state_ttl";
+/// What stands in WITH behind a query.
+pub(super) const OPTIONS_HINT: &str =
+    "the option of a query is state_ttl, at its end: SELECT ... INTO sink WITH (state_ttl => INTERVAL '1 hour')";
+
+/// Cuts `WITH (option => value, ...)` off the end.
+fn cut_options(tokens: &[TokenWithSpan]) -> Result<(&[TokenWithSpan], NamedValues), SqlError> {
+    let Some(open) = opening(tokens) else { return Ok((tokens, Vec::new())) };
+    match tokens[..open].split_last() {
+        Some((with, query)) if !query.is_empty() && token_is_word(&with.token, "with") => {
+            let mut cursor = Cursor::new(&tokens[open..], with.span.into());
+            Ok((query, cursor.named_values("the name of an option")?))
+        }
+        _ => Ok((tokens, Vec::new())),
+    }
+}
+
+/// The place of the parenthesis that the last token closes.
+fn opening(tokens: &[TokenWithSpan]) -> Option<usize> {
+    let mut depth = 0usize;
+    for (place, token) in tokens.iter().enumerate().rev() {
+        match token.token {
+            Token::RParen => depth += 1,
+            Token::LParen if depth == 1 => return Some(place),
+            Token::LParen => depth = depth.checked_sub(1)?,
+            _ if depth == 0 => return None,
+            _ => {}
+        }
+    }
+    None
 }
 
 /// Whether a query begins with this word.
@@ -239,6 +289,20 @@ mod tests {
     fn what_is_no_window_stays() {
         let text = "SELECT sum ( a ) OVER ( PARTITION BY b ORDER BY c ) FROM t";
         assert_eq!(rewritten(text), text);
+    }
+
+    #[test]
+    fn options_behind_the_query_are_cut_off() {
+        let cut = |script: &str| {
+            let statements = lexer::split(script).unwrap();
+            let tokens = &statements[0].tokens;
+            cut_options(tokens).map(|(rest, options)| (tokens.len() - rest.len(), options.len()))
+        };
+        assert_eq!(cut("SELECT a FROM t INTO s WITH (state_ttl => '1 h')").unwrap(), (6, 1));
+        assert_eq!(cut("SELECT a FROM t WITH ()").unwrap(), (3, 0));
+        assert_eq!(cut("SELECT f(a, (b))").unwrap(), (0, 0));
+        assert_eq!(cut("WITH (state_ttl => '1 h')").unwrap(), (0, 0), "that is no query");
+        assert!(cut("SELECT a FROM t WITH (state_ttl = '1 h')").unwrap_err().to_string().contains("'=>'"));
     }
 
     #[test]

@@ -72,6 +72,10 @@ pub(super) fn view(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateView, Sq
         return Err(SqlError::new(sink.position, "a view has no sink")
             .hint("read the view: INSERT INTO sink SELECT * FROM view"));
     }
+    if query.state_ttl_us.is_some() {
+        return Err(SqlError::new(query.position, "a view keeps no state")
+            .hint("give state_ttl where the view is read: SELECT ... FROM view WITH (state_ttl => ...)"));
+    }
     Ok(CreateView { name, if_not_exists, text: text.to_owned(), query })
 }
 

@@ -73,13 +73,14 @@ fn everything_optional_may_be_left_out_or_given() {
 
 #[test]
 fn a_query_is_read() {
-    let Statement::CreateQuery { name, if_not_exists, application, values } = one(
+    let Statement::CreateQuery { name, if_not_exists, application, values, label } = one(
         "create query Kims_AC from application ac_control with (home => '42', target => -22.5, \"Odd name\" => null,
-         w => interval '5 minutes', n => 3, t => TIMESTAMP '1970-01-01 00:00:01', b => false)",
+         w => interval '5 minutes', n => 3, t => TIMESTAMP '1970-01-01 00:00:01', b => false) label 'home 42'",
     ) else {
         panic!("not a query")
     };
     assert_eq!((name.text.as_str(), if_not_exists, application.text.as_str()), ("kims_ac", false, "ac_control"));
+    assert_eq!(label.map(|(text, position)| (text, position.line)), Some(("home 42".into(), 2)));
     let literals: Vec<&Literal> = values.iter().map(|(_, literal, _)| literal).collect();
     assert_eq!(literals[0], &Literal::Text("42".into()));
     assert_eq!(literals[1], &Literal::Float(-22.5));
@@ -88,7 +89,7 @@ fn a_query_is_read() {
     assert_eq!(literals[4..], [&Literal::Integer(3), &Literal::Timestamp(1_000_000), &Literal::Boolean(false)]);
     assert_eq!(values[2].0.text, "Odd name");
     assert!(
-        matches!(one("CREATE QUERY IF NOT EXISTS q FROM APPLICATION a"), Statement::CreateQuery { values, .. } if values.is_empty())
+        matches!(one("CREATE QUERY IF NOT EXISTS q FROM APPLICATION a"), Statement::CreateQuery { values, label: None, .. } if values.is_empty())
     );
 }
 
@@ -306,9 +307,9 @@ fn statements_of_big_queries_are_read() {
     assert!(!source.schema.field(1).is_nullable() && source.options.len() == 2);
 
     let own = Arc::new(Schema::new(vec![Field::new("t", TIMESTAMP, true)]));
-    let Statement::CreateSource(source) =
-        one("CREATE SOURCE s FROM 'nexmark:' WITH (lateness => INTERVAL '1 s', idle_timeout => '2 s', rate => 7)")
-    else {
+    let Statement::CreateSource(source) = one(
+        "CREATE SOURCE s FROM 'nexmark:' WITH (lateness => INTERVAL '1 s', idle_timeout => '2 s', future_limit => '3 s', rate => 7)",
+    ) else {
         panic!("not a source")
     };
     let source = source
@@ -316,6 +317,7 @@ fn statements_of_big_queries_are_read() {
         .unwrap();
     assert_eq!((source.event_time_column, source.lateness_us), (Some(0), 1_000_000));
     assert_eq!((source.idle_timeout_us, source.options.len()), (Some(2_000_000), 1));
+    assert_eq!(source.future_limit_us, Some(3_000_000));
 
     let Statement::CreateSink(sink) = one("CREATE SINK s (a BIGINT) TO 'stdout:' FORMAT CSV (header => true)") else {
         panic!("not a sink")
@@ -330,10 +332,44 @@ fn statements_of_big_queries_are_read() {
         let Statement::RunQuery(query) = one(script) else { panic!("not a query") };
         assert_eq!(query.sink.as_ref().map(|name| name.text.as_str()), sink);
     }
+    let Statement::CreateBigQuery { query, .. } =
+        one("CREATE QUERY q AS SELECT a FROM t INTO s WITH (state_ttl => INTERVAL '1 hour')")
+    else {
+        panic!("not a query")
+    };
+    assert_eq!((query.sink.unwrap().text.as_str(), query.state_ttl_us), ("s", Some(3_600_000_000)));
     let explained = |script: &str| matches!(one(script), Statement::ExplainBigQuery { analyze: true, .. });
     assert!(explained("EXPLAIN ANALYZE SELECT a FROM t") && !explained("EXPLAIN INSERT INTO s SELECT a FROM t"));
     assert!(matches!(one("SHOW SOURCES LIKE 'a%'"), Statement::ShowSources { like: Some(_), limit: None }));
     assert!(matches!(one("DROP VIEW IF EXISTS v"), Statement::DropView { if_exists: true, .. }));
+}
+
+#[test]
+fn wrong_options_of_a_query_are_refused() {
+    for (script, expected) in [
+        (
+            "SELECT a FROM t WITH (state_tl => INTERVAL '1 hour')",
+            "error at line 1, column 23: unknown option 'state_tl' of a query\nhint: did you mean 'state_ttl'?",
+        ),
+        (
+            "SELECT a FROM t WITH (state_ttl => 5)",
+            "error at line 1, column 36: state_ttl is a time span\nhint: write for example state_ttl => INTERVAL '5 seconds'",
+        ),
+        (
+            "SELECT a FROM t WITH (state_ttl => INTERVAL '0 s')",
+            "error at line 1, column 36: state_ttl cannot be 0 seconds\nhint: it is a fixed time span of at most ten years, and not negative",
+        ),
+        (
+            "CREATE QUERY q WITH (state_ttl => INTERVAL '1 hour') AS SELECT a FROM t INTO s",
+            "error at line 1, column 16: expected FROM APPLICATION or AS SELECT, found 'WITH'\nhint: the option of a query is state_ttl, at its end: SELECT ... INTO sink WITH (state_ttl => INTERVAL '1 hour')",
+        ),
+        (
+            "CREATE VIEW v AS SELECT a FROM t WITH (state_ttl => INTERVAL '1 hour')",
+            "error at line 1, column 18: a view keeps no state\nhint: give state_ttl where the view is read: SELECT ... FROM view WITH (state_ttl => ...)",
+        ),
+    ] {
+        assert_eq!(error(script), expected, "{script}");
+    }
 }
 
 #[test]

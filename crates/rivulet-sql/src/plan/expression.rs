@@ -5,13 +5,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion_common::{DFSchema, DFSchemaRef, DataFusionError};
 use datafusion_expr::execution_props::ExecutionProps;
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion_expr::simplify::SimplifyContext;
 use datafusion_expr::{Expr, ExprSchemable, Operator, cast};
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
+use datafusion_physical_expr::expressions::BinaryExpr;
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 use datafusion_sql::sqlparser::ast;
 use rivulet_operators::Expressions;
@@ -346,8 +347,18 @@ impl Compiler {
     }
 }
 
-fn compile(expression: &Expr, schema: &DFSchema) -> Result<Arc<dyn PhysicalExpr>, DataFusionError> {
-    create_physical_expr(expression, schema, &ExecutionProps::new(), &PhysicalPlanningContext::default())
+/// The expression as it is evaluated. Sums, differences and products that do not fit their type are an error of their row, as in any
+/// database: they do not wrap around.
+pub(super) fn compile(expression: &Expr, schema: &DFSchema) -> Result<Arc<dyn PhysicalExpr>, DataFusionError> {
+    create_physical_expr(expression, schema, &ExecutionProps::new(), &PhysicalPlanningContext::default())?
+        .transform_up(|node| match node.downcast_ref::<BinaryExpr>() {
+            Some(binary) if matches!(binary.op(), Operator::Plus | Operator::Minus | Operator::Multiply) => {
+                let checked = binary.clone().with_fail_on_overflow(true);
+                Ok(Transformed::yes(Arc::new(checked) as Arc<dyn PhysicalExpr>))
+            }
+            _ => Ok(Transformed::no(node)),
+        })
+        .data()
 }
 
 /// The place of the parameter whose column has this name.

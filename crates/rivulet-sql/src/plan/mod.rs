@@ -34,7 +34,7 @@ mod written;
 
 use rivulet_operators::PlanError;
 
-use crate::application::{Application, Output, Tables};
+use crate::application::{Application, Output, Parameter, Tables};
 use crate::statement::CreateApplication;
 use crate::{Position, SqlError};
 use declarations::Declarations;
@@ -52,6 +52,7 @@ pub fn plan_application_with(create: &CreateApplication, tables: &Tables) -> Res
     let declarations = Declarations::resolve(create)?;
     let parameter_schema = declarations.parameter_schema();
     let planned = select::plan(create.select.open(), &declarations, &parameter_schema, tables)?;
+    let deciding = deciding_parameters(create, &declarations);
     let conditions = create.select.open().output_conditions.iter();
     let outputs = create.outputs.iter().zip(declarations.output_addresses).zip(conditions);
     let outputs = outputs.map(|((output, address), condition)| Output {
@@ -67,6 +68,7 @@ pub fn plan_application_with(create: &CreateApplication, tables: &Tables) -> Res
         id: create.id.clone(),
         text: create.text.clone(),
         parameters: declarations.parameters.into(),
+        deciding_parameters: deciding,
         inputs: declarations.inputs,
         row_schema: planned.row_schema,
         outputs,
@@ -81,6 +83,15 @@ pub fn plan_application_with(create: &CreateApplication, tables: &Tables) -> Res
         bound_checks: planned.bound_checks,
         steps: planned.steps,
     })
+}
+
+/// The places of the parameters on which it depends what a query computes.
+fn deciding_parameters(create: &CreateApplication, declarations: &Declarations) -> Vec<usize> {
+    let is_deciding = |(index, parameter): &(usize, &Parameter)| {
+        create.parameters_used.contains(&parameter.name.to_lowercase())
+            || declarations.inputs.iter().any(|input| input.address.parameters().any(|other| other == *index))
+    };
+    declarations.parameters.iter().enumerate().filter(is_deciding).map(|(index, _)| index).collect()
 }
 
 /// An operator's refusal that no check here has foreseen.

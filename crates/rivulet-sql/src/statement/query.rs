@@ -71,7 +71,7 @@ pub struct CreateView {
     pub query: BigQuery,
 }
 
-/// A query over sources, views and tables, and where its results go.
+/// A query over sources, views and tables, where its results go, and its options: `SELECT ... [INTO sink] [WITH (option => value)]`.
 #[derive(Clone)]
 pub struct BigQuery {
     /// The sink, where one is named; results go to the caller without.
@@ -80,6 +80,8 @@ pub struct BigQuery {
     pub position: Position,
     /// The statement's text as written, without the closing `;`.
     pub text: String,
+    /// How long state that nothing touches is remembered, in microseconds of event time; `None`: for ever.
+    pub(crate) state_ttl_us: Option<i64>,
     /// The syntax tree, of a type that is not known outside: the parser's types are many, and every crate that can drop one
     /// compiles code for all of them.
     pub(crate) query: Arc<dyn Any + Send + Sync>,
@@ -87,7 +89,7 @@ pub struct BigQuery {
 
 impl BigQuery {
     pub(crate) fn new(query: ast::Query, sink: Option<Name>, position: Position, text: &str) -> Self {
-        Self { sink, position, text: text.to_owned(), query: Arc::new(query) }
+        Self { sink, position, text: text.to_owned(), state_ttl_us: None, query: Arc::new(query) }
     }
 
     pub(crate) fn query(&self) -> &ast::Query {

@@ -153,6 +153,7 @@ fn answer_batch(service: &dyn Service, batch: &LineBatch) -> Vec<u8> {
             name: submission.name.as_deref(),
             application: &submission.application,
             parameters: &parameters[submission.parameters.clone()],
+            label: submission.label.as_deref(),
         })
         .collect();
     let mut answers = if requests.is_empty() { Vec::new() } else { service.submit(&requests) }.into_iter();

@@ -41,6 +41,7 @@ pub(super) async fn submit_query(
                 name: submission.name.as_deref(),
                 application: &submission.application,
                 parameters: &parameters,
+                label: submission.label.as_deref(),
             };
             let answer = service.submit(&[request]).pop();
             let id = answer.ok_or_else(|| ApiError::internal("the query was not answered"))??;

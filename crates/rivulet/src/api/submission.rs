@@ -23,6 +23,7 @@ pub(super) struct Submission<'a> {
     pub(super) name: Option<Cow<'a, str>>,
     pub(super) application: Cow<'a, str>,
     pub(super) parameters: Range<usize>,
+    pub(super) label: Option<Cow<'a, str>>,
 }
 
 /// Reads one submission and appends its parameters to the list; leaves the list as it was on errors.
@@ -48,7 +49,7 @@ fn detail(error: &serde_json::Error) -> ErrorDetail {
     let message = if error.is_data() { message.to_owned() } else { format!("not JSON: {message}") };
     let number = |number: usize| u32::try_from(number).ok().filter(|&number| number > 0);
     let hint = if error.is_data() {
-        "a query is {\"name\": ..., \"application\": ..., \"parameters\": {...}}; the name may be left out"
+        "a query is {\"name\": ..., \"application\": ..., \"parameters\": {...}, \"label\": ...}; name and label may be left out"
     } else {
         "the text must be one JSON object"
     };
@@ -84,6 +85,7 @@ impl<'a> Visitor<'a> for SubmissionSeed<'_, 'a> {
         let mut name = None;
         let mut application = None;
         let mut parameters = None;
+        let mut label = None;
         while let Some(Text(field)) = map.next_key()? {
             match field.as_ref() {
                 "name" if name.is_none() => name = Some(map.next_value::<Option<Text<'a>>>()?.map(|text| text.0)),
@@ -91,12 +93,13 @@ impl<'a> Visitor<'a> for SubmissionSeed<'_, 'a> {
                 "parameters" if parameters.is_none() => {
                     parameters = Some(map.next_value_seed(ParametersSeed { parameters: self.parameters })?);
                 }
-                "name" | "application" | "parameters" => {
+                "label" if label.is_none() => label = Some(map.next_value::<Option<Text<'a>>>()?.map(|text| text.0)),
+                "name" | "application" | "parameters" | "label" => {
                     return Err(M::Error::custom(format_args!("the field {field} is there twice")));
                 }
                 _ => {
                     return Err(M::Error::custom(format_args!(
-                        "there is no field {field}, only name, application and parameters"
+                        "there is no field {field}, only name, application, parameters and label"
                     )));
                 }
             }
@@ -106,6 +109,7 @@ impl<'a> Visitor<'a> for SubmissionSeed<'_, 'a> {
             name: name.flatten(),
             application: application.ok_or_else(|| M::Error::custom("the field application is missing"))?,
             parameters: parameters.unwrap_or(none),
+            label: label.flatten(),
         })
     }
 }
@@ -233,11 +237,12 @@ mod tests {
     fn texts_are_borrowed_and_values_keep_their_type() {
         let json =
             br#"{"parameters": {"home": "42", "target": 22.5, "rooms": -3, "night": true, "note": null, "tab": "\t"},
-                        "name": "kims_ac", "application": "ac_control"}"#;
+                        "name": "kims_ac", "application": "ac_control", "label": "home 42"}"#;
         let mut parameters = vec![("earlier".into(), ParameterValue::Null)];
         let submission = parse(json, &mut parameters).expect("a submission");
         assert!(matches!(submission.name, Some(Cow::Borrowed("kims_ac"))));
         assert!(matches!(submission.application, Cow::Borrowed("ac_control")));
+        assert!(matches!(submission.label, Some(Cow::Borrowed("home 42"))));
         assert_eq!(submission.parameters, 1..7);
         assert!(matches!(&parameters[1], (Cow::Borrowed("home"), ParameterValue::Text(Cow::Borrowed("42")))));
         let values: Vec<_> = parameters[2..].iter().map(|(_, value)| value.clone()).collect();
@@ -255,9 +260,9 @@ mod tests {
 
     #[test]
     fn name_and_parameters_may_be_left_out() {
-        for json in [r#"{"application":"a"}"#, r#" {"name":null,"application":"a","parameters":{}} "#] {
+        for json in [r#"{"application":"a"}"#, r#" {"name":null,"application":"a","parameters":{},"label":null} "#] {
             let submission = parse(json.as_bytes(), &mut Vec::new()).expect(json);
-            assert_eq!(submission, Submission { name: None, application: "a".into(), parameters: 0..0 });
+            assert_eq!(submission, Submission { name: None, application: "a".into(), parameters: 0..0, label: None });
         }
     }
 
@@ -269,8 +274,9 @@ mod tests {
             ("[]", "invalid type: sequence, expected a query as a JSON object", 0),
             (r#"{"name":"n"}"#, "the field application is missing", 12),
             (r#"{"application":7}"#, "invalid type: integer `7`, expected text", 16),
-            (r#"{"app":"a"}"#, "there is no field app, only name, application and parameters", 6),
+            (r#"{"app":"a"}"#, "there is no field app, only name, application, parameters and label", 6),
             (r#"{"name":"n","name":"m"}"#, "the field name is there twice", 18),
+            (r#"{"label":"n","label":null}"#, "the field label is there twice", 20),
             (r#"{"parameters":{"x":1,"x":2}}"#, "the parameter x is there twice", 24),
             (r#"{"parameters":{"x":18446744073709551615}}"#, "the number 18446744073709551615 is too large", 39),
             (

@@ -190,6 +190,10 @@ pub struct QuerySubmission {
     #[serde(default)]
     #[schema(example = json!({"home": "42", "target": 22.5}))]
     pub parameters: Map<String, Value>,
+    /// What it belongs to, for example a home: applications whose queries have a label in common are placed together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "home 42")]
+    pub label: Option<String>,
 }
 
 /// A query that was created, and is durable.
@@ -228,22 +232,27 @@ pub struct QueryPage {
     pub next: Option<String>,
 }
 
-/// A query.
+/// A query. A big one has no id, application, parameters and topics; what it does is in `big`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Query {
-    /// Its id.
-    pub id: u64,
+    /// Its id; a big query has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
     /// Its name.
     #[schema(example = "kims_ac")]
     pub name: String,
-    /// Its application.
+    /// Its application; empty for a big query.
     #[schema(example = "ac_control")]
     pub application: String,
-    /// `running`, `paused` or `not running`.
+    /// `running`, `paused` or `not running`; of a big query also `ended` and `failed`.
     #[schema(example = "running")]
     pub state: String,
     /// Values of its parameters as written.
     pub parameters: Map<String, Value>,
+    /// What it belongs to, if that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "home 42")]
+    pub label: Option<String>,
     /// Topic it reads; empty if it is not running.
     #[schema(example = "home/42/temperature")]
     pub input_topic: String,
@@ -259,6 +268,52 @@ pub struct Query {
     /// Events that were refused, where they are counted by query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<u64>,
+    /// What it does, if it is a big query.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub big: Option<BigQuery>,
+}
+
+/// A big query, and what it did since it was last started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BigQuery {
+    /// Its name.
+    #[schema(example = "per_device")]
+    pub name: String,
+    /// `running`, `paused`, `ended`, `failed` or `not running`.
+    #[schema(example = "running")]
+    pub state: String,
+    /// Why it does not run, if it does not. Resuming it tries again, from the start of its sources.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The SQL text it was created with.
+    pub sql: String,
+    /// Names of the sources that it reads.
+    pub sources: Vec<String>,
+    /// Name of the sink that it writes.
+    pub sink: String,
+    /// Rows read from its sources.
+    pub rows_in: u64,
+    /// Rows handed to its sink.
+    pub rows_out: u64,
+    /// Refused rows by reason.
+    pub refused: BTreeMap<String, u64>,
+    /// One of the first refused rows in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
+    /// Time from the arrival of a row to the writing of what came of it.
+    pub latency: Latency,
+    /// Memory of its operators.
+    pub state_bytes: u64,
+    /// Rows that wait between its tasks.
+    pub waiting_rows: u64,
+    /// How far the time of its results is, microseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watermark_us: Option<i64>,
+    /// How far that is behind the clock while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watermark_lag_us: Option<u64>,
+    /// Parallel tasks that it runs in.
+    pub tasks: u64,
 }
 
 /// Which queries to list.
@@ -302,9 +357,9 @@ pub struct Status {
     pub uptime_ms: u64,
     /// The data folder.
     pub data_dir: String,
-    /// Queries that run.
+    /// Queries that run, without the big ones.
     pub queries_running: u64,
-    /// Queries that are paused.
+    /// Queries that are paused, without the big ones.
     pub queries_paused: u64,
     /// Resident memory of the process.
     pub memory_rss_bytes: Option<u64>,
@@ -314,8 +369,31 @@ pub struct Status {
     pub total: ApplicationStatus,
     /// Each application, by name.
     pub applications: Vec<ApplicationStatus>,
+    /// Each big query, by name.
+    #[serde(default)]
+    pub big_queries: Vec<BigQuery>,
+    /// Each worker thread.
+    #[serde(default)]
+    pub workers: Vec<Worker>,
     /// Each connection to a broker.
     pub connections: Vec<ConnectionStatus>,
+}
+
+/// A worker thread.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Worker {
+    /// Its number.
+    pub worker: u64,
+    /// Which part of its time the queries of applications need, as last measured; above 1 it cannot keep up.
+    pub load: f64,
+    /// Tasks that belong to it.
+    pub tasks: u64,
+    /// The core that it stays on, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core: Option<u64>,
+    /// The memory node (NUMA) of that core, where the machine has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<u64>,
 }
 
 /// Counters of an application since the start of the server.
@@ -451,12 +529,44 @@ impl From<service::QueryInfo> for Query {
             application: info.application,
             state: info.state.name().to_owned(),
             parameters: info.parameters,
+            label: info.label,
             input_topic: info.input_topic,
             output_topic: info.output_topic,
             events: info.events,
             results: info.results,
             refused: info.refused,
+            big: info.big.map(BigQuery::from),
         }
+    }
+}
+
+impl From<service::BigQueryInfo> for BigQuery {
+    fn from(info: service::BigQueryInfo) -> Self {
+        Self {
+            name: info.name,
+            state: info.state.name().to_owned(),
+            reason: info.reason,
+            sql: info.sql,
+            sources: info.sources,
+            sink: info.sink,
+            rows_in: info.rows_in,
+            rows_out: info.rows_out,
+            refused: info.refused.into_iter().collect(),
+            refusal: info.refusal,
+            latency: info.latency.into(),
+            state_bytes: info.state_bytes,
+            waiting_rows: info.waiting_rows,
+            watermark_us: info.watermark_us,
+            watermark_lag_us: info.watermark_lag_us,
+            tasks: info.tasks,
+        }
+    }
+}
+
+impl From<service::LatencyStatus> for Latency {
+    fn from(latency: service::LatencyStatus) -> Self {
+        let service::LatencyStatus { p50_us, p95_us, p99_us, max_us } = latency;
+        Self { p50_us, p95_us, p99_us, max_us }
     }
 }
 
@@ -472,15 +582,22 @@ impl From<service::Status> for Status {
             messages_unrouted: status.messages_unrouted,
             total: status.total.into(),
             applications: status.applications.into_iter().map(ApplicationStatus::from).collect(),
+            big_queries: status.big_queries.into_iter().map(BigQuery::from).collect(),
+            workers: status.workers.into_iter().map(Worker::from).collect(),
             connections: status.connections.into_iter().map(ConnectionStatus::from).collect(),
         }
     }
 }
 
+impl From<service::WorkerInfo> for Worker {
+    fn from(info: service::WorkerInfo) -> Self {
+        let service::WorkerInfo { worker, load, tasks, core, node } = info;
+        Self { worker, load, tasks, core, node }
+    }
+}
+
 impl From<service::ApplicationStatus> for ApplicationStatus {
     fn from(status: service::ApplicationStatus) -> Self {
-        let latency =
-            |service::LatencyStatus { p50_us, p95_us, p99_us, max_us }| Latency { p50_us, p95_us, p99_us, max_us };
         Self {
             name: status.name,
             queries_running: status.queries_running,
@@ -495,8 +612,8 @@ impl From<service::ApplicationStatus> for ApplicationStatus {
             refused: status.refused.into_iter().collect(),
             inbox_rows: status.inbox_rows,
             inbox_bytes: status.inbox_bytes,
-            processing: latency(status.processing),
-            end_to_end: latency(status.end_to_end),
+            processing: status.processing.into(),
+            end_to_end: status.end_to_end.into(),
             last_refusal: status.last_refusal,
         }
     }

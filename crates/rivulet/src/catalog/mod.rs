@@ -42,7 +42,7 @@ pub type ApplicationNumber = u32;
 pub const FILE_NAME: &str = "catalog.redb";
 
 /// The format written by this version. Raise it with every change that older versions would misread.
-const FORMAT_VERSION: u64 = 2;
+const FORMAT_VERSION: u64 = 3;
 
 /// Pages kept in memory. Small: the catalog is scanned once at start and appended to.
 const CACHE_BYTES: usize = 4 << 20;
@@ -55,6 +55,8 @@ const PAUSED: TableDefinition<QueryId, ()> = TableDefinition::new("paused");
 const TABLES: TableDefinition<&str, &str> = TableDefinition::new("tables");
 /// Statements about big queries, as they were written, in their order.
 const STATEMENTS: TableDefinition<u64, &str> = TableDefinition::new("statements");
+/// Those of big queries that are paused.
+const PAUSED_STATEMENTS: TableDefinition<u64, ()> = TableDefinition::new("paused_statements");
 
 const META_FORMAT_VERSION: &str = "format_version";
 const META_QUERY_ID_NEXT: &str = "query_id_next";
@@ -69,6 +71,8 @@ pub struct NewQuery<'a> {
     pub name: &'a str,
     /// Its parameter values as written.
     pub parameters: &'a [Parameter<'a>],
+    /// What it belongs to; not empty.
+    pub label: Option<&'a str>,
 }
 
 /// A query as stored.
@@ -82,6 +86,8 @@ pub struct StoredQuery<'a> {
     pub name: &'a str,
     /// Its parameter values as written.
     pub parameters: &'a [Parameter<'a>],
+    /// What it belongs to.
+    pub label: Option<&'a str>,
     /// Whether it is paused.
     pub paused: bool,
 }
@@ -97,6 +103,17 @@ pub struct StoredApplication {
     pub id: String,
     /// The text it was registered with.
     pub sql: String,
+}
+
+/// A statement about big queries as stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredStatement {
+    /// Its number; those of later statements are higher.
+    pub number: u64,
+    /// The text as it was written.
+    pub sql: String,
+    /// Whether it creates a query that is paused.
+    pub paused: bool,
 }
 
 /// The open catalog. Reads run beside each other and beside a write; writes wait for each other.
@@ -263,18 +280,21 @@ impl Catalog {
         self.write(|transaction| Ok(transaction.open_table(TABLES)?.remove(name).map(drop)?))
     }
 
-    /// Every statement about big queries with its number, in the order in which they were stored.
+    /// Every statement about big queries, in the order in which they were stored.
     ///
     /// # Errors
     /// Disk errors, and damage.
-    pub fn statements(&self) -> Result<Vec<(u64, String)>, CatalogError> {
+    pub fn statements(&self) -> Result<Vec<StoredStatement>, CatalogError> {
         self.read(|transaction| {
             guard(|| {
                 let table = transaction.open_table(STATEMENTS)?;
+                let paused = transaction.open_table(PAUSED_STATEMENTS)?;
                 let mut statements = Vec::new();
                 for entry in table.iter()? {
                     let (number, sql) = entry?;
-                    statements.push((number.value(), sql.value().to_owned()));
+                    let number = number.value();
+                    let paused = paused.get(number)?.is_some();
+                    statements.push(StoredStatement { number, sql: sql.value().to_owned(), paused });
                 }
                 Ok(statements)
             })
@@ -299,7 +319,27 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage; it is not removed then.
     pub fn remove_statement(&self, number: u64) -> Result<(), CatalogError> {
-        self.write(|transaction| Ok(transaction.open_table(STATEMENTS)?.remove(number).map(drop)?))
+        self.write(|transaction| {
+            transaction.open_table(STATEMENTS)?.remove(number)?;
+            // The number may be given out again.
+            transaction.open_table(PAUSED_STATEMENTS)?.remove(number)?;
+            Ok(())
+        })
+    }
+
+    /// Marks the big query of a statement as paused or not.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; nothing is changed then.
+    pub fn set_statement_paused(&self, number: u64, paused: bool) -> Result<(), CatalogError> {
+        self.write(|transaction| {
+            let mut table = transaction.open_table(PAUSED_STATEMENTS)?;
+            match paused {
+                true => table.insert(number, ()).map(drop)?,
+                false => table.remove(number).map(drop)?,
+            }
+            Ok(())
+        })
     }
 
     /// Stores queries in one transaction and returns the id of the first; the others follow it without a gap.
@@ -369,8 +409,10 @@ impl Catalog {
                     paused_id = next_paused()?;
                 }
                 let mut parameters = Vec::new();
-                let (application, name) = guard(|| Ok(record::read_query(value.value(), &mut parameters)?))?;
-                visit(StoredQuery { id, application, name, parameters: &parameters, paused: paused_id == Some(id) });
+                let head = guard(|| Ok(record::read_query(value.value(), &mut parameters)?))?;
+                let record::QueryHead { application, name, label } = head;
+                let paused = paused_id == Some(id);
+                visit(StoredQuery { id, application, name, parameters: &parameters, label, paused });
                 count += 1;
             }
             Ok(count)
@@ -390,8 +432,9 @@ impl Catalog {
             let Some(value) = guard(|| Ok(transaction.open_table(QUERIES)?.get(id)?))? else { return Ok(None) };
             let paused = guard(|| Ok(transaction.open_table(PAUSED)?.get(id)?.is_some()))?;
             let mut parameters = Vec::new();
-            let (application, name) = guard(|| Ok(record::read_query(value.value(), &mut parameters)?))?;
-            Ok(Some(visit(StoredQuery { id, application, name, parameters: &parameters, paused })))
+            let head = guard(|| Ok(record::read_query(value.value(), &mut parameters)?))?;
+            let record::QueryHead { application, name, label } = head;
+            Ok(Some(visit(StoredQuery { id, application, name, parameters: &parameters, label, paused })))
         })
     }
 
@@ -427,6 +470,7 @@ impl Catalog {
             transaction.open_table(PAUSED)?;
             transaction.open_table(TABLES)?;
             transaction.open_table(STATEMENTS)?;
+            transaction.open_table(PAUSED_STATEMENTS)?;
             Ok(FORMAT_VERSION)
         })?;
         if found > FORMAT_VERSION {

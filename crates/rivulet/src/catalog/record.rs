@@ -1,6 +1,7 @@
 //! The binary form of a query and of an application on disk.
 //!
-//! A query: application number, name, number of parameters, then each parameter as name, tag and value. Whole numbers
+//! A query: application number, name, number of parameters, then each parameter as name, tag and value; its label, if it has one,
+//! is the first of them, a text without a name. Whole numbers
 //! are LEB128 varints (signed ones zigzag), texts are a length and UTF-8, floats are 8 bytes little-endian. Readers
 //! believe nothing: every length is checked against the bytes that are there.
 
@@ -16,6 +17,9 @@ const TAG_TRUE: u8 = 2;
 const TAG_INT: u8 = 3;
 const TAG_FLOAT: u8 = 4;
 const TAG_TEXT: u8 = 5;
+
+/// The name under which a label stands among the parameters, which have other names.
+const LABEL: &str = "";
 
 /// Why bytes are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +41,12 @@ pub(super) fn write_query(buffer: &mut Vec<u8>, query: &NewQuery<'_>) {
     buffer.clear();
     write_number(buffer, u64::from(query.application));
     write_text(buffer, query.name);
-    write_number(buffer, query.parameters.len() as u64);
+    write_number(buffer, query.parameters.len() as u64 + u64::from(query.label.is_some()));
+    if let Some(label) = query.label {
+        write_text(buffer, LABEL);
+        buffer.push(TAG_TEXT);
+        write_text(buffer, label);
+    }
     for (name, value) in query.parameters {
         write_text(buffer, name);
         match value {
@@ -60,18 +69,33 @@ pub(super) fn write_query(buffer: &mut Vec<u8>, query: &NewQuery<'_>) {
     }
 }
 
-/// Reads the record of a query: its application and its name; `parameters` is replaced by its parameters.
+/// What the record of a query says beside its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueryHead<'a> {
+    pub(super) application: ApplicationNumber,
+    pub(super) name: &'a str,
+    pub(super) label: Option<&'a str>,
+}
+
+/// Reads the record of a query; `parameters` is replaced by its parameters.
 pub(super) fn read_query<'a>(
     bytes: &'a [u8],
     parameters: &mut Vec<Parameter<'a>>,
-) -> Result<(ApplicationNumber, &'a str), RecordError> {
+) -> Result<QueryHead<'a>, RecordError> {
     parameters.clear();
     let mut reader = Reader { bytes };
     let application = ApplicationNumber::try_from(reader.number()?).map_err(|_| RecordError::Number)?;
-    let name = reader.text()?;
+    let (name, mut label) = (reader.text()?, None);
     // The count is not believed for an allocation: a wrong one ends in `Short`.
     for _ in 0..reader.number()? {
-        let parameter = Cow::Borrowed(reader.text()?);
+        let parameter = reader.text()?;
+        if parameter == LABEL && label.is_none() && parameters.is_empty() {
+            match reader.byte()? {
+                TAG_TEXT => label = Some(reader.text()?),
+                tag => return Err(RecordError::Tag(tag)),
+            }
+            continue;
+        }
         let value = match reader.byte()? {
             TAG_NULL => ParameterValue::Null,
             TAG_FALSE => ParameterValue::Bool(false),
@@ -84,10 +108,10 @@ pub(super) fn read_query<'a>(
             TAG_TEXT => ParameterValue::Text(Cow::Borrowed(reader.text()?)),
             tag => return Err(RecordError::Tag(tag)),
         };
-        parameters.push((parameter, value));
+        parameters.push((Cow::Borrowed(parameter), value));
     }
     reader.end()?;
-    Ok((application, name))
+    Ok(QueryHead { application, name, label })
 }
 
 /// The record of an application.
@@ -188,12 +212,14 @@ mod tests {
         fn what_is_written_is_read(
             application: u32,
             name in ".*",
-            parameters in proptest::collection::vec((".*".prop_map(Cow::from), value()), 0..5),
+            parameters in proptest::collection::vec((".+".prop_map(Cow::from), value()), 0..5),
+            label in proptest::option::of(".+"),
         ) {
             let mut buffer = vec![1, 2, 3];
-            write_query(&mut buffer, &NewQuery { application, name: &name, parameters: &parameters });
+            let label = label.as_deref();
+            write_query(&mut buffer, &NewQuery { application, name: &name, parameters: &parameters, label });
             let mut read = Vec::new();
-            prop_assert_eq!(read_query(&buffer, &mut read), Ok((application, name.as_str())));
+            prop_assert_eq!(read_query(&buffer, &mut read), Ok(QueryHead { application, name: &name, label }));
             prop_assert_eq!(&read, &parameters);
 
             // Whatever is cut off or added is noticed.
@@ -228,7 +254,7 @@ mod tests {
         for value in [i64::MIN, -1, 0, 1, i64::MAX] {
             let parameters = [(Cow::from("x"), ParameterValue::Int(value))];
             let mut buffer = Vec::new();
-            write_query(&mut buffer, &NewQuery { application: 0, name: "", parameters: &parameters });
+            write_query(&mut buffer, &NewQuery { application: 0, name: "", parameters: &parameters, label: None });
             let mut read = Vec::new();
             read_query(&buffer, &mut read).expect("a record just written");
             assert_eq!(read, parameters);

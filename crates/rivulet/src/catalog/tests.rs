@@ -26,8 +26,11 @@ fn parameters(home: u64) -> Vec<Parameter<'static>> {
 fn insert(catalog: &Catalog, count: u64) -> QueryId {
     let names: Vec<String> = (0..count).map(|place| format!("home_{place}")).collect();
     let parameters: Vec<_> = (0..count).map(parameters).collect();
-    let queries: Vec<NewQuery<'_>> =
-        names.iter().zip(&parameters).map(|(name, parameters)| NewQuery { application: 0, name, parameters }).collect();
+    let queries: Vec<NewQuery<'_>> = names
+        .iter()
+        .zip(&parameters)
+        .map(|(name, parameters)| NewQuery { application: 0, name, parameters, label: None })
+        .collect();
     catalog.insert_queries(&queries).expect("an insert")
 }
 
@@ -166,7 +169,7 @@ fn a_later_version_is_left_alone() {
         .expect("a write");
     drop(catalog);
     let error = Catalog::open(folder.path()).expect_err("a later version");
-    assert!(matches!(error, CatalogError::LaterVersion { found: 9, supported: 2, .. }), "{error:?}");
+    assert!(matches!(error, CatalogError::LaterVersion { found: 10, supported: 3, .. }), "{error:?}");
 }
 
 #[test]
@@ -177,6 +180,8 @@ fn tables_are_added_to_a_catalog_of_the_first_version() {
     catalog
         .write(|transaction| {
             transaction.delete_table(TABLES)?;
+            transaction.delete_table(STATEMENTS)?;
+            transaction.delete_table(PAUSED_STATEMENTS)?;
             transaction.open_table(META)?.insert(META_FORMAT_VERSION, 1)?;
             Ok(())
         })
@@ -191,6 +196,27 @@ fn tables_are_added_to_a_catalog_of_the_first_version() {
     let catalog = Catalog::open(folder.path()).expect("a catalog");
     assert_eq!(catalog.tables().expect("tables"), [("rooms".into(), "CREATE TABLE rooms".into())]);
     assert_eq!(catalog.applications().expect("applications").len(), 1);
+}
+
+#[test]
+fn a_pause_of_a_statement_is_kept_and_goes_with_it() {
+    let folder = folder();
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    let first = catalog.insert_statement("CREATE SOURCE s").expect("stored");
+    let second = catalog.insert_statement("CREATE QUERY q").expect("stored");
+    catalog.set_statement_paused(second, true).expect("paused");
+    drop(catalog);
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    let paused = |catalog: &Catalog| -> Vec<(u64, bool)> {
+        catalog.statements().expect("statements").into_iter().map(|one| (one.number, one.paused)).collect()
+    };
+    assert_eq!(paused(&catalog), [(first, false), (second, true)]);
+    catalog.set_statement_paused(second, false).expect("resumed");
+    assert_eq!(paused(&catalog), [(first, false), (second, false)]);
+    catalog.set_statement_paused(second, true).expect("paused");
+    catalog.remove_statement(second).expect("removed");
+    let third = catalog.insert_statement("CREATE QUERY r").expect("stored");
+    assert_eq!(paused(&catalog), [(first, false), (third, false)], "a number that is used again is not paused");
 }
 
 #[test]

@@ -3,6 +3,9 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use rivulet_connectors::connector::is_reader_gone;
+use rivulet_sql::{Position, excerpt};
+
 use crate::api::ListenError;
 use crate::api::types::{ErrorAnswer, ErrorDetail};
 use crate::config::ConfigError;
@@ -87,14 +90,11 @@ impl CliError {
         }
         writeln!(out, "{} {}", paint("1;31", "error:", colours), self.message)?;
         if let Some((line, column)) = self.position {
-            let text = self.source.as_deref().and_then(|source| source.lines().nth(line as usize - 1));
-            match text {
-                Some(text) => {
+            let source = self.source.as_deref();
+            match source.and_then(|source| excerpt(source, Position { line, column })) {
+                Some((text, indent)) => {
                     let number = line.to_string();
                     let margin = " ".repeat(number.len());
-                    // A tab stays a tab, so that the caret stands under its column however wide tabs are.
-                    let before = text.chars().take(column as usize - 1);
-                    let indent: String = before.map(|character| if character == '\t' { '\t' } else { ' ' }).collect();
                     writeln!(out, "{margin}--> line {line}, column {column}")?;
                     writeln!(out, "{number} | {text}")?;
                     writeln!(out, "{margin} | {indent}{}", paint("1;31", "^", colours))?;
@@ -144,6 +144,9 @@ impl From<ErrorDetail> for CliError {
 
 impl From<ServiceError> for CliError {
     fn from(error: ServiceError) -> Self {
+        if is_reader_gone(&error.message) {
+            return io::Error::from(io::ErrorKind::BrokenPipe).into();
+        }
         ErrorDetail::from(error).into()
     }
 }

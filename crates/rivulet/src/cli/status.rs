@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::Duration;
 
-use crate::api::types::{ApplicationStatus, Status};
+use crate::api::types::{ApplicationStatus, BigQuery, Status, Worker};
 
 use super::error::CliError;
 use super::output::{bytes, duration_us, print_json, table, uptime};
@@ -30,7 +30,18 @@ With --wide also:
   paused     queries that are paused
   rows/batch rows that were processed together, in the mean
   event p50, event p99
-             as p50 and p99, from when the event says that it happened";
+             as p50 and p99, from when the event says that it happened
+Of each big query, since it was last started:
+  rows in    rows read from its sources
+  rows out   rows written to its sink
+  refused    rows refused, for the reasons below the table
+  p50, p99   median and 99th percentile of the time from a row's arrival to the writing of what came of it
+  behind     how far the time of its results is behind the clock
+With --wide also:
+  tasks      parallel tasks that it runs in
+  waiting    rows that wait between them
+  state      memory of its operators
+And, on a machine with several memory nodes (NUMA), on which core and node each worker stays.";
 
 /// Arguments of `rivulet status`.
 #[derive(Debug, clap::Args)]
@@ -106,6 +117,22 @@ fn text(status: &Status, wide: bool) -> String {
             let counts = refused(application.refused.iter());
             let _ = writeln!(text, "{name}: refused {counts}; the last one because of {refusal}");
         }
+    }
+    if !status.big_queries.is_empty() {
+        let table = if wide { wide_big_table(&status.big_queries) } else { narrow_big_table(&status.big_queries) };
+        let _ = writeln!(text, "\n{table}");
+    }
+    for query in &status.big_queries {
+        if let Some(reason) = &query.reason {
+            let _ = writeln!(text, "{}: {}: {reason}", query.name, query.state);
+        }
+        if let Some(refusal) = &query.refusal {
+            let counts = refused(query.refused.iter());
+            let _ = writeln!(text, "{}: refused {counts}; one of them because of {refusal}", query.name);
+        }
+    }
+    if wide && status.workers.iter().any(|worker| worker.node.is_some()) {
+        let _ = writeln!(text, "\n{}", worker_table(&status.workers));
     }
     match status.messages_unrouted {
         0 => {}
@@ -192,6 +219,71 @@ fn wide_table(applications: &[&ApplicationStatus]) -> String {
         "event p99",
     ];
     table(headers, &[1, 2, 3, 4, 5, 7, 8, 9, 10, 11], rows)
+}
+
+/// Of big queries what fits into 80 columns.
+fn narrow_big_table(queries: &[BigQuery]) -> String {
+    let rows = queries.iter().map(|query| {
+        [
+            query.name.clone(),
+            query.state.clone(),
+            query.rows_in.to_string(),
+            query.rows_out.to_string(),
+            query.refused.values().sum::<u64>().to_string(),
+            percentile(query.latency.p50_us),
+            percentile(query.latency.p99_us),
+            percentile(query.watermark_lag_us),
+        ]
+    });
+    let headers = ["big query", "state", "rows in", "rows out", "refused", "p50", "p99", "behind"];
+    table(headers, &[2, 3, 4, 5, 6, 7], rows)
+}
+
+fn wide_big_table(queries: &[BigQuery]) -> String {
+    let rows = queries.iter().map(|query| {
+        [
+            query.name.clone(),
+            query.state.clone(),
+            query.tasks.to_string(),
+            query.rows_in.to_string(),
+            query.rows_out.to_string(),
+            refused(query.refused.iter()),
+            query.waiting_rows.to_string(),
+            bytes(query.state_bytes),
+            percentile(query.latency.p50_us),
+            percentile(query.latency.p99_us),
+            percentile(query.watermark_lag_us),
+        ]
+    });
+    let headers = [
+        "big query",
+        "state",
+        "tasks",
+        "rows in",
+        "rows out",
+        "refused",
+        "waiting",
+        "state bytes",
+        "p50",
+        "p99",
+        "behind",
+    ];
+    table(headers, &[2, 3, 4, 6, 7, 8, 9, 10], rows)
+}
+
+/// Where workers stand on a machine with several memory nodes.
+fn worker_table(workers: &[Worker]) -> String {
+    let number = |value: Option<u64>| value.map_or_else(|| "-".into(), |value| value.to_string());
+    let rows = workers.iter().map(|worker| {
+        [
+            worker.worker.to_string(),
+            number(worker.core),
+            number(worker.node),
+            worker.tasks.to_string(),
+            format!("{:.2}", worker.load),
+        ]
+    });
+    table(["worker", "core", "node", "tasks", "load"], &[0, 1, 2, 3, 4], rows)
 }
 
 fn percentile(value: Option<u64>) -> String {

@@ -73,6 +73,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "scheduler.time_slice_ms", kind: Kind::Count(1, 60_000), default: Some("20"), help: "how long a worker stays with a task while others wait" },
     Key { name: "scheduler.balance_period_s", kind: Kind::Count(0, 86_400), default: Some("5"), help: "how often load is evened out between workers; 0 for never" },
     Key { name: "scheduler.pin_workers", kind: Kind::Switch, default: Some("false"), help: "whether each worker thread stays on one core" },
+    Key { name: "scheduler.numa", kind: Kind::Choice(&["auto", "off"]), default: Some("auto"), help: "whether notice is taken of memory nodes (NUMA): on a machine with several, workers stay on a core each, and what belongs together stays on a node" },
     Key { name: "scheduler.task_queries_max", kind: Kind::Count(0, 1 << 30), default: Some("0"), help: "most queries processed together, 0 for no bound; for comparison with engines that do not group" },
     Key { name: "scheduler.batch_rows_max", kind: Kind::Count(0, 4_096), default: Some("0"), help: "most events processed together, 0 for the usual bound; for comparison with engines that do not batch" },
     Key { name: "scheduler.share_code", kind: Kind::Switch, default: Some("true"), help: "whether tasks of an application share its plan; false for comparison with engines that do not" },

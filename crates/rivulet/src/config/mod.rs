@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rivulet_runtime::WorkerSettings;
+use rivulet_runtime::{Numa, WorkerSettings};
 use toml::de::{DeTable, DeValue};
 
 use broker_url::broker_url;
@@ -436,6 +436,7 @@ impl Values {
                 time_slice: Duration::from_millis(self.number("scheduler.time_slice_ms") as u64),
                 balance_period: self.bound("scheduler.balance_period_s").map(|s| Duration::from_secs(s as u64)),
                 pins: self.switch("scheduler.pin_workers"),
+                numa: if self.text("scheduler.numa").as_deref() == Some("off") { Numa::Off } else { Numa::Auto },
             },
             task_queries_max: self.bound("scheduler.task_queries_max"),
             batch_rows_max: self.bound("scheduler.batch_rows_max"),

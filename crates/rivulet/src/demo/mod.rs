@@ -201,6 +201,7 @@ fn submit(service: &dyn Service, workload: &Workload, queries: u32) -> Result<u6
                 name: Some(&spec.name),
                 application: &spec.application,
                 parameters,
+                label: None,
             })
             .collect();
         for answer in service.submit(&requests) {

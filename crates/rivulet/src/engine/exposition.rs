@@ -1,15 +1,18 @@
 //! What the engine counts, in the Prometheus text format.
 
+mod big_queries;
+
 use std::fmt;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use rivulet_dataflow::Reason;
 use rivulet_runtime::{GroupMetrics, Histogram, SpillStatus, WorkerStatus};
 
+use super::big_queries::BigQuerySnapshot;
 use crate::service::ConnectionStatus;
 
 /// Upper bounds of the latency buckets, in microseconds: 100 us to 100 s, two a decade.
@@ -33,6 +36,7 @@ const LATENCY_BOUNDS_US: [u64; 13] = [
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) applications: Vec<ApplicationSnapshot>,
+    pub(super) big_queries: Vec<BigQuerySnapshot>,
     pub(super) connections: Vec<ConnectionStatus>,
     pub(super) workers: Vec<WorkerStatus>,
     /// Plain numbers of the process: name, help, whether it only grows, value.
@@ -49,6 +53,8 @@ pub(super) struct ApplicationSnapshot {
     pub(super) inbox_bytes: u64,
     pub(super) memory_bytes: u64,
     pub(super) spill: SpillStatus,
+    /// Queries that share the slot of an equal one.
+    pub(super) further: u64,
     pub(super) tasks: u64,
     pub(super) metrics: GroupMetrics,
     /// Of several outputs the name of each, and how many rows it was given.
@@ -95,11 +101,14 @@ impl Collector for Snapshot {
         self.gauge(&mut encoder, "inbox_bytes", "Payload bytes waiting", |a| a.inbox_bytes)?;
         self.gauge(&mut encoder, "memory_bytes", "Memory of parameters, state and inbox", |a| a.memory_bytes)?;
         self.gauge(&mut encoder, "queries_spilled", "Silent queries whose state is on disk", |a| a.spill.queries)?;
+        let help = "Queries that are computed together with an equal one";
+        self.gauge(&mut encoder, "queries_shared", help, |a| a.further)?;
         self.encode_spills(&mut encoder)?;
         let help = "From an event's arrival to the end of its processing";
         self.histogram(&mut encoder, "processing_latency", help, |m| &m.processing_latency_us)?;
         let help = "From an event's own time to the end of its processing";
         self.histogram(&mut encoder, "event_latency", help, |m| &m.event_latency_us)?;
+        self.encode_big_queries(&mut encoder)?;
         self.encode_workers(&mut encoder)?;
         self.encode_connections(&mut encoder)
     }
@@ -175,11 +184,19 @@ impl Snapshot {
         for worker in &self.workers {
             family.encode_family(&Labels(&[("worker", &worker.worker.to_string())]))?.encode_gauge(&worker.load)?;
         }
-        let help = "Tasks with queries that belong to a worker";
+        let help = "Tasks with queries, and of big queries, that belong to a worker";
         let mut family = encoder.encode_descriptor("worker_tasks", help, None, MetricType::Gauge)?;
         for worker in &self.workers {
             let labels = Labels(&[("worker", &worker.worker.to_string())]);
             family.encode_family(&labels)?.encode_gauge(&(worker.tasks as i64))?;
+        }
+        let help = "The memory node (NUMA) that a worker stays on, where the machine has several";
+        let mut family = encoder.encode_descriptor("worker_node", help, None, MetricType::Gauge)?;
+        for worker in &self.workers {
+            if let Some(node) = worker.node {
+                let labels = Labels(&[("worker", &worker.worker.to_string())]);
+                family.encode_family(&labels)?.encode_gauge(&(node as i64))?;
+            }
         }
         Ok(())
     }
@@ -253,28 +270,32 @@ impl Snapshot {
     ) -> fmt::Result {
         let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
         for application in &self.applications {
-            let histogram = histogram(&application.metrics);
-            let mut below = 0;
-            let mut buckets: Vec<(f64, u64)> = LATENCY_BOUNDS_US
-                .iter()
-                .map(|&bound_us| {
-                    let up_to = histogram.count_up_to(bound_us);
-                    let bucket = (bound_us as f64 / 1e6, up_to - below);
-                    below = up_to;
-                    bucket
-                })
-                .collect();
-            buckets.push((f64::INFINITY, histogram.count() - below));
             let labels = Labels(&[("application", &application.name)]);
-            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(
-                histogram.sum_us() as f64 / 1e6,
-                histogram.count(),
-                &buckets,
-                None,
-            )?;
+            encode_histogram(&mut family, &labels, histogram(&application.metrics))?;
         }
         Ok(())
     }
+}
+
+/// A latency as one series of a family of histograms.
+fn encode_histogram(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, histogram: &Histogram) -> fmt::Result {
+    let mut below = 0;
+    let mut buckets: Vec<(f64, u64)> = LATENCY_BOUNDS_US
+        .iter()
+        .map(|&bound_us| {
+            let up_to = histogram.count_up_to(bound_us);
+            let bucket = (bound_us as f64 / 1e6, up_to - below);
+            below = up_to;
+            bucket
+        })
+        .collect();
+    buckets.push((f64::INFINITY, histogram.count() - below));
+    family.encode_family(labels)?.encode_histogram::<NoLabelSet>(
+        histogram.sum_us() as f64 / 1e6,
+        histogram.count(),
+        &buckets,
+        None,
+    )
 }
 
 #[derive(Debug)]
@@ -313,13 +334,15 @@ mod tests {
                 dropped: vec![("slow_subscriber", 6), ("expired", 0)],
                 ..Default::default()
             }],
-            workers: vec![WorkerStatus { worker: 1, load: 0.25, tasks: 3 }],
+            big_queries: vec![],
+            workers: vec![WorkerStatus { worker: 1, load: 0.25, tasks: 3, core: Some(8), node: Some(2) }],
             numbers: vec![("messages_unrouted", "Messages nobody asked for", true, 4)],
         });
         for line in [
             "rivulet_messages_unrouted_total 4",
             "rivulet_worker_load{worker=\"1\"} 0.25",
             "rivulet_worker_tasks{worker=\"1\"} 3",
+            "rivulet_worker_node{worker=\"1\"} 2",
             "rivulet_queries{application=\"a\\\"b\",state=\"running\"} 7",
             "rivulet_queries_spilled{application=\"a\\\"b\"} 2",
             "rivulet_spill_losses_total{application=\"a\\\"b\"} 1",

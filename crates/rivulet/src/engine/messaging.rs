@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rivulet_connectors::connector::{Host, MqttHost};
 use rivulet_connectors::mqtt::{
     Broker, BrokerAddress, BrokerOptions, BrokerStats, Client, ClientOptions, ClientStatus, ClientTls, Listener,
     PublishOptions, Publisher, Qos, Router, ServerTls, Version,
@@ -38,6 +39,64 @@ pub(super) struct Messaging {
 enum Side {
     Broker(Broker),
     Client(Client, String),
+}
+
+impl Side {
+    fn publisher(&self) -> Arc<dyn Publisher> {
+        match self {
+            Self::Broker(broker) => broker.publisher(),
+            Self::Client(client, _) => client.publisher(),
+        }
+    }
+
+    fn subscribe<'f>(&self, filters: impl IntoIterator<Item = &'f str> + Clone) {
+        if let Self::Client(client, _) = self
+            && let Err(error) = client.subscribe(filters)
+        {
+            // Filters were checked when the application, query or source was.
+            tracing::error!("a subscription was not made (a defect): {error}");
+        }
+    }
+
+    fn unsubscribe<'f>(&self, filters: impl IntoIterator<Item = &'f str>) {
+        if let Self::Client(client, _) = self {
+            client.unsubscribe(filters);
+        }
+    }
+}
+
+/// The connection that all queries share, as big queries see it.
+struct CommonConnection {
+    router: Arc<Router>,
+    side: Arc<Side>,
+}
+
+impl MqttHost for CommonConnection {
+    fn router(&self) -> &Arc<Router> {
+        &self.router
+    }
+
+    fn publisher(&self) -> Arc<dyn Publisher> {
+        self.side.publisher()
+    }
+
+    fn subscribe(&self, filter: &str) {
+        self.side.subscribe([filter]);
+    }
+
+    fn unsubscribe(&self, filter: &str) {
+        self.side.unsubscribe([filter]);
+    }
+
+    /// A broker that is not there yet, or refuses, is seen in the status, as with small queries.
+    fn settle(&self, _filter: &str) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// The server sends what is left before it ends.
+    fn finish(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 enum Turning {
@@ -123,10 +182,13 @@ impl Messaging {
     }
 
     pub(super) fn publisher(&self) -> Arc<dyn Publisher> {
-        match &*self.side {
-            Side::Broker(broker) => broker.publisher(),
-            Side::Client(client, _) => client.publisher(),
-        }
+        self.side.publisher()
+    }
+
+    /// What sources and sinks of big queries use of it. Where each query has connections of its own, that is nothing.
+    pub(super) fn host(&self) -> Host {
+        let common = CommonConnection { router: self.router.clone(), side: self.side.clone() };
+        Host { mqtt: self.own_connections.is_none().then(|| Arc::new(common) as Arc<dyn MqttHost>) }
     }
 
     /// How results are published.
@@ -147,18 +209,15 @@ impl Messaging {
     /// Asks the external broker for messages; the embedded one sees them all anyway, and queries with connections of their
     /// own ask themselves.
     pub(super) fn subscribe<'f>(&self, filters: impl IntoIterator<Item = &'f str> + Clone) {
-        if let (Side::Client(client, _), None) = (&*self.side, &self.own_connections)
-            && let Err(error) = client.subscribe(filters)
-        {
-            // Filters were checked when the application or query was.
-            tracing::error!("a subscription was not made (a defect): {error}");
+        if self.own_connections.is_none() {
+            self.side.subscribe(filters);
         }
     }
 
     /// Takes back [`Messaging::subscribe`].
     pub(super) fn unsubscribe<'f>(&self, filters: impl IntoIterator<Item = &'f str>) {
-        if let (Side::Client(client, _), None) = (&*self.side, &self.own_connections) {
-            client.unsubscribe(filters);
+        if self.own_connections.is_none() {
+            self.side.unsubscribe(filters);
         }
     }
 

@@ -29,7 +29,7 @@ mod status;
 mod big_queries;
 mod exposition;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -83,8 +83,8 @@ pub struct Engine {
     workers: Workers,
     messaging: Messaging,
     taps: Arc<Taps>,
-    /// Taken before the state.
-    big_queries: Mutex<BigQueries>,
+    /// Its locks are taken before the state.
+    big_queries: BigQueries,
     state: Mutex<State>,
     is_stopped: AtomicBool,
 }
@@ -106,6 +106,8 @@ struct State {
     tables: Tables,
     /// Applications that are registered and cannot run, by name.
     not_running: BTreeMap<String, NotRunning>,
+    /// Names of big queries, which those of applications may not have.
+    big_query_names: BTreeSet<String>,
     /// How many queries of an application cannot run; of most none.
     queries_not_running: HashMap<ApplicationNumber, u64>,
 }
@@ -160,7 +162,7 @@ impl Engine {
             workers,
             messaging,
             taps: Arc::default(),
-            big_queries: Mutex::default(),
+            big_queries: BigQueries::default(),
             state: Mutex::default(),
             is_stopped: AtomicBool::new(false),
         });
@@ -342,6 +344,7 @@ impl Engine {
             event_time_column: event_time,
             task_queries_max: self.config.task_queries_max,
             batch_rows_max: self.config.batch_rows_max,
+            equal_by: shares.then(|| application.deciding_parameters.clone()),
             passes_on: false,
         };
         Ok(Prepared { application, topics, outputs, shape, parts, last_refusal })
@@ -525,6 +528,11 @@ impl State {
             Some(other) => Ok((other.stored.number, other.stored.name.clone())),
             None => self.application(name_or_id).map(|running| (running.number, running.application.name.clone())),
         }
+    }
+
+    /// Whether there is a query of this name, small or big.
+    fn has_query(&self, name: &str) -> bool {
+        self.registry.contains(name) || self.big_query_names.contains(name)
     }
 
     /// A query by name.

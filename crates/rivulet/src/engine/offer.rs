@@ -76,6 +76,9 @@ impl Service for Engine {
     }
 
     fn query(&self, name: &str) -> Result<QueryInfo, ServiceError> {
+        if let Some(big) = self.big_query(name) {
+            return Ok(big.into());
+        }
         let found = {
             let state = self.state.lock();
             state.find(state.query(name)?)
@@ -107,18 +110,34 @@ impl Service for Engine {
                 None
             })
         });
-        known.collect()
+        let mut all: Vec<QueryInfo> = known.collect();
+        let big = self.big_queries_of(filter);
+        if !big.is_empty() {
+            all.extend(big);
+            all.sort_by(|one, other| one.name.cmp(&other.name));
+            all.truncate(filter.limit);
+        }
+        all
     }
 
     fn pause(&self, query: &str) -> Result<(), ServiceError> {
+        if self.pause_big_query(query)? {
+            return Ok(());
+        }
         self.set_paused(query, true)
     }
 
     fn resume(&self, query: &str) -> Result<(), ServiceError> {
+        if self.resume_big_query(query)?.is_some() {
+            return Ok(());
+        }
         self.set_paused(query, false)
     }
 
     fn drop_query(&self, query: &str) -> Result<(), ServiceError> {
+        if self.drop_big_query(query)? {
+            return Ok(());
+        }
         self.drop_one(query)
     }
 
@@ -134,6 +153,10 @@ impl Service for Engine {
 
     fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<str>>, ServiceError> {
         let state = self.state.lock();
+        if state.big_query_names.contains(query) {
+            return Err(ServiceError::invalid(format!("'{query}' is a big query, whose rows go to its sink"))
+                .with_hint("write them to a sink that can be watched, or run the SELECT with `rivulet run`"));
+        }
         let id = state.query(query)?;
         state.place(id)?;
         Ok(self.taps.watch(id))
@@ -175,8 +198,9 @@ fn read_bound(found: &[Found]) -> Vec<Bound> {
     let mut bound: Vec<Bound> = found.iter().map(|_| Bound::default()).collect();
     for of_group in places.chunk_by(|(_, (one, _)), (_, (other, _))| one.number == other.number) {
         let (running, _) = of_group[0].1;
-        let slots: Vec<Slot> = of_group.iter().map(|(_, (_, slot))| *slot).collect();
-        let read = running.group.with_queries(&slots, |table, slot| {
+        let queries: Vec<(Slot, QueryId)> =
+            of_group.iter().map(|(index, (_, slot))| (*slot, found[*index].id)).collect();
+        let read = running.group.with_each(&queries, |table, slot| {
             let mut bound = Bound { id: table.query(slot), ..Bound::default() };
             let topics = |templates: Vec<&Template>| {
                 let topic = |template: &Template| {
@@ -210,25 +234,29 @@ impl Engine {
             return Ok(None);
         }
         let Bound { input_topic, output_topic, .. } = bound;
-        let parameters = self.catalog.read_query(id, |stored| {
-            stored.parameters.iter().map(|(name, value)| (name.clone().into_owned(), value.to_json())).collect()
+        let stored = self.catalog.read_query(id, |stored| {
+            let parameters = stored.parameters.iter();
+            let parameters = parameters.map(|(name, value)| (name.clone().into_owned(), value.to_json())).collect();
+            (parameters, stored.label.map(str::to_owned))
         })?;
         let state = match place {
             None => QueryState::NotRunning,
             Some(_) if is_paused => QueryState::Paused,
             Some(_) => QueryState::Running,
         };
-        Ok(parameters.map(|parameters| QueryInfo {
-            id,
+        Ok(stored.map(|(parameters, label)| QueryInfo {
+            id: Some(id),
             name,
             application,
             state,
             parameters,
+            label,
             input_topic,
             output_topic,
             events: None,
             results: None,
             refused: None,
+            big: None,
         }))
     }
 }

@@ -68,14 +68,12 @@ impl TaskSink {
     }
 
     /// What a dead letter says: everything a person needs to find out what went wrong.
-    fn dead_letter(&self, refusal: &Refusal, slots: &SlotTable) -> String {
+    fn dead_letter(&self, refusal: &Refusal, id: QueryId) -> String {
         let mut letter = format!("{{\"application\":\"{}\"", json_escape(&self.outputs.application));
-        if let Some(id) = slots.query(refusal.slot) {
-            let _ = write!(letter, ",\"query\":\"{}\",\"query_id\":{id}", json_escape(&self.name(id)));
-        }
         let _ = write!(
             letter,
-            ",\"reason\":\"{}\",\"detail\":\"{}\",\"arrival_ms\":{}",
+            ",\"query\":\"{}\",\"query_id\":{id},\"reason\":\"{}\",\"detail\":\"{}\",\"arrival_ms\":{}",
+            json_escape(&self.name(id)),
             refusal.reason.name(),
             json_escape(detail(refusal)),
             refusal.arrival_us / 1_000,
@@ -126,23 +124,25 @@ impl TaskSink {
         let mut failure = Ok(());
         let mut published = 0;
         for (row, &slot) in batch.slots.iter().enumerate() {
-            let Some(query) = slots.query(slot) else { continue };
-            if let Some(connections) = &outputs.own_connections {
-                turn_to(query, connections, &*outputs.publisher, own, messages);
-            }
-            write_topic(&outputs.topics.outputs[output], slots, slot, topic);
-            // A row that cannot be published must not cost the rows of other queries.
-            if let Err(error) = messages.push(topic, rows.row(row), outputs.options) {
-                failure = Err(sink_error(error));
-                continue;
-            }
-            published += 1;
-            if shows(row) {
-                outputs.taps.send(query, || match outputs.result_is_json[output] {
-                    true => String::from_utf8_lossy(rows.row(row)).into_owned(),
-                    false => encode_row_as_json(batch, row),
-                });
-            }
+            // Of queries that share a slot each has its own output.
+            slots.for_each_query(slot, |query, slots, slot| {
+                if let Some(connections) = &outputs.own_connections {
+                    turn_to(query, connections, &*outputs.publisher, own, messages);
+                }
+                write_topic(&outputs.topics.outputs[output], slots, slot, topic);
+                // A row that cannot be published must not cost the rows of other queries.
+                if let Err(error) = messages.push(topic, rows.row(row), outputs.options) {
+                    failure = Err(sink_error(error));
+                    return;
+                }
+                published += 1;
+                if shows(row) {
+                    outputs.taps.send(query, || match outputs.result_is_json[output] {
+                        true => String::from_utf8_lossy(rows.row(row)).into_owned(),
+                        false => encode_row_as_json(batch, row),
+                    });
+                }
+            });
         }
         outputs.rows[output].fetch_add(published, Ordering::Relaxed);
         failure
@@ -201,19 +201,19 @@ impl Sink for TaskSink {
             let late =
                 outputs.topic_of(refusal, |input| input.late.as_ref()).filter(|_| refusal.reason == Reason::Late);
             let dead_letter = outputs.topic_of(refusal, |input| input.dead_letter.as_ref());
-            match (late, &refusal.content, dead_letter) {
-                (Some(topic), Refused::Row(row), _) => {
-                    write_topic(topic, slots, refusal.slot, &mut self.topic);
-                    let row = encode_row_as_json(row, 0);
-                    self.messages.push(&self.topic, row.as_bytes(), self.outputs.options).map_err(sink_error)?;
+            let mut written = Ok(());
+            slots.for_each_query(refusal.slot, |query, slots, slot| {
+                let (topic, text) = match (late, &refusal.content, dead_letter) {
+                    (Some(topic), Refused::Row(row), _) => (topic, encode_row_as_json(row, 0)),
+                    (_, _, Some(topic)) => (topic, self.dead_letter(refusal, query)),
+                    _ => return,
+                };
+                write_topic(topic, slots, slot, &mut self.topic);
+                if let Err(error) = self.messages.push(&self.topic, text.as_bytes(), outputs.options) {
+                    written = Err(sink_error(error));
                 }
-                (_, _, Some(topic)) => {
-                    write_topic(topic, slots, refusal.slot, &mut self.topic);
-                    let letter = self.dead_letter(refusal, slots);
-                    self.messages.push(&self.topic, letter.as_bytes(), self.outputs.options).map_err(sink_error)?;
-                }
-                _ => {}
-            }
+            });
+            written?;
         }
         if let Some(last) = refusals.records().last() {
             *self.outputs.last_refusal.lock() = Some(format!("{}: {}", last.reason.name(), detail(last)));

@@ -8,12 +8,12 @@ use rivulet_connectors::formats::FormatError;
 use rivulet_sql::{Application, CreateTable, FormatSpec, Literal, Name, Position, Statement, Tables};
 use serde_json::{Value, json};
 
-use super::big_queries::{BigQueryInfo, Dropped};
+use super::big_queries::{Declared, Resumed};
 use super::submit::parameters_of;
 use super::{Engine, Running};
 use crate::service::{
-    ApplicationInfo, ErrorKind, ParameterValue, QUERIES_PAGE_MAX, QueryFilter, QueryInfo, QueryRequest, Service,
-    ServiceError, StatementResult, TableInfo,
+    ApplicationInfo, BigQueryInfo, ErrorKind, ParameterValue, QUERIES_PAGE_MAX, QueryFilter, QueryInfo, QueryRequest,
+    Service, ServiceError, StatementResult, TableInfo,
 };
 
 /// How many applications are registered together.
@@ -190,13 +190,17 @@ impl Engine {
             Statement::DescribeTable(name) => {
                 Ok(describe_table(self.table(&name.text).map_err(|error| at(error, &name))?))
             }
-            Statement::CreateQuery { name, if_not_exists, application, values } => {
+            Statement::CreateQuery { name, if_not_exists, application, values, label } => {
                 if if_not_exists && self.query(&name.text).is_ok() {
                     return Ok(said(format!("query {name} exists, nothing was done")));
                 }
                 let parameters = parameters_of(&values);
-                let request =
-                    QueryRequest { name: Some(&name.text), application: &application.text, parameters: &parameters };
+                let request = QueryRequest {
+                    name: Some(&name.text),
+                    application: &application.text,
+                    parameters: &parameters,
+                    label: label.as_ref().map(|(text, _)| text.as_str()),
+                };
                 let answer = self.submit(&[request]).pop().expect("one answer for one request");
                 answer.map_err(|error| {
                     // The position of the value that the error speaks of, or of the application's name.
@@ -241,33 +245,18 @@ impl Engine {
                     ))
                     .with_hint(format!("`rivulet query list --limit {limit}` goes on from page to page")));
                 }
-                // Big queries are few, and belong to no application.
-                let big = if application.is_none() { self.big_queries() } else { Vec::new() };
-                let is_like = |name: &str| like.as_ref().is_none_or(|one| super::registry::like(name, one));
-                let mut rows: Vec<Vec<Value>> = big
-                    .into_iter()
-                    .filter(|one| is_like(&one.name))
-                    .map(|one| vec![json!(one.name), Value::Null, json!(one.state), Value::Null])
-                    .take(limit)
-                    .collect();
-                let limit = limit - rows.len();
                 let filter = QueryFilter { application: application.map(|name| name.text), like, after: None, limit };
-                if limit > 0 {
-                    rows.extend(self.queries(&filter).into_iter().map(|one| {
-                        let parameters = Value::Object(one.parameters);
-                        vec![json!(one.name), json!(one.application), json!(one.state.name()), parameters]
-                    }));
-                }
-                Ok(table(&["name", "application", "state", "parameters"], rows.into_iter()))
+                let rows = self.queries(&filter).into_iter().map(|one| {
+                    let (application, parameters) = match one.big {
+                        Some(_) => (Value::Null, Value::Null),
+                        None => (json!(one.application), Value::Object(one.parameters)),
+                    };
+                    vec![json!(one.name), application, json!(one.state.name()), parameters]
+                });
+                Ok(table(&["name", "application", "state", "parameters"], rows))
             }
             Statement::DescribeApplication(name) => {
                 Ok(describe_application(self.application(&name.text).map_err(|error| at(error, &name))?))
-            }
-            Statement::DescribeQuery(name) if self.big_query(&name.text).is_some() => {
-                let one = self.big_query(&name.text).ok_or_else(|| {
-                    at(ServiceError::not_found(format!("the query '{name}' was dropped meanwhile")), &name)
-                })?;
-                Ok(describe_big_query(one))
             }
             Statement::DescribeQuery(name) => {
                 Ok(describe_query(self.query(&name.text).map_err(|error| at(error, &name))?))
@@ -295,21 +284,19 @@ impl Engine {
                 );
                 Ok(lines("plan", &(of + &self.explain(&query.application)?)))
             }
-            Statement::PauseQuery(name) | Statement::ResumeQuery(name) if self.big_query(&name.text).is_some() => {
-                let error = ServiceError::invalid(format!("'{name}' is a big query, which cannot be paused yet"))
-                    .with_hint("drop it, and create it again: what its windows have gathered is lost");
-                Err(at(error, &name))
-            }
             Statement::PauseQuery(name) => {
                 self.pause(&name.text).map_err(|error| at(error, &name))?;
                 Ok(said(format!("query {name} is paused")))
             }
             Statement::ResumeQuery(name) => {
-                self.resume(&name.text).map_err(|error| at(error, &name))?;
-                Ok(said(format!("query {name} runs")))
-            }
-            Statement::DropQuery { name, .. } if self.drop_big_query(&name.text)? => {
-                Ok(said(format!("query {name} dropped")))
+                let resumed = self.resume_big_query(&name.text).map_err(|error| at(error, &name))?;
+                if resumed.is_none() {
+                    self.resume(&name.text).map_err(|error| at(error, &name))?;
+                }
+                Ok(said(match resumed {
+                    Some(Resumed::FromTheStart) => format!("query {name} runs again, from the start of its sources"),
+                    _ => format!("query {name} runs"),
+                }))
             }
             Statement::DropQuery { name, if_exists } => match self.drop_query(&name.text) {
                 Err(error) if if_exists && error.kind == ErrorKind::NotFound => {
@@ -327,21 +314,15 @@ impl Engine {
                     }
                 }
             }
-            Statement::CreateSource(create) => {
-                let name = create.name.clone();
-                Ok(said(created("source", &name, self.create_source(*create)?)))
-            }
-            Statement::CreateSink(create) => {
-                let name = create.name.clone();
-                Ok(said(created("sink", &name, self.create_sink(*create)?)))
-            }
-            Statement::CreateView(create) => {
-                let name = create.name.clone();
-                Ok(said(created("view", &name, self.create_view(*create)?)))
+            statement @ (Statement::CreateSource(_) | Statement::CreateSink(_) | Statement::CreateView(_)) => {
+                self.declare(statement).map(said)
             }
             Statement::CreateBigQuery { name, if_not_exists, query } => {
                 let is_new = self.create_big_query(&name, if_not_exists, query).map_err(|error| at(error, &name))?;
-                Ok(said(created("query", &name, is_new)))
+                Ok(said(match is_new {
+                    true => format!("query {name} created"),
+                    false => format!("query {name} exists, nothing was done"),
+                }))
             }
             Statement::ExplainBigQuery { query, analyze: false } => {
                 Ok(lines("plan", &self.explain_query_text(&query)?))
@@ -356,18 +337,18 @@ impl Engine {
                 Err(ServiceError::invalid("EXPLAIN ANALYZE runs the query, which a server does only for a name")
                     .with_hint("run it with `rivulet run`, or write EXPLAIN without ANALYZE"))
             }
-            Statement::DropSource { name, if_exists } => self.drop_statement(Dropped::Source, &name, if_exists),
-            Statement::DropSink { name, if_exists } => self.drop_statement(Dropped::Sink, &name, if_exists),
-            Statement::DropView { name, if_exists } => self.drop_statement(Dropped::View, &name, if_exists),
-            Statement::ShowSources { like, limit } => Ok(self.show_declared(Dropped::Source, "address", like, limit)),
-            Statement::ShowSinks { like, limit } => Ok(self.show_declared(Dropped::Sink, "address", like, limit)),
-            Statement::ShowViews { like, limit } => Ok(self.show_declared(Dropped::View, "sql", like, limit)),
+            Statement::DropSource { name, if_exists } => self.drop_statement(Declared::Source, &name, if_exists),
+            Statement::DropSink { name, if_exists } => self.drop_statement(Declared::Sink, &name, if_exists),
+            Statement::DropView { name, if_exists } => self.drop_statement(Declared::View, &name, if_exists),
+            Statement::ShowSources { like, limit } => Ok(self.show_declared(Declared::Source, "address", like, limit)),
+            Statement::ShowSinks { like, limit } => Ok(self.show_declared(Declared::Sink, "address", like, limit)),
+            Statement::ShowViews { like, limit } => Ok(self.show_declared(Declared::View, "sql", like, limit)),
         }
     }
 }
 
 impl Engine {
-    fn drop_statement(&self, what: Dropped, name: &Name, if_exists: bool) -> Result<StatementResult, ServiceError> {
+    fn drop_statement(&self, what: Declared, name: &Name, if_exists: bool) -> Result<StatementResult, ServiceError> {
         let word = what.word();
         match self.drop_declared(what, name).map_err(|error| at(error, name))? {
             true => Ok(said(format!("{word} {name} dropped"))),
@@ -377,7 +358,7 @@ impl Engine {
         }
     }
 
-    fn show_declared(&self, what: Dropped, column: &str, like: Option<String>, limit: Option<u64>) -> StatementResult {
+    fn show_declared(&self, what: Declared, column: &str, like: Option<String>, limit: Option<u64>) -> StatementResult {
         let limit = limit.map_or(SHOW_ROWS_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         let rows = self.declared(what).into_iter();
         let rows = rows.filter(|(name, _)| like.as_ref().is_none_or(|pattern| super::registry::like(name, pattern)));
@@ -385,20 +366,30 @@ impl Engine {
     }
 }
 
-fn created(what: &str, name: &Name, is_new: bool) -> String {
-    match is_new {
-        true => format!("{what} {name} created"),
-        false => format!("{what} {name} exists, nothing was done"),
-    }
-}
-
 fn describe_big_query(one: BigQueryInfo) -> StatementResult {
-    let mut rows = vec![vec![json!("name"), json!(one.name)], vec![json!("state"), json!(one.state)]];
-    rows.extend(one.reason.map(|reason| vec![json!("reason"), json!(reason)]));
-    rows.push(vec![json!("rows read"), json!(one.rows_in)]);
-    rows.push(vec![json!("rows written"), json!(one.rows_out)]);
-    rows.push(vec![json!("rows refused"), json!(one.rows_refused)]);
-    rows.push(vec![json!("sql"), json!(one.sql)]);
+    let mut rows = vec![vec![json!("name"), json!(one.name)], vec![json!("state"), json!(one.state.name())]];
+    let mut add = |property: &str, value: Value| rows.push(vec![json!(property), value]);
+    if let Some(reason) = one.reason {
+        add("reason", json!(reason));
+    }
+    add("sources", json!(one.sources.join(", ")));
+    add("sink", json!(one.sink));
+    add("rows read", json!(one.rows_in));
+    add("rows written", json!(one.rows_out));
+    add("rows refused", json!(one.refused.iter().map(|(_, count)| count).sum::<u64>()));
+    for (reason, count) in one.refused {
+        add(&format!("refused: {reason}"), json!(count));
+    }
+    if let Some(refusal) = one.refusal {
+        add("a refusal", json!(refusal));
+    }
+    add("rows waiting", json!(one.waiting_rows));
+    add("latency p50, us", json!(one.latency.p50_us));
+    add("latency p99, us", json!(one.latency.p99_us));
+    add("watermark lag, us", json!(one.watermark_lag_us));
+    add("state, bytes", json!(one.state_bytes));
+    add("tasks", json!(one.tasks));
+    add("sql", json!(one.sql));
     table(&["property", "value"], rows.into_iter())
 }
 
@@ -462,6 +453,9 @@ fn describe_table(one: TableInfo) -> StatementResult {
 }
 
 fn describe_query(one: QueryInfo) -> StatementResult {
+    if let Some(big) = one.big {
+        return describe_big_query(big);
+    }
     let mut rows = vec![
         vec![json!("name"), json!(one.name)],
         vec![json!("id"), json!(one.id)],
@@ -470,6 +464,7 @@ fn describe_query(one: QueryInfo) -> StatementResult {
         vec![json!("input"), json!(one.input_topic)],
         vec![json!("output"), json!(one.output_topic)],
     ];
+    rows.extend(one.label.map(|label| vec![json!("label"), json!(label)]));
     for (name, value) in one.parameters {
         rows.push(vec![json!(format!("parameter {name}")), value]);
     }

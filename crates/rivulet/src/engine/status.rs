@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rivulet_dataflow::Reason;
-use rivulet_runtime::{GroupMetrics, Histogram, Spill};
+use rivulet_runtime::{GroupMetrics, Histogram, Spill, WorkerStatus};
 
 use super::exposition::{ApplicationSnapshot, Snapshot};
 use super::memory::memory_rss_bytes;
 use super::shared_input::SharedInput;
 use super::{Engine, Running};
-use crate::service::{ApplicationStatus, ErrorKind, LatencyStatus, ServiceError, Status};
+use crate::service::{ApplicationStatus, ErrorKind, LatencyStatus, ServiceError, Status, WorkerInfo};
 
 impl Engine {
     /// The applications in order of name; their groups are looked at without the engine's lock.
@@ -53,6 +53,8 @@ impl Engine {
             messages_unrouted: self.messaging.messages_unrouted(),
             total,
             applications,
+            big_queries: self.big_query_infos(),
+            workers: self.workers.status().into_iter().map(worker_info).collect(),
             connections: self.messaging.connections(),
         }
     }
@@ -83,6 +85,7 @@ impl Engine {
                     inbox_bytes: inbox_bytes as u64,
                     memory_bytes: running.group.memory_bytes() as u64,
                     spill: running.group.spill_status(),
+                    further: running.group.further_queries() as u64,
                     tasks: running.group.tasks().filter(|task| task.queries() > 0).count() as u64,
                     metrics: running.group.metrics(),
                     outputs: running.output_rows(),
@@ -110,7 +113,7 @@ impl Engine {
             ("inbox_full_waits", "How often a message waited for a full inbox", true, router.full_waits),
             ("routes", "Routes from topics to queries", false, router.routes as u64),
             ("shared_topics", "Topics that many queries read, decoded once", false, shared_topics as u64),
-            ("shared_topic_queries", "Queries that read shared topics", false, shared_queries as u64),
+            ("shared_topic_queries", "Queries that read shared topics, equal ones once", false, shared_queries as u64),
             ("routes_bytes", "Memory of the routes", false, router.routes_bytes as u64),
             (
                 "registry_bytes",
@@ -125,7 +128,13 @@ impl Engine {
                 self.workers.spill().map_or(0, Spill::file_bytes),
             ),
         ];
-        Snapshot { applications, connections: self.messaging.connections(), workers: self.workers.status(), numbers }
+        Snapshot {
+            applications,
+            big_queries: self.big_query_snapshots(),
+            connections: self.messaging.connections(),
+            workers: self.workers.status(),
+            numbers,
+        }
     }
 }
 
@@ -151,6 +160,16 @@ fn application_status(running: &Running, metrics: &GroupMetrics) -> ApplicationS
     }
 }
 
+fn worker_info(status: WorkerStatus) -> WorkerInfo {
+    WorkerInfo {
+        worker: status.worker as u64,
+        load: status.load,
+        tasks: status.tasks as u64,
+        core: status.core.map(|core| core as u64),
+        node: status.node.map(|node| node as u64),
+    }
+}
+
 fn of_metrics(metrics: &GroupMetrics) -> ApplicationStatus {
     ApplicationStatus {
         events: metrics.events,
@@ -168,7 +187,7 @@ fn of_metrics(metrics: &GroupMetrics) -> ApplicationStatus {
     }
 }
 
-fn latency(histogram: &Histogram) -> LatencyStatus {
+pub(super) fn latency(histogram: &Histogram) -> LatencyStatus {
     let quantile = |quantile| (histogram.count() > 0).then(|| histogram.quantile_us(quantile));
     LatencyStatus { p50_us: quantile(0.5), p95_us: quantile(0.95), p99_us: quantile(0.99), max_us: quantile(1.0) }
 }

@@ -8,6 +8,7 @@ use arrow::array::{BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
 use foldhash::fast::RandomState;
 use rivulet_dataflow::{QueryId, Slot};
+use rivulet_runtime::Joined;
 use rivulet_sql::{BindError, ParamValue, ParameterRows};
 
 use super::output::write_topic;
@@ -19,6 +20,9 @@ use crate::service::{ErrorKind, Parameter, ParameterValue, QueryRequest, Service
 
 /// The longest name of a query, in bytes.
 const NAME_BYTES_MAX: usize = 255;
+
+/// The longest label, in bytes.
+const LABEL_BYTES_MAX: usize = 255;
 
 /// How many queries are started together when the catalog is loaded.
 const LOAD_BATCH: usize = 4_096;
@@ -64,6 +68,7 @@ impl Engine {
                     let name = &running.application.name;
                     return Err(ServiceError::not_found(format!("the application '{name}' was dropped meanwhile")));
                 }
+                check_label(&requests[index])?;
                 check_name(&state, &mut names, &requests[index])?;
                 room.take(&running.group, taken)?;
                 taken += 1;
@@ -116,6 +121,7 @@ impl Engine {
                 application,
                 name: request.name.unwrap_or_default(),
                 parameters: request.parameters,
+                label: request.label,
             })
             .collect();
         if stored.is_empty() {
@@ -134,15 +140,29 @@ impl Engine {
         for Checked { running, rows, inputs, queries: indices } in chunks.iter().filter(|one| !one.queries.is_empty()) {
             let queries: Vec<QueryId> = (next..).take(indices.len()).collect();
             next += queries.len() as u64;
-            let slots = running.group.add(&queries, rows);
+            let labels = indices.iter().filter_map(|&index| requests[index].label);
+            labels.for_each(|label| running.group.expect_label(label));
+            let joined = running.group.join(&queries, rows);
             self.connect(&queries, inputs);
-            self.add_routes(state, running, &slots, inputs);
-            for ((&id, &slot), &index) in queries.iter().zip(&slots).zip(indices) {
-                state.registry.insert(id, requests[index].name, running.number, Some(slot), false);
+            self.add_routes_of_new(state, running, &joined, inputs);
+            for ((&id, joined), &index) in queries.iter().zip(&joined).zip(indices) {
+                state.registry.insert(id, requests[index].name, running.number, Some(joined.slot), false);
                 answers[index] = Some(Ok(id));
             }
-            running.queries_running.fetch_add(slots.len() as u64, Ordering::Relaxed);
+            running.queries_running.fetch_add(joined.len() as u64, Ordering::Relaxed);
         }
+    }
+
+    /// Lets events reach the slots that have come with queries; for each of these the topics it reads.
+    fn add_routes_of_new(&self, state: &mut State, running: &Running, joined: &[Joined], topics: &[Vec<String>]) {
+        if joined.iter().all(|one| one.is_new) {
+            let slots: Vec<Slot> = joined.iter().map(|one| one.slot).collect();
+            return self.add_routes(state, running, &slots, topics);
+        }
+        let new = joined.iter().zip(topics).filter(|(one, _)| one.is_new);
+        let (slots, topics): (Vec<Slot>, Vec<Vec<String>>) =
+            new.map(|(one, topics)| (one.slot, topics.clone())).unzip();
+        self.add_routes(state, running, &slots, &topics);
     }
 
     /// Gives queries connections, where each has its own; for each the topics it reads.
@@ -182,16 +202,13 @@ impl Engine {
 
     /// Ends queries of one application that the catalog has forgotten already.
     pub(super) fn stop_queries(&self, state: &mut State, application: ApplicationNumber, queries: &[QueryId]) {
-        let (mut slots, mut routed, mut not_running) = (Vec::new(), Vec::new(), 0);
+        let (mut paused, mut routed, mut not_running) = (Vec::new(), Vec::new(), 0);
         self.disconnect(queries);
         for &id in queries {
             match state.registry.remove(id) {
-                Some(Entry { slot: Some(slot), is_paused, .. }) => {
-                    slots.push(slot);
-                    if !is_paused {
-                        routed.push(slot);
-                    }
-                }
+                // Alone in its slot.
+                Some(Entry { slot: Some(slot), is_paused: true, .. }) => paused.push(slot),
+                Some(Entry { slot: Some(slot), .. }) => routed.push((slot, id)),
                 Some(_) => not_running += 1,
                 None => {}
             }
@@ -202,8 +219,10 @@ impl Engine {
         }
         if let Some(running) = state.numbered.get(&application).cloned() {
             running.queries_running.fetch_sub(routed.len() as u64, Ordering::Relaxed);
-            running.queries_paused.fetch_sub((slots.len() - routed.len()) as u64, Ordering::Relaxed);
-            self.remove_routes(state, &running, &routed);
+            running.queries_paused.fetch_sub(paused.len() as u64, Ordering::Relaxed);
+            let mut slots = running.group.leave(&routed);
+            self.remove_routes(state, &running, &slots);
+            slots.append(&mut paused);
             running.group.remove(&slots);
         }
     }
@@ -229,8 +248,19 @@ impl Engine {
         }
         self.catalog.set_paused(&[id], is_paused)?;
         let (from, to) = if is_paused {
+            // What it shared goes on for others without it.
+            let own = match running.group.part(slot, id) {
+                Ok(own) => own,
+                Err(error) => {
+                    self.catalog.set_paused(&[id], false)?;
+                    return Err(ServiceError::new(ErrorKind::Unavailable, format!("'{name}' is not paused: {error}")));
+                }
+            };
             self.disconnect(&[id]);
-            self.remove_routes(&mut state, &running, &[slot]);
+            match own == slot {
+                true => self.remove_routes(&mut state, &running, &[slot]),
+                false => state.registry.get_mut(id).expect("the query was found by name").slot = Some(own),
+            }
             (&running.queries_running, &running.queries_paused)
         } else {
             let topics = topics_of(&running, &[slot]);
@@ -279,6 +309,9 @@ impl Engine {
             state.leave_out(query.application, query.id, &bind_error(error));
             return 0;
         }
+        if let Some(label) = query.label {
+            chunk.running.group.expect_label(label);
+        }
         chunk.queries.push(query.id);
         if chunk.queries.len() == LOAD_BATCH { self.start_loaded(state, chunk) } else { 0 }
     }
@@ -312,24 +345,23 @@ impl Engine {
             Ok(())
         };
         checked.retain(check, |query, error| state.leave_out(application, query, &error));
+        let is_paused = |id: &QueryId| state.registry.get(*id).is_some_and(|entry| entry.is_paused);
+        let is_paused: Vec<bool> = checked.queries.iter().map(is_paused).collect();
+        // Nobody shares the slot of a query that gets no events.
+        let paused = checked.take_out(|row| is_paused[row]);
+        let mut place = |id, slot| {
+            state.registry.get_mut(id).expect("the query was inserted when it was read").slot = Some(slot);
+        };
+        let slots = paused.running.group.add(&paused.queries, &paused.rows);
+        paused.queries.iter().zip(slots).for_each(|(&id, slot)| place(id, slot));
         let Checked { running, rows, inputs, queries } = checked;
-        let slots = running.group.add(&queries, &rows);
-        let (mut routed, mut topics) = (Vec::with_capacity(slots.len()), Vec::with_capacity(slots.len()));
-        let mut connected = Vec::with_capacity(slots.len());
-        for ((&id, &slot), topic) in queries.iter().zip(&slots).zip(inputs) {
-            let entry = state.registry.get_mut(id).expect("the query was inserted when it was read");
-            entry.slot = Some(slot);
-            if !entry.is_paused {
-                routed.push(slot);
-                topics.push(topic);
-                connected.push(id);
-            }
-        }
-        self.connect(&connected, &topics);
-        self.add_routes(state, &running, &routed, &topics);
-        running.queries_running.fetch_add(routed.len() as u64, Ordering::Relaxed);
-        running.queries_paused.fetch_add((slots.len() - routed.len()) as u64, Ordering::Relaxed);
-        slots.len() as u64
+        let joined = running.group.join(&queries, &rows);
+        queries.iter().zip(&joined).for_each(|(&id, joined)| place(id, joined.slot));
+        self.connect(&queries, &inputs);
+        self.add_routes_of_new(state, &running, &joined, &inputs);
+        running.queries_running.fetch_add(queries.len() as u64, Ordering::Relaxed);
+        running.queries_paused.fetch_add(paused.queries.len() as u64, Ordering::Relaxed);
+        (queries.len() + paused.queries.len()) as u64
     }
 }
 
@@ -371,14 +403,28 @@ impl<Q: Copy> Checked<Q> {
                 refuse(query, error);
             }
         }
-        if keep.iter().all(|&keep| keep) {
-            return;
+        self.take_out(|row| !keep[row]);
+    }
+
+    /// Takes out the queries of those rows for which `is_meant` holds.
+    fn take_out(&mut self, is_meant: impl Fn(usize) -> bool) -> Self {
+        let meant: Vec<bool> = (0..self.queries.len()).map(is_meant).collect();
+        fn part<T>(all: &mut Vec<T>, meant: &[bool]) -> Vec<T> {
+            let mut place = 0..;
+            all.extract_if(.., |_| meant[place.next().expect("endless")]).collect()
         }
-        let mut kept = keep.iter().copied();
-        self.inputs.retain(|_| kept.next().expect("a bit for each row"));
-        let mut kept = keep.iter().copied();
-        self.queries.retain(|_| kept.next().expect("a bit for each row"));
-        self.rows = filter_record_batch(&self.rows, &BooleanArray::from(keep)).expect("a bit for each row");
+        let filtered = |rows, bits| filter_record_batch(rows, &bits).expect("a bit for each row");
+        let mut taken = Self {
+            running: self.running.clone(),
+            rows: self.rows.slice(0, 0),
+            inputs: part(&mut self.inputs, &meant),
+            queries: part(&mut self.queries, &meant),
+        };
+        if !taken.queries.is_empty() {
+            taken.rows = filtered(&self.rows, BooleanArray::from(meant.clone()));
+            self.rows = filtered(&self.rows, meant.iter().map(|meant| Some(!meant)).collect());
+        }
+        taken
     }
 }
 
@@ -414,12 +460,28 @@ fn topics_of(running: &Running, slots: &[Slot]) -> Vec<Vec<String>> {
     topics.into_iter().map(Option::unwrap_or_default).collect()
 }
 
+fn check_label(request: &QueryRequest<'_>) -> Result<(), ServiceError> {
+    match request.label {
+        Some(label) if label.is_empty() || label.len() > LABEL_BYTES_MAX || label.chars().any(char::is_control) => {
+            Err(ServiceError::invalid(format!("a label has 1 to {LABEL_BYTES_MAX} bytes and no control characters"))
+                .with_hint("leave it out if the query belongs to nothing"))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn check_name<'a>(
     state: &State,
     names: &mut HashSet<&'a str, RandomState>,
     request: &QueryRequest<'a>,
 ) -> Result<(), ServiceError> {
     let Some(name) = request.name else { return Ok(()) };
+    check_free(state, name)?;
+    if names.insert(name) { Ok(()) } else { Err(taken("query", name)) }
+}
+
+/// That a new query may have this name.
+pub(super) fn check_free(state: &State, name: &str) -> Result<(), ServiceError> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(ServiceError::invalid(format!(
             "a query's name has 1 to {NAME_BYTES_MAX} bytes and no control characters"
@@ -429,12 +491,16 @@ fn check_name<'a>(
         return Err(ServiceError::invalid(format!("'{name}' has the form of a generated name"))
             .with_hint("choose another name, or none to have one generated"));
     }
-    if state.registry.contains(name) || !names.insert(name) {
-        return Err(ServiceError::new(ErrorKind::AlreadyExists, format!("a query '{name}' exists")).with_hint(
-            format!("choose another name, or drop it first: DROP QUERY {}", rivulet_sql::name_in_sql(name)),
-        ));
+    match (state.registry.contains(name), state.big_query_names.contains(name)) {
+        (true, _) => Err(taken("query", name)),
+        (_, true) => Err(taken("big query", name)),
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+fn taken(what: &str, name: &str) -> ServiceError {
+    ServiceError::new(ErrorKind::AlreadyExists, format!("a {what} '{name}' exists"))
+        .with_hint(format!("choose another name, or drop it first: DROP QUERY {}", rivulet_sql::name_in_sql(name)))
 }
 
 /// Of the topics that queries read those that no subscription for all queries covers.

@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rivulet_connectors::connector::Host;
 use rivulet_dataflow::Sink;
-use rivulet_runtime::flow::MakeSink;
-use rivulet_runtime::{Flow, FlowLimits, FlowParts, FlowReport, WorkerSettings, Workers};
+use rivulet_runtime::flow::stage::sink_instances;
+use rivulet_runtime::{Flow, FlowLimits, FlowParts, FlowReport, WorkerSettings, WorkerStatus, Workers};
 use rivulet_sql::{PlannedOutput, QueryPlan};
 
 use crate::service::{ErrorKind, ServiceError};
@@ -70,6 +71,7 @@ pub struct Running {
     flow: Flow,
     begun: Instant,
     results: Option<Arc<SharedResults>>,
+    is_bounded: bool,
     was_stopped: AtomicBool,
 }
 
@@ -91,6 +93,11 @@ impl Runner {
         Ok(Self { workers, options })
     }
 
+    /// Where its workers stand, and what they do.
+    pub fn workers(&self) -> Vec<WorkerStatus> {
+        self.workers.status()
+    }
+
     /// Opens what a query reads and writes, and lets it run. `results` takes its rows if it has no sink.
     ///
     /// # Errors
@@ -101,51 +108,56 @@ impl Runner {
         name: &str,
         results: Option<Box<dyn Results>>,
     ) -> Result<Running, ServiceError> {
-        start(&self.workers, self.options, plan, name, results)
+        start(&self.workers, self.options, &Host::default(), plan, name, results)
     }
 }
 
-/// The same on workers that are there already.
+/// The same on workers that are there already, in a process that has connections.
 pub(crate) fn start(
     workers: &Workers,
     options: RunOptions,
+    host: &Host,
     plan: &QueryPlan,
     name: &str,
     results: Option<Box<dyn Results>>,
 ) -> Result<Running, ServiceError> {
     let parallelism = options.parallelism;
-    let sources = plan.sources.iter().map(|source| open::source(source, parallelism)).collect::<Result<Vec<_>, _>>()?;
+    let sources = plan.sources.iter().map(|source| open::source(source, parallelism, host));
+    let sources = sources.collect::<Result<Vec<_>, _>>()?;
+    let is_bounded = sources.iter().flatten().all(|partition| partition.source.is_bounded());
     let mut results = results;
     if let Some(results) = &mut results {
-        let is_bounded = sources.iter().flatten().all(|partition| partition.source.progress().is_some());
         results.begin(is_bounded).map_err(|error| ServiceError::from_text(ErrorKind::Invalid, &error))?;
     }
     let results = results.map(SharedResults::new);
-    let sink = make_sink(&plan.output, results.clone(), parallelism)?;
+    let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
+    let sinks = sink_instances(&plan.dataflow, &partitions, parallelism)
+        .into_iter()
+        .map(|instances| open_sink(&plan.output, results.as_ref(), instances, host))
+        .collect::<Result<Vec<_>, _>>()?;
     let begun = Instant::now();
-    let flow = workers
-        .start_flow(FlowParts {
-            name: name.to_owned(),
-            dataflow: plan.dataflow.clone(),
-            sources,
-            sinks: vec![sink],
-            parallelism,
-            limits: options.limits,
-            measures: options.measures,
-        })
-        .map_err(|error| ServiceError::from_text(ErrorKind::Invalid, &error.0))?;
-    Ok(Running { flow, begun, results, was_stopped: AtomicBool::new(false) })
+    let flow = workers.start_flow(FlowParts {
+        name: name.to_owned(),
+        dataflow: plan.dataflow.clone(),
+        sources,
+        sinks,
+        parallelism,
+        limits: options.limits,
+        measures: options.measures,
+    });
+    Ok(Running { flow, begun, results, is_bounded, was_stopped: AtomicBool::new(false) })
 }
 
-/// What makes the instances of the sink.
-fn make_sink(
+/// The instances of the sink.
+fn open_sink(
     output: &PlannedOutput,
-    results: Option<Arc<SharedResults>>,
-    parallelism: usize,
-) -> Result<MakeSink, ServiceError> {
+    results: Option<&Arc<SharedResults>>,
+    instances: usize,
+    host: &Host,
+) -> Result<Vec<Box<dyn Sink>>, ServiceError> {
     match (&output.sink, results) {
-        (Some(declaration), _) => open::sink(declaration.clone(), output, parallelism),
-        (None, Some(results)) => Ok(Box::new(move |_, _| Ok(Box::new(results.instance()) as Box<dyn Sink>))),
+        (Some(declaration), _) => open::sink(declaration, output, instances, host),
+        (None, Some(results)) => Ok((0..instances).map(|_| Box::new(results.instance()) as Box<dyn Sink>).collect()),
         (None, None) => Err(ServiceError::invalid("the query has no sink")
             .with_hint("write INSERT INTO sink SELECT ..., or run it where results are shown")),
     }
@@ -154,7 +166,7 @@ fn make_sink(
 impl Running {
     /// Whether all of its input has an end.
     pub fn is_bounded(&self) -> bool {
-        self.flow.report().progress.is_some()
+        self.is_bounded
     }
 
     /// What it did so far.

@@ -1,19 +1,23 @@
 //! Sources and sinks by their declarations: what stands in the statement becomes what the connector asks for, and what the connector
 //! says is wrong gets its place in the script.
 
-use std::sync::Arc;
-
-use rivulet_connectors::connector::{self, ConnectorError, SinkSpec, SourceSpec};
-use rivulet_dataflow::{Sink, SinkError};
+use rivulet_connectors::connector::{self, ConnectorError, Host, SinkSpec, SourceSpec};
+use rivulet_dataflow::{Sink, Source};
 use rivulet_runtime::Partition;
-use rivulet_runtime::flow::MakeSink;
 use rivulet_sql::{FormatSpec, Literal, Name, PlannedOutput, PlannedSource, Position, SinkDeclaration};
 
 use crate::engine::literal_text;
 use crate::service::{ErrorKind, ServiceError};
 
+/// How far ahead of its arrival the time of a row of a live source may be if nothing is said, as with applications.
+const FUTURE_LIMIT_US: i64 = 5 * 60 * 1_000_000;
+
 /// The partitions of a source that a query reads.
-pub(super) fn source(planned: &PlannedSource, partitions_wanted: usize) -> Result<Vec<Partition>, ServiceError> {
+pub(super) fn source(
+    planned: &PlannedSource,
+    partitions_wanted: usize,
+    host: &Host,
+) -> Result<Vec<Partition>, ServiceError> {
     let declaration = &planned.declaration;
     let spec = SourceSpec {
         connector: declaration.connector(),
@@ -23,11 +27,15 @@ pub(super) fn source(planned: &PlannedSource, partitions_wanted: usize) -> Resul
         columns: planned.columns.clone(),
         event_time_column: declaration.event_time_column,
         options: options_text(&declaration.options),
+        host: host.clone(),
     };
     let opened = connector::open_source(&spec, partitions_wanted).map_err(|error| {
         placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
     })?;
+    // History may have any time, as that of a simulation; what comes as it happens has none that is far from now.
+    let live_limit = |source: &dyn Source| source.is_live().then_some(FUTURE_LIMIT_US);
     let partitions = opened.into_iter().map(|source| Partition {
+        future_limit_us: declaration.future_limit_us.or_else(|| live_limit(&*source)),
         source,
         event_time_column: planned.event_time,
         lateness_us: declaration.lateness_us,
@@ -36,12 +44,13 @@ pub(super) fn source(planned: &PlannedSource, partitions_wanted: usize) -> Resul
     Ok(partitions.collect())
 }
 
-/// What makes the instances of a sink. The first one is opened now, so that what is wrong is known before anything runs.
+/// All instances of a sink.
 pub(super) fn sink(
-    declaration: Arc<SinkDeclaration>,
+    declaration: &SinkDeclaration,
     output: &PlannedOutput,
-    parallelism: usize,
-) -> Result<MakeSink, ServiceError> {
+    instances: usize,
+    host: &Host,
+) -> Result<Vec<Box<dyn Sink>>, ServiceError> {
     let spec = SinkSpec {
         connector: declaration.connector(),
         address: declaration.rest().to_owned(),
@@ -50,18 +59,11 @@ pub(super) fn sink(
         changes: output.changes,
         key: output.key.clone(),
         options: options_text(&declaration.options),
+        host: host.clone(),
     };
     let placed =
         |error| placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options);
-    // In how many instances it runs is known only when the dataflow is cut; the first is the same either way unless it is alone.
-    let mut first = Some((parallelism, connector::open_sink(&spec, 0, parallelism).map_err(placed)?));
-    Ok(Box::new(move |instance, instances| match first.take_if(|(of, _)| instance == 0 && *of == instances) {
-        Some((_, sink)) => Ok(sink),
-        None => {
-            let opened = connector::open_sink(&spec, instance, instances);
-            opened.map(|sink| sink as Box<dyn Sink>).map_err(|error| SinkError(error.to_string()))
-        }
-    }))
+    (0..instances).map(|instance| connector::open_sink(&spec, instance, instances).map_err(placed)).collect()
 }
 
 fn format_text(format: &FormatSpec) -> (String, Vec<(String, String)>) {

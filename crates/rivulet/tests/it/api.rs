@@ -14,7 +14,8 @@ use crate::support::{TestServer, exchange, request, wait_until};
 
 fn submit(client: &Client, name: Option<&str>) -> Result<QueryCreated, ClientError> {
     let parameters = json!({"home": "42", "target": 22.5}).as_object().cloned().expect("an object");
-    let submission = QuerySubmission { name: name.map(str::to_owned), application: "ac_control".into(), parameters };
+    let submission =
+        QuerySubmission { name: name.map(str::to_owned), application: "ac_control".into(), parameters, label: None };
     client.post_json("/api/v1/queries", &submission)
 }
 
@@ -74,7 +75,7 @@ fn queries_are_submitted_listed_paused_resumed_and_dropped() {
     assert_eq!(show("kims_ac").expect("the query").state, "paused");
     client.post_empty("/api/v1/queries/kims_ac/resume").expect("resumed");
     assert_eq!(show("kims_ac").expect("the query").state, "running");
-    assert_eq!(show(&odd.name).expect("the query").id, odd.id);
+    assert_eq!(show(&odd.name).expect("the query").id, Some(odd.id));
     client.delete(&format!("/api/v1/queries/{}", rivulet::http_client::segment(&odd.name)), &[]).expect("dropped");
     assert_eq!(kind(show(&odd.name)), "not_found");
     assert_eq!(kind(client.post_empty("/api/v1/queries/nobody/pause")), "not_found");
@@ -134,7 +135,7 @@ fn every_error_is_json_with_its_status() {
     let (server, service) = TestServer::with_memory();
     rivulet::service::Service::submit(
         service.as_ref(),
-        &[rivulet::service::QueryRequest { name: Some("q"), application: "ac_control", parameters: &[] }],
+        &[rivulet::service::QueryRequest { name: Some("q"), application: "ac_control", parameters: &[], label: None }],
     );
     let large = "x".repeat((4 << 20) + 1);
     for (method, path, body, status, kind) in [

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use rivulet::engine::Engine;
-use rivulet::service::{ErrorKind, Service, ServiceError, StatementResult};
+use rivulet::service::{ErrorKind, QueryFilter, QueryState, Service, ServiceError, StatementResult};
 use tempfile::TempDir;
 
-use super::engine::open;
+use super::engine::{configuration, open};
 use super::support::wait_until;
 use super::tables::said;
 
@@ -107,7 +107,6 @@ fn what_a_server_cannot_do_with_a_query_is_said() {
     let cases = [
         ("SELECT device FROM readings", "CREATE QUERY name AS"),
         ("INSERT INTO counts SELECT device, 1, ts FROM readings", "CREATE QUERY name AS INSERT INTO"),
-        ("PAUSE QUERY per_device", "drop it"),
         ("CREATE QUERY per_device AS SELECT device FROM readings INTO counts", "another name"),
         (
             "CREATE SOURCE other (a BIGINT) FROM 'nowhere:x' FORMAT JSON; CREATE QUERY q AS SELECT a FROM other INTO counts",
@@ -121,4 +120,173 @@ fn what_a_server_cannot_do_with_a_query_is_said() {
     }
     // One that cannot start leaves nothing behind.
     assert_eq!(refused(&engine, "DESCRIBE QUERY q").kind, ErrorKind::NotFound);
+}
+
+/// A row of a device at a second.
+fn reading(second: u64, device: &str) -> String {
+    format!("{{\"ts\":{},\"device\":\"{device}\",\"value\":30}}\n", second * 1000)
+}
+
+#[test]
+fn a_paused_query_asks_for_nothing_and_goes_on_with_what_it_had() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    declare(&engine, folder.path());
+    let rows_read = |engine: &Engine| property(engine, "per_device", "rows read");
+    append(folder.path(), &(reading(1, "a") + &reading(2, "a")));
+    wait_until("both rows are read", || rows_read(&engine) == "2");
+    assert_eq!(said(&engine, "PAUSE QUERY per_device"), "query per_device is paused");
+    assert_eq!(said(&engine, "PAUSE QUERY per_device"), "query per_device is paused", "twice is once");
+    append(folder.path(), &(reading(3, "a") + &reading(11, "b")));
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert_eq!((rows_read(&engine).as_str(), property(&engine, "per_device", "state").as_str()), ("2", "paused"));
+    assert_eq!(said(&engine, "RESUME QUERY per_device"), "query per_device runs");
+    wait_until("the rest is read", || rows_read(&engine) == "4");
+    assert_eq!(property(&engine, "per_device", "state"), "running");
+    wait_until("the window closes", || property(&engine, "per_device", "rows written") == "1");
+    // With the end of the query the file is complete.
+    said(&engine, "DROP QUERY per_device");
+    let written = fs::read_to_string(folder.path().join("out.jsonl")).expect("the file");
+    assert!(written.contains("\"readings\":3"), "what came before the pause counts: {written}");
+}
+
+#[test]
+fn a_pause_outlives_a_restart() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    declare(&engine, folder.path());
+    said(&engine, "PAUSE QUERY per_device");
+    drop(engine);
+    append(folder.path(), &reading(1, "a"));
+    let engine = open(folder.path());
+    assert_eq!(property(&engine, "per_device", "state"), "paused");
+    assert_eq!(property(&engine, "per_device", "tasks"), "0", "nothing is open");
+    assert!(run(&engine, "EXPLAIN QUERY per_device").is_ok(), "it can be explained all the same");
+    let answer = said(&engine, "RESUME QUERY per_device");
+    assert_eq!(answer, "query per_device runs again, from the start of its sources");
+    wait_until("the row is read", || property(&engine, "per_device", "rows read") == "1");
+    drop(engine);
+    let engine = open(folder.path());
+    assert_eq!(property(&engine, "per_device", "state"), "running", "the pause is over for good");
+}
+
+#[test]
+fn an_error_that_ends_a_query_is_shown_and_resuming_tries_again() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    let input = folder.path().join("in.jsonl");
+    fs::write(&input, "{\"device\":\"a/b\",\"value\":1}\n").expect("a file");
+    said(
+        &engine,
+        &format!(
+            "CREATE SOURCE readings (device TEXT, value DOUBLE) FROM 'file:{}' FORMAT JSON WITH (follow => true)",
+            input.display()
+        ),
+    );
+    said(&engine, "CREATE SINK topics TO 'mqtt:out/{device}' FORMAT JSON");
+    said(&engine, "CREATE QUERY publish AS SELECT device, value FROM readings INTO topics");
+    let state = || property(&engine, "publish", "state");
+    wait_until("it fails", || state() == "failed");
+    let reason = property(&engine, "publish", "reason");
+    assert!(reason.contains("the value of 'device': it contains a '/'") && reason.contains("on_bad_topic"), "{reason}");
+    let shown = run(&engine, "SHOW QUERIES").expect("shown").rows;
+    assert_eq!((shown[0][0].as_str(), shown[0][2].as_str()), (Some("publish"), Some("failed")));
+    let status = engine.status().big_queries.remove(0);
+    assert_eq!((status.state, status.tasks, status.reason.as_deref()), (QueryState::Failed, 0, Some(reason.as_str())));
+    let error = refused(&engine, "PAUSE QUERY publish");
+    assert_eq!(error.kind, ErrorKind::Conflict, "{error}");
+
+    // What was wrong is put right.
+    fs::write(&input, "{\"device\":\"b\",\"value\":1}\n").expect("a file");
+    let answer = said(&engine, "RESUME QUERY publish");
+    assert_eq!(answer, "query publish runs again, from the start of its sources");
+    wait_until("the row is published", || property(&engine, "publish", "rows written") == "1");
+    assert_eq!(state(), "running");
+}
+
+#[test]
+fn a_big_query_is_in_status_metrics_and_lists() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    declare(&engine, folder.path());
+    append(folder.path(), &(reading(1, "a") + "no JSON\n" + &reading(12, "a")));
+    wait_until("a window is written", || engine.status().big_queries[0].rows_out == 1);
+    let shown = engine.status().big_queries.remove(0);
+    assert_eq!((shown.name.as_str(), shown.state, shown.rows_in), ("per_device", QueryState::Running, 2));
+    assert_eq!((shown.sources.as_slice(), shown.sink.as_str()), (&["readings".to_owned()][..], "counts"));
+    assert_eq!(shown.refused, [("decode".to_owned(), 1)]);
+    assert!(shown.refusal.expect("one in words").contains("no JSON"));
+    assert!(shown.latency.p99_us.is_some() && shown.tasks > 0 && shown.state_bytes > 0);
+    assert_eq!(shown.watermark_us, Some(12_000_000), "no row is late by default");
+    assert!(shown.watermark_lag_us.expect("it runs") > 1_000_000_000);
+
+    let metrics = engine.metrics();
+    for line in [
+        "rivulet_big_query_rows_in_total{query=\"per_device\"} 2",
+        "rivulet_big_query_rows_out_total{query=\"per_device\"} 1",
+        "rivulet_big_query_refused_total{query=\"per_device\",reason=\"decode\"} 1",
+        "rivulet_big_query_state{query=\"per_device\",state=\"running\"} 1",
+        "rivulet_big_query_state{query=\"per_device\",state=\"failed\"} 0",
+        "rivulet_big_query_watermark_seconds{query=\"per_device\"} 12.0",
+        "rivulet_big_query_latency_seconds_count{query=\"per_device\"} 1",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line} in\n{metrics}");
+    }
+
+    engine.create_application(COPY).expect("an application");
+    said(
+        &engine,
+        "CREATE QUERY a_copy FROM APPLICATION copy WITH (id => 'a'); CREATE QUERY z_copy FROM APPLICATION copy WITH (id => 'z')",
+    );
+    let names = |filter: QueryFilter| engine.queries(&filter).into_iter().map(|one| one.name).collect::<Vec<_>>();
+    let filter =
+        |after: Option<&str>, limit| QueryFilter { after: after.map(str::to_owned), limit, ..QueryFilter::default() };
+    assert_eq!(names(filter(None, 10)), ["a_copy", "per_device", "z_copy"], "small and big ones by name");
+    assert_eq!(names(filter(None, 2)), ["a_copy", "per_device"]);
+    assert_eq!(names(filter(Some("per_device"), 2)), ["z_copy"]);
+    assert_eq!(names(QueryFilter { application: Some("copy".into()), ..filter(None, 10) }), ["a_copy", "z_copy"]);
+    assert_eq!(names(QueryFilter { like: Some("per%".into()), ..filter(None, 10) }), ["per_device"]);
+    let one = engine.query("per_device").expect("it is there");
+    assert_eq!((one.id, one.big.expect("it is big").rows_in), (None, 2));
+    assert!(engine.results("per_device").expect_err("a sink has them").message.contains("big query"));
+}
+
+const COPY: &str = "CREATE APPLICATION copy (id TEXT) INPUT numbers (n BIGINT) FROM 'mqtt:in/{id}' FORMAT JSON \
+                    OUTPUT 'mqtt:out/{id}' FORMAT JSON AS SELECT n FROM numbers";
+
+#[test]
+fn small_and_big_queries_do_not_share_names() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    declare(&engine, folder.path());
+    engine.create_application(COPY).expect("an application");
+    let small = |name: &str| format!("CREATE QUERY {name} FROM APPLICATION copy WITH (id => 'a')");
+    let big = |name: &str| format!("CREATE QUERY {name} AS SELECT device, 1 AS readings, ts FROM readings INTO counts");
+    let error = refused(&engine, &small("per_device"));
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::AlreadyExists, "a big query 'per_device' exists"));
+    said(&engine, &small("taken"));
+    let error = refused(&engine, &big("taken"));
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::AlreadyExists, "a query 'taken' exists"));
+    assert_eq!(refused(&engine, &big("query_7")).kind, ErrorKind::Invalid, "a generated name stays free");
+    // A name is free again with its query, and where one could not be created.
+    assert!(run(&engine, "CREATE QUERY other AS SELECT nonsense FROM readings INTO counts").is_err());
+    said(&engine, &small("other"));
+    said(&engine, "DROP QUERY per_device");
+    said(&engine, &small("per_device"));
+    drop(engine);
+    let engine = open(folder.path());
+    assert_eq!(refused(&engine, &big("per_device")).kind, ErrorKind::AlreadyExists, "also after a restart");
+}
+
+#[test]
+fn a_thread_for_each_task_is_no_policy_for_big_queries() {
+    let folder = TempDir::new().expect("a folder");
+    let mut config = configuration(folder.path());
+    config.workers.policy = rivulet_runtime::Policy::Dedicated;
+    let engine = Engine::open(config).expect("an engine");
+    said(&engine, "CREATE SOURCE readings FROM 'sensors:'");
+    said(&engine, "CREATE SINK nowhere TO 'blackhole:'");
+    let error = refused(&engine, "CREATE QUERY all AS SELECT * FROM readings INTO nowhere");
+    assert!(error.message.contains("'dedicated'") && error.hint.is_some(), "{error:?}");
+    assert_eq!(refused(&engine, "DESCRIBE QUERY all").kind, ErrorKind::NotFound);
 }

@@ -26,8 +26,11 @@ fn insert_until_killed(folder: &Path) -> ! {
     loop {
         let names: Vec<String> = (next..next + BATCH_ROWS).map(|place| format!("home_{place}")).collect();
         let values: Vec<_> = (next..next + BATCH_ROWS).map(parameters).collect();
-        let queries: Vec<NewQuery<'_>> =
-            names.iter().zip(&values).map(|(name, parameters)| NewQuery { application: 3, name, parameters }).collect();
+        let queries: Vec<NewQuery<'_>> = names
+            .iter()
+            .zip(&values)
+            .map(|(name, parameters)| NewQuery { application: 3, name, parameters, label: None })
+            .collect();
         let first = catalog.insert_queries(&queries).expect("an insert");
         if first.is_multiple_of(3) {
             catalog.set_paused(&[first], true).expect("a pause");

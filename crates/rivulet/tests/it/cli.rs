@@ -363,7 +363,11 @@ fn status() {
              application  running  events  results  refused  waiting     p50     p99\n\
              ac_control         2    1000        7        2        3  420 us  2.5 ms\n\
              ac_control: refused 2 decode; the last one because of decode: the payload is no JSON\n\
-             heart: not running: unknown function beat\n\
+             heart: not running: unknown function beat\n\n\
+             big query   state   rows in  rows out  refused     p50      p99  behind\n\
+             per_device  failed    12000       340        2  900 us  12.0 ms   1.5 s\n\
+             per_device: failed: the disk is full\n\
+             per_device: refused 2 decode; one of them because of line 7: no JSON\n\
              1 message arrived on a topic that no query reads\n\n\
              broker                 state      reconnects  gaps\n\
              mqtt://127.0.0.1:1883  connected           1     0\n\
@@ -376,6 +380,7 @@ fn status() {
     for line in [
         "application  running  paused  events  rows/batch  results  refused       waiting     p50     p99  event p50  event p99",
         "ac_control         2       1    1000       100.0        7  2 decode  3 (2.0 KiB)  420 us  2.5 ms          -          -",
+        "per_device  failed      4    12000       340  2 decode       17      4.0 KiB  900 us  12.0 ms   1.5 s",
     ] {
         assert!(stdout.lines().any(|shown| shown == line), "{line} in\n{stdout}");
     }
@@ -383,6 +388,7 @@ fn status() {
     let status: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
     assert_eq!((code, status["queries_running"].as_u64()), (0, Some(2)));
     assert_eq!(status["connections"][0]["dropped"]["deadlock_events"], 0, "JSON has every reason");
+    assert_eq!(status["big_queries"][0]["refused"]["decode"], 2);
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub(crate) fn configuration(folder: &Path) -> Config {
 
 fn submit(engine: &Engine, name: Option<&str>, application: &str, id: &str) -> Result<u64, ErrorKind> {
     let parameters = [("id".into(), ParameterValue::Text(id.into()))];
-    let answer = engine.submit(&[QueryRequest { name, application, parameters: &parameters }]).pop();
+    let answer = engine.submit(&[QueryRequest { name, application, parameters: &parameters, label: None }]).pop();
     answer.expect("an answer").map_err(|error| error.kind)
 }
 
@@ -93,10 +93,10 @@ fn left_by_an_older_version(folder: &Path) {
     let number: [Parameter<'static>; 1] = [("id".into(), ParameterValue::Int(7))];
     catalog
         .insert_queries(&[
-            NewQuery { application: old, name: "kept", parameters: &text("a") },
-            NewQuery { application: old, name: "", parameters: &text("b") },
-            NewQuery { application: copy, name: "works", parameters: &text("c") },
-            NewQuery { application: copy, name: "unfit", parameters: &number },
+            NewQuery { application: old, name: "kept", parameters: &text("a"), label: None },
+            NewQuery { application: old, name: "", parameters: &text("b"), label: None },
+            NewQuery { application: copy, name: "works", parameters: &text("c"), label: None },
+            NewQuery { application: copy, name: "unfit", parameters: &number, label: None },
         ])
         .expect("stored");
 }
@@ -168,7 +168,9 @@ fn a_query_whose_topic_is_none_any_more_does_not_run_and_the_others_do() {
     let copy = catalog.insert_application("copy", "id-of-copy", COPY).expect("stored");
     for (name, id) in [("a", "1"), ("b", "no+topic"), ("c", "3")] {
         let parameters: [Parameter<'_>; 1] = [("id".into(), ParameterValue::Text(id.into()))];
-        catalog.insert_queries(&[NewQuery { application: copy, name, parameters: &parameters }]).expect("stored");
+        catalog
+            .insert_queries(&[NewQuery { application: copy, name, parameters: &parameters, label: None }])
+            .expect("stored");
     }
     drop(catalog);
     let engine = open(folder.path());
@@ -201,7 +203,7 @@ fn lists_come_in_pages_and_a_page_has_a_limit() {
     let parameters = [("id".into(), ParameterValue::Text("a".into()))];
     let requests: Vec<QueryRequest<'_>> = names
         .iter()
-        .map(|name| QueryRequest { name: Some(name), application: "copy", parameters: &parameters })
+        .map(|name| QueryRequest { name: Some(name), application: "copy", parameters: &parameters, label: None })
         .collect();
     assert!(engine.submit(&requests).iter().all(Result::is_ok));
 
@@ -228,8 +230,10 @@ fn topics_that_do_not_fit_are_refused_one_by_one() {
     engine.create_application(COPY).expect("an application");
     let parameters: Vec<[Parameter<'_>; 1]> =
         ["a", "b/c", "d", "", "e+"].map(|id| [("id".into(), ParameterValue::Text(id.into()))]).into();
-    let requests: Vec<QueryRequest<'_>> =
-        parameters.iter().map(|parameters| QueryRequest { name: None, application: "copy", parameters }).collect();
+    let requests: Vec<QueryRequest<'_>> = parameters
+        .iter()
+        .map(|parameters| QueryRequest { name: None, application: "copy", parameters, label: None })
+        .collect();
     let answers = engine.submit(&requests);
     assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true, false, false]);
     let topics: Vec<String> =
@@ -246,7 +250,12 @@ fn a_batch_of_several_applications_is_answered_in_order_and_kept() {
     let parameters = [("id".into(), ParameterValue::Text("x".into()))];
     let requests: Vec<QueryRequest<'_>> =
         [("a", "copy"), ("b", "other"), ("a", "other"), ("c", "nobody"), ("d", "copy"), ("e", "other")]
-            .map(|(name, application)| QueryRequest { name: Some(name), application, parameters: &parameters })
+            .map(|(name, application)| QueryRequest {
+                name: Some(name),
+                application,
+                parameters: &parameters,
+                label: None,
+            })
             .into();
     let answers: Vec<Result<u64, ErrorKind>> =
         engine.submit(&requests).into_iter().map(|answer| answer.map_err(|error| error.kind)).collect();
@@ -276,4 +285,22 @@ fn an_application_is_found_by_the_beginning_of_its_id() {
     for unknown in [&id[..7], &id[1..13], ""] {
         assert!(engine.application(unknown).is_err(), "{unknown}");
     }
+}
+
+#[test]
+fn a_label_is_shown_and_kept() {
+    let folder = TempDir::new().expect("a folder");
+    {
+        let engine = open(folder.path());
+        let create = "CREATE QUERY labelled FROM APPLICATION copy WITH (id => 'a') LABEL 'home 42'";
+        assert!(engine.execute(&format!("{COPY}; {create}")).iter().all(Result::is_ok));
+        let refused = engine.execute("CREATE QUERY other FROM APPLICATION copy WITH (id => 'b') LABEL ''").pop();
+        let error = refused.expect("an answer").expect_err("an empty label").to_string();
+        assert!(error.contains("a label has 1 to 255 bytes"), "{error}");
+    }
+    let engine = open(folder.path());
+    let query = engine.query("labelled").expect("it is there");
+    assert_eq!((query.label.as_deref(), query.parameters.len()), (Some("home 42"), 1));
+    let described = format!("{:?}", engine.execute("DESCRIBE QUERY labelled"));
+    assert!(described.contains("label") && described.contains("home 42"), "{described}");
 }

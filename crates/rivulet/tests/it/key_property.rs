@@ -3,7 +3,8 @@
 //! Random applications, parameters and events; queries that come, pause and go in the middle; batches cut and timers served at
 //! different moments in both runs. In the group's run slots are used again, by queries that must start clean, silent queries
 //! are spilled, and now and then everything moves into a fresh group, where nothing but the imported state can go on. The
-//! answers are compared byte by byte.
+//! answers are compared byte by byte. The same with *twins*: queries that differ in nothing but their output and share a slot
+//! wherever they may, while they come, part and leave, and their tasks are split and merged.
 
 use std::ops::Range;
 
@@ -158,4 +159,123 @@ fn finish(group: &TestGroup, events: &[RandomEvent]) {
     group.run();
     group.run_at(events.last().map_or(START_US, |event| event.arrival_us) + HOUR_US);
     group.end();
+}
+
+/// Queries that are equal: same parameters, same events.
+struct Kind {
+    parameters: RandomParameters,
+    input: String,
+}
+
+/// A query of some kind that is there.
+struct Member {
+    id: u64,
+    kind: usize,
+    slot: u32,
+    /// It gets no events, and so shares its slot with nobody.
+    is_paused: bool,
+}
+
+#[test]
+fn equal_queries_answer_as_each_does_alone() {
+    let (mut results, mut most_shared) = (0, 0);
+    for seed in 0..seeds() {
+        let application = RandomApplication::new(seed);
+        let mut random = StdRng::seed_from_u64(seed ^ 0x7317);
+        let parameters = (0..random.random_range(1..4)).map(|_| RandomParameters::new(&mut random));
+        let kinds: Vec<Kind> =
+            parameters.enumerate().map(|(kind, parameters)| Kind { parameters, input: format!("in{kind}") }).collect();
+        let queries: Vec<RandomQuery> = (0..random.random_range(2..12))
+            .map(|number| RandomQuery {
+                parameters: kinds[number % kinds.len()].parameters,
+                ..RandomQuery::new(&mut random)
+            })
+            .collect();
+        let events = events(&mut random, kinds.len(), EVENTS, START_US);
+        let (together, shared) = run_twins(&application, &kinds, &queries, &events, &mut random);
+        most_shared = most_shared.max(shared);
+        for query in 0..queries.len() {
+            let of_kind: Vec<RandomEvent> = events
+                .iter()
+                .map(|event| RandomEvent {
+                    query: if event.query == query % kinds.len() { query } else { queries.len() },
+                    ..event.clone()
+                })
+                .collect();
+            let alone = run_alone(&application, &queries, &of_kind, query, &mut random);
+            let expected = alone.get(&(query as u64)).cloned().unwrap_or_default();
+            let found = together.get(&(query as u64)).cloned().unwrap_or_default();
+            assert_eq!(found, expected, "seed {seed}, query {query} of {}\n{}", queries.len(), application.sql);
+            results += expected.len();
+        }
+    }
+    assert!(results > 10_000 && most_shared > 5, "{results} results, at most {most_shared} queries shared a slot");
+}
+
+/// All queries in one group that lets equal ones share a slot; also returns how many did at most.
+fn run_twins(
+    application: &RandomApplication,
+    kinds: &[Kind],
+    queries: &[RandomQuery],
+    events: &[RandomEvent],
+    random: &mut StdRng,
+) -> (Results, usize) {
+    let mut group = TestGroup::sharing(&application.sql, START_US).spilling();
+    let mut members: Vec<Member> = Vec::new();
+    let (mut shared, mut joined_slots) = (0, Vec::new());
+    let join = |group: &TestGroup, id: u64, kind: usize| {
+        let Kind { parameters, input } = &kinds[kind];
+        let joined = parameters.with_topics(input, &format!("out{id}"), |values| group.join(id, values));
+        Member { id, kind, slot: joined.slot, is_paused: false }
+    };
+    for (place, event) in events.iter().enumerate() {
+        for (number, query) in queries.iter().enumerate() {
+            let id = number as u64;
+            if query.life.end == place
+                && let Some(index) = members.iter().position(|member| member.id == id)
+            {
+                group.run_at(event.arrival_us);
+                let gone = members.swap_remove(index);
+                group.leave(gone.slot, gone.id);
+            }
+            if query.life.start == place && !query.life.is_empty() {
+                members.push(join(&group, id, number % kinds.len()));
+            }
+            if let Some(member) = members.iter_mut().find(|member| member.id == id) {
+                // Events that wait are not waited for: a paused query still gets them.
+                if !query.gets(place) && !member.is_paused {
+                    member.slot = group.part(member.slot, id);
+                }
+                member.is_paused = !query.gets(place);
+            }
+        }
+        // One route leads to a slot, however many queries are in it.
+        joined_slots.clear();
+        joined_slots.extend(members.iter().filter(|one| one.kind == event.query && !one.is_paused).map(|one| one.slot));
+        joined_slots.sort_unstable();
+        joined_slots.dedup();
+        for &slot in &joined_slots {
+            assert!(members.iter().all(|one| one.slot != slot || (one.kind == event.query && !one.is_paused)));
+            group.push_from(input_of(application, event), slot, event.arrival_us, &event.payload);
+        }
+        let tasks = group.tasks();
+        match random.random_range(0..30) {
+            0..8 => group.run(),
+            8 | 9 => members.push(join(&group, 1_000 + place as u64, random.random_range(0..kinds.len()))),
+            10 => {
+                if let Some(index) = members.iter().position(|member| member.id >= 1_000) {
+                    let gone = members.swap_remove(index);
+                    group.leave(gone.slot, gone.id);
+                }
+            }
+            11 => group = group.moved(),
+            12 => drop(group.spill(random.random_range(0..3), 0)),
+            13 if !tasks.is_empty() => group.split(&tasks[random.random_range(0..tasks.len())]),
+            14 if tasks.len() > 1 => group.merge(&tasks[0], &tasks[1]),
+            _ => {}
+        }
+        shared = shared.max(group.further_queries());
+    }
+    finish(&group, events);
+    (group.results(), shared)
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::server::{Publisher, Server, now_ms, rivulet, said};
@@ -59,6 +59,26 @@ fn the_big_query_of_the_readme_runs() {
     let output = rivulet().args(["run", "--json", "-c", &script]).output().expect("its end");
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 5, "{}", said(&output));
+}
+
+#[test]
+fn the_big_query_over_mqtt_of_the_readme_runs_on_a_server() {
+    let readme = readme();
+    let folder = TempDir::new().expect("a folder");
+    let server = Server::start(folder.path());
+    server.sql_ok(&format!(
+        "CREATE SOURCE readings (home{}INTO means",
+        between(&readme, "CREATE SOURCE readings (home", "INTO means")
+    ));
+    let mut listener = Publisher::connect(server.mqtt);
+    listener.subscribe("mean/#");
+    let mut sensor = Publisher::connect(server.mqtt);
+    for (ts, value) in [(0, 20), (1_000, 22), (60_000, 30)] {
+        sensor.publish("home/7/temperature", &json!({"ts": ts, "value": value}).to_string());
+    }
+    let (topic, payload) = listener.next();
+    let mean: Value = serde_json::from_slice(&payload).expect("JSON");
+    assert_eq!((topic.as_str(), &mean), ("mean/7", &json!({"mean": 21.0, "window_end": 60_000})));
 }
 
 #[test]

@@ -60,6 +60,11 @@ fn changes_are_shown_to_whoever_asks_for_them() {
     ]);
     let lines = text(&out.stdout);
     assert!(lines.ends_with("{\"op\":\"+\",\"n\":4}\n"), "{lines} {}", text(&out.stderr));
+    let refused = |query: &str| text(&rivulet(&["--json", "--changes", "-c", &format!("{source} {query}")]).stderr);
+    let twice = refused("SELECT device AS op, count(*) AS n FROM readings GROUP BY device");
+    assert!(twice.contains("no place for the column 'op'") && twice.contains("hint"), "{twice}");
+    let ordered = refused("SELECT device, value FROM readings ORDER BY value");
+    assert!(ordered.contains("--changes") && ordered.contains("ORDER BY"), "{ordered}");
 }
 
 #[test]
@@ -86,6 +91,96 @@ fn results_go_to_a_sink_and_are_read_by_the_next_statement() {
     assert_eq!(text(&fs::read(out).unwrap()).lines().count(), 3);
 }
 
+/// The files of several sensors have the same hours: what is new in one is not late in another, whichever task reads them.
+#[test]
+fn results_do_not_depend_on_how_many_tasks_read() {
+    let folder = TempDir::new().unwrap();
+    const SENSORS: u64 = 3;
+    const ROWS: u64 = 20_000;
+    let mut random: u64 = 7;
+    for sensor in 0..SENSORS {
+        let rows: String = (0..ROWS)
+            .map(|row| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                // Up to two seconds out of order.
+                format!("{},s{sensor}\n", 1_000_000 + row * 180 - (random >> 33) % 2000)
+            })
+            .collect();
+        fs::write(folder.path().join(format!("{sensor}.csv")), format!("ts,device\n{rows}")).unwrap();
+    }
+    let script = format!(
+        "CREATE SOURCE readings (ts TIMESTAMP EVENT TIME, device TEXT) FROM 'file:{}' FORMAT CSV (header => true) \
+         WITH (lateness => INTERVAL '2 seconds'); \
+         SELECT sum(n) AS rows FROM (SELECT device, count(*) AS n FROM readings GROUP BY device, tumble(ts, INTERVAL '1 minute'))",
+        folder.path().display()
+    );
+    for parallelism in ["1", "2", "4"] {
+        let out = rivulet(&["--json", "-q", "-p", parallelism, "-c", &script]);
+        assert_eq!(text(&out.stdout), format!("{{\"rows\":{}}}\n", SENSORS * ROWS), "{}", text(&out.stderr));
+    }
+}
+
+#[test]
+fn a_file_gets_all_rows_however_many_instances_write_it() {
+    let folder = TempDir::new().unwrap();
+    let source = readings(&folder);
+    // One instance behind a small file, one behind all rows together, and as many as there are workers behind keys.
+    let queries = [
+        ("SELECT device, value FROM readings", "value DOUBLE", 4),
+        ("SELECT 'all' AS device, count(*) AS n FROM readings GROUP BY tumble(ts, INTERVAL '1 hour')", "n BIGINT", 1),
+        ("SELECT device, count(*) AS n FROM readings GROUP BY device, tumble(ts, INTERVAL '1 hour')", "n BIGINT", 2),
+    ];
+    for (number, (query, column, rows)) in queries.into_iter().enumerate() {
+        for parallelism in ["1", "2", "3"] {
+            for format in ["json", "csv", "parquet"] {
+                let out = folder.path().join(format!("{number}-{parallelism}.{format}"));
+                let address = format!("'file:{}' FORMAT {format}", out.display());
+                let script = format!(
+                    "{source} CREATE SINK out TO {address}; INSERT INTO out {query};
+                     CREATE SOURCE again (device TEXT, {column}) FROM {address};
+                     SELECT count(*) AS n FROM again"
+                );
+                let done = rivulet(&["--format", "csv", "-q", "-p", parallelism, "-c", &script]);
+                assert_eq!(text(&done.stdout), format!("n\n{rows}\n"), "{script} {}", text(&done.stderr));
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_that_are_taken_back_do_not_overtake_those_they_take_back() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("numbers.csv");
+    let lines: String = (0..100_000).map(|number| format!("{},{}\n", number % 7, number % 10)).collect();
+    fs::write(&file, lines).unwrap();
+    // One stream that changes has a single instance, and the other one as many as there are workers.
+    let script = format!(
+        "CREATE SOURCE numbers (g BIGINT, v BIGINT) FROM 'file:{}' FORMAT CSV;
+         SELECT n FROM (SELECT n, ROW_NUMBER() OVER (ORDER BY n DESC) AS place FROM
+           (SELECT count(*) AS n FROM numbers UNION ALL SELECT sum(v) AS n FROM numbers GROUP BY g)) WHERE place <= 3
+         ORDER BY n DESC",
+        file.display()
+    );
+    for _ in 0..5 {
+        let done = rivulet(&["--format", "csv", "-q", "-p", "2", "-c", &script]);
+        assert_eq!(text(&done.stdout), "n\n100000\n64291\n64289\n", "{}", text(&done.stderr));
+    }
+}
+
+#[test]
+fn sums_that_do_not_fit_are_refused_and_do_not_wrap_around() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("large.csv");
+    fs::write(&file, "9223372036854775806\n9223372036854775807\n-5\n").unwrap();
+    let script = format!(
+        "CREATE SOURCE large (x BIGINT) FROM 'file:{}' FORMAT CSV; SELECT x + 1 AS y FROM large ORDER BY y",
+        file.display()
+    );
+    let done = rivulet(&["--format", "csv", "-c", &script]);
+    assert_eq!(text(&done.stdout), "y\n-4\n9223372036854775807\n");
+    assert!(text(&done.stderr).to_lowercase().contains("overflow"), "{}", text(&done.stderr));
+}
+
 #[test]
 fn standard_input_is_a_source() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_rivulet"))
@@ -104,6 +199,41 @@ fn standard_input_is_a_source() {
 }
 
 #[test]
+fn piped_input_that_ends_has_a_final_result() {
+    let script = "CREATE SOURCE input (x BIGINT) FROM 'stdin:' FORMAT JSON WITH (bounded => true);
+        SELECT x % 2 AS odd, count(*) AS n FROM input GROUP BY x % 2 ORDER BY n DESC";
+    let mut child = Command::new(env!("CARGO_BIN_EXE_rivulet"))
+        .args(["run", "--format", "csv", "-q", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let lines: String = (1..=5).map(|x| format!("{{\"x\": {x}}}\n")).collect();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(text(&out.stdout), "odd,n\n1,3\n0,2\n", "{}", text(&out.stderr));
+}
+
+#[test]
+fn who_stops_reading_ends_the_query_and_that_is_no_failure() {
+    for format in ["json", "csv"] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_rivulet"))
+            .args(["run", "-q", "--format", format, "-c"])
+            .arg("CREATE SOURCE bids FROM 'nexmark:bid' WITH (events => 1000000000); SELECT auction, price FROM bids")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program");
+        let mut first = [0];
+        std::io::Read::read_exact(&mut child.stdout.take().unwrap(), &mut first).unwrap();
+        let out = child.wait_with_output().unwrap();
+        assert!(out.status.success() && out.stderr.is_empty(), "{format}: {}", text(&out.stderr));
+    }
+}
+
+#[test]
 fn what_is_wrong_has_its_place_and_a_hint() {
     let folder = TempDir::new().unwrap();
     let source = readings(&folder);
@@ -117,6 +247,11 @@ fn what_is_wrong_has_its_place_and_a_hint() {
             "/no/such/file",
         ),
         ("CREATE QUERY q FROM APPLICATION a WITH (x => 1)".into(), "line 1, column 1", "rivulet serve"),
+        (
+            format!("{source} CREATE SINK out TO 'blackhole:';\nINSERT INTO out SELECT device FROM readings LIMIT 2"),
+            "line 2, column 13",
+            "ROW_NUMBER",
+        ),
         ("SELEKT 1".into(), "line 1, column 1", "SELECT"),
     ];
     for (script, place, hint) in cases {

@@ -29,7 +29,7 @@ impl Server {
         server
     }
 
-    fn spawn(folder: &Path, mqtt: SocketAddr, settings: &[(&str, String)]) -> Self {
+    pub(crate) fn spawn(folder: &Path, mqtt: SocketAddr, settings: &[(&str, String)]) -> Self {
         let http = free_port();
         let mut command = rivulet();
         command.arg("serve").current_dir(folder).env("RIVULET_DATA_DIR", folder.join("data"));
@@ -42,7 +42,7 @@ impl Server {
         Self { child, http, mqtt }
     }
 
-    fn wait_until_ready(&self) {
+    pub(crate) fn wait_until_ready(&self) {
         wait("the server to be ready", || ureq::get(format!("http://{}/health/ready", self.http)).call().is_ok());
     }
 
@@ -121,11 +121,11 @@ pub(crate) fn rivulet() -> Command {
     command
 }
 
-fn free_port() -> SocketAddr {
+pub(crate) fn free_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + WAIT_MAX;
     while !is_so() {
         assert!(Instant::now() < deadline, "waited {WAIT_MAX:?} for {what}");
@@ -426,13 +426,7 @@ fn a_broker_that_is_down_at_the_start_and_lost_in_the_middle_is_found_again() {
     let Some(program) = mosquitto() else { return };
     let folder = TempDir::new().unwrap();
     let broker = free_port();
-    let configuration = folder.path().join("mosquitto.conf");
-    std::fs::write(&configuration, format!("listener {} 127.0.0.1\nallow_anonymous true\n", broker.port())).unwrap();
-    let start_broker = || {
-        let child = Command::new(&program).arg("-c").arg(&configuration).stderr(Stdio::null()).spawn().unwrap();
-        wait("mosquitto to listen", || TcpStream::connect(broker).is_ok());
-        Killed(child)
-    };
+    let start_broker = || start_mosquitto(&program, folder.path(), broker);
     let server = Server::spawn(folder.path(), broker, &[("RIVULET_MQTT_BROKER_URL", format!("mqtt://{broker}"))]);
     // It takes applications and queries without a broker, but no events come: alive, not ready.
     wait("the server to live", || server.health("live").is_some_and(|(code, _)| code == 200));
@@ -464,8 +458,17 @@ fn a_broker_that_is_down_at_the_start_and_lost_in_the_middle_is_found_again() {
     assert_eq!(connection(&server)["gaps"], 1);
 }
 
+/// A Mosquitto that listens at an address.
+pub(crate) fn start_mosquitto(program: &Path, folder: &Path, broker: SocketAddr) -> Killed {
+    let configuration = folder.join("mosquitto.conf");
+    std::fs::write(&configuration, format!("listener {} 127.0.0.1\nallow_anonymous true\n", broker.port())).unwrap();
+    let child = Command::new(program).arg("-c").arg(&configuration).stderr(Stdio::null()).spawn().unwrap();
+    wait("mosquitto to listen", || TcpStream::connect(broker).is_ok());
+    Killed(child)
+}
+
 /// A process that is killed when dropped.
-struct Killed(Child);
+pub(crate) struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
@@ -475,7 +478,7 @@ impl Drop for Killed {
 }
 
 /// Where mosquitto is; where it is not, the test says so and skips, except in CI.
-fn mosquitto() -> Option<std::path::PathBuf> {
+pub(crate) fn mosquitto() -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
         .chain(["/usr/sbin".into()])

@@ -10,8 +10,9 @@ use std::time::Duration;
 use rivulet::api;
 use rivulet::http_client::Client;
 use rivulet::service::{
-    ApplicationInfo, ApplicationStatus, ConnectionStatus, ErrorKind, LatencyStatus, ParameterInfo, QueryFilter,
-    QueryInfo, QueryRequest, QueryState, Service, ServiceError, StatementResult, Status, TableInfo, generated_name,
+    ApplicationInfo, ApplicationStatus, BigQueryInfo, ConnectionStatus, ErrorKind, LatencyStatus, ParameterInfo,
+    QueryFilter, QueryInfo, QueryRequest, QueryState, Service, ServiceError, StatementResult, Status, TableInfo,
+    generated_name,
 };
 use serde_json::json;
 use tokio::sync::{broadcast, oneshot};
@@ -193,7 +194,7 @@ impl Service for MemoryService {
             }
             state.next_id = id;
             let info = QueryInfo {
-                id,
+                id: Some(id),
                 name: name.clone(),
                 application: request.application.into(),
                 state: QueryState::Running,
@@ -202,11 +203,13 @@ impl Service for MemoryService {
                     .iter()
                     .map(|(name, value)| (name.to_string(), value.to_json()))
                     .collect(),
+                label: request.label.map(str::to_owned),
                 input_topic: "home/42/temperature".into(),
                 output_topic: "home/42/ac".into(),
                 events: None,
                 results: Some(3),
                 refused: None,
+                big: None,
             };
             state.queries.insert(name.clone(), info);
             // Small, so that a test can overrun it.
@@ -296,6 +299,25 @@ impl Service for MemoryService {
                     ..ApplicationStatus::default()
                 },
             ],
+            big_queries: vec![BigQueryInfo {
+                name: "per_device".into(),
+                state: QueryState::Failed,
+                reason: Some("the disk is full".into()),
+                sql: "CREATE QUERY per_device AS ...".into(),
+                sources: vec!["readings".into()],
+                sink: "counts".into(),
+                rows_in: 12_000,
+                rows_out: 340,
+                refused: vec![("decode".into(), 2)],
+                refusal: Some("line 7: no JSON".into()),
+                latency: LatencyStatus { p50_us: Some(900), p99_us: Some(12_000), ..LatencyStatus::default() },
+                state_bytes: 4096,
+                waiting_rows: 17,
+                watermark_us: Some(1_700_000_000_000_000),
+                watermark_lag_us: Some(1_500_000),
+                tasks: 4,
+            }],
+            workers: Vec::new(),
             messages_unrouted: 1,
             total: ApplicationStatus::default(),
             connections: vec![ConnectionStatus {

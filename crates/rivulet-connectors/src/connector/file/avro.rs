@@ -9,6 +9,7 @@ use std::time::Duration;
 use arrow::datatypes::SchemaRef;
 use rivulet_dataflow::{Polled, Reason, Refusals, Source, SourceError};
 
+use super::source::Holding;
 use crate::connector::SourceSpec;
 use crate::connector::intake::refuse;
 use crate::formats::{BlockDecoder, ContainerReader};
@@ -27,27 +28,42 @@ impl Wanted {
     }
 
     /// Opens a file. Fails with what is wrong with it.
-    fn open(&self, path: PathBuf) -> Result<Open, String> {
+    fn open(&self, Place { path, block }: Place) -> Result<Open, String> {
         let failed = |problem: String| format!("{}: {problem}", path.display());
         let file = File::open(&path).map_err(|error| failed(error.to_string()))?;
-        let reader = ContainerReader::open(BufReader::with_capacity(256 << 10, file)).map_err(failed)?;
+        let mut reader = ContainerReader::open(BufReader::with_capacity(256 << 10, file)).map_err(failed)?;
         let decoder = reader.decoder(&self.declared, &self.read, self.event_time_column).map_err(failed)?;
-        Ok(Open { path, reader, decoder, records: 0, at: 0 })
+        let (block, records, at) = block.unwrap_or_default();
+        if records > 0 {
+            reader.seek(block).map_err(failed)?;
+            reader.next_block().map_err(failed)?;
+        } else if block > 0 {
+            reader.seek(block).map_err(failed)?;
+        }
+        Ok(Open { path, reader, decoder, block, records, at })
     }
 
     /// Whether a file can be read as it is declared.
     pub(super) fn check(&self, path: &Path) -> Result<(), String> {
-        self.open(path.to_owned()).map(|_| ())
+        self.open(Place { path: path.to_owned(), block: None }).map(|_| ())
     }
 }
 
 /// One partition: its files, first to last.
 pub(super) struct AvroSource {
     wanted: Arc<Wanted>,
+    holding: Holding,
     /// Last to first.
-    waiting: Vec<PathBuf>,
+    waiting: Vec<Place>,
     open: Option<Open>,
     files: u64,
+}
+
+/// Where reading begins.
+struct Place {
+    path: PathBuf,
+    /// The byte at which the block begins, how many of its records are left, and the byte of the first of these; `None` at the beginning.
+    block: Option<(u64, u64, usize)>,
 }
 
 /// A file that is being read.
@@ -55,22 +71,35 @@ struct Open {
     path: PathBuf,
     reader: ContainerReader<BufReader<File>>,
     decoder: BlockDecoder,
+    /// The byte at which the block begins.
+    block: u64,
     /// Records left in the block, from this byte on.
     records: u64,
     at: usize,
 }
 
 impl AvroSource {
-    pub(super) fn new(wanted: Arc<Wanted>, mut files: Vec<PathBuf>) -> Self {
-        files.reverse();
+    pub(super) fn new(wanted: Arc<Wanted>, holding: Holding, files: Vec<PathBuf>) -> Self {
         let count = files.len() as u64;
-        Self { wanted, waiting: files, open: None, files: count }
+        let waiting = files.into_iter().rev().map(|path| Place { path, block: None }).collect();
+        Self { wanted, holding, waiting, open: None, files: count }
+    }
+
+    /// Closes the file; what is left of it waits.
+    fn close(&mut self) -> Result<(), String> {
+        let Some(mut open) = self.open.take() else { return Ok(()) };
+        if open.records == 0 {
+            open.block = open.reader.position().map_err(|problem| format!("{}: {problem}", open.path.display()))?;
+        }
+        self.waiting.push(Place { path: open.path, block: Some((open.block, open.records, open.at)) });
+        Ok(())
     }
 }
 
 impl Source for AvroSource {
     fn poll(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Polled, SourceError> {
         let failed = |problem: String| SourceError(format!("cannot read {problem}"));
+        let holds = self.holding.may_hold();
         let open = match &mut self.open {
             Some(open) => open,
             None => match self.waiting.pop() {
@@ -79,9 +108,9 @@ impl Source for AvroSource {
             },
         };
         if open.records == 0 {
-            let next =
-                open.reader.next_block().map_err(|problem| failed(format!("{}: {problem}", open.path.display())))?;
-            let Some(records) = next else {
+            let in_file = |problem| failed(format!("{}: {problem}", open.path.display()));
+            open.block = open.reader.position().map_err(in_file)?;
+            let Some(records) = open.reader.next_block().map_err(in_file)? else {
                 self.open = None;
                 return Ok(Polled::Nothing(Duration::ZERO));
             };
@@ -97,6 +126,9 @@ impl Source for AvroSource {
             });
             refusals.count(Reason::Decode, lost);
             open.records = 0;
+        }
+        if !holds {
+            self.close().map_err(failed)?;
         }
         Ok(match columns.num_rows() {
             0 => Polled::Nothing(Duration::ZERO),

@@ -1,11 +1,13 @@
 //! Cuts files into pieces, so that partitions read at the same time and stay near each other in time.
 //!
-//! Files are pieced together in the order of their names; partition `i` of `n` takes the pieces `i`, `i + n`, `i + 2n` and so on. Rows
-//! that follow each other in the files are so read at about the same time, and no partition runs far ahead in event time: windows
-//! stay open no longer than a piece takes.
+//! Reader `i` of `n` takes the pieces `i`, `i + n`, `i + 2n` and so on. Rows that follow each other are so read at about the same time, and
+//! no reader runs far ahead in event time: windows stay open no longer than a piece takes.
+//!
+//! Rows without a time are read file by file, in the order of their names, as if all were one ([`deal`]). Where they have one, each file is a
+//! partition of its own ([`deal_by_file`]): the files of several sensors have the same hours, and what is new in one is not late in another.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A piece of a file of lines.
@@ -47,6 +49,54 @@ pub(super) fn cut_lines(paths: Vec<PathBuf>, chunk_bytes: Option<u64>) -> io::Re
     Ok(chunks)
 }
 
+/// A piece of a file, or all of it.
+pub(super) trait Piece {
+    /// The file.
+    fn path(&self) -> &Path;
+
+    /// How much of it there is.
+    fn bytes(&self) -> u64;
+}
+
+impl Piece for Chunk {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// A file that is not cut. Nobody has looked how large it is.
+impl Piece for PathBuf {
+    fn path(&self) -> &Path {
+        self
+    }
+
+    fn bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// Deals the pieces of each file, of which no partition has two. Files that are a large part of all are dealt to `readers` partitions, which
+/// follow each other; the others have one each.
+pub(super) fn deal_by_file<C: Piece>(pieces: Vec<C>, readers: usize) -> Vec<Vec<C>> {
+    let all: u64 = pieces.iter().map(C::bytes).sum();
+    let is_large = |bytes: u64| bytes > all / (2 * readers.max(1) as u64);
+    let mut partitions = Vec::new();
+    let mut pieces = pieces.into_iter().peekable();
+    while let Some(first) = pieces.next() {
+        let mut of_file = vec![first];
+        while let Some(next) = pieces.next_if(|next| next.path() == of_file[0].path()) {
+            of_file.push(next);
+        }
+        let bytes = of_file.iter().map(C::bytes).sum();
+        partitions.extend(deal(of_file, if is_large(bytes) { readers } else { 1 }));
+    }
+    partitions
+}
+
 /// Deals the pieces to at most `partitions` partitions; each gets at least one, if there is one.
 pub(super) fn deal<C>(chunks: Vec<C>, partitions: usize) -> Vec<Vec<C>> {
     let partitions = partitions.min(chunks.len()).max(1);
@@ -60,6 +110,26 @@ pub(super) fn deal<C>(chunks: Vec<C>, partitions: usize) -> Vec<Vec<C>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_file_is_a_partition_and_a_large_one_several() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths: Vec<PathBuf> = [3_usize, 95, 1, 1]
+            .into_iter()
+            .enumerate()
+            .map(|(index, length)| {
+                let path = folder.path().join(index.to_string());
+                std::fs::write(&path, vec![b'x'; length]).unwrap();
+                path
+            })
+            .collect();
+        let chunks = cut_lines(paths, Some(10)).unwrap();
+        let dealt = deal_by_file(chunks, 4);
+        assert_eq!(dealt.iter().map(Vec::len).collect::<Vec<_>>(), [1, 3, 3, 2, 2, 1, 1]);
+        let starts: Vec<u64> = dealt[1].iter().map(|chunk| chunk.start).collect();
+        assert_eq!(starts, [0, 40, 80]);
+        assert!(dealt.iter().all(|partition| partition.iter().all(|chunk| chunk.path == partition[0].path)));
+    }
 
     #[test]
     fn pieces_cover_every_byte_once() {

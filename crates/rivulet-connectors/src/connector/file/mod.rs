@@ -1,8 +1,8 @@
 //! `file:` rows in files, one after another or many at a time, and files as the place where results go.
 //!
 //! - [`paths`]: the files that an address means; [`chunks`]: their pieces, and which partition reads which;
-//! - [`source`]: rows of the lines of a piece; [`parquet`]: rows of row groups; [`avro`]: rows of
-//!   containers;
+//! - [`source`]: rows of the lines of a piece, and how many sources hold files open; [`parquet`]: rows of row groups, [`convert`]: as they
+//!   were declared; [`avro`]: rows of containers;
 //! - [`follow`]: files that grow;
 //! - [`part`]: one file under construction; [`content`]: how rows become content; [`partition`]: folders by values; [`sink`]: all
 //!   of them together.
@@ -10,6 +10,7 @@
 mod avro;
 mod chunks;
 mod content;
+mod convert;
 mod follow;
 mod parquet;
 mod part;
@@ -20,6 +21,7 @@ mod source;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use rivulet_dataflow::{Sink, SinkError, Source};
@@ -33,13 +35,13 @@ use super::{
 };
 use crate::formats::{Format, RowFormat};
 use avro::AvroSource;
+use chunks::Piece;
 pub(super) use content::Content;
-use follow::{Discovery, FollowSource};
 use parquet::{ParquetSource, Wanted};
 use part::ParquetCompression;
 use partition::Partitioning;
 use sink::{AppendSink, Commits, FileSink, FolderSink};
-use source::LineSource;
+use source::{Holding, LineSource};
 
 /// What it is.
 pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
@@ -48,10 +50,12 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     address: "a path. To read: a file, a folder (all files in it and below it, by name), or a pattern with `*` and `?`; names \
               that begin with a dot or an underscore are passed over. To write: a file, or a folder, whose name ends in `/`",
     source: Some(DirectionDescription {
-        help: "Files of lines are cut into pieces of 4 MiB and Parquet files into row groups; these are dealt to the partitions \
-               in the order of their names, so that partitions stay near each other in time. Columns that the query does not \
+        help: "Files of lines are cut into pieces of 4 MiB and Parquet files into row groups; these are dealt to parallel readers. Where rows have an \
+               event time, each file is a partition with a watermark of its own, and that which is furthest behind is read first; without one, \
+               files are read in the order of their names. At most 64 files are kept open; of more, each is opened anew for each read. Columns that the query does not \
                use are neither decoded nor checked. Columns of \
-               Parquet and Avro files, and of CSV files with a header, are found by name; an Avro file brings its schema.",
+               Parquet and Avro files, and of CSV files with a header, are found by name; an Avro file brings its schema. Values of Parquet files that \
+               do not fit the declared type are refused: a text that is no number, a number with a fraction as BIGINT.",
         formats: &["JSON", "CSV", "PARQUET", "AVRO", "TEXT", "RAW", "SENML", "SENML_PIVOT"],
         options: &[
             OptionDescription {
@@ -164,18 +168,27 @@ fn open_source(
     }
     let reading = Arc::new(Reading::new(format, spec, options)?);
     if follow {
-        let partitions = partitions_wanted.min(paths.len()).max(1);
-        let discovery = Discovery::new(spec.address.clone(), paths, partitions);
-        let source = |partition| FollowSource::new(reading.clone(), discovery.clone(), partition, from_end);
-        return Ok((0..partitions).map(|partition| Box::new(source(partition)) as Box<dyn Source>).collect());
+        return Ok(follow::sources(&reading, spec.address.clone(), paths, from_end, partitions_wanted));
     }
     let chunks =
         chunks::cut_lines(paths, (!reading.rule.has_quotes).then_some(chunks::CHUNK_BYTES)).map_err(unreadable)?;
-    let partitions = chunks::deal(chunks, partitions_wanted).into_iter().map(|chunks| {
-        let source = LineSource::new(reading.clone(), chunks)?;
-        Ok(Box::new(source) as Box<dyn Source>)
-    });
-    partitions.collect()
+    Ok(sources(spec, chunks, partitions_wanted, |holding, chunks| LineSource::new(reading.clone(), holding, chunks)))
+}
+
+/// A source for each reader of the files, and, where rows have a time, for each file.
+fn sources<C: Piece, S: Source + 'static>(
+    spec: &SourceSpec,
+    pieces: Vec<C>,
+    readers: usize,
+    mut source: impl FnMut(Holding, Vec<C>) -> S,
+) -> Vec<Box<dyn Source>> {
+    let has_time = spec.event_time_column.is_some_and(|column| spec.columns.contains(&column));
+    let dealt = match has_time {
+        true if !pieces.is_empty() => chunks::deal_by_file(pieces, readers),
+        _ => chunks::deal(pieces, readers),
+    };
+    let holders = Arc::<AtomicUsize>::default();
+    dealt.into_iter().map(|pieces| Box::new(source(Holding::new(&holders), pieces)) as Box<dyn Source>).collect()
 }
 
 fn open_parquet(
@@ -191,8 +204,7 @@ fn open_parquet(
     let groups = parquet::row_groups(paths, &wanted).map_err(|problem| {
         cannot_open(&spec.address, problem, "columns are found by their names; declare those that are in the file")
     })?;
-    let partitions = chunks::deal(groups, partitions_wanted).into_iter();
-    Ok(partitions.map(|groups| Box::new(ParquetSource::new(wanted.clone(), groups)) as Box<dyn Source>).collect())
+    Ok(sources(spec, groups, partitions_wanted, |holding, groups| ParquetSource::new(wanted.clone(), holding, groups)))
 }
 
 fn open_avro(
@@ -207,8 +219,7 @@ fn open_avro(
             cannot_open(&spec.address, problem, "columns are found by their names; declare those that are in the file")
         })?;
     }
-    let partitions = chunks::deal(paths, partitions_wanted).into_iter();
-    Ok(partitions.map(|files| Box::new(AvroSource::new(wanted.clone(), files)) as Box<dyn Source>).collect())
+    Ok(sources(spec, paths, partitions_wanted, |holding, files| AvroSource::new(wanted.clone(), holding, files)))
 }
 
 fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {

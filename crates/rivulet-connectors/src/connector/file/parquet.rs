@@ -1,18 +1,22 @@
 //! Rows from row groups of Parquet files.
 //!
-//! Columns are found by name and brought to the declared types; only those that are read are decompressed. A row whose column is null
-//! where it may not be is refused.
+//! Columns are found by name and brought to the declared types; only those that are read are decompressed. A row with a value that does not
+//! fit its declared type, or that is null where it may not be, is refused ([`super::convert`]).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
-use arrow::compute::{CastOptions, can_cast_types, cast_with_options, filter_record_batch, is_not_null};
+use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use rivulet_dataflow::{Polled, Reason, Refusals, Source, SourceError};
+
+use super::chunks::Piece;
+use super::convert::{self, Converted};
+use super::source::Holding;
+use crate::connector::intake::refuse;
 
 /// A row group.
 #[derive(Clone)]
@@ -25,6 +29,16 @@ pub(super) struct RowGroup {
     places: Arc<[usize]>,
     index: usize,
     bytes: u64,
+}
+
+impl Piece for RowGroup {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 /// What all partitions have in common.
@@ -81,7 +95,7 @@ fn find(in_file: &Schema, declared: &Field) -> Result<usize, String> {
         return Err(format!("there is no column '{}'; the columns are {}", declared.name(), names.join(", ")));
     };
     let found = fields[place].data_type();
-    if found != declared.data_type() && !can_cast_types(found, declared.data_type()) {
+    if !convert::is_possible(found, declared.data_type()) {
         let (name, wanted) = (declared.name(), declared.data_type());
         return Err(format!("the column '{name}' of type {found} cannot be read as {wanted}"));
     }
@@ -114,24 +128,25 @@ fn declared_type(in_file: &DataType) -> Option<DataType> {
 /// One partition: its row groups, first to last.
 pub(super) struct ParquetSource {
     wanted: Arc<Wanted>,
+    holding: Holding,
     /// Last to first.
     waiting: Vec<RowGroup>,
     open: Option<(ParquetRecordBatchReader, RowGroup)>,
-    /// What did not fit the last poll.
-    rest: Option<RecordBatch>,
+    /// How many rows of the row group that is open, or comes next, have been taken.
+    rows_taken: usize,
     bytes_done: u64,
     bytes_all: u64,
 }
 
 impl ParquetSource {
-    pub(super) fn new(wanted: Arc<Wanted>, mut groups: Vec<RowGroup>) -> Self {
+    pub(super) fn new(wanted: Arc<Wanted>, holding: Holding, mut groups: Vec<RowGroup>) -> Self {
         let bytes_all = groups.iter().map(|group| group.bytes).sum();
         groups.reverse();
-        Self { wanted, waiting: groups, open: None, rest: None, bytes_done: 0, bytes_all }
+        Self { wanted, holding, waiting: groups, open: None, rows_taken: 0, bytes_done: 0, bytes_all }
     }
 
-    /// The next rows as they stand in the file.
-    fn next(&mut self, rows_max: usize) -> Result<Option<RecordBatch>, SourceError> {
+    /// The next rows as they stand in the file, with whether each is what it was declared.
+    fn next(&mut self, rows_max: usize) -> Result<Option<Converted>, SourceError> {
         loop {
             if let Some((reader, group)) = &mut self.open {
                 let failed = |problem: &dyn std::fmt::Display| {
@@ -140,22 +155,24 @@ impl ParquetSource {
                 match reader.next() {
                     Some(rows) => {
                         let rows = rows.map_err(|error| failed(&error))?;
+                        self.rows_taken += rows.num_rows();
                         return as_wanted(&rows, group, &self.wanted).map(Some).map_err(|problem| failed(&problem));
                     }
                     None => {
                         self.bytes_done += group.bytes;
+                        self.rows_taken = 0;
                         self.open = None;
                     }
                 }
             }
             let Some(group) = self.waiting.pop() else { return Ok(None) };
-            self.open = Some((open(&group, rows_max)?, group));
+            self.open = Some((open(&group, self.rows_taken, rows_max)?, group));
         }
     }
 }
 
-/// Begins a row group.
-fn open(group: &RowGroup, rows_max: usize) -> Result<ParquetRecordBatchReader, SourceError> {
+/// Begins a row group behind so many of its rows.
+fn open(group: &RowGroup, rows_taken: usize, rows_max: usize) -> Result<ParquetRecordBatchReader, SourceError> {
     let failed =
         |problem: &dyn std::fmt::Display| SourceError(format!("cannot read {}: {problem}", group.path.display()));
     let file = File::open(&*group.path).map_err(|error| failed(&error))?;
@@ -163,67 +180,36 @@ fn open(group: &RowGroup, rows_max: usize) -> Result<ParquetRecordBatchReader, S
     ParquetRecordBatchReaderBuilder::new_with_metadata(file, group.metadata.clone())
         .with_row_groups(vec![group.index])
         .with_projection(mask)
-        .with_batch_size(rows_max.max(1))
+        .with_offset(rows_taken)
+        .with_batch_size(rows_max)
         .build()
         .map_err(|error| failed(&error))
 }
 
 /// The columns as they were declared.
-fn as_wanted(rows: &RecordBatch, group: &RowGroup, wanted: &Wanted) -> Result<RecordBatch, String> {
-    // A value that does not fit the declared type is null.
-    let options = CastOptions { safe: true, ..CastOptions::default() };
-    let fields = wanted.schema.fields().iter();
-    let columns = fields.zip(group.places.iter()).map(|(field, &place)| {
-        let column = rows.column(place);
-        match column.data_type() == field.data_type() {
-            true => Ok(column.clone()),
-            false => cast_with_options(column, field.data_type(), &options).map_err(|error| error.to_string()),
-        }
-    });
-    let columns: Vec<ArrayRef> = columns.collect::<Result<_, _>>()?;
-    // Nulls where there may be none are refused afterwards, so they pass here.
-    let nullable = wanted.schema.fields().iter().map(|field| field.as_ref().clone().with_nullable(true));
-    let schema = Arc::new(Schema::new(nullable.collect::<Vec<_>>()));
-    let count = RecordBatchOptions::new().with_row_count(Some(rows.num_rows()));
-    RecordBatch::try_new_with_options(schema, columns, &count).map_err(|error| error.to_string())
-}
-
-/// Refuses rows with a null where there may be none.
-fn refuse_nulls(rows: RecordBatch, wanted: &Wanted, now_us: i64, refusals: &mut Refusals) -> RecordBatch {
-    let mut rows = rows;
-    for &column in &wanted.required {
-        if rows.column(column).null_count() == 0 {
-            continue;
-        }
-        let keep: BooleanArray = is_not_null(rows.column(column)).expect("any column tells where it is null");
-        let refused = rows.num_rows() - keep.true_count();
-        let name = wanted.schema.field(column).name();
-        crate::connector::intake::refuse(refusals, now_us, &[], || format!("field '{name}' may not be null"));
-        refusals.count(Reason::Decode, refused as u64 - 1);
-        rows = filter_record_batch(&rows, &keep).expect("one mark for each row");
+fn as_wanted(rows: &RecordBatch, group: &RowGroup, wanted: &Wanted) -> Result<Converted, String> {
+    let in_file = group.places.iter().map(|&place| rows.column(place));
+    let mut converted = Converted::new(rows.num_rows());
+    for (field, column) in wanted.schema.fields().iter().zip(in_file) {
+        converted.push(field, column)?;
     }
-    let count = RecordBatchOptions::new().with_row_count(Some(rows.num_rows()));
-    RecordBatch::try_new_with_options(wanted.schema.clone(), rows.columns().to_vec(), &count)
-        .expect("the wanted types, and null only where it may be")
+    for &column in &wanted.required {
+        converted.refuse_nulls(column, wanted.schema.field(column).name());
+    }
+    Ok(converted)
 }
 
 impl Source for ParquetSource {
     fn poll(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Polled, SourceError> {
-        let rows_max = rows_max.max(1);
-        let rows = match self.rest.take() {
-            Some(rows) => rows,
-            None => match self.next(rows_max)? {
-                Some(rows) => rows,
-                None => return Ok(Polled::End),
-            },
-        };
-        let rows = if rows.num_rows() > rows_max {
-            self.rest = Some(rows.slice(rows_max, rows.num_rows() - rows_max));
-            rows.slice(0, rows_max)
-        } else {
-            rows
-        };
-        let columns = refuse_nulls(rows, &self.wanted, now_us, refusals);
+        let holds = self.holding.may_hold();
+        let Some(converted) = self.next(rows_max.max(1))? else { return Ok(Polled::End) };
+        if let Some((_, group)) = self.open.take_if(|_| !holds) {
+            self.waiting.push(group);
+        }
+        let columns = converted.finish(&self.wanted.schema, |detail, rows| {
+            refuse(refusals, now_us, &[], || detail);
+            refusals.count(Reason::Decode, rows - 1);
+        });
         Ok(match columns.num_rows() {
             0 => Polled::Nothing(std::time::Duration::ZERO),
             _ => Polled::Rows { columns, arrival_us: now_us },

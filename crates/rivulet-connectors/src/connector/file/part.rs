@@ -1,10 +1,13 @@
 //! One file under construction: under a hidden name until it is whole, then under its own.
 //!
-//! What must hold: a file with its own name is whole and on disk; one that is given up leaves nothing behind.
+//! What must hold: a file with its own name is whole and on disk; one that is given up leaves nothing behind, also if the process that wrote it
+//! was killed: whoever opens a sink there later removes it ([`remove_abandoned`]). The hidden file is locked as long as somebody writes it, which
+//! tells him from the dead, on other machines and in other containers too.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -19,6 +22,12 @@ const ROW_GROUP_ROWS: usize = 128 << 10;
 
 /// How much is gathered before it goes to the file.
 const WRITE_BYTES: usize = 256 << 10;
+
+/// A hidden file that was written to since is left alone: whoever has created it may not have locked it yet.
+const ABANDONED_AFTER: Duration = Duration::from_secs(60);
+
+/// How many names are looked at for hidden files.
+const NAMES_MAX: usize = 100_000;
 
 /// How the content of Parquet files is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,8 +156,55 @@ fn create(path: &Path) -> Result<(File, PathBuf), SinkError> {
     let created = path
         .parent()
         .map_or(Ok(()), fs::create_dir_all)
-        .and_then(|()| OpenOptions::new().write(true).create(true).truncate(true).open(&hidden));
+        .and_then(|()| OpenOptions::new().write(true).create(true).truncate(true).open(&hidden))
+        .inspect(|file| {
+            // Where files cannot be locked nobody removes them either.
+            if let Err(error) = file.try_lock() {
+                tracing::debug!("{} is not locked: {error}", hidden.display());
+            }
+        });
     created.map(|file| (file, hidden.clone())).map_err(|error| failed(path, &error))
+}
+
+/// Removes hidden files below `folder`, so many folders deep, that processes have left behind which were killed: those whose name, without what
+/// makes it hidden, is one that `is_ours`. What cannot be removed stays; it is in nobody's way.
+pub(super) fn remove_abandoned(folder: &Path, depth: usize, is_ours: &dyn Fn(&str) -> bool) {
+    let mut names_left = NAMES_MAX;
+    remove_abandoned_in(folder, depth, is_ours, &mut names_left);
+}
+
+fn remove_abandoned_in(folder: &Path, depth: usize, is_ours: &dyn Fn(&str) -> bool, names_left: &mut usize) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        if *names_left == 0 {
+            return;
+        }
+        *names_left -= 1;
+        let (path, name) = (entry.path(), entry.file_name());
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_folder && depth > 0 {
+            remove_abandoned_in(&path, depth - 1, is_ours, names_left);
+        } else if !is_folder && hidden_name(&name.to_string_lossy()).is_some_and(is_ours) && is_abandoned(&path) {
+            match fs::remove_file(&path) {
+                Ok(()) => tracing::info!("removed {}, which a process that is gone did not finish", path.display()),
+                Err(error) => tracing::debug!("{} is not removed: {error}", path.display()),
+            }
+        }
+    }
+}
+
+/// Of the name of a hidden file that which it would have got.
+fn hidden_name(name: &str) -> Option<&str> {
+    let (name, process) = name.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit_once('.')?;
+    let is_number = !process.is_empty() && process.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then_some(name)
+}
+
+/// Whether nobody writes to a file any more.
+fn is_abandoned(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    let age = file.metadata().and_then(|metadata| metadata.modified()).map(|modified| modified.elapsed());
+    matches!(age, Ok(Ok(age)) if age >= ABANDONED_AFTER) && file.try_lock().is_ok()
 }
 
 fn parquet_failed(path: &Path, error: &ParquetError) -> SinkError {
@@ -204,6 +260,35 @@ mod tests {
         drop(part);
         assert_eq!(names(path.parent().unwrap()), ["a.json"]);
         assert!(fs::read(&path).unwrap().starts_with(b"one\n"));
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().join("dt=1");
+        fs::create_dir(&below).unwrap();
+        let old = |name: &str| {
+            let file = File::create(folder.path().join(name)).unwrap();
+            file.set_modified(std::time::SystemTime::now() - 2 * ABANDONED_AFTER).unwrap();
+            file
+        };
+        for name in
+            [".part-1.json.77.tmp", "dt=1/.part-2.json.77.tmp", ".other.json.77.tmp", ".part-3.json.tmp", "part-4.json"]
+        {
+            old(name);
+        }
+        File::create(folder.path().join(".part-5.json.77.tmp")).unwrap();
+        // One that is written to, and has been silent for long.
+        let part = Part::lines(folder.path().join("part-6.json")).unwrap();
+        File::options().write(true).open(&part.hidden).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+        let written = part.hidden.file_name().unwrap().to_string_lossy().into_owned();
+        remove_abandoned(folder.path(), 1, &|name| name.starts_with("part-"));
+        let mut left =
+            [".other.json.77.tmp", ".part-3.json.tmp", ".part-5.json.77.tmp", &written, "dt=1", "part-4.json"];
+        left.sort_unstable();
+        assert_eq!(names(folder.path()), left);
+        assert!(names(&below).is_empty());
+        part.commit().unwrap();
     }
 
     #[test]

@@ -55,6 +55,11 @@ impl Partitioning {
         Ok(Some(Self { by, rest, folders: String::new(), ranges: Vec::new() }))
     }
 
+    /// How many folders lie one in the other.
+    pub(super) fn depth(&self) -> usize {
+        self.by.len()
+    }
+
     /// The columns that stay in the files.
     pub(super) fn schema(&self, schema: &Schema) -> SchemaRef {
         std::sync::Arc::new(schema.project(&self.rest).expect("columns of the schema"))

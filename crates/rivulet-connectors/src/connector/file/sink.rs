@@ -14,11 +14,14 @@ use parking_lot::Mutex;
 use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
 
 use super::content::Content;
-use super::part::{Part, failed};
+use super::part::{Part, failed, remove_abandoned};
 use super::partition::Partitioning;
 
 /// How many folders have a file open at a time. When there are more, the file that was begun first is committed.
 const OPEN_MAX: usize = 64;
+
+/// What the names of all files in a folder begin with.
+const PREFIX: &str = "part-";
 
 /// When files of a folder are committed.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +54,13 @@ impl FolderSink {
         instance: usize,
         ending: &'static str,
     ) -> Self {
+        // The first one does it for all; folders by values are below.
+        if instance == 0 {
+            let depth = partitioning.as_ref().map_or(0, Partitioning::depth);
+            remove_abandoned(&folder, depth, &|name| name.starts_with(PREFIX));
+        }
         let run_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
-        let prefix = format!("part-{run_us:x}-{}-{instance}", std::process::id());
+        let prefix = format!("{PREFIX}{run_us:x}-{}-{instance}", std::process::id());
         let last_commit = Instant::now();
         Self { folder, content, partitioning, commits, open: Vec::new(), last_commit, prefix, ending, files: 0 }
     }
@@ -80,7 +88,8 @@ impl FolderSink {
 
     fn commit_all(&mut self) -> Result<(), SinkError> {
         self.last_commit = Instant::now();
-        self.open.drain(..).try_for_each(|(_, part)| part.commit())
+        // One that fails does not take the others along.
+        self.open.drain(..).map(|(_, part)| part.commit()).fold(Ok(()), Result::and)
     }
 }
 
@@ -148,6 +157,9 @@ impl FileSink {
             shared.to_open -= 1;
             drop(shared);
             return Ok(Self { content, file });
+        }
+        if let (Some(folder), Some(own)) = (path.parent(), path.file_name()) {
+            remove_abandoned(folder, 0, &|name| own == name);
         }
         let part = Some(content.begin(path.clone())?);
         let file = Arc::new(Mutex::new(SharedFile { part, to_open: instances - 1, to_finish: instances }));

@@ -1,21 +1,62 @@
 //! Rows from pieces of files of lines, one piece after another.
+//!
+//! What must hold: of many sources only some hold files and buffers while others are read ([`Holding`]); the others go on where they were.
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rivulet_dataflow::{Polled, Refusals, Source, SourceError};
 
 use super::chunks::Chunk;
 use crate::connector::intake::Intake;
-use crate::connector::lines::{Left, Lines, Reading};
-use crate::formats::FormatError;
+use crate::connector::lines::{Left, Lines, READ_BYTES, Reading};
+
+/// How many sources of one statement hold a file open from one read to the next, with the buffers that belong to it.
+const OPEN_MAX: usize = 64;
+
+/// Whether a source keeps its file open, as one of so many. The others open theirs anew for each read and take little at a time: they are that
+/// much ahead of the one that is furthest behind.
+#[derive(Debug)]
+pub(super) struct Holding {
+    /// How many do; shared by all sources of a statement.
+    holders: Arc<AtomicUsize>,
+    is_holder: bool,
+}
+
+impl Holding {
+    /// Of one of the sources that share `holders`.
+    pub(super) fn new(holders: &Arc<AtomicUsize>) -> Self {
+        Self { holders: holders.clone(), is_holder: false }
+    }
+
+    /// Whether the file may stay open, from now until it ends.
+    pub(super) fn may_hold(&mut self) -> bool {
+        let take = |holders: usize| (holders < OPEN_MAX).then_some(holders + 1);
+        self.is_holder = self.is_holder || self.holders.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok();
+        self.is_holder
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        if self.is_holder {
+            self.holders.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// How many rows a source takes that may not hold its file.
+const ROWS_MAX: usize = 1024;
 
 /// One partition: its pieces, first to last.
 pub(super) struct LineSource {
     reading: Arc<Reading>,
-    intake: Intake,
+    holding: Holding,
+    /// Empty between polls, and not there where nothing is held.
+    intake: Option<Intake>,
     /// The pieces that are still to be read, last to first.
     waiting: Vec<Chunk>,
     open: Option<(Lines, Chunk)>,
@@ -24,48 +65,71 @@ pub(super) struct LineSource {
 }
 
 impl LineSource {
-    pub(super) fn new(reading: Arc<Reading>, mut chunks: Vec<Chunk>) -> Result<Self, FormatError> {
+    pub(super) fn new(reading: Arc<Reading>, holding: Holding, mut chunks: Vec<Chunk>) -> Self {
         let bytes_all = chunks.iter().map(|chunk| chunk.bytes).sum();
         chunks.reverse();
-        let intake = reading.intake()?;
-        Ok(Self { reading, intake, waiting: chunks, open: None, bytes_done: 0, bytes_all })
+        Self { reading, holding, intake: None, waiting: chunks, open: None, bytes_done: 0, bytes_all }
     }
 
-    /// The piece to read from; `None` if all are done.
-    fn current(&mut self) -> Result<Option<&mut (Lines, Chunk)>, SourceError> {
-        if self.open.is_none() {
-            let Some(chunk) = self.waiting.pop() else { return Ok(None) };
-            let lines = open_lines(&self.reading, &chunk.path, chunk.start, chunk.end, &mut self.intake)?;
-            self.open = Some((lines, chunk));
-        }
-        Ok(self.open.as_mut())
-    }
-}
-
-impl Source for LineSource {
-    fn poll(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Polled, SourceError> {
+    /// Rows of the piece that is open or the next ones.
+    fn take(
+        &mut self,
+        intake: &mut Intake,
+        read_bytes: usize,
+        rows_max: usize,
+        now_us: i64,
+        refusals: &mut Refusals,
+    ) -> Result<Polled, SourceError> {
         // A header decides on the decoder, so payloads of two files are never decoded together; pieces without rows are passed by, but
         // not so many that a poll would take long.
         for _ in 0..64 {
-            if self.current()?.is_none() {
-                return Ok(Polled::End);
+            if self.open.is_none() {
+                let Some(chunk) = self.waiting.pop() else { return Ok(Polled::End) };
+                let lines = open_lines(&self.reading, &chunk.path, chunk.start, chunk.end, intake)?;
+                self.open = Some((lines.with_read_bytes(read_bytes), chunk));
             }
             let Some((lines, chunk)) = self.open.as_mut() else { return Ok(Polled::End) };
-            let left = lines
-                .take_into(&mut self.intake, rows_max, now_us, refusals)
-                .map_err(|error| unreadable(&chunk.path, &error))?;
+            let left =
+                lines.take_into(intake, rows_max, now_us, refusals).map_err(|error| unreadable(&chunk.path, &error))?;
             if left == Left::Nothing {
-                lines.take_rest(&mut self.intake, now_us, refusals);
+                lines.take_rest(intake, now_us, refusals);
                 self.bytes_done += chunk.bytes;
                 self.open = None;
             }
-            if self.intake.payloads() > 0
-                && let Some(rows) = self.intake.decode_for(now_us, refusals)
+            if intake.payloads() > 0
+                && let Some(rows) = intake.decode_for(now_us, refusals)
             {
                 return Ok(rows);
             }
         }
         Ok(Polled::Nothing(std::time::Duration::ZERO))
+    }
+
+    /// Closes the file; what is left of the piece waits.
+    fn close(&mut self) {
+        let Some((lines, chunk)) = self.open.take_if(|(lines, _)| lines.can_be_left()) else { return };
+        let start = lines.offset().max(chunk.start);
+        let done = (start - chunk.start).min(chunk.bytes);
+        self.bytes_done += done;
+        self.waiting.push(Chunk { start, bytes: chunk.bytes - done, ..chunk });
+    }
+}
+
+impl Source for LineSource {
+    fn poll(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Polled, SourceError> {
+        let mut intake = match self.intake.take() {
+            Some(intake) => intake,
+            None => self.reading.intake().map_err(|error| SourceError(error.to_string()))?,
+        };
+        if self.holding.may_hold() {
+            let polled = self.take(&mut intake, READ_BYTES, rows_max, now_us, refusals);
+            self.intake = Some(intake);
+            polled
+        } else {
+            let polled = self.take(&mut intake, READ_BYTES / 4, rows_max.min(ROWS_MAX), now_us, refusals);
+            self.close();
+            polled
+        }
     }
 
     fn progress(&self) -> Option<(u64, u64)> {
@@ -94,8 +158,13 @@ pub(super) fn open_lines(
         return open(start).map_err(unreadable);
     }
     let mut lines = open(0).map_err(unreadable)?;
+    let mut rule = reading.rule;
     if let Some(header) = lines.take_first().map_err(unreadable)? {
-        reading.follow_header(&header, intake).map_err(failed)?;
+        rule = reading.follow_header(&header, intake).map_err(failed)?;
     }
-    if start == 0 { Ok(lines) } else { open(start).map_err(unreadable) }
+    if start > 0 {
+        lines = open(start).map_err(unreadable)?;
+    }
+    lines.set_rule(rule);
+    Ok(lines)
 }

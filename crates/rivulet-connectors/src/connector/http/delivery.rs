@@ -33,7 +33,7 @@ pub(super) struct DeliveryOptions {
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) body: Vec<u8>,
-    /// The same for the same rows, whenever they are posted.
+    /// The same however often the request is posted, and of no other one.
     pub(super) idempotency_key: String,
 }
 
@@ -108,16 +108,14 @@ impl Delivery {
         self.shared.state.lock().failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Waits until all was taken; each request has its time, so this ends.
-    pub(super) fn finish(&self) -> Result<(), String> {
-        let mut state = self.shared.state.lock();
-        while state.failed.is_none() && state.requests > 0 {
-            self.shared.changed.wait(&mut state);
-        }
-        state.failed.clone().map_or(Ok(()), Err)
+    /// Whether all was taken. Fails if a request failed.
+    pub(super) fn is_empty(&self) -> Result<bool, String> {
+        let state = self.shared.state.lock();
+        state.failed.clone().map_or(Ok(state.requests == 0), Err)
     }
 }
 
+/// What is not taken yet is given up: the threads end with the requests that are on their way now.
 impl Drop for Delivery {
     fn drop(&mut self) {
         self.shared.state.lock().is_closed = true;

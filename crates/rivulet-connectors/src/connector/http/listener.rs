@@ -15,11 +15,24 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 
 /// How many bodies are read at a time; more posts are told to come again.
 const READING_MAX: usize = 64;
+
+/// How many connections there are at a time; more wait to be taken.
+const CONNECTIONS_MAX: usize = 1_024;
+
+/// How long the head of a request may take, and how long a connection may wait for the next one: whoever sends a byte now and then,
+/// or nothing, keeps no connection.
+pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long to wait when a connection cannot be taken, for example for want of files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a body may take.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,6 +50,8 @@ pub(super) struct ListenerOptions {
     /// Whether all bodies are lines.
     pub(super) is_lines: bool,
     pub(super) token: Option<String>,
+    /// How long the head of a request may take.
+    pub(super) head_timeout: Duration,
 }
 
 /// The body of a post.
@@ -73,6 +88,7 @@ impl Listener {
         listener.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let shared = Arc::new(Shared { options, queue: Mutex::default(), reading: Semaphore::new(READING_MAX) });
+        let head_timeout = shared.options.head_timeout;
         let router = Router::new().fallback(take).with_state(shared.clone());
         let (stop, stopped) = oneshot::channel::<()>();
         std::thread::Builder::new().name("http source".into()).spawn(move || {
@@ -83,11 +99,7 @@ impl Listener {
                 };
                 // Posts under way are given up with the source: nobody takes what they bring.
                 tokio::select! {
-                    result = axum::serve(listener, router) => {
-                        if let Err(error) = result {
-                            tracing::error!("the HTTP source has stopped: {error}");
-                        }
-                    }
+                    () = serve(listener, router, head_timeout) => {}
                     _ = stopped => {}
                 }
             });
@@ -101,6 +113,31 @@ impl Listener {
         let post = queue.posts.pop_front()?;
         queue.bytes -= weight(&post.body);
         Some(post)
+    }
+}
+
+/// Takes connections, and serves each in a task of its own.
+async fn serve(listener: tokio::net::TcpListener, router: Router, head_timeout: Duration) {
+    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    while let Ok(permit) = connections.clone().acquire_owned().await {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!("the HTTP source cannot take a connection: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(router.clone());
+        tokio::spawn(async move {
+            let served = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(head_timeout)
+                .serve_connection(TokioIo::new(stream), service);
+            // Whoever breaks a connection off, or takes too long, is gone; what was answered is in the queue.
+            let _ = served.await;
+            drop(permit);
+        });
     }
 }
 
@@ -171,4 +208,52 @@ fn says_lines(headers: &HeaderMap) -> bool {
             | "text/csv"
             | "text/plain"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::thread::sleep;
+    use std::time::Instant;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn whoever_takes_too_long_with_a_head_is_cut_off_and_others_are_not() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let options = ListenerOptions {
+            address: free,
+            path: "/in".into(),
+            body_bytes_max: 1 << 10,
+            queue_bytes_max: 1 << 20,
+            is_lines: false,
+            token: None,
+            head_timeout: Duration::from_millis(300),
+        };
+        let listener = Listener::start(options).unwrap();
+        let connect = || {
+            let socket = TcpStream::connect(free).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket
+        };
+        let (mut slow, mut silent) = (connect(), connect());
+        let begun = Instant::now();
+        slow.write_all(b"POST /in HTTP/1.1\r\n").unwrap();
+        // A byte now and then does not help.
+        while slow.write_all(b"x").is_ok() {
+            assert!(begun.elapsed() < PATIENCE, "it is never cut off");
+            sleep(Duration::from_millis(50));
+        }
+        let mut answer = Vec::new();
+        let _ = silent.read_to_end(&mut answer);
+        assert!(begun.elapsed() < PATIENCE && answer.is_empty(), "one that says nothing is cut off too");
+        let mut other = connect();
+        other.write_all(b"POST /in HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}").unwrap();
+        other.read_to_end(&mut answer).unwrap();
+        assert!(answer.starts_with(b"HTTP/1.1 202"), "{}", String::from_utf8_lossy(&answer));
+        assert_eq!(listener.take().unwrap().body, "{}");
+    }
 }

@@ -1,6 +1,6 @@
 //! `http:` events that others post to us, and results that we post to others (webhooks); `https:` the latter encrypted.
 //!
-//! - [`listener`]: the small server that takes posts; [`source`]: rows of them;
+//! - [`listener`]: the small server that takes posts, [`source`]: rows of them;
 //! - [`delivery`]: the threads that post, again and again if need be; [`sink`]: requests of rows.
 
 mod delivery;
@@ -32,7 +32,8 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
     source: Some(DirectionDescription {
         help: "Takes POST requests whose body is one payload (a JSON object or an array of objects), or, by its content type \
                (`application/x-ndjson`, `text/csv`, `text/plain`), lines. Answers 202 when the events wait for the query, and 429 as long as \
-               too many do; 413 to bodies that are too large. One partition.",
+               too many do; 413 to bodies that are too large. A connection that is silent, or takes longer than 10 s for the head of a \
+               request, is closed. One partition.",
         formats: FORMATS,
         options: &[
             OptionDescription {
@@ -81,7 +82,7 @@ pub(super) const HTTPS: ConnectorDescription = ConnectorDescription {
 const SINK: DirectionDescription = DirectionDescription {
     help: "A POST for each row, or for so many rows as an array (JSON) or as lines. What the receiver does not take (no answer, 408, 429, 5xx) \
            is posted again after a pause that doubles up to 30 seconds, or that `Retry-After` says; then the query ends with an error. Each \
-           request has an `Idempotency-Key` made of its rows and their times, so that one that comes twice can be told. Results \
+           request has an `Idempotency-Key` of its own, the same however often it is posted, so that one that comes twice can be told. Results \
            that change are not taken.",
     formats: FORMATS,
     options: &[
@@ -147,6 +148,7 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
         queue_bytes_max: options.count("queue_bytes_max").unwrap_or(usize::MAX),
         is_lines: options.boolean("lines"),
         token: options.text("token").map(str::to_owned),
+        head_timeout: listener::HEAD_TIMEOUT,
     });
     let listener = listener.map_err(|error| failed(error.to_string()))?;
     Ok(vec![Box::new(source::HttpSource::new(listener, decoder))])

@@ -1,8 +1,9 @@
 //! Requests of rows.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
+
 use arrow::datatypes::SchemaRef;
 use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
-use xxhash_rust::xxh3::Xxh3;
 
 use super::delivery::{Delivery, DeliveryOptions, Request};
 use crate::connector::outgoing::Outgoing;
@@ -30,6 +31,10 @@ pub(super) struct HttpSink {
     batch_rows: usize,
     /// Whether several rows are an array, and not lines.
     is_array: bool,
+    /// Unlike that of any other run or instance.
+    run: u64,
+    /// How many requests there were.
+    requests: u64,
 }
 
 impl HttpSink {
@@ -49,7 +54,8 @@ impl HttpSink {
         let outgoing = Outgoing::new(format, schema, false)?;
         let is_array = content_type(format) == "application/json";
         let url = options.url.clone();
-        Ok(Self { url, delivery: Delivery::start(options), outgoing, batch_rows, is_array })
+        let run = RandomState::new().build_hasher().finish();
+        Ok(Self { url, delivery: Delivery::start(options), outgoing, batch_rows, is_array, run, requests: 0 })
     }
 
     fn failed(&self, problem: &str) -> SinkError {
@@ -60,16 +66,13 @@ impl HttpSink {
 impl Sink for HttpSink {
     fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
         self.delivery.check().map_err(|problem| self.failed(&problem))?;
-        let (is_array, batch_rows) = (self.is_array, self.batch_rows);
+        let (is_array, batch_rows, run, requests) = (self.is_array, self.batch_rows, self.run, &mut self.requests);
         let encoded = self.outgoing.encode(batch)?;
         let starts = (0..encoded.rows()).step_by(batch_rows);
         self.delivery.push(starts.map(|start| {
             let rows = start..(start + batch_rows).min(encoded.rows());
-            let mut hash = Xxh3::new();
             let mut body = Vec::new();
             for row in rows {
-                hash.update(&batch.event_time_us[row].to_le_bytes());
-                hash.update(encoded.row(row));
                 match (batch_rows, is_array, body.is_empty()) {
                     (1, ..) => {}
                     (_, true, true) => body.push(b'['),
@@ -82,7 +85,9 @@ impl Sink for HttpSink {
             if is_array && batch_rows > 1 {
                 body.push(b']');
             }
-            Request { body, idempotency_key: format!("{:032x}", hash.digest128()) }
+            // Of the delivery and not of its content: rows may be equal.
+            *requests += 1;
+            Request { body, idempotency_key: format!("{run:016x}{requests:016x}") }
         }));
         Ok(())
     }
@@ -95,8 +100,8 @@ impl Sink for HttpSink {
         self.delivery.check().map_err(|problem| self.failed(&problem))
     }
 
-    fn finish(&mut self) -> Result<(), SinkError> {
-        self.delivery.finish().map_err(|problem| self.failed(&problem))
+    fn is_finished(&mut self) -> Result<bool, SinkError> {
+        self.delivery.is_empty().map_err(|problem| self.failed(&problem))
     }
 
     fn has_room(&self) -> bool {

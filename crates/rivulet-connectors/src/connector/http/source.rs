@@ -49,4 +49,8 @@ impl Source for HttpSource {
         }
         Ok(self.intake.decode_for(now_us, refusals).unwrap_or(Polled::Nothing(Duration::ZERO)))
     }
+
+    fn is_live(&self) -> bool {
+        true
+    }
 }

@@ -1,30 +1,33 @@
-//! The thread that reads messages and hands them over in blocks.
+//! The thread that reads messages and hands them over, by partition.
 //!
-//! What must hold: at most so many blocks wait, and while they do the consumer is paused, not silent, so that its group does not
-//! think it dead; an offset is stored for the group when the block that has it was taken, not before.
+//! What must hold: what waits of a partition is bounded, and while it is too much that partition alone is paused; the consumer is never
+//! silent, so that its group does not think it dead. An offset is stored for the group when its message was taken, not before.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use hashbrown::HashMap;
+use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message};
 
-use super::start::{CLOSE_TIMEOUT, Reading};
+use super::queue::{Queue, Shared};
+use super::start::{Begin, Reading};
 use crate::connector::intake::BYTES_AT_ONCE;
 
-/// How many messages are in a block.
-const BLOCK_MESSAGES: usize = 8192;
-
-/// How many blocks wait.
-const BLOCKS_MAX: usize = 4;
+/// How many messages are taken before they are handed over.
+const ROUND_MESSAGES: usize = 8192;
 
 /// How long the library is asked to wait for a message, and so how long stopping takes.
 const POLL: Duration = Duration::from_millis(50);
+
+/// The same while a partition is paused: it goes on when its messages have been taken, of which nothing tells.
+const POLL_PAUSED: Duration = Duration::from_millis(5);
+
+/// How often a member of a group looks which partitions are its own.
+const ASSIGNMENT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Messages end to end.
 #[derive(Debug, Default)]
@@ -76,16 +79,9 @@ impl Block {
         });
     }
 
-    fn is_full(&self) -> bool {
-        self.messages.len() >= BLOCK_MESSAGES || self.bytes.len() >= BYTES_AT_ONCE
-    }
-
-    fn is_overfull(&self) -> bool {
-        self.messages.len() >= 2 * BLOCK_MESSAGES || self.bytes.len() >= 64 * BYTES_AT_ONCE
-    }
-
-    fn is_empty(&self) -> bool {
-        self.messages.is_empty()
+    /// How much memory it has.
+    pub(super) fn weight(&self) -> usize {
+        self.bytes.len() + self.messages.len() * size_of::<Place>()
     }
 
     /// How many messages there are.
@@ -109,138 +105,125 @@ impl Block {
     }
 }
 
-/// What the thread and the source have in common.
-#[derive(Debug, Default)]
-pub(super) struct Shared {
-    /// Nobody wants more.
-    pub(super) stop: AtomicBool,
-    /// The offset behind the last message taken, by partition, not yet stored for the group.
-    pub(super) taken: Mutex<HashMap<i32, i64>>,
-    /// How many messages were taken.
-    pub(super) messages: AtomicU64,
+/// A partition of the topic.
+struct Lane {
+    queue: Arc<Queue>,
+    /// Messages of this round.
+    block: Block,
+    /// Where reading ends, if it does, and whether it has.
+    end: Option<i64>,
+    has_ended: bool,
+    is_paused: bool,
 }
 
-/// What comes from the thread: messages, or why there will be none. It hangs up at the end of bounded reading.
-pub(super) type Handed = Result<Block, String>;
-
-/// Begins to read in a thread of its own.
-pub(super) fn start(reading: Reading) -> (Receiver<Handed>, Arc<Shared>) {
-    let (sender, receiver) = sync_channel(BLOCKS_MAX);
+/// Begins to read in a thread of its own; gives the queues of the partitions, in the order of `reading`.
+pub(super) fn start(reading: Reading) -> (Vec<Arc<Queue>>, Arc<Shared>) {
     let shared = Arc::<Shared>::default();
-    let started = std::thread::Builder::new().name("kafka source".into()).spawn({
-        let (sender, shared) = (sender.clone(), shared.clone());
-        let block = Block::default();
-        move || {
-            Fetcher { reading, sender, shared, block, handed: 0, is_paused: false, is_pause_complete: false }.run();
-        }
-    });
-    if let Err(error) = started {
-        // There is room: nothing has been sent yet.
-        let _ = sender.try_send(Err(error.to_string()));
+    // In a group it turns out later which are ours.
+    let is_known = !reading.is_member();
+    let queues: Vec<Arc<Queue>> = reading.begins.iter().map(|begin| Queue::new(begin.partition, is_known)).collect();
+    let lanes = reading.begins.iter().zip(&queues).map(|(begin, queue)| (begin.partition, Lane::new(begin, queue)));
+    let fetcher = Fetcher {
+        lanes: lanes.collect(),
+        shared: shared.clone(),
+        handed: 0,
+        round_bytes: 0,
+        assignment_seen: None,
+        queue_bytes_max: Queue::bytes_max(queues.len()),
+        reading,
+    };
+    if let Err(error) = std::thread::Builder::new().name("kafka source".into()).spawn(move || fetcher.run()) {
+        shared.fail(error.to_string());
     }
-    (receiver, shared)
+    (queues, shared)
+}
+
+impl Lane {
+    fn new(begin: &Begin, queue: &Arc<Queue>) -> Self {
+        let (end, has_ended) = (begin.end, begin.messages == Some(0));
+        if has_ended {
+            queue.end();
+        }
+        Self { queue: queue.clone(), block: Block::default(), end, has_ended, is_paused: false }
+    }
 }
 
 struct Fetcher {
     reading: Reading,
-    sender: SyncSender<Handed>,
     shared: Arc<Shared>,
-    /// Being filled.
-    block: Block,
+    /// By the number of the partition.
+    lanes: HashMap<i32, Lane>,
     /// How many messages were handed over.
     handed: u64,
-    /// Whether some partitions may be paused, and whether all are.
-    is_paused: bool,
-    is_pause_complete: bool,
-}
-
-/// What follows from something that happened.
-enum Then {
-    GoOn,
-    Stop,
+    /// How many bytes were taken in this round.
+    round_bytes: usize,
+    /// When it was last looked which partitions are ours.
+    assignment_seen: Option<Instant>,
+    /// Of a partition with more than that waiting nothing is read.
+    queue_bytes_max: usize,
 }
 
 impl Fetcher {
     fn run(mut self) {
-        loop {
-            self.store_offsets();
-            if self.shared.stop.load(Ordering::Acquire) {
+        while self.shared.is_wanted() && !self.lanes.values().all(|lane| lane.has_ended) {
+            store_offsets(&self.reading, &self.shared);
+            self.look_at_assignment();
+            let filled = self.fill();
+            self.hand_over();
+            if let Err(problem) = filled {
+                self.shared.fail(problem);
                 break;
             }
-            if self.is_done() {
-                // The last block waits for its turn like any other, but no one waits for the broker any more.
-                match self.hand_over() {
-                    Then::Stop => break,
-                    Then::GoOn if self.block.is_empty() => break,
-                    Then::GoOn => std::thread::sleep(POLL),
-                }
-                continue;
-            }
-            match self.fill() {
-                Ok(()) => {}
-                Err(problem) => {
-                    // Blocks that wait are not overtaken; nobody there to hear it is as good.
-                    let _ = self.sender.send(Err(problem));
-                    break;
-                }
-            }
-            if matches!(self.hand_over(), Then::Stop) {
-                break;
-            }
+            self.pause_and_resume();
         }
-        let Self { sender, reading, shared, handed, .. } = self;
-        // Whoever waits knows now that there will be no more; the consumer may take its time to leave.
-        drop(sender);
-        finish(&reading, &shared, handed);
+        finish(&self.reading, &self.shared, self.handed);
     }
 
-    /// Whether all that is to be read has been read.
-    fn is_done(&self) -> bool {
-        self.reading.ends.as_ref().is_some_and(HashMap::is_empty)
+    /// In a group, tells the queues which partitions are ours; those that the topic did not have before get one.
+    fn look_at_assignment(&mut self) {
+        if !self.reading.is_member() || self.assignment_seen.is_some_and(|seen| seen.elapsed() < ASSIGNMENT_INTERVAL) {
+            return;
+        }
+        self.assignment_seen = Some(Instant::now());
+        // A group that is about to decide tells it in a moment.
+        let Ok(assignment) = self.reading.consumer.assignment() else { return };
+        let ours: Vec<i32> = assignment.elements().iter().map(|element| element.partition()).collect();
+        for &partition in &ours {
+            self.lane(partition);
+        }
+        self.lanes.iter().for_each(|(partition, lane)| lane.queue.set_ours(ours.contains(partition)));
     }
 
-    /// Takes messages until there are none or the block is full. Waits for the first one alone: asking for the time and waiting costs
+    /// The lane of a partition, which may be one that the topic has only now.
+    fn lane(&mut self, partition: i32) -> &mut Lane {
+        self.lanes.entry(partition).or_insert_with(|| {
+            let queue = Queue::new(partition, true);
+            self.shared.add(queue.clone());
+            Lane::new(&Begin { partition, end: None, messages: None }, &queue)
+        })
+    }
+
+    /// Takes messages until there are none or the round is full. Waits for the first one alone: asking for the time and waiting costs
     /// more than a message.
     fn fill(&mut self) -> Result<(), String> {
-        let mut wait = POLL;
-        // A full block waits for room. The library gets its turn all the same, and its group hears from it; what it gives nevertheless, as
-        // of a partition that is new to us, is taken within bounds.
-        let limit = if self.block.is_full() { 1 } else { BLOCK_MESSAGES };
-        if self.block.is_overfull() {
-            std::thread::sleep(POLL);
-            return Ok(());
-        }
-        for _ in 0..limit {
-            match self.reading.consumer.poll(wait) {
+        let is_paused = self.lanes.values().any(|lane| lane.is_paused);
+        let mut wait = if is_paused { POLL_PAUSED } else { POLL };
+        self.round_bytes = 0;
+        let consumer = self.reading.consumer.clone();
+        for _ in 0..ROUND_MESSAGES {
+            match consumer.poll(wait) {
                 None => return Ok(()),
                 Some(Ok(message)) => {
-                    let (partition, offset) = (message.partition(), message.offset());
-                    let is_wanted = match &mut self.reading.ends {
-                        None => true,
-                        Some(ends) => match ends.get(&partition) {
-                            None => false,
-                            Some(&end) => {
-                                if offset + 1 >= end {
-                                    ends.remove(&partition);
-                                }
-                                offset < end
-                            }
-                        },
-                    };
-                    if is_wanted {
-                        self.block.push(&message);
-                    }
-                    // While paused, one comes of a partition that is new to us: pausing is due again.
-                    self.is_pause_complete = false;
                     wait = Duration::ZERO;
-                    if self.block.is_full() || self.is_done() {
+                    self.take(&message);
+                    if self.round_bytes >= BYTES_AT_ONCE {
                         return Ok(());
                     }
                 }
                 Some(Err(KafkaError::PartitionEOF(partition))) => {
                     // All that was there at the start lies before what is the end now; the last of it may have been no message.
-                    if let Some(ends) = &mut self.reading.ends {
-                        ends.remove(&partition);
+                    if let Some(lane) = self.lanes.get_mut(&partition) {
+                        lane.has_ended |= lane.end.is_some();
                     }
                 }
                 Some(Err(error)) => match is_final(&error) {
@@ -255,58 +238,67 @@ impl Fetcher {
         Ok(())
     }
 
-    /// Hands over what there is if there is room; pauses when a full block has to wait, and resumes when it has gone.
-    fn hand_over(&mut self) -> Then {
-        if self.block.is_empty() {
-            self.resume();
-            return Then::GoOn;
+    fn take(&mut self, message: &BorrowedMessage<'_>) {
+        let (partition, offset) = (message.partition(), message.offset());
+        if !self.lanes.get(&partition).is_some_and(|lane| lane.queue.is_ours()) {
+            // Who shares the group's partitions has just been decided; those that came with this one are waited for from now on.
+            self.assignment_seen = None;
+            self.look_at_assignment();
         }
-        let messages = self.block.messages() as u64;
-        match self.sender.try_send(Ok(std::mem::take(&mut self.block))) {
-            Ok(()) => {
-                self.handed += messages;
-                self.resume();
-                Then::GoOn
-            }
-            Err(TrySendError::Disconnected(_)) => Then::Stop,
-            Err(TrySendError::Full(Ok(block))) => {
-                if block.is_full() {
-                    self.pause();
-                }
-                self.block = block;
-                Then::GoOn
-            }
-            Err(TrySendError::Full(Err(_))) => Then::Stop,
-        }
-    }
-
-    fn pause(&mut self) {
-        if self.is_paused && self.is_pause_complete {
+        let lane = self.lane(partition);
+        // A group that has decided anew forgets what was paused: pausing is due again.
+        lane.is_paused = false;
+        if lane.has_ended {
             return;
         }
-        self.is_paused = true;
-        let consumer = &self.reading.consumer;
-        match consumer.assignment().and_then(|assignment| consumer.pause(&assignment)) {
-            Ok(()) => self.is_pause_complete = true,
-            // Tried again at the next poll, which takes no more than one message meanwhile.
-            Err(error) => tracing::debug!(topic = self.reading.topic, "Kafka: not paused: {error}"),
+        if let Some(end) = lane.end {
+            lane.has_ended = offset + 1 >= end;
+            if offset >= end {
+                return;
+            }
+        }
+        let before = lane.block.weight();
+        lane.block.push(message);
+        self.round_bytes += lane.block.weight() - before;
+    }
+
+    /// Hands over what was taken in this round.
+    fn hand_over(&mut self) {
+        for lane in self.lanes.values_mut() {
+            if lane.block.messages() > 0 {
+                self.handed += lane.block.messages() as u64;
+                lane.queue.push(std::mem::take(&mut lane.block));
+            }
+            if lane.has_ended {
+                lane.queue.end();
+            }
         }
     }
 
-    fn resume(&mut self) {
-        if !self.is_paused {
-            return;
+    /// Pauses partitions of which too much waits, and resumes those that have less than half of that.
+    fn pause_and_resume(&mut self) {
+        let (mut pause, mut resume) = (TopicPartitionList::new(), TopicPartitionList::new());
+        for (&partition, lane) in &mut self.lanes {
+            let bytes = lane.queue.bytes();
+            if !lane.is_paused && bytes > self.queue_bytes_max {
+                pause.add_partition(&self.reading.topic, partition);
+                lane.is_paused = true;
+            } else if lane.is_paused && bytes < self.queue_bytes_max / 2 {
+                resume.add_partition(&self.reading.topic, partition);
+                lane.is_paused = false;
+            }
         }
-        let consumer = &self.reading.consumer;
-        match consumer.assignment().and_then(|assignment| consumer.resume(&assignment)) {
-            Ok(()) => (self.is_paused, self.is_pause_complete) = (false, false),
-            // Tried again at the next poll.
-            Err(error) => tracing::debug!(topic = self.reading.topic, "Kafka: not resumed: {error}"),
+        // A partition that went to somebody else meanwhile cannot be paused and brings nothing.
+        if pause.count() > 0
+            && let Err(error) = self.reading.consumer.pause(&pause)
+        {
+            tracing::debug!(topic = self.reading.topic, "Kafka: not paused: {error}");
         }
-    }
-
-    fn store_offsets(&self) {
-        store_offsets(&self.reading, &self.shared);
+        if resume.count() > 0
+            && let Err(error) = self.reading.consumer.resume(&resume)
+        {
+            tracing::debug!(topic = self.reading.topic, "Kafka: not resumed: {error}");
+        }
     }
 }
 
@@ -315,8 +307,7 @@ fn store_offsets(reading: &Reading, shared: &Shared) {
     if !reading.has_group {
         return;
     }
-    let taken = std::mem::take(&mut *shared.taken.lock());
-    for (partition, offset) in taken {
+    for (partition, offset) in shared.take_offsets() {
         // A partition that went to somebody else meanwhile has nothing to store; they read it again from what was committed.
         if let Err(error) = reading.consumer.store_offset(&reading.topic, partition, offset - 1) {
             tracing::debug!(topic = reading.topic, partition, "Kafka: offset not stored: {error}");
@@ -329,10 +320,8 @@ fn finish(reading: &Reading, shared: &Shared, handed: u64) {
     if !reading.has_group {
         return;
     }
-    // What was handed over last may still be taken.
-    let deadline = Instant::now() + CLOSE_TIMEOUT;
-    let is_taken = || shared.stop.load(Ordering::Acquire) || shared.messages.load(Ordering::Acquire) >= handed;
-    while !is_taken() && Instant::now() < deadline {
+    // What was handed over last is taken as long as anybody reads.
+    while shared.is_wanted() && shared.messages.load(Ordering::Acquire) < handed {
         std::thread::sleep(POLL);
     }
     store_offsets(reading, shared);

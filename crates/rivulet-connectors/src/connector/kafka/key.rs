@@ -1,4 +1,4 @@
-//! The keys of messages, and which rows of a changing result are the newest of their keys.
+//! The keys of messages.
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
@@ -79,14 +79,6 @@ fn columns_of(options: &Options, schema: &Schema) -> Result<Vec<usize>, Connecto
     Ok(columns)
 }
 
-/// The rows that are the last of their keys, in order: what holds after the batch.
-pub(super) fn newest(keys: &EncodedRows) -> Vec<usize> {
-    let mut seen = HashSet::with_capacity(keys.rows());
-    let mut rows: Vec<usize> = (0..keys.rows()).rev().filter(|&row| seen.insert(keys.row(row))).collect();
-    rows.reverse();
-    rows
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -95,7 +87,7 @@ mod tests {
     use arrow::datatypes::{DataType, Field};
 
     use super::*;
-    use crate::connector::Direction;
+    use crate::connector::{Direction, Host};
 
     fn encoder(key: &str, changes: bool) -> Result<Option<KeyEncoder>, String> {
         let schema = Schema::new(vec![
@@ -111,6 +103,7 @@ mod tests {
             changes,
             key: changes.then(|| vec![0]),
             options: Vec::new(),
+            host: Host::default(),
         };
         let given = if key.is_empty() { vec![] } else { vec![("key".to_owned(), key.to_owned())] };
         let options = Options::check(&CONNECTOR, Direction::Sink, &given).unwrap();
@@ -132,7 +125,6 @@ mod tests {
         let mut one = encoder("DEVICE", false).unwrap().unwrap();
         let keys = one.encode(&batch());
         assert_eq!(keys.iter().collect::<Vec<_>>(), [b"a", b"b", b"a"]);
-        assert_eq!(newest(keys), [1, 2]);
         let mut two = encoder("n, device", false).unwrap().unwrap();
         assert_eq!(two.encode(&batch()).row(1), br#"{"n":2,"device":"b"}"#);
         assert!(encoder("", false).unwrap().is_none());

@@ -1,16 +1,19 @@
 //! `kafka:` topics of Apache Kafka, both ways.
 //!
-//! - [`start`]: which partition of ours reads which of a topic, from where to where; [`fetch`]: the thread that reads them;
+//! - [`start`]: which consumer reads which partitions, from where to where; [`fetch`]: the thread that reads them; [`queue`]: what waits then;
 //! - [`metadata`]: columns that come from a message and not from its payload; [`source`]: rows;
-//! - [`key`]: the keys of messages; [`sink`]: messages of rows.
+//! - [`key`]: the keys of messages; [`newest`]: what a changing result comes to; [`sink`]: messages of rows.
 
 mod fetch;
 mod key;
 mod metadata;
+mod newest;
+mod queue;
 mod sink;
 mod source;
 mod start;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
@@ -45,8 +48,9 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     summary: "Topics of Apache Kafka.",
     address: "`host:port/topic`; several brokers with commas between, as in `one:9092,two:9092/bids`",
     source: Some(DirectionDescription {
-        help: "The partitions of the topic are dealt to the partitions of the source, or, with a group, shared with everybody in it. \
-               Reading stops while rows wait to be processed. Messages without a value are refused.",
+        help: "Each partition of the topic is one of the source, with a watermark of its own; with a group, whose member the query is, those that \
+               others read are not waited for. One that is ours and has no messages is, unless the source has an `idle_timeout`. \
+               Of a partition of which much waits to be processed, up to 4 MiB, nothing is read. Messages without a value are refused.",
         formats: FORMATS,
         options: &[
             OptionDescription {
@@ -134,12 +138,19 @@ fn open_source(
         .set("queued.max.messages.kbytes", "16384")
         .set("fetch.message.max.bytes", "4194304");
     let plan = start::plan(topic, options, config, partitions_wanted, &|problem| broker_problem(spec, problem))?;
-    plan.into_iter()
-        .map(|reading| {
-            let source = source::KafkaSource::start(reading, layout.clone(), &format)?;
-            Ok(Box::new(source) as Box<dyn Source>)
-        })
-        .collect()
+    let rows = Arc::new(source::Rows { topic: topic.to_owned(), layout, format });
+    let mut sources: Vec<(i32, Box<dyn Source>)> = Vec::new();
+    for reading in plan {
+        let messages: Vec<Option<u64>> = reading.begins.iter().map(|begin| begin.messages).collect();
+        let (queues, shared) = fetch::start(reading);
+        sources.extend(queues.into_iter().zip(messages).map(|(queue, messages)| {
+            let partition = queue.partition;
+            (partition, Box::new(source::KafkaSource::new(&rows, queue, &shared, messages)) as Box<dyn Source>)
+        }));
+    }
+    // As they are dealt to consumers, so that tasks and consumers share the work alike.
+    sources.sort_by_key(|(partition, _)| *partition);
+    Ok(sources.into_iter().map(|(_, source)| source).collect())
 }
 
 fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
@@ -155,7 +166,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<
         .set("partitioner", "murmur2_random")
         .set("linger.ms", "5")
         .set("queue.buffering.max.messages", sink::QUEUE_MESSAGES.to_string())
-        .set("queue.buffering.max.kbytes", "262144");
+        .set("queue.buffering.max.kbytes", sink::QUEUE_KIB.to_string());
     set_properties(&mut config, options);
     let opened = sink::KafkaSink::open(&config, topic, &format, &spec.schema, spec.changes, key);
     Ok(Box::new(opened.map_err(|error| match error {

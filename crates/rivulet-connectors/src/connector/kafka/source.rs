@@ -1,121 +1,131 @@
 //! Rows of messages.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
 use rivulet_dataflow::{Decoder, Events, Polled, Refusals, Source, SourceError};
 
-use super::fetch::{self, Block, Handed, Shared};
+use super::fetch::Block;
 use super::metadata::Layout;
-use super::start::Reading;
-use crate::formats::{FormatError, RowFormat};
+use super::queue::{Next, Queue, Shared};
+use crate::formats::RowFormat;
 
-/// How long to wait when there is nothing.
+/// How long to wait when there is nothing, and when somebody else reads the partition.
 const IDLE: Duration = Duration::from_millis(5);
+const IDLE_ASIDE: Duration = Duration::from_millis(100);
 
-/// One partition: what one consumer reads.
+/// How messages become rows; what all partitions have in common.
+pub(super) struct Rows {
+    pub(super) topic: String,
+    pub(super) layout: Layout,
+    pub(super) format: RowFormat,
+}
+
+/// One partition of the topic.
 pub(super) struct KafkaSource {
-    topic: String,
-    layout: Layout,
-    decoder: Box<dyn Decoder>,
+    rows: Arc<Rows>,
+    /// Made when the first messages come: a group may have many partitions, few of which are ours.
+    decoder: Option<Box<dyn Decoder>>,
     /// Payloads on their way into the decoder; empty between polls.
     events: Events,
-    received: Receiver<Handed>,
+    queue: Arc<Queue>,
     shared: Arc<Shared>,
     /// The block that is being taken, and how many of its messages have been.
     block: Block,
     taken: usize,
-    is_bounded: bool,
+    /// How many messages have been taken, and how many there are if reading is bounded.
     messages: u64,
+    messages_all: Option<u64>,
+    has_ended: bool,
 }
 
 impl KafkaSource {
-    /// Begins to read.
-    pub(super) fn start(reading: Reading, layout: Layout, format: &RowFormat) -> Result<Self, FormatError> {
-        let decoder = layout.decoder(format)?;
-        let (topic, is_bounded, messages) = (reading.topic.clone(), reading.ends.is_some(), reading.messages);
-        let (received, shared) = fetch::start(reading);
-        Ok(Self {
-            topic,
-            layout,
-            decoder,
+    /// Takes what waits in `queue`.
+    pub(super) fn new(rows: &Arc<Rows>, queue: Arc<Queue>, shared: &Arc<Shared>, messages_all: Option<u64>) -> Self {
+        shared.enter();
+        Self {
+            rows: rows.clone(),
+            decoder: None,
             events: Events::default(),
-            received,
-            shared,
+            queue,
+            shared: shared.clone(),
             block: Block::default(),
             taken: 0,
-            is_bounded,
-            messages,
-        })
-    }
-
-    /// Has a block with messages to take, if there is one; `false` if there will never be one.
-    fn next_block(&mut self) -> Result<bool, SourceError> {
-        if self.taken < self.block.messages() {
-            return Ok(true);
-        }
-        let failed = |problem: String| SourceError(format!("cannot read the topic '{}': {problem}", self.topic));
-        match self.received.try_recv() {
-            Ok(block) => {
-                self.block = block.map_err(failed)?;
-                self.taken = 0;
-                Ok(true)
-            }
-            Err(TryRecvError::Empty) => Ok(true),
-            Err(TryRecvError::Disconnected) if self.is_bounded => Ok(false),
-            Err(TryRecvError::Disconnected) => Err(failed("its consumer has stopped".into())),
+            messages: 0,
+            messages_all,
+            has_ended: false,
         }
     }
 
-    /// Notes that messages were taken, for the group's offsets.
-    fn note_taken(&self, messages: std::ops::Range<usize>) {
-        let mut taken = self.shared.taken.lock();
-        // In one partition offsets ascend, so the last one of each counts.
-        let mut last: Option<(i32, i64)> = None;
-        for index in messages.clone() {
-            let message = self.block.message(index);
-            if let Some((partition, offset)) = last.filter(|(partition, _)| *partition != message.partition) {
-                taken.insert(partition, offset);
-            }
-            last = Some((message.partition, message.offset + 1));
+    fn failed(&self, problem: impl std::fmt::Display) -> SourceError {
+        SourceError(format!("cannot read the topic '{}': {problem}", self.rows.topic))
+    }
+
+    /// What there is instead of messages.
+    fn nothing(&self) -> Result<Polled, SourceError> {
+        match self.shared.failure() {
+            Some(problem) => Err(self.failed(problem)),
+            None if self.queue.is_ours() => Ok(Polled::Nothing(IDLE)),
+            None => Ok(Polled::Aside(IDLE_ASIDE)),
         }
-        taken.extend(last);
-        drop(taken);
-        self.shared.messages.fetch_add(messages.len() as u64, Ordering::AcqRel);
     }
 }
 
 impl Source for KafkaSource {
     fn poll(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Polled, SourceError> {
-        if !self.next_block()? {
-            return Ok(Polled::End);
+        if self.taken == self.block.messages() {
+            match self.queue.take() {
+                Next::Block(block) => (self.block, self.taken) = (block, 0),
+                Next::Nothing => return self.nothing(),
+                Next::End => {
+                    self.has_ended = true;
+                    return Ok(Polled::End);
+                }
+            }
         }
+        let decoder = match &mut self.decoder {
+            Some(decoder) => decoder,
+            None => {
+                let decoder = self.rows.layout.decoder(&self.rows.format).map_err(|error| self.failed(error))?;
+                self.decoder.insert(decoder)
+            }
+        };
         let messages = self.taken..(self.taken + rows_max.max(1)).min(self.block.messages());
-        if messages.is_empty() {
-            return Ok(Polled::Nothing(IDLE));
-        }
+        let (layout, events) = (&self.rows.layout, &mut self.events);
+        let columns = layout.rows(&self.block, messages.clone(), &mut **decoder, events, now_us, refusals);
         self.taken = messages.end;
-        let columns =
-            self.layout.rows(&self.block, messages.clone(), &mut *self.decoder, &mut self.events, now_us, refusals);
-        self.note_taken(messages);
+        self.messages += messages.len() as u64;
+        let behind = self.block.message(messages.end - 1).offset + 1;
+        self.shared.note_taken(self.queue.partition, behind, messages.len() as u64);
+        if self.taken == self.block.messages() {
+            // Nothing is held of what has been taken.
+            (self.block, self.taken) = (Block::default(), 0);
+        }
         Ok(match columns.num_rows() {
             0 => Polled::Nothing(Duration::ZERO),
             _ => Polled::Rows { columns, arrival_us: now_us },
         })
     }
 
+    fn found(&mut self) -> Vec<Box<dyn Source>> {
+        let new = self.shared.take_new().into_iter();
+        new.map(|queue| Box::new(Self::new(&self.rows, queue, &self.shared, None)) as Box<dyn Source>).collect()
+    }
+
+    fn is_live(&self) -> bool {
+        self.messages_all.is_none()
+    }
+
     fn progress(&self) -> Option<(u64, u64)> {
         // Offsets may have gaps, so the end may come before all are counted.
-        let done = self.shared.messages.load(Ordering::Acquire);
-        self.is_bounded.then_some((done.min(self.messages), self.messages))
+        let all = self.messages_all?;
+        Some((if self.has_ended { all } else { self.messages.min(all) }, all))
     }
 }
 
 impl Drop for KafkaSource {
     fn drop(&mut self) {
-        // The thread leaves by itself; closing a consumer may take long, and nobody waits for it.
-        self.shared.stop.store(true, Ordering::Release);
+        // The thread leaves by itself when the last one has; closing a consumer may take long, and nobody waits for it.
+        self.shared.leave();
     }
 }

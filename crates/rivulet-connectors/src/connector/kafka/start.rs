@@ -1,7 +1,6 @@
-//! Which partition of ours reads which partitions of a topic, from where, and to where if reading is bounded.
+//! Which consumer reads which partitions of a topic, from where, and to where if reading is bounded.
 
-use std::collections::HashMap;
-use std::time::Duration;
+use std::sync::Arc;
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -12,17 +11,33 @@ use super::{OPEN_TIMEOUT, client, set_properties};
 use crate::connector::{ConnectorError, Options};
 use crate::formats::parse_time;
 
-/// What one partition of ours reads.
+/// What one consumer reads.
 pub(super) struct Reading {
     /// Knows what it reads already, or is in a group that tells it.
-    pub(super) consumer: BaseConsumer,
+    pub(super) consumer: Arc<BaseConsumer>,
     pub(super) topic: String,
     /// Whether offsets are stored for the group.
     pub(super) has_group: bool,
-    /// Where reading ends, by partition of the topic; `None` if it does not.
-    pub(super) ends: Option<HashMap<i32, i64>>,
-    /// How many messages there are until then.
-    pub(super) messages: u64,
+    /// Whether it ends.
+    pub(super) is_bounded: bool,
+    /// Its partitions, or those that it may get in its group.
+    pub(super) begins: Vec<Begin>,
+}
+
+impl Reading {
+    /// Whether the group tells which partitions are its own, now these and then those.
+    pub(super) fn is_member(&self) -> bool {
+        self.has_group && !self.is_bounded
+    }
+}
+
+/// A partition of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Begin {
+    pub(super) partition: i32,
+    /// Where reading ends, if it does, and how many messages there are until then.
+    pub(super) end: Option<i64>,
+    pub(super) messages: Option<u64>,
 }
 
 /// Where to begin.
@@ -76,19 +91,17 @@ pub(super) fn plan(
     set_properties(&mut config, options);
     let first: BaseConsumer = client(&config, options)?;
     let partitions = partitions_of(&first, topic).map_err(failed)?;
+    if group.is_some() && !is_bounded {
+        // One member, whatever partitions it gets: they are taken by all tasks all the same.
+        first.subscribe(&[topic]).map_err(|error| failed(error.to_string()))?;
+        let begins = partitions.iter().map(|&partition| Begin { partition, end: None, messages: None }).collect();
+        let consumer = Arc::new(first);
+        return Ok(vec![Reading { consumer, topic: topic.into(), has_group: true, is_bounded, begins }]);
+    }
     let count = partitions_wanted.min(partitions.len());
     let mut consumers = vec![first];
     for _ in 1..count {
         consumers.push(client(&config, options)?);
-    }
-    if group.is_some() && !is_bounded {
-        return consumers
-            .into_iter()
-            .map(|consumer| {
-                consumer.subscribe(&[topic]).map_err(|error| failed(error.to_string()))?;
-                Ok(Reading { consumer, topic: topic.into(), has_group: true, ends: None, messages: 0 })
-            })
-            .collect();
     }
     let begins =
         begins(&consumers[0], topic, &partitions, start, group.is_some()).map_err(|error| failed(error.to_string()))?;
@@ -165,10 +178,9 @@ fn assign(
     is_bounded: bool,
 ) -> KafkaResult<Reading> {
     let mut assignment = TopicPartitionList::new();
-    let mut ends = HashMap::new();
-    let mut messages = 0;
+    let mut read = Vec::with_capacity(begins.len());
     for &(partition, begin) in begins {
-        let mut begin = begin;
+        let (mut begin, mut end) = (begin, None);
         if is_bounded || begin == Offset::End {
             let (low, high) = consumer.fetch_watermarks(topic, partition, OPEN_TIMEOUT)?;
             // The end is that of now, not that of when reading begins.
@@ -178,20 +190,14 @@ fn assign(
                 _ => low,
             };
             begin = Offset::Offset(from);
-            if is_bounded && from >= high {
-                continue;
-            }
-            if is_bounded {
-                ends.insert(partition, high);
-                messages += u64::try_from(high - from).unwrap_or(0);
-            }
+            end = is_bounded.then_some((high, u64::try_from(high - from).unwrap_or(0)));
         }
-        assignment.add_partition_offset(topic, partition, begin)?;
+        let (end, messages) = (end.map(|(end, _)| end), end.map(|(_, messages)| messages));
+        if messages != Some(0) {
+            assignment.add_partition_offset(topic, partition, begin)?;
+        }
+        read.push(Begin { partition, end, messages });
     }
     consumer.assign(&assignment)?;
-    let ends = is_bounded.then_some(ends);
-    Ok(Reading { consumer, topic: topic.into(), has_group, ends, messages })
+    Ok(Reading { consumer: Arc::new(consumer), topic: topic.into(), has_group, is_bounded, begins: read })
 }
-
-/// How long the thread of a consumer that stops waits for its last offsets to be committed.
-pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);

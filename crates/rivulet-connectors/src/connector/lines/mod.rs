@@ -11,7 +11,7 @@ use super::intake::{Intake, PAYLOAD_BYTES_MAX};
 use super::{ConnectorError, OptionDescription, OptionKind, Options, SourceSpec};
 use crate::formats::{Format, FormatError, RowFormat};
 
-pub(crate) use reader::{Left, LineRule, Lines};
+pub(crate) use reader::{Left, LineRule, Lines, READ_BYTES};
 
 /// The formats that stand on a line each.
 pub(crate) const LINE_FORMATS: &[&str] = &["JSON", "CSV", "TEXT", "RAW", "SENML", "SENML_PIVOT"];
@@ -51,13 +51,14 @@ impl Reading {
             return Err(options.wrong(MULTILINE.name, "is of CSV alone", "leave it out"));
         }
         let line_bytes_max = options.count(LINE_BYTES_MAX.name).unwrap_or(PAYLOAD_BYTES_MAX).min(PAYLOAD_BYTES_MAX);
-        let reading = Self {
+        let mut reading = Self {
             format,
             declared: spec.schema.clone(),
             read: spec.columns.clone(),
             event_time_column: spec.event_time_column,
-            rule: LineRule { has_quotes, line_bytes_max },
+            rule: LineRule { has_quotes, line_bytes_max, keeps_empty: false },
         };
+        reading.rule.keeps_empty = reading.is_csv_of(reading.declared.fields().len());
         // Whatever is wrong with format and columns is told now.
         reading.intake()?;
         Ok(reading)
@@ -65,15 +66,31 @@ impl Reading {
 
     /// Collects and decodes lines of a file without a header.
     pub(crate) fn intake(&self) -> Result<Intake, FormatError> {
-        Ok(Intake::new(self.format.decoder(&self.declared, &self.read, self.event_time_column)?))
+        let mut intake = Intake::new(self.format.decoder(&self.declared, &self.read, self.event_time_column)?);
+        intake.set_takes_blocks(self.has_blocks_of(self.declared.fields().len()));
+        Ok(intake)
     }
 
-    /// Sets the intake to the fields that the header of a file names.
-    pub(crate) fn follow_header(&self, header: &[u8], intake: &mut Intake) -> Result<(), String> {
-        let RowFormat::Plain { format: Format::Csv { delimiter }, .. } = self.format else { return Ok(()) };
+    /// Whether lines of so many fields are taken in blocks: those of CSV, where an empty line is none and a line break always the end of
+    /// one.
+    fn has_blocks_of(&self, fields: usize) -> bool {
+        let is_csv = matches!(self.format, RowFormat::Plain { format: Format::Csv { .. }, .. });
+        is_csv && fields > 1 && !self.rule.has_quotes
+    }
+
+    /// Whether so many fields are one field of CSV, so that an empty line is a row of a null.
+    fn is_csv_of(&self, fields: usize) -> bool {
+        fields == 1 && matches!(self.format, RowFormat::Plain { format: Format::Csv { .. }, .. })
+    }
+
+    /// Sets the intake to the fields that the header of a file names; gives the rule for the lines below it.
+    pub(crate) fn follow_header(&self, header: &[u8], intake: &mut Intake) -> Result<LineRule, String> {
+        let RowFormat::Plain { format: Format::Csv { delimiter }, .. } = self.format else { return Ok(self.rule) };
         let fields = header::fields(header, delimiter, &self.declared)?;
+        let rule = LineRule { keeps_empty: self.is_csv_of(fields.len()), ..self.rule };
         let decoder = self.format.csv_decoder(&self.declared, &fields, &self.read, self.event_time_column);
         intake.set_decoder(decoder.map_err(|error| error.to_string())?);
-        Ok(())
+        intake.set_takes_blocks(self.has_blocks_of(fields.len()));
+        Ok(rule)
     }
 }

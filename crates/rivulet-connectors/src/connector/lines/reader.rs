@@ -6,13 +6,13 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
-use memchr::{memchr, memchr2};
+use memchr::{memchr, memchr2, memrchr};
 use rivulet_dataflow::Refusals;
 
 use crate::connector::intake::{Intake, refuse};
 
 /// How much is read at a time: enough that system calls do not count, and little enough to stay in the processor's cache.
-const READ_BYTES: usize = 256 << 10;
+pub(crate) const READ_BYTES: usize = 256 << 10;
 
 /// The byte order mark that some programs put before UTF-8.
 const MARK: &[u8] = b"\xef\xbb\xbf";
@@ -24,6 +24,8 @@ pub(crate) struct LineRule {
     pub(crate) has_quotes: bool,
     /// The longest line.
     pub(crate) line_bytes_max: usize,
+    /// Whether an empty line is one: it is a row of CSV with one field, which is null.
+    pub(crate) keeps_empty: bool,
 }
 
 /// What is left of a piece.
@@ -39,6 +41,7 @@ pub(crate) enum Left {
 pub(crate) struct Lines<R = File> {
     from: R,
     rule: LineRule,
+    read_bytes: usize,
     /// Bytes that have been read and not been taken: `buffer[taken..filled]`.
     buffer: Vec<u8>,
     taken: usize,
@@ -76,6 +79,7 @@ impl<R: Read> Lines<R> {
         Self {
             from,
             rule,
+            read_bytes: READ_BYTES,
             buffer: Vec::new(),
             taken: 0,
             filled: 0,
@@ -85,6 +89,22 @@ impl<R: Read> Lines<R> {
             offset: 0,
             end: u64::MAX,
         }
+    }
+
+    /// The same, read so many bytes at a time.
+    pub(crate) fn with_read_bytes(self, read_bytes: usize) -> Self {
+        Self { read_bytes, ..self }
+    }
+
+    /// Tells the lines that follow apart by another rule.
+    pub(crate) fn set_rule(&mut self, rule: LineRule) {
+        self.rule = rule;
+    }
+
+    /// Whether the lines that begin at [`Lines::offset`] and later are all that is left, so that reading may go on there another time.
+    pub(crate) fn can_be_left(&self) -> bool {
+        // Where the quotes of a line that is too long end is known only to who has seen them begin.
+        !(self.is_skipping && self.is_quoted)
     }
 
     /// Where they come from.
@@ -102,7 +122,7 @@ impl<R: Read> Lines<R> {
         self.offset + (self.filled - self.taken) as u64
     }
 
-    /// Takes lines until the intake has no room for a poll of `rows_max` rows. Empty lines are none.
+    /// Takes lines until the intake has no room for a poll of `rows_max` rows. Empty lines are none, unless the rule says so.
     pub(crate) fn take_into(
         &mut self,
         intake: &mut Intake,
@@ -115,6 +135,13 @@ impl<R: Read> Lines<R> {
         while intake.has_room(rows_max) {
             if self.offset >= self.end {
                 return Ok(Left::Nothing);
+            }
+            if let Some(bytes_max) = intake.block_bytes_max(rows_max)
+                && let Some(length) = self.whole_lines(bytes_max)
+            {
+                intake.push_block(now_us, &self.buffer[self.taken..self.taken + length]);
+                self.advance(length);
+                continue;
             }
             match self.find_end() {
                 Some(length) => self.take_line(length, 1, intake, now_us, refusals),
@@ -192,6 +219,20 @@ impl<R: Read> Lines<R> {
         }
     }
 
+    /// How many bytes of what has been read are whole lines with nothing about them: none is too long, has quotes, belongs to the next piece, or
+    /// is the first of the file.
+    fn whole_lines(&self, bytes_max: usize) -> Option<usize> {
+        if self.is_skipping || self.is_quoted || self.offset == 0 {
+            return None;
+        }
+        let to_end = usize::try_from(self.end - self.offset).unwrap_or(usize::MAX);
+        let bytes = bytes_max.min(self.filled - self.taken).min(to_end).min(self.rule.line_bytes_max);
+        let lines = &self.buffer[self.taken..self.taken + bytes];
+        // Whether quotes go on beyond a line break is for who takes line by line to say.
+        let lines = &lines[..memchr(b'"', lines).unwrap_or(lines.len())];
+        memrchr(b'\n', lines).map(|at| at + 1)
+    }
+
     /// Takes `length` bytes as a line, and the bytes of the line break behind it.
     #[inline]
     fn take_line(
@@ -209,8 +250,11 @@ impl<R: Read> Lines<R> {
             refuse_long(self.rule, line, now_us, refusals);
         } else {
             let line = trimmed(line, self.offset);
-            if !line.trim_ascii_start().is_empty() {
-                intake.push(now_us, line);
+            match self.rule.keeps_empty {
+                // A payload of nothing is none, so the line has its end with it.
+                true if line.is_empty() => intake.push(now_us, b"\n"),
+                false if line.trim_ascii_start().is_empty() => {}
+                _ => intake.push(now_us, line),
             }
         }
         self.advance(length + line_break);
@@ -247,10 +291,11 @@ impl<R: Read> Lines<R> {
             self.searched -= self.taken;
             self.taken = 0;
         }
-        if self.buffer.len() < self.filled + READ_BYTES {
-            self.buffer.resize(self.filled + READ_BYTES, 0);
-        } else if self.buffer.len() > 4 * READ_BYTES && self.filled < READ_BYTES {
-            self.buffer.truncate(2 * READ_BYTES);
+        let read_bytes = self.read_bytes;
+        if self.buffer.len() < self.filled + read_bytes {
+            self.buffer.resize(self.filled + read_bytes, 0);
+        } else if self.buffer.len() > 4 * read_bytes && self.filled < read_bytes {
+            self.buffer.truncate(2 * read_bytes);
             self.buffer.shrink_to_fit();
         }
         loop {
@@ -285,14 +330,14 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::array::AsArray;
-    use arrow::datatypes::{DataType, Field, Schema};
+    use arrow::datatypes::{DataType, Field, Int64Type, Schema};
     use proptest::prelude::*;
     use rivulet_dataflow::Reason;
 
     use super::*;
     use crate::formats::RowFormat;
 
-    const RULE: LineRule = LineRule { has_quotes: false, line_bytes_max: 40 };
+    const RULE: LineRule = LineRule { has_quotes: false, line_bytes_max: 40, keeps_empty: false };
 
     fn intake() -> Intake {
         let schema = Arc::new(Schema::new(vec![Field::new("line", DataType::Utf8, false)]));
@@ -313,6 +358,36 @@ mod tests {
                 return taken;
             }
         }
+    }
+
+    /// The rows of CSV and what is said of those that are none, in pieces of so many bytes and polls of so many rows.
+    fn read_csv(text: &str, piece_bytes: u64, rows_max: usize, takes_blocks: bool) -> (Vec<String>, Vec<String>) {
+        let field = |name: &str, data_type| Field::new(name, data_type, true);
+        let schema = Arc::new(Schema::new(vec![field("n", DataType::Int64), field("word", DataType::Utf8)]));
+        let decoder = RowFormat::parse("CSV", []).unwrap().decoder(&schema, &[0, 1], None).unwrap();
+        let mut intake = Intake::new(decoder);
+        intake.set_takes_blocks(takes_blocks);
+        let (mut rows, mut refusals) = (Vec::new(), Refusals::new(1000));
+        let file = file(text);
+        for start in (0..text.len() as u64).step_by(piece_bytes as usize) {
+            let end = if start + piece_bytes >= text.len() as u64 { u64::MAX } else { start + piece_bytes };
+            let mut lines = Lines::open(file.reopen().unwrap(), start, end, RULE).unwrap();
+            let mut left = Left::More;
+            while left == Left::More {
+                left = lines.take_into(&mut intake, rows_max, 0, &mut refusals).unwrap();
+                if left == Left::Nothing {
+                    lines.take_rest(&mut intake, 0, &mut refusals);
+                }
+                let batch = intake.decode(&mut refusals);
+                let numbers = batch.column(0).as_primitive::<Int64Type>().iter();
+                let words = batch.column(1).as_string::<i32>().iter();
+                rows.extend(numbers.zip(words).map(|row| format!("{row:?}")));
+            }
+        }
+        // A line that is too long is refused when it is seen, others with all that wait.
+        let mut refused: Vec<String> = refusals.records().iter().map(|refusal| refusal.detail.clone()).collect();
+        refused.sort_unstable();
+        (rows, refused)
     }
 
     fn file(text: &str) -> tempfile::NamedTempFile {
@@ -340,6 +415,17 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn blocks_of_lines_are_what_the_lines_are(
+            lines in proptest::collection::vec("[0-9]{1,3},[a-z]{0,9}\r?|[0-9]{1,3},\"[a-z,]{0,5}\"|[a-z0-9,\"]{0,8}| {0,3}|[0-9],[a-z]{40,60}", 0..60),
+            piece_bytes in 1..400_u64,
+            rows_max in 1..50_usize,
+        ) {
+            let text = lines.join("\n");
+            prop_assert_eq!(read_csv(&text, piece_bytes, rows_max, true), read_csv(&text, piece_bytes, rows_max, false));
+        }
+
 
         #[test]
         fn pieces_give_every_line_once(
@@ -373,6 +459,14 @@ mod tests {
         assert_eq!(refusals.counted(Reason::Decode), 2);
         assert!(lines.buffer.len() <= 4 * READ_BYTES, "{}", lines.buffer.len());
         assert_eq!(refusals.records()[0].detail, "the line has more than 40 bytes (the option line_bytes_max)");
+    }
+
+    #[test]
+    fn an_empty_line_is_one_where_the_rule_says_so() {
+        let file = file("a\n\n\r\nb\n");
+        let rule = LineRule { keeps_empty: true, ..RULE };
+        let mut lines = Lines::open(file.reopen().unwrap(), 0, u64::MAX, rule).unwrap();
+        assert_eq!(drain(&mut lines, 9, &mut Refusals::new(0)), ["a", "\n", "\n", "b"]);
     }
 
     #[test]

@@ -9,11 +9,14 @@ use rivulet_dataflow::{Sink, Source};
 
 use super::description::{Instance, Opening};
 use super::lines::{LINE_BYTES_MAX, LINE_FORMATS, MULTILINE, Reading};
-use super::{ConnectorDescription, ConnectorError, DirectionDescription, FormatText, Options, SinkSpec, SourceSpec};
+use super::{
+    ConnectorDescription, ConnectorError, DirectionDescription, FormatText, OptionDescription, OptionKind, Options,
+    SinkSpec, SourceSpec,
+};
 use crate::formats::RowFormat;
 
 use sink::StandardSink;
-pub use sink::is_reader_gone;
+pub use sink::{is_reader_gone, output_failed};
 use source::StreamSource;
 
 /// What standard input is.
@@ -24,11 +27,19 @@ pub(super) const STDIN: ConnectorDescription = ConnectorDescription {
     source: Some(DirectionDescription {
         help: "One partition, and one source in a process. Input is read as fast as it is processed, and not faster.",
         formats: LINE_FORMATS,
-        options: &[MULTILINE, LINE_BYTES_MAX],
+        options: &[BOUNDED, MULTILINE, LINE_BYTES_MAX],
     }),
     sink: None,
     example: "CREATE SOURCE lines (line TEXT) FROM 'stdin:' FORMAT RAW;",
     open: Opening { source: Some(open_source), sink: None, columns: None },
+};
+
+const BOUNDED: OptionDescription = OptionDescription {
+    name: "bounded",
+    kind: OptionKind::Boolean,
+    default: Some("false"),
+    help: "Whether what is piped in comes to an end soon, as a file does: then there is a final result, in order if ORDER BY says so. Without, \
+           results come out as they come.",
 };
 
 /// What standard output is.
@@ -62,7 +73,7 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
             hint: "read it in one source, and use that in several queries".into(),
         });
     }
-    Ok(vec![Box::new(StreamSource::new(std::io::stdin(), reading, intake))])
+    Ok(vec![Box::new(StreamSource::new(std::io::stdin(), reading, intake, options.boolean(BOUNDED.name)))])
 }
 
 fn open_sink(spec: &SinkSpec, _options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {

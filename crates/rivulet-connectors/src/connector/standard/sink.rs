@@ -11,10 +11,18 @@ use crate::formats::{FormatError, RowFormat};
 /// The error when the reader of standard output has gone.
 const READER_GONE: &str = "the reader of standard output has gone";
 
-/// Whether a sink failed because nobody reads standard output any more, as when it is piped into `head`. That is a way to end and no
-/// failure.
-pub fn is_reader_gone(error: &SinkError) -> bool {
-    error.0 == READER_GONE
+/// Whether a query failed with this message because nobody reads standard output any more, as when it is piped into `head`. That is a way to
+/// end and no failure.
+pub fn is_reader_gone(message: &str) -> bool {
+    message == READER_GONE
+}
+
+/// What happened when standard output was written.
+pub fn output_failed(error: &io::Error) -> SinkError {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => SinkError(READER_GONE.into()),
+        _ => SinkError(format!("cannot write to standard output: {error}")),
+    }
 }
 
 /// Lines, a batch at a time.
@@ -42,19 +50,12 @@ impl<W: Write + Send> StandardSink<W> {
     }
 }
 
-fn failed(error: io::Error) -> SinkError {
-    match error.kind() {
-        io::ErrorKind::BrokenPipe => SinkError(READER_GONE.into()),
-        _ => SinkError(format!("cannot write to standard output: {error}")),
-    }
-}
-
 impl<W: Write + Send> Sink for StandardSink<W> {
     fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
-        self.header().map_err(failed)?;
+        self.header().map_err(|error| output_failed(&error))?;
         // In one piece, so that lines of several instances stay whole.
         let lines = self.content.lines(batch)?;
-        self.stream.write_all(lines).map_err(failed)
+        self.stream.write_all(lines).map_err(|error| output_failed(&error))
     }
 
     fn refused(&mut self, _refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
@@ -62,11 +63,11 @@ impl<W: Write + Send> Sink for StandardSink<W> {
     }
 
     fn flush(&mut self) -> Result<(), SinkError> {
-        self.stream.flush().map_err(failed)
+        self.stream.flush().map_err(|error| output_failed(&error))
     }
 
     fn finish(&mut self) -> Result<(), SinkError> {
-        self.header().and_then(|()| self.stream.flush()).map_err(failed)
+        self.header().and_then(|()| self.stream.flush()).map_err(|error| output_failed(&error))
     }
 
     fn has_room(&self) -> bool {
@@ -109,7 +110,7 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
         let error = write(writer, &RowFormat::parse("JSON", []).unwrap()).unwrap_err();
-        assert!(is_reader_gone(&error));
-        assert!(!is_reader_gone(&failed(io::Error::other("unplugged"))));
+        assert!(is_reader_gone(&error.0));
+        assert!(!is_reader_gone(&output_failed(&io::Error::other("unplugged")).0));
     }
 }

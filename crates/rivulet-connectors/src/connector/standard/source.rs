@@ -24,11 +24,12 @@ pub(super) struct StreamSource {
     reading: Reading,
     intake: Intake,
     needs_header: bool,
+    is_bounded: bool,
 }
 
 impl StreamSource {
     /// Begins to read. The thread ends with the stream, or with the first block that nobody wants any more.
-    pub(super) fn new(stream: impl Read + Send + 'static, reading: Reading, intake: Intake) -> Self {
+    pub(super) fn new(stream: impl Read + Send + 'static, reading: Reading, intake: Intake, is_bounded: bool) -> Self {
         let (sender, receiver) = sync_channel(BLOCKS_MAX);
         let started = std::thread::Builder::new().name("stdin".into()).spawn({
             let sender = sender.clone();
@@ -40,7 +41,7 @@ impl StreamSource {
         }
         let blocks = Blocks { receiver, block: Vec::new(), taken: 0, is_ended: false };
         let needs_header = reading.format.has_header();
-        Self { lines: Lines::of(blocks, reading.rule), reading, intake, needs_header }
+        Self { lines: Lines::of(blocks, reading.rule), reading, intake, needs_header, is_bounded }
     }
 }
 
@@ -70,7 +71,10 @@ impl Source for StreamSource {
         let failed = |problem: String| SourceError(format!("cannot read standard input: {problem}"));
         if self.needs_header {
             match self.lines.take_first() {
-                Ok(Some(header)) => self.reading.follow_header(&header, &mut self.intake).map_err(failed)?,
+                Ok(Some(header)) => {
+                    let rule = self.reading.follow_header(&header, &mut self.intake).map_err(failed)?;
+                    self.lines.set_rule(rule);
+                }
                 Ok(None) => return Ok(Polled::End),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Polled::Nothing(IDLE)),
                 Err(error) => return Err(failed(error.to_string())),
@@ -95,6 +99,10 @@ impl Source for StreamSource {
             (false, Left::Nothing) => Polled::Nothing(IDLE),
             (false, Left::More) => Polled::Nothing(Duration::ZERO),
         })
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.is_bounded
     }
 }
 
@@ -144,10 +152,10 @@ mod tests {
             declared: Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false)])),
             read: vec![0],
             event_time_column: None,
-            rule: LineRule { has_quotes: false, line_bytes_max: 1000 },
+            rule: LineRule { has_quotes: false, line_bytes_max: 1000, keeps_empty: false },
         };
         let intake = reading.intake().unwrap();
-        StreamSource::new(stream, reading, intake)
+        StreamSource::new(stream, reading, intake, false)
     }
 
     fn drain(mut source: StreamSource) -> Result<Vec<i64>, SourceError> {
@@ -157,7 +165,7 @@ mod tests {
                 Polled::Rows { columns, .. } => {
                     numbers.extend_from_slice(columns.column(0).as_primitive::<Int64Type>().values());
                 }
-                Polled::Nothing(wait) => std::thread::sleep(wait),
+                Polled::Nothing(wait) | Polled::Aside(wait) => std::thread::sleep(wait),
                 Polled::End => return Ok(numbers),
             }
         }

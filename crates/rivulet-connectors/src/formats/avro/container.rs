@@ -3,7 +3,7 @@
 //! What must hold: a file that is broken is an error and never more memory than a block may have; a record that is broken takes those
 //! behind it in its block along, for where they begin is not known, and no others.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -119,6 +119,22 @@ impl<R: Read> ContainerReader<R> {
             true => Err("a block says that it has more records than it has bytes".into()),
             false => Ok(Some(count)),
         }
+    }
+
+    /// Where the next block begins.
+    pub(crate) fn position(&mut self) -> Result<u64, String>
+    where
+        R: Seek,
+    {
+        self.from.stream_position().map_err(in_words)
+    }
+
+    /// Goes on with the block that begins at this byte.
+    pub(crate) fn seek(&mut self, position: u64) -> Result<(), String>
+    where
+        R: Seek,
+    {
+        self.from.seek(SeekFrom::Start(position)).map(|_| ()).map_err(in_words)
     }
 
     /// The block that was read last.

@@ -64,6 +64,8 @@ impl JsonParser {
                 Target::End => return Ok(()),
                 Target::Skip => reader.skip_value(depth + 1)?,
                 Target::Column(column) => self.value(usize::from(column), reader, rows)?,
+                Target::Variant(column) if rows.is_written(usize::from(column)) => reader.skip_value(depth + 1)?,
+                Target::Variant(column) => self.value(usize::from(column), reader, rows)?,
                 Target::Object(_) | Target::Either(..) => self.nested_value(target, reader, depth + 1, rows)?,
             }
         }
@@ -86,7 +88,7 @@ impl JsonParser {
         let node = match target {
             Target::Either(column, _) if reader.peek() != b'{' => return self.value(usize::from(column), reader, rows),
             Target::Object(node) | Target::Either(_, node) => usize::from(node),
-            Target::Column(_) | Target::Skip | Target::End => return reader.skip_value(depth),
+            Target::Column(_) | Target::Variant(_) | Target::Skip | Target::End => return reader.skip_value(depth),
         };
         // An object that comes twice counts with its last occurrence, like any key.
         for &column in &self.tree.node(node).columns {

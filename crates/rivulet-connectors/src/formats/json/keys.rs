@@ -11,7 +11,7 @@ use super::super::number::word_at;
 use super::reader::Reader;
 
 /// What to do with the value of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
     /// There is no further key: the object has ended.
     End,
@@ -19,6 +19,9 @@ pub(super) enum Target {
     Skip,
     /// It is the value of this column.
     Column(u16),
+    /// It is the value of this column unless there is one whose key is written as the column is: SQL folds names to lower case, and
+    /// messages have `deviceId`.
+    Variant(u16),
     /// It is an object with this node's keys in it.
     Object(u16),
     /// It is the value of the column, or an object with the node's keys.
@@ -133,7 +136,7 @@ impl KeyTree {
         let (target, node) = match *entry {
             Target::Object(node) | Target::Either(_, node) => return usize::from(node),
             Target::Skip | Target::End => (Target::Object(next as u16), next),
-            Target::Column(column) => (Target::Either(column, next as u16), next),
+            Target::Column(column) | Target::Variant(column) => (Target::Either(column, next as u16), next),
         };
         *entry = target;
         self.nodes.push(Node::new());
@@ -207,10 +210,22 @@ impl Node {
         }
         let kept = scratch.len();
         let key = reader.key(scratch)?;
-        let target = self.targets.get(key.of(reader.payload(), scratch)).copied().unwrap_or(Target::Skip);
+        let target = self.target_of(key.of(reader.payload(), scratch));
         scratch.truncate(kept);
         self.learn(position, &reader.payload()[start..reader.offset()], target);
         Ok(target)
+    }
+
+    fn target_of(&self, key: &[u8]) -> Target {
+        if let Some(target) = self.targets.get(key) {
+            return *target;
+        }
+        let variants = self.targets.iter().filter(|(known, _)| known.eq_ignore_ascii_case(key));
+        match variants.map(|(_, target)| *target).min() {
+            None => Target::Skip,
+            Some(Target::Column(column)) => Target::Variant(column),
+            Some(other) => other,
+        }
     }
 
     fn learn(&mut self, position: usize, bytes: &[u8], target: Target) {
@@ -247,7 +262,7 @@ mod tests {
 
     #[test]
     fn learned_keys_give_what_unlearned_ones_give() {
-        use Target::{Column, Skip};
+        use Target::{Column, Skip, Variant};
         let mut tree = KeyTree::new(["ts", "value", "a_rather_long_column_name"].into_iter());
         let messages = [
             (r#"{"ts":1,"value":2}"#, vec![Column(0), Column(1)]),
@@ -260,6 +275,7 @@ mod tests {
             (r#"{"a_rather_long_column_name":1,"valu":2}"#, vec![Column(2), Skip]),
             (r#"{"a_rather_long_column_nam2":1,"value":2}"#, vec![Skip, Column(1)]),
             (r#"{"\u0074s":1}"#, vec![Column(0)]),
+            (r#"{"Ts":1,"VALUE":2,"value":3}"#, vec![Variant(0), Variant(1), Column(1)]),
             ("{}", vec![]),
         ];
         for (json, expected) in messages.iter().chain(&messages) {

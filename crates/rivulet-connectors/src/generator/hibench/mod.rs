@@ -12,7 +12,7 @@ use crate::connector::description::{Opening, OptionDescription, OptionKind};
 use crate::connector::options::{Options, shortened};
 use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, SourceSpec};
 
-use super::options::{COMMON_OPTIONS, StreamOptions, choose_columns, with_event_time};
+use super::options::{COMMON_OPTIONS, StreamOptions, choose_columns, with_common, with_event_time};
 use super::schedule::Schedule;
 use super::source::{GeneratedSource, Maker};
 use super::text::TextColumn;
@@ -41,34 +41,20 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     open: Opening { source: Some(open), sink: None, columns: Some(columns_of) },
 };
 
-static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 2] = {
-    let [a, b, c, d, e, f, g, h, i, j, k] = COMMON_OPTIONS;
-    [
-        a,
-        b,
-        c,
-        d,
-        e,
-        f,
-        g,
-        h,
-        i,
-        j,
-        k,
-        OptionDescription {
-            name: "rows",
-            kind: OptionKind::Integer { min: 1, max: 1_000_000_000 },
-            default: Some("1000000"),
-            help: "How many different visits there are; they are read round and round.",
-        },
-        OptionDescription {
-            name: "ips",
-            kind: OptionKind::Integer { min: 1, max: 1_000_000_000 },
-            default: Some("1000000"),
-            help: "How many different addresses visitors have.",
-        },
-    ]
-};
+static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 2] = with_common([
+    OptionDescription {
+        name: "rows",
+        kind: OptionKind::Integer { min: 1, max: 1_000_000_000 },
+        default: Some("1000000"),
+        help: "How many different visits there are; they are read round and round.",
+    },
+    OptionDescription {
+        name: "ips",
+        kind: OptionKind::Integer { min: 1, max: 1_000_000_000 },
+        default: Some("1000000"),
+        help: "How many different addresses visitors have.",
+    },
+]);
 
 /// What a column has.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,7 @@ use crate::connector::description::{Opening, OptionDescription, OptionKind};
 use crate::connector::options::{Options, shortened};
 use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, SourceSpec};
 
-use super::options::{COMMON_OPTIONS, StreamOptions, with_event_time};
+use super::options::{COMMON_OPTIONS, StreamOptions, with_common, with_event_time};
 use super::random::Seed;
 use super::schedule::Schedule;
 use super::source::GeneratedSource;
@@ -43,38 +43,16 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     open: Opening { source: Some(open), sink: None, columns: Some(columns_of) },
 };
 
-static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 8] = {
-    let [a, b, c, d, e, f, g, h, i, j, k] = COMMON_OPTIONS;
-    [
-        a,
-        b,
-        c,
-        d,
-        e,
-        f,
-        g,
-        h,
-        i,
-        j,
-        k,
-        count("person_size", "200", "The average size of a person in bytes; letters in `extra` fill it up."),
-        count("auction_size", "500", "The average size of an auction in bytes."),
-        count("bid_size", "100", "The average size of a bid in bytes."),
-        count(
-            "hot_auction_ratio",
-            "2",
-            "One in so many bids goes to any auction in flight, the others to the hot one.",
-        ),
-        count(
-            "hot_bidder_ratio",
-            "4",
-            "One in so many bids comes from any active person, the others from the hot one.",
-        ),
-        count("hot_seller_ratio", "4", "One in so many auctions is of any active person, the others of the hot one."),
-        count("auctions_in_flight", "100", "How many auctions take bids at a time."),
-        count("active_persons", "1000", "How many persons are active at a time."),
-    ]
-};
+static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 8] = with_common([
+    count("person_size", "200", "The average size of a person in bytes; letters in `extra` fill it up."),
+    count("auction_size", "500", "The average size of an auction in bytes."),
+    count("bid_size", "100", "The average size of a bid in bytes."),
+    count("hot_auction_ratio", "2", "One in so many bids goes to any auction in flight, the others to the hot one."),
+    count("hot_bidder_ratio", "4", "One in so many bids comes from any active person, the others from the hot one."),
+    count("hot_seller_ratio", "4", "One in so many auctions is of any active person, the others of the hot one."),
+    count("auctions_in_flight", "100", "How many auctions take bids at a time."),
+    count("active_persons", "1000", "How many persons are active at a time."),
+]);
 
 const fn count(name: &'static str, default: &'static str, help: &'static str) -> OptionDescription {
     OptionDescription { name, kind: OptionKind::Integer { min: 1, max: 1_000_000 }, default: Some(default), help }

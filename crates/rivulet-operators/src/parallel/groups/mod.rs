@@ -22,6 +22,7 @@ use crate::aggregate::Storage;
 use crate::aggregate::dense::RowSet;
 use crate::aggregate::layout::{Layout, Prepared, Source};
 use crate::aggregate::object::{Finished, Object, ObjectKind, ObjectUpdate, ObjectValues};
+use crate::aggregate::plan::guarded;
 use crate::expression::Expressions;
 use crate::window::output::SUM_OVERFLOW;
 use crate::{AggregateFunction, AggregateSpec, PlanError};
@@ -77,7 +78,7 @@ impl GroupPlan {
             let data_type = aggregate.function.result_type(&arguments)?;
             let place = match (mode, aggregate.function) {
                 (Mode::Together, F::CountDistinct) => {
-                    DistinctPlan::place(&mut distinct, &mut others, aggregate, &arguments[0])
+                    DistinctPlan::place(&mut distinct, &mut others, &guarded(aggregate)?, &arguments[0])
                 }
                 (Mode::Undoing, F::Count | F::Sum | F::Avg) | (Mode::Together | Mode::Merging, _) => {
                     in_layout.push(aggregate.clone());
@@ -86,7 +87,7 @@ impl GroupPlan {
                 (
                     Mode::Undoing,
                     F::Min | F::Max | F::BoolAnd | F::BoolOr | F::CountDistinct | F::FirstValue | F::LastValue,
-                ) => CountedPlan::place(&mut counted, &mut others, aggregate, &arguments[0]),
+                ) => CountedPlan::place(&mut counted, &mut others, &guarded(aggregate)?, &arguments[0]),
                 (Mode::Undoing, function) => {
                     return Err(PlanError::Operator {
                         operator: "aggregate",
@@ -119,13 +120,13 @@ impl GroupPlan {
         self.layout.objects.is_empty() && self.distinct.is_empty() && self.counted.is_empty()
     }
 
-    /// Evaluates what the aggregates are about. Rows on which an expression fails are refused and missing from the batch returned.
+    /// Evaluates what the aggregates are about. Where an expression fails it is null for its aggregates, and counted as refused.
     pub(crate) fn evaluate(
         &self,
         batch: Batch,
         context: &mut Context<'_>,
     ) -> Result<(Batch, GroupRows), OperatorError> {
-        let (batch, columns) = self.expressions.evaluate(batch, context)?;
+        let (batch, columns) = self.expressions.evaluate_or_null(0, batch, context)?;
         let (layout_columns, others) = columns.split_at(self.layout_expressions);
         let inserts = batch.retracts.as_ref().map(|marks| !marks);
         Ok((

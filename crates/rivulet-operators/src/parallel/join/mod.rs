@@ -17,6 +17,7 @@ use datafusion_physical_expr::utils::collect_columns;
 
 use super::keys::KeyPlan;
 use super::rows::RowStore;
+use super::time_to_live::{span_text, state_text};
 use super::{check_columns, check_time};
 use rivulet_dataflow::{Description, Operator, OperatorFactory};
 
@@ -38,6 +39,8 @@ pub struct KeyedJoinSpec {
     pub residual: Option<Arc<dyn PhysicalExpr>>,
     /// From when on rows of a side can meet no new row.
     pub expiry: [Option<Expiry>; 2],
+    /// How long after its own event time a row is remembered, by the watermark, of a side that has no expiry, in microseconds; `None`: for ever.
+    pub state_ttl_us: Option<i64>,
     /// Which columns come out, as places among those of left and then right; of semi and anti joins, left only.
     pub output: Vec<usize>,
 }
@@ -73,6 +76,10 @@ pub struct Expiry {
 /// A pair has the later event time of its two rows. A row without partner comes out of an outer or anti join when it expires, with the
 /// moment of its expiry as event time, and is then final. Where rows of its side never expire it comes out at once, with its own event
 /// time, and is taken back when a partner comes.
+///
+/// A row that is forgotten because of [`KeyedJoinSpec::state_ttl_us`] meets no later row; what it gave is not taken back. Where rows expire by
+/// their condition, one that comes late may have lost partners already: it is refused, if it is known what late is
+/// ([`KeyedJoin::with_lateness`]).
 #[derive(Clone)]
 pub struct KeyedJoin {
     plan: Arc<JoinPlan>,
@@ -89,6 +96,8 @@ pub(crate) struct JoinPlan {
     /// Where the output's columns come from, likewise.
     columns: Vec<(usize, usize)>,
     output: SchemaRef,
+    /// A row of a side is late when the watermark is greater than this.
+    late: [Option<Expiry>; 2],
 }
 
 impl KeyedJoin {
@@ -159,6 +168,24 @@ impl KeyedJoin {
         Ok(Self { plan: Arc::new(plan) })
     }
 
+    /// With what is known of the times of each side's rows: one that comes when the watermark is greater than its column's value and
+    /// `after_us` is late.
+    ///
+    /// # Errors
+    /// Columns that hold no times.
+    pub fn with_lateness(mut self, late: [Option<Expiry>; 2]) -> Result<Self, PlanError> {
+        for (schema, late) in [&self.plan.spec.left, &self.plan.spec.right].into_iter().zip(&late) {
+            if let Some(late) = late {
+                check_time(schema, late.column, "the time")?;
+            }
+        }
+        let is_forgetful = self.plan.spec.expiry.iter().any(Option::is_some);
+        if let Some(plan) = Arc::get_mut(&mut self.plan).filter(|_| is_forgetful) {
+            plan.late = late;
+        }
+        Ok(self)
+    }
+
     /// The columns that come out.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
@@ -217,7 +244,7 @@ impl JoinPlan {
             &spec.keys.iter().map(|key| key.1).collect::<Vec<_>>(),
         )?;
         let columns = spec.output.iter().map(|&column| place(column)).collect();
-        let plan = Self { keys, residual, columns, output, kept, spec };
+        let plan = Self { keys, residual, columns, output, kept, spec, late: [None; 2] };
         plan.stores()?;
         Ok(plan)
     }
@@ -225,6 +252,16 @@ impl JoinPlan {
     /// Empty stores for both sides.
     fn stores(&self) -> Result<[RowStore; 2], PlanError> {
         Ok([RowStore::new(&self.spec.left, &self.kept[0])?, RowStore::new(&self.spec.right, &self.kept[1])?])
+    }
+
+    /// When a row of a side is needed no more, of which `time_us` gives the value of a column, and [`i64::MAX`] if that is never.
+    fn expires_us(&self, side: usize, event_time_us: i64, time_us: impl FnOnce(usize) -> Option<i64>) -> i64 {
+        let (time_us, after_us) = match (self.spec.expiry[side], self.spec.state_ttl_us) {
+            (Some(expiry), _) => (time_us(expiry.column), expiry.after_us),
+            (None, Some(ttl_us)) => (Some(event_time_us), ttl_us),
+            (None, None) => (None, 0),
+        };
+        time_us.map_or(i64::MAX, |time_us| time_us.saturating_add(after_us))
     }
 
     /// Whether rows of a side come out without partner.
@@ -276,11 +313,21 @@ impl OperatorFactory for KeyedJoin {
                     format!("{} = {}", spec.left.field(left).name(), spec.right.field(right).name())
                 }));
                 shared.extend(spec.residual.as_ref().map(crate::expression::sql));
-                for (schema, expiry) in [&spec.left, &spec.right].into_iter().zip(spec.expiry) {
-                    shared.extend(expiry.map(|expiry| {
-                        let name = schema.field(expiry.column).name();
-                        format!("until {name} + {} s", expiry.after_us as f64 / 1e6)
-                    }));
+                for ((schema, expiry), side) in
+                    [&spec.left, &spec.right].into_iter().zip(spec.expiry).zip(["left", "right"])
+                {
+                    shared.push(match expiry {
+                        Some(expiry) => {
+                            let name = schema.field(expiry.column).name();
+                            let after = match expiry.after_us {
+                                0 => String::new(),
+                                us if us < 0 => format!(" - {}", span_text(us.saturating_neg())),
+                                us => format!(" + {}", span_text(us)),
+                            };
+                            format!("{side} rows until {name}{after}")
+                        }
+                        None => format!("{side} {}", state_text(spec.state_ttl_us, "a row's event time")),
+                    });
                 }
                 shared
             },

@@ -5,12 +5,15 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanBufferBuilder, RecordBatch, RecordBatchOptions};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions};
+use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::TimestampMicrosecondType;
-use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, StateError, StateFrame, StateSelection};
+use rivulet_dataflow::{
+    Batch, Context, Element, Operator, OperatorError, Reason, StateError, StateFrame, StateSelection,
+};
 
-use super::side::{Side, SideRow};
-use super::{JoinPlan, KeyedJoinKind};
+use super::side::{Heads, Side, SideRow};
+use super::{Expiry, JoinPlan, KeyedJoinKind};
 use crate::aggregate::dense::RowSet;
 use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
@@ -22,6 +25,7 @@ const ROUGH_BUCKET_US: i64 = 1 << 20;
 pub(super) struct JoinOperator {
     pub(super) plan: Arc<JoinPlan>,
     pub(super) index: KeyIndex,
+    pub(super) heads: Heads,
     pub(super) sides: [Side; 2],
     pub(super) watermark_us: i64,
     keys: BatchKeys,
@@ -33,6 +37,8 @@ pub(super) struct JoinOperator {
 struct Output {
     rows: [Vec<u32>; 2],
     retracts: Vec<bool>,
+    /// Whether any is.
+    any_retracts: bool,
     event_times_us: Vec<i64>,
     arrivals_us: Vec<i64>,
 }
@@ -52,12 +58,14 @@ impl JoinOperator {
         let stores = plan.stores().expect("the stores were made when the plan was checked");
         let mut side = 0;
         let sides = stores.map(|store| {
-            let bucket_us = if plan.pads(side) { EXACT_BUCKET_US } else { ROUGH_BUCKET_US };
+            let is_exact = plan.pads(side) && plan.spec.expiry[side].is_some();
+            let bucket_us = if is_exact { EXACT_BUCKET_US } else { ROUGH_BUCKET_US };
             side += 1;
-            Side::new(store, bucket_us)
+            Side::new(side - 1, store, bucket_us)
         });
         Self {
             index: plan.keys[0].index(0),
+            heads: Heads::new(),
             sides,
             watermark_us: i64::MIN,
             keys: BatchKeys::default(),
@@ -78,21 +86,32 @@ impl JoinOperator {
         let has_null = |row: usize| key_columns.iter().any(|column| column.is_null(row));
         let any_null = key_columns.iter().any(|column| column.null_count() > 0);
         // A row with null in its key has no partner: it matters only where such rows come out.
-        let all: Vec<u32> =
-            (0..batch.rows() as u32).filter(|&row| !any_null || plan.pads(side) || !has_null(row as usize)).collect();
-        let keyed: Vec<u32> = all.iter().copied().filter(|&row| !any_null || !has_null(row as usize)).collect();
+        let is_late = self.late_rows(side, batch, context);
+        let matters = |row: usize| !any_null || plan.pads(side) || !has_null(row);
+        let all: Vec<u32> = (0..batch.rows() as u32)
+            .filter(|&row| matters(row as usize) && !is_late.as_ref().is_some_and(|late| late.value(row as usize)))
+            .collect();
         self.keys.read(&plan.keys[side], batch.columns.columns())?;
         let mut numbers = Vec::new();
-        self.index.assign(&self.keys, &RowSet::List(&keyed), &mut numbers);
-        self.sides.iter_mut().for_each(|side| side.grow_keys(self.index.numbers()));
+        match any_null {
+            false => self.index.assign(&self.keys, &RowSet::Range(0..batch.rows()), &mut numbers),
+            true => {
+                let keyed: Vec<u32> = all.iter().copied().filter(|&row| !has_null(row as usize)).collect();
+                self.index.assign(&self.keys, &RowSet::List(&keyed), &mut numbers);
+            }
+        }
+        self.grow();
+        self.touch(&numbers);
         let mut rows = Vec::new();
         let times = |row: usize| (batch.event_time_us[row], batch.arrival_us[row]);
         self.sides[side].store.add(&columns, &all, times, &mut rows)?;
 
-        let expiry = plan.spec.expiry[side]
-            .map(|expiry| (batch.column(expiry.column).as_primitive::<TimestampMicrosecondType>(), expiry.after_us));
+        let expiry_times =
+            plan.spec.expiry[side].map(|expiry| batch.column(expiry.column).as_primitive::<TimestampMicrosecondType>());
         let mut arrived: Vec<Arrived> = Vec::with_capacity(all.len());
         let mut removed = Vec::new();
+        // Keys that may have no row any more.
+        let mut doubtful = Vec::new();
         let mut numbers = numbers.into_iter();
         for (&at, &row) in all.iter().zip(&rows) {
             let key = match any_null && has_null(at as usize) {
@@ -101,31 +120,31 @@ impl JoinOperator {
             };
             let retracts = batch.is_retraction(at as usize);
             if !retracts {
-                let expires_us = match &expiry {
-                    Some((times, after_us)) if times.is_valid(at as usize) => {
-                        times.value(at as usize).saturating_add(*after_us)
-                    }
-                    _ => i64::MAX,
-                };
-                self.sides[side].link(row, key, expires_us);
+                let time_us =
+                    |_| expiry_times.filter(|times| times.is_valid(at as usize)).map(|times| times.value(at as usize));
+                let expires_us = plan.expires_us(side, batch.event_time_us[at as usize], time_us);
+                let is_late = expires_us < self.watermark_us;
+                self.sides[side].link(&mut self.heads, row, key, expires_us, !is_late);
                 arrived.push(Arrived { row, key, retracts, partners: 0 });
-                if expires_us < self.watermark_us {
+                if is_late {
                     removed.push(row);
+                    doubtful.push(key);
                 }
                 continue;
             }
             let known = self.sides[side].find_equal(row);
             self.sides[side].store.remove(row);
+            doubtful.push(key);
             // A row that is not known has expired; what it gave is final.
             if let Some(known) = known {
-                self.sides[side].unlink(known);
+                self.sides[side].unlink_early(&mut self.heads, known);
                 arrived.push(Arrived { row: known, key, retracts, partners: 0 });
                 removed.push(known);
             }
         }
 
         self.find_partners(side, &mut arrived, context)?;
-        for one in &arrived {
+        for one in arrived.iter().filter(|_| plan.counts(side)) {
             self.sides[side].rows[one.row as usize].matches = one.partners;
             let is_given = match plan.spec.kind {
                 KeyedJoinKind::LeftSemi => side == 0 && one.partners > 0,
@@ -135,7 +154,7 @@ impl JoinOperator {
                 self.give_alone(side, one.row, one.retracts, None, context)?;
             }
         }
-        // What expired before it came, and comes out for it.
+        // What expired before it came though it was not late, and comes out for it.
         removed.sort_unstable();
         removed.dedup();
         for &row in &removed {
@@ -145,31 +164,59 @@ impl JoinOperator {
                 if plan.pads(side) && matches == 0 && self.defers(side) {
                     self.give_alone(side, row, false, Some(expires_us), context)?;
                 }
-                self.sides[side].unlink(row);
+                self.sides[side].unlink(&mut self.heads, row);
             }
         }
         self.emit(context)?;
         for row in removed {
-            self.forget(side, row);
+            self.sides[side].store.remove(row);
         }
-        for key in self.unused_keys(&arrived) {
-            self.index.remove(key);
+        doubtful.sort_unstable();
+        doubtful.dedup();
+        for key in doubtful {
+            if key != NONE && self.heads[key as usize] == [NONE; 2] {
+                self.index.remove(key);
+            }
         }
         Ok(())
     }
 
-    /// The keys of these rows that no row has any more.
-    fn unused_keys(&self, arrived: &[Arrived]) -> Vec<u32> {
-        let mut keys: Vec<u32> = arrived.iter().map(|one| one.key).filter(|&key| key != NONE).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        keys.retain(|&key| self.sides.iter().all(|side| side.lacks(key)));
-        keys
+    /// Makes room for the keys that are known.
+    pub(super) fn grow(&mut self) {
+        self.heads.resize(self.index.numbers().max(self.heads.len()), [NONE; 2]);
     }
 
-    /// Removes a row that is not linked any more.
-    fn forget(&mut self, side: usize, row: u32) {
-        self.sides[side].store.remove(row);
+    /// The rows that come behind the watermark, which are refused; `None`: none.
+    fn late_rows(&self, side: usize, batch: &Batch, context: &mut Context<'_>) -> Option<BooleanBuffer> {
+        let Expiry { column, after_us } = self.plan.late[side]?;
+        let column = batch.column(column).as_primitive::<TimestampMicrosecondType>();
+        let limit_us = self.watermark_us.saturating_sub(after_us);
+        // A pass over the bare values decides for nearly every batch.
+        if self.watermark_us == i64::MIN || column.values().iter().all(|&time_us| time_us >= limit_us) {
+            return None;
+        }
+        let is_late = |row: usize| column.is_valid(row) && column.value(row) < limit_us && !batch.is_retraction(row);
+        let late = BooleanBuffer::collect_bool(batch.rows(), is_late);
+        for row in late.set_indices() {
+            context.refusals.refuse_row(None, batch, row, Reason::Late, || {
+                "rows that it might have met are forgotten\nhint: allow more lateness where the source is declared"
+                    .into()
+            });
+        }
+        Some(late)
+    }
+
+    /// Reads what the rows of these keys are about to look at. The processor does so for many of them at once; later, with decisions in between, it would
+    /// wait for the memory of each.
+    fn touch(&self, keys: &[u32]) {
+        let read = |side: usize, row: u32| self.sides[side].rows.get(row as usize).map_or(0, |row| row.matches);
+        let heads = |key: u32| self.heads.get(key as usize).copied().unwrap_or([NONE; 2]);
+        let first = keys.iter().fold(0, |seen, &key| seen ^ heads(key)[0]);
+        let rows = keys.iter().fold(0, |seen, &key| {
+            let [left, right] = heads(key);
+            seen ^ read(0, left) ^ read(1, right)
+        });
+        std::hint::black_box(first ^ rows);
     }
 
     /// Finds the partners of rows, gives the pairs, and what changes for the partners.
@@ -186,7 +233,7 @@ impl JoinOperator {
             if key == NONE {
                 continue;
             }
-            let mut partner = self.sides[1 - side].first(key);
+            let mut partner = self.heads[key as usize][1 - side];
             while partner != NONE {
                 pairs.push((at as u32, partner));
                 partner = self.sides[1 - side].next(partner);
@@ -208,46 +255,50 @@ impl JoinOperator {
         self.filter_pairs(side, arrived, pairs, context)?;
         let plan = self.plan.clone();
         let other = 1 - side;
-        for &(at, partner) in pairs.iter() {
-            let one = &mut arrived[at as usize];
-            one.partners += 1;
-            let (row, retracts) = (one.row, one.retracts);
-            if plan.counts(other) {
-                let matches = &mut self.sides[other].rows[partner as usize].matches;
-                *matches = if retracts { *matches - 1 } else { *matches + 1 };
-                let has_changed = *matches == u32::from(!retracts);
-                if has_changed {
-                    match plan.spec.kind {
-                        KeyedJoinKind::LeftSemi => {
-                            // Where rows expire they are final, and come out with the later time of the pair.
-                            let time_us = self.defers(other).then(|| self.pair_time(side, row, partner));
-                            self.give_alone(other, partner, retracts, time_us, context)?;
-                        }
-                        _ if self.defers(other) => {}
-                        _ => self.give_alone(other, partner, !retracts, None, context)?,
+        for &(at, _) in pairs.iter().filter(|_| plan.counts(side)) {
+            arrived[at as usize].partners += 1;
+        }
+        for &(at, partner) in pairs.iter().filter(|_| plan.counts(other)) {
+            let Arrived { row, retracts, .. } = arrived[at as usize];
+            let matches = &mut self.sides[other].rows[partner as usize].matches;
+            *matches = if retracts { *matches - 1 } else { *matches + 1 };
+            let has_changed = *matches == u32::from(!retracts);
+            if has_changed {
+                match plan.spec.kind {
+                    KeyedJoinKind::LeftSemi => {
+                        // Where rows expire they are final, and come out with the later time of the pair.
+                        let time_us = self.defers(other).then(|| self.pair_times(side, row, partner)[0]);
+                        self.give_alone(other, partner, retracts, time_us, context)?;
                     }
+                    _ if self.defers(other) => {}
+                    _ => self.give_alone(other, partner, !retracts, None, context)?,
                 }
             }
-            if plan.gives_pairs() {
-                let event_time_us = self.pair_time(side, row, partner);
-                let arrival_us =
-                    self.sides[side].store.arrival_us(row).max(self.sides[other].store.arrival_us(partner));
-                self.output.rows[side].push(row);
-                self.output.rows[other].push(partner);
+        }
+        if plan.gives_pairs() {
+            self.output.rows[side].extend(pairs.iter().map(|&(at, _)| arrived[at as usize].row));
+            self.output.rows[other].extend(pairs.iter().map(|pair| pair.1));
+            for &(at, partner) in pairs.iter() {
+                let Arrived { row, retracts, .. } = arrived[at as usize];
+                let [event_time_us, arrival_us] = self.pair_times(side, row, partner);
                 self.output.retracts.push(retracts);
+                self.output.any_retracts |= retracts;
                 self.output.event_times_us.push(event_time_us);
                 self.output.arrivals_us.push(arrival_us);
-                if self.output.retracts.len() >= OUTPUT_ROWS {
-                    self.emit(context)?;
-                }
+            }
+            if self.output.retracts.len() >= OUTPUT_ROWS {
+                self.emit(context)?;
             }
         }
         pairs.clear();
         Ok(())
     }
 
-    fn pair_time(&self, side: usize, row: u32, partner: u32) -> i64 {
-        self.sides[side].store.event_time_us(row).max(self.sides[1 - side].store.event_time_us(partner))
+    /// The later event time and the later arrival of a pair.
+    #[inline]
+    fn pair_times(&self, side: usize, row: u32, partner: u32) -> [i64; 2] {
+        let (one, other) = (self.sides[side].store.times_us(row), self.sides[1 - side].store.times_us(partner));
+        [one[0].max(other[0]), one[1].max(other[1])]
     }
 
     /// Leaves the pairs for which the residual is true.
@@ -301,11 +352,12 @@ impl JoinOperator {
         time_us: Option<i64>,
         context: &mut Context<'_>,
     ) -> Result<(), OperatorError> {
-        let store = &self.sides[side].store;
-        let (event_time_us, arrival_us) = (time_us.unwrap_or_else(|| store.event_time_us(row)), store.arrival_us(row));
+        let [event_time_us, arrival_us] = self.sides[side].store.times_us(row);
+        let event_time_us = time_us.unwrap_or(event_time_us);
         self.output.rows[side].push(row);
         self.output.rows[1 - side].push(NONE);
         self.output.retracts.push(retracts);
+        self.output.any_retracts |= retracts;
         self.output.event_times_us.push(event_time_us);
         self.output.arrivals_us.push(arrival_us);
         if self.output.retracts.len() >= OUTPUT_ROWS { self.emit(context) } else { Ok(()) }
@@ -322,8 +374,7 @@ impl JoinOperator {
             .map(|&(side, column)| self.sides[side].store.column(column, &output.rows[side]))
             .collect::<Result<Vec<_>, _>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        let mut retracts = BooleanBufferBuilder::new(rows);
-        retracts.append_slice(&output.retracts);
+        let retracts = std::mem::take(&mut output.any_retracts).then(|| BooleanBuffer::from(&output.retracts[..]));
         context.emit(
             Batch::new(
                 vec![0; rows].into(),
@@ -331,7 +382,7 @@ impl JoinOperator {
                 std::mem::take(&mut output.arrivals_us).into(),
                 RecordBatch::try_new_with_options(self.plan.output.clone(), columns, &options)?,
             )
-            .with_retracts(Some(retracts.finish())),
+            .with_retracts(retracts),
         );
         output.retracts.clear();
         output.rows.iter_mut().for_each(Vec::clear);
@@ -353,16 +404,25 @@ impl JoinOperator {
                 }
             }
             self.emit(context)?;
-            for row in expired {
-                let key = self.sides[side].rows[row as usize].key;
-                self.sides[side].unlink(row);
-                self.forget(side, row);
-                if key != NONE && self.sides.iter().all(|side| side.lacks(key)) {
-                    self.index.remove(key);
-                }
+            for rows in expired.chunks(OUTPUT_ROWS) {
+                let keys: Vec<u32> = rows.iter().map(|&row| self.sides[side].rows[row as usize].key).collect();
+                self.touch(&keys);
+                self.drop_rows(side, rows);
             }
         }
         Ok(())
+    }
+
+    /// Forgets rows that have expired, and keys of which they were the last.
+    fn drop_rows(&mut self, side: usize, rows: &[u32]) {
+        for &row in rows {
+            let key = self.sides[side].rows[row as usize].key;
+            self.sides[side].unlink(&mut self.heads, row);
+            self.sides[side].store.remove(row);
+            if key != NONE && self.heads[key as usize] == [NONE; 2] {
+                self.index.remove(key);
+            }
+        }
     }
 
     fn end(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
@@ -409,6 +469,6 @@ impl Operator for JoinOperator {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.index.memory_bytes() + self.sides.iter().map(Side::memory_bytes).sum::<usize>()
+        self.index.memory_bytes() + self.heads.capacity() * 8 + self.sides.iter().map(Side::memory_bytes).sum::<usize>()
     }
 }

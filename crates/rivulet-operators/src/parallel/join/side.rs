@@ -1,4 +1,4 @@
-//! One side of a join: its rows, in lists by key, in buckets by expiry, and, once one has been taken back, by content.
+//! One side of a join: its rows, in lists by key (whose [`Heads`] both sides have side by side), in buckets by expiry, and, once one has been taken back, by content.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,20 @@ use hashbrown::HashTable;
 use crate::parallel::keys::NONE;
 use crate::parallel::rows::RowStore;
 
+/// By key: the first row of each side, [`NONE`] without one. A row that comes looks at both, which are one line of memory.
+pub(super) type Heads = Vec<[u32; 2]>;
+
 pub(super) struct Side {
+    /// Which of the two it is.
+    number: usize,
     pub(super) store: RowStore,
     /// By row.
     pub(super) rows: Vec<SideRow>,
-    /// By key: its first row.
-    heads: Vec<u32>,
     /// Rows by the bucket of their expiry.
     due: BTreeMap<i64, Vec<u32>>,
     bucket_us: i64,
+    /// Whether a row has gone before its expiry, so that its number may wait twice.
+    waits_twice: bool,
     /// Rows by content, from the first that is taken back on.
     by_content: Option<HashTable<u32>>,
     hasher: RandomState,
@@ -35,35 +40,18 @@ pub(super) struct SideRow {
 }
 
 impl Side {
-    /// An empty side; expiry is by buckets of so many microseconds.
-    pub(super) fn new(store: RowStore, bucket_us: i64) -> Self {
+    /// An empty side, 0 or 1; expiry is by buckets of so many microseconds.
+    pub(super) fn new(number: usize, store: RowStore, bucket_us: i64) -> Self {
         Self {
+            number,
             store,
             rows: Vec::new(),
-            heads: Vec::new(),
             due: BTreeMap::new(),
             bucket_us,
+            waits_twice: false,
             by_content: None,
             hasher: RandomState::default(),
         }
-    }
-
-    /// Makes room for so many keys.
-    pub(super) fn grow_keys(&mut self, keys: usize) {
-        if keys > self.heads.len() {
-            self.heads.resize(keys, NONE);
-        }
-    }
-
-    /// Whether no row has this key.
-    pub(super) fn lacks(&self, key: u32) -> bool {
-        self.heads[key as usize] == NONE
-    }
-
-    /// The first row of a key, and [`NONE`] without one.
-    #[inline]
-    pub(super) fn first(&self, key: u32) -> u32 {
-        self.heads[key as usize]
     }
 
     /// The row behind another of its key.
@@ -77,21 +65,21 @@ impl Side {
         self.rows[row as usize].expires_us != UNLINKED
     }
 
-    /// Links a row that has been added to the store.
-    pub(super) fn link(&mut self, row: u32, key: u32, expires_us: i64) {
+    /// Links a row that has been added to the store. One that does not wait for its expiry is unlinked before anything else expires.
+    pub(super) fn link(&mut self, heads: &mut Heads, row: u32, key: u32, expires_us: i64, waits: bool) {
         if row as usize >= self.rows.len() {
             let empty = SideRow { key: NONE, next: NONE, previous: NONE, matches: 0, expires_us: UNLINKED };
             self.rows.resize(self.store.numbers(), empty);
         }
         let mut next = NONE;
         if key != NONE {
-            next = std::mem::replace(&mut self.heads[key as usize], row);
+            next = std::mem::replace(&mut heads[key as usize][self.number], row);
             if next != NONE {
                 self.rows[next as usize].previous = row;
             }
         }
         self.rows[row as usize] = SideRow { key, next, previous: NONE, matches: 0, expires_us };
-        if expires_us != i64::MAX {
+        if waits && expires_us != i64::MAX {
             self.due.entry(expires_us.div_euclid(self.bucket_us)).or_default().push(row);
         }
         if let Some(index) = &mut self.by_content {
@@ -100,8 +88,14 @@ impl Side {
         }
     }
 
+    /// Unlinks a row before its expiry.
+    pub(super) fn unlink_early(&mut self, heads: &mut Heads, row: u32) {
+        self.waits_twice = true;
+        self.unlink(heads, row);
+    }
+
     /// Takes a row out of all lists; it stays in the store until [`RowStore::remove`].
-    pub(super) fn unlink(&mut self, row: u32) {
+    pub(super) fn unlink(&mut self, heads: &mut Heads, row: u32) {
         let SideRow { key, next, previous, .. } = self.rows[row as usize];
         if next != NONE {
             self.rows[next as usize].previous = previous;
@@ -109,7 +103,7 @@ impl Side {
         if previous != NONE {
             self.rows[previous as usize].next = next;
         } else if key != NONE {
-            self.heads[key as usize] = next;
+            heads[key as usize][self.number] = next;
         }
         self.rows[row as usize].expires_us = UNLINKED;
         if let Some(index) = &mut self.by_content
@@ -139,9 +133,10 @@ impl Side {
     pub(super) fn expired(&mut self, watermark_us: i64, exactly: bool) -> Vec<u32> {
         let mut expired = Vec::new();
         self.take_due(watermark_us, exactly, |row| expired.push(row));
-        // A number that was used again may have waited twice.
-        expired.sort_unstable();
-        expired.dedup();
+        if self.waits_twice {
+            expired.sort_unstable();
+            expired.dedup();
+        }
         expired
     }
 
@@ -182,7 +177,6 @@ impl Side {
     pub(super) fn memory_bytes(&self) -> usize {
         self.store.memory_bytes()
             + self.rows.capacity() * size_of::<SideRow>()
-            + self.heads.capacity() * 4
             + self.due.values().map(|rows| rows.capacity() * 4).sum::<usize>()
             + self.by_content.as_ref().map_or(0, HashTable::allocation_size)
     }

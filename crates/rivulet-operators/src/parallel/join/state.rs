@@ -115,12 +115,13 @@ pub(super) fn import(operator: &mut JoinOperator, frame: &StateFrame) -> Result<
                     numbers[0]
                 }
             };
-            operator.sides.iter_mut().for_each(|side| side.grow_keys(operator.index.numbers()));
-            let expiry = plan.spec.expiry[side].and_then(|expiry| {
-                let times = kept[place_of(&expiry.column)?].as_primitive::<TimestampMicrosecondType>();
-                times.is_valid(at).then(|| times.value(at).saturating_add(expiry.after_us))
-            });
-            operator.sides[side].link(row, key, expiry.unwrap_or(i64::MAX));
+            operator.grow();
+            let time_us = |column: usize| {
+                let times = kept[place_of(&column)?].as_primitive::<TimestampMicrosecondType>();
+                times.is_valid(at).then(|| times.value(at))
+            };
+            let expires_us = plan.expires_us(side, number(3, at), time_us);
+            operator.sides[side].link(&mut operator.heads, row, key, expires_us, true);
             operator.sides[side].rows[row as usize].matches = matches.value(at);
             operator.watermark_us = operator.watermark_us.max(number(6, at));
         }

@@ -5,25 +5,25 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, UInt16Array, UInt32Array};
+use arrow::array::{ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch};
 use arrow::buffer::BooleanBuffer;
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use arrow::datatypes::DataType;
 use rivulet_dataflow::{
     Batch, Context, Element, Operator, OperatorError, Reason, StateError, StateFrame, StateSelection,
 };
 
-use super::frame::Frame;
 use super::{OverFrame, OverPlan};
 use crate::aggregate::dense::RowSet;
+use crate::parallel::OUTPUT_ROWS;
+use crate::parallel::frame::Frame;
 use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
 use crate::parallel::order::{compare, compare_keys};
 use crate::parallel::rows::RowStore;
-use crate::parallel::{OUTPUT_ROWS, key_groups};
+use crate::parallel::saved_rows::SavedRows;
+use crate::parallel::time_to_live::TimeToLive;
 
 const STATE: &str = "over, changing";
-const STATE_VERSION: u32 = 1;
-/// Columns before those of the input.
-const LEADING: usize = 5;
+const STATE_VERSION: u32 = 2;
 
 pub(super) struct ChangingOperator {
     plan: Arc<OverPlan>,
@@ -34,6 +34,8 @@ pub(super) struct ChangingOperator {
     result_of: Vec<u32>,
     /// By partition: its rows in order.
     partitions: Vec<Vec<u32>>,
+    /// When partitions are forgotten.
+    ttl: Option<TimeToLive>,
     keys: BatchKeys,
 }
 
@@ -54,6 +56,7 @@ impl ChangingOperator {
             results: plan.result_store().expect(made),
             result_of: Vec::new(),
             partitions: Vec::new(),
+            ttl: plan.ttl_us().map(TimeToLive::new),
             keys: BatchKeys::default(),
             plan,
         }
@@ -69,6 +72,9 @@ impl ChangingOperator {
         let (mut partitions, mut rows) = (Vec::new(), Vec::new());
         self.index.assign(&self.keys, &RowSet::List(&all), &mut partitions);
         self.partitions.resize_with(self.index.numbers().max(self.partitions.len()), Vec::new);
+        if let Some(ttl) = &mut self.ttl {
+            ttl.touch(&partitions, batch.event_time_us.iter().copied());
+        }
         self.store.add(columns, &all, |row| (batch.event_time_us[row], batch.arrival_us[row]), &mut rows)?;
         self.result_of.resize(self.store.numbers(), NONE);
         let mut changes: Vec<Change> = Vec::new();
@@ -115,6 +121,9 @@ impl ChangingOperator {
         for change in changes {
             if self.partitions[change.partition as usize].is_empty() {
                 self.index.remove(change.partition);
+                if let Some(ttl) = &mut self.ttl {
+                    ttl.remove(change.partition);
+                }
             }
         }
         Ok(())
@@ -240,17 +249,24 @@ impl ChangingOperator {
         ))
     }
 
-    fn frame_schema(&self) -> SchemaRef {
-        let leading = [
-            Field::new("slot", DataType::UInt32, false),
-            Field::new("key_group", DataType::UInt16, false),
-            Field::new("event_time_us", DataType::Int64, false),
-            Field::new("arrival_us", DataType::Int64, false),
-            Field::new("has_result", DataType::Boolean, false),
-        ];
+    /// Forgets partitions that nothing has touched for long.
+    fn forget(&mut self, watermark_us: i64) {
+        for partition in self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us)) {
+            for row in std::mem::take(&mut self.partitions[partition as usize]) {
+                self.store.remove(row);
+                let result = std::mem::replace(&mut self.result_of[row as usize], NONE);
+                if result != NONE {
+                    self.results.remove(result);
+                }
+            }
+            self.index.remove(partition);
+        }
+    }
+
+    fn saved(&self) -> SavedRows {
         let columns = self.plan.output.fields().iter().map(|field| field.as_ref().clone().with_nullable(true));
-        let fields = leading.into_iter().chain(columns).collect::<Vec<_>>();
-        Arc::new(Schema::new_with_metadata(fields, self.plan.metadata()))
+        let added = [("has_result", DataType::Boolean), ("touched_us", DataType::Int64)];
+        SavedRows::new((STATE, STATE_VERSION), &added, columns, self.plan.states())
     }
 }
 
@@ -258,6 +274,10 @@ impl Operator for ChangingOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         match element {
             Element::Batch(batch) => self.take_in(&batch, context),
+            Element::Watermark(watermark_us) => {
+                self.forget(watermark_us);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -266,42 +286,34 @@ impl Operator for ChangingOperator {
         // In their order: equal rows may have different results, by their places.
         let rows: Vec<u32> = self.partitions.iter().flatten().copied().collect();
         let results: Vec<u32> = rows.iter().map(|&row| self.result_of[row as usize]).collect();
-        let kept = self.store.columns(&rows)?;
-        let keys: Vec<ArrayRef> = self.plan.spec.partition.iter().map(|&column| kept[column].clone()).collect();
-        let groups = key_groups(&keys, rows.len())?;
-        let mut columns: Vec<ArrayRef> = vec![
-            Arc::new(UInt32Array::from_value(0, rows.len())),
-            Arc::new(UInt16Array::from(groups)),
-            Arc::new(Int64Array::from_iter_values(rows.iter().map(|&row| self.store.event_time_us(row)))),
-            Arc::new(Int64Array::from_iter_values(rows.iter().map(|&row| self.store.arrival_us(row)))),
+        let touched_us = self.partitions.iter().zip(0u32..).flat_map(|(rows, partition)| {
+            let touched_us = self.ttl.as_ref().map_or(i64::MIN, |ttl| ttl.touched_us(partition));
+            rows.iter().map(move |_| touched_us)
+        });
+        let added: Vec<ArrayRef> = vec![
             Arc::new(results.iter().map(|&result| Some(result != NONE)).collect::<BooleanArray>()),
+            Arc::new(Int64Array::from_iter_values(touched_us)),
         ];
-        columns.extend(kept);
+        let times = rows.iter().map(|&row| (self.store.event_time_us(row), self.store.arrival_us(row)));
+        let mut columns = self.store.columns(&rows)?;
         columns.extend(self.results.columns(&results)?);
-        let frame = StateFrame::new(STATE, STATE_VERSION, RecordBatch::try_new(self.frame_schema(), columns)?);
-        frame.select(selection).map(Some)
+        let saved = self.saved();
+        let rows = saved.rows(&self.plan.spec.partition, times, added, columns)?;
+        saved.frame(rows).select(selection).map(Some)
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        frame.expect(STATE, STATE_VERSION)?;
-        if frame.rows.schema() != self.frame_schema() {
-            return Err(StateError::Mismatch("state of an aggregation over other columns, orders or frames".into()));
-        }
-        let (leading, rest) = frame.rows.columns().split_at(LEADING);
-        if leading.iter().any(|column| column.null_count() > 0) {
-            return Err(StateError::Corrupt("a row without its times".into()));
-        }
+        let saved = self.saved().read(frame)?;
         let plan = self.plan.clone();
-        let (columns, results) = rest.split_at(plan.spec.input.fields().len());
+        let (columns, results) = saved.columns.split_at(plan.spec.input.fields().len());
         self.keys.read(&plan.keys, columns)?;
-        let all: Vec<u32> = (0..frame.rows.num_rows() as u32).collect();
+        let all: Vec<u32> = (0..saved.len() as u32).collect();
         let (mut partitions, mut rows, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
         self.index.assign(&self.keys, &RowSet::List(&all), &mut partitions);
         self.partitions.resize_with(self.index.numbers().max(self.partitions.len()), Vec::new);
-        let number = |column: usize, row: usize| leading[column].as_primitive::<Int64Type>().value(row);
-        self.store.add(columns, &all, |row| (number(2, row), number(3, row)), &mut rows)?;
+        self.store.add(columns, &all, |row| saved.times(row), &mut rows)?;
         self.result_of.resize(self.store.numbers(), NONE);
-        let has_result = leading[4].as_boolean();
+        let has_result = saved.added[0].as_boolean();
         let with: Vec<u32> = all.iter().copied().filter(|&row| has_result.value(row as usize)).collect();
         self.results.add(results, &with, |_| (0, 0), &mut numbers)?;
         for (&at, &result) in with.iter().zip(&numbers) {
@@ -309,6 +321,10 @@ impl Operator for ChangingOperator {
         }
         for (&partition, &row) in partitions.iter().zip(&rows) {
             self.partitions[partition as usize].push(row);
+        }
+        if let Some(ttl) = &mut self.ttl {
+            // Of state that was saved without a time-to-live the rows' own times are known.
+            ttl.touch(&partitions, (0..saved.len()).map(|row| saved.number(1, row).max(saved.times(row).0)));
         }
         partitions.sort_unstable();
         partitions.dedup();
@@ -324,6 +340,7 @@ impl Operator for ChangingOperator {
             + self.store.memory_bytes()
             + self.results.memory_bytes()
             + self.result_of.capacity() * 4
+            + self.ttl.as_ref().map_or(0, TimeToLive::memory_bytes)
             + rows
     }
 }

@@ -1,24 +1,23 @@
 //! Aggregates over the rows before each row: `avg(x) OVER (PARTITION BY .. ORDER BY .. ROWS 10 PRECEDING)`.
 //!
 //! Rows in order of event time wait for the watermark and come out once ([`waiting`]); in any other order, or where rows are taken back, results
-//! change ([`changing`]). What a row sees is put together in [`frame`].
+//! change ([`changing`]). What a row sees is put together in a [`Frame`].
 
 mod changing;
-mod frame;
 mod waiting;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{Field, Schema, SchemaRef};
 
 use self::changing::ChangingOperator;
-use self::frame::Frame;
 use self::waiting::WaitingOperator;
+use super::frame::Frame;
 use super::groups::{GroupPlan, GroupStates, Mode};
 use super::keys::KeyPlan;
 use super::rows::RowStore;
+use super::time_to_live::{span_text, state_text};
 use super::top_n::{SortKey, order_text};
 use super::window::{aggregate_fields, aggregate_text, by_text};
 use super::{TIME, check_columns};
@@ -40,8 +39,23 @@ pub struct KeyedOverSpec {
     pub frame: OverFrame,
     /// What is computed for each row.
     pub aggregates: Vec<AggregateSpec>,
+    /// Values of earlier rows, where rows wait and the frame reaches so far back.
+    pub lags: Vec<Lag>,
     /// Whether rows may take back others.
     pub input_retracts: bool,
+    /// How long a partition is remembered that no row comes for, in microseconds of event time; `None`: for ever.
+    pub state_ttl_us: Option<i64>,
+}
+
+/// `LAG(column, rows)`: the value in the row so many before each in its partition, null if there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lag {
+    /// The name of the column that comes out.
+    pub name: String,
+    /// The column that comes in.
+    pub column: usize,
+    /// How many rows before, at least one.
+    pub rows: u32,
 }
 
 /// The rows that an aggregate sees, up to its own.
@@ -62,10 +76,13 @@ pub enum OverFrame {
 
 /// Aggregates over the rows before each row; see [`KeyedOverSpec`].
 ///
-/// The columns that come out are those that come in and the aggregates. Where the order begins with an ascending column of times and no row
+/// The columns that come out are those that come in, the aggregates, and the values of earlier rows. Where the order begins with an ascending column of times and no row
 /// is taken back ([`KeyedOver::waits`]), that column must be the event time: a row waits until the watermark has passed it, comes out
 /// once, and is refused as late behind the watermark. Otherwise a row comes out at once, and results that
 /// change are taken back. Rows that the order does not tell apart are ordered by their content.
+///
+/// A partition is forgotten after [`KeyedOverSpec::state_ttl_us`], and, where rows wait and the frame is a range of time, once no later row can see
+/// any of its rows. A row that comes later sees none of those before; none is taken back.
 #[derive(Clone)]
 pub struct KeyedOver {
     plan: Arc<OverPlan>,
@@ -77,6 +94,8 @@ pub(crate) struct OverPlan {
     keys: KeyPlan,
     groups: GroupPlan,
     output: SchemaRef,
+    /// By how much the time of a row is at least ahead of the watermark, microseconds.
+    ahead_us: i64,
 }
 
 impl OverPlan {
@@ -92,6 +111,15 @@ impl OverPlan {
     /// Whether rows leave the frame.
     fn is_bounded(&self) -> bool {
         !matches!(self.spec.frame, OverFrame::Rows { preceding: None } | OverFrame::Range { preceding_us: None })
+    }
+
+    /// How long after its last row a partition is forgotten; a range of time that no row reaches any more is over by itself.
+    fn ttl_us(&self) -> Option<i64> {
+        let reach_us = match self.spec.frame {
+            OverFrame::Range { preceding_us } if waits(&self.spec) => preceding_us,
+            _ => None,
+        };
+        self.spec.state_ttl_us.into_iter().chain(reach_us).min()
     }
 
     /// Whether the oldest row of a frame leaves it with a row of this time.
@@ -130,10 +158,9 @@ impl OverPlan {
     }
 
     /// What the states mean, for saved ones.
-    fn metadata(&self) -> HashMap<String, String> {
+    fn states(&self) -> String {
         let KeyedOverSpec { partition, order, frame, .. } = &self.spec;
-        let what = format!("{partition:?} {order:?} {frame:?} {}", self.groups.fingerprint());
-        [("rivulet.states".to_owned(), what)].into()
+        format!("{partition:?} {order:?} {frame:?} {}", self.groups.fingerprint())
     }
 }
 
@@ -154,14 +181,40 @@ impl KeyedOver {
             });
         }
         let results = aggregate_fields(&spec.aggregates, &spec.input)?;
-        let fields: Vec<_> = spec.input.fields().iter().cloned().chain(results).collect();
+        check_columns(&spec.input, spec.lags.iter().map(|lag| lag.column), "the value of an earlier row")?;
+        let reach = match spec.frame {
+            OverFrame::Rows { preceding } if waits(&spec) => preceding.unwrap_or(0),
+            _ => 0,
+        };
+        if let Some(lag) = spec.lags.iter().find(|lag| !(1..=reach).contains(&u64::from(lag.rows))) {
+            return Err(PlanError::Operator {
+                operator: "over",
+                problem: format!("{} rows before each are not at hand", lag.rows),
+                hint: "order by the event time, ascending, with a frame of as many rows".into(),
+            });
+        }
+        let lags = spec
+            .lags
+            .iter()
+            .map(|lag| Arc::new(Field::new(&lag.name, spec.input.field(lag.column).data_type().clone(), true)));
+        let fields: Vec<_> = spec.input.fields().iter().cloned().chain(results).chain(lags).collect();
         let output = Arc::new(Schema::new(fields));
         let groups = GroupPlan::new(&spec.aggregates, &spec.input, Mode::Merging)?;
         let keys = KeyPlan::new(&spec.input, &spec.partition)?;
-        let plan = OverPlan { spec, keys, groups, output };
+        let plan = OverPlan { spec, keys, groups, output, ahead_us: 0 };
         plan.store()?;
         plan.result_store()?;
         Ok(Self { plan: Arc::new(plan) })
+    }
+
+    /// Over rows that come with a time at least so many microseconds ahead of the watermark, as ends of windows do: a row need not wait
+    /// until the watermark itself has passed it, when what follows may count on the same.
+    #[must_use]
+    pub fn with_rows_ahead(mut self, ahead_us: i64) -> Self {
+        if let Some(plan) = Arc::get_mut(&mut self.plan) {
+            plan.ahead_us = ahead_us.max(0);
+        }
+        self
     }
 
     /// The columns that come out.
@@ -171,8 +224,12 @@ impl KeyedOver {
 
     /// Whether rows wait for the watermark; then no row that comes out is taken back.
     pub fn waits(&self) -> bool {
-        !self.plan.spec.input_retracts && is_by_time(&self.plan.spec)
+        waits(&self.plan.spec)
     }
+}
+
+fn waits(spec: &KeyedOverSpec) -> bool {
+    !spec.input_retracts && is_by_time(spec)
 }
 
 fn is_by_time(spec: &KeyedOverSpec) -> bool {
@@ -197,10 +254,13 @@ impl OperatorFactory for KeyedOver {
                 shared.push(match spec.frame {
                     OverFrame::Rows { preceding: Some(rows) } => format!("rows {rows} preceding"),
                     OverFrame::Rows { preceding: None } => "rows unbounded preceding".into(),
-                    OverFrame::Range { preceding_us: Some(us) } => format!("range {} s preceding", us as f64 / 1e6),
+                    OverFrame::Range { preceding_us: Some(us) } => format!("range {} preceding", span_text(us)),
                     OverFrame::Range { preceding_us: None } => "range unbounded preceding".into(),
                 });
                 shared.extend(spec.aggregates.iter().map(aggregate_text));
+                let lag = |lag: &Lag| format!("lag({}, {})", spec.input.field(lag.column).name(), lag.rows);
+                shared.extend(spec.lags.iter().map(lag));
+                shared.push(state_text(self.plan.ttl_us(), "the last row of a partition"));
                 shared
             },
             per_slot: vec![],

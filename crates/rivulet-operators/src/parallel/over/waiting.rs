@@ -3,37 +3,34 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryBuilder, Int64Array, RecordBatch, UInt8Array, UInt16Array, UInt32Array,
-    new_null_array,
-};
+use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Int64Array, RecordBatch, UInt8Array, new_null_array};
 use arrow::compute::concat_batches;
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimestampMicrosecondType, UInt8Type};
+use arrow::datatypes::{DataType, Field, Schema, TimestampMicrosecondType, UInt8Type};
 use rivulet_dataflow::{
     Batch, Context, Element, Operator, OperatorError, Reason, Refusals, SlotTable, StateError, StateFrame,
     StateSelection,
 };
 
-use super::frame::Frame;
 use super::{OverFrame, OverPlan};
 use crate::aggregate::dense::RowSet;
-use crate::parallel::keys::{BatchKeys, KeyIndex};
+use crate::parallel::OUTPUT_ROWS;
+use crate::parallel::frame::Frame;
+use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
 use crate::parallel::order::{compare, compare_keys};
 use crate::parallel::rows::RowStore;
+use crate::parallel::saved_rows::SavedRows;
+use crate::parallel::time_to_live::TimeToLive;
 use crate::parallel::window::pane::emit_unless_failed;
-use crate::parallel::{OUTPUT_ROWS, key_groups};
 
 /// Rows wait in buckets of so many microseconds.
 const BUCKET_US: i64 = 1 << 14;
 
 const STATE: &str = "over, in order";
-const STATE_VERSION: u32 = 1;
+const STATE_VERSION: u32 = 2;
 /// What a row of a frame is: a row that waits, one in the frame of its partition, or a row of keys with what its partition comes to.
 const WAITS: u8 = 0;
 const IN_FRAME: u8 = 1;
 const TOTAL: u8 = 2;
-/// Columns before those of the input.
-const LEADING: usize = 6;
 
 pub(super) struct WaitingOperator {
     plan: Arc<OverPlan>,
@@ -45,6 +42,10 @@ pub(super) struct WaitingOperator {
     frames: Vec<Frame>,
     waiting: BTreeMap<i64, Vec<u32>>,
     watermark_us: i64,
+    /// No row comes any more with a time before this: the watermark, and by how much rows are ahead of it.
+    passed_us: i64,
+    /// When partitions are forgotten.
+    ttl: Option<TimeToLive>,
     keys: BatchKeys,
 }
 
@@ -57,6 +58,8 @@ impl WaitingOperator {
             frames: Vec::new(),
             waiting: BTreeMap::new(),
             watermark_us: i64::MIN,
+            passed_us: i64::MIN,
+            ttl: plan.ttl_us().map(TimeToLive::new),
             keys: BatchKeys::default(),
             plan,
         }
@@ -74,7 +77,7 @@ impl WaitingOperator {
                 context.refusals.refuse_row(None, batch, row, Reason::Expression, || {
                     "a row without a time has no place in their order".into()
                 });
-            } else if times.value(row) < self.watermark_us {
+            } else if times.value(row) < self.passed_us {
                 context.refusals.refuse_row(None, batch, row, Reason::Late, || {
                     "later rows have come out already\nhint: allow more lateness where the source is declared".into()
                 });
@@ -86,10 +89,15 @@ impl WaitingOperator {
         self.keys.read(&self.plan.keys, columns)?;
         let times_of = |row: usize| (batch.event_time_us[row], batch.arrival_us[row]);
         let rows = self.add(columns, &kept, times_of)?;
-        for (&at, row) in kept.iter().zip(rows) {
-            self.waiting.entry(times.value(at as usize).div_euclid(BUCKET_US)).or_default().push(row);
+        for row in rows {
+            self.wait(row);
         }
         Ok(())
+    }
+
+    /// Lets a row that has been stored wait for its turn.
+    fn wait(&mut self, row: u32) {
+        self.waiting.entry(self.time_of(row).div_euclid(BUCKET_US)).or_default().push(row);
     }
 
     /// Stores rows, whose keys have been read.
@@ -104,12 +112,20 @@ impl WaitingOperator {
         let plan = &self.plan;
         let frame = || Frame::new(&plan.groups, plan.is_bounded());
         self.frames.resize_with(self.index.numbers().max(self.frames.len()), frame);
-        self.store.add(columns, rows, times, &mut numbers)?;
+        self.store.add(columns, rows, &times, &mut numbers)?;
+        if let Some(ttl) = &mut self.ttl {
+            ttl.touch(&partitions, rows.iter().map(|&row| times(row as usize).0));
+        }
         self.partition_of.resize(self.store.numbers(), 0);
         for (&row, &partition) in numbers.iter().zip(&partitions) {
             self.partition_of[row as usize] = partition;
         }
         Ok(numbers)
+    }
+
+    fn pass(&mut self, watermark_us: i64) {
+        self.watermark_us = watermark_us;
+        self.passed_us = watermark_us.saturating_add(if watermark_us == i64::MIN { 0 } else { self.plan.ahead_us });
     }
 
     fn time_of(&self, row: u32) -> i64 {
@@ -120,16 +136,17 @@ impl WaitingOperator {
         if watermark_us <= self.watermark_us && !is_end {
             return Ok(());
         }
-        self.watermark_us = watermark_us;
+        self.pass(watermark_us);
+        let passed_us = self.passed_us;
         let mut due = Vec::new();
         while let Some(entry) = self.waiting.first_entry() {
             let bucket = *entry.key();
-            if !is_end && bucket.saturating_mul(BUCKET_US) >= watermark_us {
+            if !is_end && bucket.saturating_mul(BUCKET_US) >= passed_us {
                 break;
             }
             let rows = entry.remove();
             let (passed, waiting): (Vec<u32>, Vec<u32>) =
-                rows.into_iter().partition(|&row| is_end || self.time_of(row) < watermark_us);
+                rows.into_iter().partition(|&row| is_end || self.time_of(row) < passed_us);
             due.extend(passed);
             if !waiting.is_empty() {
                 self.waiting.insert(bucket, waiting);
@@ -137,7 +154,19 @@ impl WaitingOperator {
             }
         }
         self.sort(&mut due);
-        self.give(&due, context)
+        self.give(&due, context)?;
+        self.forget(watermark_us);
+        Ok(())
+    }
+
+    /// Forgets partitions that nothing has touched for long. None of their rows waits, because the watermark has passed them all.
+    fn forget(&mut self, watermark_us: i64) {
+        for partition in self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us)) {
+            let frame = Frame::new(&self.plan.groups, self.plan.is_bounded());
+            let forgotten = std::mem::replace(&mut self.frames[partition as usize], frame);
+            forgotten.entries().for_each(|entry| self.store.remove(entry.row));
+            self.index.remove(partition);
+        }
     }
 
     fn sort(&self, rows: &mut [u32]) {
@@ -157,6 +186,8 @@ impl WaitingOperator {
         let mut results = plan.groups.states();
         results.grow(&plan.groups, kept.len());
         let mut gone: Vec<u32> = Vec::new();
+        // By value of an earlier row: the rows that have them.
+        let mut earlier = vec![Vec::with_capacity(kept.len()); plan.spec.lags.len()];
         let mut at = 0;
         while at < kept.len() {
             let row = kept[at];
@@ -177,6 +208,9 @@ impl WaitingOperator {
             for (peer, &row) in kept.iter().enumerate().skip(at).take(peers) {
                 frame.push(&plan.groups, row, time_us, &entries, peer as u32);
             }
+            for (rows, lag) in earlier.iter_mut().zip(&plan.spec.lags) {
+                rows.push(frame.before(lag.rows as usize).map_or(NONE, |entry| entry.row));
+            }
             while plan.leaves(frame, time_us) {
                 gone.extend(frame.pop(&plan.groups));
             }
@@ -188,6 +222,10 @@ impl WaitingOperator {
             let mut failed = Vec::new();
             let mut columns = self.store.columns(rows)?;
             columns.extend(plan.groups.results(&results, groups, &mut failed)?);
+            for (lagged, lag) in earlier.iter().zip(&plan.spec.lags) {
+                let first = groups[0] as usize;
+                columns.push(self.store.column(lag.column, &lagged[first..first + rows.len()])?);
+            }
             let batch = Batch::new(
                 vec![0; rows.len()].into(),
                 rows.iter().map(|&row| self.store.event_time_us(row)).collect(),
@@ -210,56 +248,34 @@ impl WaitingOperator {
         Ok(())
     }
 
-    fn frame_schema(&self) -> SchemaRef {
-        let leading = [
-            ("slot", DataType::UInt32),
-            ("key_group", DataType::UInt16),
-            ("event_time_us", DataType::Int64),
-            ("arrival_us", DataType::Int64),
-            ("what", DataType::UInt8),
-            ("watermark_us", DataType::Int64),
-        ];
-        let leading = leading.into_iter().map(|(name, data_type)| Field::new(name, data_type, false));
-        let input = self.plan.spec.input.fields().iter().map(|field| field.as_ref().clone().with_nullable(true));
-        let fields = leading.chain(input).chain([Field::new("states", DataType::Binary, true)]);
-        Arc::new(Schema::new_with_metadata(fields.collect::<Vec<_>>(), self.plan.metadata()))
-    }
-
-    /// Rows of a frame: what they are, their times, their columns, and states.
-    fn frame_rows(
-        &self,
-        what: Vec<u8>,
-        times: Vec<(i64, i64)>,
-        columns: Vec<ArrayRef>,
-        states: ArrayRef,
-    ) -> Result<RecordBatch, StateError> {
-        let rows = what.len();
-        let keys: Vec<ArrayRef> = self.plan.spec.partition.iter().map(|&column| columns[column].clone()).collect();
-        let groups = key_groups(&keys, rows)?;
-        let mut all: Vec<ArrayRef> = vec![
-            Arc::new(UInt32Array::from_value(0, rows)),
-            Arc::new(UInt16Array::from(groups)),
-            Arc::new(Int64Array::from_iter_values(times.iter().map(|times| times.0))),
-            Arc::new(Int64Array::from_iter_values(times.iter().map(|times| times.1))),
-            Arc::new(UInt8Array::from(what)),
-            Arc::new(Int64Array::from_value(self.watermark_us, rows)),
-        ];
-        all.extend(columns);
-        all.push(states);
-        Ok(RecordBatch::try_new(self.frame_schema(), all)?)
+    fn saved(&self) -> SavedRows {
+        let plan = &self.plan;
+        let columns = plan.spec.input.fields().iter().map(|field| field.as_ref().clone().with_nullable(true));
+        let added = [("what", DataType::UInt8), ("watermark_us", DataType::Int64)];
+        let columns = columns.chain([Field::new("states", DataType::Binary, true)]);
+        SavedRows::new((STATE, STATE_VERSION), &added, columns, plan.states())
     }
 
     fn export(&self) -> Result<StateFrame, StateError> {
         let plan = &self.plan;
+        let saved = self.saved();
+        let frame_rows = |what: Vec<u8>, times: Vec<(i64, i64)>, mut columns: Vec<ArrayRef>, states: ArrayRef| {
+            let watermarks_us = Int64Array::from_value(self.watermark_us, what.len());
+            columns.push(states);
+            let added: Vec<ArrayRef> = vec![Arc::new(UInt8Array::from(what)), Arc::new(watermarks_us)];
+            saved.rows(&plan.spec.partition, times.into_iter(), added, columns)
+        };
         let rows = self.store.live();
         let mut in_frame = vec![WAITS; self.store.numbers()];
         self.frames.iter().flat_map(Frame::entries).for_each(|entry| in_frame[entry.row as usize] = IN_FRAME);
         let what = rows.iter().map(|&row| in_frame[row as usize]).collect();
         let times = rows.iter().map(|&row| (self.store.event_time_us(row), self.store.arrival_us(row))).collect();
         let no_states = new_null_array(&DataType::Binary, rows.len());
-        let mut batches = vec![self.frame_rows(what, times, self.store.columns(&rows)?, no_states)?];
+        let mut batches = vec![frame_rows(what, times, self.store.columns(&rows)?, no_states)?];
         if !plan.is_bounded() {
-            let partitions: Vec<u32> = (0..self.frames.len() as u32).collect();
+            // A partition that is forgotten has no number, and nothing to be saved.
+            let is_known = |partition: &u32| self.ttl.as_ref().is_none_or(|ttl| ttl.knows(*partition));
+            let partitions: Vec<u32> = (0..self.frames.len() as u32).filter(is_known).collect();
             let keys = self.index.columns(&plan.keys, &partitions)?;
             let columns = (0..plan.spec.input.fields().len())
                 .map(|column| match plan.spec.partition.iter().position(|&key| key == column) {
@@ -270,41 +286,37 @@ impl WaitingOperator {
             let mut states = plan.groups.states();
             states.grow(&plan.groups, 1);
             let (mut encoded, mut bytes) = (BinaryBuilder::new(), Vec::new());
-            for frame in &self.frames {
-                frame.total(&plan.groups, &mut states, 0);
+            for &partition in &partitions {
+                self.frames[partition as usize].total(&plan.groups, &mut states, 0);
                 bytes.clear();
                 states.encode(&plan.groups, 0, &[], &mut bytes);
                 encoded.append_value(&bytes);
             }
-            let times = vec![(0, 0); partitions.len()];
+            let touched_us = |&partition: &u32| self.ttl.as_ref().map_or(i64::MIN, |ttl| ttl.touched_us(partition));
+            let times = partitions.iter().map(|partition| (touched_us(partition), 0)).collect();
             let states = Arc::new(encoded.finish());
-            batches.push(self.frame_rows(vec![TOTAL; partitions.len()], times, columns, states)?);
+            batches.push(frame_rows(vec![TOTAL; partitions.len()], times, columns, states)?);
         }
-        Ok(StateFrame::new(STATE, STATE_VERSION, concat_batches(&self.frame_schema(), &batches)?))
+        Ok(saved.frame(concat_batches(saved.schema(), &batches)?))
     }
 
     fn import(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        frame.expect(STATE, STATE_VERSION)?;
-        if frame.rows.schema() != self.frame_schema() {
-            return Err(StateError::Mismatch("state of an aggregation over other columns, orders or frames".into()));
-        }
+        let saved = self.saved().read(frame)?;
         let plan = self.plan.clone();
-        let (leading, rest) = frame.rows.columns().split_at(LEADING);
-        let (columns, states) = rest.split_at(plan.spec.input.fields().len());
+        let (columns, states) = saved.columns.split_at(plan.spec.input.fields().len());
         let order = &columns[plan.spec.order[0].column];
-        let what = leading[4].as_primitive::<UInt8Type>();
+        let what = saved.added[0].as_primitive::<UInt8Type>();
         let is_whole = |row: usize| what.value(row) == TOTAL || order.is_valid(row);
-        if leading.iter().any(|column| column.null_count() > 0) || !(0..what.len()).all(is_whole) {
+        if !(0..what.len()).all(is_whole) {
             return Err(StateError::Corrupt("a row without its times".into()));
         }
         let fail = |error: OperatorError| StateError::Corrupt(error.to_string());
         self.keys.read(&plan.keys, columns)?;
-        let number = |column: usize, row: usize| leading[column].as_primitive::<Int64Type>().value(row);
         let those =
             |kind: u8| -> Vec<u32> { (0..what.len() as u32).filter(|&row| what.value(row as usize) == kind).collect() };
-        let times = |row: usize| (number(2, row), number(3, row));
+        let times = |row: usize| saved.times(row);
         for row in self.add(columns, &those(WAITS), times).map_err(fail)? {
-            self.waiting.entry(self.time_of(row).div_euclid(BUCKET_US)).or_default().push(row);
+            self.wait(row);
         }
         let mut rows = self.add(columns, &those(IN_FRAME), times).map_err(fail)?;
         self.sort(&mut rows);
@@ -319,6 +331,9 @@ impl WaitingOperator {
         let totals = those(TOTAL);
         let mut partitions = Vec::new();
         self.index.assign(&self.keys, &RowSet::List(&totals), &mut partitions);
+        if let Some(ttl) = &mut self.ttl {
+            ttl.touch(&partitions, totals.iter().map(|&row| saved.times(row as usize).0));
+        }
         let frame_of = || Frame::new(&plan.groups, plan.is_bounded());
         self.frames.resize_with(self.index.numbers().max(self.frames.len()), frame_of);
         let mut decoded = plan.groups.states();
@@ -331,7 +346,7 @@ impl WaitingOperator {
                 .ok_or_else(|| StateError::Corrupt("states of a partition".into()))?;
             self.frames[partition as usize].restore(&plan.groups, &decoded, 0);
         }
-        (0..what.len()).for_each(|row| self.watermark_us = self.watermark_us.max(number(5, row)));
+        (0..what.len()).for_each(|row| self.pass(self.watermark_us.max(saved.number(1, row))));
         Ok(())
     }
 }
@@ -359,6 +374,7 @@ impl Operator for WaitingOperator {
             + self.store.memory_bytes()
             + self.partition_of.capacity() * 4
             + self.frames.iter().map(Frame::memory_bytes).sum::<usize>()
+            + self.ttl.as_ref().map_or(0, TimeToLive::memory_bytes)
             + self.waiting.values().map(|rows| rows.capacity() * 4).sum::<usize>()
     }
 }

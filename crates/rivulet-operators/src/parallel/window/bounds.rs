@@ -97,7 +97,7 @@ impl Bounds {
 }
 
 /// The greatest common divisor.
-fn divisor(a: i64, b: i64) -> i64 {
+pub(super) fn divisor(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { divisor(b, a % b) }
 }
 

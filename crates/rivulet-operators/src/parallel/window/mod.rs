@@ -2,12 +2,15 @@
 //!
 //! Time is cut into panes, of which windows consist: a tumbling window is one pane. Each open pane has a table of its own from keys to states
 //! ([`pane`]), so that a row costs one look-up, and closing gives all memory back at once. Windows that overlap are put together from closed
-//! panes, with work by key and pane instead of by row and window ([`sliding`]). Sessions have a table for all keys ([`session`]).
+//! panes, with work by key and pane instead of by row and window ([`sliding`]). Sessions have a table for all keys ([`session`]), and so
+//! have windows that count rows ([`count`]).
 //! [`bounds`] does the arithmetic of time, [`state`] export and import.
 
 pub(crate) mod bounds;
+pub(crate) mod count;
 pub(crate) mod operator;
 pub(crate) mod pane;
+mod partial;
 pub(crate) mod session;
 pub(crate) mod sliding;
 pub(crate) mod state;
@@ -18,10 +21,12 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use rivulet_dataflow::{Description, Operator, OperatorFactory};
 
 pub(crate) use self::bounds::Bounds;
+use self::count::CountOperator;
 use self::operator::WindowOperator;
 use self::session::SessionOperator;
 use super::groups::{GroupPlan, Mode};
 use super::keys::KeyPlan;
+use super::time_to_live::{span_text, state_text};
 use super::{TIME, check_columns, check_time};
 use crate::expression::sql;
 use crate::window::{WINDOW_END, WINDOW_START};
@@ -41,6 +46,11 @@ pub struct KeyedWindowSpec {
     pub aggregates: Vec<AggregateSpec>,
     /// Which part of the work is done.
     pub phase: Phase,
+    /// Whether rows may take back others: of windows that tumble, or that rows carry.
+    pub input_retracts: bool,
+    /// How long a key is remembered that no row comes for, in microseconds of event time, of windows that count rows; `None`: for ever. Without keys
+    /// nothing is forgotten.
+    pub state_ttl_us: Option<i64>,
 }
 
 /// How time is cut. Lengths are microseconds.
@@ -88,6 +98,13 @@ pub enum KeyedWindowKind {
         /// The length.
         width_us: i64,
     },
+    /// So many rows of a key, in the order in which they come to an instance; rows of different upstream instances have none among them.
+    Count {
+        /// How many rows.
+        rows: u32,
+        /// How many rows later the next window begins, at most as many as it has.
+        slide_rows: u32,
+    },
 }
 
 /// Which part of an aggregation an operator does.
@@ -95,7 +112,7 @@ pub enum KeyedWindowKind {
 pub enum Phase {
     /// All of it.
     Whole,
-    /// Rows to states: what comes out has [`KeyedWindow::partial_schema`].
+    /// Rows to states: what comes out has [`KeyedWindow::partial_schema`]. Where that makes no fewer of them, rows come out as the states of each alone.
     Partial,
     /// States to results.
     Final,
@@ -104,7 +121,9 @@ pub enum Phase {
 /// Aggregates rows by key and window; see [`KeyedWindowSpec`].
 ///
 /// The columns that come out are the keys, `window_start` and `window_end` (TIMESTAMP), and the aggregates. A row's event time is the last
-/// microsecond of its window. A row is counted in all its windows or, once one of them is closed, in none.
+/// microsecond of its window. A row is counted in all its windows or, once one of them is closed, in none; a row that takes back another likewise, so
+/// what is taken back too late stays counted. A window of so many rows begins and ends at the event times of its first and last row, the latter being its
+/// own, and knows no late rows; a key that is forgotten loses the rows of its window that is not complete.
 #[derive(Clone)]
 pub struct KeyedWindow {
     plan: Arc<WindowPlan>,
@@ -134,9 +153,18 @@ impl KeyedWindow {
         let results = aggregate_fields(&spec.aggregates, &spec.input)?;
         let output = Arc::new(Schema::new(keys.chain(bounds).chain(results).collect::<Vec<_>>()));
         let mode = match spec.window {
-            KeyedWindowKind::Session { .. } | KeyedWindowKind::Hop { .. } | KeyedWindowKind::Cumulate { .. } => {
-                Mode::Merging
+            KeyedWindowKind::Tumble { .. } | KeyedWindowKind::Attached { .. } if spec.input_retracts => Mode::Undoing,
+            _ if spec.input_retracts => {
+                return Err(PlanError::Operator {
+                    operator: "window",
+                    problem: format!("{} cannot take rows back", spec.window.text(&spec.input)),
+                    hint: "use windows that tumble".into(),
+                });
             }
+            KeyedWindowKind::Session { .. }
+            | KeyedWindowKind::Count { .. }
+            | KeyedWindowKind::Hop { .. }
+            | KeyedWindowKind::Cumulate { .. } => Mode::Merging,
             _ => Mode::Together,
         };
         let groups = GroupPlan::new(&spec.aggregates, &spec.input, mode)?;
@@ -163,9 +191,9 @@ impl KeyedWindow {
     pub fn can_be_split(&self) -> bool {
         let is_known = !matches!(
             self.plan.spec.window,
-            KeyedWindowKind::Session { .. } | KeyedWindowKind::ProcessingTumble { .. }
+            KeyedWindowKind::Session { .. } | KeyedWindowKind::ProcessingTumble { .. } | KeyedWindowKind::Count { .. }
         );
-        is_known && self.plan.groups.is_words()
+        is_known && !self.plan.spec.input_retracts && self.plan.groups.is_words()
     }
 
     /// The columns that come out of phase `Partial` and go into phase `Final`: the keys, the bounds of a piece of time, and states. Keys stand where
@@ -183,7 +211,7 @@ impl KeyedWindow {
 impl KeyedWindowKind {
     /// The window as `EXPLAIN` shows it.
     pub(crate) fn text(&self, input: &Schema) -> String {
-        let seconds = |us: i64| format!("{} s", us as f64 / 1e6);
+        let seconds = span_text;
         let offset = |us: i64| if us == 0 { String::new() } else { format!(", offset {}", seconds(us)) };
         match *self {
             Self::Tumble { width_us, offset_us } => format!("tumble({}{})", seconds(width_us), offset(offset_us)),
@@ -198,6 +226,8 @@ impl KeyedWindowKind {
                 format!("windows of the rows ({}, {})", input.field(start).name(), input.field(end).name())
             }
             Self::ProcessingTumble { width_us } => format!("tumble({}) by the clock", seconds(width_us)),
+            Self::Count { rows, slide_rows } if rows == slide_rows => format!("count_window({rows})"),
+            Self::Count { rows, slide_rows } => format!("count_window({rows}, {slide_rows})"),
         }
     }
 
@@ -209,6 +239,15 @@ impl KeyedWindowKind {
             Self::Attached { start, end } => {
                 check_time(input, start, "the window's start")?;
                 return check_time(input, end, "the window's end");
+            }
+            Self::Count { rows, slide_rows } => {
+                return match (1..=rows).contains(&slide_rows) && rows <= ROWS_MAX {
+                    true => Ok(()),
+                    false => fail(
+                        "the slide is not between 1 and the number of rows, or that is more than a million",
+                        "write for example count_window(100, 10): rows, then slide",
+                    ),
+                };
             }
             Self::Cumulate { step_us, width_us, .. } if step_us > 0 && width_us % step_us != 0 => {
                 return fail(
@@ -223,7 +262,7 @@ impl KeyedWindowKind {
             Self::Hop { slide_us, width_us, .. } => [slide_us, width_us],
             Self::Cumulate { step_us, width_us, .. } => [step_us, width_us],
             Self::Session { gap_us } => [gap_us, gap_us],
-            Self::Attached { .. } => [1, 1],
+            Self::Attached { .. } | Self::Count { .. } => [1, 1],
         };
         match lengths.iter().all(|length| (1..=LENGTH_US_MAX).contains(length)) {
             true => Ok(()),
@@ -234,6 +273,8 @@ impl KeyedWindowKind {
     }
 }
 
+/// How many rows a window may have.
+pub const ROWS_MAX: u32 = 1_000_000;
 /// A hundred years: ends of windows stay far from the ends of time.
 const LENGTH_US_MAX: i64 = 100 * 366 * 24 * 3600 * 1_000_000;
 
@@ -281,6 +322,9 @@ impl OperatorFactory for KeyedWindow {
     fn create(&self) -> Box<dyn Operator> {
         match self.plan.spec.window {
             KeyedWindowKind::Session { gap_us } => Box::new(SessionOperator::new(self.plan.clone(), gap_us)),
+            KeyedWindowKind::Count { rows, slide_rows } => {
+                Box::new(CountOperator::new(self.plan.clone(), rows, slide_rows))
+            }
             _ => Box::new(WindowOperator::new(self.plan.clone())),
         }
     }
@@ -297,6 +341,9 @@ impl OperatorFactory for KeyedWindow {
                     Phase::Whole => {}
                     Phase::Partial => shared.push("partial".into()),
                     Phase::Final => shared.push("final".into()),
+                }
+                if matches!(spec.window, KeyedWindowKind::Count { .. }) && !spec.keys.is_empty() {
+                    shared.push(state_text(spec.state_ttl_us, "the last row of a key"));
                 }
                 shared
             },

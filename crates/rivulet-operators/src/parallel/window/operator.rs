@@ -12,6 +12,7 @@ use rivulet_dataflow::{
 
 use super::bounds::{Bounds, TIME_US_MAX};
 use super::pane::PaneTable;
+use super::partial::{Reduction, pass};
 use super::sliding::Sliding;
 use super::{KeyedWindowKind, Phase, WindowPlan};
 use crate::aggregate::dense::RowSet;
@@ -36,6 +37,8 @@ pub(crate) struct WindowOperator {
     pub(super) watermark_us: i64,
     /// How many keys the last pane had that closed: the next will have about as many.
     keys_expected: usize,
+    /// In phase `Partial`.
+    reduction: Reduction,
     keys: BatchKeys,
     numbers: Vec<u32>,
     runs: Vec<(PaneKey, Range<usize>)>,
@@ -61,6 +64,7 @@ impl WindowOperator {
             panes: BTreeMap::new(),
             watermark_us: i64::MIN,
             keys_expected: 0,
+            reduction: Reduction::default(),
             keys: BatchKeys::default(),
             numbers: Vec::new(),
             runs: Vec::new(),
@@ -69,23 +73,41 @@ impl WindowOperator {
     }
 
     fn take_in(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        if batch.retracts.is_some() {
-            return Err(OperatorError("rows that are taken back came to a window aggregation".into()));
+        if batch.retracts.is_some() && !self.plan.spec.input_retracts {
+            return Err(OperatorError("rows that are taken back came to windows that were promised none".into()));
         }
         let plan = self.plan.clone();
         if plan.spec.phase == Phase::Final {
             return self.take_in_states(&plan, &batch, context);
         }
         let (batch, values) = plan.groups.evaluate(batch, context)?;
-        self.keys.read(&plan.keys, batch.columns.columns())?;
         self.find_runs(&plan, &batch, context.now_us);
-        self.for_each_run(&plan, &batch, context, |pane, keys, numbers, rows| {
-            pane.update(&plan, &batch, keys, &values, rows, numbers);
+        let is_partial = plan.spec.phase == Phase::Partial;
+        if is_partial && self.reduction.passes(batch.rows()) {
+            let (mut rows, mut panes) = (Vec::with_capacity(batch.rows()), Vec::with_capacity(batch.rows()));
+            self.for_each_pane(&batch, context, |_, (end_us, start_us), those| {
+                those.for_each(|_, row| {
+                    rows.push(row as u32);
+                    panes.push((start_us, end_us));
+                });
+            });
+            return pass(&plan, &batch, &values, &rows, &panes, context);
+        }
+        self.keys.read(&plan.keys, batch.columns.columns())?;
+        let mut taken = 0;
+        self.for_each_pane(&batch, context, |this, pane, rows| {
+            taken += rows.len();
+            let expected = this.keys_expected;
+            let table = this.panes.entry(pane).or_insert_with(|| PaneTable::new(&plan, expected));
+            table.update(&plan, &batch, &this.keys, &values, rows, &mut this.numbers);
         });
-        if plan.spec.phase == Phase::Partial
-            && self.panes.values().map(|pane| pane.index.len()).sum::<usize>() >= PARTIAL_KEYS_MAX
-        {
-            self.give_states(i64::MAX, context)?;
+        if is_partial {
+            let mut open: usize = self.panes.values().map(|pane| pane.index.len()).sum();
+            if open >= PARTIAL_KEYS_MAX {
+                self.give_states(i64::MAX, context)?;
+                open = 0;
+            }
+            self.reduction.took(taken, open);
         }
         Ok(())
     }
@@ -105,8 +127,10 @@ impl WindowOperator {
         let states: Vec<&[i64]> =
             columns[keys + 2..].iter().map(|column| column.as_primitive::<Int64Type>().values().as_ref()).collect();
         self.find_attached_runs(batch, keys, keys + 1);
-        self.for_each_run(plan, batch, context, |pane, keys, numbers, rows| {
-            pane.merge(plan, batch, keys, &states, rows, numbers);
+        self.for_each_pane(batch, context, |this, pane, rows| {
+            let expected = this.keys_expected;
+            let table = this.panes.entry(pane).or_insert_with(|| PaneTable::new(plan, expected));
+            table.merge(plan, batch, &this.keys, &states, rows, &mut this.numbers);
         });
         Ok(())
     }
@@ -139,7 +163,7 @@ impl WindowOperator {
                 self.runs.clear();
                 self.runs.push(((start + width_us, start), 0..batch.rows()));
             }
-            (None, _) => unreachable!("sessions have an operator of their own"),
+            (None, _) => unreachable!("sessions and windows that count have an operator of their own"),
         }
     }
 
@@ -159,20 +183,15 @@ impl WindowOperator {
     }
 
     /// Calls `take` for the rows of each pane that count; the others are refused.
-    fn for_each_run(
+    fn for_each_pane(
         &mut self,
-        plan: &WindowPlan,
         batch: &Batch,
         context: &mut Context<'_>,
-        mut take: impl FnMut(&mut PaneTable, &BatchKeys, &mut Vec<u32>, &RowSet<'_>),
+        mut take: impl FnMut(&mut Self, PaneKey, &RowSet<'_>),
     ) {
         let runs = std::mem::take(&mut self.runs);
         let mut visit = |this: &mut Self, pane: PaneKey, rows: RowSet<'_>| match this.fate(pane) {
-            Fate::Counts => {
-                let expected = this.keys_expected;
-                let table = this.panes.entry(pane).or_insert_with(|| PaneTable::new(plan, expected));
-                take(table, &this.keys, &mut this.numbers, &rows);
-            }
+            Fate::Counts => take(this, pane, &rows),
             Fate::BelongsNowhere => {}
             Fate::Late => rows.for_each(|_, row| {
                 context.refusals.refuse_row(None, batch, row, Reason::Late, || {
@@ -246,6 +265,7 @@ impl WindowOperator {
             }
             let pane = entry.remove();
             self.keys_expected = pane.index.len();
+            self.reduction.gave(pane.index.len());
             pane.emit_states(&self.plan, start_us, end_us, context)?;
         }
         Ok(())

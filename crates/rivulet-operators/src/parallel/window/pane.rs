@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, TimestampMicrosecondArray};
 use rivulet_dataflow::{Batch, Context, OperatorError, Reason};
 
-use super::WindowPlan;
+use super::{KeyedWindowKind, WindowPlan};
 use crate::aggregate::dense::RowSet;
 use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::groups::{GroupRows, GroupStates};
@@ -15,6 +15,8 @@ use crate::parallel::keys::{BatchKeys, KeyIndex};
 pub(crate) struct PaneTable {
     pub(crate) index: KeyIndex,
     pub(crate) states: GroupStates,
+    /// By key, where rows may be taken back: how many are left.
+    pub(crate) rows: Vec<i64>,
     /// The latest arrival of a row.
     pub(crate) arrival_us: i64,
 }
@@ -22,7 +24,7 @@ pub(crate) struct PaneTable {
 impl PaneTable {
     /// An empty table with room for about so many keys.
     pub(crate) fn new(plan: &WindowPlan, keys: usize) -> Self {
-        Self { index: plan.keys.index(keys), states: plan.groups.states(), arrival_us: i64::MIN }
+        Self { index: plan.keys.index(keys), states: plan.groups.states(), rows: Vec::new(), arrival_us: i64::MIN }
     }
 
     /// Takes rows in.
@@ -39,6 +41,18 @@ impl PaneTable {
         self.states.grow(&plan.groups, self.index.numbers());
         self.states.update(&plan.groups, values, numbers, rows, &batch.event_time_us);
         rows.for_each(|_, row| self.arrival_us = self.arrival_us.max(batch.arrival_us[row]));
+        if plan.spec.input_retracts {
+            self.rows.resize(self.index.numbers(), 0);
+            rows.for_each(|at, row| {
+                self.rows[numbers[at] as usize] += if batch.is_retraction(row) { -1 } else { 1 };
+            });
+        }
+    }
+
+    /// The keys that have rows.
+    fn present(&self) -> Vec<u32> {
+        let has_rows = |number: &u32| self.rows.get(*number as usize).is_none_or(|&rows| rows > 0);
+        (0..self.index.numbers() as u32).filter(has_rows).collect()
     }
 
     /// Takes in states that another instance has given, in rows of the plan's partial schema.
@@ -69,8 +83,7 @@ impl PaneTable {
         end_us: i64,
         context: &mut Context<'_>,
     ) -> Result<(), OperatorError> {
-        let numbers: Vec<u32> = (0..self.index.numbers() as u32).collect();
-        for numbers in numbers.chunks(OUTPUT_ROWS) {
+        for numbers in self.present().chunks(OUTPUT_ROWS) {
             let keys = self.index.columns(&plan.keys, numbers)?;
             let window = Window { start_us, end_us, arrival_us: self.arrival_us };
             emit_results(plan, keys, &self.states, numbers, window, context)?;
@@ -104,7 +117,7 @@ impl PaneTable {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.index.memory_bytes() + self.states.memory_bytes()
+        self.index.memory_bytes() + self.states.memory_bytes() + self.rows.capacity() * 8
     }
 }
 
@@ -143,11 +156,13 @@ pub(crate) fn emit_windows(
     columns.push(Arc::new(TimestampMicrosecondArray::from_iter_values(starts)));
     let ends = windows.iter().map(|window| window.end_us);
     columns.push(Arc::new(TimestampMicrosecondArray::from_iter_values(ends)));
+    // A window of so many rows ends with its last one.
+    let last_us = i64::from(!matches!(plan.spec.window, KeyedWindowKind::Count { .. }));
     let mut failed = Vec::new();
     columns.extend(plan.groups.results(states, groups, &mut failed)?);
     let batch = Batch::new(
         vec![0; groups.len()].into(),
-        windows.iter().map(|window| window.end_us - 1).collect(),
+        windows.iter().map(|window| window.end_us - last_us).collect(),
         windows.iter().map(|window| window.arrival_us).collect(),
         RecordBatch::try_new(plan.output.clone(), columns)?,
     );

@@ -119,7 +119,7 @@ impl Sliding {
         end_us: i64,
         pane: PaneTable,
     ) -> Result<(), OperatorError> {
-        let PaneTable { index, states, arrival_us } = pane;
+        let PaneTable { index, states, arrival_us, .. } = pane;
         let layout = &plan.groups.layout;
         let words = layout.dense_words();
         let place = self.removed + self.panes.len() as u64;

@@ -2,7 +2,8 @@
 //!
 //! A row of a frame is a key in a pane or session: `slot`, `key_group`, the key columns, `window_start`, `window_end`, `arrival_us`,
 //! `watermark_us` and the states as bytes. The watermark stands in every row, so that rows can be selected freely. Panes that have closed but
-//! that later windows need are panes like others; the watermark says which windows have been given already.
+//! that later windows need are panes like others; the watermark says which windows have been given already. Where rows may be taken back, the number
+//! of those that are left stands behind the states of their key.
 
 use std::sync::Arc;
 
@@ -32,6 +33,8 @@ struct Part<'a> {
     keys: Vec<ArrayRef>,
     states: &'a GroupStates,
     groups: Vec<u32>,
+    /// By group, where rows may be taken back: how many are left.
+    rows: &'a [i64],
     /// By entry: start, end, latest arrival.
     windows: Vec<(i64, i64, i64)>,
 }
@@ -43,13 +46,13 @@ pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> R
         let groups: Vec<u32> = (0..pane.index.numbers() as u32).collect();
         let keys = pane.index.columns(&plan.keys, &groups)?;
         let windows = vec![(start_us, end_us, pane.arrival_us); groups.len()];
-        parts.push(Part { keys, states: &pane.states, groups, windows });
+        parts.push(Part { keys, states: &pane.states, groups, rows: &pane.rows, windows });
     }
     if let Some(sliding) = &operator.sliding {
         for (start_us, end_us, arrival_us, keys, states) in sliding.closed() {
             let groups: Vec<u32> = (0..keys.len() as u32).collect();
             let windows = vec![(start_us, end_us, arrival_us); keys.len()];
-            parts.push(Part { keys: sliding.keys(plan, keys)?, states, groups, windows });
+            parts.push(Part { keys: sliding.keys(plan, keys)?, states, groups, rows: &[], windows });
         }
     }
     frame(plan, operator.watermark_us, &parts)?.select(selection)
@@ -67,7 +70,7 @@ pub(super) fn export_sessions(
         .map(|session| (session.start_us, session.last_us + operator.gap_us, session.arrival_us))
         .collect();
     let keys = operator.index.columns(&operator.plan.keys, &keys)?;
-    let part = Part { keys, states: &operator.states, groups, windows };
+    let part = Part { keys, states: &operator.states, groups, rows: &[], windows };
     frame(&operator.plan, operator.watermark_us, &[part])?.select(selection)
 }
 
@@ -82,6 +85,7 @@ fn frame(plan: &WindowPlan, watermark_us: i64, parts: &[Part<'_>]) -> Result<Sta
         for &group in &part.groups {
             bytes.clear();
             part.states.encode(&plan.groups, group, &sets, &mut bytes);
+            bytes.extend(part.rows.get(group as usize).iter().flat_map(|rows| rows.to_le_bytes()));
             states.append_value(&bytes);
         }
         let times = |each: fn(&(i64, i64, i64)) -> i64| part.windows.iter().map(each);
@@ -107,7 +111,8 @@ fn schema(plan: &WindowPlan) -> SchemaRef {
         Field::new("states", DataType::Binary, false),
     ];
     let fields: Vec<Field> = leading.into_iter().chain(keys).chain(rest).collect();
-    let states = format!("{:?} {}", plan.spec.window, plan.groups.fingerprint());
+    let changes = if plan.spec.input_retracts { " over changes" } else { "" };
+    let states = format!("{:?} {}{changes}", plan.spec.window, plan.groups.fingerprint());
     Arc::new(Schema::new_with_metadata(fields, [(STATES.to_owned(), states)].into()))
 }
 
@@ -145,10 +150,16 @@ impl<'a> Restored<'a> {
         self.rows.column(self.states_at).as_binary::<i32>().value(row)
     }
 
-    fn decode(&self, plan: &WindowPlan, states: &mut GroupStates, group: u32, row: usize) -> Result<(), StateError> {
+    /// Reads the states of a group, and gives how many of its rows are left, where that is known.
+    fn decode(&self, plan: &WindowPlan, states: &mut GroupStates, group: u32, row: usize) -> Result<i64, StateError> {
         let mut bytes = self.states(row);
         let decoded = states.decode(&plan.groups, group, &mut bytes);
-        decoded.filter(|()| bytes.is_empty()).ok_or_else(|| StateError::Corrupt("states of a window".into()))
+        let rows = match plan.spec.input_retracts {
+            true => bytes.split_off(..8).and_then(|rows| Some(i64::from_le_bytes(rows.try_into().ok()?))),
+            false => Some(0),
+        };
+        let rows = decoded.and(rows).filter(|_| bytes.is_empty());
+        rows.ok_or_else(|| StateError::Corrupt("states of a window".into()))
     }
 }
 
@@ -165,7 +176,11 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
         pane.index.assign(&restored.keys, &RowSet::Range(row..row + 1), &mut numbers);
         pane.states.grow(&plan.groups, pane.index.numbers());
         pane.arrival_us = pane.arrival_us.max(arrival_us);
-        restored.decode(&plan, &mut pane.states, numbers[0], row)?;
+        let rows = restored.decode(&plan, &mut pane.states, numbers[0], row)?;
+        if plan.spec.input_retracts {
+            pane.rows.resize(pane.index.numbers(), 0);
+            pane.rows[numbers[0] as usize] = rows;
+        }
         operator.watermark_us = operator.watermark_us.max(watermark_us);
     }
     Ok(())

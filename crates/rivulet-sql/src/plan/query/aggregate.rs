@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use datafusion_common::{DFSchema, ScalarValue};
 use datafusion_expr::expr::AggregateFunctionParams;
 use datafusion_expr::{Aggregate, Expr};
+use datafusion_physical_expr::expressions::Column;
 use rivulet_dataflow::EdgeKind;
 use rivulet_operators::expression::sql;
 use rivulet_operators::parallel::{
@@ -40,8 +41,14 @@ impl Lowering {
         let is_bound = |key: &Expr, stream: &Stream| {
             matches!(place_in(key, schema, stream), Some(Place::WindowStart | Place::WindowEnd))
         };
-        if stream.pending.is_some() {
-            let by_window = aggregate.group_expr.iter().any(|key| is_bound(key, &stream));
+        if let Some(pending) = &stream.pending {
+            let has =
+                |bound: Place| aggregate.group_expr.iter().any(|key| place_in(key, schema, &stream) == Some(bound));
+            // A key that does not tell one window from all others is that of rows.
+            let by_window = match pending.kind {
+                KeyedWindowKind::Cumulate { .. } => has(Place::WindowEnd),
+                _ => has(Place::WindowStart) || has(Place::WindowEnd),
+            };
             let others = all().filter(|one| !is_bound(one, &stream));
             if !by_window || uses_windows(others, schema, &stream) {
                 stream = self.builder.with_windows(stream)?;
@@ -73,8 +80,28 @@ impl Lowering {
     fn windowed(&mut self, aggregate: &Aggregate, stream: Stream, pending: Pending) -> Result<Stream, SqlError> {
         let schema = aggregate.input.schema();
         if stream.changes {
-            return Err(refused(self.position(), "a window over rows that may be taken back is not supported yet")
-                .hint("make the window first, and join or rank its results"));
+            let problem = match pending.kind {
+                // Windows that overlap are made before the aggregate, so that a row can be taken back from each.
+                KeyedWindowKind::Hop { .. } | KeyedWindowKind::Cumulate { .. } => {
+                    let stream = self.builder.with_windows(stream)?;
+                    return match self.attached(aggregate, &stream) {
+                        Some(window) => self.by_attached_window(aggregate, stream, window),
+                        None => Err(not_yet(self.position(), "this window over rows that may be taken back")),
+                    };
+                }
+                KeyedWindowKind::Session { .. } => Some("a session over rows that may be taken back would fall apart"),
+                KeyedWindowKind::Count { .. } => {
+                    Some("count_window over rows that may be taken back has no order of rows")
+                }
+                KeyedWindowKind::ProcessingTumble { .. } => {
+                    Some("a window by the clock takes a row back when the row's own window is long over")
+                }
+                KeyedWindowKind::Tumble { .. } | KeyedWindowKind::Attached { .. } => None,
+            };
+            if let Some(problem) = problem {
+                return Err(refused(self.position(), problem)
+                    .hint("use TUMBLE, HOP or CUMULATE by the event time, or make the window first, and join or rank its results"));
+            }
         }
         let is_bound =
             |key: &&Expr| matches!(place_in(key, schema, &stream), Some(Place::WindowStart | Place::WindowEnd));
@@ -164,10 +191,13 @@ impl Lowering {
             window: kind,
             aggregates,
             phase: Phase::Whole,
+            input_retracts: stream.changes,
+            state_ttl_us: self.state_ttl_us,
         };
         let whole = KeyedWindow::new(spec.clone()).map_err(|error| self.builder.failed(error))?;
         let schema = whole.output_schema().clone();
-        let what = |phase: Phase| format!("{:?} {kind:?} {keys:?} {:?}", phase, spec.aggregates);
+        let what =
+            |phase: Phase| format!("{:?} {kind:?} {keys:?} {:?} {}", phase, spec.aggregates, spec.input_retracts);
         let end = keys.len() + 1;
         // Windows that rows carry are in one place each; a window that is made of pieces needs all of them.
         let is_attached = matches!(kind, KeyedWindowKind::Attached { .. });
@@ -176,12 +206,10 @@ impl Lowering {
             _ => keys.clone(),
         };
         let (edge, partition) = self.builder.edge(&stream, &apart);
-        // States travel instead of rows where that is likely to be less: for all rows together, and for keys that are cheap to find,
-        // of which there are mostly several rows in a piece of time.
-        let is_cheap = |key: &usize| !stream.schema.field(*key).data_type().is_string();
+        // States travel instead of rows: always where all rows go together, and of keys as long as that is less, which the operator measures.
         let is_reduced_first = edge != EdgeKind::Forward
             && whole.can_be_split()
-            && (keys.is_empty() || !is_attached && !spec.aggregates.is_empty() && keys.iter().all(is_cheap));
+            && (keys.is_empty() || !is_attached && !spec.aggregates.is_empty());
         let node = if is_reduced_first {
             let part = |phase| KeyedWindow::new(KeyedWindowSpec { phase, ..spec.clone() });
             let (partial, last) = (part(Phase::Partial), part(Phase::Final));
@@ -221,7 +249,8 @@ impl Lowering {
             })
             .collect();
         columns.extend((0..aggregate.aggr_expr.len()).map(|place| Place::Column(end + 1 + place)));
-        let by_event_time = !matches!(kind, KeyedWindowKind::ProcessingTumble { .. });
+        let is_of_rows = matches!(kind, KeyedWindowKind::Count { .. });
+        let by_event_time = !is_of_rows && !matches!(kind, KeyedWindowKind::ProcessingTumble { .. });
         let is_fixed = match (kind, stream.window) {
             (KeyedWindowKind::Attached { .. }, Some(window)) => window.has_fixed_width,
             _ => has_fixed_width(&kind),
@@ -242,7 +271,8 @@ impl Lowering {
             }),
             changes: false,
             partition,
-            key: Some(key),
+            // Two windows of so many rows may begin and end at the same times.
+            key: (!is_of_rows).then_some(key),
         })
     }
 
@@ -258,7 +288,17 @@ impl Lowering {
             keys: keys.clone(),
             aggregates,
             input_retracts: stream.changes,
+            state_ttl_us: self.state_ttl_us(&stream, &keys),
         };
+        // A row comes for a key when a row of the key has come; and the greatest of times is at least that row's.
+        let greatest = |aggregate: &AggregateSpec| match aggregate.arguments.as_slice() {
+            [argument] if aggregate.function == AggregateFunction::Max && aggregate.filter.is_none() => {
+                stream.bound_of(argument.downcast_ref::<Column>()?.index())
+            }
+            _ => None,
+        };
+        let bounds = keys.iter().map(|&key| stream.bound_of(key)).chain(spec.aggregates.iter().map(greatest));
+        let bounds = bounds.enumerate().filter_map(|(column, bound)| Some((column, bound?))).collect();
         let keyed = KeyedAggregate::new(spec).map_err(|error| self.builder.failed(error))?;
         let (schema, changes) = (keyed.output_schema().clone(), keyed.output_retracts());
         let (edge, partition) = self.builder.edge(&stream, &keys);
@@ -283,7 +323,7 @@ impl Lowering {
             schema,
             columns,
             time: None,
-            bounds: Vec::new(),
+            bounds,
             pending: None,
             window: None,
             changes,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
-use datafusion_common::{DataFusionError, Result, not_impl_err};
+use datafusion_common::{DataFusionError, Result, ScalarValue, not_impl_err};
 use datafusion_expr::function::AccumulatorArgs;
 use datafusion_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
 use rivulet_operators::AggregateFunction;
@@ -65,6 +65,15 @@ impl AggregateUDFImpl for PlannedAggregate {
 
     fn is_nullable(&self) -> bool {
         !matches!(self.function, AggregateFunction::Count)
+    }
+
+    /// What there is for no rows: a subquery that counts gives 0 where nothing is found.
+    fn default_value(&self, data_type: &DataType) -> Result<ScalarValue> {
+        use AggregateFunction as F;
+        match self.function {
+            F::Count | F::CountDistinct | F::ApproxDistinct => Ok(ScalarValue::Int64(Some(0))),
+            _ => ScalarValue::try_from(data_type),
+        }
     }
 
     fn accumulator(&self, _arguments: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {

@@ -122,6 +122,10 @@ fn constant(expression: &Expr) -> Option<i64> {
 
 /// From when on rows of a side can meet no new row of the other.
 pub(super) fn expiry(side: usize, constraints: &[Constraint], other: &Stream) -> Option<Expiry> {
+    // What the other side takes back may have been joined long ago.
+    if other.changes {
+        return None;
+    }
     constraints
         .iter()
         .filter(|constraint| constraint.side != side)
@@ -132,6 +136,12 @@ pub(super) fn expiry(side: usize, constraints: &[Constraint], other: &Stream) ->
             Some(Expiry { column: constraint.later, after_us: constraint.plus_us.checked_sub(bound)? })
         })
         .min_by_key(|expiry| expiry.after_us)
+}
+
+/// When a row of a side is late, if that is known: behind the bound that the rows of its stream keep to.
+pub(super) fn lateness(side: &Stream) -> Option<Expiry> {
+    let (column, bound) = side.bounds.iter().filter(|_| !side.changes).max_by_key(|(_, bound)| *bound)?;
+    Some(Expiry { column: *column, after_us: bound.checked_neg()? })
 }
 
 /// How far behind the watermark the times of a side can be in pairs: in such with a new row of this side, or with a new one of the other.

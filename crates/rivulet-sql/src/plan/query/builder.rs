@@ -8,18 +8,19 @@ use arrow::datatypes::{Schema, SchemaRef};
 use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion_common::{DFSchema, DataFusionError};
 use datafusion_expr::Expr;
-use datafusion_expr::execution_props::ExecutionProps;
-use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::Column;
-use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 use rivulet_dataflow::{Dataflow, EdgeKind, NodeId, OperatorFactory, Work};
 use rivulet_operators::parallel::{AssignWindows, KeyedWindowKind, SetEventTime};
 use rivulet_operators::{Filter, NamedExpression, PlanError, Project};
 
-use super::error::{defect, refused};
+use super::error::{defect, not_yet, refused};
 use super::stream::{Attached, Partition, Place, Stream, bounds_schema};
-use crate::plan::expression::plain_message;
+use crate::plan::expression::{compile, plain_message};
 use crate::{Position, SqlError};
+
+/// In how many windows a row may come.
+const WINDOWS_OF_ROW_MAX: i64 = 10_000;
 
 /// The dataflow so far.
 pub(super) struct Builder {
@@ -70,9 +71,14 @@ impl Builder {
     ) -> Result<Arc<dyn PhysicalExpr>, SqlError> {
         let position = super::error::place_of(expression).or(self.position);
         let failed = |error: DataFusionError| SqlError::new(position, plain_message(&error));
-        let logical =
-            create_physical_expr(expression, schema, &ExecutionProps::new(), &PhysicalPlanningContext::default())
-                .map_err(failed)?;
+        let is_subquery = |one: &Expr| {
+            Ok(matches!(one, Expr::ScalarSubquery(_) | Expr::InSubquery(_) | Expr::Exists(_) | Expr::SetComparison(_)))
+        };
+        if expression.exists(is_subquery).map_err(failed)? {
+            return Err(not_yet(position, "a subquery in this place")
+                .hint("compute it in a subquery in FROM: SELECT ... FROM (SELECT *, (SELECT ...) AS x FROM t)"));
+        }
+        let logical = compile(expression, schema).map_err(failed)?;
         let mut missing = None;
         let placed = logical
             .transform_down(|node| {
@@ -146,6 +152,9 @@ impl Builder {
     /// The rows with their windows as columns, if they were still to get them.
     pub(super) fn with_windows(&mut self, stream: Stream) -> Result<Stream, SqlError> {
         let Some(pending) = stream.pending.clone() else { return Ok(stream) };
+        if matches!(pending.kind, KeyedWindowKind::Count { .. }) {
+            return Err(refused(self.position, "windows of so many rows exist in an aggregate only"));
+        }
         let (Some(time), has_bounds) = (pending.time, !matches!(pending.kind, KeyedWindowKind::Session { .. })) else {
             return Err(refused(self.position, "windows by the clock exist in an aggregate only")
                 .hint("group by window_start, window_end where the window is made"));
@@ -156,6 +165,20 @@ impl Builder {
                 "sessions exist in an aggregate only, since a later row can join two of them",
             )
             .hint("group by window_start, window_end (and the columns of PARTITION BY) where the session is made"));
+        }
+        let windows = match pending.kind {
+            KeyedWindowKind::Hop { slide_us, width_us, .. } => width_us / slide_us,
+            KeyedWindowKind::Cumulate { step_us, width_us, .. } => width_us / step_us,
+            _ => 1,
+        };
+        if windows > WINDOWS_OF_ROW_MAX {
+            return Err(refused(
+                self.position,
+                format!(
+                    "each row would come once for each of its {windows} windows, and {WINDOWS_OF_ROW_MAX} is the most"
+                ),
+            )
+            .hint("group by window_start, window_end where the window is made, or let windows begin less often"));
         }
         let assign =
             AssignWindows::new(stream.schema.clone(), pending.kind, time).map_err(|error| self.failed(error))?;
@@ -233,6 +256,6 @@ pub(super) fn window_bounds(kind: &KeyedWindowKind, start: usize, end: usize) ->
         | KeyedWindowKind::Cumulate { width_us, .. } => vec![(end, 1), (start, 1_i64.saturating_sub(width_us))],
         KeyedWindowKind::Session { .. } => vec![(end, 1)],
         KeyedWindowKind::Attached { .. } => vec![(end, 1)],
-        KeyedWindowKind::ProcessingTumble { .. } => Vec::new(),
+        KeyedWindowKind::ProcessingTumble { .. } | KeyedWindowKind::Count { .. } => Vec::new(),
     }
 }

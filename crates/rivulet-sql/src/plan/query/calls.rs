@@ -1,6 +1,7 @@
 //! The functions that a query calls: those that are not there are refused by name, with what was probably meant.
 
 use rivulet_relational::calls::calls;
+use rivulet_relational::functions::{LAG, RANKINGS};
 
 use super::error::call_place;
 use super::scalars;
@@ -9,11 +10,12 @@ use crate::statement::BigQuery;
 use crate::{SqlError, suggest};
 
 /// Functions of windows, which have their own places.
-const WINDOWS: [&str; 13] = [
+const WINDOWS: [&str; 14] = [
     "tumble",
     "hop",
     "cumulate",
     "session",
+    "count_window",
     "tumble_start",
     "tumble_end",
     "hop_start",
@@ -29,21 +31,21 @@ const WINDOWS: [&str; 13] = [
 const ARGUMENTS: [&str; 2] = ["descriptor", "partition_by"];
 
 /// Functions that rank or look at other rows, and are not there.
-const RANKS: [&str; 8] = ["rank", "dense_rank", "percent_rank", "cume_dist", "ntile", "lead", "lag", "nth_value"];
+const RANKS: [&str; 5] = ["percent_rank", "cume_dist", "ntile", "lead", "nth_value"];
 
 /// Fails at the first call of a function that is not there.
 pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
     for call in calls(query.query()) {
         let position = call_place(call.place).or(query.position);
         let name = call.name.as_str();
-        let is_own =
-            WINDOWS.contains(&name) || ARGUMENTS.contains(&name) || name == "row_number" || scalars::is_scalar(name);
+        let is_over = RANKINGS.contains(&name) || name == LAG;
+        let is_own = is_over || WINDOWS.contains(&name) || ARGUMENTS.contains(&name) || scalars::is_scalar(name);
         if is_own {
             continue;
         }
         if RANKS.contains(&name) {
             return Err(SqlError::new(position, format!("{name} is not supported yet"))
-                .hint("ROW_NUMBER() is, with a condition on it; and aggregates OVER (... ROWS n PRECEDING)"));
+                .hint("ROW_NUMBER(), RANK() and DENSE_RANK() are, with a condition on them; LAG(x, n); and aggregates OVER (... ROWS n PRECEDING)"));
         }
         match REGISTRY.find(name) {
             Found::Scalar | Found::Aggregate(_) => {}
@@ -57,14 +59,16 @@ pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
             }
             Found::Window => {
                 return Err(SqlError::new(position, format!("{name} is not supported yet in queries over sources"))
-                    .hint("windows are TUMBLE, HOP, CUMULATE and SESSION"));
+                    .hint("windows are TUMBLE, HOP, CUMULATE, SESSION and count_window"));
             }
             Found::History => {
                 return Err(SqlError::new(position, format!("{name} is not supported yet in queries over sources"))
-                    .hint("applications have it; here there are aggregates OVER (... ROWS n PRECEDING)"));
+                    .hint(
+                        "applications have it; here there are LAG(x, n) and aggregates OVER (... ROWS n PRECEDING)",
+                    ));
             }
             Found::Unknown => {
-                let names = REGISTRY.names().chain(WINDOWS).chain(["row_number"]).chain(scalars::NAMES);
+                let names = REGISTRY.names().chain(WINDOWS).chain(RANKINGS).chain([LAG]).chain(scalars::NAMES);
                 let error = SqlError::new(position, format!("unknown function '{name}'"));
                 return Err(error.did_you_mean(suggest::nearest(name, names)));
             }

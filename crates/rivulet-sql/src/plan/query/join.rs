@@ -10,7 +10,7 @@ use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::EdgeKind;
 use rivulet_operators::parallel::{KeyedJoin, KeyedJoinKind, KeyedJoinSpec};
 
-use super::bounds::{LEFT, RIGHT, Sides, bounds_of_pairs, expiry};
+use super::bounds::{LEFT, RIGHT, Sides, bounds_of_pairs, expiry, lateness};
 use super::columns::used_columns;
 use super::error::{not_yet, place_of, refused};
 use super::lower::Lowering;
@@ -103,6 +103,10 @@ impl Lowering {
         let [left, right]: [Stream; 2] = streams.try_into().expect("a join has two sides");
         let pairs: Vec<(usize, usize)> = keys[LEFT].iter().copied().zip(keys[RIGHT].iter().copied()).collect();
         if pairs.is_empty() && !self.is_one_row(&right) && !self.is_one_row(&left) {
+            if join.plans.iter().any(|plan| is_value(plan)) {
+                return Err(refused(position, "a subquery that stands for a value may give more than one row")
+                    .hint("aggregate in it, for example SELECT max(...)"));
+            }
             return Err(refused(position, "a join without an equality would pair every row with every other")
                 .hint("join ON a.key = b.key, with further conditions behind AND"));
         }
@@ -137,10 +141,13 @@ impl Lowering {
             kind: join.kind,
             residual,
             expiry: expiries,
+            state_ttl_us: self.state_ttl_us,
             output: output.clone(),
         };
         let what = format!("{:?} {:?} {:?} {:?} {:?}", spec.kind, spec.keys, spec.residual, spec.expiry, spec.output);
-        let keyed = KeyedJoin::new(spec).map_err(|error| crate::plan::defect(error, position))?;
+        let keyed = KeyedJoin::new(spec)
+            .and_then(|join| join.with_lateness([lateness(&left), lateness(&right)]))
+            .map_err(|error| crate::plan::defect(error, position))?;
         let schema = keyed.output_schema().clone();
         let (edges, joined_by) = self.join_edges(&left, &right, &pairs);
         let [to_left, to_right] = edges;
@@ -184,6 +191,13 @@ impl Lowering {
                 let of_right = bounds_of_pairs(RIGHT, &constraints, streams);
                 let moved = of_right.into_iter().map(|(column, bound)| (width + column, bound));
                 of_left.into_iter().chain(moved).filter_map(|(column, bound)| Some((new(column)?, bound))).collect()
+            }
+            // Rows of these sides come out when they come; with a partner that comes later they are late.
+            KeyedJoinKind::Left | KeyedJoinKind::LeftAnti if changes => {
+                left.bounds.iter().filter_map(|&(column, bound)| Some((new(column)?, bound))).collect()
+            }
+            KeyedJoinKind::Right if changes => {
+                right.bounds.iter().filter_map(|&(column, bound)| Some((new(width + column)?, bound))).collect()
             }
             _ => Vec::new(),
         };
@@ -267,6 +281,11 @@ impl Lowering {
             }
         }
     }
+}
+
+/// Whether a side of a join is what the optimizer makes of a subquery that stands for a value.
+fn is_value(plan: &LogicalPlan) -> bool {
+    matches!(plan, LogicalPlan::SubqueryAlias(alias) if alias.alias.table().starts_with("__scalar_sq"))
 }
 
 /// By what rows that meet are in one instance.

@@ -147,8 +147,9 @@ impl Lowering {
             conditions.push(self.builder.physical(condition, over, &columns, &both)?);
         }
         if keeps_unmatched && (key.is_none() || !conditions.is_empty()) {
-            return Err(not_yet(position, "a LEFT JOIN with a table on more than one equality")
-                .hint("put the further conditions into WHERE, or leave LEFT out"));
+            return Err(not_yet(position, "a LEFT JOIN with a table on more than one equality").hint(
+                "leave the rows out where the table is made, by a CREATE TABLE with those alone; or leave LEFT out",
+            ));
         }
 
         let needed: BTreeSet<usize> = wanted

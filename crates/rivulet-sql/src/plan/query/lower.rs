@@ -27,11 +27,13 @@ pub(super) struct Lowering {
     pub(super) builder: Builder,
     pub(super) sources: Vec<PlannedSource>,
     pub(super) tables: Vec<Arc<Table>>,
+    /// How long state is remembered that nothing touches and nothing else bounds.
+    pub(super) state_ttl_us: Option<i64>,
 }
 
 impl Lowering {
     /// Finds the sources of a plan, with the columns that are read of each, and adds them to the dataflow.
-    pub(super) fn new(plan: &LogicalPlan, position: Position) -> Result<Self, SqlError> {
+    pub(super) fn new(plan: &LogicalPlan, position: Position, state_ttl_us: Option<i64>) -> Result<Self, SqlError> {
         let mut sources: Vec<PlannedSource> = Vec::new();
         let walked = plan.apply_with_subqueries(|node| {
             let LogicalPlan::TableScan(scan) = node else { return Ok(TreeNodeRecursion::Continue) };
@@ -61,7 +63,7 @@ impl Lowering {
                 source.declaration.schema.project(&source.columns).expect("the columns are those of the source");
             builder.dataflow.add(Work::Source(place), Arc::new(schema));
         }
-        Ok(Self { builder, sources, tables: Vec::new() })
+        Ok(Self { builder, sources, tables: Vec::new(), state_ttl_us })
     }
 
     pub(super) fn position(&self) -> Position {
@@ -99,6 +101,17 @@ impl Lowering {
             LogicalPlan::Subquery(_) => Err(not_yet(self.position(), "this subquery")),
             _ => Err(not_yet(self.position(), "this query")),
         }
+    }
+
+    /// How long after its last row an operator may forget a key of these columns.
+    pub(super) fn state_ttl_us(&self, stream: &Stream, keys: &[usize]) -> Option<i64> {
+        // Rows of windows have the last microsecond of theirs as event time, and none comes for a window that has closed.
+        let is_of_window = stream.window.is_some_and(|window| {
+            keys.contains(&window.end)
+                && stream.time.is_none_or(|time| time == window.end)
+                && stream.bound_of(window.end).is_some_and(|bound| bound >= 1)
+        });
+        if is_of_window && !stream.changes { Some(0) } else { self.state_ttl_us }
     }
 
     /// All columns of a plan.
@@ -245,19 +258,21 @@ impl Lowering {
         let rows = schema.fields().len();
         let mut used: BTreeSet<usize> = wanted.iter().copied().filter(|column| *column < rows).collect();
         let partition = windows.partition.iter().flatten();
-        used.extend(used_columns(std::iter::once(&windows.time).chain(partition.clone()), schema));
+        used.extend(used_columns(windows.time.iter().chain(partition.clone()), schema));
         let mut stream = self.lower(&windows.input, &used)?;
         stream = self.builder.with_windows(stream)?;
-        let position = place_of(&windows.time).or(self.position());
-        let (kind, time) = match (place_in(&windows.time, schema, &stream), windows.kind) {
-            (Some(Place::Clock), WindowKind::Tumble { width_us, offset_us: 0 }) => {
+        let position = windows.time.as_ref().map(place_of).unwrap_or_default().or(self.position());
+        let place = windows.time.as_ref().map(|time| (time, place_in(time, schema, &stream)));
+        let (kind, time) = match (place, windows.kind) {
+            (None, kind) => (keyed(kind), None),
+            (Some((_, Some(Place::Clock))), WindowKind::Tumble { width_us, offset_us: 0 }) => {
                 (KeyedWindowKind::ProcessingTumble { width_us }, None)
             }
-            (Some(Place::Clock), _) => {
+            (Some((_, Some(Place::Clock))), _) => {
                 return Err(not_yet(position, "another window by the clock than TUMBLE without offset"));
             }
-            (Some(Place::Column(time)), kind) => {
-                stream = self.with_time(stream, time, &windows.time)?;
+            (Some((written, Some(Place::Column(time)))), kind) => {
+                stream = self.with_time(stream, time, written)?;
                 (keyed(kind), Some(time))
             }
             _ => return Err(refused(position, "the time of a window is a column")),
@@ -293,7 +308,9 @@ impl Lowering {
                 Err(match stream.time {
                     Some(event_time) => error.hint(format!("their event time is '{}'", stream.schema.field(event_time).name())),
                     None => error.hint(
-                        "declare it in the source: ts TIMESTAMP EVENT TIME, or WATERMARK FOR ts AS ts - INTERVAL '5' SECOND; or use PROCTIME()",
+                        "declare it in the source (ts TIMESTAMP EVENT TIME, or WATERMARK FOR ts AS ts - INTERVAL '5' SECOND), or use PROCTIME(). \
+                         Behind a join without a bound in time rows may be of any age: make the windows before it, \
+                         FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), ...)) JOIN ..., or join a CREATE TABLE ... FROM 'file:...'",
                     ),
                 })
             }
@@ -385,5 +402,6 @@ fn keyed(kind: WindowKind) -> KeyedWindowKind {
             KeyedWindowKind::Cumulate { step_us, width_us, offset_us }
         }
         WindowKind::Session { gap_us } => KeyedWindowKind::Session { gap_us },
+        WindowKind::Count { rows, slide_rows } => KeyedWindowKind::Count { rows, slide_rows },
     }
 }

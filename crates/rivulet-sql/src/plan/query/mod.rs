@@ -107,17 +107,34 @@ pub fn plan_query(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError
     calls::check(query)?;
     let failed = |error| error::relational(error, scope, query.position);
     let planned = rivulet_relational::plan(query.query(), &catalog(scope)).map_err(failed)?;
-    let mut lowering = Lowering::new(&planned.plan, query.position)?;
+    let mut lowering = Lowering::new(&planned.plan, query.position, query.state_ttl_us)?;
     let stream = lowering.lower(&planned.plan, &Lowering::all(&planned.plan))?;
     let output = lowering.finish(stream, &planned.plan, sink, &planned.order, planned.limit)?;
     Ok(QueryPlan { sources: lowering.sources, tables: lowering.tables, dataflow: lowering.builder.dataflow, output })
 }
 
-/// Plans a view, and makes sure that it can be run.
+/// Plans a view, and makes sure that it can be run: what cannot be is refused here, and not at each use.
 pub(crate) fn plan_view(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, SqlError> {
     calls::check(query)?;
     let failed = |error| error::relational(error, scope, query.position);
-    rivulet_relational::plan_view(query.query(), &catalog(scope)).map_err(failed)
+    let view = rivulet_relational::plan_view(query.query(), &catalog(scope)).map_err(failed)?;
+    if !needs_its_reader(&view.optimized) {
+        Lowering::new(&view.optimized, query.position, None)?
+            .lower(&view.optimized, &Lowering::all(&view.optimized))?;
+    }
+    Ok(view.plan)
+}
+
+/// Whether a view may be such as can be run only in what reads it: ranks are bounded there, and tables looked up.
+fn needs_its_reader(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Projection(_) | LogicalPlan::SubqueryAlias(_) | LogicalPlan::Filter(_) => {
+            plan.inputs().into_iter().any(needs_its_reader)
+        }
+        LogicalPlan::Window(_) => true,
+        LogicalPlan::TableScan(scan) => scan.source.is::<relations::ReferenceTable>(),
+        _ => false,
+    }
 }
 
 /// What queries may name.

@@ -3,18 +3,18 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::compute::can_cast_types;
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion_expr::LogicalPlan;
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, cast};
 use rivulet_dataflow::{EdgeKind, Work};
 use rivulet_operators::NamedExpression;
+use rivulet_operators::parallel::RequireValues;
 use rivulet_relational::SortColumn;
 
 use super::error::refused;
 use super::lower::Lowering;
-use super::stream::{Place, Stream};
+use super::stream::{Partition, Place, Stream};
 use super::{PlannedOutput, SortKey};
 use crate::SqlError;
 use crate::plan::expression::result_type;
@@ -33,6 +33,13 @@ impl Lowering {
         limit: Option<usize>,
     ) -> Result<PlannedOutput, SqlError> {
         let stream = self.builder.with_windows(stream)?;
+        if let Some((name, _)) = &sink
+            && (!order.is_empty() || limit.is_some())
+        {
+            let said = if order.is_empty() { "LIMIT" } else { "ORDER BY" };
+            return Err(refused(name.position, format!("a sink takes rows as they come, and '{name}' cannot take {said}"))
+                .hint("leave it out, or number the rows: SELECT ... FROM (SELECT *, ROW_NUMBER() OVER (ORDER BY x) AS n FROM ...) WHERE n <= 10"));
+        }
         let fields = plan.schema().fields();
         let wanted = match &sink {
             Some((name, sink)) => sink.schema.as_ref().map(|schema| (name, schema)),
@@ -86,10 +93,36 @@ impl Lowering {
             true => (stream.node, stream.schema.clone()),
             false => self.builder.project_node(&stream, columns)?,
         };
-        let end = self.builder.dataflow.add(Work::Sink(0), schema.clone());
-        self.builder.dataflow.connect(node, end, 0, EdgeKind::Forward);
+        let required: Vec<usize> = match wanted {
+            Some((_, wanted)) => {
+                let may_lack = |column: &usize| !wanted.field(*column).is_nullable() && fields[*column].is_nullable();
+                (0..fields.len()).filter(may_lack).collect()
+            }
+            None => Vec::new(),
+        };
+        let node = match required.is_empty() {
+            true => node,
+            false => {
+                let require =
+                    RequireValues::new(&schema, required.clone()).map_err(|error| self.builder.failed(error))?;
+                let inputs = [(node, 0, EdgeKind::Forward)];
+                self.builder.operator("require values", &required, require, schema.clone(), &inputs)
+            }
+        };
         let position_of = |column: &usize| places.iter().position(|place| place == column);
-        let key = stream.key.as_ref().and_then(|key| key.iter().map(position_of).collect());
+        let key: Option<Vec<usize>> = stream.key.as_ref().and_then(|key| key.iter().map(position_of).collect());
+        // A sink that keeps the newest row of a key must see all rows of the key in one place.
+        let edge = match &key {
+            Some(key) if sink.is_some() && stream.changes && !is_divided_by(&stream, &places, key) => {
+                match key.is_empty() {
+                    true => EdgeKind::Gather,
+                    false => EdgeKind::Hash(key.clone()),
+                }
+            }
+            _ => EdgeKind::Forward,
+        };
+        let end = self.builder.dataflow.add(Work::Sink(0), schema.clone());
+        self.builder.dataflow.connect(node, end, 0, edge);
         let order = order.iter().map(|key| SortKey {
             column: key.column,
             descending: key.descending,
@@ -120,7 +153,7 @@ impl Lowering {
             });
         };
         let target = schema.field(index).data_type();
-        match found == target || can_cast_types(found, target) {
+        match widens(found, target) {
             true => Ok(target.clone()),
             false => Err(refused(
                 name.position,
@@ -133,6 +166,28 @@ impl Lowering {
             )
             .hint("convert it with CAST")),
         }
+    }
+}
+
+/// Whether rows with equal keys, which are places in the result, are in one instance.
+fn is_divided_by(stream: &Stream, places: &[usize], key: &[usize]) -> bool {
+    match &stream.partition {
+        Partition::Any => false,
+        Partition::Keys(columns) => columns.iter().all(|column| key.iter().any(|&key| places[key] == *column)),
+        Partition::One => true,
+    }
+}
+
+/// Whether a column may go into one of another type as it is: where each value means the same there.
+fn widens(found: &DataType, target: &DataType) -> bool {
+    let is_number = |data_type: &DataType| data_type.is_numeric() || data_type.is_decimal();
+    match target {
+        _ if found == target || found.is_null() => true,
+        DataType::Int64 => found.is_integer(),
+        DataType::Float64 => is_number(found),
+        DataType::Utf8 => result_type(found).is_some(),
+        DataType::Timestamp(..) => matches!(found, DataType::Timestamp(_, None) | DataType::Date32 | DataType::Date64),
+        _ => false,
     }
 }
 
@@ -178,5 +233,24 @@ mod tests {
     fn names_that_come_twice_are_numbered() {
         let names = ["id", "name", "id", "id_1", "id"];
         assert_eq!(different(names.into_iter()), ["id", "name", "id_1", "id_1_1", "id_2"]);
+    }
+
+    #[test]
+    fn what_goes_into_a_sink_unasked_loses_nothing() {
+        use crate::value::TIMESTAMP;
+        let (integer, float, text) = (DataType::Int64, DataType::Float64, DataType::Utf8);
+        for (found, target) in [(&integer, &float), (&integer, &text), (&TIMESTAMP, &text), (&DataType::Null, &integer)]
+        {
+            assert!(widens(found, target), "{found} to {target}");
+        }
+        for (found, target) in [
+            (&float, &integer),
+            (&integer, &TIMESTAMP),
+            (&TIMESTAMP, &integer),
+            (&integer, &DataType::Boolean),
+            (&text, &integer),
+        ] {
+            assert!(!widens(found, target), "{found} to {target}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! OVER: the first rows of partitions by `ROW_NUMBER()`, and aggregates over the rows before each row.
+//! OVER: the first rows of partitions by `ROW_NUMBER()` and its like, and aggregates over the rows before each row, or `LAG()`.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,8 @@ use datafusion_expr::{
     BinaryExpr, Expr, Operator, Window, WindowFrame, WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition,
 };
 use rivulet_operators::AggregateFunction;
-use rivulet_operators::parallel::{KeyedOver, KeyedOverSpec, OverFrame, SortKey, TopN, TopNSpec};
+use rivulet_operators::parallel::{KeyedOver, KeyedOverSpec, Lag, OverFrame, Ranking, SortKey, TopN, TopNSpec};
+use rivulet_relational::functions::LAG;
 
 use super::aggregates::PlannedAggregate;
 use super::columns::{place_in, unaliased, used_columns, whole_number};
@@ -32,7 +33,7 @@ impl Lowering {
         wanted: &BTreeSet<usize>,
     ) -> Result<Option<Stream>, SqlError> {
         let [expression] = window.window_expr.as_slice() else { return Ok(None) };
-        let Some(params) = row_number(expression) else { return Ok(None) };
+        let Some((ranking, params)) = ranking(expression) else { return Ok(None) };
         let position = window_position(params).or(self.position());
         let rank = window.input.schema().fields().len();
         // The least bound of all is the limit; what says more than that stays a condition.
@@ -52,25 +53,32 @@ impl Lowering {
             }
         }
         let Some(limit) = limit else {
-            return Err(refused(position, "ROW_NUMBER() without a bound would number rows without end").hint(RANK_HINT));
+            return Err(unbounded(ranking.name(), position));
         };
-        let limit = usize::try_from(limit).unwrap_or(0);
+        // Ranks begin with 1: below that the condition itself says that there is no row.
+        if limit < 1 {
+            rest = conjuncts.to_vec();
+        }
+        let limit = usize::try_from(limit.max(1)).unwrap_or(usize::MAX);
         let asked = wanted.iter().copied().chain(used_columns(rest.iter().copied(), schema));
         let asked: BTreeSet<usize> = asked.map(|column| above[column]).collect();
         let with_rank = asked.contains(&rank);
         let used: BTreeSet<usize> = asked.into_iter().filter(|column| *column < rank).collect();
         let (stream, partition, order) = self.ordered(window, params, &used, position)?;
         if order.is_empty() {
-            return Err(refused(position, "ROW_NUMBER() needs an order").hint(RANK_HINT));
+            let name = ranking.name().to_uppercase();
+            return Err(refused(position, format!("{name}() needs an order")).hint(RANK_HINT));
         }
-        let what = format!("{partition:?} {order:?} {limit} {with_rank} {}", stream.changes);
+        let what = format!("{partition:?} {order:?} {ranking:?} {limit} {with_rank} {}", stream.changes);
         let spec = TopNSpec {
             input: stream.schema.clone(),
             partition: partition.clone(),
             order,
+            ranking,
             limit,
             with_rank,
             input_retracts: stream.changes,
+            state_ttl_us: self.state_ttl_us(&stream, &partition),
         };
         let top = TopN::new(spec).map_err(|error| crate::plan::defect(error, position))?;
         let rows = top.output_schema().clone();
@@ -84,15 +92,17 @@ impl Lowering {
         let mut columns = stream.columns.clone();
         columns.push(if with_rank { Place::Column(rank_place) } else { Place::Absent });
         let columns = above.iter().map(|&column| columns[column]).collect();
+        let is_numbered = ranking == Ranking::RowNumber;
         let ranked = Stream {
             node,
             schema: rows,
             columns,
             time: None,
-            bounds: Vec::new(),
+            // Rows come out when they come, or never, unless their rank changes.
+            bounds: if with_rank || stream.changes { Vec::new() } else { stream.bounds.clone() },
             changes: true,
             partition: divided,
-            key: (limit == 1 || with_rank).then_some(key),
+            key: (is_numbered && (limit == 1 || with_rank)).then_some(key),
             ..stream
         };
         self.filtered(ranked, &rest, schema).map(Some)
@@ -109,12 +119,29 @@ impl Lowering {
             };
             calls.push(self.over_call(call)?);
         }
+        // One operator remembers rows for all values of earlier ones.
+        let lag_rows = calls.iter().filter_map(|call| match call.function {
+            OverFunction::Lag { rows } => Some(u64::from(rows)),
+            OverFunction::Aggregate(_) => None,
+        });
+        let preceding = lag_rows.max();
+        for call in calls.iter_mut().filter(|call| matches!(call.function, OverFunction::Lag { .. })) {
+            call.frame = OverFrame::Rows { preceding };
+        }
         let Some(first) = calls.first() else { return Err(not_yet(self.position(), "this window function")) };
         let position = window_position(first.params).or(self.position());
         let mut used: BTreeSet<usize> = wanted.iter().copied().filter(|column| *column < columns).collect();
         let arguments = calls.iter().flat_map(|call| call.params.args.iter().chain(call.params.filter.as_deref()));
         used.extend(used_columns(arguments, schema));
         let (mut stream, partition, order) = self.ordered(window, first.params, &used, position)?;
+
+        // The values of earlier rows are columns.
+        let lagged: Vec<&Expr> = calls.iter().filter_map(OverCall::lagged).collect();
+        let (with_lagged, lagged_places) = self.with_expressions(stream, &lagged, schema, None)?;
+        stream = with_lagged;
+        let mut lagged_places = lagged_places.into_iter();
+        let lagged_places: Vec<Option<usize>> =
+            calls.iter().map(|call| call.lagged().and_then(|_| lagged_places.next())).collect();
 
         // A time that is the event time lets rows wait for their turn; any other order changes what was given.
         let leading = order.first().filter(|key| !key.descending).map(|key| key.column);
@@ -127,6 +154,23 @@ impl Lowering {
             stream = self.builder.with_event_time(stream, time)?;
         }
         let input_retracts = stream.changes || leading.is_none() || stream.time != leading;
+        let has_lags = lagged_places.iter().any(Option::is_some);
+        if has_lags && input_retracts {
+            let what = match stream.changes {
+                true => "LAG over rows that may be taken back is not supported yet",
+                false => "LAG in another order than that of the event time is not supported yet",
+            };
+            return Err(refused(position, what)
+                .hint("write LAG(x) OVER (PARTITION BY key ORDER BY ts), over a source whose event time is ts"));
+        }
+        let ahead_us = leading.and_then(|time| stream.bound_of(time)).map_or(0, |bound| bound.max(0));
+        if !input_retracts && ahead_us > 0 {
+            // Rows wait for the end of their window, behind which their other times are.
+            let ends = stream.window.filter(|window| Some(window.end) == leading);
+            let stays =
+                |column: usize| Some(column) == leading || ends.is_some_and(|window| window.start == Some(column));
+            stream.bounds.retain(|(column, _)| stays(*column));
+        }
         let (edge, divided) = self.builder.edge(&stream, &partition);
         let mut edge = Some(edge);
         let mut places: Vec<Option<usize>> = vec![None; calls.len()];
@@ -138,25 +182,40 @@ impl Lowering {
         });
         for frame in frames {
             let of_frame: Vec<usize> = (0..calls.len()).filter(|&call| calls[call].frame == frame).collect();
-            let aggregates = of_frame.iter().map(|&call| {
+            let (mut aggregates, mut lags, mut order_of_results) = (Vec::new(), Vec::new(), [Vec::new(), Vec::new()]);
+            for call in of_frame {
                 let WindowFunctionParams { args, distinct, filter, .. } = calls[call].params;
-                self.aggregate_of(calls[call].function, args, *distinct, filter.as_deref(), schema, &stream)
-            });
-            let aggregates = aggregates.collect::<Result<Vec<_>, _>>()?;
-            let what = format!("{partition:?} {order:?} {frame:?} {aggregates:?} {input_retracts}");
+                match (calls[call].function, lagged_places[call]) {
+                    (OverFunction::Lag { rows }, Some(column)) => {
+                        let name = format!("lag({}, {rows})", stream.schema.field(column).name());
+                        lags.push(Lag { name, column, rows });
+                        order_of_results[1].push(call);
+                    }
+                    (OverFunction::Lag { .. }, None) => {}
+                    (OverFunction::Aggregate(function), _) => {
+                        let filter = filter.as_deref();
+                        aggregates.push(self.aggregate_of(function, args, *distinct, filter, schema, &stream)?);
+                        order_of_results[0].push(call);
+                    }
+                }
+            }
+            let what = format!("{partition:?} {order:?} {frame:?} {aggregates:?} {lags:?} {input_retracts}");
             let spec = KeyedOverSpec {
                 input: stream.schema.clone(),
                 partition: partition.clone(),
                 order: order.clone(),
                 frame,
                 aggregates,
+                lags,
                 input_retracts: input_retracts || stream.changes,
+                state_ttl_us: self.state_ttl_us(&stream, &partition),
             };
             let over = KeyedOver::new(spec).map_err(|error| crate::plan::defect(error, position))?;
+            let over = over.with_rows_ahead(ahead_us);
             let (rows, waits) = (over.output_schema().clone(), over.waits());
             let edge = edge.take().unwrap_or(rivulet_dataflow::EdgeKind::Forward);
             let node = self.builder.operator("over", &what, over, rows.clone(), &[(stream.node, 0, edge)]);
-            for (number, &call) in of_frame.iter().enumerate() {
+            for (number, &call) in order_of_results.iter().flatten().enumerate() {
                 places[call] = Some(stream.schema.fields().len() + number);
             }
             stream =
@@ -211,17 +270,18 @@ impl Lowering {
         let position = window_position(&call.params).or(self.position());
         let function = match &call.fun {
             WindowFunctionDefinition::AggregateUDF(function) => function.inner().downcast_ref::<PlannedAggregate>(),
-            WindowFunctionDefinition::WindowUDF(_) => {
-                return Err(
-                    refused(position, "ROW_NUMBER() without a bound would number rows without end").hint(RANK_HINT)
-                );
+            WindowFunctionDefinition::WindowUDF(function) if function.name() == LAG => {
+                let rows = lag_rows(&call.params, position)?;
+                let frame = OverFrame::Rows { preceding: Some(rows.into()) };
+                return Ok(OverCall { function: OverFunction::Lag { rows }, params: &call.params, frame });
             }
+            WindowFunctionDefinition::WindowUDF(function) => return Err(unbounded(function.name(), position)),
         };
         let Some(PlannedAggregate { function, .. }) = function else {
             return Err(not_yet(position, "this window function"));
         };
         let frame = self.frame(&call.params.window_frame, position)?;
-        Ok(OverCall { function: *function, params: &call.params, frame })
+        Ok(OverCall { function: OverFunction::Aggregate(*function), params: &call.params, frame })
     }
 
     fn frame(&self, frame: &WindowFrame, position: Position) -> Result<OverFrame, SqlError> {
@@ -248,19 +308,62 @@ impl Lowering {
     }
 }
 
+/// What is computed over the rows before each row.
+#[derive(Clone, Copy)]
+enum OverFunction {
+    Aggregate(AggregateFunction),
+    /// The value so many rows before.
+    Lag {
+        rows: u32,
+    },
+}
+
 struct OverCall<'e> {
-    function: AggregateFunction,
+    function: OverFunction,
     params: &'e WindowFunctionParams,
     frame: OverFrame,
 }
 
-fn row_number(expression: &Expr) -> Option<&WindowFunctionParams> {
-    match unaliased(expression) {
-        Expr::WindowFunction(call) if matches!(&call.fun, WindowFunctionDefinition::WindowUDF(function) if function.name() == "row_number") => {
-            Some(&call.params)
-        }
-        _ => None,
+impl<'e> OverCall<'e> {
+    /// What is wanted of an earlier row.
+    fn lagged(&self) -> Option<&'e Expr> {
+        self.params.args.first().filter(|_| matches!(self.function, OverFunction::Lag { .. }))
     }
+}
+
+/// How many rows LAG may look back, as in applications.
+const LAG_ROWS_MAX: i64 = 100;
+
+/// How many rows a call of LAG looks back.
+fn lag_rows(params: &WindowFunctionParams, position: Position) -> Result<u32, SqlError> {
+    if params.null_treatment.is_some() || params.filter.is_some() || params.distinct {
+        return Err(not_yet(position, "IGNORE NULLS, FILTER or DISTINCT in LAG"));
+    }
+    let rows = match params.args.as_slice() {
+        [_] => Some(1),
+        [_, rows] => whole_number(rows),
+        _ => {
+            return Err(not_yet(position, "a default in LAG").hint("write COALESCE(LAG(x, 1) OVER (...), default)"));
+        }
+    };
+    let rows = rows.filter(|rows| (1..=LAG_ROWS_MAX).contains(rows)).and_then(|rows| u32::try_from(rows).ok());
+    rows.ok_or_else(|| {
+        refused(position, format!("LAG looks 1 to {LAG_ROWS_MAX} rows back")).hint("write for example LAG(x, 3)")
+    })
+}
+
+fn unbounded(name: &str, position: Position) -> SqlError {
+    let name = name.to_uppercase();
+    refused(position, format!("{name}() without a bound would number rows without end")).hint(RANK_HINT)
+}
+
+/// How an expression ranks rows, and over which.
+fn ranking(expression: &Expr) -> Option<(Ranking, &WindowFunctionParams)> {
+    let Expr::WindowFunction(call) = unaliased(expression) else { return None };
+    let WindowFunctionDefinition::WindowUDF(function) = &call.fun else { return None };
+    let rankings = [Ranking::RowNumber, Ranking::Rank, Ranking::DenseRank];
+    let ranking = rankings.into_iter().find(|ranking| ranking.name() == function.name())?;
+    Some((ranking, &call.params))
 }
 
 /// Where a window function stands: at the first column of its OVER.

@@ -23,7 +23,8 @@ pub(super) struct Stream {
     /// The column that is the event time of each row.
     pub(super) time: Option<usize>,
     /// Columns of which it is known how far behind the watermark they can be: no row comes with less than the watermark plus so many
-    /// microseconds.
+    /// microseconds. Of rows that may be taken back this holds of those that come for the first time: what is taken back, or comes in the place of another, can
+    /// be later, and is late wherever that matters.
     pub(super) bounds: Vec<(usize, i64)>,
     /// Windows that rows are to have and have not yet.
     pub(super) pending: Option<Pending>,

@@ -7,13 +7,25 @@ use arrow::datatypes::Schema;
 use datafusion_expr::Union;
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::Column;
-use rivulet_dataflow::EdgeKind;
+use rivulet_dataflow::{EdgeKind, is_key_type};
 use rivulet_operators::{NamedExpression, Project};
 
 use super::error::refused;
 use super::lower::Lowering;
 use super::stream::{Partition, Place, Stream};
 use crate::SqlError;
+
+/// How rows of one of the streams travel. Where there are more instances of one stream than of another, rows are dealt in turn; but a row and
+/// the one that takes it back must not overtake each other, so equal rows go the same way.
+fn way_of(stream: &Stream) -> EdgeKind {
+    if !stream.changes {
+        return EdgeKind::Forward;
+    }
+    let fields = stream.schema.fields().iter().enumerate();
+    let columns: Vec<usize> =
+        fields.filter(|(_, field)| is_key_type(field.data_type())).map(|(column, _)| column).collect();
+    if columns.is_empty() { EdgeKind::Gather } else { EdgeKind::Hash(columns) }
+}
 
 impl Lowering {
     pub(super) fn union(&mut self, union: &Union, wanted: &BTreeSet<usize>) -> Result<Stream, SqlError> {
@@ -39,7 +51,7 @@ impl Lowering {
             inputs.push(stream.rearranged(node, schema, &columns));
         }
         let first = inputs[0].clone();
-        let edges: Vec<_> = inputs.iter().map(|input| (input.node, 0, EdgeKind::Forward)).collect();
+        let edges: Vec<_> = inputs.iter().map(|input| (input.node, 0, way_of(input))).collect();
         let same = (0..first.schema.fields().len()).map(|place| {
             let name = first.schema.field(place).name();
             NamedExpression::new(name, Arc::new(Column::new(name, place)))

@@ -47,7 +47,7 @@ pub struct StepReport {
     /// Mean events in a batch.
     pub batch_events_mean: f64,
     /// From creation in the generator to the end of processing: median, 95th and 99th percentile, maximum. Of a topic that all
-    /// queries share, to the receipt of the result.
+    /// queries share, to the receipt of the result; of applications with several inputs alone, from the arrival.
     pub latency_us: [Option<u64>; 4],
     /// How far behind its schedule the generator was, 99th percentile.
     pub generator_lateness_us_p99: u64,

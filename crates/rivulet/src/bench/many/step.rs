@@ -94,7 +94,8 @@ pub(super) fn run_step(
     let (rss_bytes, usage, elapsed_s) = (server.rss_bytes(), server.usage() - before, started.elapsed().as_secs_f64());
     let stages = profiler.map(Profiler::finish).transpose()?;
     let total = &status["total"];
-    let latency = |name: &str| total["end_to_end"][name].as_u64();
+    // Events of several inputs have no event time before the inputs come together: then it is from the arrival on.
+    let latency = |name: &str| total["end_to_end"][name].as_u64().or_else(|| total["processing"][name].as_u64());
     let (latency_us, latency_distribution) = if shares_topic {
         let latencies = [
             came.result_latency_us_p50,

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 
 use serde_json::{Map, json};
 
-use crate::api::types::{Application, Query, QueryCreated, QueryPage, QuerySubmission};
+use crate::api::types::{Application, BigQuery, Query, QueryCreated, QueryPage, QuerySubmission};
 use crate::http_client::{Client, WatchEvent, segment};
 use crate::service::QUERIES_PAGE_MAX;
 
 use super::app;
 use super::error::CliError;
-use super::output::{cell, print_json, table};
+use super::output::{bytes, cell, duration_us, print_json, table};
 use super::{Connection, Global};
 
 /// Arguments of `rivulet query`.
@@ -40,6 +40,9 @@ enum QueryCommand {
         /// Its name; generated without
         #[arg(long)]
         name: Option<String>,
+        /// What it belongs to, for example a home: applications whose queries have a label in common are placed together
+        #[arg(long, value_name = "TEXT")]
+        label: Option<String>,
     },
     /// Submit many queries from a file, one JSON object a line
     #[command(
@@ -76,13 +79,13 @@ enum QueryCommand {
         /// Its name
         name: String,
     },
-    /// Pause queries: they keep their state and get no events
+    /// Pause queries: they keep their state and get no events; of big ones the sources are not asked
     Pause {
         /// Their names
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
-    /// Resume paused queries
+    /// Resume paused queries; a big one that failed is tried again from the start of its sources
     Resume {
         /// Their names
         #[arg(required = true, value_name = "NAME")]
@@ -108,8 +111,8 @@ pub(super) fn run(global: Global, arguments: QueryArguments) -> Result<(), CliEr
     let QueryArguments { connection, command } = arguments;
     let client = connection.client()?;
     match command {
-        QueryCommand::Submit { application, parameters, name } => {
-            submit(global, &client, application, &parameters, name)
+        QueryCommand::Submit { application, parameters, name, label } => {
+            submit(global, &client, application, &parameters, name, label)
         }
         QueryCommand::Bulk { file, verbose, skip_existing } => {
             bulk::run(global, &client, &file, verbose, skip_existing)
@@ -165,6 +168,7 @@ fn submit(
     application: String,
     assignments: &[String],
     name: Option<String>,
+    label: Option<String>,
 ) -> Result<(), CliError> {
     let declared: Application = client.get(&app::path(&application), &[])?;
     let mut parameters = Map::new();
@@ -174,7 +178,7 @@ fn submit(
             return Err(CliError::new(format!("the parameter {name} is given twice")));
         }
     }
-    let submission = QuerySubmission { name, application, parameters };
+    let submission = QuerySubmission { name, application, parameters, label };
     let created: QueryCreated = client.post_json("/api/v1/queries", &submission)?;
     let mut out = io::stdout().lock();
     if global.json {
@@ -208,9 +212,8 @@ fn list(
     if global.json {
         print_json(&mut out, &queries)?;
     } else {
-        let rows = queries
-            .iter()
-            .map(|query| [query.name.clone(), query.application.clone(), query.state.clone(), values(query)]);
+        let rows =
+            queries.iter().map(|query| [query.name.clone(), application(query), query.state.clone(), values(query)]);
         writeln!(out, "{}", table(["name", "application", "state", "parameters"], &[], rows))?;
     }
     if let Some(after) = after {
@@ -225,15 +228,19 @@ fn show(global: Global, client: &Client, name: &str) -> Result<(), CliError> {
     if global.json {
         return print_json(&mut out, &query);
     }
+    if let Some(big) = &query.big {
+        return Ok(write!(out, "{}", big_text(big))?);
+    }
     let mut lines = vec![
         ("name", query.name.clone()),
-        ("id", query.id.to_string()),
+        ("id", query.id.unwrap_or_default().to_string()),
         ("application", query.application.clone()),
         ("state", query.state.clone()),
         ("parameters", values(&query)),
         ("input topic", query.input_topic.clone()),
         ("output topic", query.output_topic.clone()),
     ];
+    lines.extend(query.label.clone().map(|label| ("label", label)));
     let counters = [("events", query.events), ("results", query.results), ("refused", query.refused)];
     lines.extend(counters.into_iter().filter_map(|(label, count)| Some((label, count?.to_string()))));
     for (label, value) in lines {
@@ -244,6 +251,40 @@ fn show(global: Global, client: &Client, name: &str) -> Result<(), CliError> {
         eprintln!("events are counted by application: rivulet status");
     }
     Ok(())
+}
+
+/// A big query belongs to no application.
+fn application(query: &Query) -> String {
+    if query.big.is_some() { "-".into() } else { query.application.clone() }
+}
+
+/// What a big query does, a line for each thing.
+fn big_text(query: &BigQuery) -> String {
+    let or_dash = |value: Option<u64>| value.map_or_else(|| "-".into(), duration_us);
+    let refused: Vec<String> = query.refused.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    let lines = [
+        ("name", Some(query.name.clone())),
+        ("state", Some(query.state.clone())),
+        ("reason", query.reason.clone()),
+        ("sources", Some(query.sources.join(", "))),
+        ("sink", Some(query.sink.clone())),
+        ("rows in", Some(query.rows_in.to_string())),
+        ("rows out", Some(query.rows_out.to_string())),
+        ("refused", Some(if refused.is_empty() { "0".into() } else { refused.join(", ") })),
+        ("a refusal", query.refusal.clone()),
+        ("waiting", Some(query.waiting_rows.to_string())),
+        ("latency", Some(format!("p50 {}, p99 {}", or_dash(query.latency.p50_us), or_dash(query.latency.p99_us)))),
+        ("behind", Some(or_dash(query.watermark_lag_us))),
+        ("state bytes", Some(bytes(query.state_bytes))),
+        ("tasks", Some(query.tasks.to_string())),
+        ("sql", Some(query.sql.clone())),
+    ];
+    let mut text = String::new();
+    for (label, value) in lines.into_iter().filter_map(|(label, value)| Some((label, value?))) {
+        text.push_str(format!("{label:13} {value}").trim_end());
+        text.push('\n');
+    }
+    text
 }
 
 /// Parameter values on a line.

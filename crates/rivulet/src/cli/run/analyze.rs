@@ -2,11 +2,12 @@
 
 use std::fmt::Write;
 
+use rivulet_runtime::TaskReport;
 use rivulet_sql::{QueryPlan, explain_query};
 
 use crate::bench::streams::report::grouped as count;
 use crate::cli::output::{bytes, duration_us, table};
-use crate::run::{RunReport, Running};
+use crate::run::{RunReport, Runner, Running};
 
 /// The plan and the figures of a run.
 pub(super) fn text(plan: &QueryPlan, running: &Running, report: &RunReport) -> String {
@@ -15,8 +16,9 @@ pub(super) fn text(plan: &QueryPlan, running: &Running, report: &RunReport) -> S
     let rows = flow.tasks.iter().flat_map(|task| {
         let place = format!("{}.{}", task.stage + 1, task.instance + 1);
         let head = [
-            place.clone(),
+            place,
             stage_name(running, task.stage),
+            worker(task),
             count(task.rows_in),
             count(task.rows_out),
             duration_us(task.busy_us),
@@ -28,6 +30,7 @@ pub(super) fn text(plan: &QueryPlan, running: &Running, report: &RunReport) -> S
             [
                 String::new(),
                 format!("  {}", operator.operator),
+                String::new(),
                 count(operator.rows_in),
                 count(operator.rows_out),
                 time,
@@ -36,7 +39,8 @@ pub(super) fn text(plan: &QueryPlan, running: &Running, report: &RunReport) -> S
         });
         std::iter::once(head).chain(operators)
     });
-    let tasks = table(["task", "what", "rows in", "rows out", "busy", "queue at most"], &[2, 3, 4, 5], rows);
+    let headers = ["task", "what", "worker", "rows in", "rows out", "busy", "queue at most"];
+    let tasks = table(headers, &[3, 4, 5, 6], rows);
     let latency = &flow.latency_us;
     let _ = write!(
         text,
@@ -49,6 +53,24 @@ pub(super) fn text(plan: &QueryPlan, running: &Running, report: &RunReport) -> S
         duration_us(latency.quantile_us(0.99)),
     );
     text
+}
+
+/// The worker that a task belongs to, with its node where there are several.
+fn worker(task: &TaskReport) -> String {
+    match (task.worker, task.node) {
+        (Some(worker), Some(node)) => format!("{worker}, node {node}"),
+        (Some(worker), None) => worker.to_string(),
+        (None, _) => "any".into(),
+    }
+}
+
+/// On which cores and nodes workers stand, where that is known.
+pub(super) fn workers(runner: &Runner) -> String {
+    let stands = runner.workers().into_iter().filter_map(|worker| {
+        let (core, node) = (worker.core?, worker.node?);
+        Some(format!("worker {} stays on core {core}, node {node}\n", worker.worker))
+    });
+    stands.collect()
 }
 
 /// What a stage does, in the names of its nodes.

@@ -98,7 +98,8 @@ impl Console<'_> {
                     let runner = Runner::new(RunOptions { measures: true, ..options })?;
                     let running = runner.start(&planned.plan, &planned.name, Some(Box::new(writer::Nothing)))?;
                     let report = self.wait(&planned.name, &running)?;
-                    writeln!(io::stdout(), "{}", analyze::text(&planned.plan, &running, &report).trim_end())?;
+                    let (text, workers) = (analyze::text(&planned.plan, &running, &report), analyze::workers(&runner));
+                    writeln!(io::stdout(), "{}", (text + &workers).trim_end())?;
                 }
             }
         }

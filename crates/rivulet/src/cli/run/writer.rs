@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
+use rivulet_connectors::connector::output_failed;
 use rivulet_connectors::formats::{EncodedRows, Encoder, Format};
 use rivulet_dataflow::Batch;
 use rivulet_sql::PlannedOutput;
@@ -45,8 +46,6 @@ impl Results for Nothing {
 /// Writes the rows of one query.
 pub(super) struct Writer {
     output: PlannedOutput,
-    layout: Layout,
-    rows_max: usize,
     /// The rows that are there in the end, where only those are wanted.
     final_rows: Option<FinalRows>,
     lines: Lines,
@@ -62,6 +61,12 @@ impl Writer {
         changes: bool,
         rows_max: usize,
     ) -> Result<Self, CliError> {
+        if changes && !output.order.is_empty() {
+            return Err(CliError::new(
+                "--changes shows rows as they come, and ORDER BY those that are there in the end",
+            )
+            .with_hint("leave one of them out"));
+        }
         let schema = &output.schema;
         let is_final = !changes && (output.changes || !output.order.is_empty());
         let final_rows = match is_final {
@@ -70,7 +75,7 @@ impl Writer {
         };
         let marks = changes && output.changes;
         let lines = Lines::new(schema, layout, marks, rows_max).map_err(CliError::new)?;
-        Ok(Self { output: output.clone(), layout, rows_max, final_rows, lines, written: 0 })
+        Ok(Self { output: output.clone(), final_rows, lines, written: 0 })
     }
 }
 
@@ -81,14 +86,12 @@ impl Results for Writer {
         }
         if !self.output.order.is_empty() {
             return Err("ORDER BY needs input that ends, and this has no end\n\
-                        hint: leave it out, or bound the input, for example WITH (events => 1000000)"
+                        hint: leave it out, or bound the input: WITH (bounded => true) for kafka: and stdin:, WITH (events => 1000000) for generators"
                 .into());
         }
         // There is no final result: each row comes out as it comes.
         self.final_rows = None;
-        self.lines = Lines::new(&self.output.schema, self.layout, self.output.changes, self.rows_max)?;
-        self.lines.streams = true;
-        Ok(())
+        self.lines.begin_stream(self.output.changes)
     }
 
     fn write(&mut self, batch: &Batch) -> Result<(), String> {
@@ -144,20 +147,11 @@ struct Lines {
 
 impl Lines {
     fn new(schema: &SchemaRef, layout: Layout, marks: bool, rows_max: usize) -> Result<Self, String> {
-        let op = marks.then(|| Arc::new(Field::new("op", DataType::Utf8, false)));
-        let schema = Arc::new(Schema::new(op.into_iter().chain(schema.fields().iter().cloned()).collect::<Vec<_>>()));
-        let format = match layout {
-            Layout::Table => None,
-            Layout::Json => Some(Format::Json),
-            Layout::Csv => Some(Format::Csv { delimiter: b',' }),
-        };
-        let encoder =
-            format.map(|format| format.encoder(schema.clone()).map_err(|error| error.to_string())).transpose()?;
-        Ok(Self {
+        let mut lines = Self {
             layout,
-            schema,
-            marks,
-            encoder,
+            schema: schema.clone(),
+            marks: false,
+            encoder: None,
             encoded: EncodedRows::default(),
             out: BufWriter::new(io::stdout()),
             has_header: false,
@@ -165,7 +159,36 @@ impl Lines {
             rows: 0,
             rows_max: if rows_max == 0 { usize::MAX } else { rows_max },
             streams: false,
-        })
+        };
+        lines.set_columns(marks)?;
+        Ok(lines)
+    }
+
+    /// Adds `op` before the columns if rows are marked, and makes what encodes them.
+    fn set_columns(&mut self, marks: bool) -> Result<(), String> {
+        if marks && !std::mem::replace(&mut self.marks, marks) {
+            if self.schema.column_with_name("op").is_some() {
+                return Err("there is no place for the column 'op'\n\
+                            hint: rows of such a result say in 'op' whether they came (+) or were taken back (-); give the column another name"
+                    .into());
+            }
+            let op = Arc::new(Field::new("op", DataType::Utf8, false));
+            let fields = std::iter::once(op).chain(self.schema.fields().iter().cloned());
+            self.schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        }
+        let format = match self.layout {
+            Layout::Table => return Ok(()),
+            Layout::Json => Format::Json,
+            Layout::Csv => Format::Csv { delimiter: b',' },
+        };
+        self.encoder = Some(format.encoder(self.schema.clone()).map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    /// Input turned out to have no end: rows are shown as they come, before any was written.
+    fn begin_stream(&mut self, marks: bool) -> Result<(), String> {
+        self.streams = true;
+        if marks && !self.marks { self.set_columns(marks) } else { Ok(()) }
     }
 
     fn write(&mut self, batch: &Batch) -> Result<(), String> {
@@ -235,12 +258,13 @@ impl Lines {
 
     fn finish(&mut self) -> Result<(), String> {
         if self.streams && self.layout == Layout::Table {
-            self.show_block().map_err(|error| closed(&error))?;
+            self.show_block().and_then(|()| self.flush()).map_err(|error| closed(&error))?;
             eprintln!("({} rows)", self.rows);
         } else if self.layout == Layout::Table {
             let names: Vec<String> = self.schema.fields().iter().map(|field| field.name().clone()).collect();
             let table = result_table(&names, &self.shown);
-            writeln!(self.out, "{table}").map_err(|error| closed(&error))?;
+            // The table first, where both go to one screen.
+            writeln!(self.out, "{table}").and_then(|()| self.flush()).map_err(|error| closed(&error))?;
             let noun = if self.rows == 1 { "row" } else { "rows" };
             match self.rows > self.shown.len() {
                 true => eprintln!(
@@ -258,7 +282,7 @@ impl Lines {
 }
 
 fn closed(error: &io::Error) -> String {
-    format!("standard output: {error}")
+    output_failed(error).0
 }
 
 fn cell(formatter: &ArrayFormatter<'_>, column: &ArrayRef, row: usize) -> Value {

@@ -69,6 +69,7 @@ impl SharedInput {
             event_time_column: None,
             task_queries_max: None,
             batch_rows_max: Some(BATCH_ROWS_MAX),
+            equal_by: None,
             passes_on: true,
         });
         Self { inbox: register(group.clone()), group, topics: HashMap::new(), readers }

@@ -1,4 +1,4 @@
-//! The rows that an aggregate sees, and their states together.
+//! Rows (or blocks of rows) in a window that moves, and their states together.
 //!
 //! The rows of a frame are two stacks, as closed panes of sliding windows are: what the older ones come to from each of them on, and what the
 //! newer ones come to together. A row is merged twice, however long the frame. Objects, whose merges are not short, are merged anew for
@@ -9,14 +9,14 @@ use std::collections::VecDeque;
 use crate::aggregate::object::{OBJECT_BYTES, Object};
 use crate::parallel::groups::{GroupPlan, GroupStates};
 
-/// A row of a frame.
+/// A row of a frame, or a block of rows.
 #[derive(Clone, Copy)]
-pub(super) struct Entry {
-    pub(super) row: u32,
-    pub(super) time_us: i64,
+pub(crate) struct Entry {
+    pub(crate) row: u32,
+    pub(crate) time_us: i64,
 }
 
-pub(super) struct Frame {
+pub(crate) struct Frame {
     /// Rows leave the frame, so they are kept.
     is_bounded: bool,
     entries: VecDeque<Entry>,
@@ -33,7 +33,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    pub(super) fn new(plan: &GroupPlan, is_bounded: bool) -> Self {
+    pub(crate) fn new(plan: &GroupPlan, is_bounded: bool) -> Self {
         Self {
             is_bounded,
             entries: VecDeque::new(),
@@ -46,20 +46,25 @@ impl Frame {
     }
 
     /// How many rows are kept.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    pub(super) fn oldest(&self) -> Option<&Entry> {
+    pub(crate) fn oldest(&self) -> Option<&Entry> {
         self.entries.front()
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+    /// The row so many before the newest.
+    pub(crate) fn before(&self, rows: usize) -> Option<&Entry> {
+        self.entries.get(self.entries.len().checked_sub(rows + 1)?)
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter()
     }
 
     /// Adds a row, whose states are those of `group`.
-    pub(super) fn push(&mut self, plan: &GroupPlan, row: u32, time_us: i64, states: &GroupStates, group: u32) {
+    pub(crate) fn push(&mut self, plan: &GroupPlan, row: u32, time_us: i64, states: &GroupStates, group: u32) {
         let words = states.words(plan, group);
         plan.layout.merge_dense(&mut self.back, words);
         if !self.is_bounded {
@@ -73,7 +78,7 @@ impl Frame {
     }
 
     /// Removes the oldest row, and gives its number.
-    pub(super) fn pop(&mut self, plan: &GroupPlan) -> Option<u32> {
+    pub(crate) fn pop(&mut self, plan: &GroupPlan) -> Option<u32> {
         let length = plan.layout.dense_words();
         if self.onwards.is_empty() {
             for words in self.words.chunks_exact(length.max(1)).rev() {
@@ -93,7 +98,7 @@ impl Frame {
     }
 
     /// Writes the states of all rows together to a group.
-    pub(super) fn total(&self, plan: &GroupPlan, states: &mut GroupStates, group: u32) {
+    pub(crate) fn total(&self, plan: &GroupPlan, states: &mut GroupStates, group: u32) {
         let words = states.words_mut(plan, group);
         match self.onwards.len() {
             0 => words.copy_from_slice(&self.back),
@@ -111,12 +116,12 @@ impl Frame {
     }
 
     /// Takes the states of all rows without bound from a group.
-    pub(super) fn restore(&mut self, plan: &GroupPlan, states: &GroupStates, group: u32) {
+    pub(crate) fn restore(&mut self, plan: &GroupPlan, states: &GroupStates, group: u32) {
         self.back = states.words(plan, group).into();
         self.objects = states.objects(group).into();
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let objects = self.entry_objects.iter().chain([&self.objects]);
         let objects = objects.flatten().map(|object| OBJECT_BYTES + object.memory_bytes()).sum::<usize>();
         size_of::<Self>()

@@ -1,124 +1,33 @@
-//! GROUP BY without windows: results that change as rows come.
+//! Computes results by key, and takes back those that have changed.
 
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryBuilder, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions, UInt16Array,
-    UInt32Array,
-};
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::{concat, kernels::cmp::not_distinct, take};
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, StateError, StateFrame, StateSelection};
 
-use super::groups::{GroupPlan, GroupStates, Mode};
-use super::keys::{BatchKeys, KeyIndex, KeyPlan, key_groups};
-use super::window::pane::emit_unless_failed;
-use super::window::{aggregate_fields, aggregate_text, by_text};
-use super::{OUTPUT_ROWS, check_columns};
-use rivulet_dataflow::{
-    Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory, StateError, StateFrame,
-    StateSelection,
-};
-
+use super::AggregatePlan;
 use crate::aggregate::dense::RowSet;
-use crate::{AggregateSpec, PlanError};
-
-/// What an aggregation over keys without windows does.
-#[derive(Clone, Debug)]
-pub struct KeyedAggregateSpec {
-    /// The columns that come in.
-    pub input: SchemaRef,
-    /// The columns that are the key; none: one row for everything, given at the end of the input even if there was none.
-    pub keys: Vec<usize>,
-    /// What is computed of each key. None: DISTINCT.
-    pub aggregates: Vec<AggregateSpec>,
-    /// Whether rows may take back others.
-    pub input_retracts: bool,
-}
-
-/// Aggregates rows by key; see [`KeyedAggregateSpec`].
-///
-/// The columns that come out are the keys and the aggregates. When the result of a key changes, its old row is taken back and its new one
-/// follows, at most once for each batch that comes in. DISTINCT over rows that are never taken back takes nothing back either.
-#[derive(Clone)]
-pub struct KeyedAggregate {
-    plan: Arc<AggregatePlan>,
-}
-
-/// What all instances share.
-pub(crate) struct AggregatePlan {
-    spec: KeyedAggregateSpec,
-    groups: GroupPlan,
-    keys: KeyPlan,
-    output: SchemaRef,
-}
-
-impl KeyedAggregate {
-    /// Checks a specification.
-    ///
-    /// # Errors
-    /// Columns that are not there, aggregates that do not fit their arguments, and such as cannot take a row back where rows may be.
-    pub fn new(spec: KeyedAggregateSpec) -> Result<Self, PlanError> {
-        check_columns(&spec.input, spec.keys.iter().copied(), "the key")?;
-        let keys = spec.keys.iter().map(|&key| Arc::new(spec.input.field(key).clone()));
-        let results = aggregate_fields(&spec.aggregates, &spec.input)?;
-        let output = Arc::new(Schema::new(keys.chain(results).collect::<Vec<_>>()));
-        let mode = if spec.input_retracts { Mode::Undoing } else { Mode::Together };
-        let groups = GroupPlan::new(&spec.aggregates, &spec.input, mode)?;
-        let keys = KeyPlan::new(&spec.input, &spec.keys)?;
-        Ok(Self { plan: Arc::new(AggregatePlan { spec, groups, keys, output }) })
-    }
-
-    /// The columns that come out.
-    pub fn output_schema(&self) -> &SchemaRef {
-        &self.plan.output
-    }
-
-    /// Whether rows that come out may be taken back.
-    pub fn output_retracts(&self) -> bool {
-        self.plan.spec.input_retracts || !self.plan.spec.aggregates.is_empty()
-    }
-}
-
-impl OperatorFactory for KeyedAggregate {
-    fn create(&self) -> Box<dyn Operator> {
-        Box::new(AggregateOperator::new(self.plan.clone()))
-    }
-
-    fn describe(&self) -> Description {
-        let spec = &self.plan.spec;
-        Description {
-            operator: "aggregate".into(),
-            shared: {
-                let mut shared: Vec<String> = by_text(&spec.input, &spec.keys).into_iter().collect();
-                shared.extend(spec.aggregates.iter().map(aggregate_text));
-                shared
-            },
-            per_slot: vec![],
-        }
-    }
-
-    fn is_stateful(&self) -> bool {
-        true
-    }
-}
+use crate::parallel::OUTPUT_ROWS;
+use crate::parallel::groups::GroupStates;
+use crate::parallel::keys::{BatchKeys, KeyIndex};
+use crate::parallel::time_to_live::TimeToLive;
+use crate::parallel::window::pane::emit_unless_failed;
 
 /// From how many rows on changes are given although no watermark has come. Small batches are taken together until then, so that a key which
 /// changes in each of them comes out once.
 const PENDING_ROWS_MAX: usize = 4096;
 
-const STATE: &str = "keyed aggregate";
-const STATE_VERSION: u32 = 1;
-/// Names what the states mean, in the frame's metadata.
-const STATES: &str = "rivulet.states";
-
-struct AggregateOperator {
-    plan: Arc<AggregatePlan>,
-    index: KeyIndex,
-    states: GroupStates,
-    groups: Vec<Group>,
+pub(super) struct AggregateOperator {
+    pub(super) plan: Arc<AggregatePlan>,
+    pub(super) index: KeyIndex,
+    pub(super) states: GroupStates,
+    pub(super) groups: Vec<Group>,
     /// Keys whose rows have changed since the last output.
-    touched: Vec<u32>,
+    pub(super) touched: Vec<u32>,
     /// Of those that have a result outside: the keys, and the results in pieces.
     given: Vec<u32>,
     given_results: Vec<Vec<ArrayRef>>,
@@ -126,24 +35,26 @@ struct AggregateOperator {
     /// When the first of the pending rows came, and the latest arrival of one.
     pending_since_us: i64,
     arrival_us: i64,
-    keys: BatchKeys,
-    numbers: Vec<u32>,
+    /// When keys are forgotten.
+    pub(super) ttl: Option<TimeToLive>,
+    pub(super) keys: BatchKeys,
+    pub(super) numbers: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Group {
+pub(super) struct Group {
     /// Rows that have come less those taken back.
-    rows: i64,
+    pub(super) rows: i64,
     /// The latest event time of any.
-    latest_us: i64,
+    pub(super) latest_us: i64,
     /// The event time of the result that is outside.
-    given_us: i64,
-    is_given: bool,
-    is_touched: bool,
+    pub(super) given_us: i64,
+    pub(super) is_given: bool,
+    pub(super) is_touched: bool,
 }
 
 impl AggregateOperator {
-    fn new(plan: Arc<AggregatePlan>) -> Self {
+    pub(super) fn new(plan: Arc<AggregatePlan>) -> Self {
         Self {
             index: plan.keys.index(0),
             states: plan.groups.states(),
@@ -154,6 +65,7 @@ impl AggregateOperator {
             pending_rows: 0,
             pending_since_us: 0,
             arrival_us: i64::MIN,
+            ttl: plan.spec.state_ttl_us.filter(|_| plan.keys.len() > 0).map(TimeToLive::new),
             keys: BatchKeys::default(),
             numbers: Vec::new(),
             plan,
@@ -165,6 +77,7 @@ impl AggregateOperator {
             return Err(OperatorError("rows that are taken back came to an aggregation that was promised none".into()));
         }
         let plan = self.plan.clone();
+        let batch = self.without_forgotten(batch)?;
         let (batch, values) = plan.groups.evaluate(batch, context)?;
         if batch.is_empty() {
             return Ok(());
@@ -185,12 +98,45 @@ impl AggregateOperator {
             group.latest_us = group.latest_us.max(batch.event_time_us[row]);
             self.arrival_us = self.arrival_us.max(batch.arrival_us[row]);
         }
+        if let Some(ttl) = &mut self.ttl {
+            ttl.touch(&numbers, batch.event_time_us.iter().copied());
+        }
         self.numbers = numbers;
         self.pending_rows += batch.rows();
         if self.pending_rows >= PENDING_ROWS_MAX { self.give(context) } else { Ok(()) }
     }
 
-    fn grow(&mut self, groups: usize) {
+    /// The rows without those that take back one of a key that is forgotten, or was not there.
+    fn without_forgotten(&mut self, batch: Batch) -> Result<Batch, OperatorError> {
+        if self.ttl.is_none() || batch.retracts.is_none() {
+            return Ok(batch);
+        }
+        self.keys.read(&self.plan.keys, batch.columns.columns())?;
+        self.index.assign(&self.keys, &RowSet::Range(0..batch.rows()), &mut self.numbers);
+        self.grow(self.index.numbers());
+        let mut rows_of: HashMap<u32, i64, RandomState> = HashMap::default();
+        let known: BooleanBuffer = (self.numbers.iter().enumerate())
+            .map(|(row, &number)| {
+                let rows = rows_of.entry(number).or_insert(self.groups[number as usize].rows);
+                let is_known = !batch.is_retraction(row) || *rows > 0;
+                *rows += i64::from(is_known) * if batch.is_retraction(row) { -1 } else { 1 };
+                is_known
+            })
+            .collect();
+        if known.count_set_bits() == known.len() {
+            return Ok(batch);
+        }
+        // Keys of which nothing is left have got a number for nothing.
+        for (&number, &rows) in &rows_of {
+            let group = self.groups[number as usize];
+            if rows == 0 && group.rows == 0 && !group.is_given && !group.is_touched {
+                self.index.remove(number);
+            }
+        }
+        Ok(batch.filter(&known.into())?)
+    }
+
+    pub(super) fn grow(&mut self, groups: usize) {
         self.states.grow(&self.plan.groups, groups);
         self.groups.resize(groups.max(self.groups.len()), Group { latest_us: i64::MIN, ..Group::default() });
     }
@@ -281,13 +227,29 @@ impl AggregateOperator {
         failed.iter().for_each(|&(at, _)| self.groups[present[at] as usize].is_given = false);
         for &number in &touched {
             if self.groups[number as usize].rows == 0 && !is_unit {
-                self.states.clear_group(&plan.groups, number);
-                self.groups[number as usize] = Group { latest_us: i64::MIN, ..Group::default() };
-                self.index.remove(number);
+                self.clear(&plan, number);
+                if let Some(ttl) = &mut self.ttl {
+                    ttl.remove(number);
+                }
             }
         }
         self.pending_rows = 0;
         Ok(())
+    }
+
+    /// Forgets keys that nothing has touched for long. All changes have been given.
+    fn forget(&mut self, watermark_us: i64) {
+        let plan = self.plan.clone();
+        let expired = self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us));
+        for number in expired {
+            self.clear(&plan, number);
+        }
+    }
+
+    fn clear(&mut self, plan: &AggregatePlan, number: u32) {
+        self.states.clear_group(&plan.groups, number);
+        self.groups[number as usize] = Group { latest_us: i64::MIN, ..Group::default() };
+        self.index.remove(number);
     }
 
     /// Emits the rows of these keys that are kept.
@@ -336,27 +298,18 @@ impl AggregateOperator {
         }
         self.give(context)
     }
-
-    fn frame_schema(&self) -> SchemaRef {
-        let leading = [Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
-        let keys = self.plan.output.fields()[..self.plan.keys.len()].iter().map(|field| field.as_ref().clone());
-        let rest = [
-            Field::new("rows", DataType::Int64, false),
-            Field::new("latest_us", DataType::Int64, false),
-            Field::new("given_us", DataType::Int64, false),
-            Field::new("is_given", DataType::Boolean, false),
-            Field::new("states", DataType::Binary, false),
-        ];
-        let fields: Vec<Field> = leading.into_iter().chain(keys).chain(rest).collect();
-        Arc::new(Schema::new_with_metadata(fields, [(STATES.to_owned(), self.plan.groups.fingerprint())].into()))
-    }
 }
 
 impl Operator for AggregateOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         match element {
             Element::Batch(batch) => self.take_in(batch, context),
-            Element::Watermark(_) | Element::Barrier(_) => self.give(context),
+            Element::Watermark(watermark_us) => {
+                self.give(context)?;
+                self.forget(watermark_us);
+                Ok(())
+            }
+            Element::Barrier(_) => self.give(context),
             Element::End => self.end(context),
             Element::Control(_) => Ok(()),
         }
@@ -371,72 +324,17 @@ impl Operator for AggregateOperator {
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        if !self.touched.is_empty() {
-            return Err(StateError::Mismatch("state of an aggregation is saved behind a barrier".into()));
-        }
-        let live = |number: &u32| {
-            let group = &self.groups[*number as usize];
-            group.rows != 0 || group.is_given
-        };
-        let numbers: Vec<u32> = (0..self.groups.len() as u32).filter(live).collect();
-        let keys = self.index.columns(&self.plan.keys, &numbers)?;
-        let key_groups = key_groups(&keys, numbers.len())?;
-        let sets = self.states.distinct_values();
-        let (mut states, mut bytes) = (BinaryBuilder::new(), Vec::new());
-        for &number in &numbers {
-            bytes.clear();
-            self.states.encode(&self.plan.groups, number, &sets, &mut bytes);
-            states.append_value(&bytes);
-        }
-        let groups = || numbers.iter().map(|&number| self.groups[number as usize]);
-        let mut columns: Vec<ArrayRef> =
-            vec![Arc::new(UInt32Array::from_value(0, numbers.len())), Arc::new(UInt16Array::from(key_groups))];
-        columns.extend(keys);
-        columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.rows))));
-        columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.latest_us))));
-        columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.given_us))));
-        columns.push(Arc::new(groups().map(|group| Some(group.is_given)).collect::<BooleanArray>()));
-        columns.push(Arc::new(states.finish()));
-        let frame = StateFrame::new(STATE, STATE_VERSION, RecordBatch::try_new(self.frame_schema(), columns)?);
-        frame.select(selection).map(Some)
+        super::state::export(self, selection).map(Some)
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        frame.expect(STATE, STATE_VERSION)?;
-        if frame.rows.schema() != self.frame_schema() {
-            return Err(StateError::Mismatch("state of an aggregation with other keys or aggregates".into()));
-        }
-        let plan = self.plan.clone();
-        let columns = frame.rows.columns();
-        let (keys, rest) = columns[2..].split_at(plan.keys.len());
-        if rest.iter().any(|column| column.null_count() > 0) {
-            return Err(StateError::Corrupt("an aggregation without its states".into()));
-        }
-        self.keys.read_keys(&plan.keys, keys)?;
-        let all = RowSet::Range(0..frame.rows.num_rows());
-        let mut numbers = std::mem::take(&mut self.numbers);
-        self.index.assign(&self.keys, &all, &mut numbers);
-        self.grow(self.index.numbers());
-        let number = |column: usize, row: usize| rest[column].as_primitive::<Int64Type>().value(row);
-        for (row, &at) in numbers.iter().enumerate() {
-            self.groups[at as usize] = Group {
-                rows: number(0, row),
-                latest_us: number(1, row),
-                given_us: number(2, row),
-                is_given: rest[3].as_boolean().value(row),
-                is_touched: false,
-            };
-            let mut bytes = rest[4].as_binary::<i32>().value(row);
-            let decoded = self.states.decode(&plan.groups, at, &mut bytes);
-            decoded
-                .filter(|()| bytes.is_empty())
-                .ok_or_else(|| StateError::Corrupt("states of an aggregation".into()))?;
-        }
-        self.numbers = numbers;
-        Ok(())
+        super::state::import(self, frame)
     }
 
     fn memory_bytes(&self) -> usize {
-        self.index.memory_bytes() + self.states.memory_bytes() + self.groups.capacity() * size_of::<Group>()
+        self.index.memory_bytes()
+            + self.states.memory_bytes()
+            + self.groups.capacity() * size_of::<Group>()
+            + self.ttl.as_ref().map_or(0, TimeToLive::memory_bytes)
     }
 }

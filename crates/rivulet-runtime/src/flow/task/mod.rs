@@ -1,5 +1,8 @@
 //! A task of a big query: one instance of a stage.
 
+mod ending;
+mod report;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -10,12 +13,12 @@ use arrow::datatypes::Schema;
 use parking_lot::Mutex;
 use rivulet_dataflow::{Batch, Chain, Element, Operator, Reason, Refusals, Refused, Sink, SlotTable};
 
+use super::FlowState;
 use super::exchange::Outputs;
 use super::feed::{Fed, Feed, Partition};
 use super::inbox::{FlowInbox, Message, Sent};
 use super::measure::{Measured, OperatorCounters};
 use super::watermark::Watermarks;
-use super::{FlowReport, FlowState, TaskReport};
 use crate::host::{DeadlineId, Host};
 use crate::scheduler::Runnable;
 use crate::task::panic_text;
@@ -27,6 +30,9 @@ const REFUSALS_TOLD_MAX: usize = 5;
 /// How often a sink is flushed while nothing comes.
 const SINK_FLUSH_US: i64 = 1_000_000;
 
+/// How often a sink that takes its time to finish is asked whether it is done.
+const FINISHED_ASKED_US: i64 = 5_000;
+
 /// When sources are worth asking that have not said they have nothing.
 const SOURCES_READY: i64 = i64::MIN;
 
@@ -34,10 +40,13 @@ const SOURCES_READY: i64 = i64::MIN;
 pub(super) struct FlowParts {
     pub(super) stage: usize,
     pub(super) instance: usize,
+    pub(super) worker: usize,
     /// For each channel that leads here, the input of the first operator that its rows are for.
     pub(super) channels: Vec<usize>,
     /// The partitions that it reads, if it begins with a source.
     pub(super) partitions: Option<Vec<Partition>>,
+    /// Its place in the alignment of sources, if it reads any.
+    pub(super) aligned: Option<usize>,
     pub(super) operators: Vec<Box<dyn Operator>>,
     /// What the operators are called.
     pub(super) names: Vec<String>,
@@ -50,11 +59,16 @@ pub(super) struct FlowParts {
 pub(crate) struct FlowTask {
     stage: usize,
     instance: usize,
+    worker: usize,
     flow: Arc<FlowState>,
     host: Arc<Host>,
     inbox: FlowInbox,
     channels: Vec<usize>,
     upstream: OnceLock<Vec<Weak<FlowTask>>>,
+    /// Its place in the alignment of sources, if it reads any.
+    aligned: Option<usize>,
+    /// Whether it ends with a sink.
+    writes: bool,
     /// Whether it waits for a worker or runs. Only the one who turns it from false to true hands it to the scheduler.
     scheduled: AtomicBool,
     deadline: DeadlineId,
@@ -89,8 +103,17 @@ struct Core {
     latency_us: Histogram,
     /// Kept for its memory.
     taken: Vec<Sent>,
-    is_idle: bool,
+    /// All is processed, and the sink makes it final.
+    is_finishing: bool,
     has_ended: bool,
+    /// How far the sources were when they were let go.
+    progress: Option<(u64, u64)>,
+}
+
+impl Core {
+    fn reached_us(&self) -> Option<i64> {
+        self.feed.as_ref().map_or(self.watermarks.reached_us(), Feed::reached_us)
+    }
 }
 
 impl FlowTask {
@@ -108,12 +131,18 @@ impl FlowTask {
                 })
                 .collect(),
         };
+        if let Some(load) = host.workers.get(parts.worker) {
+            load.flow_tasks.fetch_add(1, Ordering::Relaxed);
+        }
         Arc::new_cyclic(|task: &Weak<Self>| Self {
             stage: parts.stage,
             instance: parts.instance,
+            worker: parts.worker,
             inbox: FlowInbox::new(flow.limits),
             flow,
             upstream: OnceLock::new(),
+            aligned: parts.aligned,
+            writes: parts.sink.is_some(),
             scheduled: AtomicBool::new(false),
             deadline: host.flow_deadlines.register(task.clone()),
             host,
@@ -133,8 +162,9 @@ impl FlowTask {
                 told: Vec::new(),
                 latency_us: Histogram::default(),
                 taken: Vec::new(),
-                is_idle: false,
+                is_finishing: false,
                 has_ended: false,
+                progress: None,
             }),
             channels: parts.channels,
         })
@@ -145,9 +175,21 @@ impl FlowTask {
         let _ = self.upstream.set(upstream);
     }
 
+    /// Whether it reads sources.
+    pub(super) fn reads(&self) -> bool {
+        self.aligned.is_some()
+    }
+
     /// Lets it look for work.
     pub(super) fn begin(self: &Arc<Self>) {
         self.schedule();
+    }
+
+    /// Lets it look whether it can go on, or has to let go. Where workers are stopping nobody would run it.
+    pub(super) fn wake(self: &Arc<Self>) {
+        if !self.host.closing.has_begun() {
+            self.schedule();
+        }
     }
 
     pub(super) fn push(self: &Arc<Self>, channel: usize, message: Message) {
@@ -170,48 +212,27 @@ impl FlowTask {
         }
     }
 
-    /// Adds what it did to a report.
-    pub(super) fn add_to(&self, report: &mut FlowReport, progress: &mut Option<(u64, u64)>) {
-        let core = self.core.lock();
-        let (waiting_rows, waiting_rows_max) = self.inbox.rows();
-        let one = TaskReport {
-            stage: self.stage,
-            instance: self.instance,
-            rows_in: self.counters.rows_in.load(Ordering::Relaxed),
-            rows_out: self.counters.rows_out.load(Ordering::Relaxed),
-            busy_us: self.counters.busy_us.load(Ordering::Relaxed),
-            waiting_rows,
-            waiting_rows_max,
-            watermark_us: core.feed.as_ref().map_or(core.watermarks.reached_us(), Feed::reached_us),
-            operators: self.names.iter().zip(&self.measured).map(|(name, counters)| counters.report(name)).collect(),
-        };
-        if let Some(feed) = &core.feed {
-            report.rows_in += one.rows_in;
-            *progress = progress.zip(feed.progress()).map(|((done, all), (more, of))| (done + more, all + of));
-        }
-        if core.sink.is_some() {
-            report.rows_out += one.rows_out;
-        }
-        report.refused.iter_mut().zip(core.refused).for_each(|(all, more)| *all += more);
-        report.refusals.extend_from_slice(&core.told);
-        report.latency_us.merge(&core.latency_us);
-        report.state_bytes += core.chain.memory_bytes();
-        report.tasks.push(one);
-    }
-
     /// One step: rows of a source, or what waits. `None` if there was nothing.
     fn step(&self, core: &mut Core) -> Result<Option<usize>, String> {
         let now_us = self.host.clock.now_us();
         let rows_max = self.flow.limits.batch_rows;
         let Some(feed) = &mut core.feed else { return self.step_messages(core, now_us, rows_max) };
-        let fed = match self.flow.stopping.load(Ordering::Acquire) {
-            true => Fed::End,
-            false => feed.poll(rows_max, now_us, &mut core.refusals)?,
+        let fed = if self.flow.stopping.load(Ordering::Acquire) {
+            Fed::End
+        } else if self.flow.paused.load(Ordering::Acquire) {
+            feed.set_paused(true);
+            // Without a timer: whoever ends the pause wakes it, and it asks at once.
+            self.sources_at_us.store(SOURCES_READY, Ordering::Release);
+            return Ok(None);
+        } else if !self.may_read(feed) {
+            return Ok(None);
+        } else {
+            feed.set_paused(false);
+            feed.poll(rows_max, now_us, &mut core.refusals)?
         };
+        let time_us = feed.time_us();
+        self.note_reached(time_us);
         let advanced = feed.advanced();
-        if feed.has_become_idle() {
-            core.outputs.tell(&Message::Idle);
-        }
         let rows = match fed {
             Fed::Rows(batch) => {
                 let rows = batch.rows();
@@ -234,6 +255,18 @@ impl FlowTask {
         self.sources_at_us.store(SOURCES_READY, Ordering::Release);
         self.watermark(core, advanced, now_us)?;
         Ok(Some(rows))
+    }
+
+    /// How far its sources are, for those who wait for them.
+    fn note_reached(&self, time_us: Option<i64>) {
+        if self.aligned.is_some_and(|place| self.flow.alignment.reached(place, time_us)) {
+            self.flow.wake_all();
+        }
+    }
+
+    /// Whether its sources are not too far ahead of others.
+    fn may_read(&self, feed: &Feed) -> bool {
+        self.aligned.is_none_or(|place| self.flow.alignment.may_read(place, feed.batch_us()))
     }
 
     /// Takes what waits. Rows that came one behind the other by the same input are put together, so that the batch is the larger the
@@ -270,11 +303,6 @@ impl FlowTask {
         core.taken = taken;
         self.counters.rows_in.fetch_add(rows as u64, Ordering::Relaxed);
         self.process_together(core, input, &mut together, now_us)?;
-        let is_idle = core.watermarks.is_idle();
-        if is_idle && !core.is_idle {
-            core.outputs.tell(&Message::Idle);
-        }
-        core.is_idle = is_idle;
         let advanced = core.watermarks.advanced();
         self.watermark(core, advanced, now_us)?;
         if core.watermarks.has_ended() {
@@ -291,11 +319,13 @@ impl FlowTask {
         now_us: i64,
     ) -> Result<(), String> {
         let rows_max = self.flow.limits.batch_rows;
+        // Larger batches are worth no copy.
+        let rows_min = rows_max / 8;
         let mut begin = 0;
         while begin < batches.len() {
             let mut rows = batches[begin].rows();
             let mut end = begin + 1;
-            while end < batches.len() && rows + batches[end].rows() <= rows_max {
+            while rows < rows_min && end < batches.len() && rows + batches[end].rows() <= rows_max {
                 rows += batches[end].rows();
                 end += 1;
             }
@@ -311,22 +341,6 @@ impl FlowTask {
         let Some(watermark_us) = advanced else { return Ok(()) };
         self.process(core, 0, Element::Watermark(watermark_us), now_us)?;
         core.outputs.tell(&Message::Watermark(watermark_us));
-        Ok(())
-    }
-
-    /// The end: what is open comes out, unless the flow was stopped and what is open is not wanted.
-    fn end(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
-        if core.has_ended {
-            return Ok(());
-        }
-        if !self.flow.stopping.load(Ordering::Acquire) || self.flow.drains.load(Ordering::Acquire) {
-            self.process(core, 0, Element::End, now_us)?;
-        }
-        if let Some(sink) = &mut core.sink {
-            sink.finish().map_err(|error| error.0)?;
-        }
-        core.outputs.tell(&Message::End);
-        core.has_ended = true;
         Ok(())
     }
 
@@ -395,7 +409,7 @@ impl FlowTask {
             core.refusals.clear();
         }
         match &mut core.sink {
-            Some(sink) if !core.has_ended => sink.flush().map_err(|error| error.0),
+            Some(sink) if !core.is_finishing => sink.flush().map_err(|error| error.0),
             _ => Ok(()),
         }
     }
@@ -406,6 +420,10 @@ impl FlowTask {
         let slice_us = i64::try_from(slice.as_micros()).unwrap_or(i64::MAX);
         let mut rows = 0;
         let outcome = loop {
+            if core.is_finishing {
+                Self::complete(core)?;
+                break Activation::Ran(rows);
+            }
             if core.sink.as_ref().is_some_and(|sink| !sink.has_room()) {
                 break Activation::Blocked;
             }
@@ -421,7 +439,13 @@ impl FlowTask {
                 break Activation::Yielded(rows);
             }
         };
-        self.tick(core, clock.now_us())?;
+        if !core.is_finishing {
+            self.tick(core, clock.now_us())?;
+        }
+        // Behind whatever was sent: all of it wakes those who receive it.
+        if core.feed.as_ref().map_or(core.watermarks.is_idle(), Feed::is_idle) {
+            core.outputs.tell_idle();
+        }
         Self::settle(core)?;
         self.counters.busy_us.fetch_add((clock.steady_us() - begun_us).max(0) as u64, Ordering::Relaxed);
         Ok(outcome)
@@ -436,6 +460,7 @@ impl FlowTask {
         };
         // A sink that commits now and then is flushed also while nothing comes.
         let of_sink = match core.sink {
+            Some(_) if core.is_finishing => self.host.clock.now_us() + FINISHED_ASKED_US,
             Some(_) => self.host.clock.now_us() + SINK_FLUSH_US,
             None => i64::MAX,
         };
@@ -444,15 +469,21 @@ impl FlowTask {
 
     /// Whether there is anything that it could do now.
     fn can_go_on(&self) -> bool {
-        if self.flow.cancelled.load(Ordering::Acquire) {
-            return false;
-        }
         let core = self.core.lock();
-        if core.has_ended || !core.outputs.have_room() {
+        if self.flow.cancelled.load(Ordering::Acquire) {
+            // It has to let go.
+            return !core.has_ended;
+        }
+        if core.has_ended || core.is_finishing || !core.outputs.have_room() {
             return false;
         }
         let is_stopping = core.feed.is_some() && self.flow.stopping.load(Ordering::Acquire);
-        is_stopping || !self.inbox.is_empty() || self.sources_at_us.load(Ordering::Acquire) <= self.host.clock.now_us()
+        let may_ask = || {
+            !self.flow.paused.load(Ordering::Acquire)
+                && self.sources_at_us.load(Ordering::Acquire) <= self.host.clock.now_us()
+                && core.feed.as_ref().is_none_or(|feed| self.may_read(feed))
+        };
+        is_stopping || !self.inbox.is_empty() || may_ask()
     }
 }
 
@@ -461,9 +492,8 @@ impl Runnable for FlowTask {
         &self.flow.name
     }
 
-    /// Instances of different stages with the same number stay together: what they send each other stays near.
     fn worker(&self) -> usize {
-        self.instance % self.host.workers.count().max(1)
+        self.worker
     }
 
     fn waiting_rows(&self) -> usize {
@@ -472,26 +502,23 @@ impl Runnable for FlowTask {
 
     fn run(&self, slice: Duration) -> Activation {
         let mut core = self.core.lock();
-        if self.flow.cancelled.load(Ordering::Acquire) {
-            core.has_ended = true;
-            self.host.flow_deadlines.set(self.deadline, i64::MAX);
+        if core.has_ended {
             return Activation::Ran(0);
         }
-        if core.has_ended {
+        if self.flow.cancelled.load(Ordering::Acquire) {
+            self.let_go(&mut core);
             return Activation::Ran(0);
         }
         let worked = catch_unwind(AssertUnwindSafe(|| self.work(&mut core, slice)))
             .unwrap_or_else(|panic| Err(format!("a defect of the engine: {}", panic_text(&*panic))));
         let outcome = worked.unwrap_or_else(|error| {
             self.flow.fail(error);
-            core.has_ended = true;
             Activation::Ran(0)
         });
-        self.note_deadline(&core);
-        if core.has_ended {
-            self.host.flow_deadlines.set(self.deadline, i64::MAX);
-            drop(core);
-            self.flow.task_ended();
+        if core.has_ended || self.flow.cancelled.load(Ordering::Acquire) {
+            self.let_go(&mut core);
+        } else {
+            self.note_deadline(&core);
         }
         outcome
     }
@@ -507,6 +534,9 @@ impl Runnable for FlowTask {
 
 impl Drop for FlowTask {
     fn drop(&mut self) {
+        if let Some(load) = self.host.workers.get(self.worker) {
+            load.flow_tasks.fetch_sub(1, Ordering::Relaxed);
+        }
         self.host.flow_deadlines.forget(self.deadline);
     }
 }

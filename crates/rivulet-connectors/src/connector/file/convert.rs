@@ -1,0 +1,181 @@
+//! Columns of other types as they were declared.
+//!
+//! What must hold: a value that is not in the declared type what it was in its own is refused, with its row, and never cut or made null: a text
+//! that is no number, a number with a fraction as a whole one, one that is too large. What a conversion keeps but for its precision passes: a
+//! large whole number or a decimal as a float, nanoseconds as microseconds.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::buffer::BooleanBuffer;
+use arrow::compute::kernels::cmp::eq;
+use arrow::compute::{CastOptions, can_cast_types, cast_with_options, filter, is_not_null, is_null};
+use arrow::datatypes::{DataType, Field, Float64Type, SchemaRef};
+
+/// A value that does not fit is null at first.
+const CAST: CastOptions<'static> =
+    CastOptions { safe: true, format_options: arrow::util::display::FormatOptions::new() };
+
+/// Whether there are values of the one type that mean the same in the other. A number that is none of time is no time and the other way
+/// around: it does not say in which unit it counts.
+pub(super) fn is_possible(from: &DataType, to: &DataType) -> bool {
+    let values_of = |data_type: &DataType| match data_type {
+        DataType::Dictionary(_, values) => values.as_ref().clone(),
+        other => other.clone(),
+    };
+    let (from, to) = (&values_of(from), &values_of(to));
+    let is_text = |data_type: &DataType| matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
+    let kinds_agree = match from {
+        _ if from == to || is_text(from) || is_text(to) => true,
+        DataType::Boolean => false,
+        _ if from.is_numeric() => to.is_numeric(),
+        _ if from.is_temporal() => to.is_temporal(),
+        _ => false,
+    };
+    kinds_agree && can_cast_types(from, to)
+}
+
+/// Rows whose columns are being brought to the declared types.
+#[derive(Debug)]
+pub(super) struct Converted {
+    rows: usize,
+    columns: Vec<ArrayRef>,
+    /// Rows that stay; nothing if all do.
+    keep: Option<BooleanBuffer>,
+    /// Why rows go, and how many.
+    refused: Vec<(String, u64)>,
+}
+
+impl Converted {
+    /// So many rows, without a column yet.
+    pub(super) fn new(rows: usize) -> Self {
+        Self { rows, columns: Vec::new(), keep: None, refused: Vec::new() }
+    }
+
+    /// Adds a column as the one that was declared. Fails where there is no such conversion.
+    pub(super) fn push(&mut self, declared: &Field, column: &ArrayRef) -> Result<(), String> {
+        let (from, to) = (column.data_type(), declared.data_type());
+        if from == to {
+            self.columns.push(column.clone());
+            return Ok(());
+        }
+        let failed = |error: arrow::error::ArrowError| error.to_string();
+        let cast = cast_with_options(column, to, &CAST).map_err(failed)?;
+        if cast.logical_null_count() > column.logical_null_count() {
+            let fits = !&(is_null(&cast).map_err(failed)?.values() & is_not_null(column).map_err(failed)?.values());
+            self.retain(fits, || format!("field '{}': a value of type {from} is no {to}", declared.name()));
+        }
+        if (from.is_floating() || from.is_decimal()) && to.is_integer() {
+            let is_whole = match from.is_floating() {
+                true => {
+                    let floats = cast_with_options(column, &DataType::Float64, &CAST).map_err(failed)?;
+                    floats.as_primitive::<Float64Type>().values().iter().map(|value| value.fract() == 0.0).collect()
+                }
+                // A whole number is the same number on the way back; one with a fraction is not.
+                false => {
+                    let back = cast_with_options(&cast, from, &CAST).map_err(failed)?;
+                    eq(&back, column).map_err(failed)?.values().clone()
+                }
+            };
+            let fits = &is_whole | is_null(&cast).map_err(failed)?.values();
+            self.retain(fits, || format!("field '{}': a number with a fraction is no {to}", declared.name()));
+        }
+        self.columns.push(cast);
+        Ok(())
+    }
+
+    /// Refuses rows with a null in a column that was added.
+    pub(super) fn refuse_nulls(&mut self, column: usize, name: &str) {
+        if self.columns[column].logical_null_count() > 0 {
+            let fits = is_not_null(&self.columns[column]).expect("any column tells where it is null");
+            self.retain(fits.values().clone(), || format!("field '{name}' may not be null"));
+        }
+    }
+
+    /// Keeps those of the rows that are left which fit.
+    fn retain(&mut self, fits: BooleanBuffer, why: impl FnOnce() -> String) {
+        let before = self.keep.as_ref().map_or(self.rows, BooleanBuffer::count_set_bits);
+        let keep = match &self.keep {
+            Some(keep) => keep & &fits,
+            None => fits,
+        };
+        let refused = before - keep.count_set_bits();
+        if refused > 0 {
+            self.refused.push((why(), refused as u64));
+        }
+        self.keep = Some(keep);
+    }
+
+    /// The rows that are left; `refuse` is told why others are not, and how many, at least one.
+    pub(super) fn finish(self, schema: &SchemaRef, mut refuse: impl FnMut(String, u64)) -> RecordBatch {
+        self.refused.into_iter().for_each(|(why, rows)| refuse(why, rows));
+        let (rows, columns) = match self.keep {
+            None => (self.rows, self.columns),
+            Some(keep) => {
+                let (rows, keep) = (keep.count_set_bits(), BooleanArray::from(keep));
+                let kept = |column: &ArrayRef| filter(column, &keep).expect("one mark for each row");
+                (rows, self.columns.iter().map(kept).collect())
+            }
+        };
+        let count = RecordBatchOptions::new().with_row_count(Some(rows));
+        RecordBatch::try_new_with_options(Arc::clone(schema), columns, &count)
+            .expect("the declared types, and null only where it may be")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Decimal128Array, Float64Array, Int64Array, StringArray, UInt64Array};
+    use arrow::datatypes::{Int64Type, Schema, TimeUnit};
+
+    use super::*;
+
+    /// The values that are left of a column declared BIGINT, and why the others are not.
+    fn whole(column: ArrayRef) -> (Vec<Option<i64>>, Vec<(String, u64)>) {
+        let field = Field::new("n", DataType::Int64, true);
+        let mut converted = Converted::new(column.len());
+        converted.push(&field, &column).unwrap();
+        let mut refused = Vec::new();
+        let rows = converted.finish(&Arc::new(Schema::new(vec![field])), |why, rows| refused.push((why, rows)));
+        (rows.column(0).as_primitive::<Int64Type>().iter().collect(), refused)
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_null_stays_null() {
+        let (left, refused) = whole(Arc::new(StringArray::from(vec![Some("7"), Some("abc"), None, Some("007")])));
+        assert_eq!(left, [Some(7), None, Some(7)]);
+        assert_eq!(refused, [("field 'n': a value of type Utf8 is no Int64".to_owned(), 1)]);
+        let (left, refused) =
+            whole(Arc::new(Float64Array::from(vec![Some(-0.0), Some(2.7), None, Some(1e300), Some(f64::NAN)])));
+        assert_eq!(left, [Some(0), None]);
+        assert_eq!(refused.iter().map(|(_, rows)| rows).sum::<u64>(), 3);
+        assert!(refused.iter().any(|(why, rows)| why.contains("a fraction") && *rows == 1), "{refused:?}");
+        let (left, refused) = whole(Arc::new(UInt64Array::from(vec![u64::MAX, 5])));
+        assert_eq!((left, refused[0].1), (vec![Some(5)], 1));
+        let decimals = Decimal128Array::from(vec![Some(250), Some(200), None]).with_precision_and_scale(10, 2).unwrap();
+        assert_eq!(whole(Arc::new(decimals)).0, [Some(2), None]);
+    }
+
+    #[test]
+    fn nulls_are_refused_where_they_may_not_be() {
+        let field = Field::new("n", DataType::Int64, false);
+        let column: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None, Some(3)]));
+        let mut converted = Converted::new(3);
+        converted.push(&field, &column).unwrap();
+        converted.refuse_nulls(0, "n");
+        let mut refused = 0;
+        let rows = converted.finish(&Arc::new(Schema::new(vec![field])), |_, rows| refused += rows);
+        assert_eq!((rows.num_rows(), refused), (2, 1));
+    }
+
+    #[test]
+    fn a_number_is_no_time() {
+        let time = DataType::Timestamp(TimeUnit::Microsecond, None);
+        assert!(!is_possible(&DataType::Int64, &time) && !is_possible(&time, &DataType::Int64));
+        assert!(
+            !is_possible(&DataType::Int64, &DataType::Boolean) && !is_possible(&DataType::Boolean, &DataType::Float64)
+        );
+        assert!(is_possible(&DataType::Date32, &time) && is_possible(&DataType::Utf8, &time));
+        assert!(is_possible(&DataType::Float64, &DataType::Int64) && is_possible(&time, &DataType::Utf8));
+    }
+}

@@ -1,0 +1,148 @@
+//! What waits between the thread that reads and the sources: a queue for each partition of the topic.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use super::fetch::Block;
+
+/// How much waits of all partitions of a consumer together, unless they are very many, and of each at most and at least. What one round of
+/// reading brings may come on top.
+const BYTES_MAX_OF_ALL: usize = 32 << 20;
+const BYTES_MAX_OF_ONE: usize = 4 << 20;
+const BYTES_MIN_OF_ONE: usize = 256 << 10;
+
+/// Messages of one partition, in order.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) partition: i32,
+    /// Whether its messages come to us, and not to another member of the group.
+    is_ours: AtomicBool,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    blocks: VecDeque<Block>,
+    bytes: usize,
+    has_ended: bool,
+}
+
+/// What a queue has.
+pub(super) enum Next {
+    Block(Block),
+    /// Nothing now.
+    Nothing,
+    /// Nothing will ever follow.
+    End,
+}
+
+impl Queue {
+    pub(super) fn new(partition: i32, is_ours: bool) -> Arc<Self> {
+        Arc::new(Self { partition, is_ours: AtomicBool::new(is_ours), waiting: Mutex::default() })
+    }
+
+    /// How much may wait in each of so many.
+    pub(super) fn bytes_max(queues: usize) -> usize {
+        (BYTES_MAX_OF_ALL / queues.max(1)).clamp(BYTES_MIN_OF_ONE, BYTES_MAX_OF_ONE)
+    }
+
+    pub(super) fn push(&self, block: Block) {
+        let mut waiting = self.waiting.lock();
+        waiting.bytes += block.weight();
+        waiting.blocks.push_back(block);
+    }
+
+    pub(super) fn take(&self) -> Next {
+        let mut waiting = self.waiting.lock();
+        match waiting.blocks.pop_front() {
+            Some(block) => {
+                waiting.bytes -= block.weight();
+                Next::Block(block)
+            }
+            None if waiting.has_ended => Next::End,
+            None => Next::Nothing,
+        }
+    }
+
+    /// Nothing will follow.
+    pub(super) fn end(&self) {
+        self.waiting.lock().has_ended = true;
+    }
+
+    /// How much waits.
+    pub(super) fn bytes(&self) -> usize {
+        self.waiting.lock().bytes
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        self.is_ours.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_ours(&self, is_ours: bool) {
+        self.is_ours.store(is_ours, Ordering::Release);
+    }
+}
+
+/// What the thread and its sources have in common.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// How many sources there are, and whether there have been any.
+    sources: AtomicUsize,
+    is_begun: AtomicBool,
+    /// Why there will be no more messages.
+    failed: Mutex<Option<String>>,
+    /// Queues without a source yet.
+    new: Mutex<Vec<Arc<Queue>>>,
+    /// The offset behind the last message taken, by partition, not yet stored for the group.
+    taken: Mutex<HashMap<i32, i64>>,
+    /// How many messages were taken.
+    pub(super) messages: AtomicU64,
+}
+
+impl Shared {
+    /// One more source reads.
+    pub(super) fn enter(&self) {
+        self.sources.fetch_add(1, Ordering::AcqRel);
+        self.is_begun.store(true, Ordering::Release);
+    }
+
+    /// One source less reads.
+    pub(super) fn leave(&self) {
+        self.sources.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether anybody wants more.
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.is_begun.load(Ordering::Acquire) || self.sources.load(Ordering::Acquire) > 0
+    }
+
+    pub(super) fn fail(&self, problem: String) {
+        self.failed.lock().get_or_insert(problem);
+    }
+
+    pub(super) fn failure(&self) -> Option<String> {
+        self.failed.lock().clone()
+    }
+
+    /// A partition that needs a source.
+    pub(super) fn add(&self, queue: Arc<Queue>) {
+        self.new.lock().push(queue);
+    }
+
+    pub(super) fn take_new(&self) -> Vec<Arc<Queue>> {
+        std::mem::take(&mut *self.new.lock())
+    }
+
+    /// Notes that so many messages of a partition were taken, up to the one before `offset`.
+    pub(super) fn note_taken(&self, partition: i32, offset: i64, messages: u64) {
+        self.taken.lock().insert(partition, offset);
+        self.messages.fetch_add(messages, Ordering::AcqRel);
+    }
+
+    pub(super) fn take_offsets(&self) -> HashMap<i32, i64> {
+        std::mem::take(&mut *self.taken.lock())
+    }
+}

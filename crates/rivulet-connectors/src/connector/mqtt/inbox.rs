@@ -1,0 +1,190 @@
+//! Messages that wait for a query: what the router puts into it, bounded.
+//!
+//! What must hold: a message is in the inbox, or the caller keeps it and is told so; messages of one topic stay in their order.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
+use rivulet_dataflow::{Events, Inbox, Push, Slot};
+
+use super::topic::Layout;
+use crate::connector::intake::PAYLOAD_BYTES_MAX;
+
+/// How many messages wait at most: about what is asked for at once, so that a worker takes all of them.
+const MESSAGES_MAX: usize = 8_192;
+
+/// Topics end to end.
+#[derive(Debug, Default)]
+pub(super) struct Topics {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Topics {
+    fn push(&mut self, topic: &[u8]) {
+        self.bytes.extend_from_slice(topic);
+        self.ends.push(self.bytes.len());
+    }
+
+    /// The topic of a message. What is no text has been refused where it was received.
+    pub(super) fn get(&self, message: usize) -> &str {
+        let begin = if message == 0 { 0 } else { self.ends[message - 1] };
+        std::str::from_utf8(&self.bytes[begin..self.ends[message]]).unwrap_or_default()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+}
+
+/// Messages in one arena.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    pub(super) events: Events,
+    pub(super) topics: Topics,
+}
+
+impl Messages {
+    fn has_room_for(&self, bytes: usize, bytes_max: usize) -> bool {
+        // One that is larger than all the room there is passes when nothing waits.
+        let held = self.events.payload_bytes() + self.topics.bytes.len();
+        self.events.is_empty() || (self.events.rows() < MESSAGES_MAX && held + bytes <= bytes_max)
+    }
+}
+
+/// What waits for all partitions of a source. A topic always goes to the same one.
+pub(super) struct TopicInbox {
+    partitions: Vec<Mutex<Messages>>,
+    layout: Arc<Layout>,
+    /// Of each partition.
+    bytes_max: usize,
+    hasher: RandomState,
+}
+
+impl TopicInbox {
+    /// Without messages; all partitions together hold about `bytes_max` bytes.
+    pub(super) fn new(layout: Arc<Layout>, partitions: usize, bytes_max: usize) -> Self {
+        let partitions: Vec<Mutex<Messages>> = (0..partitions.max(1)).map(|_| Mutex::default()).collect();
+        let bytes_max = (bytes_max / partitions.len()).min(PAYLOAD_BYTES_MAX);
+        Self { partitions, layout, bytes_max, hasher: RandomState::default() }
+    }
+
+    /// Swaps what waits for a partition with `empty`.
+    pub(super) fn take(&self, partition: usize, empty: &mut Messages) {
+        debug_assert!(empty.events.is_empty(), "what was taken is gone");
+        let mut messages = self.partitions[partition].lock();
+        if !messages.events.is_empty() {
+            std::mem::swap(&mut *messages, empty);
+        }
+    }
+}
+
+impl Inbox for TopicInbox {
+    fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
+        self.push_message(slot, arrival_us, b"", payload)
+    }
+
+    fn push_message(&self, _slot: Slot, arrival_us: i64, topic: &[u8], payload: &[u8]) -> Push {
+        let partition = match self.partitions.len() {
+            1 => 0,
+            several => (self.hasher.hash_one(topic) % several as u64) as usize,
+        };
+        let mut messages = self.partitions[partition].lock();
+        if !messages.has_room_for(topic.len() + payload.len(), self.bytes_max) {
+            return Push::Full;
+        }
+        let slot = self.layout.slot(messages.events.rows());
+        messages.events.push(slot, arrival_us, payload);
+        messages.topics.push(topic);
+        Push::Taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{AsArray, RecordBatch};
+    use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+    use rivulet_dataflow::Refusals;
+
+    use super::super::CONNECTOR;
+    use super::*;
+    use crate::connector::{Direction, Host, Options, SourceSpec};
+    use crate::formats::RowFormat;
+
+    /// Of `room/+`: the level is in the column `room`, and the payload has `n`.
+    fn inbox(partitions: usize, bytes_max: usize) -> (TopicInbox, Arc<Layout>) {
+        let fields = vec![Field::new("room", DataType::Utf8, false), Field::new("n", DataType::Int64, true)];
+        let given = vec![("level_columns".to_owned(), "room".to_owned())];
+        let spec = SourceSpec {
+            connector: "mqtt".into(),
+            address: "room/+".into(),
+            format: None,
+            schema: Arc::new(Schema::new(fields)),
+            columns: vec![0, 1],
+            event_time_column: None,
+            options: given.clone(),
+            host: Host::default(),
+        };
+        let options = Options::check(&CONNECTOR, Direction::Source, &given).unwrap();
+        let format = RowFormat::parse("JSON", []).unwrap();
+        let layout = Arc::new(Layout::new(&spec, &options, "room/+", &format).unwrap());
+        (TopicInbox::new(layout.clone(), partitions, bytes_max), layout)
+    }
+
+    fn push(inbox: &TopicInbox, room: &str, n: usize) -> Push {
+        inbox.push_message(0, 7, format!("room/{room}").as_bytes(), format!("{{\"n\":{n}}}").as_bytes())
+    }
+
+    fn rows(layout: &Layout, messages: &mut Messages) -> Vec<(String, i64)> {
+        let rows: RecordBatch = layout.rows(messages, &mut *layout.decoder().unwrap(), &mut Refusals::new(0));
+        let numbers = rows.column(1).as_primitive::<Int64Type>().values().to_vec();
+        rows.column(0).as_string::<i32>().iter().map(|room| room.unwrap().to_owned()).zip(numbers).collect()
+    }
+
+    #[test]
+    fn what_finds_no_room_is_not_taken_and_what_waits_comes_in_order() {
+        let (inbox, layout) = inbox(1, 100);
+        let mut taken = Messages::default();
+        for round in 0..3 {
+            let pushed = (0..).take_while(|&n| push(&inbox, "bath", n) == Push::Taken).count();
+            assert!((2..100 / 16 + 1).contains(&pushed), "{pushed}");
+            inbox.take(0, &mut taken);
+            let expected: Vec<(String, i64)> = (0..pushed as i64).map(|n| ("bath".into(), n)).collect();
+            assert_eq!(rows(&layout, &mut taken), expected, "{round}");
+            assert!(taken.events.is_empty() && taken.topics.ends.is_empty());
+        }
+        let large = format!("{{\"n\":1,\"text\":\"{}\"}}", "x".repeat(1_000));
+        assert_eq!(inbox.push_message(0, 7, b"room/bath", large.as_bytes()), Push::Taken, "one that fits nowhere else");
+        assert_eq!(push(&inbox, "bath", 1), Push::Full);
+        inbox.take(0, &mut taken);
+        assert_eq!(rows(&layout, &mut taken).len(), 1);
+        let (many, _) = self::inbox(1, 1 << 30);
+        assert_eq!((0..).take_while(|&n| push(&many, "x", n) == Push::Taken).count(), MESSAGES_MAX);
+    }
+
+    #[test]
+    fn a_topic_is_in_one_partition() {
+        let (inbox, layout) = inbox(4, 1 << 20);
+        for n in 0..1_000 {
+            assert_eq!(push(&inbox, &(n % 50).to_string(), n), Push::Taken);
+        }
+        let mut seen = std::collections::BTreeMap::<String, Vec<(usize, i64)>>::new();
+        for partition in 0..4 {
+            let mut taken = Messages::default();
+            inbox.take(partition, &mut taken);
+            for (room, n) in rows(&layout, &mut taken) {
+                seen.entry(room).or_default().push((partition, n));
+            }
+        }
+        assert_eq!(seen.len(), 50);
+        for (room, rows) in seen {
+            assert!(rows.iter().all(|(partition, _)| *partition == rows[0].0), "{room}: {rows:?}");
+            let numbers: Vec<i64> = rows.iter().map(|(_, n)| *n).collect();
+            let first: i64 = room.parse().unwrap();
+            assert_eq!(numbers, (0..20).map(|round| first + round * 50).collect::<Vec<_>>());
+        }
+    }
+}

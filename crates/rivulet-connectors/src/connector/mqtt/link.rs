@@ -1,0 +1,135 @@
+//! A connection of one's own, on a thread of its own.
+//!
+//! What must hold: opening waits for the broker's answer for a bounded time, and so does the end for what is on its way.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use rivulet_dataflow::Clock;
+use tokio::sync::oneshot;
+
+use super::host::MqttHost;
+use crate::mqtt::{Client, ClientOptions, Publisher, Router};
+
+/// How long opening waits for the broker.
+const OPEN_MAX: Duration = Duration::from_secs(10);
+/// How long the end waits for what is on its way.
+const FINISH_MAX: Duration = Duration::from_secs(10);
+/// How long opening waits when it is known why there is no connection: a broker may be just about to start.
+const OPEN_ERROR_MAX: Duration = Duration::from_secs(2);
+/// How often the state of the connection is looked at meanwhile.
+const LOOK_PERIOD: Duration = Duration::from_millis(5);
+
+/// A connection that is kept up until this is dropped.
+pub(super) struct Link {
+    router: Arc<Router>,
+    client: Arc<Client>,
+    /// Ends the thread, which answers with the number of messages that were not sent.
+    turning: Mutex<Option<(oneshot::Sender<Duration>, JoinHandle<usize>)>>,
+}
+
+impl Link {
+    /// Connects, and waits until the broker has agreed to it.
+    pub(super) fn open(options: ClientOptions) -> Result<Self, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| format!("no thread can be started: {error}"))?;
+        let router = Arc::new(Router::new());
+        let client = {
+            let _entered = runtime.enter();
+            let client = Client::start(options, router.clone(), Arc::new(SystemClock(Instant::now())));
+            Arc::new(client.map_err(|error| error.to_string())?)
+        };
+        let (stop, stopped) = oneshot::channel();
+        let running = client.clone();
+        let thread = thread::Builder::new().name("mqtt source or sink".into()).spawn(move || {
+            runtime.block_on(async {
+                // A dropped sender means stop as well, at once.
+                let limit = stopped.await.unwrap_or(Duration::ZERO);
+                running.shutdown(limit).await
+            })
+        });
+        let thread = thread.map_err(|error| format!("no thread can be started: {error}"))?;
+        let link = Self { router, client, turning: Mutex::new(Some((stop, thread))) };
+        link.wait_until(|status| status.connected.then_some(Ok(())))?;
+        Ok(link)
+    }
+
+    /// Looks at the state of the connection until there is an answer.
+    fn wait_until(
+        &self,
+        answer: impl Fn(&crate::mqtt::ClientStatus) -> Option<Result<(), String>>,
+    ) -> Result<(), String> {
+        let begun = Instant::now();
+        loop {
+            let status = self.client.status();
+            if let Some(answer) = answer(&status) {
+                return answer;
+            }
+            let patience = if status.last_error.is_some() { OPEN_ERROR_MAX } else { OPEN_MAX };
+            if begun.elapsed() >= patience {
+                return Err(status.last_error.unwrap_or_else(|| "the broker does not answer".into()));
+            }
+            thread::sleep(LOOK_PERIOD);
+        }
+    }
+}
+
+impl MqttHost for Link {
+    fn router(&self) -> &Arc<Router> {
+        &self.router
+    }
+
+    fn publisher(&self) -> Arc<dyn Publisher> {
+        self.client.publisher()
+    }
+
+    fn subscribe(&self, filter: &str) {
+        if let Err(error) = self.client.subscribe([filter]) {
+            // It was checked when the source was opened.
+            tracing::error!("a subscription was not made (a defect): {error}");
+        }
+    }
+
+    fn unsubscribe(&self, filter: &str) {
+        self.client.unsubscribe([filter]);
+    }
+
+    fn settle(&self, filter: &str) -> Result<(), String> {
+        self.wait_until(|status| {
+            let refused = status.refused_subscriptions.iter().find(|(refused, _)| refused == filter);
+            match refused {
+                Some((_, reason)) => Some(Err(format!("the broker refuses the subscription: {reason}"))),
+                None => status.subscribed.then_some(Ok(())),
+            }
+        })
+    }
+
+    fn finish(&self) -> Result<(), String> {
+        let Some((stop, thread)) = self.turning.lock().take() else { return Ok(()) };
+        // If nobody listens any more, the thread has ended already.
+        let _ = stop.send(FINISH_MAX);
+        match thread.join().unwrap_or_else(|_| self.client.status().queued_messages) {
+            0 => Ok(()),
+            left => {
+                let why = self.client.status().last_error.unwrap_or_else(|| "the broker takes too long".into());
+                Err(format!("{left} messages were not sent: {why}"))
+            }
+        }
+    }
+}
+
+/// The machine's clock.
+struct SystemClock(Instant);
+
+impl Clock for SystemClock {
+    fn now_us(&self) -> i64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+    }
+
+    fn steady_us(&self) -> i64 {
+        i64::try_from(self.0.elapsed().as_micros()).unwrap_or(i64::MAX)
+    }
+}

@@ -1,0 +1,204 @@
+//! `mqtt:` topics, both ways: through the connection that the process has already, as a server does, or through one of its own.
+//!
+//! - [`host`]: what a process with a connection offers; [`link`]: a connection of one's own;
+//! - [`topic`]: columns that come from a topic; [`inbox`]: messages that wait; [`source`]: rows of them;
+//! - [`sink`]: messages of rows.
+
+mod host;
+mod inbox;
+mod link;
+mod sink;
+mod source;
+mod topic;
+
+use std::sync::Arc;
+
+use rivulet_dataflow::{Sink, Source};
+
+use super::description::{Instance, Opening};
+use super::{
+    ConnectorDescription, ConnectorError, DirectionDescription, FormatText, Host, OptionDescription, OptionKind,
+    Options, SinkSpec, SourceSpec,
+};
+use crate::formats::RowFormat;
+use crate::mqtt::{BrokerAddress, ClientOptions, ClientTls, Qos};
+
+pub use host::MqttHost;
+use link::Link;
+
+/// The formats of messages.
+const FORMATS: &[&str] = &["JSON", "CSV", "AVRO", "PROTOBUF", "RAW", "TEXT", "SENML", "SENML_PIVOT"];
+
+const BROKER: OptionDescription = OptionDescription {
+    name: "broker",
+    kind: OptionKind::Text,
+    default: None,
+    help: "The broker, as `mqtt://user:password@host:port`, or `mqtts://` for TLS. On a server, without it, the server's own.",
+};
+
+const CA_FILE: OptionDescription = OptionDescription {
+    name: "ca_file",
+    kind: OptionKind::Text,
+    default: None,
+    help: "Whom to trust with `mqtts://`: a file of certificates in PEM. Without it, those that the system trusts.",
+};
+
+/// What it is.
+pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
+    name: "mqtt",
+    summary: "Topics of MQTT.",
+    address: "a topic, or as a source a filter (`home/+/temperature`, `home/#`); as a sink, `{column}` stands for the value of a column",
+    source: Some(DirectionDescription {
+        help: "A row a message, or several where the format has several. On a server messages come by the server's one connection, or from its \
+               embedded broker, through the same routes as those of small queries; a query that is paused has no route. When the queue is \
+               full the connection is not read any more, and everybody behind it waits. With `broker` there is a connection of its own, which \
+               is made again when it is lost; what is sent meanwhile is not seen.",
+        formats: FORMATS,
+        options: &[
+            BROKER,
+            OptionDescription {
+                name: "topic_column",
+                kind: OptionKind::Text,
+                default: None,
+                help: "The declared column (TEXT) that is the topic of the message.",
+            },
+            OptionDescription {
+                name: "level_columns",
+                kind: OptionKind::Names,
+                default: None,
+                help: "The declared columns (TEXT) that are what the wildcards stand for, in their order, as in \
+                       `level_columns => 'home, room'` for `home/+/+/temperature`. What `#` stands for is the rest of the topic, which may be \
+                       empty.",
+            },
+            OptionDescription {
+                name: "partitions",
+                kind: OptionKind::Integer { min: 1, max: 64 },
+                default: Some("1"),
+                help: "In how many partitions messages are read, by their topic. Each has a watermark of its own, so with more than one a query \
+                       waits for topics of all of them, or until they are idle.",
+            },
+            OptionDescription {
+                name: "queue_bytes_max",
+                kind: OptionKind::Bytes,
+                default: Some("16 MiB"),
+                help: "How much may wait to be processed.",
+            },
+            OptionDescription {
+                name: "qos",
+                kind: OptionKind::Integer { min: 0, max: 1 },
+                default: Some("0"),
+                help: "Quality of service of the subscription, with `broker`; a server's connection has its own.",
+            },
+            CA_FILE,
+        ],
+    }),
+    sink: Some(DirectionDescription {
+        help: "A message for each row, in order. Columns in the topic are not in the payload as well unless that is asked for. Rows of a result that \
+               changes say in `op` whether they came (`+`) or were taken back (`-`). While too much waits for the broker, the query does.",
+        formats: FORMATS,
+        options: &[
+            BROKER,
+            OptionDescription {
+                name: "qos",
+                kind: OptionKind::Integer { min: 0, max: 1 },
+                default: Some("0"),
+                help: "Quality of service: 1 is acknowledged, and may come twice.",
+            },
+            OptionDescription {
+                name: "retain",
+                kind: OptionKind::Boolean,
+                default: Some("false"),
+                help: "Whether the broker keeps the last message of each topic for those who subscribe later.",
+            },
+            OptionDescription {
+                name: "keep_topic_columns",
+                kind: OptionKind::Boolean,
+                default: Some("false"),
+                help: "Whether columns in the topic are in the payload too.",
+            },
+            OptionDescription {
+                name: "on_bad_topic",
+                kind: OptionKind::Choice(&["fail", "skip"]),
+                default: Some("fail"),
+                help: "What happens with a row whose values make no topic (empty, or with `/`, `+` or `#`): the query ends, or goes on without it.",
+            },
+            CA_FILE,
+        ],
+    }),
+    example: "CREATE SOURCE readings (home TEXT, ts TIMESTAMP EVENT TIME, value DOUBLE)\n  \
+              FROM 'mqtt:home/+/temperature' FORMAT JSON WITH (level_columns => 'home');\n\
+              CREATE SINK means TO 'mqtt:home/{home}/mean' FORMAT JSON WITH (retain => true);",
+    open: Opening { source: Some(open_source), sink: Some(open_sink), columns: None },
+};
+
+fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
+    let filter = spec.address.trim();
+    let layout = topic::Layout::new(spec, options, filter, &format_of(spec.format.as_ref())?)?;
+    let host = host_of(&spec.host, &spec.address, options)?;
+    let partitions = options.count("partitions").unwrap_or(1);
+    let queue_bytes_max = options.count("queue_bytes_max").unwrap_or(usize::MAX);
+    let opened = source::open(&host, filter, layout, partitions, queue_bytes_max)?;
+    host.settle(filter).map_err(|problem| refused(&spec.address, problem))?;
+    Ok(opened)
+}
+
+fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
+    let rows = sink::Rows::new(spec, options, &format_of(spec.format.as_ref())?)?;
+    let host = host_of(&spec.host, &spec.address, options)?;
+    Ok(Box::new(sink::MqttSink::new(host, rows)))
+}
+
+/// The connection of the process, or one of its own where a broker is named.
+fn host_of(host: &Host, address: &str, options: &Options) -> Result<Arc<dyn MqttHost>, ConnectorError> {
+    let Some(broker) = options.text("broker") else {
+        return host.mqtt.clone().ok_or_else(|| {
+            options.wrong("broker", "is missing", "name it, as in WITH (broker => 'mqtt://localhost:1883')")
+        });
+    };
+    let broker: BrokerAddress = broker.parse().map_err(|error: crate::mqtt::AddressError| {
+        options.wrong("broker", "is no address of a broker", error.problem)
+    })?;
+    let mut client = ClientOptions::new(broker);
+    client.qos = qos(options);
+    client.tls = ClientTls { ca_file: options.text("ca_file").map(Into::into), ..ClientTls::default() };
+    Ok(Arc::new(Link::open(client).map_err(|problem| refused(address, problem))?))
+}
+
+fn qos(options: &Options) -> Qos {
+    if options.integer("qos") == Some(1) { Qos::AtLeastOnce } else { Qos::AtMostOnce }
+}
+
+/// The broker, or the way to it, refuses.
+fn refused(address: &str, problem: String) -> ConnectorError {
+    let (problem, hint) = match problem.split_once("\nhint: ") {
+        Some((problem, hint)) => (problem.to_owned(), hint.to_owned()),
+        None => (problem, "is the broker there, and may this user do that?".to_owned()),
+    };
+    ConnectorError::Open { connector: CONNECTOR.name, address: address.into(), problem, hint }
+}
+
+/// An address that is no topic or filter; errors about topics have their hint behind them.
+fn no_topic(address: &str, error: &str) -> ConnectorError {
+    let (problem, hint) = error.split_once("\nhint: ").unwrap_or((error, "write 'mqtt:home/+/temperature'"));
+    ConnectorError::Address {
+        connector: CONNECTOR.name,
+        address: address.into(),
+        problem: format!("is none: {problem}"),
+        hint: hint.into(),
+    }
+}
+
+/// The format that was given, or JSON.
+fn format_of(given: Option<&FormatText>) -> Result<RowFormat, ConnectorError> {
+    let Some((name, options)) = given else { return Ok(RowFormat::parse("JSON", [])?) };
+    let options = options.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    let format = RowFormat::parse(name, options)?;
+    match format.has_header() {
+        false => Ok(format),
+        true => Err(ConnectorError::FormatUse {
+            connector: CONNECTOR.name,
+            format: "CSV with a header".into(),
+            hint: "messages have none; leave the option 'header' out".into(),
+        }),
+    }
+}

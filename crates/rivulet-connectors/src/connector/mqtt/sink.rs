@@ -1,0 +1,172 @@
+//! Messages of rows: a topic made of columns, and the others as payload.
+//!
+//! What must hold: a message is handed over for each row, in order; a row whose values make no topic ends the query, or is left out
+//! and said.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, RecordBatch};
+use arrow::datatypes::SchemaRef;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
+
+use super::host::MqttHost;
+use super::{no_topic, qos};
+use crate::connector::outgoing::Outgoing;
+use crate::connector::{ConnectorError, Options, SinkSpec};
+use crate::formats::RowFormat;
+use crate::mqtt::template::level_problem;
+use crate::mqtt::{Direction, PublishBatch, PublishError, PublishOptions, Publisher, Template};
+
+/// From rows to messages.
+pub(super) struct Rows {
+    topic: Template,
+    /// The columns in the topic, by their place in the rows; each once.
+    topic_columns: Vec<usize>,
+    /// The columns of the payload, and their schema.
+    payload: Vec<usize>,
+    payload_schema: SchemaRef,
+    outgoing: Outgoing,
+    publish: PublishOptions,
+    skips: bool,
+    /// Rows that were left out.
+    skipped: u64,
+    /// Kept for its memory.
+    text: String,
+}
+
+impl Rows {
+    /// What `spec` asks for.
+    pub(super) fn new(spec: &SinkSpec, options: &Options, format: &RowFormat) -> Result<Self, ConnectorError> {
+        let fields = spec.schema.fields();
+        let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
+        let topic = Template::parse(spec.address.trim(), &names, Direction::Output)
+            .map_err(|error| no_topic(&spec.address, &error.to_string().replace("parameter", "column")))?;
+        let mut topic_columns: Vec<usize> = topic.parameters().collect();
+        topic_columns.sort_unstable();
+        topic_columns.dedup();
+        let keeps = options.boolean("keep_topic_columns");
+        let payload: Vec<usize> =
+            (0..names.len()).filter(|column| keeps || topic_columns.binary_search(column).is_err()).collect();
+        if payload.is_empty() {
+            let hint = "write a column that is not in the topic, or set it to true";
+            return Err(options.wrong("keep_topic_columns", "is false, and no column is left for the payload", hint));
+        }
+        let payload_schema = Arc::new(spec.schema.project(&payload).expect("columns of the schema"));
+        Ok(Self {
+            topic,
+            topic_columns,
+            outgoing: Outgoing::new(format, &payload_schema, spec.changes)?,
+            payload,
+            payload_schema,
+            publish: PublishOptions { qos: qos(options), retain: options.boolean("retain") },
+            skips: options.text("on_bad_topic") == Some("skip"),
+            skipped: 0,
+            text: String::new(),
+        })
+    }
+
+    /// Appends a message for each row.
+    fn write(&mut self, batch: &Batch, out: &mut PublishBatch, publisher: &dyn Publisher) -> Result<(), SinkError> {
+        let failed = |error: arrow::error::ArrowError| SinkError(error.to_string());
+        let options = FormatOptions::default();
+        // By column of the rows; only those in the topic have one.
+        let mut formatters: Vec<Option<ArrayFormatter<'_>>> = (0..batch.columns.num_columns()).map(|_| None).collect();
+        for &column in &self.topic_columns {
+            let array = batch.columns.column(column).as_ref();
+            formatters[column] = Some(ArrayFormatter::try_new(array, &options).map_err(failed)?);
+        }
+        let columns = self.payload.iter().map(|&column| batch.columns.column(column).clone()).collect();
+        let columns = RecordBatch::try_new(self.payload_schema.clone(), columns).map_err(failed)?;
+        let encoded = self.outgoing.encode(&batch.clone().with_columns(columns))?;
+        for (row, payload) in encoded.iter().enumerate() {
+            self.text.clear();
+            let mut problem = None;
+            self.topic.write(&mut self.text, |column, text| {
+                let begin = text.len();
+                if let Some(formatter) =
+                    formatters[column].as_ref().filter(|_| !batch.columns.column(column).is_null(row))
+                {
+                    // Writing to memory does not fail; what cannot be shown leaves no text, which is no level.
+                    let _ = formatter.value(row).write(text);
+                }
+                let level = level_problem(&text[begin..]);
+                problem = problem.or(level.map(|problem| (column, problem)));
+            });
+            if self.topic.is_whole_topic() {
+                problem = None;
+            }
+            let pushed = match problem {
+                Some((column, problem)) => {
+                    let name = batch.columns.schema_ref().field(column).name();
+                    Err(format!("the value of '{name}': {problem}"))
+                }
+                None => loop {
+                    match out.push(&self.text, payload, self.publish) {
+                        Ok(()) => break Ok(()),
+                        Err(PublishError::BatchFull { .. }) if !out.is_empty() => publisher.submit(out),
+                        Err(error) => break Err(error.to_string()),
+                    }
+                },
+            };
+            match pushed {
+                Ok(()) => {}
+                Err(_) if self.skips => {
+                    self.skipped += 1;
+                    // The first, the second, the fourth: enough to know.
+                    if self.skipped.is_power_of_two() {
+                        let (topic, skipped) = (&self.text, self.skipped);
+                        tracing::warn!(topic, skipped, "rows are left out whose values make no topic");
+                    }
+                }
+                Err(problem) => {
+                    let topic = &self.text;
+                    return Err(SinkError(format!(
+                        "a row makes the topic '{topic}', which is none: {problem}\n\
+                         hint: leave such rows out with WHERE, or with on_bad_topic => 'skip'"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Hands messages over to a connection.
+pub(super) struct MqttSink {
+    host: Arc<dyn MqttHost>,
+    publisher: Arc<dyn Publisher>,
+    rows: Rows,
+    /// Empty between writes, kept for its memory.
+    batch: PublishBatch,
+}
+
+impl MqttSink {
+    pub(super) fn new(host: Arc<dyn MqttHost>, rows: Rows) -> Self {
+        Self { publisher: host.publisher(), host, rows, batch: PublishBatch::new() }
+    }
+}
+
+impl Sink for MqttSink {
+    fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
+        let written = self.rows.write(batch, &mut self.batch, &*self.publisher);
+        self.publisher.submit(&mut self.batch);
+        written
+    }
+
+    fn refused(&mut self, _refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), SinkError> {
+        self.host.finish().map_err(SinkError)
+    }
+
+    fn has_room(&self) -> bool {
+        self.publisher.has_room()
+    }
+}

@@ -1,0 +1,104 @@
+//! Export and import of aggregations.
+//!
+//! A row of a frame is a key: `slot`, `key_group`, the key columns, how many `rows` it has, the `latest_us` of their event times, the event time
+//! `given_us` of the result that is outside, whether one is (`is_given`), and the states as bytes.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryBuilder, BooleanArray, Int64Array, RecordBatch, UInt16Array, UInt32Array,
+};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use rivulet_dataflow::{StateError, StateFrame, StateSelection};
+
+use super::AggregatePlan;
+use super::operator::{AggregateOperator, Group};
+use crate::aggregate::dense::RowSet;
+use crate::parallel::keys::key_groups;
+
+const OPERATOR: &str = "keyed aggregate";
+const VERSION: u32 = 1;
+/// Names what the states mean, in the frame's metadata.
+const STATES: &str = "rivulet.states";
+
+fn schema(plan: &AggregatePlan) -> SchemaRef {
+    let leading = [Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
+    let keys = plan.output.fields()[..plan.keys.len()].iter().map(|field| field.as_ref().clone());
+    let rest = [
+        Field::new("rows", DataType::Int64, false),
+        Field::new("latest_us", DataType::Int64, false),
+        Field::new("given_us", DataType::Int64, false),
+        Field::new("is_given", DataType::Boolean, false),
+        Field::new("states", DataType::Binary, false),
+    ];
+    let fields: Vec<Field> = leading.into_iter().chain(keys).chain(rest).collect();
+    Arc::new(Schema::new_with_metadata(fields, [(STATES.to_owned(), plan.groups.fingerprint())].into()))
+}
+
+pub(super) fn export(operator: &AggregateOperator, selection: &StateSelection) -> Result<StateFrame, StateError> {
+    if !operator.touched.is_empty() {
+        return Err(StateError::Mismatch("state of an aggregation is saved behind a barrier".into()));
+    }
+    let plan = &operator.plan;
+    let live = |number: &u32| {
+        let group = &operator.groups[*number as usize];
+        group.rows != 0 || group.is_given
+    };
+    let numbers: Vec<u32> = (0..operator.groups.len() as u32).filter(live).collect();
+    let keys = operator.index.columns(&plan.keys, &numbers)?;
+    let key_groups = key_groups(&keys, numbers.len())?;
+    let sets = operator.states.distinct_values();
+    let (mut states, mut bytes) = (BinaryBuilder::new(), Vec::new());
+    for &number in &numbers {
+        bytes.clear();
+        operator.states.encode(&plan.groups, number, &sets, &mut bytes);
+        states.append_value(&bytes);
+    }
+    let groups = || numbers.iter().map(|&number| operator.groups[number as usize]);
+    let mut columns: Vec<ArrayRef> =
+        vec![Arc::new(UInt32Array::from_value(0, numbers.len())), Arc::new(UInt16Array::from(key_groups))];
+    columns.extend(keys);
+    columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.rows))));
+    columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.latest_us))));
+    columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.given_us))));
+    columns.push(Arc::new(groups().map(|group| Some(group.is_given)).collect::<BooleanArray>()));
+    columns.push(Arc::new(states.finish()));
+    let frame = StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(schema(plan), columns)?);
+    frame.select(selection)
+}
+
+pub(super) fn import(operator: &mut AggregateOperator, frame: &StateFrame) -> Result<(), StateError> {
+    frame.expect(OPERATOR, VERSION)?;
+    if frame.rows.schema() != schema(&operator.plan) {
+        return Err(StateError::Mismatch("state of an aggregation with other keys or aggregates".into()));
+    }
+    let plan = operator.plan.clone();
+    let columns = frame.rows.columns();
+    let (keys, rest) = columns[2..].split_at(plan.keys.len());
+    if rest.iter().any(|column| column.null_count() > 0) {
+        return Err(StateError::Corrupt("an aggregation without its states".into()));
+    }
+    operator.keys.read_keys(&plan.keys, keys)?;
+    let all = RowSet::Range(0..frame.rows.num_rows());
+    let mut numbers = std::mem::take(&mut operator.numbers);
+    operator.index.assign(&operator.keys, &all, &mut numbers);
+    operator.grow(operator.index.numbers());
+    let number = |column: usize, row: usize| rest[column].as_primitive::<Int64Type>().value(row);
+    for (row, &at) in numbers.iter().enumerate() {
+        operator.groups[at as usize] = Group {
+            rows: number(0, row),
+            latest_us: number(1, row),
+            given_us: number(2, row),
+            is_given: rest[3].as_boolean().value(row),
+            is_touched: false,
+        };
+        let mut bytes = rest[4].as_binary::<i32>().value(row);
+        let decoded = operator.states.decode(&plan.groups, at, &mut bytes);
+        decoded.filter(|()| bytes.is_empty()).ok_or_else(|| StateError::Corrupt("states of an aggregation".into()))?;
+    }
+    if let Some(ttl) = &mut operator.ttl {
+        ttl.touch(&numbers, (0..numbers.len()).map(|row| number(1, row)));
+    }
+    operator.numbers = numbers;
+    Ok(())
+}

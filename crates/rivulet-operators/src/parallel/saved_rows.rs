@@ -1,0 +1,115 @@
+//! Frames of rows that an operator keeps: `slot`, `key_group`, `event_time_us`, `arrival_us`, then what the operator says of each row, then the
+//! row's columns.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt16Array, UInt32Array};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use rivulet_dataflow::{StateError, StateFrame};
+
+use super::key_groups;
+
+const LEADING: [(&str, DataType); 4] = [
+    ("slot", DataType::UInt32),
+    ("key_group", DataType::UInt16),
+    ("event_time_us", DataType::Int64),
+    ("arrival_us", DataType::Int64),
+];
+
+/// How the rows of an operator are saved.
+pub(crate) struct SavedRows {
+    /// The operator's name and the version of its frames.
+    operator: &'static str,
+    version: u32,
+    schema: SchemaRef,
+    /// How many columns the operator adds.
+    added: usize,
+}
+
+impl SavedRows {
+    /// Rows with the columns `added` by the operator, none of them nullable, and their own. `states` names what they mean.
+    pub(crate) fn new(
+        (operator, version): (&'static str, u32),
+        added: &[(&str, DataType)],
+        columns: impl Iterator<Item = Field>,
+        states: String,
+    ) -> Self {
+        let leading = LEADING.iter().chain(added).map(|(name, data_type)| Field::new(*name, data_type.clone(), false));
+        let metadata = HashMap::from([("rivulet.states".to_owned(), states)]);
+        let schema = Arc::new(Schema::new_with_metadata(leading.chain(columns).collect::<Vec<_>>(), metadata));
+        Self { operator, version, schema, added: added.len() }
+    }
+
+    /// The columns of a frame.
+    pub(crate) fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Rows of a frame, of which `times` gives event times and arrivals, and the columns `partition` are the key.
+    pub(crate) fn rows(
+        &self,
+        partition: &[usize],
+        times: impl Iterator<Item = (i64, i64)>,
+        added: Vec<ArrayRef>,
+        columns: Vec<ArrayRef>,
+    ) -> Result<RecordBatch, StateError> {
+        let (event_times_us, arrivals_us): (Vec<i64>, Vec<i64>) = times.unzip();
+        let rows = event_times_us.len();
+        let keys: Vec<ArrayRef> = partition.iter().map(|&column| columns[column].clone()).collect();
+        let mut all: Vec<ArrayRef> = vec![
+            Arc::new(UInt32Array::from_value(0, rows)),
+            Arc::new(UInt16Array::from(key_groups(&keys, rows)?)),
+            Arc::new(Int64Array::from(event_times_us)),
+            Arc::new(Int64Array::from(arrivals_us)),
+        ];
+        all.extend(added.into_iter().chain(columns));
+        Ok(RecordBatch::try_new(self.schema.clone(), all)?)
+    }
+
+    /// A frame of such rows.
+    pub(crate) fn frame(&self, rows: RecordBatch) -> StateFrame {
+        StateFrame::new(self.operator, self.version, rows)
+    }
+
+    /// Checks a frame that is to be taken over.
+    pub(crate) fn read<'f>(&self, frame: &'f StateFrame) -> Result<RestoredRows<'f>, StateError> {
+        frame.expect(self.operator, self.version)?;
+        if frame.rows.schema() != self.schema {
+            let what = format!("state of '{}' with other columns, another order or other frames", self.operator);
+            return Err(StateError::Mismatch(what));
+        }
+        let (leading, columns) = frame.rows.columns().split_at(LEADING.len() + self.added);
+        if leading.iter().any(|column| column.null_count() > 0) {
+            return Err(StateError::Corrupt(format!("a row of '{}' without its times", self.operator)));
+        }
+        Ok(RestoredRows { added: &leading[LEADING.len()..], columns, leading })
+    }
+}
+
+/// The rows of a frame that was checked.
+pub(crate) struct RestoredRows<'f> {
+    leading: &'f [ArrayRef],
+    /// What the operator has said of each row.
+    pub(crate) added: &'f [ArrayRef],
+    /// The columns of the rows.
+    pub(crate) columns: &'f [ArrayRef],
+}
+
+impl RestoredRows<'_> {
+    /// How many rows there are.
+    pub(crate) fn len(&self) -> usize {
+        self.leading[0].len()
+    }
+
+    /// The event time and the arrival of a row.
+    pub(crate) fn times(&self, row: usize) -> (i64, i64) {
+        let time = |column: usize| self.leading[column].as_primitive::<Int64Type>().value(row);
+        (time(2), time(3))
+    }
+
+    /// A number that the operator has said of a row, of type `Int64`.
+    pub(crate) fn number(&self, added: usize, row: usize) -> i64 {
+        self.added[added].as_primitive::<Int64Type>().value(row)
+    }
+}

@@ -1,0 +1,173 @@
+//! State time-to-live: which keys nothing has touched for so long, by the watermark, that they are forgotten.
+//!
+//! A key waits in a bucket of event time. Once the watermark has passed the bucket the key is looked at: if nothing has touched it since, it is
+//! forgotten, else it waits in a later one. So a row costs a comparison, a key that lives one look in each time-to-live, and one that expires
+//! its removal. A key is forgotten at most a [`BUCKETS`]th of its time-to-live later than it could be.
+
+use std::collections::BTreeMap;
+
+/// Into how many buckets a time-to-live is cut.
+const BUCKETS: i64 = 32;
+/// When a key was touched that is not there.
+const NEVER: i64 = i64::MIN;
+
+/// When keys, by number, are forgotten.
+pub(crate) struct TimeToLive {
+    ttl_us: i64,
+    bucket_us: i64,
+    /// By key: the latest event time of what touched it.
+    touched_us: Vec<i64>,
+    /// By key: whether it is in a bucket. It is in one at most, also if its number is used again.
+    waits: Vec<bool>,
+    due: BTreeMap<i64, Vec<u32>>,
+}
+
+impl TimeToLive {
+    /// No keys, which are to be forgotten after so many microseconds.
+    pub(crate) fn new(ttl_us: i64) -> Self {
+        let bucket_us = (ttl_us / BUCKETS).max(1);
+        Self { ttl_us, bucket_us, touched_us: Vec::new(), waits: Vec::new(), due: BTreeMap::new() }
+    }
+
+    /// That rows of these event times have touched these keys.
+    pub(crate) fn touch(&mut self, keys: &[u32], times_us: impl IntoIterator<Item = i64>) {
+        for (&key, time_us) in keys.iter().zip(times_us) {
+            let at = key as usize;
+            if at >= self.touched_us.len() {
+                self.touched_us.resize(at + 1, NEVER);
+                self.waits.resize(at + 1, false);
+            }
+            self.touched_us[at] = self.touched_us[at].max(time_us);
+            if !self.waits[at] {
+                self.wait(key);
+            }
+        }
+    }
+
+    fn wait(&mut self, key: u32) {
+        let expires_us = self.touched_us[key as usize].saturating_add(self.ttl_us);
+        self.waits[key as usize] = true;
+        self.due.entry(expires_us.div_euclid(self.bucket_us)).or_default().push(key);
+    }
+
+    /// That a key is gone for another reason; its number may be used again.
+    pub(crate) fn remove(&mut self, key: u32) {
+        if let Some(touched_us) = self.touched_us.get_mut(key as usize) {
+            *touched_us = NEVER;
+        }
+    }
+
+    /// The keys that are to be forgotten at this watermark; they are here no more.
+    pub(crate) fn expired(&mut self, watermark_us: i64) -> Vec<u32> {
+        let mut looked_at = Vec::new();
+        while let Some(entry) = self.due.first_entry() {
+            if entry.key().saturating_add(1).saturating_mul(self.bucket_us) > watermark_us {
+                break;
+            }
+            looked_at.append(&mut entry.remove());
+        }
+        looked_at.retain(|&key| {
+            let at = key as usize;
+            self.waits[at] = false;
+            let touched_us = self.touched_us[at];
+            let is_expired = touched_us.saturating_add(self.ttl_us) < watermark_us;
+            match is_expired {
+                true => self.touched_us[at] = NEVER,
+                false => self.wait(key),
+            }
+            is_expired && touched_us != NEVER
+        });
+        looked_at
+    }
+
+    /// The latest event time of what touched a key.
+    pub(crate) fn touched_us(&self, key: u32) -> i64 {
+        self.touched_us.get(key as usize).copied().unwrap_or(NEVER)
+    }
+
+    /// Whether a key is there.
+    pub(crate) fn knows(&self, key: u32) -> bool {
+        self.touched_us(key) != NEVER
+    }
+
+    /// Memory held, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.touched_us.capacity() * 9 + self.due.values().map(|keys| keys.capacity() * 4).sum::<usize>()
+    }
+}
+
+/// What `EXPLAIN` says of state that only a time-to-live bounds.
+pub(crate) fn state_text(ttl_us: Option<i64>, what: &str) -> String {
+    match ttl_us {
+        Some(ttl_us) => format!("state: forgotten {} after {what}", span_text(ttl_us)),
+        None => "state: unbounded".to_owned(),
+    }
+}
+
+/// A span of time as `EXPLAIN` shows it: in seconds, or in microseconds where it is less than a millisecond.
+pub(crate) fn span_text(span_us: i64) -> String {
+    if span_us != 0 && span_us.unsigned_abs() < 1000 {
+        format!("{span_us} us")
+    } else {
+        format!("{} s", span_us as f64 / 1e6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Against looking at every key at every watermark.
+        #[test]
+        fn a_key_is_forgotten_soon_after_its_time_and_never_before(
+            ttl_us in 1i64..200,
+            steps in prop::collection::vec((0..6u32, 0i64..30, 0..4u8), 1..200),
+        ) {
+            let mut ttl = TimeToLive::new(ttl_us);
+            let mut known: BTreeMap<u32, i64> = BTreeMap::new();
+            // A number that is used again waits where its last key did.
+            let mut latest: BTreeMap<u32, i64> = BTreeMap::new();
+            let mut now_us = 0i64;
+            for (key, ahead_us, what) in steps {
+                match what {
+                    0 => {
+                        now_us += ahead_us;
+                        for key in ttl.expired(now_us) {
+                            let touched_us = known.remove(&key);
+                            prop_assert!(touched_us.is_some_and(|touched_us| touched_us + ttl_us < now_us));
+                        }
+                        let reach_us = ttl_us + (ttl_us / BUCKETS).max(1);
+                        prop_assert!(known.keys().all(|key| latest[key] + reach_us >= now_us));
+                    }
+                    1 if known.remove(&key).is_some() => ttl.remove(key),
+                    _ => {
+                        ttl.touch(&[key], [now_us + ahead_us]);
+                        let touched_us = known.entry(key).or_insert(i64::MIN);
+                        *touched_us = (*touched_us).max(now_us + ahead_us);
+                        prop_assert_eq!(ttl.touched_us(key), *touched_us);
+                        let latest = latest.entry(key).or_insert(i64::MIN);
+                        *latest = (*latest).max(*touched_us);
+                    }
+                }
+            }
+            let entries: usize = ttl.due.values().map(Vec::len).sum();
+            prop_assert!(entries <= 6, "a number waits once");
+        }
+    }
+
+    #[test]
+    fn times_at_the_end_of_time_do_not_overflow() {
+        let mut ttl = TimeToLive::new(i64::MAX);
+        ttl.touch(&[0, 1], [i64::MAX, i64::MIN + 1]);
+        assert!(ttl.expired(i64::MAX - 1).len() <= 1);
+        ttl.expired(i64::MAX);
+    }
+
+    #[test]
+    fn short_spans_are_shown_in_microseconds() {
+        assert_eq!([-1, 0, 1500, 60_000_000].map(span_text), ["-1 us", "0 s", "0.0015 s", "60 s"]);
+    }
+}

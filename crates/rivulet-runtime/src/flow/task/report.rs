@@ -1,0 +1,50 @@
+//! What a task says of what it did.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::FlowTask;
+use crate::flow::feed::Feed;
+use crate::flow::{FlowReport, TaskReport};
+
+/// How long who wants a report waits for a task that runs.
+const REPORT_PATIENCE: Duration = Duration::from_millis(100);
+
+impl FlowTask {
+    /// Adds what it did to a report; of a task that runs for long, what can be told without it.
+    pub(in crate::flow) fn add_to(&self, report: &mut FlowReport, progress: &mut Option<(u64, u64)>) {
+        let core = self.core.try_lock_for(REPORT_PATIENCE);
+        let (waiting_rows, waiting_rows_max) = self.inbox.rows();
+        let one = TaskReport {
+            stage: self.stage,
+            instance: self.instance,
+            worker: self.host.policy.is_owned().then_some(self.worker),
+            node: self.host.node(self.worker).filter(|_| self.host.policy.is_owned()),
+            rows_in: self.counters.rows_in.load(Ordering::Relaxed),
+            rows_out: self.counters.rows_out.load(Ordering::Relaxed),
+            busy_us: self.counters.busy_us.load(Ordering::Relaxed),
+            waiting_rows,
+            waiting_rows_max,
+            watermark_us: core.as_ref().and_then(|core| core.reached_us()),
+            operators: self.names.iter().zip(&self.measured).map(|(name, counters)| counters.report(name)).collect(),
+        };
+        if self.reads() {
+            report.rows_in += one.rows_in;
+            let own = core.as_ref().and_then(|core| core.feed.as_ref().map_or(core.progress, Feed::progress));
+            *progress = progress.zip(own).map(|((done, all), (more, of))| (done + more, all + of));
+        }
+        if self.writes {
+            report.rows_out += one.rows_out;
+            report.watermark_us = match (report.watermark_us, one.watermark_us) {
+                (Some(one), Some(other)) => Some(one.min(other)),
+                (one, other) => one.or(other),
+            };
+        }
+        report.tasks.push(one);
+        let Some(core) = core else { return };
+        report.refused.iter_mut().zip(core.refused).for_each(|(all, more)| *all += more);
+        report.refusals.extend_from_slice(&core.told);
+        report.latency_us.merge(&core.latency_us);
+        report.state_bytes += core.chain.memory_bytes();
+    }
+}

@@ -1,0 +1,335 @@
+//! Equal queries are computed once: they share a slot, and each gets its results.
+//!
+//! Queries are equal if all parameters are that decide what is computed: those that stand in an expression or in the address
+//! of an input. What must hold: nobody can tell that a slot is shared. So a query shares one only while that is as good as
+//! new, without state and without a waiting event that came before the query did; and who is paused is given a slot of its own
+//! first, with a copy of all that is there ([`Group::part`]).
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::BuildHasher;
+
+use arrow::array::{ArrayRef, RecordBatch, UInt32Array, new_null_array};
+use arrow::compute::take_record_batch;
+use arrow::datatypes::{DataType, SchemaRef};
+use arrow::row::{RowConverter, Rows, SortField};
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use parking_lot::Mutex;
+use rivulet_dataflow::{QueryId, Slot, SlotTable, StateError, StateSelection};
+
+use super::moves::renumber;
+use super::{Group, Place, SHELF};
+
+/// The most queries that share a slot. Beyond it they begin another one, so that nobody who leaves is looked for long.
+const QUERIES_MAX: usize = 64;
+
+/// How often a query is brought back from the shelf that goes there again at once.
+const TRIES_MAX: usize = 8;
+
+/// Finds slots that queries may share, by the parameters in which these must be equal. Locked behind the list of free slots.
+pub(super) struct Twins {
+    converter: RowConverter,
+    /// Which parameters those are.
+    parameters: Vec<usize>,
+    hasher: RandomState,
+    /// For each combination of values the slot that came last, with their hash.
+    slots: HashTable<(u32, Slot)>,
+}
+
+impl Twins {
+    /// Of a group in which queries are equal if they are in these `parameters`.
+    pub(super) fn new(schema: &SchemaRef, parameters: Vec<usize>) -> Mutex<Self> {
+        let fields = parameters.iter().map(|&parameter| schema.field(parameter).data_type().clone());
+        // A row without any column would be no row.
+        let fields = fields.chain(parameters.is_empty().then_some(DataType::Null)).map(SortField::new).collect();
+        let converter = RowConverter::new(fields).expect("parameters have types that can be compared");
+        Mutex::new(Self { converter, parameters, hasher: RandomState::default(), slots: HashTable::new() })
+    }
+
+    /// What must be equal, of each row of parameters.
+    fn keys(&self, rows: &RecordBatch) -> Rows {
+        let columns: Vec<ArrayRef> = match self.parameters.as_slice() {
+            [] => vec![new_null_array(&DataType::Null, rows.num_rows())],
+            parameters => parameters.iter().map(|&parameter| rows.column(parameter).clone()).collect(),
+        };
+        self.converter.convert_columns(&columns).expect("parameters have the types of their declaration")
+    }
+
+    fn hash(&self, key: &[u8]) -> u32 {
+        self.hasher.hash_one(key) as u32
+    }
+
+    /// No further query joins those in these slots, each beside its row in `table`.
+    pub(super) fn forget(&mut self, slots: impl Iterator<Item = Slot>, table: &SlotTable, rows: &[Slot]) {
+        let keys = self.keys(&table.parameters(rows));
+        for (slot, key) in slots.zip(&keys) {
+            let hash = self.hash(key.as_ref());
+            if let Ok(entry) = self.slots.find_entry(spread(hash), |&(_, known)| known == slot) {
+                entry.remove();
+            }
+        }
+    }
+
+    /// Makes a slot the one that equal queries share, instead of the one before it.
+    fn put(&mut self, hash: u32, slot: Slot, before: Option<Slot>) {
+        match self.slots.find_mut(spread(hash), |&(_, known)| Some(known) == before) {
+            Some(entry) => *entry = (hash, slot),
+            None => {
+                self.slots.insert_unique(spread(hash), (hash, slot), |&(hash, _)| spread(hash));
+            }
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.slots.allocation_size() + self.converter.size()
+    }
+}
+
+/// A hash that uses all 64 bits, as the table does.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Where a query that came has been put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// Its slot.
+    pub slot: Slot,
+    /// Whether nobody has been there before it. Only then events are to be routed to the slot.
+    pub is_new: bool,
+}
+
+/// Equal queries that came together.
+struct Together {
+    hash: u32,
+    /// Rows of the batch in which they came.
+    rows: Vec<u32>,
+    /// The slot of their kind that came last.
+    before: Option<Slot>,
+    /// That slot, if they share it.
+    shared: Option<Slot>,
+}
+
+impl Together {
+    /// The rows by the slot that they share.
+    fn parts(&self) -> impl Iterator<Item = &[u32]> {
+        self.rows.chunks(QUERIES_MAX)
+    }
+}
+
+impl Group {
+    /// Adds queries as [`Group::add`] does, but lets equal ones share a slot, among themselves and with those that are there
+    /// already.
+    pub fn join(&self, queries: &[QueryId], parameters: &RecordBatch) -> Vec<Joined> {
+        let Some(twins) = &self.twins else {
+            return self.add(queries, parameters).into_iter().map(|slot| Joined { slot, is_new: true }).collect();
+        };
+        let mut free = self.free.lock();
+        let mut twins = twins.lock();
+        let keys = twins.keys(parameters);
+        let mut kinds = put_together(&twins, &keys);
+        self.share_known(&twins, &keys, &mut kinds, queries, parameters);
+        let first_rows = kinds.iter().filter(|kind| kind.shared.is_none());
+        let first_rows: UInt32Array = first_rows.flat_map(Together::parts).map(|rows| rows[0]).collect();
+        let mut new = match first_rows.len() == queries.len() {
+            // Usually nobody is like another.
+            true => self.add_new(&mut free, queries, parameters),
+            false => {
+                let (queries, parameters) = taken(queries, parameters, first_rows);
+                self.add_new(&mut free, &queries, &parameters)
+            }
+        }
+        .into_iter();
+        let mut joined = vec![Joined { slot: 0, is_new: false }; queries.len()];
+        for kind in kinds {
+            let mut before = kind.before;
+            for rows in kind.parts() {
+                let slot = kind.shared.unwrap_or_else(|| new.next().expect("a slot for each that shares none"));
+                rows.iter().for_each(|&row| joined[row as usize].slot = slot);
+                if kind.shared.is_some() {
+                    continue;
+                }
+                twins.put(kind.hash, slot, before.replace(slot));
+                joined[rows[0] as usize].is_new = true;
+                if rows.len() > 1 {
+                    // No event is routed there yet, so it is still as good as new.
+                    let (queries, parameters) = taken(queries, parameters, rows[1..].to_vec().into());
+                    self.share_held(slot, &queries, &parameters);
+                }
+            }
+        }
+        joined
+    }
+
+    /// Lets further queries share a slot that has one. The caller vouches that they are equal to it, and that the slot is as
+    /// good as new.
+    pub fn share(&self, slot: Slot, queries: &[QueryId], parameters: &RecordBatch) {
+        let _still = self.free.lock();
+        self.share_held(slot, queries, parameters);
+    }
+
+    fn share_held(&self, slot: Slot, queries: &[QueryId], parameters: &RecordBatch) {
+        let place = self.place(slot).expect("the slot has a query");
+        let task = self.task(place.task as usize).expect("a place is in a task");
+        task.lock().slots.share(place.slot, queries, parameters);
+    }
+
+    /// Finds, for each kind of query, the slot of that kind, and lets them share it if it is as good as new.
+    fn share_known(
+        &self,
+        twins: &Twins,
+        keys: &Rows,
+        kinds: &mut [Together],
+        queries: &[QueryId],
+        parameters: &RecordBatch,
+    ) {
+        // By task: the slot there, the slot, and which kind may be meant.
+        let mut candidates: BTreeMap<usize, Vec<(Slot, Slot, usize)>> = BTreeMap::new();
+        for (kind, Together { hash, .. }) in kinds.iter().enumerate() {
+            for &(_, slot) in twins.slots.iter_hash(spread(*hash)).filter(|(known, _)| known == hash) {
+                if let Some(place) = self.place(slot) {
+                    candidates.entry(place.task as usize).or_default().push((place.slot, slot, kind));
+                }
+            }
+        }
+        for (index, mut candidates) in candidates {
+            let task = self.task(index).expect("a place is in a task");
+            // Held to the end: no event may be processed between the look at a slot and its sharing.
+            let mut core = task.lock();
+            candidates.sort_unstable();
+            let inner: Vec<Slot> = candidates.iter().map(|(inner, ..)| *inner).collect();
+            let known = twins.keys(&core.slots.parameters(&inner));
+            let mut place = 0..;
+            candidates.retain(|&(_, slot, kind)| {
+                let is_of_kind = known.row(place.next().expect("endless")) == keys.row(kinds[kind].rows[0] as usize);
+                if is_of_kind {
+                    kinds[kind].before = Some(slot);
+                }
+                is_of_kind && index != SHELF
+            });
+            if candidates.is_empty() {
+                continue;
+            }
+            let inner: Vec<Slot> = candidates.iter().map(|(inner, ..)| *inner).collect();
+            let waiting = task.inbox().lock();
+            let mut used: HashSet<Slot> = waiting.slots().filter(|slot| inner.binary_search(slot).is_ok()).collect();
+            drop(waiting);
+            match core.export_state(&StateSelection::Slots(inner)) {
+                Ok(frames) => used.extend(frames.iter().flatten().flat_map(|frame| frame.slots())),
+                // Sharing is no more than thrift.
+                Err(_) => continue,
+            }
+            for (inner, slot, kind) in candidates {
+                let kind = &mut kinds[kind];
+                if !used.contains(&inner) && core.slots.queries_in(inner) + kind.rows.len() <= QUERIES_MAX {
+                    let (queries, parameters) = taken(queries, parameters, kind.rows.clone().into());
+                    core.slots.share(inner, &queries, &parameters);
+                    kind.shared = Some(slot);
+                }
+            }
+        }
+    }
+
+    /// Takes queries out of slots that others share. Returns the slots of the others: they are alone there, and leave with
+    /// [`Group::remove`] once no event is routed to them any more.
+    pub fn leave(&self, queries: &[(Slot, QueryId)]) -> Vec<Slot> {
+        if self.twins.is_none() {
+            return queries.iter().map(|(slot, _)| *slot).collect();
+        }
+        let _still = self.free.lock();
+        let mut places: Vec<(Place, Slot, QueryId)> =
+            queries.iter().filter_map(|&(slot, query)| Some((self.place(slot)?, slot, query))).collect();
+        places.sort_by_key(|(place, ..)| place.pack());
+        let mut alone = Vec::with_capacity(places.len());
+        for of_task in places.chunk_by(|(one, ..), (other, ..)| one.task == other.task) {
+            let mut core = self.task(of_task[0].0.task as usize).expect("a place is in a task").lock();
+            for &(place, slot, query) in of_task {
+                if !core.slots.leave(place.slot, query) && core.slots.query(place.slot) == Some(query) {
+                    alone.push(slot);
+                }
+            }
+        }
+        alone
+    }
+
+    /// Sees to it that a query is alone in its slot and stays so, and returns that: a new one, with a copy of state and of
+    /// waiting events, if it shared one. Nothing is routed there yet.
+    ///
+    /// # Errors
+    /// State that cannot be copied; then all is as it was.
+    pub fn part(&self, slot: Slot, query: QueryId) -> Result<Slot, StateError> {
+        let Some(twins) = &self.twins else { return Ok(slot) };
+        for _ in 0..TRIES_MAX {
+            if let Some(shelf) = self.shelf.get() {
+                // What is on disk is copied in memory.
+                self.bring_back(shelf, &[slot]);
+            }
+            let mut free = self.free.lock();
+            let Some(place) = self.place(slot) else { return Ok(slot) };
+            if place.task as usize == SHELF {
+                continue;
+            }
+            let task = &self.tasks[place.task as usize];
+            let mut core = task.lock();
+            if core.slots.queries_in(place.slot) < 2 {
+                if core.slots.query(place.slot).is_some() {
+                    twins.lock().forget(std::iter::once(slot), &core.slots, &[place.slot]);
+                }
+                return Ok(slot);
+            }
+            let Some(parameters) = core.slots.find(place.slot, query).map(|(table, row)| table.parameters(&[row]))
+            else {
+                return Ok(slot);
+            };
+            let frames = core.export_state(&StateSelection::Slots(vec![place.slot]))?;
+            let own = task.add(&mut core, &[query], &parameters)[0];
+            let copied = frames
+                .into_iter()
+                .map(|frame| frame.map(|frame| frame.with_slots(renumber(&[place.slot], &[own]))).transpose())
+                .collect::<Result<Vec<_>, _>>()
+                .and_then(|frames| task.import_state(&mut core, &frames));
+            if let Err(error) = copied {
+                task.remove(&mut core, &[own]);
+                return Err(error);
+            }
+            core.slots.leave(place.slot, query);
+            task.inbox().lock().copy_events(place.slot, own, task.inbox().chunk_rows());
+            return Ok(self.outer_slot(&mut free, Place { task: place.task, slot: own }));
+        }
+        Err(StateError::Storage(format!(
+            "the query {query} is being spilled again and again\nhint: try again, or raise memory.spill_after_s"
+        )))
+    }
+
+    /// How many queries share a slot with one before them: nothing is computed for those.
+    pub fn further_queries(&self) -> usize {
+        match self.twins {
+            None => 0,
+            Some(_) => self.all_tasks().map(|(_, task)| task.lock().slots.further()).sum(),
+        }
+    }
+}
+
+/// The queries and parameters of some rows.
+fn taken(queries: &[QueryId], parameters: &RecordBatch, rows: UInt32Array) -> (Vec<QueryId>, RecordBatch) {
+    let parameters = take_record_batch(parameters, &rows).expect("the rows are of this batch");
+    (rows.values().iter().map(|&row| queries[row as usize]).collect(), parameters)
+}
+
+/// Rows with equal keys together, in the order of the first of each.
+fn put_together(twins: &Twins, keys: &Rows) -> Vec<Together> {
+    let mut kinds: Vec<Together> = Vec::new();
+    let mut by_key: HashTable<usize> = HashTable::with_capacity(keys.num_rows());
+    for row in 0..keys.num_rows() {
+        let hash = twins.hash(keys.row(row).as_ref());
+        let is_same = |&kind: &usize| keys.row(kinds[kind].rows[0] as usize) == keys.row(row);
+        match by_key.find(spread(hash), is_same) {
+            Some(&kind) => kinds[kind].rows.push(row as u32),
+            None => {
+                kinds.push(Together { hash, rows: vec![row as u32], before: None, shared: None });
+                by_key.insert_unique(spread(hash), kinds.len() - 1, |&kind| spread(kinds[kind].hash));
+            }
+        }
+    }
+    kinds
+}

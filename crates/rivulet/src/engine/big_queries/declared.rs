@@ -1,0 +1,152 @@
+//! Sources, sinks and views: declared, remembered, shown, and dropped as long as nothing needs them.
+
+use rivulet_sql::{Name, Scope, SqlError, Statement, plan_query};
+
+use crate::engine::Engine;
+use crate::run::own_columns;
+use crate::service::{ErrorKind, ServiceError};
+
+use super::Known;
+
+/// What is declared for big queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Declared {
+    Source,
+    Sink,
+    View,
+}
+
+/// A statement that declares something: what, its name, whether it may be there already, and its text.
+struct Declaration<'s> {
+    what: Declared,
+    name: &'s Name,
+    if_not_exists: bool,
+    text: &'s str,
+}
+
+impl<'s> Declaration<'s> {
+    fn of(statement: &'s Statement) -> Option<Self> {
+        let (what, name, if_not_exists, text) = match statement {
+            Statement::CreateSource(one) => (Declared::Source, &one.name, one.if_not_exists, &one.text),
+            Statement::CreateSink(one) => (Declared::Sink, &one.name, one.if_not_exists, &one.text),
+            Statement::CreateView(one) => (Declared::View, &one.name, one.if_not_exists, &one.text),
+            _ => return None,
+        };
+        Some(Self { what, name, if_not_exists, text })
+    }
+}
+
+impl Declared {
+    pub(in crate::engine) fn word(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Sink => "sink",
+            Self::View => "view",
+        }
+    }
+
+    fn is_in(self, scope: &Scope, name: &str) -> bool {
+        match self {
+            Self::Source => scope.source(name).is_some(),
+            Self::Sink => scope.sink(name).is_some(),
+            Self::View => scope.view(name).is_some(),
+        }
+    }
+}
+
+/// Adds what a statement declares to the names that there are.
+fn declare(statement: &Statement, scope: &mut Scope) -> Result<(), SqlError> {
+    match statement {
+        Statement::CreateSource(create) => scope.add_source(create.declare(own_columns)?),
+        Statement::CreateSink(create) => scope.add_sink(create.declare()?),
+        Statement::CreateView(create) => scope.add_view(create),
+        _ => Ok(()),
+    }
+}
+
+impl Known {
+    /// That all statements but the one with this number can be carried out without it; an error says which one needs it.
+    fn check_without(&self, number: u64, mut scope: Scope) -> Result<(), ServiceError> {
+        for (_, statement) in self.remembered.iter().filter(|(other, _)| **other != number) {
+            let (what, done) = match (statement, Declaration::of(statement)) {
+                (Statement::CreateBigQuery { name, query, .. }, _) => (name, plan_query(query, &scope).map(drop)),
+                (_, Some(declaration)) => (declaration.name, declare(statement, &mut scope)),
+                _ => continue,
+            };
+            if done.is_err() {
+                return Err(ServiceError::new(ErrorKind::Conflict, format!("'{what}' needs it"))
+                    .with_hint(format!("drop '{what}' first")));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Declares a source, sink or view and remembers it; what was done, in words.
+    pub(in crate::engine) fn declare(&self, statement: Statement) -> Result<String, ServiceError> {
+        let Some(Declaration { what, name, if_not_exists, text }) = Declaration::of(&statement) else {
+            return Err(ServiceError::invalid("the statement declares no source, sink or view"));
+        };
+        let _changing = self.big_queries.changing.lock();
+        if if_not_exists && what.is_in(&self.big_queries.known.lock().scope, &name.text) {
+            return Ok(format!("{} {name} exists, nothing was done", what.word()));
+        }
+        // Where it is only tried, what is wrong is found before it is remembered.
+        declare(&statement, &mut self.scope())?;
+        let done = format!("{} {name} created", what.word());
+        let number = self.catalog.insert_statement(text)?;
+        self.enter(&statement)?;
+        self.big_queries.known.lock().remembered.insert(number, statement);
+        Ok(done)
+    }
+
+    /// Adds what a statement declares to the names that there are. Tables, which views may read, are known and do not stay.
+    pub(super) fn enter(&self, statement: &Statement) -> Result<(), SqlError> {
+        let mut full = self.scope();
+        declare(statement, &mut full)?;
+        let scope = &mut self.big_queries.known.lock().scope;
+        match statement {
+            Statement::CreateView(create) => {
+                scope.add_planned_view(full.view(&create.name.text).expect("it was just added").clone());
+                Ok(())
+            }
+            _ => declare(statement, scope),
+        }
+    }
+
+    /// Forgets a source, sink or view that nothing needs; whether there was one.
+    pub(in crate::engine) fn drop_declared(&self, what: Declared, name: &Name) -> Result<bool, ServiceError> {
+        let _changing = self.big_queries.changing.lock();
+        let mut tables = Scope::new();
+        self.add_tables(&mut tables);
+        let mut known = self.big_queries.known.lock();
+        let is_it = |statement: &Statement| {
+            Declaration::of(statement).is_some_and(|one| one.what == what && one.name.text == name.text)
+        };
+        let found = known.remembered.iter().find(|(_, statement)| is_it(statement)).map(|(number, _)| *number);
+        let Some(number) = found else { return Ok(false) };
+        known.check_without(number, tables).map_err(|error| ServiceError {
+            message: format!("the {} '{name}' cannot be dropped: {}", what.word(), error.message),
+            ..error
+        })?;
+        self.catalog.remove_statement(number)?;
+        match what {
+            Declared::Source => known.scope.drop_source(&name.text),
+            Declared::Sink => known.scope.drop_sink(&name.text),
+            Declared::View => known.scope.drop_view(&name.text),
+        };
+        known.remembered.remove(&number);
+        Ok(true)
+    }
+
+    /// Name and address, or text, of the sources, sinks or views.
+    pub(in crate::engine) fn declared(&self, what: Declared) -> Vec<(String, String)> {
+        let scope = &self.big_queries.known.lock().scope;
+        match what {
+            Declared::Source => scope.sources().map(|one| (one.name.text.clone(), one.address.clone())).collect(),
+            Declared::Sink => scope.sinks().map(|one| (one.name.text.clone(), one.address.clone())).collect(),
+            Declared::View => scope.views().map(|one| (one.name.text.clone(), one.text.clone())).collect(),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What is shown of big queries: their state, and what they did.
+//!
+//! What must hold: figures are read without any lock of the engine. A task that is at work is waited for.
+
+use std::collections::BTreeSet;
+
+use rivulet_dataflow::{Clock, Reason};
+use rivulet_runtime::{FlowReport, Histogram};
+
+use super::OneQuery;
+use crate::engine::registry::like;
+use crate::engine::status::latency;
+use crate::engine::{Engine, SystemClock};
+use crate::service::{BigQueryInfo, QueryFilter, QueryInfo, QueryState};
+
+/// A big query with what the summary leaves out.
+#[derive(Debug)]
+pub(in crate::engine) struct BigQuerySnapshot {
+    pub(in crate::engine) info: BigQueryInfo,
+    pub(in crate::engine) latency_us: Histogram,
+}
+
+impl OneQuery {
+    /// Where its tasks run, as the end of its plan.
+    pub(super) fn placement(&self) -> String {
+        let Some(running) = self.running.as_ref().filter(|_| self.state().0 == QueryState::Running) else {
+            return String::new();
+        };
+        let tasks = running.report().tasks;
+        let places: BTreeSet<(usize, Option<usize>)> =
+            tasks.iter().filter_map(|task| Some((task.worker?, task.node))).collect();
+        let places: Vec<String> = places
+            .into_iter()
+            .map(|(worker, node)| match node {
+                Some(node) => format!("{worker} (node {node})"),
+                None => worker.to_string(),
+            })
+            .collect();
+        let workers = if places.is_empty() { "any".into() } else { places.join(", ") };
+        format!("\n\nruns in {} tasks on the workers {workers}\n", tasks.len())
+    }
+
+    fn snapshot(&self, name: &str) -> BigQuerySnapshot {
+        let (state, reason) = self.state();
+        let report = self.running.as_ref().map_or_else(FlowReport::default, |running| running.report());
+        let is_open = matches!(state, QueryState::Running | QueryState::Paused);
+        let behind_us =
+            |watermark_us: i64| u64::try_from(SystemClock.now_us().saturating_sub(watermark_us)).unwrap_or(0);
+        let (sources, sink) = match &self.plan {
+            Some(plan) => (
+                plan.sources.iter().map(|source| source.declaration.name.text.clone()).collect(),
+                plan.output.sink.as_ref().map_or_else(String::new, |sink| sink.name.text.clone()),
+            ),
+            None => Default::default(),
+        };
+        let info = BigQueryInfo {
+            name: name.to_owned(),
+            state,
+            reason,
+            sql: self.query.text.clone(),
+            sources,
+            sink,
+            rows_in: report.rows_in,
+            rows_out: report.rows_out,
+            refused: Reason::ALL
+                .into_iter()
+                .map(|reason| (reason.name().to_owned(), report.refused[reason as usize]))
+                .filter(|(_, count)| *count > 0)
+                .collect(),
+            refusal: report.refusals.first().cloned(),
+            latency: latency(&report.latency_us),
+            state_bytes: report.state_bytes as u64,
+            waiting_rows: report.tasks.iter().map(|task| task.waiting_rows as u64).sum(),
+            watermark_us: report.watermark_us,
+            watermark_lag_us: report.watermark_us.filter(|_| is_open).map(behind_us),
+            tasks: if is_open { report.tasks.len() as u64 } else { 0 },
+        };
+        BigQuerySnapshot { info, latency_us: report.latency_us }
+    }
+}
+
+impl From<BigQueryInfo> for QueryInfo {
+    fn from(info: BigQueryInfo) -> Self {
+        Self {
+            id: None,
+            name: info.name.clone(),
+            application: String::new(),
+            state: info.state,
+            parameters: serde_json::Map::new(),
+            label: None,
+            input_topic: String::new(),
+            output_topic: String::new(),
+            events: None,
+            results: None,
+            refused: None,
+            big: Some(info),
+        }
+    }
+}
+
+impl Engine {
+    /// Every big query, by name.
+    pub(in crate::engine) fn big_query_snapshots(&self) -> Vec<BigQuerySnapshot> {
+        let all: Vec<(String, OneQuery)> =
+            self.big_queries.known.lock().queries.iter().map(|(name, one)| (name.clone(), one.clone())).collect();
+        all.iter().map(|(name, one)| one.snapshot(name)).collect()
+    }
+
+    /// Every big query, by name.
+    pub(in crate::engine) fn big_query_infos(&self) -> Vec<BigQueryInfo> {
+        self.big_query_snapshots().into_iter().map(|one| one.info).collect()
+    }
+
+    /// One big query.
+    pub(in crate::engine) fn big_query(&self, name: &str) -> Option<BigQueryInfo> {
+        let one = self.big_queries.known.lock().query(name)?;
+        Some(one.snapshot(name).info)
+    }
+
+    /// The first big queries by name that pass the filter. They belong to no application.
+    pub(in crate::engine) fn big_queries_of(&self, filter: &QueryFilter) -> Vec<QueryInfo> {
+        if filter.application.is_some() {
+            return Vec::new();
+        }
+        let is_wanted = |name: &String| {
+            filter.after.as_ref().is_none_or(|after| name > after)
+                && filter.like.as_ref().is_none_or(|pattern| like(name, pattern))
+        };
+        let wanted: Vec<(String, OneQuery)> = {
+            let known = self.big_queries.known.lock();
+            let wanted = known.queries.iter().filter(|(name, _)| is_wanted(name)).take(filter.limit);
+            wanted.map(|(name, one)| (name.clone(), one.clone())).collect()
+        };
+        wanted.iter().map(|(name, one)| one.snapshot(name).info.into()).collect()
+    }
+}

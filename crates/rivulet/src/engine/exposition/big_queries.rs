@@ -1,0 +1,74 @@
+//! What is counted of big queries.
+
+use std::fmt;
+
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
+
+use super::{Labels, Snapshot, encode_histogram};
+use crate::service::{BigQueryInfo, QueryState};
+
+/// Every state, so that a series does not vanish when a query leaves one.
+const STATES: [QueryState; 5] =
+    [QueryState::Running, QueryState::Paused, QueryState::Ended, QueryState::Failed, QueryState::NotRunning];
+
+impl Snapshot {
+    pub(super) fn encode_big_queries(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Whether a big query is in this state";
+        let mut family = encoder.encode_descriptor("big_query_state", help, None, MetricType::Gauge)?;
+        for one in &self.big_queries {
+            for state in STATES {
+                let labels = Labels(&[("query", &one.info.name), ("state", state.name())]);
+                family.encode_family(&labels)?.encode_gauge(&i64::from(one.info.state == state))?;
+            }
+        }
+        type Count = fn(&BigQueryInfo) -> u64;
+        let counters: [(&str, &str, Count); 2] = [
+            ("big_query_rows_in", "Rows read from the sources of a big query", |info| info.rows_in),
+            ("big_query_rows_out", "Rows handed to the sink of a big query", |info| info.rows_out),
+        ];
+        for (name, help, value) in counters {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for one in &self.big_queries {
+                let labels = Labels(&[("query", &one.info.name)]);
+                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value(&one.info), None)?;
+            }
+        }
+        let help = "Rows of a big query that were not processed, by reason";
+        let mut family = encoder.encode_descriptor("big_query_refused", help, None, MetricType::Counter)?;
+        for one in &self.big_queries {
+            for (reason, count) in &one.info.refused {
+                let labels = Labels(&[("query", &one.info.name), ("reason", reason)]);
+                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(count, None)?;
+            }
+        }
+        let gauges: [(&str, &str, Count); 3] = [
+            ("big_query_state_bytes", "Memory of the operators of a big query", |info| info.state_bytes),
+            ("big_query_waiting_rows", "Rows that wait between the tasks of a big query", |info| info.waiting_rows),
+            ("big_query_tasks", "Parallel tasks of a big query", |info| info.tasks),
+        ];
+        for (name, help, value) in gauges {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for one in &self.big_queries {
+                let value = i64::try_from(value(&one.info)).unwrap_or(i64::MAX);
+                family.encode_family(&Labels(&[("query", &one.info.name)]))?.encode_gauge(&value)?;
+            }
+        }
+        let (name, seconds) = ("big_query_watermark", Some(&Unit::Seconds));
+        let help = "How far the time of the results of a big query is, since 1970";
+        let mut family = encoder.encode_descriptor(name, help, seconds, MetricType::Gauge)?;
+        for one in &self.big_queries {
+            if let Some(watermark_us) = one.info.watermark_us {
+                let labels = Labels(&[("query", &one.info.name)]);
+                family.encode_family(&labels)?.encode_gauge(&(watermark_us as f64 / 1e6))?;
+            }
+        }
+        let help = "From the arrival of a row of a big query to the writing of what came of it";
+        let mut family = encoder.encode_descriptor("big_query_latency", help, seconds, MetricType::Histogram)?;
+        for one in &self.big_queries {
+            encode_histogram(&mut family, &Labels(&[("query", &one.info.name)]), &one.latency_us)?;
+        }
+        Ok(())
+    }
+}
