@@ -118,18 +118,19 @@ fn sums_come_back_from_beyond_all_numbers() {
 #[test]
 fn late_rows_of_a_join_that_forgets_are_refused_and_counted() {
     let columns = "ts TIMESTAMP EVENT TIME, k TEXT, n BIGINT";
-    let lines = format!(
-        "1000,x,1 2000,x,2 60000,x,3 {} 3000,x,4",
-        (0..20_000).map(|n| format!("{},y,0", 70_000 + n * 10)).collect::<Vec<_>>().join(" ")
-    );
+    let on_time = (0..20_000).map(|n| format!("{},y{n},0", 70_000 + n * 10_000)).collect::<Vec<_>>().join(" ");
+    let lines = format!("1000,x,1 2000,x,2 60000,x,3 {on_time} 3000,x,4");
     let (_folder, sources) = files(&[("a", columns, &lines), ("b", columns, &lines)]);
     for kind in ["JOIN", "LEFT JOIN", "FULL JOIN"] {
         let query = format!(
-            "{sources} SELECT a.n, b.n FROM a {kind} b ON a.k = b.k AND a.n > 0 AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '5 seconds' WHERE a.k = 'x'"
+            "{sources} SELECT count(*), max(a.n), max(b.n) FROM a {kind} b ON a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '5 seconds'"
         );
         let answered = answer(&query, 1).unwrap();
-        assert!(answered.late >= 1, "{kind}: {} late", answered.late);
-        assert!(!rows(&answered).iter().any(|row| row.contains('4')), "{kind}: {:?}", rows(&answered));
+        // The last row of the side that ends first may come before the watermark of the other has passed it.
+        assert!((1..=2).contains(&answered.late), "{kind}: {} late", answered.late);
+        if kind == "JOIN" || answered.late == 2 {
+            assert_eq!(rows(&answered), ["20004|3|3"], "{kind}");
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! How fast generators make rows, by the columns that are read: `cargo run --release --example generator_throughput`.
+//! How fast generators make rows, by the columns that are read: `cargo run --release --example streams_throughput`.
 
 use std::sync::Arc;
 use std::time::Instant;
