@@ -10,7 +10,8 @@ use rivulet_bench::comparison::{comparisons, write_files};
 use rivulet_bench::nexmark::Answer;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("comparison");
+    let data =
+        Path::new(&std::env::var("CARGO_MANIFEST_DIR").expect("cargo says where the package is")).join("comparison");
     let work = std::env::temp_dir().join(format!("rivulet-comparison-{}", std::process::id()));
     fs::create_dir_all(&work)?;
     write_files(&work)?;

@@ -546,7 +546,8 @@ fn a_flow_that_fails_lets_go_of_its_sources() {
 
 /// Two nodes of two cores; that of the second node may not be there, and its workers run on any then.
 fn two_nodes() -> Topology {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/topologies/emulated_two_nodes");
+    let folder = std::path::Path::new(&std::env::var("CARGO_MANIFEST_DIR").expect("cargo says where the package is"))
+        .join("tests/topologies/emulated_two_nodes");
     Topology::read(&folder, &(0..4).collect())
 }
 

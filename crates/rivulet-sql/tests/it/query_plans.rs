@@ -10,7 +10,7 @@ use rivulet_sql::{
 };
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/plans")
+    Path::new(&std::env::var("CARGO_MANIFEST_DIR").expect("cargo says where the package is")).join("tests/it/plans")
 }
 
 fn read(path: &Path) -> String {
@@ -75,7 +75,10 @@ fn scripts(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn the_queries_of_the_benchmark_can_be_planned() {
-    let found = scripts(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../rivulet-bench/nexmark"));
+    let found = scripts(
+        &Path::new(&std::env::var("CARGO_MANIFEST_DIR").expect("cargo says where the package is"))
+            .join("../rivulet-bench/nexmark"),
+    );
     let queries: Vec<&PathBuf> = found
         .iter()
         .filter(|path| path.file_stem().is_some_and(|name| name.to_string_lossy().starts_with('q')))

@@ -207,7 +207,7 @@ fn nearest(file: &str, latitude: f64, longitude: f64, price: std::ops::RangeIncl
 }
 
 fn examples() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
+    Path::new(&std::env::var("CARGO_MANIFEST_DIR").expect("cargo says where the package is")).join("../../examples")
 }
 
 fn three(places: Vec<(f64, String)>) -> String {
