@@ -7,7 +7,7 @@ mod parallel;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use parallel::{Hand, Multiset, Outcome, Row, Step, aggregate, batch, input, positive, run, run_moved, steps};
+use parallel::{Hand, Multiset, Outcome, Row, Step, aggregate, batch, input, left, positive, run, run_moved, steps};
 use proptest::prelude::*;
 use rivulet_dataflow::Element;
 use rivulet_operators::AggregateFunction as F;
@@ -35,21 +35,6 @@ fn changes(retracting: bool) -> impl Strategy<Value = Vec<(usize, Row)>> {
         }
         all
     })
-}
-
-/// The rows that are left.
-fn left(rows: &[(usize, Row)]) -> Vec<Row> {
-    let mut live: Vec<Row> = Vec::new();
-    for (_, row) in rows {
-        match row.retracts {
-            false => live.push(row.clone()),
-            true => {
-                let same = Row { retracts: false, ..row.clone() };
-                live.swap_remove(live.iter().position(|row| *row == same).unwrap());
-            }
-        }
-    }
-    live
 }
 
 fn show<T: ToString>(value: Option<T>) -> String {

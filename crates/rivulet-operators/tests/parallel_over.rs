@@ -6,48 +6,12 @@ mod parallel;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use parallel::{Multiset, Row, Step, aggregate, input, run, run_moved, steps};
+use parallel::{Multiset, Row, Step, aggregate, changes_in_time, input, left, run, run_moved, steps};
 use proptest::prelude::*;
 use rivulet_operators::AggregateFunction as F;
 use rivulet_operators::parallel::{KeyedOver, KeyedOverSpec, Lag, OverFrame, SortKey};
 
 const TEXTS: [Option<&str>; 3] = [None, Some("a"), Some("a longer text, on the heap")];
-
-/// Rows, of which some take back one before them.
-fn changes(retracting: bool) -> impl Strategy<Value = Vec<(usize, Row)>> {
-    let row =
-        (0..3usize, 0..3usize, prop::option::weighted(0.8, -3i64..6), 0i64..12, any::<prop::sample::Index>(), 0..3u8);
-    prop::collection::vec(row, 0..70).prop_map(move |rows| {
-        let mut live: Vec<Row> = Vec::new();
-        let mut all = Vec::new();
-        for (at, (key, text, v, ts, which, choice)) in rows.into_iter().enumerate() {
-            let row = match retracting && choice == 0 && !live.is_empty() {
-                true => Row { retracts: true, ..live.swap_remove(which.index(live.len())) },
-                false => {
-                    let key = (key > 0).then_some(key as i64);
-                    live.push(Row { key, text: TEXTS[text], v, ts: ts + at as i64, retracts: false });
-                    live[live.len() - 1].clone()
-                }
-            };
-            all.push((0, row));
-        }
-        all
-    })
-}
-
-fn left(rows: &[(usize, Row)]) -> Vec<Row> {
-    let mut live: Vec<Row> = Vec::new();
-    for (_, row) in rows {
-        match row.retracts {
-            false => live.push(row.clone()),
-            true => {
-                let same = Row { retracts: false, ..row.clone() };
-                live.swap_remove(live.iter().position(|row| *row == same).unwrap());
-            }
-        }
-    }
-    live
-}
 
 fn show<T: ToString>(value: Option<T>) -> String {
     value.map_or("null".into(), |value| value.to_string())
@@ -132,7 +96,7 @@ fn model(by_time: bool, frame: OverFrame, rows: &[Row]) -> Multiset {
 proptest! {
     #[test]
     fn rows_in_order_of_time_come_out_once(
-        rows in changes(false),
+        rows in changes_in_time(false, 70),
         frame in frame(),
         cuts in prop::collection::vec(1..20usize, 1..4),
         watermarks in prop::collection::vec(any::<bool>(), 1..4),
@@ -151,7 +115,7 @@ proptest! {
 
     #[test]
     fn rows_that_may_go_again_change_the_results_of_others(
-        rows in any::<bool>().prop_flat_map(changes),
+        rows in any::<bool>().prop_flat_map(|retracting| changes_in_time(retracting, 70)),
         (by_time, frame) in any::<bool>().prop_flat_map(|by_time| (Just(by_time), frame().prop_filter(
             "an interval needs times",
             move |frame| by_time || !matches!(frame, OverFrame::Range { preceding_us: Some(_) }),
@@ -171,7 +135,7 @@ proptest! {
 proptest! {
     #[test]
     fn values_of_earlier_rows_are_those_so_many_rows_before(
-        rows in changes(false),
+        rows in changes_in_time(false, 70),
         reaches in prop::collection::vec((0..3usize, 1..4u32), 1..4),
         cuts in prop::collection::vec(1..20usize, 1..4),
         watermarks in prop::collection::vec(any::<bool>(), 1..4),

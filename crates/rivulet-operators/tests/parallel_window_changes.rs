@@ -5,50 +5,15 @@ mod parallel;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use parallel::{Hand, Multiset, Outcome, Row, aggregate, batch, input, positive, run, run_moved, steps};
+use parallel::{
+    Hand, Multiset, Outcome, Row, aggregate, batch, changes_in_time, input, left, positive, run, run_moved, steps,
+};
 use proptest::prelude::*;
 use rivulet_dataflow::Element;
 use rivulet_operators::AggregateFunction as F;
 use rivulet_operators::parallel::{KeyedWindow, KeyedWindowKind, KeyedWindowSpec, Phase};
 
-const TEXTS: [Option<&str>; 3] = [None, Some("a"), Some("a longer text, on the heap")];
 const WIDTH_US: i64 = 10;
-
-/// Rows, of which some take back one before them.
-fn changes() -> impl Strategy<Value = Vec<(usize, Row)>> {
-    let row =
-        (0..3usize, 0..3usize, prop::option::weighted(0.8, -3i64..6), 0i64..12, any::<prop::sample::Index>(), 0..3u8);
-    prop::collection::vec(row, 0..90).prop_map(|rows| {
-        let mut live: Vec<Row> = Vec::new();
-        let mut all = Vec::new();
-        for (at, (key, text, v, ts, which, choice)) in rows.into_iter().enumerate() {
-            let row = match choice == 0 && !live.is_empty() {
-                true => Row { retracts: true, ..live.swap_remove(which.index(live.len())) },
-                false => {
-                    let key = (key > 0).then_some(key as i64);
-                    live.push(Row { key, text: TEXTS[text], v, ts: ts + at as i64, retracts: false });
-                    live[live.len() - 1].clone()
-                }
-            };
-            all.push((0, row));
-        }
-        all
-    })
-}
-
-fn left(rows: &[(usize, Row)]) -> Vec<Row> {
-    let mut live: Vec<Row> = Vec::new();
-    for (_, row) in rows {
-        match row.retracts {
-            false => live.push(row.clone()),
-            true => {
-                let same = Row { retracts: false, ..row.clone() };
-                live.swap_remove(live.iter().position(|row| *row == same).unwrap());
-            }
-        }
-    }
-    live
-}
 
 fn windows(keys: &[usize]) -> KeyedWindow {
     let aggregates = vec![
@@ -101,7 +66,7 @@ fn model(keys: &[usize], rows: &[Row]) -> Multiset {
 proptest! {
     #[test]
     fn a_window_is_of_the_rows_that_are_left_when_it_closes(
-        rows in changes(),
+        rows in changes_in_time(true, 90),
         keys in prop_oneof![Just(vec![]), Just(vec![0])],
         cuts in prop::collection::vec(1..20usize, 1..4),
         watermarks in prop::collection::vec(any::<bool>(), 1..4),

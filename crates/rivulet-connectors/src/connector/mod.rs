@@ -18,6 +18,7 @@ mod nearest;
 mod reference;
 pub(crate) mod options;
 pub mod spec;
+mod given_format;
 mod intake;
 mod outgoing;
 mod lines;

@@ -12,6 +12,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::util::display::array_value_to_string;
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, binary, lit};
+use proptest::prelude::*;
 use rivulet_dataflow::{
     Batch, Context, Element, KEY_GROUPS, Operator, OperatorFactory, Reason, Refusals, SlotTable, StateFrame,
     StateSelection,
@@ -27,6 +28,44 @@ pub(crate) struct Row {
     pub(crate) v: Option<i64>,
     pub(crate) ts: i64,
     pub(crate) retracts: bool,
+}
+
+/// Up to so many rows, later ones with later times, of which some take back one before them.
+pub(crate) fn changes_in_time(retracting: bool, rows_max: usize) -> impl Strategy<Value = Vec<(usize, Row)>> {
+    const TEXTS: [Option<&str>; 3] = [None, Some("a"), Some("a longer text, on the heap")];
+    let row =
+        (0..3usize, 0..3usize, prop::option::weighted(0.8, -3i64..6), 0i64..12, any::<prop::sample::Index>(), 0..3u8);
+    prop::collection::vec(row, 0..rows_max).prop_map(move |rows| {
+        let mut live: Vec<Row> = Vec::new();
+        let mut all = Vec::new();
+        for (at, (key, text, v, ts, which, choice)) in rows.into_iter().enumerate() {
+            let row = match retracting && choice == 0 && !live.is_empty() {
+                true => Row { retracts: true, ..live.swap_remove(which.index(live.len())) },
+                false => {
+                    let key = (key > 0).then_some(key as i64);
+                    live.push(Row { key, text: TEXTS[text], v, ts: ts + at as i64, retracts: false });
+                    live[live.len() - 1].clone()
+                }
+            };
+            all.push((0, row));
+        }
+        all
+    })
+}
+
+/// The rows that are left.
+pub(crate) fn left(rows: &[(usize, Row)]) -> Vec<Row> {
+    let mut live: Vec<Row> = Vec::new();
+    for (_, row) in rows {
+        match row.retracts {
+            false => live.push(row.clone()),
+            true => {
+                let same = Row { retracts: false, ..row.clone() };
+                live.swap_remove(live.iter().position(|row| *row == same).unwrap());
+            }
+        }
+    }
+    live
 }
 
 pub(crate) fn input() -> SchemaRef {

@@ -174,7 +174,16 @@ impl FlowState {
 
     /// Has all tasks look whether they can go on.
     fn wake_all(&self) {
-        self.tasks.get().into_iter().flatten().filter_map(Weak::upgrade).for_each(|task| task.wake());
+        self.tasks().for_each(|task| task.wake());
+    }
+
+    /// Has the tasks that read sources look: one of them has come further, and others may have waited for it.
+    fn wake_sources(&self) {
+        self.tasks().filter(|task| task.reads()).for_each(|task| task.wake());
+    }
+
+    fn tasks(&self) -> impl Iterator<Item = Arc<FlowTask>> {
+        self.tasks.get().into_iter().flatten().filter_map(Weak::upgrade)
     }
 
     fn note_done(&self) {

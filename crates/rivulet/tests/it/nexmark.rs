@@ -2,31 +2,15 @@
 //!
 //! How the answers came about is in `crates/rivulet-bench/nexmark`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use rivulet::run::results::Results;
 use rivulet::run::{RunOptions, Runner, Script, Step};
 use rivulet_bench::nexmark::{Answer, CORPORA, Corpus, Expected, Input, Output, QUERIES, Query, write_side_input};
-use rivulet_dataflow::Batch;
+
+use crate::sql_answers::Collected;
 
 /// A query is over in a second or two.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Results as the answer that they are.
-#[derive(Clone, Default)]
-struct Collected(Arc<Mutex<Answer>>);
-
-impl Results for Collected {
-    fn write(&mut self, batch: &Batch) -> Result<(), String> {
-        self.0.lock().add(&batch.columns, batch.retracts.as_ref()).map_err(|error| error.to_string())
-    }
-
-    fn finish(&mut self) -> Result<(), String> {
-        Ok(())
-    }
-}
 
 /// What a query says over a corpus, with batches and inboxes small enough that a lot happens.
 fn answer(query: &Query, corpus: &Corpus, parallelism: usize, side_input: &std::path::Path) -> Result<Answer, String> {

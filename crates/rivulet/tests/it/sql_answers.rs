@@ -23,8 +23,9 @@ pub(crate) struct Answered {
     late: u64,
 }
 
+/// Results as the answer that they are.
 #[derive(Clone, Default)]
-struct Collected(Arc<Mutex<Answer>>);
+pub(crate) struct Collected(pub(crate) Arc<Mutex<Answer>>);
 
 impl Results for Collected {
     fn write(&mut self, batch: &Batch) -> Result<(), String> {

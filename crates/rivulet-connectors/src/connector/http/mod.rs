@@ -13,12 +13,12 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use rivulet_dataflow::{Sink, Source};
 
 use super::description::{Instance, Opening};
+use super::given_format::format_of_pieces;
 use super::outgoing::only_appends;
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, FormatText, OptionDescription, OptionKind, Options,
-    SinkSpec, SourceSpec,
+    ConnectorDescription, ConnectorError, DirectionDescription, OptionDescription, OptionKind, Options, SinkSpec,
+    SourceSpec,
 };
-use crate::formats::RowFormat;
 use listener::{Listener, ListenerOptions};
 
 /// The formats of bodies.
@@ -127,7 +127,7 @@ const SINK: DirectionDescription = DirectionDescription {
 
 fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
     let (host, path) = parse_address(HTTP.name, &spec.address)?;
-    let format = format_of(HTTP.name, spec.format.as_ref())?;
+    let format = format_of_pieces(HTTP.name, spec.format.as_ref(), "bodies")?;
     let decoder = format.decoder(&spec.schema, &spec.columns, spec.event_time_column)?;
     let failed = |problem: String| ConnectorError::Open {
         connector: HTTP.name,
@@ -163,7 +163,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<
          or was taken back",
     )?;
     let (host, path) = parse_address(connector, &spec.address)?;
-    let format = format_of(connector, spec.format.as_ref())?;
+    let format = format_of_pieces(connector, spec.format.as_ref(), "bodies")?;
     let url = format!("{connector}://{host}{path}");
     let wrong_url = |error: &dyn std::fmt::Display| ConnectorError::Address {
         connector,
@@ -211,21 +211,6 @@ fn parse_address<'a>(connector: &'static str, address: &'a str) -> Result<(&'a s
         });
     }
     Ok((host, path))
-}
-
-/// The format that was given, or JSON.
-fn format_of(connector: &'static str, given: Option<&FormatText>) -> Result<RowFormat, ConnectorError> {
-    let Some((name, options)) = given else { return Ok(RowFormat::parse("JSON", [])?) };
-    let options = options.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-    let format = RowFormat::parse(name, options)?;
-    match format.has_header() {
-        false => Ok(format),
-        true => Err(ConnectorError::FormatUse {
-            connector,
-            format: "CSV with a header".into(),
-            hint: "bodies have none; leave the option 'header' out".into(),
-        }),
-    }
 }
 
 #[cfg(test)]

@@ -22,11 +22,11 @@ use rdkafka::error::KafkaError;
 use rivulet_dataflow::{Sink, Source};
 
 use super::description::{Instance, Opening};
+use super::given_format::format_of_pieces;
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, FormatText, OptionDescription, OptionKind, Options,
-    SinkSpec, SourceSpec,
+    ConnectorDescription, ConnectorError, DirectionDescription, OptionDescription, OptionKind, Options, SinkSpec,
+    SourceSpec,
 };
-use crate::formats::RowFormat;
 
 /// How long opening waits for the broker.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -126,7 +126,7 @@ fn open_source(
     partitions_wanted: usize,
 ) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
     let (brokers, topic) = parse_address(&spec.address)?;
-    let format = format_of(spec.format.as_ref())?;
+    let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages")?;
     let layout = metadata::Layout::new(spec, options, &format)?;
     let mut config = ClientConfig::new();
     config
@@ -155,7 +155,7 @@ fn open_source(
 
 fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
     let (brokers, topic) = parse_address(&spec.address)?;
-    let format = format_of(spec.format.as_ref())?;
+    let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages")?;
     let key = key::KeyEncoder::new(spec, options)?;
     let mut config = ClientConfig::new();
     config
@@ -231,21 +231,6 @@ fn parse_address(address: &str) -> Result<(&str, &str), ConnectorError> {
         return Err(wrong("has no topic of letters, digits, '.', '_' and '-'"));
     }
     Ok((brokers, topic))
-}
-
-/// The format that was given, or JSON.
-fn format_of(given: Option<&FormatText>) -> Result<RowFormat, ConnectorError> {
-    let Some((name, options)) = given else { return Ok(RowFormat::parse("JSON", [])?) };
-    let options = options.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-    let format = RowFormat::parse(name, options)?;
-    match format.has_header() {
-        false => Ok(format),
-        true => Err(ConnectorError::FormatUse {
-            connector: CONNECTOR.name,
-            format: "CSV with a header".into(),
-            hint: "messages have none; leave the option 'header' out".into(),
-        }),
-    }
 }
 
 #[cfg(test)]

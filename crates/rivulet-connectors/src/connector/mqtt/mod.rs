@@ -16,11 +16,11 @@ use std::sync::Arc;
 use rivulet_dataflow::{Sink, Source};
 
 use super::description::{Instance, Opening};
+use super::given_format::format_of_pieces;
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, FormatText, Host, OptionDescription, OptionKind,
-    Options, SinkSpec, SourceSpec,
+    ConnectorDescription, ConnectorError, DirectionDescription, Host, OptionDescription, OptionKind, Options, SinkSpec,
+    SourceSpec,
 };
-use crate::formats::RowFormat;
 use crate::mqtt::{BrokerAddress, ClientOptions, ClientTls, Qos};
 
 pub use host::MqttHost;
@@ -133,7 +133,12 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
 
 fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
     let filter = spec.address.trim();
-    let layout = topic::Layout::new(spec, options, filter, &format_of(spec.format.as_ref())?)?;
+    let layout = topic::Layout::new(
+        spec,
+        options,
+        filter,
+        &format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages")?,
+    )?;
     let host = host_of(&spec.host, &spec.address, options)?;
     let partitions = options.count("partitions").unwrap_or(1);
     let queue_bytes_max = options.count("queue_bytes_max").unwrap_or(usize::MAX);
@@ -143,7 +148,7 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
 }
 
 fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
-    let rows = sink::Rows::new(spec, options, &format_of(spec.format.as_ref())?)?;
+    let rows = sink::Rows::new(spec, options, &format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages")?)?;
     let host = host_of(&spec.host, &spec.address, options)?;
     Ok(Box::new(sink::MqttSink::new(host, rows)))
 }
@@ -185,20 +190,5 @@ fn no_topic(address: &str, error: &str) -> ConnectorError {
         address: address.into(),
         problem: format!("is none: {problem}"),
         hint: hint.into(),
-    }
-}
-
-/// The format that was given, or JSON.
-fn format_of(given: Option<&FormatText>) -> Result<RowFormat, ConnectorError> {
-    let Some((name, options)) = given else { return Ok(RowFormat::parse("JSON", [])?) };
-    let options = options.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-    let format = RowFormat::parse(name, options)?;
-    match format.has_header() {
-        false => Ok(format),
-        true => Err(ConnectorError::FormatUse {
-            connector: CONNECTOR.name,
-            format: "CSV with a header".into(),
-            hint: "messages have none; leave the option 'header' out".into(),
-        }),
     }
 }

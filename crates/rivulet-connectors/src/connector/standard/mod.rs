@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rivulet_dataflow::{Sink, Source};
 
 use super::description::{Instance, Opening};
+use super::given_format::format_or_json;
 use super::lines::{LINE_BYTES_MAX, LINE_FORMATS, MULTILINE, Reading};
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, FormatText, OptionDescription, OptionKind, Options,
-    SinkSpec, SourceSpec,
+    ConnectorDescription, ConnectorError, DirectionDescription, OptionDescription, OptionKind, Options, SinkSpec,
+    SourceSpec,
 };
-use crate::formats::RowFormat;
 
 use sink::StandardSink;
 pub use sink::{is_reader_gone, output_failed};
@@ -63,7 +63,7 @@ static STDIN_IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
 fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
     check_address(STDIN.name, &spec.address)?;
-    let reading = Reading::new(format_of(spec.format.as_ref())?, spec, options)?;
+    let reading = Reading::new(format_or_json(spec.format.as_ref())?, spec, options)?;
     let intake = reading.intake()?;
     if STDIN_IS_TAKEN.swap(true, Ordering::AcqRel) {
         return Err(ConnectorError::Open {
@@ -78,7 +78,7 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
 
 fn open_sink(spec: &SinkSpec, _options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
     check_address(STDOUT.name, &spec.address)?;
-    let format = format_of(spec.format.as_ref())?;
+    let format = format_or_json(spec.format.as_ref())?;
     let sink = StandardSink::new(std::io::stdout(), &format, &spec.schema, spec.changes, instance.number == 0)?;
     Ok(Box::new(sink))
 }
@@ -93,11 +93,4 @@ fn check_address(connector: &'static str, address: &str) -> Result<(), Connector
             hint: format!("write '{connector}:'"),
         }),
     }
-}
-
-/// The format that was given, or JSON.
-fn format_of(given: Option<&FormatText>) -> Result<RowFormat, ConnectorError> {
-    let Some((name, options)) = given else { return Ok(RowFormat::parse("JSON", [])?) };
-    let options = options.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-    Ok(RowFormat::parse(name, options)?)
 }

@@ -260,7 +260,7 @@ impl FlowTask {
     /// How far its sources are, for those who wait for them.
     fn note_reached(&self, time_us: Option<i64>) {
         if self.aligned.is_some_and(|place| self.flow.alignment.reached(place, time_us)) {
-            self.flow.wake_all();
+            self.flow.wake_sources();
         }
     }
 

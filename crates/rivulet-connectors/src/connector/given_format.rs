@@ -1,0 +1,28 @@
+//! The format that a declaration gives, for connectors that take JSON without one.
+
+use super::{ConnectorError, FormatText};
+use crate::formats::RowFormat;
+
+/// The format that was given, or JSON.
+pub(super) fn format_or_json(given: Option<&FormatText>) -> Result<RowFormat, ConnectorError> {
+    let Some((name, options)) = given else { return Ok(RowFormat::parse("JSON", [])?) };
+    let options = options.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    Ok(RowFormat::parse(name, options)?)
+}
+
+/// The same where each of `pieces` ("messages", "bodies") stands alone, so that there is no place for a header.
+pub(super) fn format_of_pieces(
+    connector: &'static str,
+    given: Option<&FormatText>,
+    pieces: &str,
+) -> Result<RowFormat, ConnectorError> {
+    let format = format_or_json(given)?;
+    match format.has_header() {
+        false => Ok(format),
+        true => Err(ConnectorError::FormatUse {
+            connector,
+            format: "CSV with a header".into(),
+            hint: format!("{pieces} have none; leave the option 'header' out"),
+        }),
+    }
+}
