@@ -12,6 +12,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("rivulet-relational", 1),
     ("rivulet-runtime", 1),
     ("rivulet-connectors", 1),
+    ("rivulet-storage", 1),
     ("rivulet-sql", 2),
     ("rivulet-bench", 2),
     ("rivulet", 3),

@@ -2,8 +2,8 @@
 //! queries are distributed.
 //!
 //! They are the fifteen applications of the Pluto evaluation, one of which joins two streams, and the points of interest of
-//! MIST. The last one is not from an evaluation: its queries read one topic, out of which each takes the events of its own
-//! device.
+//! MIST. The last three are not from an evaluation: of two a single query may have more to do than a worker, without state and
+//! with state by key; the queries of the other one read one topic, out of which each takes the events of its own device.
 
 use crate::digits::{write_fixed, write_integer};
 use crate::random::Random;
@@ -54,7 +54,7 @@ pub const EVALUATION_APPLICATIONS: [&str; 15] = [
 pub const SHARED_TOPIC_APPLICATION: &str = "device_readings";
 
 /// Every base application.
-pub static BASE_APPLICATIONS: [BaseApplication; 17] = [
+pub static BASE_APPLICATIONS: [BaseApplication; 19] = [
     BaseApplication {
         name: "ac_control",
         script: include_str!("../../../examples/ac_control.sql"),
@@ -247,6 +247,28 @@ pub static BASE_APPLICATIONS: [BaseApplication; 17] = [
         parameters: |number, _, random, out| {
             out.text("walker", number);
             out.decimal("most", (1 + random.below(10)) as f64, 0);
+        },
+    },
+    BaseApplication {
+        name: "temperature_limit",
+        script: include_str!("../../../examples/temperature_limit.sql"),
+        stream_type: StreamType::Temperature,
+        topic: ("plant/", "/temperature"),
+        second_topic: None,
+        parameters: |number, _, random, out| {
+            out.text("plant", number);
+            out.decimal("highest", random.between(18.0, 28.0), 1);
+        },
+    },
+    BaseApplication {
+        name: "temperature_profile",
+        script: include_str!("../../../examples/temperature_profile.sql"),
+        stream_type: StreamType::Temperature,
+        topic: ("plant/", "/temperature"),
+        second_topic: None,
+        parameters: |number, _, random, out| {
+            out.text("plant", number);
+            out.decimal("often", (1 + random.below(10)) as f64, 0);
         },
     },
     BaseApplication {

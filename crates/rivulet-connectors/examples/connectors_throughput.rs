@@ -83,6 +83,7 @@ fn write(path: &Path) -> std::io::Result<()> {
         key: None,
         options: Vec::new(),
         host: Host::default(),
+        checkpoints: None,
     };
     let slots = SlotTable::new(Arc::new(Schema::empty()));
     let mut sink = open_sink(&spec, 0, 1).map_err(std::io::Error::other)?;
@@ -116,6 +117,7 @@ fn read(path: &Path, schema: SchemaRef, columns: Vec<usize>, format: Option<&str
         event_time_column: None,
         options: Vec::new(),
         host: Host::default(),
+        resume: None,
     };
     let mut source = open_source(&spec, 1).map_err(std::io::Error::other)?.remove(0);
     let mut refusals = Refusals::new(1);

@@ -33,6 +33,7 @@ fn main() {
             event_time_column: None,
             options: vec![("events".into(), "20000000".into())],
             host: Host::default(),
+            resume: None,
         };
         let mut source = open_source(&spec, 1).expect("generators open").remove(0);
         let mut refusals = Refusals::new(0);

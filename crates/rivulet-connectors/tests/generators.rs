@@ -23,6 +23,7 @@ fn spec(connector: &str, address: &str, names: &[&str], options: &[(&str, &str)]
         event_time_column: None,
         options: options.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
         host: Host::default(),
+        resume: None,
     }
 }
 

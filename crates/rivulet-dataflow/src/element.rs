@@ -1,12 +1,12 @@
 //! What an edge of a dataflow carries.
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, UInt32Array};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, UInt32Array, UInt64Array};
 use arrow::buffer::{BooleanBuffer, ScalarBuffer};
 use arrow::compute::{FilterBuilder, prep_null_mask_filter, take_record_batch};
-use arrow::datatypes::{Int64Type, UInt32Type};
+use arrow::datatypes::{Int64Type, UInt32Type, UInt64Type};
 use arrow::error::ArrowError;
 
-use crate::Slot;
+use crate::{LogPosition, Slot};
 
 /// Rows of many queries at once.
 ///
@@ -27,6 +27,8 @@ pub struct Batch {
     pub columns: RecordBatch,
     /// Which rows take back an equal one that came before; `None` if none does, as always in small queries.
     pub retracts: Option<BooleanBuffer>,
+    /// Where the event of each row stands in the log; `None` if none is in one.
+    pub positions: Option<ScalarBuffer<LogPosition>>,
 }
 
 impl Batch {
@@ -48,7 +50,7 @@ impl Batch {
             event_time_us.len(),
             arrival_us.len()
         );
-        Self { slots, event_time_us, arrival_us, columns, retracts: None }
+        Self { slots, event_time_us, arrival_us, columns, retracts: None, positions: None }
     }
 
     /// The same rows, of which those marked take back an equal one that came before.
@@ -58,6 +60,21 @@ impl Batch {
     pub fn with_retracts(self, retracts: Option<BooleanBuffer>) -> Self {
         assert!(retracts.as_ref().is_none_or(|marks| marks.len() == self.rows()), "one mark for each row");
         Self { retracts: retracts.filter(|marks| marks.has_true()), ..self }
+    }
+
+    /// The same rows, of events that stand there in the log.
+    ///
+    /// # Panics
+    /// If there is not one position for each row.
+    pub fn with_positions(self, positions: Option<ScalarBuffer<LogPosition>>) -> Self {
+        assert!(positions.as_ref().is_none_or(|all| all.len() == self.rows()), "one position for each row");
+        Self { positions, ..self }
+    }
+
+    /// Where the event of `row` stands in the log; 0 if in none.
+    #[inline]
+    pub fn position(&self, row: usize) -> LogPosition {
+        self.positions.as_ref().map_or(0, |all| all[row])
     }
 
     /// Whether `row` takes back an equal one that came before.
@@ -84,6 +101,7 @@ impl Batch {
     pub fn with_columns(&self, columns: RecordBatch) -> Self {
         Self::new(self.slots.clone(), self.event_time_us.clone(), self.arrival_us.clone(), columns)
             .with_retracts(self.retracts.clone())
+            .with_positions(self.positions.clone())
     }
 
     /// The rows for which `keep` is true (null counts as false), in order.
@@ -104,13 +122,15 @@ impl Batch {
         };
         let slots = predicate.filter(&UInt32Array::new(self.slots.clone(), None))?;
         let marks = self.retracts.as_ref().map(|marks| predicate.filter(&BooleanArray::new(marks.clone(), None)));
+        let positions = self.positions.as_ref().map(|all| predicate.filter(&UInt64Array::new(all.clone(), None)));
         Ok(Self::new(
             slots.as_primitive::<UInt32Type>().values().clone(),
             times(&self.event_time_us)?,
             times(&self.arrival_us)?,
             predicate.filter_record_batch(&self.columns)?,
         )
-        .with_retracts(marks.transpose()?.map(|marks| marks.as_boolean().values().clone())))
+        .with_retracts(marks.transpose()?.map(|marks| marks.as_boolean().values().clone()))
+        .with_positions(positions.transpose()?.map(|kept| kept.as_primitive::<UInt64Type>().values().clone())))
     }
 
     /// The rows at `rows`, in that order.
@@ -122,7 +142,8 @@ impl Batch {
             rows.iter().map(|&row| self.arrival_us[row as usize]).collect(),
             take_record_batch(&self.columns, &indices)?,
         )
-        .with_retracts(self.retracts.as_ref().map(|marks| rows.iter().map(|&row| marks.value(row as usize)).collect())))
+        .with_retracts(self.retracts.as_ref().map(|marks| rows.iter().map(|&row| marks.value(row as usize)).collect()))
+        .with_positions(self.positions.as_ref().map(|all| rows.iter().map(|&row| all[row as usize]).collect())))
     }
 
     /// `rows` rows from `offset`, sharing the buffers.
@@ -134,6 +155,7 @@ impl Batch {
             self.columns.slice(offset, rows),
         )
         .with_retracts(self.retracts.as_ref().map(|marks| marks.slice(offset, rows)))
+        .with_positions(self.positions.as_ref().map(|all| all.slice(offset, rows)))
     }
 }
 
@@ -203,6 +225,16 @@ mod tests {
         assert!(marked.filter(&keep).unwrap().is_retraction(1));
         assert!(marked.filter(&BooleanArray::from(vec![true, false, true])).unwrap().retracts.is_none());
         assert!(marked.with_columns(marked.columns.clone()).is_retraction(1));
+    }
+
+    #[test]
+    fn positions_stay_with_their_rows() {
+        let batch = batch().with_positions(Some(vec![4, 5, 6].into()));
+        assert_eq!(batch.take(&[2, 0]).unwrap().positions.unwrap().as_ref(), &[6, 4]);
+        assert_eq!(batch.slice(1, 2).position(0), 5);
+        let keep = BooleanArray::from(vec![true, false, true]);
+        assert_eq!(batch.filter(&keep).unwrap().position(1), 6);
+        assert_eq!(batch.with_columns(batch.columns.clone()).position(2), 6);
     }
 
     #[test]

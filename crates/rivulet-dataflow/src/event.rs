@@ -7,6 +7,27 @@ use crate::{Batch, Refusals, Slot, SlotTable};
 /// Which of an application's inputs an event came by: the place of its declaration, from 0.
 pub type InputIndex = u8;
 
+/// Where an event stands in the log of events: 1, 2, 3, ..., never used again. 0 for one that is in no log.
+///
+/// An event that gives several rows, or that a query reads by several inputs, has one position for all of them, and a batch may end
+/// between two of these. So a position says "done before" only of what was done before a restart.
+pub type LogPosition = u64;
+
+/// An event as it is put into an inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event<'p> {
+    /// The input it came by.
+    pub input: InputIndex,
+    /// Whom it is for.
+    pub slot: Slot,
+    /// When it reached the engine, microseconds since the epoch.
+    pub arrival_us: i64,
+    /// Where it stands in the log; 0 for nowhere.
+    pub position: LogPosition,
+    /// Its content.
+    pub payload: &'p [u8],
+}
+
 /// Raw events in one arena: payload bytes end to end, with the slot and arrival time of each.
 ///
 /// The inbox of a group fills one while a worker empties another; neither allocates once the arenas have grown to the
@@ -16,6 +37,8 @@ pub struct Events {
     slots: Vec<Slot>,
     /// The input of each event; empty as long as all came by the first, so that an application with one input has none.
     inputs: Vec<InputIndex>,
+    /// The position of each event in the log; empty as long as none has any.
+    positions: Vec<LogPosition>,
     arrival_us: Vec<i64>,
     /// Where each payload ends in `bytes`.
     ends: Vec<u32>,
@@ -38,12 +61,26 @@ impl Events {
     /// If the arena would reach 4 GiB; nothing has been appended then.
     #[inline]
     pub fn push_from(&mut self, input: InputIndex, slot: Slot, arrival_us: i64, payload: &[u8]) {
+        self.push_event(Event { input, slot, arrival_us, position: 0, payload });
+    }
+
+    /// Appends an event with all that is known of it; see [`Events::push`].
+    ///
+    /// # Panics
+    /// If the arena would reach 4 GiB; nothing has been appended then.
+    #[inline]
+    pub fn push_event(&mut self, event: Event<'_>) {
+        let Event { input, slot, arrival_us, position, payload } = event;
         // Before anything is appended: all vectors have one length whatever happens here.
         let end = end_of(self.bytes.len(), payload.len()).expect("an arena of events stays below 4 GiB");
         self.bytes.extend_from_slice(payload);
         if input != 0 || !self.inputs.is_empty() {
             self.inputs.resize(self.slots.len(), 0);
             self.inputs.push(input);
+        }
+        if position != 0 || !self.positions.is_empty() {
+            self.positions.resize(self.slots.len(), 0);
+            self.positions.push(position);
         }
         self.slots.push(slot);
         self.arrival_us.push(arrival_us);
@@ -80,6 +117,30 @@ impl Events {
         self.inputs.get(row).copied().unwrap_or(0)
     }
 
+    /// The position of an event in the log; 0 for one that is in none.
+    #[inline]
+    pub fn position(&self, row: usize) -> LogPosition {
+        self.positions.get(row).copied().unwrap_or(0)
+    }
+
+    /// The position of each event in the log; empty if none is in one.
+    #[inline]
+    pub fn positions(&self) -> &[LogPosition] {
+        &self.positions
+    }
+
+    /// All that is known of an event.
+    #[inline]
+    pub fn event(&self, row: usize) -> Event<'_> {
+        Event {
+            input: self.input(row),
+            slot: self.slots[row],
+            arrival_us: self.arrival_us[row],
+            position: self.position(row),
+            payload: self.payload(row),
+        }
+    }
+
     /// When each event reached the engine, microseconds since the epoch.
     #[inline]
     pub fn arrival_us(&self) -> &[i64] {
@@ -113,6 +174,7 @@ impl Events {
         self.bytes.drain(..cut as usize);
         self.slots.drain(..rows);
         self.inputs.drain(..rows.min(self.inputs.len()));
+        self.positions.drain(..rows.min(self.positions.len()));
         self.arrival_us.drain(..rows);
         self.ends.drain(..rows);
         self.ends.iter_mut().for_each(|end| *end -= cut);
@@ -126,7 +188,7 @@ impl Events {
         let mut kept = Self::default();
         for row in 0..self.rows() {
             if keep(self.slots[row]) {
-                kept.push_from(self.input(row), self.slots[row], self.arrival_us[row], self.payload(row));
+                kept.push_event(self.event(row));
             }
         }
         *self = kept;
@@ -136,6 +198,7 @@ impl Events {
     pub fn clear(&mut self) {
         self.slots.clear();
         self.inputs.clear();
+        self.positions.clear();
         self.arrival_us.clear();
         self.ends.clear();
         self.bytes.clear();
@@ -147,6 +210,7 @@ impl Events {
         if self.slots.capacity() > 4 * rows + 64 {
             self.slots.shrink_to(2 * rows);
             self.inputs.shrink_to(2 * rows);
+            self.positions.shrink_to(2 * rows);
             self.arrival_us.shrink_to(2 * rows);
             self.ends.shrink_to(2 * rows);
         }
@@ -162,6 +226,7 @@ impl Events {
             + self.slots.capacity() * 4
             + self.ends.capacity() * 4
             + self.arrival_us.capacity() * 8
+            + self.positions.capacity() * 8
     }
 }
 
@@ -181,6 +246,35 @@ pub trait Inbox: Send + Sync {
         let _ = topic;
         self.push(slot, arrival_us, payload)
     }
+
+    /// Whether an event of this size would find room now.
+    fn has_room(&self, slot: Slot, payload_bytes: usize) -> bool {
+        let _ = (slot, payload_bytes);
+        true
+    }
+
+    /// Copies an event of the log in. One that several inboxes want is offered when all have room, and `must_fit` then: another
+    /// source may have been faster, so it is taken even if that exceeds the bound by this one event. By default it is an event like any
+    /// other.
+    fn push_logged(&self, event: LoggedEvent<'_>, must_fit: bool) -> Push {
+        let _ = must_fit;
+        self.push_message(event.slot, event.arrival_us, event.topic, event.payload)
+    }
+}
+
+/// An event of the log as it is offered to an [`Inbox`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoggedEvent<'p> {
+    /// Whom it is for.
+    pub slot: Slot,
+    /// When it reached the engine, microseconds since the epoch.
+    pub arrival_us: i64,
+    /// Where it stands in the log.
+    pub position: LogPosition,
+    /// Where it was sent to.
+    pub topic: &'p [u8],
+    /// Its content.
+    pub payload: &'p [u8],
 }
 
 /// What became of a pushed event.
@@ -205,9 +299,16 @@ pub trait Decoder: Send {
 
 /// Takes what a group's dataflow emits.
 pub trait Sink: Send {
-    /// Takes the rows of a batch; each goes to the output of its slot's query. The sink may buffer until
-    /// [`Sink::flush`].
+    /// Takes the rows of a batch; each goes to the output of its slot's query. The sink of a group buffers until [`Sink::flush`]: of a
+    /// query in parts the sinks are written to side by side, and flushed in the order of the events.
     fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError>;
+
+    /// The same, with the number of each row among the results of its slot: counted from 1, and going on where it was after a restart
+    /// that restores the slot, so that a result which is given once more has the number it had.
+    fn write_numbered(&mut self, batch: &Batch, numbers: &[u64], slots: &SlotTable) -> Result<(), SinkError> {
+        let _ = numbers;
+        self.write(batch, slots)
+    }
 
     /// Takes refused rows whose content was kept.
     fn refused(&mut self, refusals: &Refusals, slots: &SlotTable) -> Result<(), SinkError>;
@@ -225,6 +326,28 @@ pub trait Sink: Send {
     /// dropped before gives up what is still on its way.
     fn is_finished(&mut self) -> Result<bool, SinkError> {
         Ok(true)
+    }
+
+    /// Makes sure that what was written so far can be made final after a crash, for a checkpoint that is about to be made; gives what is needed
+    /// for that, in words of its connector. `None` while it waits for a device: it is asked again every few milliseconds, and nothing is written
+    /// meanwhile.
+    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+        self.flush().map(|()| Some(String::new()))
+    }
+
+    /// The checkpoint for which it prepared last is durable: what was written before becomes final.
+    fn commit(&mut self) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    /// Whether what it said when it prepared is enough to go on after a crash. A query with a sink that cannot has no checkpoints: it begins anew.
+    fn can_go_on(&self) -> bool {
+        true
+    }
+
+    /// Whether nothing may be written between [`Sink::prepare`] and [`Sink::commit`].
+    fn waits_for_commit(&self) -> bool {
+        false
     }
 
     /// Whether there is room for more. While there is not, the group is not scheduled.
@@ -276,6 +399,25 @@ mod tests {
         events.clear();
         events.push(1, 0, b"a");
         assert_eq!(inputs(&events), [0]);
+    }
+
+    #[test]
+    fn positions_are_kept_only_once_there_are_any() {
+        let mut events = Events::default();
+        let event = |slot, position, payload| Event { input: 0, slot, arrival_us: 0, position, payload };
+        events.push_event(event(1, 0, b"a"));
+        assert!(events.positions().is_empty() && events.positions.capacity() == 0);
+        events.push_event(event(2, 7, b"b"));
+        events.push_event(event(3, 0, b"c"));
+        events.push_event(event(2, 9, b"d"));
+        assert_eq!(events.positions(), [0, 7, 0, 9]);
+        events.retain_slots(|slot| slot != 3);
+        assert_eq!((events.positions(), events.event(2)), (&[0, 7, 9][..], event(2, 9, b"d")));
+        events.drop_front(2);
+        assert_eq!((events.positions(), events.position(0)), (&[9][..], 9));
+        events.clear();
+        events.push(1, 0, b"a");
+        assert_eq!((events.position(0), events.positions().len()), (0, 0));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Key groups: the fixed hash ranges of keys in which state is saved, moved and rescaled.
 
+use std::ops::Range;
+
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The number of key groups. Part of the storage format: changing it makes old state unreadable.
@@ -30,8 +32,18 @@ impl KeyGroup {
         usize::from(self.0) * instances / usize::from(KEY_GROUPS)
     }
 
+    /// The numbers of the key groups whose state one of `instances` parallel instances has.
+    ///
+    /// # Panics
+    /// If there is no such instance.
+    pub fn range_of(instance: usize, instances: usize) -> Range<u16> {
+        assert!(instance < instances, "instance {instance} is one of {instances}");
+        let first = |instance: usize| (instance * usize::from(KEY_GROUPS)).div_ceil(instances) as u16;
+        first(instance)..first(instance + 1)
+    }
+
     /// The key group with this number, as state frames store it.
-    pub(crate) fn from_index(index: u16) -> Self {
+    pub fn from_index(index: u16) -> Self {
         Self(index % KEY_GROUPS)
     }
 
@@ -44,6 +56,17 @@ impl KeyGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_key_group_is_in_the_range_of_its_instance_alone() {
+        for instances in [1, 2, 3, 7, 64, 256, 300] {
+            for index in 0..KEY_GROUPS {
+                let of = KeyGroup(index).instance(instances);
+                let having = (0..instances).filter(|&one| KeyGroup::range_of(one, instances).contains(&index));
+                assert_eq!(having.collect::<Vec<_>>(), [of], "key group {index} of {instances} instances");
+            }
+        }
+    }
 
     #[test]
     fn the_hash_is_a_storage_format() {

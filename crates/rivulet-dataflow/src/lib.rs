@@ -32,11 +32,11 @@ pub mod clock;
 
 pub use clock::{Clock, ManualClock};
 pub use element::{Batch, Control, Element};
-pub use event::{Decoder, Events, Inbox, InputIndex, Push, Sink, SinkError};
+pub use event::{Decoder, Event, Events, Inbox, InputIndex, LogPosition, LoggedEvent, Push, Sink, SinkError};
 pub use graph::{Dataflow, Description, Edge, EdgeKind, Line, Node, NodeId, OperatorFactory, Work};
 pub use key_group::{KEY_GROUPS, KeyGroup};
 pub use key_hash::{hash_keys, is_key_type};
-pub use operator::{Chain, Context, Operator, OperatorError};
+pub use operator::{Chain, Context, Cut, Operator, OperatorError, Surroundings};
 pub use refusal::{Reason, Refusal, Refusals, Refused};
 pub use slots::{QueryId, Slot, SlotTable};
 pub use source::{Polled, Source, SourceError};

@@ -3,7 +3,11 @@
 //! **The rule:** an operator never spawns, sleeps, reads a clock or opens a socket. It receives elements and a
 //! [`Context`], and answers by emitting batches. Whatever it keeps between elements it can export and import.
 
+mod cut;
+
 use std::fmt;
+
+pub use cut::{Cut, Surroundings};
 
 use crate::{Batch, Element, Refusals, Slot, SlotTable, StateError, StateFrame, StateSelection};
 
@@ -60,6 +64,32 @@ pub trait Operator: Send {
         self.process(element, context)
     }
 
+    /// The key group of each row, where state is by key and so can be shared out among instances; with the rows, because one whose
+    /// key cannot be computed is refused here, and one that would never reach the clock of its slot too.
+    fn key_groups(&mut self, _batch: Batch, _context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
+        Err(OperatorError("this operator has no state by key".into()))
+    }
+
+    /// Processes the rows `own` of a batch, ascending. The other rows are those of instances beside this one, and do nothing here
+    /// but what they do to the clock of their slot, where it has one.
+    fn process_own(&mut self, batch: &Batch, own: &[u32], context: &mut Context<'_>) -> Result<(), OperatorError> {
+        if own.is_empty() {
+            return Ok(());
+        }
+        self.process(Element::Batch(batch.take(own)?), context)
+    }
+
+    /// Whether a batch has given so much already that the rest of what comes of it waits for [`Operator::go_on`]. Until that is done the operator is given
+    /// nothing else. So what is in hand stays bounded where one row meets very many.
+    fn has_more(&self) -> bool {
+        false
+    }
+
+    /// Gives more of what comes of the last batch.
+    fn go_on(&mut self, _context: &mut Context<'_>) -> Result<(), OperatorError> {
+        Ok(())
+    }
+
     /// When this operator next wants [`Operator::tick`], in clock time (microseconds since the epoch); `None` if only
     /// elements can make it do anything.
     fn deadline_us(&self) -> Option<i64> {
@@ -75,6 +105,12 @@ pub trait Operator: Send {
     /// Does what is due by `context.now_us`, for example closing windows of silent queries. Results never depend on
     /// when exactly the host ticks: an element that arrives after a deadline finds the same state with or without it.
     fn tick(&mut self, _context: &mut Context<'_>) -> Result<(), OperatorError> {
+        Ok(())
+    }
+
+    /// Nothing comes for now, and those downstream wait for this task no longer. An operator that holds back what it has only to send less
+    /// gives it on: the watermark of others would make it late.
+    fn fall_silent(&mut self, _context: &mut Context<'_>) -> Result<(), OperatorError> {
         Ok(())
     }
 
@@ -138,10 +174,14 @@ impl Chain {
         refusals: &mut Refusals,
         sink: &mut dyn FnMut(Batch),
     ) -> Result<(), OperatorError> {
-        self.process_input(0, element, now_us, slots, refusals, sink)
+        let mut result = self.process_input(0, element, now_us, slots, refusals, sink);
+        while self.has_more() {
+            result = result.and(self.go_on(now_us, slots, refusals, sink));
+        }
+        result
     }
 
-    /// The same for an element of one of several inputs of the first operator.
+    /// The same for an element of one of several inputs of the first operator, of which more may come ([`Chain::has_more`]).
     pub fn process_input(
         &mut self,
         input: usize,
@@ -152,7 +192,31 @@ impl Chain {
         sink: &mut dyn FnMut(Batch),
     ) -> Result<(), OperatorError> {
         self.forget_outputs();
-        Run { now_us, slots, refusals, sink }.through(&mut self.operators, &mut self.outputs, input, element)
+        let mut run = Run { now_us, slots, refusals, sink };
+        let Some((head, rest)) = self.operators.split_first_mut() else {
+            return run.through(&mut [], &mut [], input, element);
+        };
+        let (output, rest_outputs) = self.outputs.split_first_mut().expect("one output for each operator");
+        run.once(&mut **head, output, rest, rest_outputs, input, element)
+    }
+
+    /// Whether the first operator has more to give of the last batch: nothing else is handed in until it has been asked to go on.
+    pub fn has_more(&self) -> bool {
+        self.operators.first().is_some_and(|operator| operator.has_more())
+    }
+
+    /// Has the first operator give more of what comes of the last batch.
+    pub fn go_on(
+        &mut self,
+        now_us: i64,
+        slots: &SlotTable,
+        refusals: &mut Refusals,
+        sink: &mut dyn FnMut(Batch),
+    ) -> Result<(), OperatorError> {
+        self.forget_outputs();
+        let Some((head, rest)) = self.operators.split_first_mut() else { return Ok(()) };
+        let (output, rest_outputs) = self.outputs.split_first_mut().expect("one output for each operator");
+        Run { now_us, slots, refusals, sink }.more(&mut **head, output, rest, rest_outputs)
     }
 
     /// Lets every operator do what is due by `now_us`. One that fails keeps no other from its own; the first error is
@@ -164,17 +228,40 @@ impl Chain {
         refusals: &mut Refusals,
         sink: &mut dyn FnMut(Batch),
     ) -> Result<(), OperatorError> {
+        self.each(now_us, slots, refusals, sink, |operator, context| match operator.deadline_us() {
+            Some(deadline_us) if deadline_us <= now_us => operator.tick(context),
+            _ => Ok(()),
+        })
+    }
+
+    /// Tells every operator that nothing comes for now, first to last. One that fails keeps it from no other; the first error is returned.
+    pub fn fall_silent(
+        &mut self,
+        now_us: i64,
+        slots: &SlotTable,
+        refusals: &mut Refusals,
+        sink: &mut dyn FnMut(Batch),
+    ) -> Result<(), OperatorError> {
+        self.each(now_us, slots, refusals, sink, |operator, context| operator.fall_silent(context))
+    }
+
+    /// Has each operator do something, first to last; those behind it process what it emits before it is their turn.
+    fn each(
+        &mut self,
+        now_us: i64,
+        slots: &SlotTable,
+        refusals: &mut Refusals,
+        sink: &mut dyn FnMut(Batch),
+        act: impl Fn(&mut dyn Operator, &mut Context<'_>) -> Result<(), OperatorError>,
+    ) -> Result<(), OperatorError> {
         self.forget_outputs();
         let mut result = Ok(());
         for index in 0..self.operators.len() {
             let (operators, outputs) = (&mut self.operators[index..], &mut self.outputs[index..]);
             let (operator, rest) = operators.split_first_mut().expect("index is in range");
-            if operator.deadline_us().is_none_or(|deadline_us| deadline_us > now_us) {
-                continue;
-            }
             let (output, rest_outputs) = outputs.split_first_mut().expect("one output for each operator");
-            let ticked = operator.tick(&mut Context::new(now_us, slots, refusals, output));
-            result = result.and(ticked);
+            let acted = act(&mut **operator, &mut Context::new(now_us, slots, refusals, output));
+            result = result.and(acted);
             for batch in output.drain(..) {
                 let mut run = Run { now_us, slots, refusals, sink };
                 let processed = run.through(rest, rest_outputs, 0, Element::Batch(batch));
@@ -256,18 +343,58 @@ impl Run<'_> {
             return Ok(());
         };
         let (output, rest_outputs) = outputs.split_first_mut().expect("one output for each operator");
+        let mut result = self.once(&mut **operator, output, rest, rest_outputs, input, element);
+        while operator.has_more() {
+            result = result.and(self.more(&mut **operator, output, rest, rest_outputs));
+        }
+        result
+    }
+
+    /// Hands an element to one operator, what that emits to those behind it, and the element as well if it is no batch.
+    fn once(
+        &mut self,
+        operator: &mut dyn Operator,
+        output: &mut Vec<Batch>,
+        rest: &mut [Box<dyn Operator>],
+        rest_outputs: &mut [Vec<Batch>],
+        input: usize,
+        element: Element,
+    ) -> Result<(), OperatorError> {
         let passed_on = match &element {
             Element::Batch(_) => None,
             other => Some(other.clone()),
         };
         let context = &mut Context::new(self.now_us, self.slots, self.refusals, output);
         let mut result = operator.process_input(input, element, context);
-        for batch in output.drain(..) {
-            let processed = self.through(rest, rest_outputs, 0, Element::Batch(batch));
-            result = result.and(processed);
-        }
+        result = result.and(self.hand_on(output, rest, rest_outputs));
         if let Some(element) = passed_on {
             let processed = self.through(rest, rest_outputs, 0, element);
+            result = result.and(processed);
+        }
+        result
+    }
+
+    /// Has one operator go on, and hands what it emits to those behind it.
+    fn more(
+        &mut self,
+        operator: &mut dyn Operator,
+        output: &mut Vec<Batch>,
+        rest: &mut [Box<dyn Operator>],
+        rest_outputs: &mut [Vec<Batch>],
+    ) -> Result<(), OperatorError> {
+        let result = operator.go_on(&mut Context::new(self.now_us, self.slots, self.refusals, output));
+        result.and(self.hand_on(output, rest, rest_outputs))
+    }
+
+    fn hand_on(
+        &mut self,
+        output: &mut Vec<Batch>,
+        rest: &mut [Box<dyn Operator>],
+        rest_outputs: &mut [Vec<Batch>],
+    ) -> Result<(), OperatorError> {
+        let mut result = Ok(());
+        for batch in output.drain(..) {
+            let processed = self.through(rest, rest_outputs, 0, Element::Batch(batch));
             result = result.and(processed);
         }
         result
@@ -318,6 +445,11 @@ mod tests {
             context.emit(batch());
             self.note("tick")
         }
+
+        fn fall_silent(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+            context.emit(batch());
+            self.note("silence")
+        }
     }
 
     fn batch() -> Batch {
@@ -363,5 +495,17 @@ mod tests {
         let (seen, batches, error) = with_failing(|chain, table, sink| chain.tick(0, table, &mut refusals, sink));
         assert_eq!(seen.iter().filter(|seen| seen.ends_with("tick")).count(), 3);
         assert_eq!((batches, error.as_str()), (3, "a failed"));
+    }
+
+    #[test]
+    fn what_is_given_up_in_silence_goes_through_those_behind_before_they_hear_of_it() {
+        let mut refusals = Refusals::new(0);
+        let (seen, batches, _) = with_failing(|chain, table, sink| chain.fall_silent(0, table, &mut refusals, sink));
+        assert_eq!(
+            seen,
+            ["a silence", "b batch", "c batch", "b silence", "c batch", "c silence"],
+            "one that fails keeps it from no other"
+        );
+        assert_eq!(batches, 3);
     }
 }

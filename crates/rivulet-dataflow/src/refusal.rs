@@ -1,7 +1,7 @@
 //! Rows that cannot be processed. They are always counted, by reason; their content is kept only where somebody asked
 //! for it, so that a flood of broken events costs counting and nothing else.
 
-use crate::{Batch, InputIndex, Slot};
+use crate::{Batch, Event, InputIndex, LogPosition, Slot};
 
 /// Why a row was not processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,6 +55,8 @@ pub struct Refusal {
     pub detail: String,
     /// When the event reached the engine, microseconds since the epoch.
     pub arrival_us: i64,
+    /// Where the event stands in the log; 0 if in none, or if that does not matter any more.
+    pub position: LogPosition,
     /// What was refused.
     pub content: Refused,
 }
@@ -127,8 +129,17 @@ impl Refusals {
         }
         if self.wants_content() {
             let (detail, content) = content();
-            self.records.push(Refusal { slot, input, reason, detail, arrival_us, content });
+            self.records.push(Refusal { slot, input, reason, detail, arrival_us, position: 0, content });
         }
+    }
+
+    /// Counts an event that cannot be decoded, and keeps its payload, with `detail`, if content is to be kept.
+    pub fn refuse_event(&mut self, input: Option<InputIndex>, event: Event<'_>, detail: impl FnOnce() -> String) {
+        let kept = self.records.len();
+        self.refuse_from(input, event.slot, Reason::Decode, event.arrival_us, || {
+            (detail(), Refused::Payload(event.payload.into()))
+        });
+        self.records[kept..].iter_mut().for_each(|record| record.position = event.position);
     }
 
     /// Counts a refused row of `batch` and keeps it, with `detail`, if content is to be kept.

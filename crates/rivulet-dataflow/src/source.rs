@@ -34,6 +34,12 @@ pub trait Source: Send {
     /// lets go of what it listens to; most have nothing to do.
     fn set_paused(&mut self, _is_paused: bool) {}
 
+    /// Where its next row stands, in words of its connector, which can open it there again. `None` where what was read cannot be read
+    /// again. Asked between two polls.
+    fn position(&mut self) -> Option<String> {
+        None
+    }
+
     /// How many of how many bytes, rows or whatever it counts in are done, where that is known.
     fn progress(&self) -> Option<(u64, u64)> {
         None

@@ -169,6 +169,26 @@ impl Operator for ChangeOnlyOperator {
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
+        self.keyed.begin_import();
+        let imported = self.import(frame);
+        self.keyed.end_import();
+        imported
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.heap_bytes
+            + self.last.capacity() * size_of::<Option<Box<[u8]>>>()
+            + self.key_groups.capacity() * 2
+            + self.keyed.memory_bytes()
+            + self.key_rows.size()
+            + self.compare_rows.size()
+            + self.key_bytes.memory_bytes()
+            + self.compare_bytes.memory_bytes()
+    }
+}
+
+impl ChangeOnlyOperator {
+    fn import(&mut self, frame: &StateFrame) -> Result<(), StateError> {
         frame.expect(OPERATOR, VERSION)?;
         if frame.rows.schema_ref().fields() != self.state_schema().fields() {
             return Err(StateError::Mismatch("the last rows belong to other columns than are compared here".into()));
@@ -207,19 +227,6 @@ impl Operator for ChangeOnlyOperator {
         Ok(())
     }
 
-    fn memory_bytes(&self) -> usize {
-        self.heap_bytes
-            + self.last.capacity() * size_of::<Option<Box<[u8]>>>()
-            + self.key_groups.capacity() * 2
-            + self.keyed.memory_bytes()
-            + self.key_rows.size()
-            + self.compare_rows.size()
-            + self.key_bytes.memory_bytes()
-            + self.compare_bytes.memory_bytes()
-    }
-}
-
-impl ChangeOnlyOperator {
     fn process_batch(&mut self, batch: &Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let pick = |columns: &[usize]| -> Vec<ArrayRef> {
             columns.iter().map(|&column| batch.column(column).clone()).collect()

@@ -178,7 +178,7 @@ impl Expressions {
     }
 
     /// Evaluates the first `count` expressions; rows on which one of them fails are refused.
-    fn evaluate_first(
+    pub(crate) fn evaluate_first(
         &self,
         count: usize,
         batch: Batch,

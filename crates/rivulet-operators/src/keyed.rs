@@ -2,16 +2,51 @@
 
 use std::hash::BuildHasher;
 use std::mem::size_of;
+use std::ops::Range;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use rivulet_dataflow::Slot;
+use rivulet_dataflow::{Batch, Slot};
 
 /// The most keys remembered for one slot: a query keyed by something ever new costs itself its rows, and nobody else memory.
 pub(crate) const SLOT_KEYS_MAX: usize = 100_000;
 
 /// The most keys remembered by one operator over all slots.
 const KEYS_MAX: usize = 1 << 26;
+
+/// The rows of other instances in a batch of which this one has some, on their way past it.
+#[derive(Default)]
+pub(crate) struct Passing<'a> {
+    /// All rows; nothing where all are this instance's.
+    pub(crate) batch: Option<&'a Batch>,
+    /// Those of this instance, ascending.
+    own: &'a [u32],
+    /// How many have been passed, or were this instance's.
+    next: usize,
+}
+
+impl<'a> Passing<'a> {
+    /// The rows of `batch` besides `own`.
+    pub(crate) fn of(batch: &'a Batch, own: &'a [u32]) -> Self {
+        Self { batch: Some(batch), own, next: 0 }
+    }
+
+    /// Whether there may be any.
+    pub(crate) fn is_any(&self) -> bool {
+        self.batch.is_some()
+    }
+
+    /// Those that come before the own row number `before`, or all that are left; each is given once.
+    pub(crate) fn rows(&mut self, before: Option<usize>) -> Range<usize> {
+        let end = match before {
+            Some(own) => self.own.get(own).map_or(self.next, |&row| row as usize),
+            None => self.batch.map_or(self.next, Batch::rows),
+        };
+        let rows = self.next..end;
+        self.next = if before.is_some() { end + 1 } else { end };
+        rows
+    }
+}
 
 /// Values by slot and key.
 pub(crate) struct Keyed<V> {
@@ -21,6 +56,8 @@ pub(crate) struct Keyed<V> {
     hasher: RandomState,
     /// By slot: its entries.
     slots: Vec<Vec<u32>>,
+    /// The most keys of a slot: [`SLOT_KEYS_MAX`], but for keys that were taken in elsewhere.
+    slot_keys_max: usize,
 }
 
 #[derive(Default)]
@@ -40,11 +77,22 @@ impl<V> Default for Keyed<V> {
             index: HashTable::new(),
             hasher: RandomState::default(),
             slots: Vec::new(),
+            slot_keys_max: SLOT_KEYS_MAX,
         }
     }
 }
 
 impl<V: Default> Keyed<V> {
+    /// While state is imported a slot may have more keys: of several instances each may have had as many as one has.
+    pub(crate) fn begin_import(&mut self) {
+        self.slot_keys_max = KEYS_MAX;
+    }
+
+    /// From now on further keys are refused as ever.
+    pub(crate) fn end_import(&mut self) {
+        self.slot_keys_max = SLOT_KEYS_MAX;
+    }
+
     /// The place of a slot's key, if it is known.
     pub(crate) fn find(&self, slot: Slot, key: &[u8]) -> Option<u32> {
         let same = |&entry: &u32| {
@@ -56,7 +104,7 @@ impl<V: Default> Keyed<V> {
 
     /// Adds a key that is not there; `None` if there are too many, of the slot ([`SLOT_KEYS_MAX`]) or altogether.
     pub(crate) fn create(&mut self, slot: Slot, key: &[u8]) -> Option<u32> {
-        if self.slots.get(slot as usize).is_some_and(|places| places.len() >= SLOT_KEYS_MAX) {
+        if self.slots.get(slot as usize).is_some_and(|places| places.len() >= self.slot_keys_max) {
             return None;
         }
         let place = match self.free.pop() {

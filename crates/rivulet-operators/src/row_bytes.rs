@@ -10,6 +10,7 @@ use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Float64Array};
 use arrow::datatypes::{DataType, Float32Type, Float64Type};
 use arrow::error::ArrowError;
 use arrow::row::{RowConverter, Rows, SortField};
+use rivulet_dataflow::KeyGroup;
 
 use crate::PlanError;
 
@@ -57,6 +58,12 @@ impl RowBytes {
         } else {
             self.converter.append(rows, columns)
         }
+    }
+
+    /// The key group of each row of these columns, by its bytes, which go through `rows`.
+    pub(crate) fn key_groups(&self, columns: &[ArrayRef], rows: &mut Rows) -> Result<Vec<u16>, ArrowError> {
+        self.encode(columns, rows)?;
+        Ok(rows.iter().map(|row| KeyGroup::of(row.data()).index()).collect())
     }
 
     /// The columns of rows that were encoded here.

@@ -198,6 +198,30 @@ fn a_key_changes_once_for_each_output_and_not_at_all_if_nothing_has_changed() {
 }
 
 #[test]
+fn a_sum_that_overflows_is_null_and_comes_back() {
+    let outcome = |rows: Vec<Row>| {
+        let steps: Vec<Step> = rows.into_iter().map(|row| Step::Rows(0, vec![row])).collect();
+        run(&sums(), &steps).rows
+    };
+    let taken_back = Row { retracts: true, ..at(1, i64::MAX) };
+    let of = |row: [&str; 3]| [(row.map(String::from).to_vec(), 1)].into_iter().collect::<Multiset>();
+    assert_eq!(outcome(vec![at(1, i64::MAX), at(1, 1)]), of(["1", "2", "null"]));
+    assert_eq!(outcome(vec![at(1, i64::MAX), at(1, 1), taken_back]), of(["1", "1", "1"]));
+}
+
+fn sums() -> KeyedAggregate {
+    let aggregates = vec![aggregate(F::Count, None), aggregate(F::Sum, Some(2))];
+    KeyedAggregate::new(KeyedAggregateSpec {
+        input: input(),
+        keys: vec![0],
+        aggregates,
+        input_retracts: true,
+        state_ttl_us: None,
+    })
+    .unwrap()
+}
+
+#[test]
 fn distinct_over_rows_that_stay_takes_nothing_back() {
     let spec = KeyedAggregateSpec {
         input: input(),

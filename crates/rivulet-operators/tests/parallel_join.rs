@@ -9,8 +9,9 @@ use arrow::datatypes::Schema;
 use datafusion_expr::Operator as Sql;
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, binary};
-use parallel::{Multiset, Row, input, run, run_moved, steps};
+use parallel::{Hand, Multiset, Outcome, Row, batch, input, run, run_moved, steps};
 use proptest::prelude::*;
+use rivulet_dataflow::Element;
 use rivulet_operators::parallel::{Expiry, KeyedJoin, KeyedJoinKind, KeyedJoinSpec};
 
 const TEXTS: [Option<&str>; 3] = [None, Some("a"), Some("a longer text, on the heap")];
@@ -181,6 +182,37 @@ proptest! {
         prop_assert_eq!(outcome.retractions, 0);
         let moved = run_moved(&factory, &steps, cut.index(steps.len() + 1), [&[0], &[0]]);
         prop_assert_eq!(&moved.rows, &expected);
+    }
+}
+
+#[test]
+fn what_a_key_that_is_everywhere_gives_comes_in_parts() {
+    const ROWS: i64 = 400;
+    for kind in [KeyedJoinKind::Inner, KeyedJoinKind::Full] {
+        let row = |v: i64| Row { key: Some(1), text: None, v: Some(v), ts: v, retracts: false };
+        let rows: Vec<Row> = (0..ROWS).map(row).collect();
+        let gone: Vec<Row> = rows.iter().map(|row| Row { retracts: true, ..row.clone() }).collect();
+        for asks in [true, false] {
+            let mut hand = Hand::new(&join(kind, None, [None, None]));
+            let mut outcome = Outcome::default();
+            outcome.add(hand.process(0, Element::Batch(batch(&rows))));
+            for rows in [&rows, &gone] {
+                let first = hand.process(1, Element::Batch(batch(rows)));
+                let given: usize = first.iter().map(rivulet_dataflow::Batch::rows).sum();
+                assert!(hand.operator.has_more() && given < 100_000, "{given} rows at once");
+                outcome.add(first);
+                while asks && hand.operator.has_more() {
+                    outcome.add(hand.go_on());
+                }
+                // Who does not ask gets the rest before what comes next.
+                outcome.add(hand.process(0, Element::Watermark(rows.len() as i64)));
+                assert!(!hand.operator.has_more());
+                let pairs: i64 = outcome.rows.iter().filter(|(row, _)| row[0] == row[3]).map(|(_, count)| count).sum();
+                assert_eq!(pairs, if rows[0].retracts { 0 } else { ROWS * ROWS }, "{kind:?}");
+            }
+            let alone: i64 = outcome.rows.values().sum();
+            assert_eq!(alone, if kind == KeyedJoinKind::Full { ROWS } else { 0 }, "all that is left has no partner");
+        }
     }
 }
 

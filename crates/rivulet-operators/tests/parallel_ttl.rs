@@ -82,6 +82,48 @@ fn check(
     Ok(outcome)
 }
 
+#[test]
+fn rows_of_a_window_that_has_closed_are_late() {
+    let at = |v: i64, ts: i64| Row { key: Some(ts / 10), text: None, v: Some(v), ts, retracts: false };
+    // Rows have the last microsecond of their window as event time; those that come late are of the first one, all but the last.
+    let steps = [
+        Step::Rows(0, vec![at(9, 9), at(5, 19)]),
+        Step::Watermark(9),
+        Step::Rows(0, vec![at(3, 9)]),
+        Step::Watermark(12),
+        Step::Rows(0, vec![at(1, 9), at(7, 9), at(6, 19)]),
+    ];
+    let descending = vec![SortKey { column: 2, descending: true, nulls_first: false }];
+    let top = TopN::new(TopNSpec {
+        input: input(),
+        partition: vec![0],
+        order: descending.clone(),
+        ranking: Ranking::RowNumber,
+        limit: 1,
+        with_rank: false,
+        input_retracts: false,
+        state_ttl_us: Some(0),
+    });
+    let over = KeyedOver::new(KeyedOverSpec {
+        input: input(),
+        partition: vec![0],
+        order: descending,
+        frame: OverFrame::Rows { preceding: None },
+        aggregates: vec![aggregate(F::Sum, Some(2))],
+        lags: vec![],
+        input_retracts: false,
+        state_ttl_us: Some(0),
+    });
+    let (top, over) = (top.unwrap(), over.unwrap());
+    let of = |v: i64, ts: i64| shown(&at(v, ts));
+    let top = run(&top, &steps);
+    assert_eq!((top.rows, top.late), ([(of(9, 9), 1), (of(6, 19), 1)].into_iter().collect(), 2));
+    let summed = |v: i64, ts: i64, sum: i64| of(v, ts).into_iter().chain([sum.to_string()]).collect::<Vec<_>>();
+    let expected = [(9, 9, 9), (3, 9, 12), (6, 19, 6), (5, 19, 11)].map(|(v, ts, sum)| (summed(v, ts, sum), 1));
+    let over = run(&over, &steps);
+    assert_eq!((over.rows, over.late), (expected.into_iter().collect(), 2));
+}
+
 fn aggregation(aggregates: &[(F, Option<usize>)], input_retracts: bool) -> KeyedAggregate {
     let aggregates = aggregates.iter().map(|&(function, argument)| aggregate(function, argument)).collect();
     let state_ttl_us = Some(TTL_US);

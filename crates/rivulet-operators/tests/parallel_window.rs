@@ -285,6 +285,51 @@ fn a_partial_aggregation_that_does_not_reduce_passes_rows_through() {
     }
 }
 
+#[test]
+fn a_partial_aggregation_that_falls_silent_leaves_no_row_behind() {
+    let words = || vec![aggregate(F::Max, Some(2)), aggregate(F::Count, None)];
+    for kind in [
+        KeyedWindowKind::Tumble { width_us: 10, offset_us: 0 },
+        KeyedWindowKind::Hop { slide_us: 10, width_us: 20, offset_us: 0 },
+    ] {
+        for keys in [&[][..], &[0][..]] {
+            let of = |phase| Hand::new(&window(kind, keys, words(), phase));
+            let [mut whole, mut partial, mut last] = [Phase::Whole, Phase::Partial, Phase::Final].map(of);
+            let (mut expected, mut outcome) = (Outcome::default(), Outcome::default());
+            // Rows before the silence, and rows that come when others have gone on without it.
+            for rows in [vec![at(1, 1), at(1, 2), at(2, 3), at(1, 12)], vec![at(1, 4), at(1, 5), at(2, 6), at(1, 13)]] {
+                expected.add(whole.process(0, Element::Batch(batch(&rows))));
+                assert!(partial.process(0, Element::Batch(batch(&rows))).is_empty(), "it holds back what it has");
+                let states = partial.fall_silent();
+                assert!(partial.fall_silent().is_empty(), "it has nothing left");
+                states.into_iter().for_each(|states| outcome.add(last.process(0, Element::Batch(states))));
+                expected.add(whole.process(0, Element::Watermark(10)));
+                outcome.add(last.process(0, Element::Watermark(10)));
+            }
+            expected.add(whole.process(0, Element::End));
+            outcome.add(last.process(0, Element::End));
+            assert_eq!(outcome.rows, expected.rows, "{kind:?} {keys:?}");
+            assert_eq!((last.late(), whole.late()), (3, 3), "a state that is late is as many rows as it stands for");
+        }
+    }
+}
+
+#[test]
+fn a_sum_that_overflows_takes_nothing_from_those_beside_it() {
+    let great = |ts| Row { v: Some(i64::MAX), ..at(1, ts) };
+    let steps = [Step::Rows(0, vec![great(1), great(2), at(2, 3)])];
+    for kind in [
+        KeyedWindowKind::Tumble { width_us: 10, offset_us: 0 },
+        KeyedWindowKind::Hop { slide_us: 10, width_us: 10, offset_us: 0 },
+        KeyedWindowKind::Session { gap_us: 5 },
+    ] {
+        let aggregates = vec![aggregate(F::Count, None), aggregate(F::Sum, Some(2))];
+        let outcome = run(&window(kind, &[0], aggregates, Phase::Whole), &steps);
+        let counted: Vec<[&str; 3]> = outcome.rows.keys().map(|row| [&*row[0], &*row[3], &*row[4]]).collect();
+        assert_eq!(counted, [["1", "2", "null"], ["2", "1", "1"]], "{kind:?}");
+    }
+}
+
 fn at(key: i64, ts: i64) -> Row {
     Row { key: Some(key), text: None, v: Some(1), ts, retracts: false }
 }

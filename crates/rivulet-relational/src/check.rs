@@ -182,6 +182,18 @@ impl Check<'_> {
     }
 
     fn expression(&mut self, expression: &ast::Expr) -> Result<(), RelationalError> {
+        use ast::BinaryOperator::{BitwiseXor, PGExp};
+        match expression {
+            ast::Expr::BinaryOp { op: BitwiseXor | PGExp, .. } => {
+                self.at(expression);
+                return self.refuse("the operator '^'", Some("use power(base, exponent)"));
+            }
+            ast::Expr::AtTimeZone { .. } => {
+                self.at(expression);
+                return self.refuse("AT TIME ZONE", Some("timestamps are in UTC; add an INTERVAL to shift them"));
+            }
+            _ => {}
+        }
         if let ast::Expr::Value(value) = expression
             && let ast::Value::Placeholder(name) = &value.value
         {

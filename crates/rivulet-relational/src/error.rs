@@ -116,6 +116,11 @@ impl From<DataFusionError> for RelationalError {
                 _ => break,
             };
         }
-        Self { problem: Problem::Other(cause.strip_backtrace()), place, hint: None }
+        let message = cause.strip_backtrace();
+        if message.contains("require unique expression names") {
+            let problem = Problem::Other("two columns of a SELECT have one name".into());
+            return Self { problem, place, hint: Some("name one of them anew, as in SELECT v, v AS again".into()) };
+        }
+        Self { problem: Problem::Other(message), place, hint: None }
     }
 }

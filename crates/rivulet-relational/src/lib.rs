@@ -11,7 +11,8 @@
 //! - [`group_window`]: `tumble(ts, ...)` and `count_window(100)` in GROUP BY;
 //! - [`functions`]: functions that stand for something until the plan is made ([`functions::proctime`]);
 //! - [`calls`]: which functions a query calls ([`calls::calls`]);
-//! - `check`: what is refused, because it would be ignored; `walk`: over syntax trees;
+//! - `nothing`: conditions that nothing fulfils;
+//! - `check`: what is refused, because it would be ignored; `comparisons`: because its types do not go together; `walk`: over syntax trees;
 //! - [`error`]: what is wrong and where ([`RelationalError`]).
 
 pub mod planning;
@@ -22,6 +23,8 @@ pub mod group_window;
 pub mod functions;
 pub mod calls;
 mod check;
+mod comparisons;
+mod nothing;
 mod walk;
 pub mod error;
 

@@ -27,8 +27,10 @@ use datafusion_sql::sqlparser::ast;
 
 use crate::catalog::Catalog;
 use crate::check::check;
+use crate::comparisons;
 use crate::error::RelationalError;
 use crate::group_window;
+use crate::nothing::NothingOverAggregates;
 
 /// How often the rules are tried again while they find something.
 const PASSES_MAX: usize = 4;
@@ -120,7 +122,9 @@ fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, Relat
     let located = |error: RelationalError| error.located(&query);
     let statement = ast::Statement::Query(Box::new(query.clone()));
     let plan = SqlToRel::new(catalog).sql_statement_to_plan(statement).map_err(|error| located(error.into()))?;
-    group_window::rewrite_plan(plan).map_err(|error| located(error.into()))
+    let plan = group_window::rewrite_plan(plan).map_err(|error| located(error.into()))?;
+    comparisons::check(&plan)?;
+    Ok(plan)
 }
 
 fn optimize(plan: LogicalPlan, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {
@@ -142,6 +146,7 @@ fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
         Arc::new(EliminateDuplicatedExpr::new()),
         Arc::new(EliminateCrossJoin::new()),
         Arc::new(EliminateOuterJoin::new()),
+        Arc::new(NothingOverAggregates),
         Arc::new(PushDownFilter::new()),
         Arc::new(OptimizeProjections::new()),
     ]

@@ -18,6 +18,10 @@ const STEPS_MAX: usize = 30;
 /// A task counts at most this much: its true load cannot be seen while it cannot keep up.
 const LOAD_MAX: f64 = 1.5;
 
+/// Joining a query that runs in parts takes so much less load than cutting it, in parts of that: so that none is cut and joined
+/// again and again.
+const JOINED_BELOW: f64 = UNDERLOADED / OVERLOADED;
+
 /// For how many periods a task that was moved stays where it is, so that none is thrown to and fro.
 const REST_PERIODS: u32 = 3;
 
@@ -41,8 +45,8 @@ pub(crate) struct LoadMeter {
 }
 
 impl LoadMeter {
-    /// Updates the load by what was seen `elapsed` after the look before.
-    pub(crate) fn look(&mut self, seen: Seen, elapsed: Duration) {
+    /// Updates the load by what was seen `elapsed` after the look before, of a task that runs in so many parts.
+    pub(crate) fn look(&mut self, seen: Seen, elapsed: Duration, parts: usize) {
         let arrived = seen.arrived - self.last.arrived;
         let processed = (self.last.waiting + arrived).saturating_sub(seen.waiting);
         let busy_us = (seen.busy_us - self.last.busy_us) as f64;
@@ -50,7 +54,7 @@ impl LoadMeter {
         let offered = (processed + seen.waiting) as f64;
         if processed > 0 {
             let busy_each = busy_us / processed as f64;
-            self.load = (offered * busy_each / elapsed.as_micros().max(1) as f64).min(LOAD_MAX);
+            self.load = (offered * busy_each / elapsed.as_micros().max(1) as f64).min(LOAD_MAX * parts as f64);
         } else if seen.waiting == 0 {
             self.load = 0.0;
         }
@@ -74,7 +78,7 @@ impl LoadMeter {
     }
 }
 
-/// A task, as [`plan`] sees it.
+/// A task, as [`plan`] sees it; of one in parts, each of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TaskLoad {
     /// Which one: whatever the caller likes.
@@ -86,6 +90,10 @@ pub(crate) struct TaskLoad {
     pub(crate) queries: usize,
     /// Whether it stays where it is, as it is.
     pub(crate) rests: bool,
+    /// In how many parts it runs. Each has an equal share of the load.
+    pub(crate) parts: usize,
+    /// Whether a single query makes up most of its load, and can be cut.
+    pub(crate) is_one_hot_query: bool,
 }
 
 /// One step towards even load.
@@ -97,10 +105,15 @@ pub(crate) enum Step {
     Split { task: usize, to: usize },
     /// Give the queries of a task back to another one of its group.
     Merge { task: usize, into: usize },
+    /// Run the task in one part more, on that worker.
+    Cut { task: usize, to: usize },
+    /// Run the task in one piece again.
+    Join { task: usize },
 }
 
-/// What to do about workers that have too much, and about groups that need not be split any more.
-pub(crate) fn plan(workers: usize, tasks: &[TaskLoad]) -> Vec<Step> {
+/// What to do about workers that have too much, about queries that need more than `cut_above` of one, and about groups and queries that
+/// need not be in parts any more.
+pub(crate) fn plan(workers: usize, tasks: &[TaskLoad], cut_above: f64) -> Vec<Step> {
     let mut tasks = tasks.to_vec();
     let mut loads = vec![0.0; workers];
     for task in &tasks {
@@ -111,6 +124,14 @@ pub(crate) fn plan(workers: usize, tasks: &[TaskLoad]) -> Vec<Step> {
         && let Some(step) = relieve(&mut tasks, &mut loads)
     {
         steps.push(step);
+    }
+    while steps.len() < STEPS_MAX
+        && let Some(step) = cut(&mut tasks, &mut loads, cut_above)
+    {
+        steps.push(step);
+    }
+    if steps.is_empty() {
+        steps.extend(join(&tasks, &loads, cut_above));
     }
     if steps.is_empty()
         && loads.iter().all(|&load| load < UNDERLOADED)
@@ -126,8 +147,9 @@ fn relieve(tasks: &mut [TaskLoad], loads: &mut [f64]) -> Option<Step> {
     let by_load = |a: &usize, b: &usize| loads[*a].total_cmp(&loads[*b]);
     let from = (0..loads.len()).max_by(by_load).filter(|&worker| loads[worker] > OVERLOADED)?;
     let to = (0..loads.len()).min_by(by_load).filter(|&worker| loads[worker] < UNDERLOADED)?;
+    let is_whole = |task: &TaskLoad| task.parts == 1 && !task.rests;
     let mut own: Vec<&mut TaskLoad> =
-        tasks.iter_mut().filter(|task| task.worker == from && !task.rests && task.load > 0.0).collect();
+        tasks.iter_mut().filter(|task| task.worker == from && is_whole(task) && task.load > 0.0).collect();
     own.sort_by(|a, b| b.load.total_cmp(&a.load));
     let fits = |load: f64| loads[to] + load < OVERLOADED;
     // The largest task that the other worker can take; a worker whose only task is too much is not helped by moving that.
@@ -137,7 +159,8 @@ fn relieve(tasks: &mut [TaskLoad], loads: &mut [f64]) -> Option<Step> {
         (task.worker, task.rests) = (to, true);
         return Some(Step::Move { task: task.task, to });
     }
-    let task = own.into_iter().find(|task| task.queries > 1 && fits(task.load / 2.0))?;
+    // Half of the queries would have most of the load still where one of them makes it.
+    let task = own.into_iter().find(|task| task.queries > 1 && !task.is_one_hot_query && fits(task.load / 2.0))?;
     let half = task.load / 2.0;
     loads[from] -= half;
     loads[to] += half;
@@ -145,9 +168,43 @@ fn relieve(tasks: &mut [TaskLoad], loads: &mut [f64]) -> Option<Step> {
     Some(Step::Split { task: task.task, to })
 }
 
+/// One part more for the hottest query that is too much for a worker, if one has room that has no part of it.
+fn cut(tasks: &mut Vec<TaskLoad>, loads: &mut [f64], cut_above: f64) -> Option<Step> {
+    let is_hot = |task: &&TaskLoad| task.is_one_hot_query && !task.rests && task.load > cut_above;
+    let hottest = *tasks.iter().filter(is_hot).max_by(|a, b| a.load.total_cmp(&b.load))?;
+    let of_it = |task: &TaskLoad| task.task == hottest.task;
+    let is_free = |worker: &usize| !tasks.iter().any(|task| of_it(task) && task.worker == *worker);
+    let has_least = |a: &usize, b: &usize| loads[*a].total_cmp(&loads[*b]);
+    let to = (0..loads.len()).filter(is_free).filter(|&worker| loads[worker] < UNDERLOADED).min_by(has_least)?;
+    let parts = hottest.parts + 1;
+    let share = hottest.load * hottest.parts as f64 / parts as f64;
+    for task in tasks.iter_mut().filter(|task| of_it(task)) {
+        loads[task.worker] += share - task.load;
+        (task.load, task.parts, task.rests) = (share, parts, true);
+    }
+    loads[to] += share;
+    tasks.push(TaskLoad { worker: to, load: share, parts, rests: true, ..hottest });
+    Some(Step::Cut { task: hottest.task, to })
+}
+
+/// The query in parts with the least load, if the worker of its first part has room for all of it.
+fn join(tasks: &[TaskLoad], loads: &[f64], cut_above: f64) -> Option<Step> {
+    let mut in_parts: Vec<&TaskLoad> = tasks.iter().filter(|task| task.parts > 1 && !task.rests).collect();
+    // The first part of each comes first.
+    in_parts.dedup_by_key(|task| task.task);
+    in_parts
+        .into_iter()
+        .filter(|task| {
+            let whole = task.load * task.parts as f64;
+            whole < cut_above * JOINED_BELOW && loads[task.worker] - task.load + whole < UNDERLOADED
+        })
+        .min_by(|a, b| a.load.total_cmp(&b.load))
+        .map(|task| Step::Join { task: task.task })
+}
+
 /// The task of a split group with the least load, if another one of its group can take it back.
 fn merge(tasks: &[TaskLoad], loads: &[f64]) -> Option<Step> {
-    let mut tasks: Vec<&TaskLoad> = tasks.iter().filter(|task| !task.rests).collect();
+    let mut tasks: Vec<&TaskLoad> = tasks.iter().filter(|task| !task.rests && task.parts == 1).collect();
     tasks.sort_by_key(|task| task.group);
     tasks
         .chunk_by(|a, b| a.group == b.group)
@@ -170,7 +227,36 @@ mod tests {
     use super::*;
 
     fn task(task: usize, worker: usize, load: f64, queries: usize) -> TaskLoad {
-        TaskLoad { task, group: task, worker, load, queries, rests: false }
+        TaskLoad { task, group: task, worker, load, queries, rests: false, parts: 1, is_one_hot_query: false }
+    }
+
+    /// What is planned where queries are cut that are too much for a worker.
+    fn plan(workers: usize, tasks: &[TaskLoad]) -> Vec<Step> {
+        super::plan(workers, tasks, OVERLOADED)
+    }
+
+    #[test]
+    fn one_hot_query_is_cut_where_there_is_room_and_joined_when_it_is_cold() {
+        let hot = TaskLoad { is_one_hot_query: true, ..task(0, 0, 1.5, 1) };
+        assert_eq!(plan(3, &[hot, task(1, 1, 0.3, 5)]), [Step::Cut { task: 0, to: 2 }]);
+        assert_eq!(plan(2, &[hot, task(1, 1, 0.85, 5)]), [], "nobody has room");
+        assert_eq!(
+            plan(2, &[TaskLoad { queries: 50, ..hot }]),
+            [Step::Cut { task: 0, to: 1 }],
+            "a split would not help"
+        );
+        let halves = |load| [0, 1].map(|worker| TaskLoad { worker, load, parts: 2, ..hot });
+        assert_eq!(plan(3, &halves(1.0)), [Step::Cut { task: 0, to: 2 }], "it is too much for two as well");
+        assert_eq!(plan(2, &halves(1.0)), [], "nobody has room");
+        assert_eq!(plan(2, &halves(0.45)), [], "it would be cut again soon");
+        assert_eq!(plan(2, &halves(0.35)), [Step::Join { task: 0 }]);
+        assert_eq!(plan(2, &halves(0.35).map(|half| TaskLoad { rests: true, ..half })), []);
+        let with_another = [halves(0.35)[0], halves(0.35)[1], task(1, 0, 0.3, 5)];
+        assert_eq!(plan(2, &with_another), [], "together it is too much for that worker");
+        assert_eq!(
+            super::plan(2, &[task(0, 0, 0.2, 1), TaskLoad { is_one_hot_query: true, ..task(1, 1, 0.1, 1) }], 0.05),
+            [Step::Cut { task: 1, to: 0 }]
+        );
     }
 
     #[test]
@@ -206,15 +292,15 @@ mod tests {
     fn load_is_arrivals_over_service_rate() {
         let mut meter = LoadMeter::default();
         let second = Duration::from_secs(1);
-        meter.look(Seen { arrived: 1000, waiting: 0, busy_us: 250_000 }, second);
+        meter.look(Seen { arrived: 1000, waiting: 0, busy_us: 250_000 }, second, 1);
         assert!((meter.load() - 0.25).abs() < 1e-9);
         // It processed 1000 in half a second of work, and as many wait: it needs the whole second.
-        meter.look(Seen { arrived: 3000, waiting: 1000, busy_us: 750_000 }, second);
+        meter.look(Seen { arrived: 3000, waiting: 1000, busy_us: 750_000 }, second, 1);
         assert!((meter.load() - 1.0).abs() < 1e-9);
-        meter.look(Seen { arrived: 3000, waiting: 1000, busy_us: 750_000 }, second);
+        meter.look(Seen { arrived: 3000, waiting: 1000, busy_us: 750_000 }, second, 1);
         assert!((meter.load() - 1.0).abs() < 1e-9, "what waits is not forgotten");
-        meter.look(Seen { arrived: 3000, waiting: 0, busy_us: 751_000 }, second);
-        meter.look(Seen { arrived: 3000, waiting: 0, busy_us: 751_000 }, second);
+        meter.look(Seen { arrived: 3000, waiting: 0, busy_us: 751_000 }, second, 1);
+        meter.look(Seen { arrived: 3000, waiting: 0, busy_us: 751_000 }, second, 1);
         assert_eq!(meter.load(), 0.0);
     }
 
@@ -238,7 +324,7 @@ mod tests {
                         let half = TaskLoad { worker: to, ..tasks[whole] };
                         tasks.push(half);
                     }
-                    Step::Merge { .. } => prop_assert!(false, "no group is split"),
+                    _ => prop_assert!(false, "no group is split, and no query hot"),
                 }
             }
             prop_assert!(highest(&tasks) <= before.max(OVERLOADED) + 1e-9);

@@ -6,8 +6,9 @@
 //! has to look.
 //!
 //! [`moves`] has how queries move between tasks, [`rows`] how rows that are decoded already reach them, [`shelf`] how silent ones leave memory and come back,
-//! [`twins`] how equal ones share a slot.
+//! [`twins`] how equal ones share a slot, [`capture`] what a checkpoint saves of them and how it comes back.
 
+mod capture;
 mod moves;
 mod rows;
 mod shelf;
@@ -21,7 +22,8 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use parking_lot::{Mutex, RwLock};
 use rivulet_dataflow::{
-    Clock, Inbox, InputIndex, Push, QueryId, Reason, Slot, SlotTable, StateError, StateFrame, StateSelection,
+    Clock, Cut, Event, Inbox, InputIndex, LogPosition, LoggedEvent, Push, QueryId, Reason, Slot, SlotTable, StateError,
+    StateFrame, StateSelection,
 };
 
 use crate::host::Host;
@@ -34,6 +36,7 @@ use moves::renumber;
 use shelf::Shelf;
 use twins::Twins;
 
+pub use capture::{Captured, Restored, Saved};
 pub use twins::Joined;
 
 /// Where the shelf stands among the tasks.
@@ -60,9 +63,13 @@ pub struct GroupParts {
     pub batch_rows_max: Option<usize>,
     /// Queries that are equal in these of the parameters give equal results, and may be computed once; `None` if none may.
     pub equal_by: Option<Vec<usize>>,
+    /// How the dataflow runs as several instances side by side, if it can: a single query may have several workers then.
+    pub cut: Cut,
     /// Whether the sink hands rows on to other groups, by [`Group::push_rows`]. Such a group has one task, for its order is that of
     /// those behind it.
     pub passes_on: bool,
+    /// Whether the group can be [captured](Group::capture); it keeps some 16 bytes for each query then.
+    pub is_captured: bool,
 }
 
 /// The queries of one application that run together.
@@ -70,7 +77,6 @@ pub struct Group {
     id: GroupId,
     settings: Arc<TaskSettings>,
     parameters: SchemaRef,
-    make: Box<dyn Fn() -> TaskParts + Send + Sync>,
     task_queries_max: usize,
     host: Arc<Host>,
     /// Never shrinks: a task whose queries went back to another one stays for the next split.
@@ -88,6 +94,8 @@ pub struct Group {
     label: Mutex<Option<LabelHash>>,
     /// Events that came for a query that was gone already.
     strays: AtomicU64,
+    /// How often queries have moved, to another task or another slot.
+    moves: AtomicU64,
 }
 
 /// Where a query is: a task (or [`SHELF`]), and its slot there.
@@ -114,10 +122,17 @@ impl Group {
     pub(crate) fn new(id: GroupId, parts: GroupParts, host: Arc<Host>) -> Arc<Self> {
         let settings = Arc::new(TaskSettings {
             name: parts.name,
+            make: parts.make,
+            cut: if parts.task_queries_max.is_some() {
+                Cut::Never("tasks have a given number of queries")
+            } else {
+                parts.cut
+            },
             limits: parts.limits,
             batch_rows_max: parts.batch_rows_max,
             event_time_column: parts.event_time_column,
             passes_on: parts.passes_on,
+            is_captured: parts.is_captured,
             upstream: RwLock::default(),
         });
         let twins = parts.equal_by.map(|equal_by| Twins::new(&parts.parameters, equal_by));
@@ -126,7 +141,6 @@ impl Group {
             settings,
             twins,
             parameters: parts.parameters,
-            make: parts.make,
             task_queries_max: parts.task_queries_max.unwrap_or(usize::MAX).max(1),
             host,
             tasks: boxcar::Vec::new(),
@@ -135,6 +149,7 @@ impl Group {
             free: Mutex::default(),
             label: Mutex::default(),
             strays: AtomicU64::new(0),
+            moves: AtomicU64::new(0),
         })
     }
 
@@ -149,6 +164,11 @@ impl Group {
         self.host.enable_spilling(spill);
     }
 
+    /// As [`Workers::hold_timers_at`](crate::Workers::hold_timers_at) does, for a group that was made [`by_hand`](Group::by_hand).
+    pub fn hold_timers_at(&self, at_us: i64) {
+        self.host.held_at_us.store(at_us, Ordering::Release);
+    }
+
     /// The group's number.
     pub fn id(&self) -> GroupId {
         self.id
@@ -157,6 +177,11 @@ impl Group {
     /// The application's name.
     pub fn name(&self) -> &str {
         &self.settings.name
+    }
+
+    /// Whether it can be [captured](Group::capture).
+    pub fn is_captured(&self) -> bool {
+        self.settings.is_captured
     }
 
     /// Whether queries may move between tasks; not where the number of queries of a task is given, nor in a group that hands rows on.
@@ -178,6 +203,32 @@ impl Group {
         self.tasks.iter().map(|(_, task)| task.oldest_us()).min().unwrap_or(i64::MAX)
     }
 
+    /// The lowest position in the log of the events that wait, or are yet to be handed on; `None` if none is in the log. Whoever asks
+    /// several groups asks those that hand rows on first.
+    pub fn oldest_position(&self) -> Option<LogPosition> {
+        // Events move between tasks only when queries do.
+        let _still = self.free.lock();
+        self.all_tasks().map(|(_, task)| task.oldest_position()).min().filter(|&lowest| lowest < LogPosition::MAX)
+    }
+
+    /// How a single query may have several workers, or why it may not.
+    pub fn cut(&self) -> &Cut {
+        &self.settings.cut
+    }
+
+    /// In how many parts the query of a slot runs: 1 for one piece.
+    pub fn parts_of(&self, slot: Slot) -> usize {
+        let _still = self.free.lock();
+        let task = self.place(slot).and_then(|place| self.task(place.task as usize));
+        task.map_or(1, |task| task.parts())
+    }
+
+    /// From now on one of its tasks runs in so many parts more as there are `workers`, each on one of them; in one piece if there is
+    /// none. Nothing happens in a group whose queries cannot be cut.
+    pub fn cut_on(&self, task: &Task, workers: &[usize]) {
+        task.cut_on(if self.is_movable() { workers } else { &[] });
+    }
+
     /// The tasks, those without queries included.
     pub fn tasks(&self) -> impl Iterator<Item = &Arc<Task>> {
         self.tasks.iter().map(|(_, task)| task)
@@ -185,7 +236,7 @@ impl Group {
 
     fn new_task(&self, free: &mut Vec<Slot>) -> usize {
         self.make_places(free);
-        let task = Task::new(self.settings.clone(), self.new_slots(), (self.make)(), self.host.clone(), None);
+        let task = Task::new(self.settings.clone(), self.new_slots(), (self.settings.make)(), self.host.clone(), None);
         if let Some(label) = self.label.lock().take() {
             task.assign(self.host.place_near(label));
         }
@@ -283,9 +334,13 @@ impl Group {
     /// The task for new queries, and how many it takes.
     fn task_with_room(&self, free: &mut Vec<Slot>) -> (usize, usize) {
         let with_fewest = if self.task_queries_max == usize::MAX {
-            // One without queries had them taken away because they were too few for two tasks.
-            let rank = |queries: usize| if queries == 0 { usize::MAX } else { queries };
-            self.tasks.iter().min_by_key(|(_, task)| rank(task.queries())).map(|(index, task)| (index, task.queries()))
+            // One without queries had them taken away because they were too few for two tasks; one in parts has enough to do.
+            let rank = |task: &Task| match task.queries() {
+                0 => usize::MAX,
+                _ if task.parts() > 1 => usize::MAX - 1,
+                queries => queries,
+            };
+            self.tasks.iter().min_by_key(|(_, task)| rank(task)).map(|(index, task)| (index, task.queries()))
         } else {
             // Tasks are filled one after the other; with thousands of them the last is the only one worth a look.
             self.tasks.count().checked_sub(1).map(|last| (last, self.tasks[last].queries()))
@@ -355,7 +410,7 @@ impl Group {
         let places: Vec<(Option<Place>, Q)> = slots.map(|(slot, query)| (self.place(slot), query)).collect();
         let mut values = Vec::with_capacity(places.len());
         for of_task in places.chunk_by(|(a, _), (b, _)| a.map(|place| place.task) == b.map(|place| place.task)) {
-            let core = of_task[0].0.and_then(|place| self.task(place.task as usize)).map(|task| task.lock());
+            let core = of_task[0].0.and_then(|place| self.task(place.task as usize)).map(|task| task.peek());
             values.extend(of_task.iter().map(|(place, query)| read(&core.as_ref()?.slots, (*place)?.slot, *query)));
         }
         values
@@ -365,7 +420,7 @@ impl Group {
     pub fn slots(&self) -> Slot {
         match self.places.get() {
             Some(places) => places.count() as Slot,
-            None => self.tasks.get(0).map_or(0, |task| task.lock().slots.capacity() as Slot),
+            None => self.tasks.get(0).map_or(0, |task| task.peek().slots.capacity() as Slot),
         }
     }
 
@@ -373,7 +428,7 @@ impl Group {
     pub fn query(&self, slot: Slot) -> Option<QueryId> {
         let _still = self.free.lock();
         let place = self.place(slot)?;
-        self.task(place.task as usize)?.lock().slots.query(place.slot)
+        self.task(place.task as usize)?.peek().slots.query(place.slot)
     }
 
     /// The selected state of every operator, wherever it is; slots are those of the group. Empty for a group without tasks.
@@ -433,7 +488,7 @@ impl Group {
     /// The slots of the queries in a task, ascending, and beside each the query's slot in the group.
     fn slots_by_place(&self, task: usize) -> (Vec<Slot>, Vec<Slot>) {
         let Some(places) = self.places.get() else {
-            let slots: Vec<Slot> = self.tasks[task].lock().slots.slots().collect();
+            let slots: Vec<Slot> = self.tasks[task].peek().slots.slots().collect();
             return (slots.clone(), slots);
         };
         let mut slots: Vec<(Slot, Slot)> = places
@@ -453,7 +508,7 @@ impl Group {
             while matches!(shelf.task.run(Duration::MAX), Activation::Yielded(_)) {}
         }
         for (_, task) in &self.tasks {
-            match task.run(Duration::MAX) {
+            match task.run_all_parts() {
                 Activation::Ran(ran) | Activation::Yielded(ran) => rows += ran,
                 Activation::Blocked => return Activation::Blocked,
             }
@@ -500,6 +555,13 @@ impl Group {
     /// in one inbox, so that their order is kept.
     #[inline]
     pub fn push_from(&self, input: InputIndex, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
+        self.push_event(Event { input, slot, arrival_us, position: 0, payload }, false)
+    }
+
+    /// The same with all that is known of the event; one that `must_fit` is not refused.
+    #[inline]
+    pub fn push_event(&self, event: Event<'_>, must_fit: bool) -> Push {
+        let slot = event.slot;
         loop {
             let places = self.places.get();
             let place = self.place(slot);
@@ -514,9 +576,19 @@ impl Group {
                 Some(_) => self.place(slot) == Some(place),
             };
             if is_still {
-                return task.push(queue, input, place.slot, arrival_us, payload);
+                return task.push(queue, Event { slot: place.slot, ..event }, must_fit);
             }
         }
+    }
+
+    fn push_logged_from(&self, input: InputIndex, event: LoggedEvent<'_>, must_fit: bool) -> Push {
+        let LoggedEvent { slot, arrival_us, position, payload, .. } = event;
+        self.push_event(Event { input, slot, arrival_us, position, payload }, must_fit)
+    }
+
+    fn has_room_for(&self, slot: Slot, payload_bytes: usize) -> bool {
+        let task = self.place(slot).and_then(|place| self.task(place.task as usize));
+        task.is_none_or(|task| task.inbox().has_room(&task.inbox().lock(), payload_bytes))
     }
 }
 
@@ -524,6 +596,14 @@ impl Inbox for Group {
     #[inline]
     fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
         self.push_from(0, slot, arrival_us, payload)
+    }
+
+    fn has_room(&self, slot: Slot, payload_bytes: usize) -> bool {
+        self.has_room_for(slot, payload_bytes)
+    }
+
+    fn push_logged(&self, event: LoggedEvent<'_>, must_fit: bool) -> Push {
+        self.push_logged_from(0, event, must_fit)
     }
 }
 
@@ -544,6 +624,14 @@ impl Inbox for GroupInput {
     #[inline]
     fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
         self.group.push_from(self.input, slot, arrival_us, payload)
+    }
+
+    fn has_room(&self, slot: Slot, payload_bytes: usize) -> bool {
+        self.group.has_room_for(slot, payload_bytes)
+    }
+
+    fn push_logged(&self, event: LoggedEvent<'_>, must_fit: bool) -> Push {
+        self.group.push_logged_from(self.input, event, must_fit)
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct Host {
     pub(crate) spill: OnceLock<Spill>,
     pub(crate) relief: Relief,
     pub(crate) labels: Labels,
+    /// Timers go no further than this while events are replayed that came after it; `i64::MAX` otherwise.
+    pub(crate) held_at_us: AtomicI64,
     /// Starts the worker of a new task, where each has its own. Whether it runs.
     pub(crate) start_worker: Box<dyn Fn(usize) -> bool + Send + Sync>,
 }
@@ -102,6 +104,7 @@ impl Host {
             spill: OnceLock::new(),
             relief: Relief::default(),
             labels: Labels::default(),
+            held_at_us: AtomicI64::new(i64::MAX),
             start_worker: Box::new(|_| false),
         }
     }

@@ -6,12 +6,13 @@
 //! because several queries read them.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use rivulet_dataflow::{Events, InputIndex, Push, Slot};
+use rivulet_dataflow::{Event, Events, LogPosition, Push, Slot};
 
 use crate::Picked;
+use crate::task::progress::stamp;
 
 /// The most events in one arena, and so in one batch. Beyond some thousand rows a batch is not cheaper per row, but holds
 /// its worker for longer.
@@ -100,6 +101,15 @@ impl Chunk {
         }
     }
 
+    /// The place of an event among all: see [`stamp`].
+    #[inline]
+    pub(crate) fn stamp(&self, row: usize) -> u64 {
+        match self {
+            Self::Raw(events) => stamp(self.position(row), events.input(row)),
+            Self::Rows(_) => stamp(self.position(row), 0),
+        }
+    }
+
     /// How many of the oldest events hold at least `bytes`; all of them if they hold less.
     fn rows_to_free(&self, bytes: usize) -> usize {
         match self {
@@ -123,7 +133,42 @@ impl Chunk {
         }
     }
 
-    fn oldest_arrival_us(&self) -> Option<i64> {
+    /// The position in the log of the event at `row`; 0 if it is in none.
+    pub(crate) fn position(&self, row: usize) -> LogPosition {
+        match self {
+            Self::Raw(events) => events.position(row),
+            Self::Rows(picked) => picked.position(row),
+        }
+    }
+
+    /// Whether any of the events may be in the log.
+    pub(crate) fn has_positions(&self) -> bool {
+        match self {
+            Self::Raw(events) => !events.positions().is_empty(),
+            Self::Rows(picked) => picked.has_positions(),
+        }
+    }
+
+    fn oldest_position(&self) -> Option<LogPosition> {
+        if !self.has_positions() {
+            return None;
+        }
+        (0..self.rows()).map(|row| self.position(row)).filter(|&position| position > 0).min()
+    }
+
+    /// Keeps only the events in rows for which `keep` holds, in order.
+    pub(crate) fn retain_rows(&mut self, keep: impl Fn(usize) -> bool) {
+        match self {
+            Self::Raw(events) => {
+                let mut kept = Events::default();
+                (0..events.rows()).filter(|&row| keep(row)).for_each(|row| kept.push_event(events.event(row)));
+                *events = kept;
+            }
+            Self::Rows(picked) => picked.retain_rows(keep),
+        }
+    }
+
+    pub(crate) fn oldest_arrival_us(&self) -> Option<i64> {
         match self {
             Self::Raw(events) => events.arrival_us().iter().copied().min(),
             Self::Rows(picked) => picked.arrival_us().min(),
@@ -135,6 +180,27 @@ impl Chunk {
             Self::Raw(events) => events.memory_bytes(),
             Self::Rows(picked) => picked.memory_bytes(),
         }
+    }
+}
+
+/// The oldest of the events that were taken from an inbox and not handed on yet.
+pub(crate) struct InHand {
+    /// When it came; `i64::MAX` without any.
+    pub(crate) arrival_us: AtomicI64,
+    /// The lowest position in the log; the highest there can be without any.
+    pub(crate) position: AtomicU64,
+}
+
+impl InHand {
+    /// Nothing.
+    pub(crate) fn new() -> Self {
+        Self { arrival_us: AtomicI64::new(i64::MAX), position: AtomicU64::new(LogPosition::MAX) }
+    }
+
+    /// Everything was handed on.
+    pub(crate) fn clear(&self) {
+        self.arrival_us.store(i64::MAX, Ordering::Release);
+        self.position.store(LogPosition::MAX, Ordering::Release);
     }
 }
 
@@ -157,21 +223,23 @@ impl TaskInbox {
         self.queue.lock()
     }
 
-    /// Offers an event to the queue of this inbox.
+    fn is_full(&self, queue: &Queue, payload_bytes: usize) -> bool {
+        queue.rows >= self.limits.rows_max || (queue.rows > 0 && queue.bytes + payload_bytes > self.limits.bytes_max)
+    }
+
+    /// Whether an event finds room, or an older one makes it.
+    pub(crate) fn has_room(&self, queue: &Queue, payload_bytes: usize) -> bool {
+        self.limits.overflow != Overflow::Block || !self.is_full(queue, payload_bytes)
+    }
+
+    /// Offers an event to the queue of this inbox. One that `must_fit` is not refused.
     #[inline]
-    pub(crate) fn push(
-        &self,
-        queue: &mut Queue,
-        input: InputIndex,
-        slot: Slot,
-        arrival_us: i64,
-        payload: &[u8],
-    ) -> Pushed {
+    pub(crate) fn push(&self, queue: &mut Queue, event: Event<'_>, must_fit: bool) -> Pushed {
+        let payload = event.payload;
         let was_empty = queue.rows == 0;
-        let is_full =
-            queue.rows >= self.limits.rows_max || (!was_empty && queue.bytes + payload.len() > self.limits.bytes_max);
-        if is_full {
+        if self.is_full(queue, payload.len()) {
             match self.limits.overflow {
+                Overflow::Block if must_fit => {}
                 Overflow::Block => return Pushed { push: Push::Full, was_empty: false },
                 Overflow::DropNewest => {
                     queue.dropped += 1;
@@ -184,7 +252,7 @@ impl TaskInbox {
                 }
             }
         }
-        queue.append(input, slot, arrival_us, payload, self.chunk_rows);
+        queue.append(event, self.chunk_rows);
         Pushed { push: Push::Taken, was_empty }
     }
 
@@ -222,19 +290,23 @@ impl TaskInbox {
         was_empty && queue.rows > 0
     }
 
-    /// Takes the oldest events, one batch of them, and gives back those that were taken before. `taken_us` is told when the oldest of
-    /// them came, before anybody can see that they do not wait any more.
-    pub(crate) fn take(&self, done: Option<Chunk>, taken_us: Option<&AtomicI64>) -> Option<Chunk> {
+    /// Takes the oldest events, one batch of them, and gives back those that were taken before. `in_hand` is told of them before anybody
+    /// can see that they do not wait any more.
+    pub(crate) fn take(&self, done: Option<Chunk>, in_hand: Option<&InHand>) -> Option<Chunk> {
         let mut queue = self.queue.lock();
         queue.keep(done);
         let chunk = match queue.chunks.front_mut()? {
-            Chunk::Rows(rows) if rows.len() > self.chunk_rows => Chunk::Rows(rows.split_front(self.chunk_rows)),
+            Chunk::Rows(rows) if rows.len() > self.chunk_rows => {
+                let whole_events = rows.end_of_event(self.chunk_rows);
+                Chunk::Rows(rows.split_front(whole_events))
+            }
             _ => queue.chunks.pop_front()?,
         };
         queue.rows -= chunk.rows();
         queue.bytes -= chunk.bytes();
-        if let Some(taken_us) = taken_us {
-            taken_us.store(chunk.oldest_arrival_us().unwrap_or(i64::MAX), Ordering::Release);
+        if let Some(in_hand) = in_hand {
+            in_hand.arrival_us.store(chunk.oldest_arrival_us().unwrap_or(i64::MAX), Ordering::Release);
+            in_hand.position.store(chunk.oldest_position().unwrap_or(LogPosition::MAX), Ordering::Release);
         }
         Some(chunk)
     }
@@ -251,7 +323,8 @@ impl TaskInbox {
 }
 
 impl Queue {
-    fn append(&mut self, input: InputIndex, slot: Slot, arrival_us: i64, payload: &[u8], chunk_rows: usize) {
+    #[inline]
+    fn append(&mut self, event: Event<'_>, chunk_rows: usize) {
         let arena = match self.chunks.back_mut() {
             Some(Chunk::Raw(arena)) if arena.rows() < chunk_rows && arena.payload_bytes() < CHUNK_BYTES => arena,
             _ => {
@@ -260,9 +333,9 @@ impl Queue {
                 arena
             }
         };
-        arena.push_from(input, slot, arrival_us, payload);
+        arena.push_event(event);
         self.rows += 1;
-        self.bytes += payload.len();
+        self.bytes += event.payload.len();
         self.pushed += 1;
     }
 
@@ -321,12 +394,11 @@ impl Queue {
                 }
             };
             for row in 0..arena.rows() {
-                let (slot, arrival_us, payload) = (arena.slots()[row], arena.arrival_us()[row], arena.payload(row));
-                let input = arena.input(row);
-                match place(slot) {
-                    Some(slot) => to.append(input, slot, arrival_us, payload, chunk_rows),
+                let event = arena.event(row);
+                match place(event.slot) {
+                    Some(slot) => to.append(Event { slot, ..event }, chunk_rows),
                     None => {
-                        self.append(input, slot, arrival_us, payload, chunk_rows);
+                        self.append(event, chunk_rows);
                         // It was counted when it came.
                         self.pushed -= 1;
                     }
@@ -347,11 +419,10 @@ impl Queue {
                 Chunk::Raw(events) => {
                     let mut copied = Events::default();
                     for row in (0..events.rows()).filter(|&row| events.slots()[row] == from) {
-                        copied.push_from(events.input(row), to, events.arrival_us()[row], events.payload(row));
+                        copied.push_event(Event { slot: to, ..events.event(row) });
                     }
                     for row in 0..copied.rows() {
-                        let (input, arrival_us) = (copied.input(row), copied.arrival_us()[row]);
-                        self.append(input, to, arrival_us, copied.payload(row), chunk_rows);
+                        self.append(copied.event(row), chunk_rows);
                     }
                 }
             }
@@ -384,6 +455,11 @@ impl Queue {
         self.chunks.iter().filter_map(Chunk::oldest_arrival_us).min()
     }
 
+    /// The lowest position in the log of the waiting events; `None` if none is in one.
+    pub(crate) fn oldest_position(&self) -> Option<LogPosition> {
+        self.chunks.iter().filter_map(Chunk::oldest_position).min()
+    }
+
     /// How many events were ever taken in.
     pub(crate) fn pushed(&self) -> u64 {
         self.pushed
@@ -413,8 +489,12 @@ mod tests {
         TaskInbox::new(InboxLimits { rows_max: 8, bytes_max: 100, overflow }, Some(3))
     }
 
+    fn event(slot: Slot, position: LogPosition, payload: &[u8]) -> Event<'_> {
+        Event { input: 0, slot, arrival_us: 0, position, payload }
+    }
+
     fn push(inbox: &TaskInbox, slot: Slot, payload: &[u8]) -> Push {
-        inbox.push(&mut inbox.lock(), 0, slot, 0, payload).push
+        inbox.push(&mut inbox.lock(), event(slot, 0, payload), false).push
     }
 
     fn fill(inbox: &TaskInbox, events: u32) -> Vec<Push> {
@@ -515,6 +595,53 @@ mod tests {
             (queue.waiting(), queue.pushed())
         };
         assert_eq!((waiting, pushed, take_all(&inbox).concat()), ((7, 7), 7, vec![1, 2, 1, 1, 5, 5, 5]));
+    }
+
+    #[test]
+    fn positions_stay_with_their_events_and_events_stay_whole() {
+        use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+        let (from, to) = (inbox(Overflow::Block), inbox(Overflow::Block));
+        for (slot, position) in [(1, 0), (2, 4), (1, 5), (2, 6)] {
+            assert_eq!(from.push(&mut from.lock(), event(slot, position, b"x"), false).push, Push::Taken);
+        }
+        assert_eq!(from.lock().oldest_position(), Some(4));
+        from.lock().copy_events(2, 3, 3);
+        from.lock().move_events(&mut to.lock(), 3, |slot| (slot == 2).then_some(7));
+        let positions = |inbox: &TaskInbox| {
+            let mut all = Vec::new();
+            while let Some(chunk) = inbox.take(None, None) {
+                all.extend((0..chunk.rows()).map(|row| (chunk.slots()[row], chunk.position(row))));
+            }
+            all
+        };
+        assert_eq!((positions(&from), positions(&to)), (vec![(1, 0), (1, 5), (3, 4), (3, 6)], vec![(7, 4), (7, 6)]));
+        assert_eq!(from.lock().oldest_position(), None);
+
+        // Two rows for two queries from the event at 8, one from that at 9: no batch ends within an event.
+        let column: ArrayRef = std::sync::Arc::new(Int64Array::from(vec![1, 2, 3]));
+        let columns = RecordBatch::try_from_iter([("v", column)]).unwrap();
+        let zeros = vec![0; 3];
+        let rows = rivulet_dataflow::Batch::new(vec![0; 3].into(), zeros.clone().into(), zeros.into(), columns)
+            .with_positions(Some(vec![8, 8, 9].into()));
+        from.push_rows(&mut from.lock(), Picked::new(&rows, vec![0, 0, 1, 1, 2, 2], vec![1, 2, 1, 2, 1, 2]));
+        let mut done = None;
+        let mut batches = Vec::new();
+        while let Some(chunk) = from.take(done, None) {
+            batches.push((0..chunk.rows()).map(|row| chunk.position(row)).collect::<Vec<_>>());
+            done = Some(chunk);
+        }
+        assert_eq!(batches, [vec![8, 8, 8, 8], vec![9, 9]]);
+    }
+
+    #[test]
+    fn one_that_must_fit_does() {
+        let inbox = inbox(Overflow::Block);
+        assert!(inbox.has_room(&inbox.lock(), 1000), "one event always fits");
+        fill(&inbox, 8);
+        assert!(!inbox.has_room(&inbox.lock(), 0));
+        assert_eq!(inbox.push(&mut inbox.lock(), event(9, 1, b"x"), false).push, Push::Full);
+        assert_eq!(inbox.push(&mut inbox.lock(), event(9, 1, b"x"), true).push, Push::Taken);
+        assert_eq!(inbox.lock().waiting(), (9, 9));
     }
 
     #[test]

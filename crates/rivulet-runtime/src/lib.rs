@@ -6,17 +6,17 @@
 //! until the balancer finds that one worker is not enough for it.
 //!
 //! The invariant of this crate: a query's events are processed by one thread at a time, in the order in which they came,
-//! wherever its query is moved. There is no payload format, no protocol and no SQL here.
+//! wherever its query is moved; of a query in parts, the events of each key are. There is no payload format, no protocol and no SQL here.
 //!
 //! In reading order:
 //! - `inbox`: the bounded queue in front of a task, and `picked`: rows in it that were decoded already;
-//! - [`task`]: queries that are processed together, and one activation of them;
+//! - [`task`]: queries that are processed together, one activation of them, and how several workers share that;
 //! - [`group`]: the queries of an application, and how they move between its tasks;
 //! - [`flow`]: a big query as parallel tasks;
 //! - [`spill`]: silent queries leave memory;
 //! - [`metrics`]: what is counted, and the latency histogram;
 //! - [`scheduler`]: which task runs next, and where;
-//! - `balance`: what is moved, split and merged; `labels`: what begins on one worker;
+//! - `balance`: what is moved, split and merged, cut and joined; `labels`: what begins on one worker;
 //! - `host` and [`workers`]: what a process has once, and its threads;
 //! - [`threads`]: how many of those the system allows; [`numa`]: on which cores they stand.
 
@@ -36,7 +36,7 @@ pub mod threads;
 pub mod workers;
 
 pub use flow::{Flow, FlowError, FlowLimits, FlowParts, FlowReport, OperatorReport, Partition, TaskReport};
-pub use group::{Group, GroupId, GroupInput, GroupParts, Joined};
+pub use group::{Captured, Group, GroupId, GroupInput, GroupParts, Joined, Restored, Saved};
 pub use inbox::{InboxLimits, Overflow};
 pub use metrics::{GroupMetrics, Histogram};
 pub use numa::{Numa, Place, Topology};

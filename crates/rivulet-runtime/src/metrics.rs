@@ -1,5 +1,7 @@
 //! What a group counts, and the histogram for latencies.
 
+use arrow::array::{ArrayRef, AsArray};
+use arrow::datatypes::TimestampMicrosecondType;
 use rivulet_dataflow::Reason;
 
 /// Counters of one group since it was created.
@@ -35,6 +37,18 @@ pub struct GroupMetrics {
 const CLOCK_DIFFERENCE_MAX_US: u64 = 3_600_000_000;
 
 impl GroupMetrics {
+    /// Records for events that came at `arrival_us`, and whose own times are these where they have any, that they are processed.
+    pub(crate) fn record_latencies(&mut self, arrival_us: &[i64], event_times: Option<&ArrayRef>, end_us: i64) {
+        for &arrival_us in arrival_us {
+            self.processing_latency_us.record(end_us - arrival_us);
+        }
+        if let Some(times) = event_times {
+            for &time_us in times.as_primitive::<TimestampMicrosecondType>().values() {
+                self.record_event_latency(end_us, time_us);
+            }
+        }
+    }
+
     /// Records how long after its own time an event had been processed.
     pub(crate) fn record_event_latency(&mut self, now_us: i64, time_us: i64) {
         if now_us.abs_diff(time_us) <= CLOCK_DIFFERENCE_MAX_US {

@@ -1,6 +1,6 @@
 //! Decoded rows on their way to the queries that read them: the rows once, and which of them each query gets.
 
-use rivulet_dataflow::{Batch, Slot};
+use rivulet_dataflow::{Batch, LogPosition, Slot};
 
 /// Rows of one batch for queries of a group: row `rows[i]` of it is an event for `slots[i]`. The same row may be picked for
 /// any number of queries; it is held once.
@@ -67,6 +67,22 @@ impl Picked {
         self.rows.iter().map(|&row| self.batch.arrival_us[row as usize])
     }
 
+    /// The position in the log of the event at `index`; 0 if it is in none.
+    pub(crate) fn position(&self, index: usize) -> LogPosition {
+        self.batch.position(self.rows[index] as usize)
+    }
+
+    /// Whether any of the events may be in the log.
+    pub(crate) fn has_positions(&self) -> bool {
+        self.batch.positions.is_some()
+    }
+
+    /// Where, from `events` on, no event of the log is cut in two: its rows, for whomever they are, lie side by side.
+    pub(crate) fn end_of_event(&self, events: usize) -> usize {
+        let goes_on = |&next: &usize| self.position(next) != 0 && self.position(next) == self.position(next - 1);
+        events + (events.max(1)..self.len()).take_while(goes_on).count()
+    }
+
     /// The events as a batch.
     pub(crate) fn to_batch(&self) -> Batch {
         let taken = self.batch.take(&self.rows).expect("the picked rows are in the batch");
@@ -85,6 +101,13 @@ impl Picked {
         let mut kept = self.slots.iter().map(|&slot| keep(slot));
         self.rows.retain(|_| kept.next().expect("one slot for each row"));
         self.slots.retain(|&slot| keep(slot));
+    }
+
+    /// Keeps only the events at places for which `keep` holds, in order.
+    pub(crate) fn retain_rows(&mut self, keep: impl Fn(usize) -> bool) {
+        let (mut of_rows, mut of_slots) = (0.., 0..);
+        self.rows.retain(|_| keep(of_rows.next().expect("endless")));
+        self.slots.retain(|_| keep(of_slots.next().expect("endless")));
     }
 
     /// Takes out the events for which `place` knows another slot, with that slot.

@@ -1,26 +1,33 @@
 //! A task: queries of a group that are processed together, by one thread at a time.
 
+mod cut;
 mod idle;
+mod order;
+mod parts;
+pub(crate) mod progress;
+mod slots;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, AsArray, RecordBatch};
-use arrow::datatypes::TimestampMicrosecondType;
+use arrow::array::{ArrayRef, RecordBatch};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rivulet_dataflow::{
-    Batch, Chain, Control, Decoder, Element, Events, InputIndex, Push, QueryId, Reason, Refusals, Sink, Slot,
-    SlotTable, StateError, StateFrame, StateSelection,
+    Batch, Chain, Control, Cut, Decoder, Element, Event, Events, LogPosition, Push, QueryId, Reason, Refusals, Sink,
+    Slot, SlotTable, StateError, StateFrame, StateSelection, Surroundings,
 };
 
 use crate::balance::{LoadMeter, Seen};
 use crate::host::{DeadlineId, Host};
-use crate::inbox::{Chunk, Queue, TaskInbox};
+use crate::inbox::{Chunk, InHand, Queue, TaskInbox};
 use crate::scheduler::Runnable;
 use crate::{Group, GroupMetrics, InboxLimits, Picked, Policy};
 use idle::Idle;
+use parts::Parts;
+use progress::Progress;
+use slots::Slots;
 
 /// How far behind the clock timers run. An event that a source has stamped but not yet delivered must not find that a
 /// timer for a later instant was served before it.
@@ -43,18 +50,32 @@ pub struct TaskParts {
 pub(crate) struct TaskSettings {
     /// The application's name, for people.
     pub(crate) name: String,
+    /// Makes an instance of the application's dataflow.
+    pub(crate) make: Box<dyn Fn() -> TaskParts + Send + Sync>,
+    /// How the dataflow runs as several instances side by side, if it can.
+    pub(crate) cut: Cut,
     pub(crate) limits: InboxLimits,
     pub(crate) batch_rows_max: Option<usize>,
     /// The index of the event-time column, if the input has one.
     pub(crate) event_time_column: Option<usize>,
     /// Whether the sink hands rows on to other groups.
     pub(crate) passes_on: bool,
+    /// Whether it is kept what checkpoints need.
+    pub(crate) is_captured: bool,
     /// Groups that hand rows on to this one.
     pub(crate) upstream: RwLock<Vec<Weak<Group>>>,
 }
 
+impl TaskSettings {
+    /// When the oldest of the events came that are yet to be handed on to this group; `i64::MAX` without any.
+    fn oldest_upstream_us(&self) -> i64 {
+        self.upstream.read().iter().filter_map(Weak::upgrade).map(|one| one.oldest_us()).min().unwrap_or(i64::MAX)
+    }
+}
+
 /// Queries of a group that are processed together: what a scheduler picks. A group has one task until it is split.
 pub struct Task {
+    myself: Weak<Self>,
     settings: Arc<TaskSettings>,
     inbox: TaskInbox,
     host: Arc<Host>,
@@ -66,23 +87,31 @@ pub struct Task {
     /// Time spent running, microseconds; readable without the core's lock.
     busy_us: AtomicU64,
     queries: AtomicUsize,
-    /// When the oldest event came that was taken from the inbox and not handed on yet, in a group that does so; else `i64::MAX`.
-    in_hand_us: AtomicI64,
+    /// What was taken from the inbox and not handed on yet, in a group that does so.
+    in_hand: InHand,
     pub(crate) load: Mutex<LoadMeter>,
     /// Of a shelf, its group: instead of processing events it wakes the queries that they are for.
     shelf_of: Option<Weak<Group>>,
+    /// In how many parts it is to run: 1 for one piece.
+    parts_wanted: AtomicUsize,
+    /// The workers of the further parts that it is to have.
+    wanted_on: Mutex<Vec<usize>>,
+    /// Its parts, if it has any. Changed by whoever holds the core.
+    parts: RwLock<Option<Arc<Parts>>>,
     core: Mutex<Core>,
 }
 
 /// What only the thread that runs the task may touch.
 pub(crate) struct Core {
-    pub(crate) slots: SlotTable,
+    pub(crate) slots: Slots,
     decoder: Box<dyn Decoder>,
     chain: Chain,
     sink: Box<dyn Sink>,
     refusals: Refusals,
     metrics: GroupMetrics,
     idle: Idle,
+    /// What checkpoints need, in a group that is captured.
+    pub(crate) progress: Option<Box<Progress>>,
     /// Slots were retired when so many events had been pushed: once all these have left the inbox, none of theirs can come.
     retired_at: Option<u64>,
 }
@@ -107,27 +136,25 @@ impl Task {
         shelf_of: Option<Weak<Group>>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|task| Self {
+            myself: task.clone(),
             inbox: TaskInbox::new(settings.limits, settings.batch_rows_max),
-            settings,
             worker: AtomicUsize::new(host.place()),
             deadline: host.deadlines.register(task.clone()),
             host,
             scheduled: AtomicBool::new(false),
             busy_us: AtomicU64::new(0),
             queries: AtomicUsize::new(0),
-            in_hand_us: AtomicI64::new(i64::MAX),
+            in_hand: InHand::new(),
             load: Mutex::default(),
             shelf_of,
+            parts_wanted: AtomicUsize::new(1),
+            wanted_on: Mutex::default(),
+            parts: RwLock::default(),
             core: Mutex::new(Core {
-                slots,
-                decoder: parts.decoder,
-                chain: parts.chain,
-                sink: parts.sink,
-                refusals: Refusals::new(REFUSED_CONTENT_MAX),
-                metrics: GroupMetrics::default(),
-                idle: Idle::default(),
-                retired_at: None,
+                progress: settings.is_captured.then(Box::default),
+                ..Core::new(slots.into(), parts)
             }),
+            settings,
         })
     }
 
@@ -138,7 +165,13 @@ impl Task {
 
     /// Events and payload bytes that wait.
     pub fn waiting(&self) -> (usize, usize) {
-        self.inbox.lock().waiting()
+        let (rows, bytes) = self.inbox.lock().waiting();
+        (rows + self.rows_in_parts(), bytes)
+    }
+
+    /// Events that its parts have taken and are not done with.
+    fn rows_in_parts(&self) -> usize {
+        self.parts.read().as_ref().map_or(0, |parts| parts.rows())
     }
 
     /// The number of queries.
@@ -155,7 +188,15 @@ impl Task {
         &self.inbox
     }
 
+    /// Holds the task still, and in one piece.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+        let mut core = self.core.lock();
+        self.make_whole(&mut core);
+        core
+    }
+
+    /// Holds it still for a look at its slots, in however many pieces it is.
+    pub(crate) fn peek(&self) -> MutexGuard<'_, Core> {
         self.core.lock()
     }
 
@@ -169,15 +210,8 @@ impl Task {
 
     /// Offers an event to `queue`, the locked queue of this task's inbox, and lets go of it.
     #[inline]
-    pub(crate) fn push(
-        self: &Arc<Self>,
-        mut queue: MutexGuard<'_, Queue>,
-        input: InputIndex,
-        slot: Slot,
-        arrival_us: i64,
-        payload: &[u8],
-    ) -> Push {
-        let pushed = self.inbox.push(&mut queue, input, slot, arrival_us, payload);
+    pub(crate) fn push(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>, event: Event<'_>, must_fit: bool) -> Push {
+        let pushed = self.inbox.push(&mut queue, event, must_fit);
         drop(queue);
         if pushed.was_empty {
             self.schedule();
@@ -205,10 +239,23 @@ impl Task {
         }
     }
 
+    fn schedule_myself(&self) {
+        if let Some(task) = self.myself.upgrade() {
+            task.schedule();
+        }
+    }
+
     /// When the oldest of the events came that wait, or that this task has yet to hand on; `i64::MAX` without any.
     pub(crate) fn oldest_us(&self) -> i64 {
         let waiting_us = self.inbox.lock().oldest_arrival_us().unwrap_or(i64::MAX);
-        waiting_us.min(self.in_hand_us.load(Ordering::Acquire))
+        waiting_us.min(self.in_hand.arrival_us.load(Ordering::Acquire))
+    }
+
+    /// The lowest position in the log of the events that wait, or that this task has yet to hand on; the highest there can be without any.
+    pub(crate) fn oldest_position(&self) -> LogPosition {
+        // In this order: what is taken is in hand before it does not wait any more.
+        let waiting = self.inbox.lock().oldest_position().unwrap_or(LogPosition::MAX);
+        waiting.min(self.in_hand.position.load(Ordering::Acquire))
     }
 
     /// Does what timers are due by `now_us`, but nothing that an event which still waits might have come in time for.
@@ -218,8 +265,10 @@ impl Task {
             return;
         }
         // What is under way to this group first: it may arrive in the inbox meanwhile, but not the other way round.
-        let upstream = self.settings.upstream.read().iter().filter_map(Weak::upgrade).map(|one| one.oldest_us()).min();
-        let oldest_us = self.oldest_us().min(upstream.unwrap_or(i64::MAX));
+        let upstream_us = self.settings.oldest_upstream_us();
+        let oldest_us = self.oldest_us().min(upstream_us);
+        // What is yet to be replayed is under way too.
+        let oldest_us = oldest_us.min(self.host.held_at_us.load(Ordering::Acquire));
         let now_us = now_us.min(oldest_us.saturating_sub(1));
         if is_due(now_us) {
             core.run_chain(Step::Tick, now_us, &self.settings.name);
@@ -229,12 +278,13 @@ impl Task {
 
     /// Runs one batch of events through the dataflow.
     fn process(&self, core: &mut Core, chunk: &mut Chunk) {
+        core.pass_over_repeated(chunk);
+        if chunk.rows() == 0 {
+            return;
+        }
         let now_us = self.host.clock.now_us();
         let events = chunk.rows() as u64;
-        // Counted is what each query got, also where some share a slot.
-        core.metrics.events += events + core.slots.further_of(chunk.slots());
-        core.metrics.batches += 1;
-        core.metrics.batch_events_max = core.metrics.batch_events_max.max(events);
+        core.count_events(chunk);
         if let Some(retired_at) = core.retired_at {
             chunk.retain_slots(|slot| core.slots.query(slot).is_some());
             core.metrics.refused[Reason::Removed as usize] += events - chunk.rows() as u64;
@@ -247,6 +297,7 @@ impl Task {
             }
         }
         core.idle.note(chunk.slots());
+        core.note_progress(chunk);
         match chunk {
             Chunk::Raw(events) => {
                 let batch = core.decode(events, &self.settings.name);
@@ -265,19 +316,15 @@ impl Task {
         core.metrics.waiting_us += (now_us - arrival_us[0]).max(0) as u64;
         let event_times: Option<ArrayRef> =
             self.settings.event_time_column.zip(batch.as_ref()).map(|(column, batch)| batch.column(column).clone());
-        if let Some(batch) = batch {
+        if let Some(mut batch) = batch {
+            // Operators know nothing of the log; only the queries that rows are handed on to do.
+            if !self.settings.passes_on {
+                batch.positions = None;
+            }
             core.run_chain(Step::Element(Element::Batch(batch)), now_us, &self.settings.name);
         }
         core.finish(&self.settings.name);
-        let end_us = self.host.clock.now_us();
-        for &arrival_us in arrival_us {
-            core.metrics.processing_latency_us.record(end_us - arrival_us);
-        }
-        if let Some(times) = event_times {
-            for &time_us in times.as_primitive::<TimestampMicrosecondType>().values() {
-                core.metrics.record_event_latency(end_us, time_us);
-            }
-        }
+        core.metrics.record_latencies(arrival_us, event_times.as_ref(), self.host.clock.now_us());
     }
 
     /// Adds queries, one for each row of `parameters`, and returns their slots in this task.
@@ -289,6 +336,9 @@ impl Task {
         }
         let slots = core.slots.add(queries, parameters);
         core.idle.note(&slots);
+        if let Some(progress) = &mut core.progress {
+            progress.reset(&slots);
+        }
         self.control(core, Control::AddSlots(slots.clone()));
         self.queries.store(core.slots.live(), Ordering::Relaxed);
         slots
@@ -299,6 +349,9 @@ impl Task {
     pub(crate) fn remove(&self, core: &mut Core, slots: &[Slot]) {
         self.control(core, Control::RemoveSlots(slots.to_vec()));
         core.slots.retire(slots);
+        if let Some(progress) = &mut core.progress {
+            progress.reset(slots);
+        }
         core.retired_at = Some(self.inbox.lock().pushed());
         self.queries.store(core.slots.live(), Ordering::Relaxed);
     }
@@ -318,6 +371,7 @@ impl Task {
     /// Ends the input: closes what is open and hands it to the sink.
     pub(crate) fn end(&self) {
         let mut core = self.lock_to_run();
+        self.make_whole(&mut core);
         core.run_chain(Step::Element(Element::End), self.host.clock.now_us(), &self.settings.name);
         core.finish(&self.settings.name);
         self.note_deadline(&core);
@@ -331,15 +385,21 @@ impl Task {
 
     /// The counters, with dropped events as refused for [`Reason::Overflow`].
     pub(crate) fn metrics(&self) -> GroupMetrics {
-        let mut metrics = self.core.lock().metrics.clone();
+        let core = self.core.lock();
+        let mut metrics = core.metrics.clone();
+        if let Some(parts) = &*self.parts.read() {
+            parts.add_metrics(&mut metrics);
+        }
+        drop(core);
         metrics.refused[Reason::Overflow as usize] += self.inbox.lock().dropped();
         metrics
     }
 
     /// What the balancer wants to know.
     pub(crate) fn seen(&self) -> Seen {
+        let in_parts = self.rows_in_parts();
         let queue = self.inbox.lock();
-        let waiting = queue.waiting().0 as u64;
+        let waiting = (queue.waiting().0 + in_parts) as u64;
         Seen { arrived: queue.pushed(), waiting, busy_us: self.busy_us.load(Ordering::Relaxed) }
     }
 
@@ -349,6 +409,8 @@ impl Task {
         core.slots.memory_bytes()
             + core.chain.memory_bytes()
             + core.idle.memory_bytes()
+            + core.progress.as_ref().map_or(0, |progress| progress.memory_bytes())
+            + self.parts.read().as_ref().map_or(0, |parts| parts.memory_bytes())
             + self.inbox.lock().memory_bytes()
     }
 }
@@ -363,7 +425,7 @@ impl Runnable for Task {
     }
 
     fn waiting_rows(&self) -> usize {
-        self.inbox.lock().waiting().0
+        self.waiting().0
     }
 
     fn run(&self, slice: Duration) -> Activation {
@@ -376,6 +438,9 @@ impl Runnable for Task {
             return group.wake();
         }
         let mut core = self.lock_to_run();
+        if let Some(parts) = self.parts_as_wanted(&mut core) {
+            return self.run_part(&parts, 0, &mut core, slice);
+        }
         let clock = &self.host.clock;
         let (start_us, begun_us) = (clock.now_us(), clock.steady_us());
         let slice_us = i64::try_from(slice.as_micros()).unwrap_or(i64::MAX);
@@ -385,10 +450,10 @@ impl Runnable for Task {
             if !core.sink.has_room() {
                 break Activation::Blocked;
             }
-            let taken_us = self.settings.passes_on.then_some(&self.in_hand_us);
+            let in_hand = self.settings.passes_on.then_some(&self.in_hand);
             // The sink had room, so all is handed on that was taken.
-            taken_us.inspect(|taken_us| taken_us.store(i64::MAX, Ordering::Release));
-            let Some(mut chunk) = self.inbox.take(done.take(), taken_us) else {
+            in_hand.inspect(|in_hand| in_hand.clear());
+            let Some(mut chunk) = self.inbox.take(done.take(), in_hand) else {
                 break Activation::Ran(rows);
             };
             rows += chunk.rows();
@@ -415,7 +480,12 @@ impl Runnable for Task {
     fn ran(self: Arc<Self>) {
         self.scheduled.store(false, Ordering::Release);
         self.host.scheduled.fetch_sub(1, Ordering::AcqRel);
-        if !self.inbox.is_empty() {
+        let parts = self.parts.read().clone();
+        let has_work = match parts {
+            Some(parts) => parts.has_work(&self, 0),
+            None => !self.inbox.is_empty(),
+        };
+        if has_work {
             self.schedule();
         }
     }
@@ -436,12 +506,40 @@ impl std::fmt::Debug for Task {
     }
 }
 
-enum Step {
+enum Step<'a> {
     Element(Element),
     Tick,
+    /// Rows that reach the operator at a place, of which these are the task's own.
+    Own {
+        place: usize,
+        batch: &'a Batch,
+        own: &'a [u32],
+    },
 }
 
 impl Core {
+    fn new(slots: Slots, parts: TaskParts) -> Self {
+        Self {
+            slots,
+            decoder: parts.decoder,
+            chain: parts.chain,
+            sink: parts.sink,
+            refusals: Refusals::new(REFUSED_CONTENT_MAX),
+            metrics: GroupMetrics::default(),
+            idle: Idle::default(),
+            progress: None,
+            retired_at: None,
+        }
+    }
+
+    /// Counts events that were taken: what each query got, also where some share a slot.
+    fn count_events(&mut self, chunk: &Chunk) {
+        let events = chunk.rows() as u64;
+        self.metrics.events += events + self.slots.further_of(chunk.slots());
+        self.metrics.batches += 1;
+        self.metrics.batch_events_max = self.metrics.batch_events_max.max(events);
+    }
+
     /// The selected state of every operator.
     pub(crate) fn export_state(&self, selection: &StateSelection) -> Result<Vec<Option<StateFrame>>, StateError> {
         self.chain.export_state(selection)
@@ -463,6 +561,31 @@ impl Core {
         self.metrics.refused[Reason::Removed as usize] += events;
     }
 
+    /// Takes out the events that are in the state of their slots already: the log gives them once more after a restart.
+    fn pass_over_repeated(&mut self, chunk: &mut Chunk) {
+        let Some(progress) = &self.progress else { return };
+        // Behind the last of them this is all that it costs.
+        if !chunk.has_positions() || !(0..chunk.rows()).any(|row| progress.may_repeat(chunk.stamp(row))) {
+            return;
+        }
+        let has_applied = |row| progress.has_applied(chunk.slots()[row], chunk.stamp(row));
+        let repeated: Vec<bool> = (0..chunk.rows()).map(has_applied).collect();
+        if repeated.contains(&true) {
+            chunk.retain_rows(|row| !repeated[row]);
+        }
+    }
+
+    /// Events go into the state of their slots.
+    fn note_progress(&mut self, chunk: &Chunk) {
+        let Some(progress) = &mut self.progress else { return };
+        if !chunk.has_positions() {
+            return progress.change_all(chunk.slots().iter().copied());
+        }
+        for (row, &slot) in chunk.slots().iter().enumerate() {
+            progress.note_event(slot, chunk.stamp(row));
+        }
+    }
+
     /// Decodes events; nothing if the decoder fails on them, which costs them.
     fn decode(&mut self, events: &Events, name: &str) -> Option<Batch> {
         let Self { decoder, refusals, .. } = self;
@@ -477,22 +600,31 @@ impl Core {
 
     /// Runs the chain and hands what comes out to the sink. A failure or panic of an operator costs this batch and
     /// nothing else: it is counted, logged, and the task goes on.
-    fn run_chain(&mut self, step: Step, now_us: i64, name: &str) {
-        let Self { chain, slots, refusals, sink, metrics, .. } = self;
+    fn run_chain(&mut self, step: Step<'_>, now_us: i64, name: &str) {
+        let Self { chain, slots, refusals, sink, metrics, progress, .. } = self;
+        let slots: &SlotTable = slots;
         let rows = match &step {
             Step::Element(Element::Batch(batch)) => batch.rows() as u64,
+            Step::Own { own, .. } => own.len() as u64,
             _ => 0,
         };
         let mut sink_error = None;
         let mut take = |batch: Batch| {
             metrics.results += batch.rows() as u64 + slots.further_of(&batch.slots);
-            if let Err(error) = sink.write(&batch, slots) {
+            let written = match progress {
+                Some(progress) => sink.write_numbered(&batch, progress.number(&batch.slots), slots),
+                None => sink.write(&batch, slots),
+            };
+            if let Err(error) = written {
                 sink_error.get_or_insert(error);
             }
         };
         let outcome = catch_unwind(AssertUnwindSafe(|| match step {
             Step::Element(element) => chain.process(element, now_us, slots, refusals, &mut take),
             Step::Tick => chain.tick(now_us, slots, refusals, &mut take),
+            Step::Own { place, batch, own } => {
+                chain.process_own(place, batch, own, Surroundings { now_us, slots, refusals }, &mut take)
+            }
         }));
         if let Some(error) = sink_error {
             tracing::warn!(application = name, %error, "results were not written");

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
-use rivulet_dataflow::Clock;
+use rivulet_dataflow::{Clock, StateError};
 
 use crate::balance::{self, Step, TaskLoad};
 use crate::flow::FlowTask;
@@ -50,6 +50,8 @@ pub struct WorkerSettings {
     pub time_slice: Duration,
     /// How often load is evened out; `None` for never.
     pub balance_period: Option<Duration>,
+    /// How many hundredths of a worker's time a single query may need before it is cut in parts, if it can be; `None` for any number.
+    pub cut_above_percent: Option<u32>,
     /// Whether worker threads stay on one core each. Where notice is taken of several nodes they do in any case.
     pub pins: bool,
     /// Whether notice is taken of the nodes of the machine's memory.
@@ -57,13 +59,14 @@ pub struct WorkerSettings {
 }
 
 impl Default for WorkerSettings {
-    /// Two threads that own their groups, slices of 20 ms, balanced every 5 s, pinned where there are several nodes.
+    /// Two threads that own their groups, slices of 20 ms, balanced every 5 s, queries cut from 95 % on, pinned where there are several nodes.
     fn default() -> Self {
         Self {
             threads: 2,
             policy: Policy::default(),
             time_slice: Duration::from_millis(20),
             balance_period: Some(Duration::from_secs(5)),
+            cut_above_percent: Some(95),
             pins: false,
             numa: Numa::Auto,
         }
@@ -155,6 +158,7 @@ impl Workers {
                     spill: OnceLock::new(),
                     relief: Relief::default(),
                     labels: Labels::default(),
+                    held_at_us: AtomicI64::new(i64::MAX),
                     start_worker: Box::new(start_worker),
                 }),
                 groups: Mutex::default(),
@@ -186,6 +190,12 @@ impl Workers {
         self.shared.host.enable_spilling(spill);
     }
 
+    /// Timers of groups go no further than `at_us` until this is called again: events that came then are yet to be replayed. `i64::MAX`
+    /// lets them follow the clock.
+    pub fn hold_timers_at(&self, at_us: i64) {
+        self.shared.host.held_at_us.store(at_us, Ordering::Release);
+    }
+
     /// Has each worker call `give_back` after queries were spilled: it is to return memory that the calling thread's heap
     /// does not need. A second call changes nothing.
     pub fn give_back_with(&self, give_back: fn()) {
@@ -207,7 +217,10 @@ impl Workers {
     }
 
     /// Runs a big query.
-    pub fn start_flow(&self, parts: FlowParts) -> Flow {
+    ///
+    /// # Errors
+    /// The state that it is to go on with is not that of its operators.
+    pub fn start_flow(&self, parts: FlowParts) -> Result<Flow, StateError> {
         Flow::start(parts, &self.shared.host)
     }
 
@@ -258,8 +271,10 @@ impl Workers {
             })
             .collect();
         for task in host.deadlines.tasks().iter().filter(|task| task.queries() > 0 && !task.is_shelf()) {
-            if let Some(worker) = status.get_mut(task.worker()) {
-                worker.tasks += 1;
+            for worker in std::iter::once(task.worker()).chain(task.workers_of_parts()) {
+                if let Some(worker) = status.get_mut(worker) {
+                    worker.tasks += 1;
+                }
             }
         }
         status
@@ -438,23 +453,31 @@ impl Shared {
         let groups = self.groups.lock().all.clone();
         let tasks: Vec<(&Arc<Group>, Arc<Task>)> =
             groups.iter().flat_map(|group| group.tasks().map(move |task| (group, task.clone()))).collect();
+        let cut_above = self.settings.cut_above_percent.map_or(f64::INFINITY, |percent| f64::from(percent) / 100.0);
         let mut loads = vec![0.0; self.host.workers.count()];
         let mut seen = Vec::new();
         for (index, (group, task)) in tasks.iter().enumerate() {
             let mut meter = task.load.lock();
-            meter.look(task.seen(), elapsed);
-            if let Some(load) = loads.get_mut(task.worker()) {
-                *load += meter.load();
-            }
-            if task.queries() > 0 {
-                seen.push(TaskLoad {
-                    task: index,
-                    group: group.id() as usize,
-                    worker: task.worker(),
-                    load: meter.load(),
-                    queries: task.queries(),
-                    rests: meter.rests() || !group.is_movable(),
-                });
+            let workers: Vec<usize> = std::iter::once(task.worker()).chain(task.workers_of_parts()).collect();
+            meter.look(task.seen(), elapsed, workers.len());
+            let load = meter.load() / workers.len() as f64;
+            let is_hot = meter.load() > cut_above && task.is_one_hot_query();
+            for &worker in &workers {
+                if let Some(of_worker) = loads.get_mut(worker) {
+                    *of_worker += load;
+                }
+                if task.queries() > 0 {
+                    seen.push(TaskLoad {
+                        task: index,
+                        group: group.id() as usize,
+                        worker,
+                        load,
+                        queries: task.queries(),
+                        rests: meter.rests() || !group.is_movable(),
+                        parts: workers.len(),
+                        is_one_hot_query: is_hot,
+                    });
+                }
             }
         }
         for (worker, load) in &self.host.workers {
@@ -464,7 +487,7 @@ impl Shared {
         if !self.host.policy.is_balanced() || self.settings.balance_period.is_none() {
             return;
         }
-        for step in balance::plan(loads.len(), &seen) {
+        for step in balance::plan(loads.len(), &seen, cut_above) {
             let (task, done) = match step {
                 Step::Move { task, to } => {
                     let task = &tasks[task].1;
@@ -486,6 +509,25 @@ impl Shared {
                 Step::Merge { task, into } => {
                     let (group, task) = &tasks[task];
                     (task, group.merge(task, &tasks[into].1))
+                }
+                Step::Cut { task, to } => {
+                    let (group, task) = &tasks[task];
+                    let load = task.load.lock().load();
+                    // Other queries of the task are not to be held up whenever it is put together.
+                    let done = group.isolate(task).map(|alone| {
+                        let Some(alone) = alone else { return };
+                        let workers = [alone.workers_of_parts(), vec![to]].concat();
+                        group.cut_on(&alone, &workers);
+                        alone.load.lock().moved(alone.seen(), load);
+                    });
+                    (task, done)
+                }
+                Step::Join { task } => {
+                    let (group, task) = &tasks[task];
+                    group.cut_on(task, &[]);
+                    let load = task.load.lock().load();
+                    task.load.lock().moved(task.seen(), load);
+                    (task, Ok(()))
                 }
             };
             match done {

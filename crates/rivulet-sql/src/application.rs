@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, SchemaRef};
-use rivulet_dataflow::Line;
+use rivulet_dataflow::{Cut, Line};
 use rivulet_operators::{Match, Table};
 
 use crate::binding::BindError;
@@ -51,6 +51,8 @@ pub struct Application {
     pub tables: Vec<TableUse>,
     /// What of WHERE tells by an index which queries on one topic a row can concern.
     pub matching: Option<Match>,
+    /// How the dataflow runs as several instances side by side, if it can: so a single query may have more than one worker.
+    pub cut: Cut,
     pub(crate) checks: Vec<LengthCheck>,
     pub(crate) bound_checks: Vec<BoundCheck>,
     /// What each operator of the dataflow does for all queries, in SQL.
@@ -121,6 +123,8 @@ pub struct Input {
     pub future_limit_us: i64,
     /// What happens to an event when the inbox is full.
     pub overflow: Overflow,
+    /// What of it survives the end of the process; `None` if that is not said here.
+    pub durability: Option<Durability>,
     /// Where late rows go, if anybody wants them.
     pub late: Option<Address>,
     /// Where payloads and rows go that cannot be processed, if anybody wants them.
@@ -161,6 +165,31 @@ impl Overflow {
             Self::Block => "block",
             Self::DropOldest => "drop_oldest",
             Self::DropNewest => "drop_newest",
+        }
+    }
+}
+
+/// What of an input survives the end of the process, in ascending order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// Nothing.
+    None,
+    /// The state of its queries as it was last saved.
+    Checkpoint,
+    /// The same, and every event that was acknowledged since.
+    Log,
+}
+
+impl Durability {
+    /// All of them, in order.
+    pub const ALL: [Self; 3] = [Self::None, Self::Checkpoint, Self::Log];
+
+    /// The name in SQL and in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Checkpoint => "checkpoint",
+            Self::Log => "log",
         }
     }
 }

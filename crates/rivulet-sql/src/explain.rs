@@ -65,6 +65,9 @@ fn write(application: &Application, out: &mut String) -> std::fmt::Result {
             format_us(input.future_limit_us)
         )?;
         writeln!(out, "  full inbox: {}", input.overflow.name())?;
+        if let Some(durability) = input.durability {
+            writeln!(out, "  durability: {}", durability.name())?;
+        }
         for (what, address) in [("late rows", &input.late), ("dead letters", &input.dead_letter)] {
             match address {
                 Some(address) => writeln!(out, "  {what}: counted, and sent to {address}")?,

@@ -34,7 +34,7 @@ pub mod explain_query;
 mod suggest;
 
 pub use address::{Address, DEFAULT_CONNECTOR, Part};
-pub use application::{Application, Input, Output, Overflow, Parameter, TableIndex, TableUse, Tables};
+pub use application::{Application, Durability, Input, Output, Overflow, Parameter, TableIndex, TableUse, Tables};
 pub use binding::{BindError, ParameterRows};
 pub use error::{Position, SqlError, excerpt};
 pub use explain::explain;

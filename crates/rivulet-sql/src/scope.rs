@@ -27,7 +27,8 @@ pub struct SourceDeclaration {
     pub event_time_column: Option<usize>,
     /// How far a row may be behind the newest one of its partition and still count, microseconds.
     pub lateness_us: i64,
-    /// After how long without a row a partition no longer holds back the others; never, without.
+    /// After how long without a row a partition no longer holds back the others, and time goes on by the clock where all are silent; never,
+    /// without.
     pub idle_timeout_us: Option<i64>,
     /// How far ahead of its arrival the time of a row may be, microseconds; without, it depends on the source.
     pub future_limit_us: Option<i64>,

@@ -101,6 +101,10 @@ pub enum Statement {
         /// At most so many.
         limit: Option<u64>,
     },
+    /// `CHECKPOINT`
+    Checkpoint,
+    /// `SHOW CHECKPOINTS`
+    ShowCheckpoints,
     /// `REFRESH TABLE t`
     RefreshTable(Name),
     /// `DROP TABLE [IF EXISTS] t`

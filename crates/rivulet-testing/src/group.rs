@@ -10,14 +10,24 @@ use arrow::datatypes::{SchemaRef, UInt32Type};
 use parking_lot::Mutex;
 use rivulet_connectors::formats::{EncodedRows, Encoder, Format, InputFormat, several_inputs};
 use rivulet_dataflow::{
-    Batch, Clock, Decoder, Inbox, InputIndex, ManualClock, Push, QueryId, Refusals, Sink, SinkError, Slot, SlotTable,
-    StateFrame, StateSelection,
+    Batch, Clock, Cut, Decoder, Event, Inbox, InputIndex, LogPosition, ManualClock, Push, QueryId, Refusals, Sink,
+    SinkError, Slot, SlotTable, StateFrame, StateSelection,
 };
-use rivulet_runtime::{Group, GroupMetrics, GroupParts, InboxLimits, Joined, Spill, SpillStatus, Task, TaskParts};
+use rivulet_runtime::{
+    Captured, Group, GroupMetrics, GroupParts, InboxLimits, Joined, Saved, Spill, SpillStatus, Task, TaskParts,
+};
 use rivulet_sql::{Application, Input, ParamValue, ParameterRows, Statement};
 
 /// The results of each query, in order, as JSON.
 pub type Results = BTreeMap<QueryId, Vec<String>>;
+
+/// The results of each query by their numbers, whatever came more than once.
+#[derive(Default)]
+struct Numbered {
+    results: BTreeMap<QueryId, BTreeMap<u64, String>>,
+    /// What came once more and was something else.
+    differing: Vec<String>,
+}
 
 /// A group, its clock, and what it has emitted.
 pub struct TestGroup {
@@ -26,6 +36,7 @@ pub struct TestGroup {
     group: Arc<Group>,
     clock: Arc<ManualClock>,
     results: Arc<Mutex<Results>>,
+    numbered: Arc<Mutex<Numbered>>,
     /// Whether silent queries can be spilled.
     spills: bool,
     /// Whether equal queries share a slot.
@@ -41,7 +52,7 @@ impl TestGroup {
     /// # Panics
     /// If the text is not one valid `CREATE APPLICATION` with JSON input.
     pub fn new(sql: &str, now_us: i64) -> Self {
-        Self::with_results(sql, now_us, Arc::default(), false)
+        Self::with_results(sql, now_us, Arc::default(), Arc::default(), false)
     }
 
     /// The same, with equal queries that are computed once: see [`TestGroup::join`].
@@ -49,10 +60,16 @@ impl TestGroup {
     /// # Panics
     /// As [`TestGroup::new`] does.
     pub fn sharing(sql: &str, now_us: i64) -> Self {
-        Self::with_results(sql, now_us, Arc::default(), true)
+        Self::with_results(sql, now_us, Arc::default(), Arc::default(), true)
     }
 
-    fn with_results(sql: &str, now_us: i64, results: Arc<Mutex<Results>>, shares: bool) -> Self {
+    fn with_results(
+        sql: &str,
+        now_us: i64,
+        results: Arc<Mutex<Results>>,
+        numbered: Arc<Mutex<Numbered>>,
+        shares: bool,
+    ) -> Self {
         let mut statements = rivulet_sql::parse_script(sql).unwrap_or_else(|error| panic!("{}", error.render(sql)));
         let Some((Statement::CreateApplication(create), _)) = statements.pop() else {
             panic!("not a CREATE APPLICATION: {sql}")
@@ -61,7 +78,7 @@ impl TestGroup {
             rivulet_sql::plan_application(&create).unwrap_or_else(|error| panic!("{}\n{sql}", error.render(sql)));
         let (dataflow, output) = (application.dataflow.clone(), application.outputs[0].schema.clone());
         let (inputs, row_schema) = (application.inputs.clone(), application.row_schema.clone());
-        let (kept, has_output_bits) = (results.clone(), application.has_output_bits);
+        let (kept, of_sink, has_output_bits) = (results.clone(), numbered.clone(), application.has_output_bits);
         let event_time = application.inputs[0].event_time.filter(|_| inputs.len() == 1);
         let make = move || TaskParts {
             decoder: decoder(&inputs, &row_schema),
@@ -69,7 +86,9 @@ impl TestGroup {
             sink: Box::new(Kept {
                 encoder: Format::Json.encoder(output.clone()).expect("any schema is written as JSON"),
                 rows: EncodedRows::default(),
+                written: Vec::new(),
                 results: kept.clone(),
+                numbered: of_sink.clone(),
                 has_output_bits,
             }),
         };
@@ -82,11 +101,13 @@ impl TestGroup {
             task_queries_max: None,
             batch_rows_max: None,
             equal_by: shares.then(|| application.deciding_parameters.clone()),
+            cut: application.cut.clone(),
             passes_on: false,
+            is_captured: true,
         };
         let clock = Arc::new(ManualClock::new(now_us));
         let group = Group::by_hand(parts, clock.clone());
-        Self { sql: sql.to_owned(), application, group, clock, results, spills: false, shares }
+        Self { sql: sql.to_owned(), application, group, clock, results, numbered, spills: false, shares }
     }
 
     /// The same group, able to spill silent queries to a file in the folder of the system for such.
@@ -140,6 +161,16 @@ impl TestGroup {
         self.group.merge(task, into).expect("state can be moved");
     }
 
+    /// How a query of the application can be cut in parts.
+    pub fn cut(&self) -> &Cut {
+        self.group.cut()
+    }
+
+    /// Has a task run in so many parts from its next activation on, if its queries can be cut.
+    pub fn run_in_parts(&self, task: &Task, parts: usize) {
+        self.group.cut_on(task, &vec![0; parts.saturating_sub(1)]);
+    }
+
     /// Processes what waits, then moves everything into a fresh group: the same queries in the same slots, and their state
     /// through bytes. What the fresh group emits is added to what this one has emitted.
     ///
@@ -149,8 +180,7 @@ impl TestGroup {
     pub fn moved(self) -> Self {
         self.run();
         let frames = self.export(None);
-        let fresh = Self::with_results(&self.sql, self.clock.now_us(), self.results.clone(), self.shares);
-        let fresh = if self.spills { fresh.spilling() } else { fresh };
+        let fresh = self.fresh();
         let slots: Vec<Slot> = (0..self.group.slots()).collect();
         let known = self.group.with_queries(&slots, |table, row| {
             (table.query(row), table.parameters(&[row]), table.further_queries(row))
@@ -172,6 +202,46 @@ impl TestGroup {
         fresh.run();
         fresh.group.import_state(&frames).expect("state can be imported");
         fresh
+    }
+
+    /// An empty group of the same application; what it emits is added to what this one has emitted.
+    fn fresh(&self) -> Self {
+        let (results, numbered) = (self.results.clone(), self.numbered.clone());
+        let fresh = Self::with_results(&self.sql, self.clock.now_us(), results, numbered, self.shares);
+        if self.spills { fresh.spilling() } else { fresh }
+    }
+
+    /// What changed since the last capture, or everything.
+    ///
+    /// # Panics
+    /// If anything could not be captured.
+    pub fn capture(&self, everything: bool) -> Captured {
+        let captured = self.group.capture(everything);
+        assert_eq!(captured.failures, (0, None), "state can be exported");
+        captured
+    }
+
+    /// What a restart makes of this group: an empty one to which the queries are added whose parameters `bind` is given rows for, with
+    /// the state of these captures. Also returns their slots. Whatever else the group had is gone.
+    ///
+    /// # Panics
+    /// If the parameters do not fit, or anything is lost.
+    #[must_use]
+    pub fn restarted(
+        self,
+        captures: &[Vec<u8>],
+        queries: &[QueryId],
+        bind: impl FnOnce(&mut ParameterRows),
+    ) -> (Self, Vec<Slot>) {
+        let fresh = self.fresh();
+        let saved = Saved::read(captures.iter().map(Vec::as_slice)).expect("what was captured can be read");
+        let parameters = fresh.bound_all(bind);
+        let joined = fresh.group.join_restored(queries, &parameters, &|query| saved.shared(query));
+        let slots: Vec<Slot> = joined.iter().map(|joined| joined.slot).collect();
+        let slot_of = |query| queries.iter().position(|&other| other == query).map(|place| slots[place]);
+        let restored = fresh.group.restore(&saved, &slot_of);
+        assert_eq!((restored.lost, restored.error), (0, None), "what was captured is restored");
+        (fresh, slots)
     }
 
     /// Adds a query with these parameters and returns its slot.
@@ -209,8 +279,12 @@ impl TestGroup {
     }
 
     fn bound(&self, parameters: &[(&str, ParamValue<'_>)]) -> RecordBatch {
+        self.bound_all(|rows| rows.push(parameters.iter().copied()).unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    fn bound_all(&self, bind: impl FnOnce(&mut ParameterRows)) -> RecordBatch {
         let mut rows = ParameterRows::new(&self.application);
-        rows.push(parameters.iter().copied()).unwrap_or_else(|error| panic!("{error}"));
+        bind(&mut rows);
         let rows = rows.finish();
         for checked in self.application.check(&rows) {
             checked.unwrap_or_else(|error| panic!("{error}"));
@@ -239,6 +313,21 @@ impl TestGroup {
     pub fn push_from(&self, input: InputIndex, slot: Slot, arrival_us: i64, payload: &str) {
         self.clock.set_us(arrival_us);
         assert_eq!(self.group.push_from(input, slot, arrival_us, payload.as_bytes()), Push::Taken);
+    }
+
+    /// Puts an event into the inbox that stands at `position` in a log. The clock moves to when it came, unless it is later already.
+    ///
+    /// # Panics
+    /// If the inbox is full.
+    pub fn push_logged(&self, position: LogPosition, input: InputIndex, slot: Slot, arrival_us: i64, payload: &str) {
+        self.clock.set_us(self.clock.now_us().max(arrival_us));
+        let event = Event { input, slot, arrival_us, position, payload: payload.as_bytes() };
+        assert_eq!(self.group.push_event(event, false), Push::Taken);
+    }
+
+    /// Timers go no further than `at_us`, until this is called again.
+    pub fn hold_timers_at(&self, at_us: i64) {
+        self.group.hold_timers_at(at_us);
     }
 
     /// Runs the group on what is in the inbox, and what timers are due.
@@ -275,6 +364,16 @@ impl TestGroup {
         self.results.lock().clone()
     }
 
+    /// The same, each result once, in order of their numbers.
+    ///
+    /// # Panics
+    /// If a result that came more than once was not always the same.
+    pub fn numbered_results(&self) -> Results {
+        let numbered = self.numbered.lock();
+        assert!(numbered.differing.is_empty(), "{:?}", numbered.differing);
+        numbered.results.iter().map(|(&query, results)| (query, results.values().cloned().collect())).collect()
+    }
+
     /// The group's counters.
     pub fn metrics(&self) -> GroupMetrics {
         self.group.metrics()
@@ -299,17 +398,20 @@ struct Kept {
     has_output_bits: bool,
     encoder: Box<dyn Encoder>,
     rows: EncodedRows,
+    /// What was not flushed yet.
+    written: Vec<(QueryId, String)>,
     results: Arc<Mutex<Results>>,
+    numbered: Arc<Mutex<Numbered>>,
 }
 
-impl Sink for Kept {
-    fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError> {
+impl Kept {
+    fn take(&mut self, batch: &Batch, numbers: Option<&[u64]>, slots: &SlotTable) {
         self.rows.clear();
         let columns = batch.columns.num_columns() - usize::from(self.has_output_bits);
         let shown: Vec<usize> = (0..columns).collect();
         let shown = batch.with_columns(batch.columns.project(&shown).expect("columns of the batch"));
         self.encoder.encode(&shown, &mut self.rows);
-        let mut results = self.results.lock();
+        let mut numbered = self.numbered.lock();
         for (row, &slot) in batch.slots.iter().enumerate() {
             assert!(slots.query(slot).is_some(), "results belong to a query");
             let mut result = String::from_utf8(self.rows.row(row).to_vec()).unwrap();
@@ -317,8 +419,27 @@ impl Sink for Kept {
                 let bits = batch.columns.columns().last().expect("the bits").as_primitive::<UInt32Type>().value(row);
                 result.insert_str(0, &format!("{bits:b} "));
             }
-            slots.for_each_query(slot, |query, _, _| results.entry(query).or_default().push(result.clone()));
+            slots.for_each_query(slot, |query, _, _| {
+                self.written.push((query, result.clone()));
+                let Some(numbers) = numbers else { return };
+                let before = numbered.results.entry(query).or_default().insert(numbers[row], result.clone());
+                if let Some(before) = before.filter(|before| *before != result) {
+                    numbered.differing.push(format!("{query}-{}: {before}, then {result}", numbers[row]));
+                }
+            });
         }
+    }
+}
+
+impl Sink for Kept {
+    /// Results of a query that runs in parts have no numbers.
+    fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError> {
+        self.take(batch, None, slots);
+        Ok(())
+    }
+
+    fn write_numbered(&mut self, batch: &Batch, numbers: &[u64], slots: &SlotTable) -> Result<(), SinkError> {
+        self.take(batch, Some(numbers), slots);
         Ok(())
     }
 
@@ -327,6 +448,8 @@ impl Sink for Kept {
     }
 
     fn flush(&mut self) -> Result<(), SinkError> {
+        let mut results = self.results.lock();
+        self.written.drain(..).for_each(|(query, result)| results.entry(query).or_default().push(result));
         Ok(())
     }
 

@@ -81,6 +81,16 @@ pub trait Service: Send + Sync + 'static {
     /// Live results of a query: JSON texts; a slow reader loses the oldest, and is told how many.
     fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<str>>, ServiceError>;
 
+    /// Saves the state of queries now. When this returns, a restart finds what is saved.
+    fn checkpoint(&self) -> Result<CheckpointInfo, ServiceError> {
+        Err(ServiceError::invalid("this server makes no checkpoints"))
+    }
+
+    /// What is wrong although events are being processed, in words: `/health/ready` shows it.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether events are being processed: queries are loaded, workers run, and MQTT is connected (or listens). An error says
     /// what is missing, and `/health/ready` shows it.
     fn ready(&self) -> Result<(), ServiceError> {
@@ -278,12 +288,18 @@ pub struct TableInfo {
     pub applications: Vec<String>,
     /// Why it has no rows, and the applications that use it do not run.
     pub not_running: Option<String>,
+    /// What is wrong with lines of the file that the start of the server could not read, so that the table runs without them.
+    pub left_out: Option<String>,
 }
 
 impl TableInfo {
-    /// `running`, or `not running: ` and the reason.
+    /// `running`, or `not running: ` and the reason; and what it runs without.
     pub fn state(&self) -> String {
-        self.not_running.as_ref().map_or_else(|| "running".into(), |reason| format!("not running: {reason}"))
+        match (&self.not_running, &self.left_out) {
+            (Some(reason), _) => format!("not running: {reason}"),
+            (None, Some(left_out)) => format!("running without lines that cannot be read: {left_out}"),
+            (None, None) => "running".into(),
+        }
     }
 }
 
@@ -393,6 +409,10 @@ pub struct QueryInfo {
     pub results: Option<u64>,
     /// Events that were refused, where they are counted by query.
     pub refused: Option<u64>,
+    /// In how many parts it runs, each on a worker of its own, if it is no big query and runs.
+    pub parts: Option<u64>,
+    /// Why it runs in one piece however much it has to do, if so.
+    pub never_cut: Option<&'static str>,
     /// What it does, if it is a big query.
     pub big: Option<BigQueryInfo>,
 }
@@ -404,7 +424,7 @@ pub struct BigQueryInfo {
     pub name: String,
     /// Whether it runs.
     pub state: QueryState,
-    /// Why it does not run, if it does not.
+    /// Why it does not run, if it does not; or what is wrong while it does.
     pub reason: Option<String>,
     /// The SQL text it was created with.
     pub sql: String,
@@ -474,6 +494,90 @@ pub struct Status {
     pub workers: Vec<WorkerInfo>,
     /// Each connection to a broker.
     pub connections: Vec<ConnectionStatus>,
+    /// The log of events, if anything ever went to it.
+    pub log: Option<LogStatus>,
+    /// How state is saved, if it is.
+    pub checkpoints: Option<CheckpointStatus>,
+}
+
+/// A checkpoint that was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckpointInfo {
+    /// Its number. That of the one before if nothing had changed since.
+    pub epoch: u64,
+    /// Slots of queries whose state is in what was written; equal queries share one.
+    pub queries: u64,
+    /// Bytes that were written.
+    pub written_bytes: u64,
+    /// Bytes of all that a restart would read.
+    pub live_bytes: u64,
+    /// How long it took.
+    pub duration_ms: u64,
+}
+
+/// How the state of queries is saved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckpointStatus {
+    /// Where.
+    pub place: String,
+    /// How often; `None` for only when asked.
+    pub interval_ms: Option<u64>,
+    /// The newest checkpoint, if one was made since the start.
+    pub last: Option<CheckpointInfo>,
+    /// How long ago that was.
+    pub age_ms: Option<u64>,
+    /// How many were made since the start.
+    pub made: u64,
+    /// How many failed since the start. Nothing is lost by that: the one before stays in force.
+    pub failed: u64,
+    /// Why the last attempt failed, if it did.
+    pub last_error: Option<String>,
+    /// What was found at the start, if anything was.
+    pub recovered: Option<RecoveryStatus>,
+}
+
+/// What a server found at its start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryStatus {
+    /// The checkpoint it was found in; `None` if none could be read.
+    pub epoch: Option<u64>,
+    /// Slots of queries that have their state again.
+    pub queries: u64,
+    /// Slots of queries that began anew because theirs could not be read.
+    pub lost: u64,
+    /// How long it took.
+    pub duration_ms: u64,
+    /// What was wrong with what was found, in words.
+    pub problems: Vec<String>,
+}
+
+/// The log of events of durable inputs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogStatus {
+    /// The lowest position that is kept.
+    pub first: u64,
+    /// The position of the next event.
+    pub next: u64,
+    /// The highest position that is on disk.
+    pub durable: u64,
+    /// Its size on disk, in bytes.
+    pub disk_bytes: u64,
+    /// Its files.
+    pub segments: u64,
+    /// How often the disk was waited for since the start.
+    pub commits: u64,
+    /// Bytes that were not written in full when the server ended the last time, and were cut off.
+    pub torn_bytes: u64,
+    /// Whether events of before the start are still being replayed.
+    pub is_replaying: bool,
+    /// Events that were replayed since the start.
+    pub replayed_events: u64,
+    /// How long that took, in milliseconds.
+    pub replay_ms: u64,
+    /// Events that were damaged on disk, and could not be replayed.
+    pub lost_events: u64,
+    /// Why nothing can be logged, or replayed, at present. Nothing is acknowledged then.
+    pub problem: Option<String>,
 }
 
 /// A worker thread.

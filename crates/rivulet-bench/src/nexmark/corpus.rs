@@ -202,6 +202,7 @@ fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> R
         key: None,
         options: Vec::new(),
         host: Host::default(),
+        checkpoints: None,
     };
     let mut sink = open_sink(&spec, 0, 1).map_err(|error| failed(&error))?;
     let slots = SlotTable::new(Arc::new(arrow::datatypes::Schema::empty()));
@@ -235,6 +236,7 @@ fn open_stream(stream: &Stream, kind: &str) -> Result<(Box<dyn rivulet_dataflow:
         event_time_column: None,
         options: stream.pairs().map(|(name, value)| (name.to_owned(), value)).to_vec(),
         host: Host::default(),
+        resume: None,
     };
     let mut sources = open_source(&spec, 1).map_err(|error| CorpusError::Connector(error.to_string()))?;
     let source = sources.pop().ok_or_else(|| CorpusError::Connector("the generator has no partition".into()))?;

@@ -53,7 +53,30 @@ pub(crate) struct Opening {
     pub(crate) sink: Option<OpenSink>,
     /// The columns it brings itself for this address, if it does ([`super::declared_schema`]).
     pub(crate) columns: Option<fn(address: &str) -> Option<Schema>>,
+    /// What is looked at when it is declared.
+    pub(crate) check: Check,
 }
+
+/// What a connector looks at in a declaration, beside names of options and formats, before anything is opened: nothing outside of the
+/// statement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Check {
+    /// Of a source, with all its columns.
+    pub(crate) source: Option<CheckSource>,
+    /// Of a sink, whose columns may not be known yet: the schema is empty then.
+    pub(crate) sink: Option<CheckSink>,
+}
+
+impl Check {
+    /// Nothing more.
+    pub(crate) const NONE: Self = Self { source: None, sink: None };
+}
+
+/// Fails if it can be seen already that a source cannot be opened as it is declared.
+pub(crate) type CheckSource = fn(&SourceSpec, &Options) -> Result<(), ConnectorError>;
+
+/// The same of a sink.
+pub(crate) type CheckSink = fn(&SinkSpec, &Options) -> Result<(), ConnectorError>;
 
 /// Opens the partitions of a source, about as many as are wanted.
 pub(crate) type OpenSource = fn(&SourceSpec, &Options, usize) -> Result<Vec<Box<dyn Source>>, ConnectorError>;

@@ -99,6 +99,35 @@ pub fn open_sink(spec: &SinkSpec, instance: usize, instances: usize) -> Result<B
     open(spec, &options, Instance { number: instance, of: instances })
 }
 
+/// Looks at the declaration of a source, without opening it.
+///
+/// # Errors
+/// As with [`open_source`], as far as it can be known before.
+pub fn check_source(spec: &SourceSpec) -> Result<(), ConnectorError> {
+    let connector = find(&spec.connector, Direction::Source)?;
+    let options = Options::check(connector, Direction::Source, &spec.options)?;
+    check_format(connector, Direction::Source, spec.format.as_ref())?;
+    connector.open.check.source.map_or(Ok(()), |check| check(spec, &options))
+}
+
+/// Looks at the declaration of a sink, without opening it. What writes into it may bring the columns: the schema is empty then.
+///
+/// # Errors
+/// As with [`open_sink`], as far as it can be known before.
+pub fn check_sink(spec: &SinkSpec) -> Result<(), ConnectorError> {
+    let connector = find(&spec.connector, Direction::Sink)?;
+    let options = Options::check(connector, Direction::Sink, &spec.options)?;
+    check_format(connector, Direction::Sink, spec.format.as_ref())?;
+    connector.open.check.sink.map_or(Ok(()), |check| check(spec, &options))
+}
+
+/// The one file that the result of a query replaces when the query ends, if the sink is such a file.
+pub fn replaced_file(spec: &SinkSpec) -> Option<std::path::PathBuf> {
+    let connector = find(&spec.connector, Direction::Sink).ok().filter(|one| one.name == file::CONNECTOR.name)?;
+    let options = Options::check(connector, Direction::Sink, &spec.options).ok()?;
+    file::replaced(&spec.address, &options)
+}
+
 /// The columns of a source that brings them itself, as generators do, so that they need not be declared. The event time is named in the
 /// metadata ([`EVENT_TIME_KEY`]). `None` if the source needs a declaration or the address is none of this connector.
 pub fn declared_schema(connector: &str, address: &str) -> Option<Schema> {
@@ -167,6 +196,7 @@ mod tests {
             key: None,
             options: Vec::new(),
             host: Host::default(),
+            checkpoints: None,
         }
     }
 

@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use arrow::datatypes::SchemaRef;
+use serde::de::DeserializeOwned;
 
-use super::MqttHost;
+use super::{ConnectorError, MqttHost};
 
 /// A format by name, with its options, as the statement has them.
 pub type FormatText = (String, Vec<(String, String)>);
@@ -15,11 +17,15 @@ pub type FormatText = (String, Vec<(String, String)>);
 pub struct Host {
     /// Its connection to an MQTT broker, or its own broker.
     pub mqtt: Option<Arc<dyn MqttHost>>,
+    /// The query that is to run, for what is said in the log.
+    pub query: String,
+    /// Whether a source of it is so full that others behind its connection wait.
+    pub holds_up: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Host").field("mqtt", &self.mqtt.is_some()).finish()
+        f.debug_struct("Host").field("mqtt", &self.mqtt.is_some()).field("query", &self.query).finish_non_exhaustive()
     }
 }
 
@@ -42,9 +48,33 @@ pub struct SourceSpec {
     pub options: Vec<(String, String)>,
     /// What there is already.
     pub host: Host,
+    /// Where its partitions go on, as they said it themselves ([`rivulet_dataflow::Source::position`]). One source is opened for each, in this
+    /// order; behind them may come such as are new.
+    pub resume: Option<Vec<Option<String>>>,
 }
 
 impl SourceSpec {
+    /// Where its partitions go on, in the connector's own words.
+    pub(crate) fn resumed<T: DeserializeOwned>(
+        &self,
+        connector: &'static str,
+    ) -> Result<Option<Vec<T>>, ConnectorError> {
+        let Some(positions) = &self.resume else { return Ok(None) };
+        let wrong = |problem: String| ConnectorError::Open {
+            connector,
+            address: self.address.clone(),
+            problem,
+            hint: "drop the query and create it again to begin anew".into(),
+        };
+        let read = |position: &Option<String>| {
+            let text = position.as_deref().ok_or_else(|| wrong("a checkpoint does not say where to go on".into()))?;
+            serde_json::from_str(text).map_err(|error| {
+                wrong(format!("a checkpoint says where to go on as '{text}', which is not understood: {error}"))
+            })
+        };
+        positions.iter().map(read).collect::<Result<Vec<T>, _>>().map(Some)
+    }
+
     /// The schema of polled rows.
     pub(crate) fn read_schema(&self) -> SchemaRef {
         Arc::new(self.schema.project(&self.columns).expect("columns that are read are declared"))
@@ -70,4 +100,7 @@ pub struct SinkSpec {
     pub options: Vec<(String, String)>,
     /// What there is already.
     pub host: Host,
+    /// Where checkpoints are made, so that what is written becomes final with them: what the instances of the sink have said to the
+    /// checkpoint from which the query goes on ([`rivulet_dataflow::Sink::prepare`]); nothing where it begins anew.
+    pub checkpoints: Option<Vec<String>>,
 }

@@ -2,7 +2,7 @@
 
 use arrow::array::RecordBatch;
 use arrow::buffer::ScalarBuffer;
-use rivulet_dataflow::{Batch, Decoder, Events, InputIndex, Reason, Refusals, Refused, Slot};
+use rivulet_dataflow::{Batch, Decoder, Events, InputIndex, LogPosition, Refusals, Slot};
 
 use super::fault::{Fault, Problem};
 use super::rows::Rows;
@@ -54,9 +54,7 @@ pub(super) fn decode_event<P: PayloadParser + ?Sized>(
     };
     if let Err(fault) = outcome {
         rows.truncate(before);
-        refusals.refuse_from(input, events.slots()[event], Reason::Decode, arrival_us, || {
-            (fault.describe(payload, rows.schema()), Refused::Payload(payload.into()))
-        });
+        refusals.refuse_event(input, events.event(event), || fault.describe(payload, rows.schema()));
     }
     rows.rows() - before
 }
@@ -66,6 +64,8 @@ pub(super) fn decode_event<P: PayloadParser + ?Sized>(
 struct Origins {
     slots: Vec<Slot>,
     arrival_us: Vec<i64>,
+    /// Empty if the events are in no log.
+    positions: Vec<LogPosition>,
 }
 
 impl Origins {
@@ -75,17 +75,22 @@ impl Origins {
         slots.extend_from_slice(&events.slots()[..rows]);
         let mut arrival_us = Vec::with_capacity(events.rows());
         arrival_us.extend_from_slice(&events.arrival_us()[..rows]);
-        Self { slots, arrival_us }
+        let positions = events.positions();
+        Self { slots, arrival_us, positions: positions[..rows.min(positions.len())].to_vec() }
     }
 
     fn push(&mut self, events: &Events, event: usize, rows: usize) {
         self.slots.extend(std::iter::repeat_n(events.slots()[event], rows));
         self.arrival_us.extend(std::iter::repeat_n(events.arrival_us()[event], rows));
+        if !events.positions().is_empty() {
+            self.positions.extend(std::iter::repeat_n(events.position(event), rows));
+        }
     }
 
     fn into_batch(self, columns: RecordBatch) -> Batch {
         let arrival_us = ScalarBuffer::from(self.arrival_us);
-        Batch::new(ScalarBuffer::from(self.slots), arrival_us.clone(), arrival_us, columns)
+        let positions = (!self.positions.is_empty()).then(|| ScalarBuffer::from(self.positions));
+        Batch::new(ScalarBuffer::from(self.slots), arrival_us.clone(), arrival_us, columns).with_positions(positions)
     }
 }
 

@@ -60,7 +60,7 @@ pub use protobuf::ProtobufFormat;
 pub use raw::RawEncoding;
 pub use row_format::RowFormat;
 pub use several::{InputFormat, several_inputs};
-pub use table::{TableFault, decode_table};
+pub use table::{TableFault, decode_table, decode_table_in_part};
 
 use decode::{PayloadDecoder, PayloadParser};
 use rows::Rows;

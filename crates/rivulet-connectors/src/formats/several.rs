@@ -9,7 +9,7 @@ use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt8Array, UInt32
 use arrow::buffer::ScalarBuffer;
 use arrow::compute::take;
 use arrow::datatypes::SchemaRef;
-use rivulet_dataflow::{Batch, Decoder, Events, InputIndex, Refusals, Slot};
+use rivulet_dataflow::{Batch, Decoder, Events, InputIndex, LogPosition, Refusals, Slot};
 
 use super::decode::{PayloadParser, decode_event};
 use super::rows::Rows;
@@ -68,6 +68,7 @@ impl Decoder for SeveralDecoder {
         let mut inputs: Vec<InputIndex> = Vec::with_capacity(events.rows());
         let mut slots: Vec<Slot> = Vec::with_capacity(events.rows());
         let mut arrivals_us: Vec<i64> = Vec::with_capacity(events.rows());
+        let mut positions: Vec<LogPosition> = Vec::with_capacity(events.positions().len());
         for event in 0..events.rows() {
             let input = events.input(event);
             let Part { parser, rows } = &mut self.parts[usize::from(input)];
@@ -75,13 +76,17 @@ impl Decoder for SeveralDecoder {
             inputs.extend(std::iter::repeat_n(input, added));
             slots.extend(std::iter::repeat_n(events.slots()[event], added));
             arrivals_us.extend(std::iter::repeat_n(events.arrival_us()[event], added));
+            if !events.positions().is_empty() {
+                positions.extend(std::iter::repeat_n(events.position(event), added));
+            }
         }
         let columns = self.side_by_side(&inputs);
         let options = RecordBatchOptions::new().with_row_count(Some(inputs.len()));
         let columns = RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)
             .expect("the schema has the columns of all inputs");
         let arrival_us = ScalarBuffer::from(arrivals_us);
-        Batch::new(ScalarBuffer::from(slots), arrival_us.clone(), arrival_us, columns)
+        let positions = (!positions.is_empty()).then(|| ScalarBuffer::from(positions));
+        Batch::new(ScalarBuffer::from(slots), arrival_us.clone(), arrival_us, columns).with_positions(positions)
     }
 }
 

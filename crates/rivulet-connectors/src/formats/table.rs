@@ -36,7 +36,8 @@ pub enum TableFault {
 fn describe(first: &[(u32, String)], count: u64) -> String {
     let mut text: Vec<String> = first.iter().map(|(line, fault)| format!("line {line}: {fault}")).collect();
     if count > first.len() as u64 {
-        text.push(format!("and {} more lines", count - first.len() as u64));
+        let more = count - first.len() as u64;
+        text.push(format!("and {more} more line{}", if more == 1 { "" } else { "s" }));
     }
     text.join("; ")
 }
@@ -49,6 +50,19 @@ pub fn decode_table(
     schema: SchemaRef,
     bytes: &[u8],
 ) -> Result<RecordBatch, TableFault> {
+    match decode_table_in_part(format, has_header, schema, bytes)? {
+        (rows, None) => Ok(rows),
+        (_, Some(fault)) => Err(fault),
+    }
+}
+
+/// The same of what can be read: rows, and the lines that cannot be, if there are any.
+pub fn decode_table_in_part(
+    format: Format,
+    has_header: bool,
+    schema: SchemaRef,
+    bytes: &[u8],
+) -> Result<(RecordBatch, Option<TableFault>), TableFault> {
     let mut decoder = format.decoder(schema.clone(), None)?;
     let mut bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut line = 1;
@@ -71,11 +85,11 @@ pub fn decode_table(
     let mut refusals = Refusals::new(FAULTS_MAX);
     let batch = decoder.decode(&events, &mut refusals);
     let count = refusals.counted(rivulet_dataflow::Reason::Decode);
-    if count > 0 {
+    let fault = (count > 0).then(|| {
         let first = refusals.records().iter().map(|one| (one.slot, one.detail.clone())).collect();
-        return Err(TableFault::Lines { first, count });
-    }
-    Ok(batch.columns)
+        TableFault::Lines { first, count }
+    });
+    Ok((batch.columns, fault))
 }
 
 /// The first record without its line break, and what follows it.
@@ -153,7 +167,14 @@ mod tests {
         assert_eq!(first.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [4, 5, 7]);
         assert_eq!(*count, 4);
         assert!(fault.to_string().starts_with("line 4: field 'price' at byte 2: expected a number"), "{fault}");
-        assert!(fault.to_string().ends_with("and 1 more lines"), "{fault}");
+        assert!(fault.to_string().ends_with("and 1 more line"), "{fault}");
+        let (rows, fault) = decode_table_in_part(CSV, true, schema(), text.as_bytes()).unwrap();
+        assert_eq!(
+            rows.column(1).as_primitive::<Float64Type>().values().as_ref(),
+            [1.0, 1.0],
+            "the lines that can be read"
+        );
+        assert!(matches!(fault, Some(TableFault::Lines { count: 4, .. })));
         let fault = decode_table(CSV, true, schema(), b"price,name\n").unwrap_err().to_string();
         assert_eq!(fault, "line 1: the header is 'price,name', and the columns are 'name,price'");
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use arrow::datatypes::Schema;
+use rivulet_dataflow::Source;
 
 use crate::connector::description::{OptionDescription, OptionKind};
 use crate::connector::options::Options;
@@ -10,8 +11,8 @@ use crate::connector::{ConnectorError, EVENT_TIME_KEY, SourceSpec};
 use crate::formats::timestamp;
 
 use super::schedule::{RateShape, Schedule};
-use super::source::Pace;
-use super::walk::{Part, Pattern, is_disorder};
+use super::source::{GeneratedSource, Maker, Pace};
+use super::walk::{Part, Pattern, Walk, is_disorder};
 
 /// The options of every generator.
 pub(super) const COMMON_OPTIONS: [OptionDescription; 11] = [
@@ -169,10 +170,19 @@ impl StreamOptions {
         })
     }
 
-    /// The parts of the partitions, of events that follow this pattern.
-    pub(super) fn parts(&self, pattern: Pattern, wanted: usize) -> Vec<Part> {
-        let partitions = self.partitions.unwrap_or(wanted).max(1) as u64;
-        let part = |partition| Part {
+    /// The partitions of a stream of events that follow this pattern; those of a query that goes on are where they were.
+    ///
+    /// # Errors
+    /// A checkpoint is not understood.
+    pub(super) fn partitions<M: Maker + 'static>(
+        &self,
+        connector: &'static str,
+        spec: &SourceSpec,
+        pattern: Pattern,
+        wanted: usize,
+        maker: impl Fn() -> M,
+    ) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
+        let part = |partition, partitions| Part {
             events: self.events,
             disorder: self.disorder,
             block: self.block,
@@ -180,12 +190,18 @@ impl StreamOptions {
             partitions,
             pattern,
         };
-        (0..partitions).map(part).collect()
-    }
-
-    /// When positions are due, if there is a rate.
-    pub(super) fn pace(&self) -> Option<Pace> {
-        self.rate.map(|rate| Pace::new(Schedule::new(rate, self.shape)))
+        let source = |walk, started_us| {
+            let pace = self.rate.map(|rate| Pace::new(Schedule::new(rate, self.shape), started_us));
+            Box::new(GeneratedSource::new(walk, maker(), pace)) as Box<dyn Source>
+        };
+        if let Some(resumed) = spec.resumed::<(u64, u64, u64, u64, Option<i64>)>(connector)? {
+            let sources = resumed.into_iter().map(|(partition, partitions, next, block_end, started_us)| {
+                source(Walk::at(part(partition, partitions.max(1)), (next, block_end)), started_us)
+            });
+            return Ok(sources.collect());
+        }
+        let partitions = self.partitions.unwrap_or(wanted).max(1) as u64;
+        Ok((0..partitions).map(|partition| source(Walk::new(part(partition, partitions)), None)).collect())
     }
 }
 

@@ -6,7 +6,7 @@ use arrow::array::RecordBatch;
 use rivulet_dataflow::{Polled, Refusals, Source, SourceError};
 
 use super::schedule::Schedule;
-use super::walk::Walk;
+use super::walk::{Part, Walk};
 
 /// Rows that are made at once: enough for vectorised work behind it, few enough to stay in the cache.
 const ROWS_MAX: usize = 4_096;
@@ -40,8 +40,8 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(schedule: Schedule) -> Self {
-        Self { schedule, started_us: None }
+    pub(super) fn new(schedule: Schedule, started_us: Option<i64>) -> Self {
+        Self { schedule, started_us }
     }
 }
 
@@ -77,6 +77,13 @@ impl<M: Maker> Source for GeneratedSource<M> {
         }
     }
 
+    fn position(&mut self) -> Option<String> {
+        let Part { partition, partitions, .. } = self.walk.part();
+        let (next, block_end) = self.walk.place();
+        let started_us = self.pace.as_ref().and_then(|pace| pace.started_us);
+        serde_json::to_string(&(partition, partitions, next, block_end, started_us)).ok()
+    }
+
     fn progress(&self) -> Option<(u64, u64)> {
         let (done, of) = self.walk.progress();
         (of < u64::MAX).then_some((done, of))
@@ -90,7 +97,7 @@ mod tests {
     use arrow::array::UInt64Array;
 
     use super::super::schedule::RateShape;
-    use super::super::walk::{Part, Pattern};
+    use super::super::walk::Pattern;
     use super::*;
 
     struct Numbers;
@@ -104,7 +111,7 @@ mod tests {
 
     fn source(events: u64, pattern: Pattern, rate: Option<f64>) -> GeneratedSource<Numbers> {
         let walk = Walk::new(Part { events, disorder: 1, block: 1_000, partition: 0, partitions: 1, pattern });
-        let pace = rate.map(|rate| Pace::new(Schedule::new(rate, RateShape::Constant)));
+        let pace = rate.map(|rate| Pace::new(Schedule::new(rate, RateShape::Constant), None));
         GeneratedSource::new(walk, Numbers, pace)
     }
 

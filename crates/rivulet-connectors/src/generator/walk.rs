@@ -53,6 +53,21 @@ impl Walk {
         Self { part, next: start, block_end: start.saturating_add(part.block) }
     }
 
+    /// Where it stands: the next position, and where the block ends that it is in.
+    pub(super) fn place(&self) -> (u64, u64) {
+        (self.next, self.block_end)
+    }
+
+    /// The same part, from where a walk stood.
+    pub(super) fn at(part: Part, (next, block_end): (u64, u64)) -> Self {
+        Self { part, next, block_end }
+    }
+
+    /// The part of the stream that is walked.
+    pub(super) fn part(&self) -> Part {
+        self.part
+    }
+
     /// Whether there is no position left.
     pub(super) fn is_done(&self) -> bool {
         self.next >= self.part.events

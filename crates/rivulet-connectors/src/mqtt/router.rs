@@ -1,15 +1,20 @@
 //! From the topic of a message to the inboxes of the queries that want it.
 //!
 //! **Invariant:** a message is in every inbox that wants it exactly once, or the caller still holds it and is told so.
+//!
+//! What a durable input wants goes to the log at the same moment, and gets its position: in each inbox, messages of the log stand in the order
+//! of their positions. So such a message goes to all its inboxes or to none ([`Routing::route_logged`]).
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashSet;
 use parking_lot::{RwLock, RwLockReadGuard};
-use rivulet_dataflow::{Inbox, Push, Slot};
+use rivulet_dataflow::{Inbox, LogPosition, LoggedEvent, Push, Slot};
 
 use super::index::TopicIndex;
+use super::log::{LogMessage, Logged, MessageLog};
 use super::topic::{self, TopicError};
 
 /// How many routes are added or removed while readers wait: about a millisecond.
@@ -58,12 +63,17 @@ struct Registered {
     inbox: Option<Arc<dyn Inbox>>,
     /// How many routes name it.
     routes: usize,
+    /// Whether what it gets has to be in the log.
+    is_logged: bool,
 }
 
 struct Table {
     index: TopicIndex<Target>,
     inboxes: Vec<Registered>,
-    free: Vec<u32>,
+    /// How many of them are logged.
+    logged_inboxes: usize,
+    /// Numbers to be used again, the lowest first: inboxes that are registered one behind the other have ascending numbers.
+    free: BTreeSet<u32>,
     /// Changes with every change of the routes.
     version: u64,
     /// Targets whose route leads through another inbox now. A message that was under way when that happened still goes to them.
@@ -76,12 +86,21 @@ struct Table {
 /// [`Inbox::push`] waits for.
 pub struct Router {
     table: RwLock<Table>,
+    logging: OnceLock<Logging>,
     is_closed: AtomicBool,
     routed: AtomicU64,
     unrouted: AtomicU64,
     pushed: AtomicU64,
     payload_bytes: AtomicU64,
     waits: AtomicU64,
+    logged: AtomicU64,
+}
+
+/// Where messages for durable inputs go.
+struct Logging {
+    log: Arc<dyn MessageLog>,
+    /// Whether the log is still being replayed: then messages only go to its end, from where they are replayed in their turn.
+    is_replaying: AtomicBool,
 }
 
 /// What a router has done since it was made.
@@ -95,8 +114,10 @@ pub struct RouterStats {
     pub pushed_events: u64,
     /// Payload bytes of all messages.
     pub payload_bytes: u64,
-    /// How often a message was held back because an inbox was full.
+    /// How often a message was held back because an inbox was full, or the log.
     pub full_waits: u64,
+    /// Messages that went to the log.
+    pub logged_messages: u64,
     /// The number of routes.
     pub routes: usize,
     /// Memory of the routes, in bytes.
@@ -113,19 +134,59 @@ pub struct Pending {
     version: u64,
     /// Whether anybody has taken it.
     delivered: bool,
+    /// Where the last message that was taken stands in the log; 0 if in none.
+    position: LogPosition,
+    /// What a message for the log waits for.
+    held_by: Option<HeldBy>,
+}
+
+/// What a message for the log waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HeldBy {
+    Inbox,
+    Log,
 }
 
 impl Pending {
     /// Whether no message is under way.
     pub fn is_empty(&self) -> bool {
-        self.targets.is_empty()
+        self.targets.is_empty() && self.held_by.is_none()
+    }
+
+    /// Where the message that was taken last stands in the log; 0 if in none.
+    pub fn position(&self) -> LogPosition {
+        self.position
+    }
+
+    /// Whether the message waits for room in the log, which nothing but room on the disk can give.
+    pub fn waits_for_log(&self) -> bool {
+        self.held_by == Some(HeldBy::Log)
     }
 
     /// Gives up on who has not taken it, and returns how many events are lost by that. The caller counts them.
     pub fn abandon(&mut self) -> usize {
         let lost = self.targets.len();
         self.targets.clear();
+        self.held_by = None;
         lost
+    }
+}
+
+impl Table {
+    /// Who wants a message of a topic: the inboxes of durable inputs, or all of them. Inboxes of one application were registered in the
+    /// order of its inputs, and get it in that order. Returns whether a durable input is among them.
+    fn wanted(&self, topic: &[u8], by_all: bool, found: &mut Vec<Target>) -> bool {
+        found.clear();
+        let mut is_logged = false;
+        self.index.for_each(topic, |&target| {
+            let registered = &self.inboxes[target.inbox as usize];
+            if registered.inbox.is_some() && (by_all || registered.is_logged) {
+                is_logged |= registered.is_logged;
+                found.push(target);
+            }
+        });
+        found.sort_unstable();
+        is_logged
     }
 }
 
@@ -141,26 +202,72 @@ impl Router {
         let table = Table {
             index: TopicIndex::new(),
             inboxes: Vec::new(),
-            free: Vec::new(),
+            logged_inboxes: 0,
+            free: BTreeSet::new(),
             version: 0,
             rerouted: HashSet::default(),
         };
         Self {
             table: RwLock::new(table),
+            logging: OnceLock::new(),
             is_closed: AtomicBool::new(false),
             routed: AtomicU64::new(0),
             unrouted: AtomicU64::new(0),
             pushed: AtomicU64::new(0),
             payload_bytes: AtomicU64::new(0),
             waits: AtomicU64::new(0),
+            logged: AtomicU64::new(0),
         }
+    }
+
+    /// From now on messages for durable inputs go to `log`, and to it only until [`Router::end_replay`]. A router has one log; a second is
+    /// passed over.
+    pub fn log_to(&self, log: Arc<dyn MessageLog>) {
+        // Not while anything is routed.
+        let _table = self.table.write();
+        let _ = self.logging.set(Logging { log, is_replaying: AtomicBool::new(true) });
+    }
+
+    /// The log, if there is one.
+    pub fn log(&self) -> Option<&Arc<dyn MessageLog>> {
+        self.logging.get().map(|logging| &logging.log)
+    }
+
+    /// Stops routing for a moment, in which `rest` hands over what the log has and was not replayed: few messages, for inboxes take
+    /// them even beyond their bounds. If it says that this was all, messages go to their inboxes from now on, and true is returned.
+    /// Of each message it says whether it is new: see [`Routing::replay`].
+    pub fn end_replay(&self, rest: impl FnOnce(&mut dyn FnMut(&LogMessage<'_>, LogPosition, bool)) -> bool) -> bool {
+        let Some(logging) = self.logging.get() else { return true };
+        let table = self.table.write();
+        let mut found = Vec::new();
+        let mut pushed = 0;
+        let is_all = rest(&mut |message, position, is_new| {
+            table.wanted(message.topic, is_new, &mut found);
+            deliver(&table, &found, message, position, true);
+            pushed += found.len() as u64;
+        });
+        self.pushed.fetch_add(pushed, Ordering::Relaxed);
+        if is_all {
+            logging.is_replaying.store(false, Ordering::Release);
+        }
+        is_all
     }
 
     /// Makes an inbox known, so that routes can name it.
     pub fn register_inbox(&self, inbox: Arc<dyn Inbox>) -> InboxId {
+        self.register(inbox, false)
+    }
+
+    /// The same for the inbox of a durable input: what it gets is in the log.
+    pub fn register_logged_inbox(&self, inbox: Arc<dyn Inbox>) -> InboxId {
+        self.register(inbox, true)
+    }
+
+    fn register(&self, inbox: Arc<dyn Inbox>, is_logged: bool) -> InboxId {
         let mut table = self.table.write();
-        let registered = Registered { inbox: Some(inbox), routes: 0 };
-        if let Some(id) = table.free.pop() {
+        table.logged_inboxes += usize::from(is_logged);
+        let registered = Registered { inbox: Some(inbox), routes: 0, is_logged };
+        if let Some(id) = table.free.pop_first() {
             table.inboxes[id as usize] = registered;
             return InboxId(id);
         }
@@ -175,8 +282,13 @@ impl Router {
         let mut table = self.table.write();
         table.version += 1;
         let Some(registered) = table.inboxes.get_mut(id.0 as usize) else { return };
-        if registered.inbox.take().is_some() && registered.routes == 0 {
-            table.free.push(id.0);
+        if registered.inbox.take().is_none() {
+            return;
+        }
+        let (is_logged, routes) = (registered.is_logged, registered.routes);
+        table.logged_inboxes -= usize::from(is_logged);
+        if routes == 0 {
+            table.free.insert(id.0);
         }
     }
 
@@ -272,7 +384,7 @@ impl Router {
                     let registered = &mut table.inboxes[route.inbox.0 as usize];
                     registered.routes -= 1;
                     if registered.routes == 0 && registered.inbox.is_none() {
-                        table.free.push(route.inbox.0);
+                        table.free.insert(route.inbox.0);
                     }
                 }
             }
@@ -283,9 +395,14 @@ impl Router {
     ///
     /// Not to be kept while waiting for anything: whoever adds routes waits for it.
     pub fn read(&self) -> Routing<'_> {
+        let table = self.table.read();
         Routing {
-            table: self.table.read(),
+            logging: self.logging.get().filter(|_| table.logged_inboxes > 0),
+            table,
             router: self,
+            client: b"",
+            found: Vec::new(),
+            logged: 0,
             routed: 0,
             unrouted: 0,
             pushed: 0,
@@ -328,6 +445,7 @@ impl Router {
             pushed_events: self.pushed.load(Ordering::Relaxed),
             payload_bytes: self.payload_bytes.load(Ordering::Relaxed),
             full_waits: self.waits.load(Ordering::Relaxed),
+            logged_messages: self.logged.load(Ordering::Relaxed),
             routes,
             routes_bytes,
         }
@@ -344,6 +462,13 @@ impl std::fmt::Debug for Router {
 pub struct Routing<'a> {
     table: RwLockReadGuard<'a, Table>,
     router: &'a Router,
+    /// The log, if anybody wants anything in it.
+    logging: Option<&'a Logging>,
+    /// Who sends the messages.
+    client: &'a [u8],
+    /// Who wants a message; used again for its memory.
+    found: Vec<Target>,
+    logged: u64,
     routed: u64,
     unrouted: u64,
     pushed: u64,
@@ -355,7 +480,7 @@ pub struct Routing<'a> {
     is_closed: bool,
 }
 
-impl Routing<'_> {
+impl<'a> Routing<'a> {
     /// Prepares for a message that will be routed soon: asks for the memory its topic leads to, so that it need not be waited for
     /// then. With a million routes that wait is most of what routing costs.
     #[inline]
@@ -370,11 +495,31 @@ impl Routing<'_> {
     /// it, routes added meanwhile neither.
     #[inline]
     pub fn route(&mut self, topic: &[u8], payload: &[u8], arrival_us: i64, pending: &mut Pending) -> Push {
+        self.route_numbered(0, topic, payload, arrival_us, pending)
+    }
+
+    /// The same for a message that its sender knows by `packet_id`, where it is not 0.
+    #[inline]
+    pub fn route_numbered(
+        &mut self,
+        packet_id: u16,
+        topic: &[u8],
+        payload: &[u8],
+        arrival_us: i64,
+        pending: &mut Pending,
+    ) -> Push {
+        (pending.position, pending.held_by) = (0, None);
         if self.is_closed {
             return Push::Full;
         }
-        if !pending.is_empty() {
+        if !pending.targets.is_empty() {
             return self.resume(topic, payload, arrival_us, pending);
+        }
+        if let Some(logging) = self.logging {
+            let message = LogMessage { arrival_us, client: self.client, packet_id, topic, payload };
+            if let Some(push) = self.route_logged(logging, &message, pending, false) {
+                return push;
+            }
         }
         let table = &*self.table;
         let mut pushed = 0;
@@ -401,6 +546,85 @@ impl Routing<'_> {
             }
         }
         push
+    }
+
+    /// Puts a message for which any durable input asks into the log and into all inboxes that want it, or nowhere; `None` if no
+    /// durable input does. With `must_fit` no inbox refuses it.
+    fn route_logged(
+        &mut self,
+        logging: &Logging,
+        message: &LogMessage<'_>,
+        pending: &mut Pending,
+        must_fit: bool,
+    ) -> Option<Push> {
+        let table = &*self.table;
+        let found = &mut self.found;
+        if !table.wanted(message.topic, true, found) {
+            return None;
+        }
+        let is_replaying = logging.is_replaying.load(Ordering::Acquire);
+        let logged = logging
+            .log
+            .append(message, &mut |position| is_replaying || deliver(table, found, message, position, must_fit));
+        (pending.position, pending.held_by) = match logged {
+            Logged::At(position) => (position, None),
+            Logged::NotTaken => (0, Some(HeldBy::Inbox)),
+            Logged::Full => (0, Some(HeldBy::Log)),
+        };
+        if pending.held_by.is_some() {
+            self.waits += 1;
+            return Some(Push::Full);
+        }
+        self.logged += 1;
+        self.pushed += if is_replaying { 0 } else { self.found.len() as u64 };
+        self.count_taken(message.payload, true);
+        Some(Push::Taken)
+    }
+
+    /// Breaks a circle in which a message waits for room that only comes when it is out of the way. One for a durable input exceeds the bound
+    /// of its inbox, for it must not get lost; of others those events are given up that were not taken, and counted in
+    /// the answer. `None` if nothing can be done, for it waits for the log.
+    pub fn break_circle(
+        &mut self,
+        packet_id: u16,
+        topic: &[u8],
+        payload: &[u8],
+        arrival_us: i64,
+        pending: &mut Pending,
+    ) -> Option<usize> {
+        if pending.held_by.is_none() {
+            return Some(pending.abandon());
+        }
+        let message = LogMessage { arrival_us, client: self.client, packet_id, topic, payload };
+        let routed = self.logging.and_then(|logging| self.route_logged(logging, &message, pending, true));
+        match routed {
+            Some(Push::Taken) => Some(0),
+            Some(Push::Full) => None,
+            // Nobody wants it durable any more.
+            None => {
+                pending.held_by = None;
+                None
+            }
+        }
+    }
+
+    /// Puts a message that the log has into the inboxes of the durable inputs that want it; if it `is_new`, in the log only since the
+    /// replay began, into all that want it.
+    pub fn replay(&mut self, message: &LogMessage<'_>, position: LogPosition, is_new: bool) -> Push {
+        let table = &*self.table;
+        let found = &mut self.found;
+        table.wanted(message.topic, is_new, found);
+        if !deliver(table, found, message, position, false) {
+            return Push::Full;
+        }
+        self.pushed += found.len() as u64;
+        Push::Taken
+    }
+
+    /// Messages come from this client.
+    pub fn from_client(mut self, client: &'a [u8]) -> Self {
+        self.client = client;
+        self
     }
 
     #[cold]
@@ -468,7 +692,31 @@ impl Drop for Routing<'_> {
         add(&self.router.pushed, self.pushed);
         add(&self.router.payload_bytes, self.payload_bytes);
         add(&self.router.waits, self.waits);
+        add(&self.router.logged, self.logged);
     }
+}
+
+/// Puts a message of the log into all of these inboxes or, if one has no room and it need not fit, into none.
+fn deliver(table: &Table, targets: &[Target], message: &LogMessage<'_>, position: LogPosition, must_fit: bool) -> bool {
+    let LogMessage { arrival_us, topic, payload, .. } = *message;
+    let inbox = |target: &Target| {
+        let Registered { inbox, is_logged, .. } = &table.inboxes[target.inbox as usize];
+        inbox.as_ref().map(|inbox| (inbox, if *is_logged { position } else { 0 }))
+    };
+    // With a single one there is nothing to ask: it takes the message or does not.
+    let is_single = targets.len() == 1;
+    let has_room = |target: &Target| inbox(target).is_none_or(|(inbox, _)| inbox.has_room(target.slot, payload.len()));
+    if !is_single && !must_fit && !targets.iter().all(has_room) {
+        return false;
+    }
+    let must_fit = must_fit || !is_single;
+    let mut is_taken = true;
+    for target in targets {
+        let Some((inbox, position)) = inbox(target) else { continue };
+        let event = LoggedEvent { slot: target.slot, arrival_us, position, topic, payload };
+        is_taken &= inbox.push_logged(event, must_fit) == Push::Taken;
+    }
+    is_taken || must_fit
 }
 
 #[cfg(test)]
@@ -505,6 +753,17 @@ mod tests {
             *room -= 1;
             self.taken.lock().push((slot, payload.to_vec()));
             Push::Taken
+        }
+
+        fn has_room(&self, _slot: Slot, _payload_bytes: usize) -> bool {
+            *self.room.lock() > 0
+        }
+
+        fn push_logged(&self, event: LoggedEvent<'_>, must_fit: bool) -> Push {
+            if must_fit {
+                *self.room.lock() += 1;
+            }
+            self.push(event.slot, event.arrival_us, event.payload)
         }
     }
 
@@ -649,5 +908,98 @@ mod tests {
         many.push(Route { filter: "lost", inbox: gone, slot: 1 });
         assert_eq!(router.add(&many), Err(RouteError::Inbox { filter: "lost".into() }));
         assert_eq!(router.stats().routes, 0);
+    }
+
+    /// Client, packet and payload of a message.
+    type Kept = (Vec<u8>, u16, Vec<u8>);
+
+    /// A log in memory with room for so many messages.
+    struct Memory {
+        room: Mutex<usize>,
+        messages: Mutex<Vec<Kept>>,
+        committed: tokio::sync::Notify,
+    }
+
+    impl Memory {
+        fn new(room: usize) -> Arc<Self> {
+            Arc::new(Self { room: Mutex::new(room), messages: Mutex::default(), committed: tokio::sync::Notify::new() })
+        }
+    }
+
+    impl MessageLog for Memory {
+        fn append(&self, message: &LogMessage<'_>, take: &mut dyn FnMut(LogPosition) -> bool) -> Logged {
+            let mut messages = self.messages.lock();
+            if messages.len() == *self.room.lock() {
+                return Logged::Full;
+            }
+            let position = messages.len() as u64 + 1;
+            if !take(position) {
+                return Logged::NotTaken;
+            }
+            messages.push((message.client.to_vec(), message.packet_id, message.topic.to_vec()));
+            Logged::At(position)
+        }
+
+        fn next(&self) -> LogPosition {
+            self.messages.lock().len() as u64 + 1
+        }
+
+        fn durable(&self) -> LogPosition {
+            self.next() - 1
+        }
+
+        fn committed(&self) -> &tokio::sync::Notify {
+            &self.committed
+        }
+    }
+
+    #[test]
+    fn a_message_of_the_log_goes_to_all_inboxes_or_to_none() {
+        let router = Router::new();
+        let (durable, other) = (Limited::new(9), Limited::new(1));
+        let (durable_id, other_id) =
+            (router.register_logged_inbox(durable.clone()), router.register_inbox(other.clone()));
+        router.add(&routes(durable_id, &[("both", 1), ("mine", 2)])).unwrap();
+        router.add(&routes(other_id, &[("both", 3), ("its", 4)])).unwrap();
+        let log = Memory::new(3);
+        router.log_to(log.clone());
+        let pending = &mut Pending::default();
+        assert_eq!((push(&router, "mine", pending), pending.position()), (Push::Taken, 1));
+        assert!(durable.slots().is_empty(), "what is in the log is replayed first");
+        assert!(!router.end_replay(|_| false));
+        let message = LogMessage { arrival_us: 7, client: b"", packet_id: 0, topic: b"mine", payload: b"" };
+        assert_eq!(router.read().replay(&message, 1, true), Push::Taken);
+        assert_eq!(durable.slots(), [2]);
+        let rest = LogMessage { topic: b"both", ..message };
+        *durable.room.lock() = 0;
+        assert!(router.end_replay(|push| {
+            push(&rest, 2, true);
+            true
+        }));
+        assert_eq!((other.slots(), router.stats().pushed_events), (vec![3], 3));
+        *durable.room.lock() = 9;
+
+        assert_eq!((push(&router, "its", pending), pending.position()), (Push::Taken, 0));
+        assert_eq!(push(&router, "both", pending), Push::Full, "the other is full");
+        assert!(!pending.is_empty() && !pending.waits_for_log());
+        assert_eq!((durable.slots(), log.next()), (vec![1, 2], 2));
+        *other.room.lock() = 9;
+        let taken = router.read().from_client(b"kim").route_numbered(5, b"both", b"", 7, pending);
+        assert_eq!((taken, pending.position(), pending.is_empty()), (Push::Taken, 2, true));
+        assert_eq!((durable.slots(), other.slots()), (vec![1, 1, 2], vec![3, 3, 4]));
+        assert_eq!(log.messages.lock()[1], (b"kim".to_vec(), 5, b"both".to_vec()));
+
+        assert_eq!(push(&router, "mine", pending), Push::Taken);
+        assert_eq!(push(&router, "mine", pending), Push::Full);
+        assert!(pending.waits_for_log());
+        assert_eq!(router.read().break_circle(0, b"mine", b"", 7, pending), None, "the disk is full");
+        pending.abandon();
+        *durable.room.lock() = 0;
+        *log.room.lock() = 9;
+        assert_eq!(push(&router, "mine", pending), Push::Full);
+        assert!(!pending.waits_for_log());
+        assert_eq!(router.stats().logged_messages, 3);
+        router.unregister_inbox(durable_id);
+        assert_eq!(push(&router, "mine", pending), Push::Taken, "nobody wants it");
     }
 }

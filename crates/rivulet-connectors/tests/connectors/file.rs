@@ -181,6 +181,41 @@ fn files_that_grow_are_followed_through_renames_and_cuts() {
 }
 
 #[test]
+fn a_file_that_is_renamed_within_its_folder_is_read_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let append = |name: &str, text: &str| {
+        fs::OpenOptions::new().append(true).create(true).open(path(name)).unwrap().write_all(text.as_bytes()).unwrap();
+    };
+    append("x.csv", "a,1\n");
+    let mut spec = source(&address(&path("*.csv*")), COLUMNS);
+    spec.options = options(&[("follow", "true")]);
+    let mut sources = open_source(&spec, 4).unwrap();
+    let mut drained = Drained::default();
+    let mut until = |drained: &mut Drained, rows: usize| {
+        poll_all_until(&mut sources, drained, |drained| drained.rows.len() >= rows);
+    };
+    until(&mut drained, 1);
+    // As who rotates files does it, twice; somebody still writes to the one that was renamed first.
+    append("x.csv", "b,2\n");
+    fs::rename(path("x.csv"), path("x.csv.1")).unwrap();
+    append("x.csv", "c,3\n");
+    until(&mut drained, 3);
+    append("x.csv.1", "d,4\n");
+    until(&mut drained, 4);
+    fs::rename(path("x.csv.1"), path("x.csv.2")).unwrap();
+    fs::rename(path("x.csv"), path("x.csv.1")).unwrap();
+    append("x.csv", "e,5\n");
+    append("x.csv.2", "f,6\n");
+    until(&mut drained, 6);
+    // New ones are found later than what was read twice would have come.
+    append("y.csv", "g,7\n");
+    until(&mut drained, 7);
+    drained.rows.sort_unstable();
+    assert_eq!(drained.rows, ["a|1", "b|2", "c|3", "d|4", "e|5", "f|6", "g|7"]);
+}
+
+#[test]
 fn following_may_begin_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log.csv");
@@ -381,6 +416,11 @@ fn folders_get_whole_files_by_partition() {
     let mut numbers: Vec<i64> = drain(&read, 2).unwrap().rows.iter().map(|row| row.parse().unwrap()).collect();
     numbers.sort_unstable();
     assert!(numbers.into_iter().eq(0..303));
+    // What is in the names of folders would be null: it is said.
+    let mut read = source(&address(&results), COLUMNS);
+    read.format = Some(format("CSV header=true"));
+    let error = source_error(&read);
+    assert!(error.contains("the column 'name' is in the names of folders") && error.contains("hint: "), "{error}");
 }
 
 #[test]

@@ -197,6 +197,12 @@ fn groups_share_and_remember(address: &str) {
         assert!(Instant::now() < deadline, "the offsets of the group are not committed");
     }
     fill(&to, &[rows(100..150)]).unwrap();
+    // Before a group has decided, each partition may be its own, and nobody stands aside.
+    spec.options = options(&[("group", "undecided"), ("start", "latest")]);
+    let mut undecided = open_source(&spec, 2).unwrap();
+    let refusals = &mut Refusals::new(0);
+    assert!(undecided.iter_mut().all(|source| matches!(source.poll(1, 0, refusals), Ok(Polled::Nothing(_)))));
+    drop(undecided);
     // Unbounded, two members share the partitions and go on where the group stopped.
     spec.options = options(&[("group", "readers")]);
     let mut sources = open_source(&spec, 2).unwrap();

@@ -4,4 +4,5 @@ mod file;
 mod http;
 mod kafka;
 mod reference;
+mod resume;
 mod support;

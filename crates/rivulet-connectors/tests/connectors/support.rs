@@ -54,6 +54,7 @@ pub(crate) fn source(address: &str, declared: &str) -> SourceSpec {
         event_time_column: None,
         options: Vec::new(),
         host: Host::default(),
+        resume: None,
     }
 }
 
@@ -69,6 +70,7 @@ pub(crate) fn sink(address: &str, schema: SchemaRef) -> SinkSpec {
         key: None,
         options: Vec::new(),
         host: Host::default(),
+        checkpoints: None,
     }
 }
 

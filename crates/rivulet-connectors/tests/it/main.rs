@@ -7,4 +7,5 @@ mod client_with_mosquitto;
 mod client_without_broker;
 mod broker_with_mosquitto_clients;
 mod broker_faults;
+mod durable;
 mod side_by_side;

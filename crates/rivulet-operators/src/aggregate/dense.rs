@@ -63,6 +63,11 @@ impl Layout {
         self.empty_window.len()
     }
 
+    /// How many of a group's words are counts; they come first.
+    pub(crate) fn dense_counts(&self) -> usize {
+        self.classes.len()
+    }
+
     /// Where each fixed state begins in a group's words.
     fn dense_offset(&self, state: usize) -> usize {
         self.classes.len() + self.fixed[state].offset - self.fixed[0].offset

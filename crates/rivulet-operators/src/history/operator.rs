@@ -55,6 +55,12 @@ impl Operator for HistoryOperator {
         }
     }
 
+    fn key_groups(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
+        let (batch, keys) = self.plan.expressions.evaluate_first(self.plan.key_types.len(), batch, context)?;
+        let key_groups = self.key_bytes.key_groups(&keys, &mut self.key_rows)?;
+        Ok((batch, key_groups))
+    }
+
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
         let (mut slots, mut key_groups, mut keys, mut memories) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut add_slot = |slot: usize| {
@@ -89,33 +95,10 @@ impl Operator for HistoryOperator {
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        frame.expect(OPERATOR, VERSION)?;
-        if frame.rows.schema_ref().fields() != self.state_schema().fields() {
-            return Err(StateError::Mismatch("the remembered values belong to other columns than these".into()));
-        }
-        let columns = frame.rows.columns();
-        if columns[..2].iter().any(|column| column.null_count() > 0) {
-            return Err(StateError::Corrupt("a slot or key group is missing".into()));
-        }
-        if frame.slots().iter().any(|&slot| slot as usize >= SLOTS_MAX) {
-            return Err(StateError::Corrupt("a slot number is too high".into()));
-        }
-        let keys = self.plan.key_types.len();
-        let mut key_rows = self.key_bytes.buffer();
-        if keys > 0 {
-            self.key_bytes.encode(&columns[2..2 + keys], &mut key_rows)?;
-        }
-        frame.slots().iter().for_each(|&slot| self.remove_slot(slot));
-        let values = columns[2 + keys..].iter().zip(&self.plan.state);
-        let values: Vec<_> = values.map(|(column, storage)| Values::new(column, *storage)).collect();
-        for row in 0..frame.rows.num_rows() {
-            let key: &[u8] = if keys > 0 { key_rows.row(row).data() } else { &[] };
-            let (memory, _) = self
-                .memory(frame.slots()[row], key, || frame.key_groups()[row])
-                .ok_or_else(|| StateError::Corrupt("there are too many keys".into()))?;
-            values.iter().zip(memory).for_each(|(values, value)| values.store(row, value));
-        }
-        Ok(())
+        self.keyed.begin_import();
+        let imported = self.import(frame);
+        self.keyed.end_import();
+        imported
     }
 
     fn memory_bytes(&self) -> usize {
@@ -145,6 +128,36 @@ impl HistoryOperator {
             keyed: Keyed::default(),
             key_heap_bytes: 0,
         }
+    }
+
+    fn import(&mut self, frame: &StateFrame) -> Result<(), StateError> {
+        frame.expect(OPERATOR, VERSION)?;
+        if frame.rows.schema_ref().fields() != self.state_schema().fields() {
+            return Err(StateError::Mismatch("the remembered values belong to other columns than these".into()));
+        }
+        let columns = frame.rows.columns();
+        if columns[..2].iter().any(|column| column.null_count() > 0) {
+            return Err(StateError::Corrupt("a slot or key group is missing".into()));
+        }
+        if frame.slots().iter().any(|&slot| slot as usize >= SLOTS_MAX) {
+            return Err(StateError::Corrupt("a slot number is too high".into()));
+        }
+        let keys = self.plan.key_types.len();
+        let mut key_rows = self.key_bytes.buffer();
+        if keys > 0 {
+            self.key_bytes.encode(&columns[2..2 + keys], &mut key_rows)?;
+        }
+        frame.slots().iter().for_each(|&slot| self.remove_slot(slot));
+        let values = columns[2 + keys..].iter().zip(&self.plan.state);
+        let values: Vec<_> = values.map(|(column, storage)| Values::new(column, *storage)).collect();
+        for row in 0..frame.rows.num_rows() {
+            let key: &[u8] = if keys > 0 { key_rows.row(row).data() } else { &[] };
+            let (memory, _) = self
+                .memory(frame.slots()[row], key, || frame.key_groups()[row])
+                .ok_or_else(|| StateError::Corrupt("there are too many keys".into()))?;
+            values.iter().zip(memory).for_each(|(values, value)| values.store(row, value));
+        }
+        Ok(())
     }
 
     fn is_keyed(&self) -> bool {

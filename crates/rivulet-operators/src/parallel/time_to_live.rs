@@ -6,6 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use arrow::array::BooleanArray;
+use arrow::error::ArrowError;
+use rivulet_dataflow::{Batch, Context, Reason};
+
 /// Into how many buckets a time-to-live is cut.
 const BUCKETS: i64 = 32;
 /// When a key was touched that is not there.
@@ -20,13 +24,21 @@ pub(crate) struct TimeToLive {
     /// By key: whether it is in a bucket. It is in one at most, also if its number is used again.
     waits: Vec<bool>,
     due: BTreeMap<i64, Vec<u32>>,
+    watermark_us: i64,
 }
 
 impl TimeToLive {
     /// No keys, which are to be forgotten after so many microseconds.
     pub(crate) fn new(ttl_us: i64) -> Self {
         let bucket_us = (ttl_us / BUCKETS).max(1);
-        Self { ttl_us, bucket_us, touched_us: Vec::new(), waits: Vec::new(), due: BTreeMap::new() }
+        Self {
+            ttl_us,
+            bucket_us,
+            touched_us: Vec::new(),
+            waits: Vec::new(),
+            due: BTreeMap::new(),
+            watermark_us: i64::MIN,
+        }
     }
 
     /// That rows of these event times have touched these keys.
@@ -59,6 +71,7 @@ impl TimeToLive {
 
     /// The keys that are to be forgotten at this watermark; they are here no more.
     pub(crate) fn expired(&mut self, watermark_us: i64) -> Vec<u32> {
+        self.watermark_us = self.watermark_us.max(watermark_us);
         let mut looked_at = Vec::new();
         while let Some(entry) = self.due.first_entry() {
             if entry.key().saturating_add(1).saturating_mul(self.bucket_us) > watermark_us {
@@ -80,6 +93,23 @@ impl TimeToLive {
         looked_at
     }
 
+    /// Rows without those that come too late. Keys without any time-to-live are those of windows, whose rows have the last microsecond of
+    /// theirs as event time: what such a key had is forgotten with its window, and a row that came later would begin anew what others have
+    /// been told. Any other time-to-live promises nothing.
+    pub(crate) fn without_late(&self, batch: Batch, context: &mut Context<'_>) -> Result<Batch, ArrowError> {
+        let is_late = |&time_us: &i64| time_us < self.watermark_us;
+        if self.ttl_us > 0 || !batch.event_time_us.iter().any(is_late) {
+            return Ok(batch);
+        }
+        let in_time: BooleanArray = batch.event_time_us.iter().map(|time_us| Some(!is_late(time_us))).collect();
+        for row in (!in_time.values()).set_indices() {
+            context.refusals.refuse_row(None, &batch, row, Reason::Late, || {
+                "the row's window is closed\nhint: allow more lateness where the source is declared".into()
+            });
+        }
+        batch.filter(&in_time)
+    }
+
     /// The latest event time of what touched a key.
     pub(crate) fn touched_us(&self, key: u32) -> i64 {
         self.touched_us.get(key as usize).copied().unwrap_or(NEVER)
@@ -99,6 +129,7 @@ impl TimeToLive {
 /// What `EXPLAIN` says of state that only a time-to-live bounds.
 pub(crate) fn state_text(ttl_us: Option<i64>, what: &str) -> String {
     match ttl_us {
+        Some(0) => "state: until the window closes".to_owned(),
         Some(ttl_us) => format!("state: forgotten {} after {what}", span_text(ttl_us)),
         None => "state: unbounded".to_owned(),
     }

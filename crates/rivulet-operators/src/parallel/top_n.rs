@@ -38,7 +38,8 @@ pub struct TopNSpec {
     pub with_rank: bool,
     /// Whether rows may take back others.
     pub input_retracts: bool,
-    /// How long a partition is remembered that no row comes for, in microseconds of event time; `None`: for ever.
+    /// How long a partition is remembered that no row comes for, in microseconds of event time; `None`: for ever. `Some(0)`: its rows are
+    /// of one window, with the last microsecond of that as event time; it is forgotten when the window closes, and rows that come later are refused.
     pub state_ttl_us: Option<i64>,
 }
 
@@ -383,7 +384,13 @@ impl TopNOperator {
 impl Operator for TopNOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         match element {
-            Element::Batch(batch) => self.take_in(&batch, context),
+            Element::Batch(batch) => {
+                let batch = match &self.ttl {
+                    Some(ttl) => ttl.without_late(batch, context)?,
+                    None => batch,
+                };
+                self.take_in(&batch, context)
+            }
             Element::Watermark(watermark_us) => {
                 self.forget(watermark_us);
                 Ok(())

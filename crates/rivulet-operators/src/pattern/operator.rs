@@ -16,7 +16,7 @@ use super::output::Matches;
 use super::partition::{NEVER, Partition, Scratch, Search};
 use super::{MATCH_ROWS_MAX, Plan, SLOT_ROWS_MAX, state};
 use crate::history::value::{Value, Values};
-use crate::keyed::{Keyed, SLOT_KEYS_MAX};
+use crate::keyed::{Keyed, Passing, SLOT_KEYS_MAX};
 use crate::row_bytes::RowBytes;
 use crate::window::length::TIME_MAX_US;
 
@@ -138,12 +138,23 @@ impl PatternOperator {
         self.partitions.remove_slot(slot, |key, _| self.key_heap_bytes -= key.len());
     }
 
-    fn process_batch(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
+    /// Processes rows, and between them lets `passing` ones pass.
+    fn process_batch(
+        &mut self,
+        batch: Batch,
+        mut passing: Passing<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<(), OperatorError> {
         self.matches.begin();
         let plan = self.plan.clone();
+        let rows = batch.rows();
         let (batch, columns) = plan.expressions.evaluate(batch, context)?;
+        if passing.is_any() && batch.rows() != rows {
+            return Err(OperatorError("a key could be computed once and not again".into()));
+        }
         if batch.is_empty() {
-            return Ok(());
+            self.pass_rows(&mut passing, None, context)?;
+            return self.matches.emit(&plan, &self.key_bytes, context);
         }
         let (keys, rest) = columns.split_at(plan.key_fields.len());
         let (values, conditions) = rest.split_at(plan.storages.len());
@@ -162,6 +173,7 @@ impl PatternOperator {
             .zip(conditions.iter().map(|one| one.as_boolean_opt()))
             .collect();
         for (index, &slot) in batch.slots.iter().enumerate() {
+            self.pass_rows(&mut passing, Some(index), context)?;
             let is_true = |condition: &BooleanArray| condition.is_valid(index) && condition.value(index);
             let holds = conditions.iter().filter(|(_, condition)| condition.is_some_and(is_true));
             let row = NewRow {
@@ -182,7 +194,36 @@ impl PatternOperator {
             }
         }
         self.key_rows = key_rows;
+        self.pass_rows(&mut passing, None, context)?;
         self.matches.emit(&plan, &self.key_bytes, context)
+    }
+
+    /// Lets the rows of other instances pass that come before an own one, or all that are left: they move the clocks of their slots.
+    fn pass_rows(
+        &mut self,
+        passing: &mut Passing<'_>,
+        before: Option<usize>,
+        context: &mut Context<'_>,
+    ) -> Result<(), OperatorError> {
+        let Some(batch) = passing.batch else { return Ok(()) };
+        for row in passing.rows(before) {
+            let (slot, arrival_us) = (batch.slots[row], batch.arrival_us[row]);
+            let time_us = if self.plan.arrival_time { arrival_us } else { batch.event_time_us[row] };
+            let known = self.slots.get(slot as usize).map_or(Known::Absent, |state| state.known);
+            if known != Known::Usable || !(-TIME_MAX_US..=TIME_MAX_US).contains(&time_us) {
+                continue;
+            }
+            self.advance(slot, self.watermark_us(slot as usize, arrival_us), arrival_us, context);
+            let watermark_us = self.slots[slot as usize].watermark_us;
+            if self.plan.arrival_time || time_us >= watermark_us {
+                self.accept(slot, time_us.max(watermark_us), arrival_us, None, context);
+            }
+            self.set_deadline(slot);
+            if self.matches.are_many() {
+                self.matches.emit(&self.plan.clone(), &self.key_bytes, context)?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether the row can be taken as far as its slot and time go; refuses it if not.
@@ -230,17 +271,22 @@ impl PatternOperator {
             return;
         }
         let Some(place) = self.take_row(batch, &row, values, context) else { return };
-        let state = &mut self.slots[slot];
-        state.max_ts_us = state.max_ts_us.max(row.time_us);
-        state.last_arrival_us = row.arrival_us;
+        self.accept(row.slot, row.time_us, row.arrival_us, place, context);
+    }
+
+    /// A row that is not late moves the clock of its slot; searches in its partition, if it is in one here, and where something is due.
+    fn accept(&mut self, slot: Slot, time_us: i64, arrival_us: i64, place: Option<u32>, context: &mut Context<'_>) {
+        let state = &mut self.slots[slot as usize];
+        state.max_ts_us = state.max_ts_us.max(time_us);
+        state.last_arrival_us = arrival_us;
         state.watermark_us = state.watermark_us.max(state.max_ts_us.saturating_sub(self.plan.lateness_us));
         let watermark_us = state.watermark_us;
         self.matches.begin_group();
         if let Some(place) = place {
-            self.run(row.slot, place, watermark_us, row.arrival_us, context);
+            self.run(slot, place, watermark_us, arrival_us, context);
         }
-        if watermark_us >= self.slots[slot].due_us {
-            self.run_due(row.slot, watermark_us, row.arrival_us, context);
+        if watermark_us >= self.slots[slot as usize].due_us {
+            self.run_due(slot, watermark_us, arrival_us, context);
         }
     }
 
@@ -429,7 +475,7 @@ fn refuse(batch: &Batch, row: &NewRow<'_>, reason: Reason, context: &mut Context
 impl Operator for PatternOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         match element {
-            Element::Batch(batch) => self.process_batch(batch, context),
+            Element::Batch(batch) => self.process_batch(batch, Passing::default(), context),
             Element::Control(Control::AddSlots(slots)) => {
                 self.add_slots(&slots, context);
                 Ok(())
@@ -442,6 +488,17 @@ impl Operator for PatternOperator {
             // Small queries have a clock per slot, and state is exported when the host asks.
             Element::Watermark(_) | Element::Barrier(_) => Ok(()),
         }
+    }
+
+    fn key_groups(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
+        // Not the keys alone: a row on which a condition fails is refused before it moves the clock.
+        let (batch, columns) = self.plan.expressions.evaluate(batch, context)?;
+        let key_groups = self.key_bytes.key_groups(&columns[..self.plan.key_fields.len()], &mut self.key_rows)?;
+        Ok((batch, key_groups))
+    }
+
+    fn process_own(&mut self, batch: &Batch, own: &[u32], context: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.process_batch(batch.take(own)?, Passing::of(batch, own), context)
     }
 
     fn deadline_us(&self) -> Option<i64> {
@@ -478,7 +535,10 @@ impl Operator for PatternOperator {
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        state::import(self, frame)
+        self.partitions.begin_import();
+        let imported = state::import(self, frame);
+        self.partitions.end_import();
+        imported
     }
 
     fn memory_bytes(&self) -> usize {

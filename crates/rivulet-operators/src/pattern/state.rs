@@ -159,7 +159,7 @@ pub(super) fn import(operator: &mut PatternOperator, frame: &StateFrame) -> Resu
     let key = |row: usize| -> &[u8] { if keys > 0 { key_rows.row(row).data() } else { &[] } };
     let mut seen = HashSet::new();
     for (row, (slot, _, partition)) in rows.iter().enumerate() {
-        if !seen.insert((*slot, partition.is_some(), if partition.is_some() { key(row) } else { &[] })) {
+        if partition.is_some() && !seen.insert((*slot, key(row))) {
             return Err(corrupt(&format!("slot {slot} has the same partition twice")));
         }
     }
@@ -178,7 +178,14 @@ pub(super) fn import(operator: &mut PatternOperator, frame: &StateFrame) -> Resu
             state.known = Known::Usable;
         }
         let [max_ts_us, last_arrival_us, watermark_us, within_us] = clock;
-        *state = SlotState { max_ts_us, last_arrival_us, watermark_us, within_us, ..*state };
+        // Of instances that had different partitions of the slot, one may have been told of a later time without having anything due.
+        *state = SlotState {
+            max_ts_us: state.max_ts_us.max(max_ts_us),
+            last_arrival_us: state.last_arrival_us.max(last_arrival_us),
+            watermark_us: state.watermark_us.max(watermark_us),
+            within_us,
+            ..*state
+        };
         if let Some(partition) = partition {
             state.due_us = state.due_us.min(partition.due_us(within_us));
             state.rows += partition.rows.len() as u32;

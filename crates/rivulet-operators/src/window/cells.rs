@@ -125,6 +125,8 @@ pub(crate) struct Cells {
     shared: Vec<Shared>,
     /// By cell, for count windows: rows so far.
     row_numbers: Option<Vec<u64>>,
+    /// The most keys of a slot: [`SLOT_KEYS_MAX`], but for keys that were taken in elsewhere.
+    slot_keys_max: usize,
     /// Lengths and how many slots have them. Most applications have one.
     lengths: Vec<(Lengths, u32)>,
     free_lengths: Vec<u32>,
@@ -154,7 +156,18 @@ impl Cells {
             lengths_index: HashMap::default(),
             heap_bytes: 0,
             key_bytes: 0,
+            slot_keys_max: SLOT_KEYS_MAX,
         }
+    }
+
+    /// While state is imported a slot may have more keys: of several instances each may have had as many as one has.
+    pub(crate) fn begin_import(&mut self) {
+        self.slot_keys_max = CELLS_MAX;
+    }
+
+    /// From now on further keys are refused as ever.
+    pub(crate) fn end_import(&mut self) {
+        self.slot_keys_max = SLOT_KEYS_MAX;
     }
 
     /// Takes a slot into use, or gives one in use other lengths. State it has stays.
@@ -274,7 +287,7 @@ impl Cells {
     /// altogether.
     pub(crate) fn create(&mut self, slot: usize, key: &[u8]) -> Option<usize> {
         debug_assert!(self.keyed && self.find(slot, key).is_none());
-        if self.cell_counts[slot] as usize >= SLOT_KEYS_MAX {
+        if self.cell_counts[slot] as usize >= self.slot_keys_max {
             return None;
         }
         let place = match self.free_cells.pop() {

@@ -13,7 +13,7 @@ use super::length::TIME_MAX_US;
 use super::output::{Closed, OUTPUT_ROWS_MAX};
 use super::rules::{Row, Updates, Verdict, Windows};
 use super::{Plan, WindowSpec, state};
-use crate::keyed::SLOT_KEYS_MAX;
+use crate::keyed::{Passing, SLOT_KEYS_MAX};
 use crate::row_bytes::RowBytes;
 
 /// How many rows ahead memory is fetched: as many cache misses as a core has under way at once, and few enough that what
@@ -48,11 +48,22 @@ impl WindowOperator {
         }
     }
 
-    fn process_batch(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
+    /// Processes rows, and between them lets `passing` ones pass.
+    fn process_batch(
+        &mut self,
+        batch: Batch,
+        mut passing: Passing<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<(), OperatorError> {
+        let rows = batch.rows();
         // A row without its keys belongs nowhere; one on which an argument fails counts for the other aggregates.
         let (batch, columns) = self.plan.expressions.evaluate_or_null(self.plan.keys, batch, context)?;
+        if passing.is_any() && batch.rows() != rows {
+            return Err(OperatorError("a key could be computed once and not again".into()));
+        }
         if batch.is_empty() {
-            return Ok(());
+            self.pass_rows(&mut passing, None, context)?;
+            return self.windows.closed.emit(&self.plan, &self.row_bytes, context);
         }
         let plan = self.plan.clone();
         let (keys, inputs) = columns.split_at(plan.keys);
@@ -67,6 +78,7 @@ impl WindowOperator {
             if index % TOUCH_ROWS == 0 {
                 self.windows.cells.touch(&batch.slots[index..batch.rows().min(index + TOUCH_ROWS)]);
             }
+            self.pass_rows(&mut passing, Some(index), context)?;
             let slot = batch.slots[index];
             let lengths = match self.windows.cells.lengths(slot as usize) {
                 SlotLengths::Known(lengths) => lengths,
@@ -122,7 +134,30 @@ impl WindowOperator {
                 self.windows.closed.emit(&plan, &self.row_bytes, context)?;
             }
         }
+        self.pass_rows(&mut passing, None, context)?;
         self.windows.closed.emit(&plan, &self.row_bytes, context)
+    }
+
+    /// Lets the rows of other instances pass that come before an own one, or all that are left.
+    fn pass_rows(
+        &mut self,
+        passing: &mut Passing<'_>,
+        before: Option<usize>,
+        context: &mut Context<'_>,
+    ) -> Result<(), OperatorError> {
+        let Some(batch) = passing.batch else { return Ok(()) };
+        let times_us = if self.plan.arrival_time { &batch.arrival_us } else { &batch.event_time_us };
+        for row in passing.rows(before) {
+            let slot = batch.slots[row] as usize;
+            let SlotLengths::Known(lengths) = self.windows.cells.lengths(slot) else { continue };
+            if (-TIME_MAX_US..=TIME_MAX_US).contains(&times_us[row]) {
+                self.windows.pass_row(slot, lengths, times_us[row], batch.arrival_us[row]);
+            }
+            if self.windows.closed.rows() >= OUTPUT_ROWS_MAX {
+                self.windows.closed.emit(&self.plan, &self.row_bytes, context)?;
+            }
+        }
+        Ok(())
     }
 
     fn refuse_broken(&self, batch: &Batch, index: usize, context: &mut Context<'_>) {
@@ -141,7 +176,7 @@ fn refuse(batch: &Batch, index: usize, reason: Reason, context: &mut Context<'_>
 impl Operator for WindowOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         match element {
-            Element::Batch(batch) => self.process_batch(batch, context),
+            Element::Batch(batch) => self.process_batch(batch, Passing::default(), context),
             Element::Control(Control::AddSlots(slots)) => {
                 self.add_slots(&slots, context);
                 Ok(())
@@ -162,6 +197,16 @@ impl Operator for WindowOperator {
             // Small queries have a clock per slot, and state is exported when the host asks.
             Element::Watermark(_) | Element::Barrier(_) => Ok(()),
         }
+    }
+
+    fn key_groups(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
+        let (batch, keys) = self.plan.expressions.evaluate_first(self.plan.keys, batch, context)?;
+        let key_groups = self.row_bytes.key_groups(&keys, &mut self.keys)?;
+        Ok((batch, key_groups))
+    }
+
+    fn process_own(&mut self, batch: &Batch, own: &[u32], context: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.process_batch(batch.take(own)?, Passing::of(batch, own), context)
     }
 
     fn deadline_us(&self) -> Option<i64> {
@@ -196,7 +241,10 @@ impl Operator for WindowOperator {
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        state::import(self, frame)
+        self.windows.cells.begin_import();
+        let imported = state::import(self, frame);
+        self.windows.cells.end_import();
+        imported
     }
 
     fn memory_bytes(&self) -> usize {

@@ -115,6 +115,30 @@ impl Windows {
         verdict
     }
 
+    /// The steps of a row whose key another instance has: it closes here what it closes there, and is late here if it is late there.
+    /// Not for sessions, in which only the one that has the key knows whether a row is late.
+    #[inline]
+    pub(crate) fn pass_row(&mut self, slot: usize, lengths: Lengths, time_us: i64, arrival_us: i64) {
+        if !self.plan.window.is_time() {
+            return;
+        }
+        let watermark_us = self.watermark_us(&self.cells.slots[slot], arrival_us);
+        self.advance(slot, lengths, watermark_us, arrival_us, false);
+        let newest_start_us = time_us.div_euclid(lengths.slide) * lengths.slide;
+        let is_between_windows = time_us >= newest_start_us + lengths.width;
+        if is_between_windows || newest_start_us + lengths.width > self.cells.slots[slot].watermark_us {
+            let slot_state = &mut self.cells.slots[slot];
+            slot_state.max_ts_us = slot_state.max_ts_us.max(time_us);
+            slot_state.last_arrival_us = arrival_us;
+            if !self.plan.arrival_time {
+                let watermark_us = slot_state.max_ts_us.saturating_sub(self.plan.lateness_us);
+                let watermark_us = watermark_us.max(slot_state.watermark_us);
+                self.advance(slot, lengths, watermark_us, arrival_us, false);
+            }
+        }
+        self.set_deadline(slot);
+    }
+
     /// The watermark of a slot when the arrival clock shows `now_us`.
     #[inline]
     fn watermark_us(&self, slot: &SlotState, now_us: i64) -> i64 {

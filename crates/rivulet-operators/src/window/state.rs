@@ -228,9 +228,9 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
         operator.row_bytes.encode(&frame.rows.columns()[2..2 + keys], &mut key_rows)?;
     }
     let mut seen = HashSet::new();
-    for row in &rows {
+    for row in rows.iter().filter(|row| row.is_cell) {
         let key: &[u8] = if keys > 0 { key_rows.row(row.row).data() } else { &[] };
-        if !seen.insert((row.slot, row.is_cell, if row.is_cell { key } else { &[] })) {
+        if !seen.insert((row.slot, key)) {
             return Err(corrupt(format!("row {}: slot {} has the same key twice", row.row, row.slot)));
         }
     }
@@ -250,7 +250,11 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
         let key_group = cells.slot_key_group(row.slot);
         cells.add_slot(row.slot, Some(row.lengths), key_group);
         let state = &mut cells.slots[row.slot];
-        [state.max_ts_us, state.last_arrival_us, state.watermark_us] = row.clock;
+        // Of instances that had different keys of the slot, one may have been told of a later time without having anything to close.
+        let [max_ts_us, last_arrival_us, watermark_us] = row.clock;
+        state.max_ts_us = state.max_ts_us.max(max_ts_us);
+        state.last_arrival_us = state.last_arrival_us.max(last_arrival_us);
+        state.watermark_us = state.watermark_us.max(watermark_us);
         if !row.is_cell {
             continue;
         }

@@ -85,12 +85,22 @@ impl Outputs {
         last.send(batch)
     }
 
-    /// Says that nothing comes for now, unless that was the last that was said: whatever else is sent wakes those who receive it, so it
-    /// has to be said behind it.
+    /// Whether the last that was said is that nothing comes for now.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_idle
+    }
+
+    /// Says that nothing comes for now. Whatever else is sent wakes those who receive it, so it has to be said behind it.
     pub(super) fn tell_idle(&mut self) {
-        if !self.is_idle {
-            self.tell(&Message::Idle);
-            self.is_idle = true;
+        self.tell(&Message::Idle);
+        self.is_idle = true;
+    }
+
+    /// Says that something has come again, if nothing has been sent since it was said that nothing comes: operators may hold it, and
+    /// those who receive it are to wait for it. The watermark is the one there was.
+    pub(super) fn tell_awake(&mut self, reached_us: Option<i64>) {
+        if self.is_idle {
+            self.tell(&Message::Watermark(reached_us.unwrap_or(i64::MIN)));
         }
     }
 

@@ -1,7 +1,7 @@
 //! The sources of a task: partitions that are asked for rows, and how far their time is.
 //!
 //! What must hold: a row that is no further behind the newest one of its own partition than the lateness allows is never late, however
-//! many partitions a task has and in which order they are read. A step costs the same for one partition and, nearly, for thousands.
+//! many partitions a task has and in which order they are read, as long as they are there from the start and none steps aside. A step costs the same for one partition and, nearly, for thousands.
 
 use std::collections::BTreeSet;
 
@@ -11,6 +11,11 @@ use arrow::compute::{filter_record_batch, is_not_null};
 use arrow::datatypes::TimestampMicrosecondType;
 use rivulet_dataflow::{Batch, Polled, Reason, Refusals, Refused, Slot, Source};
 
+use super::checkpoint::PartitionState;
+
+/// In which steps time goes on by the clock while all partitions are silent, microseconds: each wakes all tasks of the query.
+const CLOCK_STEP_US: i64 = 200_000;
+
 /// A partition of a source, and what its rows' times mean.
 pub struct Partition {
     /// Gives the rows.
@@ -19,16 +24,19 @@ pub struct Partition {
     pub event_time_column: Option<usize>,
     /// How far behind the newest row of the partition a row may be and not be late, microseconds.
     pub lateness_us: i64,
-    /// After how long a silence others do not wait for the partition any more, microseconds; `None` for never.
+    /// After how long a silence others do not wait for the partition any more, microseconds; `None` for never. Where all are silent for so
+    /// long, time goes on by the clock.
     pub idle_timeout_us: Option<i64>,
     /// How far ahead of its arrival a row's time may be, microseconds; those further ahead are refused. `None` for any.
     pub future_limit_us: Option<i64>,
+    /// The time of its newest row so far, microseconds since the epoch; `None` before the first.
+    pub newest_us: Option<i64>,
 }
 
 impl Partition {
     /// Another one whose times mean the same.
     fn beside(&self, source: Box<dyn Source>) -> Self {
-        Self { source, ..*self }
+        Self { source, newest_us: None, ..*self }
     }
 }
 
@@ -47,6 +55,9 @@ pub(super) struct Feed {
     aside: BTreeSet<(i64, usize)>,
     /// The highest watermark there was.
     reached_us: Option<i64>,
+    /// Since when no partition had rows, and how long that was when one was last found to be silent for too long.
+    silent_since_us: Option<i64>,
+    silence_us: i64,
     /// What those that have ended had done, and in all; nothing if one of them did not know.
     ended: Option<(u64, u64)>,
     /// So many zeros, of which batches take what they need: there is one query.
@@ -65,6 +76,8 @@ struct Open {
     /// Since when it has said, each time it was asked, that it has nothing. Not being asked is no silence.
     silent_since_us: Option<i64>,
     is_aside: bool,
+    /// It stands aside because it said so itself, and not because it was silent.
+    says_aside: bool,
     /// It has event times and comes to an end.
     is_aligned: bool,
 }
@@ -91,6 +104,8 @@ impl Feed {
             waited_for: BTreeSet::new(),
             aside: BTreeSet::new(),
             reached_us: None,
+            silent_since_us: None,
+            silence_us: 0,
             ended: Some((0, 0)),
             zeros: vec![].into(),
             batch_us: 0,
@@ -101,7 +116,7 @@ impl Feed {
         feed
     }
 
-    /// Reads one more. Nothing is known of its time, so that all wait for its first row.
+    /// Reads one more. Where nothing is known of its time, all wait for its first row.
     fn add(&mut self, partition: Partition) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.partitions.push(None);
@@ -109,16 +124,21 @@ impl Feed {
         });
         let is_aligned = partition.event_time_column.is_some() && partition.source.is_bounded();
         self.unaligned += usize::from(!is_aligned);
-        let open = Open { partition, newest_us: i64::MIN, silent_since_us: None, is_aside: false, is_aligned };
+        let newest_us = partition.newest_us.unwrap_or(i64::MIN);
+        let open = Open { partition, newest_us, silent_since_us: None, is_aside: false, says_aside: false, is_aligned };
+        self.ready.insert((newest_us, place));
+        self.waited_for.insert((open.watermark_us(), place));
         self.partitions[place] = Some(open);
-        self.ready.insert((i64::MIN, place));
-        self.waited_for.insert((i64::MIN, place));
     }
 
     /// Tells the partitions that they are not asked for a while, or are again.
     pub(super) fn set_paused(&mut self, is_paused: bool) {
         if std::mem::replace(&mut self.is_paused, is_paused) != is_paused {
-            self.partitions.iter_mut().flatten().for_each(|open| open.partition.source.set_paused(is_paused));
+            self.end_silence();
+            for open in self.partitions.iter_mut().flatten() {
+                open.silent_since_us = None;
+                open.partition.source.set_paused(is_paused);
+            }
         }
     }
 
@@ -141,13 +161,26 @@ impl Feed {
         match polled {
             Polled::Rows { columns, .. } if columns.num_rows() == 0 => Ok(Fed::Again),
             Polled::Rows { columns, arrival_us } => self.take(place, columns, arrival_us, refusals),
-            Polled::Nothing(wait) if wait.is_zero() => Ok(Fed::Again),
+            Polled::Nothing(wait) if wait.is_zero() => {
+                self.partitions[place].as_mut().expect("it was asked").silent_since_us = None;
+                self.end_silence();
+                Ok(Fed::Again)
+            }
             Polled::Nothing(wait) | Polled::Aside(wait) => {
+                let says_aside = matches!(polled, Polled::Aside(_));
+                let open = self.partitions[place].as_mut().expect("it was asked");
+                if std::mem::replace(&mut open.says_aside, says_aside) && !says_aside {
+                    self.come_back(place);
+                }
                 let open = self.partitions[place].as_mut().expect("it was asked");
                 let since_us = *open.silent_since_us.get_or_insert(now_us);
                 let timeout_us = open.partition.idle_timeout_us;
-                if matches!(polled, Polled::Aside(_)) || timeout_us.is_some_and(|after| now_us - since_us >= after) {
+                if says_aside || timeout_us.is_some_and(|after| now_us - since_us >= after) {
                     self.step_aside(place);
+                }
+                let all_since_us = *self.silent_since_us.get_or_insert(now_us);
+                if timeout_us.is_some_and(|after| now_us - since_us >= after) {
+                    self.silence_us = (now_us - all_since_us) / CLOCK_STEP_US * CLOCK_STEP_US;
                 }
                 let wait_us = i64::try_from(wait.as_micros()).unwrap_or(i64::MAX);
                 self.ready.remove(&(newest_us, place));
@@ -191,6 +224,8 @@ impl Feed {
     ) -> Result<Fed, String> {
         let open = self.partitions[place].as_mut().expect("rows come from what is open");
         open.silent_since_us = None;
+        open.says_aside = false;
+        (self.silent_since_us, self.silence_us) = (None, 0);
         let Some(batch) = open.to_batch(columns, arrival_us, &mut self.zeros, refusals)? else {
             return Ok(Fed::Again);
         };
@@ -212,6 +247,11 @@ impl Feed {
         Ok(Fed::Rows(batch))
     }
 
+    /// What has come, or that nobody asked, was no silence.
+    fn end_silence(&mut self) {
+        (self.silent_since_us, self.silence_us) = (None, 0);
+    }
+
     /// Nobody waits for a partition any more, until it has rows again.
     fn step_aside(&mut self, place: usize) {
         let Some(open) = self.partitions[place].as_mut().filter(|open| !open.is_aside) else { return };
@@ -220,10 +260,24 @@ impl Feed {
         self.aside.insert((open.watermark_us(), place));
     }
 
+    /// Something is expected again of a partition that stood aside: its rows are waited for, and its silence begins anew.
+    fn come_back(&mut self, place: usize) {
+        let Some(open) = self.partitions[place].as_mut().filter(|open| open.is_aside) else { return };
+        (open.is_aside, open.silent_since_us) = (false, None);
+        self.aside.remove(&(open.watermark_us(), place));
+        self.waited_for.insert((open.watermark_us(), place));
+    }
+
     /// The watermark of all partitions, if it has advanced: the lowest of those that are waited for.
     pub(super) fn advanced(&mut self) -> Option<i64> {
-        // Where all have stepped aside, nobody holds up the one that is furthest.
-        let &(lowest_us, _) = self.waited_for.first().or_else(|| self.aside.last())?;
+        let lowest_us = match self.waited_for.first() {
+            Some(&(lowest_us, _)) => lowest_us,
+            // Where all have stepped aside, nobody holds up the one that is furthest, and time goes on as the clock does.
+            None => match *self.aside.last()? {
+                (i64::MIN, _) => i64::MIN,
+                (furthest_us, _) => furthest_us.saturating_add(self.silence_us),
+            },
+        };
         if lowest_us == i64::MIN || self.reached_us.is_some_and(|reached_us| lowest_us <= reached_us) {
             return None;
         }
@@ -233,6 +287,21 @@ impl Feed {
 
     pub(super) fn reached_us(&self) -> Option<i64> {
         self.reached_us
+    }
+
+    /// Time has come so far already, whatever the partitions say.
+    pub(super) fn begin_at(&mut self, reached_us: Option<i64>) {
+        self.reached_us = reached_us;
+    }
+
+    /// Where each partition that is open stands.
+    pub(super) fn positions(&mut self) -> Vec<PartitionState> {
+        let open = self.partitions.iter_mut().flatten();
+        open.map(|open| PartitionState {
+            position: open.partition.source.position(),
+            newest_us: (open.newest_us != i64::MIN).then_some(open.newest_us),
+        })
+        .collect()
     }
 
     /// Whether all partitions that are open are silent.
@@ -434,6 +503,73 @@ mod tests {
         assert_eq!(feed.advanced(), Some(0));
         drain(&mut feed, refusals);
         assert_eq!(feed.reached_us(), Some(80));
+    }
+
+    #[test]
+    fn who_stood_aside_is_waited_for_as_soon_as_something_is_expected_of_it() {
+        let wait = |us| Duration::from_micros(us);
+        let back = vec![Polled::Aside(wait(1)), Polled::Nothing(wait(1)), Polled::Nothing(wait(9)), rows(&[3, 4])];
+        let told = |answers| partition(told(answers), 0);
+        let mut feed = Feed::new(vec![told(back), told((0..9).map(|step| rows(&[10 * step])).collect())]);
+        let refusals = &mut Refusals::new(0);
+        assert!(matches!(feed.poll(9, 0, refusals).unwrap(), Fed::Again), "it stands aside");
+        assert!(matches!(feed.poll(9, 0, refusals).unwrap(), Fed::Rows(_)));
+        assert_eq!(feed.advanced(), Some(0));
+        assert!(matches!(feed.poll(9, 1, refusals).unwrap(), Fed::Again), "it is there again, and has nothing yet");
+        for _ in 0..8 {
+            assert!(matches!(feed.poll(9, 1, refusals).unwrap(), Fed::Rows(_)));
+            assert_eq!(feed.advanced(), None, "its rows are waited for");
+        }
+    }
+
+    #[test]
+    fn only_who_was_asked_and_had_nothing_was_silent() {
+        let wait = |us| Duration::from_micros(us);
+        let answers = vec![
+            Polled::Nothing(wait(1)),
+            Polled::Nothing(wait(1)),
+            // All that it had was refused.
+            Polled::Nothing(wait(0)),
+            Polled::Nothing(wait(1)),
+            Polled::Nothing(wait(1)),
+        ];
+        let slow = Partition { idle_timeout_us: Some(10), ..partition(told(answers), 0) };
+        let mut feed = Feed::new(vec![slow]);
+        let refusals = &mut Refusals::new(0);
+        let mut poll = |feed: &mut Feed, now_us| {
+            assert!(matches!(feed.poll(9, now_us, refusals).unwrap(), Fed::Again));
+            feed.is_idle()
+        };
+        assert!(!poll(&mut feed, 0));
+        feed.set_paused(true);
+        feed.set_paused(false);
+        assert!(!poll(&mut feed, 20), "the pause was no silence");
+        assert!(!poll(&mut feed, 25));
+        assert!(!poll(&mut feed, 30), "rows that were refused are no silence either");
+        assert!(poll(&mut feed, 40));
+    }
+
+    #[test]
+    fn where_all_are_silent_time_goes_on_by_the_clock() {
+        let silence = || (0..20).map(|_| Polled::Nothing(Duration::from_micros(1)));
+        let answers = [rows(&[1_000_000])].into_iter().chain(silence()).chain([rows(&[1_500_000])]).collect();
+        let silent = Partition { idle_timeout_us: Some(500_000), ..partition(told(answers), 300_000) };
+        let mut feed = Feed::new(vec![silent]);
+        let refusals = &mut Refusals::new(0);
+        let mut at = |feed: &mut Feed, now_us| {
+            feed.poll(9, now_us, refusals).unwrap();
+            feed.advanced();
+            feed.reached_us()
+        };
+        assert_eq!(at(&mut feed, 0), Some(700_000), "the newest row less the lateness");
+        assert_eq!(at(&mut feed, 10), Some(700_000));
+        assert_eq!(at(&mut feed, 450_000), Some(700_000), "not silent for long enough");
+        assert_eq!(at(&mut feed, 500_010), Some(1_100_000), "by whole steps of the clock");
+        assert_eq!(at(&mut feed, 550_000), Some(1_100_000));
+        assert_eq!(at(&mut feed, 2_000_010), Some(2_700_000));
+        feed.set_paused(true);
+        feed.set_paused(false);
+        assert_eq!(at(&mut feed, 9_000_000), Some(2_700_000), "a pause is no silence");
     }
 
     #[test]

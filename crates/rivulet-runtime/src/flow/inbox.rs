@@ -1,7 +1,8 @@
 //! The bounded queue in front of a task of a big query.
 //!
 //! Who sends looks whether there is room before it begins a batch, so a batch that is under way always fits: the bound may be exceeded by
-//! what comes of one batch of each sender, and by no more.
+//! what comes of one batch of each sender, and by no more. A batch that becomes very many rows is given in parts
+//! (`Operator::has_more`), with a look between them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,6 +21,8 @@ pub(super) enum Message {
     Watermark(i64),
     /// This channel is silent: it holds nobody up until it sends again.
     Idle,
+    /// All that was sent before belongs to the checkpoint with this number, and nothing after it.
+    Barrier(u64),
     /// Nothing will follow by this channel.
     End,
 }

@@ -88,6 +88,18 @@ impl Operator for Measured {
         self.operator.slot_deadline_us(slot)
     }
 
+    fn has_more(&self) -> bool {
+        self.operator.has_more()
+    }
+
+    fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.timed(context, |operator, context| operator.go_on(context))
+    }
+
+    fn fall_silent(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.timed(context, |operator, context| operator.fall_silent(context))
+    }
+
     fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         self.timed(context, |operator, context| operator.tick(context))
     }

@@ -11,7 +11,8 @@
 //! the end comes last, and exactly once.
 //!
 //! In reading order: [`stage`]: what is fused and how often it runs; [`inbox`]: the queue in front of a task; [`watermark`]: the
-//! minimum over inputs; [`exchange`]: to whom rows go; [`alignment`] and [`feed`]: sources; [`task`]: one activation; [`measure`]: what operators cost.
+//! minimum over inputs; [`exchange`]: to whom rows go; [`alignment`] and [`feed`]: sources; [`task`]: one activation; [`measure`]: what operators cost;
+//! [`checkpoint`]: all of it at one moment.
 
 pub mod stage;
 mod inbox;
@@ -20,6 +21,7 @@ mod exchange;
 mod alignment;
 mod feed;
 mod measure;
+pub mod checkpoint;
 mod task;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,11 +29,12 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rivulet_dataflow::{Dataflow, Reason, Sink, Source, Work};
+use rivulet_dataflow::{Dataflow, Reason, Sink, Source, StateError, Work};
 
 use crate::Histogram;
 use crate::host::Host;
 use alignment::Alignment;
+use checkpoint::{Barrier, CheckpointError, Snapshot};
 use exchange::Outputs;
 use stage::{Stage, cut};
 use task::FlowParts as TaskParts;
@@ -74,6 +77,8 @@ pub struct FlowParts {
     pub limits: FlowLimits,
     /// Whether rows and time of each operator are counted: some percent of the time.
     pub measures: bool,
+    /// Where it goes on; sources and sinks were opened there.
+    pub restored: Option<Snapshot>,
 }
 
 /// A big query that runs.
@@ -98,6 +103,8 @@ pub(crate) struct FlowState {
     pub(crate) cancelled: AtomicBool,
     /// How far tasks that read sources are.
     alignment: Alignment,
+    /// Where all tasks come to rest for a checkpoint.
+    barrier: Barrier,
     /// All tasks, to wake them. Set once, before anything runs.
     tasks: OnceLock<Vec<Weak<FlowTask>>>,
     remaining: AtomicUsize,
@@ -201,8 +208,12 @@ impl FlowState {
 
 impl Flow {
     /// Makes the tasks and lets the sources begin.
-    pub(crate) fn start(parts: FlowParts, host: &Arc<Host>) -> Self {
-        let FlowParts { name, dataflow, sources, sinks, parallelism, limits, measures } = parts;
+    ///
+    /// # Errors
+    /// The state that it is to go on with is not that of these operators.
+    pub(crate) fn start(parts: FlowParts, host: &Arc<Host>) -> Result<Self, StateError> {
+        let FlowParts { name, dataflow, sources, sinks, parallelism, limits, measures, restored } = parts;
+        let restored = restored.unwrap_or_default();
         let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
         let stages = cut(&dataflow, &partitions, parallelism.max(1));
         let tasks_count: usize = stages.iter().map(|stage| stage.instances).sum();
@@ -215,6 +226,7 @@ impl Flow {
             paused: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             alignment: Alignment::new(reading.map(|stage| stage.instances)),
+            barrier: Barrier::default(),
             tasks: OnceLock::new(),
             remaining: AtomicUsize::new(tasks_count),
             error: OnceLock::new(),
@@ -242,6 +254,12 @@ impl Flow {
             for (instance, &worker) in workers.iter().enumerate().take(stage.instances) {
                 let sink = stage.sink(&dataflow).map(|sink| sinks[sink].next().expect("a sink for each instance"));
                 let outputs = Outputs::new(&stages, index, instance, &made, &nodes);
+                let mut operators: Vec<_> = stage.operators(&dataflow).map(|factory| factory.create()).collect();
+                for (operator, node) in operators.iter_mut().zip(stage.operator_nodes(&dataflow)) {
+                    if let Some(frame) = restored.state_of(node, instance, stage.instances)? {
+                        operator.import_state(&frame)?;
+                    }
+                }
                 made[index].push(FlowTask::new(
                     TaskParts {
                         stage: index,
@@ -250,11 +268,13 @@ impl Flow {
                         channels: stage.channels(instance, &stages),
                         partitions: of_source.get_mut(instance).map(std::mem::take),
                         aligned: if of_source.is_empty() { None } else { aligned.next() },
-                        operators: stage.operators(&dataflow).map(|factory| factory.create()).collect(),
+                        operators,
                         names: stage.operators(&dataflow).map(|factory| factory.describe().operator).collect(),
                         outputs,
                         sink,
                         measures,
+                        reached_us: restored.reached_us.get(&stage.nodes[0]).copied(),
+                        has_ended: restored.ended.contains(&stage.nodes[0]),
                     },
                     state.clone(),
                     host.clone(),
@@ -270,7 +290,40 @@ impl Flow {
         let tasks: Vec<Arc<FlowTask>> = made.into_iter().flatten().collect();
         let _ = state.tasks.set(tasks.iter().map(Arc::downgrade).collect());
         tasks.iter().for_each(FlowTask::begin);
-        Self { state, tasks, stages, dataflow }
+        Ok(Self { state, tasks, stages, dataflow })
+    }
+
+    /// What all tasks hold at one moment. Sources rest until then, at most for `timeout`; the rest of the flow works on. Where a sink waits
+    /// for it, they rest until [`Flow::committed`] or [`Flow::give_up`].
+    ///
+    /// # Errors
+    /// There is none, and why; the flow goes on.
+    pub fn checkpoint(&self, number: u64, timeout: Duration) -> Result<Snapshot, CheckpointError> {
+        if self.ended().is_some() {
+            return Err(CheckpointError::Ending);
+        }
+        self.state.barrier.raise(number)?;
+        self.state.wake_sources();
+        let tasks: Vec<_> = self.tasks.iter().map(|task| task.place()).collect();
+        let gathered = self.state.barrier.gather(&tasks, timeout, || self.ended().is_some());
+        let snapshot = gathered.and_then(|parts| Snapshot::of(parts, &self.stages, &self.dataflow));
+        if snapshot.is_err() || !self.tasks.iter().any(|task| task.waits_for_commit()) {
+            self.give_up();
+        }
+        snapshot
+    }
+
+    /// The checkpoint with this number is durable: sinks make final what belongs to it.
+    pub fn committed(&self, number: u64) {
+        self.state.barrier.commit(number);
+        self.tasks.iter().filter(|task| task.writes()).for_each(FlowTask::begin);
+        self.give_up();
+    }
+
+    /// Nothing will come of the checkpoint that is being made: sources go on.
+    pub fn give_up(&self) {
+        self.state.barrier.lower();
+        self.state.wake_sources();
     }
 
     /// The name.
@@ -313,12 +366,19 @@ impl Flow {
     /// hold stays. Whoever sends is pushed back by the sources' own bounds. Windows that close by the clock still do.
     pub fn pause(&self) {
         self.state.paused.store(true, Ordering::Release);
+        // Who stands still lets go of what it listens to.
+        self.state.wake_sources();
     }
 
     /// Has the sources be asked again.
     pub fn resume(&self) {
         self.state.paused.store(false, Ordering::Release);
         self.tasks.iter().for_each(FlowTask::begin);
+    }
+
+    /// Ends it as a crash would: nothing more is processed, and what it has opened is let go of.
+    pub fn cancel(&self) {
+        self.state.cancel();
     }
 
     /// Whether its sources are not asked.
@@ -369,7 +429,14 @@ impl std::error::Error for FlowError {}
 /// A partition that never steps aside, whose rows have no time of their own.
 impl From<Box<dyn Source>> for Partition {
     fn from(source: Box<dyn Source>) -> Self {
-        Self { source, event_time_column: None, lateness_us: 0, idle_timeout_us: None, future_limit_us: None }
+        Self {
+            source,
+            event_time_column: None,
+            lateness_us: 0,
+            idle_timeout_us: None,
+            future_limit_us: None,
+            newest_us: None,
+        }
     }
 }
 

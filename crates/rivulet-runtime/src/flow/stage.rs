@@ -100,6 +100,11 @@ impl Stage {
         }
     }
 
+    /// The nodes of the operators in it.
+    pub(super) fn operator_nodes(&self, dataflow: &Dataflow) -> impl Iterator<Item = NodeId> {
+        self.nodes.iter().copied().filter(|&node| factory_of(&dataflow.nodes()[node].work).is_some())
+    }
+
     /// The operators in it.
     pub(super) fn operators<'d>(
         &'d self,

@@ -25,6 +25,11 @@ impl Watermarks {
         Self { channels: vec![Channel::At(i64::MIN); channels], reached_us: None, open: channels }
     }
 
+    /// Time has come so far already, whatever the channels say.
+    pub(super) fn begin_at(&mut self, reached_us: Option<i64>) {
+        self.reached_us = reached_us;
+    }
+
     /// A channel has this watermark now; one that was lower before is not believed. It is not idle any more.
     pub(super) fn advance(&mut self, channel: usize, watermark_us: i64) {
         self.channels[channel] = match self.channels[channel] {
@@ -53,6 +58,11 @@ impl Watermarks {
             self.channels[channel] = Channel::Ended;
             self.open -= 1;
         }
+    }
+
+    /// Whether nothing will follow by a channel.
+    pub(super) fn is_ended(&self, channel: usize) -> bool {
+        self.channels[channel] == Channel::Ended
     }
 
     /// Whether nothing will follow at all.

@@ -10,6 +10,7 @@ use super::{Group, Place, SHELF};
 use crate::Task;
 use crate::scheduler::Runnable;
 use crate::task::Core;
+use crate::task::progress::Mark;
 
 /// How many queries are moved between two tasks at once. The two do not run meanwhile.
 const MOVED_AT_ONCE: usize = 8_192;
@@ -27,6 +28,23 @@ impl Group {
         let slots: Vec<Slot> = self.slots_by_place(from).1.into_iter().step_by(2).collect();
         self.move_all(&slots, from, to)?;
         Ok(self.tasks[to].clone())
+    }
+
+    /// Moves the query that a task has most to do for to a task of its own on the same worker, and returns that; the task itself if it has
+    /// no other query. `None` if no query stands out any more.
+    pub(crate) fn isolate(&self, task: &Arc<Task>) -> Result<Option<Arc<Task>>, StateError> {
+        if task.queries() == 1 {
+            return Ok(Some(task.clone()));
+        }
+        let Some(hottest) = task.hottest() else { return Ok(None) };
+        let from = self.index_of(task);
+        let (inner, outer) = self.slots_by_place(from);
+        let Ok(place) = inner.binary_search(&hottest) else { return Ok(None) };
+        let to = self.empty_task(from);
+        let alone = &self.tasks[to];
+        alone.assign(task.worker());
+        self.move_all(&[outer[place]], from, to)?;
+        Ok((alone.queries() == 1).then(|| alone.clone()))
     }
 
     /// Moves all queries of `task` to `into`.
@@ -114,6 +132,8 @@ impl Group {
         }
         let has_events = target_queue.waiting().0 > 0;
         drop((source_queue, target_queue));
+        // Before anybody can look into the source: see `Group::capture`.
+        self.moves.fetch_add(1, Ordering::AcqRel);
         target.note_deadline(&target_core);
         drop(target_core);
 
@@ -147,6 +167,10 @@ struct Copied {
     /// Those that share the slots, by the slot they had.
     further: Vec<(Slot, Vec<QueryId>, RecordBatch)>,
     frames: Vec<Option<StateFrame>>,
+    /// How far each has come, in a group that is captured.
+    marks: Vec<Mark>,
+    /// Up to where events may come once more.
+    repeats_to: u64,
 }
 
 impl Copied {
@@ -159,6 +183,11 @@ impl Copied {
                 .filter_map(|&slot| source.slots.further_queries(slot).map(|(queries, of)| (slot, queries, of)))
                 .collect(),
             frames: source.export_state(&StateSelection::Slots(slots.to_vec()))?,
+            marks: match &source.progress {
+                Some(progress) => slots.iter().map(|&slot| progress.mark(slot)).collect(),
+                None => Vec::new(),
+            },
+            repeats_to: source.progress.as_ref().map_or(0, |progress| progress.repeats_to()),
         })
     }
 
@@ -175,6 +204,10 @@ impl Copied {
             // The queries stay where they were.
             target.remove(target_core, &new);
             return Err(error);
+        }
+        if let Some(progress) = &mut target_core.progress {
+            new.iter().zip(self.marks).for_each(|(&slot, mark)| progress.set(slot, mark));
+            progress.expect_repeats(self.repeats_to);
         }
         for (slot, queries, parameters) in &self.further {
             let place = renumber(old, &new)(*slot).expect("the slot was moved");

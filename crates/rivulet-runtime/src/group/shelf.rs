@@ -87,6 +87,10 @@ impl Group {
     /// The slots, in a task, of its silent queries. The task is held up for a short time only, some times over.
     fn silent_of(&self, index: usize, sweeps: u8, until_us: i64) -> Result<Vec<Slot>, StateError> {
         let task = &self.tasks[index];
+        if task.parts() > 1 {
+            // What runs in parts is anything but silent.
+            return Ok(Vec::new());
+        }
         let slots = {
             let mut core = task.lock();
             core.age();
@@ -111,7 +115,7 @@ impl Group {
         if self.shelf.get().is_some() {
             return Ok(());
         }
-        let mut parts = (self.make)();
+        let mut parts = (self.settings.make)();
         let operators = parts.chain.export_state(&StateSelection::Slots(Vec::new()))?.len();
         let alarms = Arc::default();
         parts.chain = Shelf::chain(file, operators, &alarms);
@@ -141,7 +145,7 @@ impl Group {
                 *shelf.alarms.lock() = Alarms::default();
                 Shelf::chain(&shelf.file, shelf.operators, &shelf.alarms)
             }
-            None => (self.make)().chain,
+            None => (self.settings.make)().chain,
         }
     }
 

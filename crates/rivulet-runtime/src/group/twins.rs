@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::BuildHasher;
+use std::sync::atomic::Ordering;
 
 use arrow::array::{ArrayRef, RecordBatch, UInt32Array, new_null_array};
 use arrow::compute::take_record_batch;
@@ -108,6 +109,8 @@ struct Together {
     before: Option<Slot>,
     /// That slot, if they share it.
     shared: Option<Slot>,
+    /// Whether they are about to be restored.
+    is_restored: bool,
 }
 
 impl Together {
@@ -121,13 +124,25 @@ impl Group {
     /// Adds queries as [`Group::add`] does, but lets equal ones share a slot, among themselves and with those that are there
     /// already.
     pub fn join(&self, queries: &[QueryId], parameters: &RecordBatch) -> Vec<Joined> {
+        self.join_restored(queries, parameters, &|_| None)
+    }
+
+    /// The same for queries of which some are about to be [restored](Group::restore): those share a slot only with others that
+    /// did when they were captured. `shared` tells for each of these a number, equal for those that shared a slot.
+    pub fn join_restored(
+        &self,
+        queries: &[QueryId],
+        parameters: &RecordBatch,
+        shared: &dyn Fn(QueryId) -> Option<u64>,
+    ) -> Vec<Joined> {
         let Some(twins) = &self.twins else {
             return self.add(queries, parameters).into_iter().map(|slot| Joined { slot, is_new: true }).collect();
         };
         let mut free = self.free.lock();
         let mut twins = twins.lock();
         let keys = twins.keys(parameters);
-        let mut kinds = put_together(&twins, &keys);
+        let shared: Vec<Option<u64>> = queries.iter().map(|&query| shared(query)).collect();
+        let mut kinds = put_together(&twins, &keys, &shared);
         self.share_known(&twins, &keys, &mut kinds, queries, parameters);
         let first_rows = kinds.iter().filter(|kind| kind.shared.is_none());
         let first_rows: UInt32Array = first_rows.flat_map(Together::parts).map(|rows| rows[0]).collect();
@@ -185,7 +200,8 @@ impl Group {
     ) {
         // By task: the slot there, the slot, and which kind may be meant.
         let mut candidates: BTreeMap<usize, Vec<(Slot, Slot, usize)>> = BTreeMap::new();
-        for (kind, Together { hash, .. }) in kinds.iter().enumerate() {
+        // What is restored has state, or had.
+        for (kind, Together { hash, .. }) in kinds.iter().enumerate().filter(|(_, kind)| !kind.is_restored) {
             for &(_, slot) in twins.slots.iter_hash(spread(*hash)).filter(|(known, _)| known == hash) {
                 if let Some(place) = self.place(slot) {
                     candidates.entry(place.task as usize).or_default().push((place.slot, slot, kind));
@@ -214,6 +230,10 @@ impl Group {
             let waiting = task.inbox().lock();
             let mut used: HashSet<Slot> = waiting.slots().filter(|slot| inner.binary_search(slot).is_ok()).collect();
             drop(waiting);
+            if let Some(progress) = &core.progress {
+                // Results have numbers, which go on from those of the slot: who comes later would not have the same ones after a restart.
+                used.extend(inner.iter().copied().filter(|&slot| progress.mark(slot).results > 0));
+            }
             match core.export_state(&StateSelection::Slots(inner)) {
                 Ok(frames) => used.extend(frames.iter().flatten().flat_map(|frame| frame.slots())),
                 // Sharing is no more than thrift.
@@ -292,6 +312,12 @@ impl Group {
                 task.remove(&mut core, &[own]);
                 return Err(error);
             }
+            if let Some(progress) = &mut core.progress {
+                let mark = progress.mark(place.slot);
+                progress.set(own, mark);
+            }
+            // Before anybody can look into the task: see `Group::capture`.
+            self.moves.fetch_add(1, Ordering::AcqRel);
             core.slots.leave(place.slot, query);
             task.inbox().lock().copy_events(place.slot, own, task.inbox().chunk_rows());
             return Ok(self.outer_slot(&mut free, Place { task: place.task, slot: own }));
@@ -305,7 +331,7 @@ impl Group {
     pub fn further_queries(&self) -> usize {
         match self.twins {
             None => 0,
-            Some(_) => self.all_tasks().map(|(_, task)| task.lock().slots.further()).sum(),
+            Some(_) => self.all_tasks().map(|(_, task)| task.peek().slots.further()).sum(),
         }
     }
 }
@@ -316,17 +342,21 @@ fn taken(queries: &[QueryId], parameters: &RecordBatch, rows: UInt32Array) -> (V
     (rows.values().iter().map(|&row| queries[row as usize]).collect(), parameters)
 }
 
-/// Rows with equal keys together, in the order of the first of each.
-fn put_together(twins: &Twins, keys: &Rows) -> Vec<Together> {
+/// Rows with equal keys together, in the order of the first of each; of those that are restored only the ones that shared a slot.
+fn put_together(twins: &Twins, keys: &Rows, shared: &[Option<u64>]) -> Vec<Together> {
     let mut kinds: Vec<Together> = Vec::new();
     let mut by_key: HashTable<usize> = HashTable::with_capacity(keys.num_rows());
     for row in 0..keys.num_rows() {
         let hash = twins.hash(keys.row(row).as_ref());
-        let is_same = |&kind: &usize| keys.row(kinds[kind].rows[0] as usize) == keys.row(row);
+        let is_same = |&kind: &usize| {
+            let first = kinds[kind].rows[0] as usize;
+            shared[first] == shared[row] && keys.row(first) == keys.row(row)
+        };
         match by_key.find(spread(hash), is_same) {
             Some(&kind) => kinds[kind].rows.push(row as u32),
             None => {
-                kinds.push(Together { hash, rows: vec![row as u32], before: None, shared: None });
+                let is_restored = shared[row].is_some();
+                kinds.push(Together { hash, rows: vec![row as u32], before: None, shared: None, is_restored });
                 by_key.insert_unique(spread(hash), kinds.len() - 1, |&kind| spread(kinds[kind].hash));
             }
         }

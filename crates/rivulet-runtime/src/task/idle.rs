@@ -37,6 +37,11 @@ impl Core {
         Ok(self.chain.export_state(&StateSelection::Slots(Vec::new()))?.iter().any(Option::is_some))
     }
 
+    /// No query has been silent.
+    pub(super) fn note_all_busy(&mut self) {
+        self.idle.sweeps.fill(0);
+    }
+
     /// Every query has been silent for one sweep more.
     pub(crate) fn age(&mut self) {
         self.idle.sweeps.resize(self.slots.capacity(), 0);
@@ -63,6 +68,7 @@ impl Core {
     /// Replaces the tables of a task that has no queries by empty ones: they do not shrink by themselves.
     pub(crate) fn renew(&mut self, slots: SlotTable, chain: Chain) {
         assert_eq!(self.slots.live(), 0, "a task that is renewed has no queries");
-        (self.slots, self.chain, self.idle) = (slots, chain, Idle::default());
+        (self.slots, self.chain, self.idle) = (slots.into(), chain, Idle::default());
+        self.progress = self.progress.is_some().then(Box::default);
     }
 }

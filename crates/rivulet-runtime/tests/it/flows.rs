@@ -5,20 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use arrow::array::{AsArray, Int64Array, RecordBatch, TimestampMicrosecondArray};
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, TimestampMicrosecondArray, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use parking_lot::Mutex;
 use rivulet_dataflow::{
-    Batch, Clock, Context, Dataflow, Description, EdgeKind, Element, Operator, OperatorError, OperatorFactory, Polled,
-    Reason, Refusals, Sink, SinkError, SlotTable, Source, SourceError, Work,
+    Batch, Clock, Context, Dataflow, Description, EdgeKind, Element, KeyGroup, Operator, OperatorError,
+    OperatorFactory, Polled, Reason, Refusals, Sink, SinkError, SlotTable, Source, SourceError, StateError, StateFrame,
+    StateSelection, Work, hash_keys,
 };
 use rivulet_runtime::flow::stage::sink_instances;
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, Numa, Partition, Topology, WorkerSettings, Workers};
 
 /// A deadline for what is over in milliseconds on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-struct SystemClock(Instant);
+pub(crate) struct SystemClock(Instant);
 
 impl Clock for SystemClock {
     fn now_us(&self) -> i64 {
@@ -30,12 +31,12 @@ impl Clock for SystemClock {
     }
 }
 
-fn workers(threads: usize) -> Workers {
+pub(crate) fn workers(threads: usize) -> Workers {
     let settings = WorkerSettings { threads, ..WorkerSettings::default() };
     Workers::start(settings, Arc::new(SystemClock(Instant::now()))).unwrap()
 }
 
-fn schema() -> SchemaRef {
+pub(crate) fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new("key", DataType::Int64, false),
         Field::new("time", DataType::Timestamp(TimeUnit::Microsecond, None), false),
@@ -43,7 +44,7 @@ fn schema() -> SchemaRef {
 }
 
 /// Rows `first..first + rows` of a stream: the key is the number modulo 100, the time the number.
-fn rows(first: i64, rows: i64) -> RecordBatch {
+pub(crate) fn rows(first: i64, rows: i64) -> RecordBatch {
     let numbers = first..first + rows;
     let keys: Int64Array = numbers.clone().map(|number| number % 100).collect();
     RecordBatch::try_new(schema(), vec![Arc::new(keys), Arc::new(TimestampMicrosecondArray::from_iter_values(numbers))])
@@ -51,15 +52,15 @@ fn rows(first: i64, rows: i64) -> RecordBatch {
 }
 
 /// Gives rows `next..end`, then ends, fails, or says that it has nothing any more.
-struct Numbers {
-    next: i64,
-    end: i64,
-    then: Then,
-    polled: Arc<AtomicUsize>,
+pub(crate) struct Numbers {
+    pub(crate) next: i64,
+    pub(crate) end: i64,
+    pub(crate) then: Then,
+    pub(crate) polled: Arc<AtomicUsize>,
 }
 
 #[derive(Clone, Copy)]
-enum Then {
+pub(crate) enum Then {
     End,
     Fail,
     Silence,
@@ -81,12 +82,16 @@ impl Source for Numbers {
         Ok(Polled::Rows { columns, arrival_us: now_us })
     }
 
+    fn position(&mut self) -> Option<String> {
+        Some(format!("{} {}", self.next, self.end))
+    }
+
     fn progress(&self) -> Option<(u64, u64)> {
         Some((self.next as u64, self.end as u64))
     }
 }
 
-fn numbers(range: std::ops::Range<i64>, then: Then) -> Partition {
+pub(crate) fn numbers(range: std::ops::Range<i64>, then: Then) -> Partition {
     let source = Numbers { next: range.start, end: range.end, then, polled: Arc::default() };
     let source: Box<dyn Source> = Box::new(source);
     Partition { event_time_column: Some(1), idle_timeout_us: Some(20_000), ..Partition::from(source) }
@@ -94,8 +99,8 @@ fn numbers(range: std::ops::Range<i64>, then: Then) -> Partition {
 
 /// Counts rows by key, and emits key and count at the end, or when a watermark reaches `emits_at_us`.
 #[derive(Clone)]
-struct CountByKey {
-    emits_at_us: i64,
+pub(crate) struct CountByKey {
+    pub(crate) emits_at_us: i64,
 }
 
 impl OperatorFactory for CountByKey {
@@ -112,7 +117,7 @@ impl OperatorFactory for CountByKey {
     }
 }
 
-struct Counting {
+pub(crate) struct Counting {
     counts: BTreeMap<i64, i64>,
     emits_at_us: i64,
     watermark_us: i64,
@@ -140,6 +145,35 @@ impl Operator for Counting {
         }
         Ok(())
     }
+
+    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
+        let groups: Vec<KeyGroup> = {
+            let keys: ArrayRef = Arc::new(self.counts.keys().copied().collect::<Int64Array>());
+            let mut hashes = Vec::new();
+            hash_keys(&[keys], self.counts.len(), &mut hashes)?;
+            hashes.into_iter().map(KeyGroup::of_hash).collect()
+        };
+        let schema = Schema::new(vec![
+            Field::new("slot", DataType::UInt32, false),
+            Field::new("key_group", DataType::UInt16, false),
+            Field::new("key", DataType::Int64, false),
+            Field::new("count", DataType::Int64, false),
+        ]);
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(UInt32Array::from_value(0, groups.len())),
+            Arc::new(groups.iter().map(|group| group.index()).collect::<UInt16Array>()),
+            Arc::new(self.counts.keys().copied().collect::<Int64Array>()),
+            Arc::new(self.counts.values().copied().collect::<Int64Array>()),
+        ];
+        StateFrame::new("counting", 1, RecordBatch::try_new(Arc::new(schema), columns)?).select(selection).map(Some)
+    }
+
+    fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
+        frame.expect("counting", 1)?;
+        let values = |column: usize| frame.rows.column(column).as_primitive::<Int64Type>().values().to_vec();
+        self.counts = values(2).into_iter().zip(values(3)).collect();
+        Ok(())
+    }
 }
 
 impl Counting {
@@ -156,11 +190,11 @@ impl Counting {
 
 /// Collects rows; has room only as long as `open` says so.
 #[derive(Clone, Default)]
-struct Collected {
-    rows: Arc<Mutex<Vec<(i64, i64)>>>,
-    finished: Arc<AtomicUsize>,
-    closed: Arc<AtomicBool>,
-    fails: bool,
+pub(crate) struct Collected {
+    pub(crate) rows: Arc<Mutex<Vec<(i64, i64)>>>,
+    pub(crate) finished: Arc<AtomicUsize>,
+    pub(crate) closed: Arc<AtomicBool>,
+    pub(crate) fails: bool,
 }
 
 impl Sink for Collected {
@@ -193,7 +227,7 @@ impl Sink for Collected {
 }
 
 /// Sources, counted by key, to a sink.
-fn counting(sources: Vec<Partition>, parallelism: usize, sink: &Collected, emits_at_us: i64) -> FlowParts {
+pub(crate) fn counting(sources: Vec<Partition>, parallelism: usize, sink: &Collected, emits_at_us: i64) -> FlowParts {
     let mut dataflow = Dataflow::default();
     let source = dataflow.add(Work::Source(0), schema());
     let count = dataflow.then(source, EdgeKind::Hash(vec![0]), Arc::new(CountByKey { emits_at_us }), schema());
@@ -202,7 +236,12 @@ fn counting(sources: Vec<Partition>, parallelism: usize, sink: &Collected, emits
     parts(dataflow, vec![sources], parallelism, sink)
 }
 
-fn parts(dataflow: Dataflow, sources: Vec<Vec<Partition>>, parallelism: usize, sink: &Collected) -> FlowParts {
+pub(crate) fn parts(
+    dataflow: Dataflow,
+    sources: Vec<Vec<Partition>>,
+    parallelism: usize,
+    sink: &Collected,
+) -> FlowParts {
     let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
     let sinks = sink_instances(&dataflow, &partitions, parallelism)
         .into_iter()
@@ -215,10 +254,11 @@ fn parts(dataflow: Dataflow, sources: Vec<Vec<Partition>>, parallelism: usize, s
         parallelism,
         limits: FlowLimits { rows_max: 4_000, bytes_max: 1 << 20, batch_rows: 1_000 },
         measures: true,
+        restored: None,
     }
 }
 
-fn finish(flow: &Flow) {
+pub(crate) fn finish(flow: &Flow) {
     flow.wait(PATIENCE).expect("it comes to its end").unwrap();
 }
 
@@ -229,7 +269,7 @@ fn results_are_the_same_at_any_parallelism() {
         let sink = Collected::default();
         let share = 90_000 / partitions;
         let sources = (0..partitions).map(|part| numbers(part * share..(part + 1) * share, Then::End)).collect();
-        let flow = workers.start_flow(counting(sources, parallelism, &sink, i64::MAX));
+        let flow = workers.start_flow(counting(sources, parallelism, &sink, i64::MAX)).unwrap();
         finish(&flow);
         let mut rows = sink.rows.lock().clone();
         rows.sort_unstable();
@@ -256,12 +296,9 @@ fn two_readers_of_one_stream_see_all_of_it_and_come_together_again() {
     counts.iter().for_each(|&count| dataflow.connect(count, all, 0, EdgeKind::Gather));
     let end = dataflow.add(Work::Sink(0), schema());
     dataflow.connect(all, end, 0, EdgeKind::Forward);
-    let flow = workers.start_flow(parts(
-        dataflow,
-        vec![vec![numbers(0..50_000, Then::End), numbers(0..50_000, Then::End)]],
-        2,
-        &sink,
-    ));
+    let flow = workers
+        .start_flow(parts(dataflow, vec![vec![numbers(0..50_000, Then::End), numbers(0..50_000, Then::End)]], 2, &sink))
+        .unwrap();
     finish(&flow);
     // Each key comes once from each of the two.
     assert_eq!(*sink.rows.lock(), (0..100).map(|key| (key, 2)).collect::<Vec<_>>());
@@ -322,7 +359,14 @@ fn sources_with_an_end_stay_near_each_other_in_time() {
             };
             let source: Box<dyn Source> = Box::new(source);
             let event_time_column = Some(1);
-            vec![Partition { source, event_time_column, lateness_us: 0, idle_timeout_us: None, future_limit_us: None }]
+            vec![Partition {
+                source,
+                event_time_column,
+                lateness_us: 0,
+                idle_timeout_us: None,
+                future_limit_us: None,
+                newest_us: None,
+            }]
         });
         let mut dataflow = Dataflow::default();
         let streams = [0, 1].map(|source| dataflow.add(Work::Source(source), schema()));
@@ -330,7 +374,7 @@ fn sources_with_an_end_stay_near_each_other_in_time() {
         streams.iter().for_each(|&stream| dataflow.connect(stream, all, 0, EdgeKind::Gather));
         let end = dataflow.add(Work::Sink(0), schema());
         dataflow.connect(all, end, 0, EdgeKind::Forward);
-        let flow = workers.start_flow(parts(dataflow, sources.collect(), 1, &sink));
+        let flow = workers.start_flow(parts(dataflow, sources.collect(), 1, &sink)).unwrap();
         finish(&flow);
         assert_eq!(*sink.rows.lock(), [(0, 3_060_000)]);
         let ahead = ahead.map(|ahead| ahead.load(Ordering::SeqCst));
@@ -352,7 +396,7 @@ fn a_sink_without_room_stops_the_source_and_nothing_is_lost() {
     let node = dataflow.add(Work::Source(0), schema());
     let end = dataflow.add(Work::Sink(0), schema());
     dataflow.connect(node, end, 0, EdgeKind::Hash(vec![0]));
-    let flow = workers.start_flow(parts(dataflow, vec![vec![partition]], 2, &sink));
+    let flow = workers.start_flow(parts(dataflow, vec![vec![partition]], 2, &sink)).unwrap();
     assert!(flow.wait(Duration::from_millis(300)).is_none(), "it waits");
     let stopped_at = polled.load(Ordering::Relaxed);
     // Two inboxes of 4,000 rows, and what was under way.
@@ -370,12 +414,12 @@ fn a_sink_without_room_stops_the_source_and_nothing_is_lost() {
 fn a_source_or_sink_that_fails_ends_the_query_with_its_words() {
     let workers = workers(2);
     let sink = Collected::default();
-    let flow = workers.start_flow(counting(vec![numbers(0..5_000, Then::Fail)], 2, &sink, i64::MAX));
+    let flow = workers.start_flow(counting(vec![numbers(0..5_000, Then::Fail)], 2, &sink, i64::MAX)).unwrap();
     let error = flow.wait(PATIENCE).unwrap().unwrap_err();
     assert!(error.to_string().contains("the device is gone\nhint:"), "{error}");
     assert_eq!(sink.finished.load(Ordering::Relaxed), 0, "nothing is made final");
     let sink = Collected { fails: true, ..Collected::default() };
-    let flow = workers.start_flow(counting(vec![numbers(0..5_000, Then::End)], 2, &sink, i64::MAX));
+    let flow = workers.start_flow(counting(vec![numbers(0..5_000, Then::End)], 2, &sink, i64::MAX)).unwrap();
     assert_eq!(flow.wait(PATIENCE).unwrap().unwrap_err().to_string(), "the disk is full");
     workers.stop();
 }
@@ -385,7 +429,7 @@ fn a_silent_partition_steps_aside() {
     let workers = workers(2);
     let sink = Collected::default();
     let sources = vec![numbers(0..0, Then::Silence), numbers(0..1_000, Then::Silence)];
-    let flow = workers.start_flow(counting(sources, 2, &sink, 999));
+    let flow = workers.start_flow(counting(sources, 2, &sink, 999)).unwrap();
     let deadline = Instant::now() + PATIENCE;
     while sink.rows.lock().len() < 100 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
@@ -396,12 +440,75 @@ fn a_silent_partition_steps_aside() {
     workers.stop();
 }
 
+/// Holds back rows until their pane of 1,000 has passed, the end, or silence, and gives them its last time, as who counts beforehand does.
+struct Holding(Vec<Batch>);
+
+impl Operator for Holding {
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        match element {
+            Element::Batch(batch) => self.0.push(batch),
+            Element::Watermark(watermark_us) if watermark_us < 999 => {}
+            _ => self.fall_silent(context)?,
+        }
+        Ok(())
+    }
+
+    fn fall_silent(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        for mut batch in self.0.drain(..) {
+            batch.event_time_us = batch.event_time_us.iter().map(|time_us| time_us - time_us % 1_000 + 999).collect();
+            context.emit(batch);
+        }
+        Ok(())
+    }
+}
+
+struct Holds;
+
+impl OperatorFactory for Holds {
+    fn create(&self) -> Box<dyn Operator> {
+        Box::new(Holding(Vec::new()))
+    }
+
+    fn describe(&self) -> Description {
+        Description { operator: "hold".into(), ..Description::default() }
+    }
+
+    fn is_stateful(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn what_is_held_back_before_a_silence_is_not_left_behind() {
+    let workers = workers(2);
+    let sink = Collected::default();
+    let mut dataflow = Dataflow::default();
+    let source = dataflow.add(Work::Source(0), schema());
+    let holds = dataflow.then(source, EdgeKind::Forward, Arc::new(Holds), schema());
+    let counts = Arc::new(CountByKey { emits_at_us: 1_999 });
+    let count = dataflow.then(holds, EdgeKind::Hash(vec![0]), counts, schema());
+    let end = dataflow.add(Work::Sink(0), schema());
+    dataflow.connect(count, end, 0, EdgeKind::Forward);
+    // The first one falls silent before its pane is over; the other one goes on, and its watermark counts then.
+    let sources = vec![numbers(0..500, Then::Silence), numbers(0..2_000, Then::Silence)];
+    let flow = workers.start_flow(parts(dataflow, vec![sources], 2, &sink)).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while sink.rows.lock().len() < 100 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let counted: i64 = sink.rows.lock().iter().map(|(_, count)| count).sum();
+    assert_eq!(counted, 2_500);
+    flow.stop(true);
+    finish(&flow);
+    workers.stop();
+}
+
 #[test]
 fn who_stops_a_query_says_what_becomes_of_what_is_open() {
     let workers = workers(2);
     for drains in [true, false] {
         let sink = Collected::default();
-        let flow = workers.start_flow(counting(vec![numbers(0..1_000, Then::Silence)], 2, &sink, i64::MAX));
+        let flow = workers.start_flow(counting(vec![numbers(0..1_000, Then::Silence)], 2, &sink, i64::MAX)).unwrap();
         let deadline = Instant::now() + PATIENCE;
         while flow.report().rows_in < 1_000 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
@@ -450,8 +557,8 @@ fn an_operator_that_panics_ends_its_query_and_no_other() {
     let end = dataflow.add(Work::Sink(0), schema());
     dataflow.connect(broken, end, 0, EdgeKind::Forward);
     let (sink, other_sink) = (Collected::default(), Collected::default());
-    let flow = workers.start_flow(parts(dataflow, vec![vec![numbers(0..10, Then::End)]], 1, &sink));
-    let other = workers.start_flow(counting(vec![numbers(0..10_000, Then::End)], 2, &other_sink, i64::MAX));
+    let flow = workers.start_flow(parts(dataflow, vec![vec![numbers(0..10, Then::End)]], 1, &sink)).unwrap();
+    let other = workers.start_flow(counting(vec![numbers(0..10_000, Then::End)], 2, &other_sink, i64::MAX)).unwrap();
     let error = flow.wait(PATIENCE).unwrap().unwrap_err().to_string();
     assert!(error.contains("defect") && error.contains("no rows, please"), "{error}");
     finish(&other);
@@ -469,7 +576,7 @@ fn a_paused_flow_asks_for_nothing_and_goes_on_where_it_was() {
         let source = Numbers { next: 0, end: i64::MAX, then: Then::End, polled: polled.clone() };
         Partition { event_time_column: Some(1), ..Partition::from(Box::new(source) as Box<dyn Source>) }
     };
-    let flow = workers.start_flow(counting(vec![source(), source()], 2, &sink, i64::MAX));
+    let flow = workers.start_flow(counting(vec![source(), source()], 2, &sink, i64::MAX)).unwrap();
     for _ in 0..20 {
         let wait_for_more = |before: usize| {
             let deadline = Instant::now() + PATIENCE;
@@ -507,6 +614,192 @@ fn a_paused_flow_asks_for_nothing_and_goes_on_where_it_was() {
     );
 }
 
+/// Gives each batch a hundred times, one at a time.
+#[derive(Clone, Default)]
+struct Repeats {
+    given: Arc<AtomicUsize>,
+}
+
+struct Repeating {
+    given: Arc<AtomicUsize>,
+    batch: Option<(Batch, usize)>,
+}
+
+const TIMES: usize = 100;
+
+impl OperatorFactory for Repeats {
+    fn create(&self) -> Box<dyn Operator> {
+        Box::new(Repeating { given: self.given.clone(), batch: None })
+    }
+
+    fn describe(&self) -> Description {
+        Description { operator: "repeat".into(), ..Description::default() }
+    }
+
+    fn is_stateful(&self) -> bool {
+        false
+    }
+}
+
+impl Operator for Repeating {
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        assert!(self.batch.is_none(), "nothing comes before it has given all");
+        if let Element::Batch(batch) = element {
+            self.batch = Some((batch, TIMES));
+            self.go_on(context)?;
+        }
+        Ok(())
+    }
+
+    fn has_more(&self) -> bool {
+        self.batch.is_some()
+    }
+
+    fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let Some((batch, left)) = &mut self.batch else { return Ok(()) };
+        self.given.fetch_add(batch.rows(), Ordering::Relaxed);
+        context.emit(batch.clone());
+        *left -= 1;
+        if *left == 0 {
+            self.batch = None;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn what_becomes_very_many_rows_waits_for_room() {
+    const ROWS: i64 = 10_000;
+    let workers = workers(2);
+    let repeats = Repeats::default();
+    let sink = Collected::default();
+    sink.closed.store(true, Ordering::Release);
+    let mut dataflow = Dataflow::default();
+    let source = dataflow.add(Work::Source(0), schema());
+    let many = dataflow.then(source, EdgeKind::Hash(vec![0]), Arc::new(repeats.clone()), schema());
+    let end = dataflow.add(Work::Sink(0), schema());
+    dataflow.connect(many, end, 0, EdgeKind::Gather);
+    let sources = vec![numbers(0..ROWS / 2, Then::End), numbers(ROWS / 2..ROWS, Then::End)];
+    let flow = workers.start_flow(parts(dataflow, vec![sources], 2, &sink)).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let given = repeats.given.load(Ordering::Relaxed);
+    assert!(given > 0 && given < 20_000, "{given} rows are in hand");
+    sink.closed.store(false, Ordering::Release);
+    finish(&flow);
+    assert_eq!(sink.rows.lock().len(), ROWS as usize * TIMES);
+    workers.stop();
+}
+
+/// Always has rows; says whether it is paused.
+struct Listens {
+    next: i64,
+    is_paused: Arc<AtomicBool>,
+}
+
+impl Source for Listens {
+    fn poll(&mut self, rows_max: usize, now_us: i64, _: &mut Refusals) -> Result<Polled, SourceError> {
+        self.next += rows_max as i64;
+        Ok(Polled::Rows { columns: rows(self.next, rows_max as i64), arrival_us: now_us })
+    }
+
+    fn set_paused(&mut self, is_paused: bool) {
+        self.is_paused.store(is_paused, Ordering::Release);
+    }
+}
+
+#[test]
+fn a_pause_reaches_sources_also_where_nothing_moves() {
+    let workers = workers(2);
+    for parallelism in [1, 2] {
+        let sink = Collected::default();
+        sink.closed.store(true, Ordering::Release);
+        let is_paused: Arc<AtomicBool> = Arc::default();
+        let source: Box<dyn Source> = Box::new(Listens { next: 0, is_paused: is_paused.clone() });
+        let mut dataflow = Dataflow::default();
+        let source_node = dataflow.add(Work::Source(0), schema());
+        let end = dataflow.add(Work::Sink(0), schema());
+        let edge = if parallelism == 1 { EdgeKind::Forward } else { EdgeKind::RoundRobin };
+        dataflow.connect(source_node, end, 0, edge);
+        let flow =
+            workers.start_flow(parts(dataflow, vec![vec![Partition::from(source)]], parallelism, &sink)).unwrap();
+        // Until the queue in front of the sink is full, where there is one.
+        std::thread::sleep(Duration::from_millis(100));
+        for wanted in [true, false] {
+            if wanted {
+                flow.pause()
+            } else {
+                flow.resume()
+            }
+            let deadline = Instant::now() + PATIENCE;
+            while is_paused.load(Ordering::Acquire) != wanted {
+                assert!(Instant::now() < deadline, "the source was not told, at parallelism {parallelism}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        drop(flow);
+    }
+    workers.stop();
+}
+
+/// Writes until it has written so many rows, and then waits until it may go on.
+struct Sticks {
+    rows_left: usize,
+    may_go_on: Arc<AtomicBool>,
+    is_stuck: Arc<AtomicBool>,
+}
+
+impl Sink for Sticks {
+    fn write(&mut self, batch: &Batch, _: &SlotTable) -> Result<(), SinkError> {
+        self.rows_left = self.rows_left.saturating_sub(batch.rows());
+        let deadline = Instant::now() + PATIENCE;
+        while self.rows_left == 0 && !self.may_go_on.load(Ordering::Acquire) && Instant::now() < deadline {
+            self.is_stuck.store(true, Ordering::Release);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    fn refused(&mut self, _: &Refusals, _: &SlotTable) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn figures_stay_what_they_were_while_a_task_takes_its_time() {
+    let workers = workers(1);
+    let [may_go_on, is_stuck]: [Arc<AtomicBool>; 2] = Default::default();
+    let sink = Sticks { rows_left: 50_000, may_go_on: may_go_on.clone(), is_stuck: is_stuck.clone() };
+    let mut dataflow = Dataflow::default();
+    let source = dataflow.add(Work::Source(0), schema());
+    let end = dataflow.add(Work::Sink(0), schema());
+    dataflow.connect(source, end, 0, EdgeKind::RoundRobin);
+    let mut parts = parts(dataflow, vec![vec![numbers(0..80_000, Then::End)]], 1, &Collected::default());
+    parts.sinks = vec![vec![Box::new(sink)]];
+    let flow = workers.start_flow(parts).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while !is_stuck.load(Ordering::Acquire) {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let report = flow.report();
+    assert!(report.latency_us.count() > 0, "what was written is not forgotten");
+    assert!(report.progress.is_none_or(|(done, all)| done <= all));
+    let during = flow.report();
+    assert_eq!((during.watermark_us, during.refused), (report.watermark_us, report.refused));
+    assert!(during.watermark_us.is_some(), "it is as far as it was when it was last looked at");
+    may_go_on.store(true, Ordering::Release);
+    finish(&flow);
+    workers.stop();
+}
+
 /// Has nothing, soon for an hour at a time; says when it is dropped.
 struct Held {
     asked: usize,
@@ -534,7 +827,7 @@ fn a_flow_that_fails_lets_go_of_its_sources() {
     let held = Held { asked: 0, is_closed: is_closed.clone() };
     let held = Partition { idle_timeout_us: Some(1_000), ..Partition::from(Box::new(held) as Box<dyn Source>) };
     let sources = vec![numbers(0..1_000, Then::Silence), held];
-    let flow = workers.start_flow(counting(sources, 2, &sink, 500));
+    let flow = workers.start_flow(counting(sources, 2, &sink, 500)).unwrap();
     assert_eq!(flow.wait(PATIENCE).expect("it fails").unwrap_err().0, "the disk is full");
     let deadline = Instant::now() + PATIENCE;
     while !is_closed.load(Ordering::Acquire) {
@@ -560,7 +853,7 @@ fn a_flow_stays_on_a_node_as_long_as_it_has_room() {
         let workers = Workers::start_on(settings, Arc::new(SystemClock(Instant::now())), two_nodes()).unwrap();
         let sink = Collected::default();
         let sources = || (0..4).map(|part| numbers(part * 1_000..(part + 1) * 1_000, Then::End)).collect();
-        let flow = workers.start_flow(counting(sources(), parallelism, &sink, i64::MAX));
+        let flow = workers.start_flow(counting(sources(), parallelism, &sink, i64::MAX)).unwrap();
         finish(&flow);
         let report = flow.report();
         let mut nodes: Vec<usize> = report.tasks.iter().filter_map(|task| task.node).collect();
@@ -583,7 +876,7 @@ fn a_flow_stays_on_a_node_as_long_as_it_has_room() {
         );
         // A second flow takes the node that the first one leaves free.
         if parallelism == 2 {
-            let other = workers.start_flow(counting(sources(), 2, &sink, i64::MAX));
+            let other = workers.start_flow(counting(sources(), 2, &sink, i64::MAX)).unwrap();
             finish(&other);
             assert!(other.report().tasks.iter().all(|task| task.node == Some(1)));
         }

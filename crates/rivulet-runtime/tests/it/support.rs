@@ -8,8 +8,8 @@ use arrow::array::{AsArray, Int64Array, RecordBatch, StringArray, UInt16Array, U
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use parking_lot::Mutex;
 use rivulet_dataflow::{
-    Batch, Chain, Context, Control, Decoder, Element, Events, ManualClock, Operator, OperatorError, QueryId, Reason,
-    Refusals, Refused, Sink, SinkError, Slot, SlotTable, StateError, StateFrame, StateSelection,
+    Batch, Chain, Context, Control, Cut, Decoder, Element, Events, ManualClock, Operator, OperatorError, QueryId,
+    Reason, Refusals, Refused, Sink, SinkError, Slot, SlotTable, StateError, StateFrame, StateSelection,
 };
 use rivulet_runtime::{Group, GroupParts, InboxLimits, TaskParts};
 
@@ -42,7 +42,7 @@ impl Decoder for Digits {
     }
 }
 
-fn batch(slots: Vec<Slot>, times: Vec<i64>, values: Vec<i64>) -> Batch {
+pub(crate) fn batch(slots: Vec<Slot>, times: Vec<i64>, values: Vec<i64>) -> Batch {
     let schema = Arc::new(Schema::new(vec![Field::new("v", DataType::Int64, true)]));
     let columns = RecordBatch::try_new(schema, vec![Arc::new(Int64Array::from(values))]).unwrap();
     Batch::new(slots.into(), times.clone().into(), times.into(), columns)
@@ -130,7 +130,7 @@ pub(crate) struct Taken {
 
 /// Keeps what it is given; full when told so.
 #[derive(Clone, Default)]
-pub(crate) struct Kept(pub(crate) Arc<Mutex<Taken>>);
+pub(crate) struct Kept(pub(crate) Arc<Mutex<Taken>>, Vec<(QueryId, i64)>);
 
 impl Kept {
     /// The values of one query, without their numbers, and whether it was numbered without gap or doublet.
@@ -147,7 +147,7 @@ impl Sink for Kept {
         let values = batch.column(0).as_primitive::<Int64Type>();
         let mut taken = self.0.lock();
         for row in 0..batch.rows() {
-            slots.for_each_query(batch.slots[row], |query, _, _| taken.rows.push((query, values.value(row))));
+            slots.for_each_query(batch.slots[row], |query, _, _| self.1.push((query, values.value(row))));
         }
         taken.is_full |= taken.fills;
         Ok(())
@@ -159,6 +159,7 @@ impl Sink for Kept {
     }
 
     fn flush(&mut self) -> Result<(), SinkError> {
+        self.0.lock().rows.append(&mut self.1);
         Ok(())
     }
 
@@ -191,6 +192,17 @@ impl Bench {
         }
     }
 
+    /// A group with other operators than the usual, and how it may be cut because of them.
+    pub(crate) fn parts_with(&self, cut: Cut, chain: impl Fn() -> Chain + Send + Sync + 'static) -> GroupParts {
+        let bench = self.clone();
+        let make = move || TaskParts {
+            decoder: Box::new(Digits { clock: bench.clock.clone(), event_us: bench.event_us.clone() }),
+            chain: chain(),
+            sink: Box::new(bench.sink.clone()),
+        };
+        GroupParts { make: Box::new(make), cut, ..self.parts() }
+    }
+
     pub(crate) fn parts(&self) -> GroupParts {
         let bench = self.clone();
         GroupParts {
@@ -209,7 +221,9 @@ impl Bench {
             task_queries_max: None,
             batch_rows_max: None,
             equal_by: None,
+            cut: Cut::Never("its state is of no key"),
             passes_on: false,
+            is_captured: false,
         }
     }
 

@@ -49,8 +49,20 @@ pub fn parse_application(text: &str) -> Result<CreateApplication, SqlError> {
 }
 
 fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlError> {
-    const FIRST_WORDS: [&str; 11] =
-        ["CREATE", "SELECT", "INSERT", "SHOW", "DESCRIBE", "EXPLAIN", "PAUSE", "RESUME", "DROP", "REFRESH", "WITH"];
+    const FIRST_WORDS: [&str; 12] = [
+        "CREATE",
+        "SELECT",
+        "INSERT",
+        "SHOW",
+        "DESCRIBE",
+        "EXPLAIN",
+        "PAUSE",
+        "RESUME",
+        "DROP",
+        "REFRESH",
+        "CHECKPOINT",
+        "WITH",
+    ];
     let mut cursor = Cursor::new(&statement.tokens, statement.end);
     if query::begins_query(cursor.peek()) || cursor.is_word("insert") {
         return Ok(Statement::RunQuery(query::select_or_insert(&mut cursor, statement.text)?));
@@ -58,7 +70,8 @@ fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlErro
     if !FIRST_WORDS.iter().any(|word| cursor.is_word(word)) {
         return Err(unknown_statement(&cursor, &FIRST_WORDS));
     }
-    const OTHER_WORDS: [&str; 8] = ["CREATE", "SHOW", "DESCRIBE", "EXPLAIN", "PAUSE", "RESUME", "DROP", "REFRESH"];
+    const OTHER_WORDS: [&str; 9] =
+        ["CREATE", "SHOW", "DESCRIBE", "EXPLAIN", "PAUSE", "RESUME", "DROP", "REFRESH", "CHECKPOINT"];
     let parsed = match cursor.expect_one_of(&OTHER_WORDS)? {
         0 => create_statement(&mut cursor, statement),
         1 => show(&mut cursor),
@@ -71,16 +84,17 @@ fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlErro
         4 => cursor.expect_word("QUERY").and_then(|()| Ok(Statement::PauseQuery(cursor.name("the name of a query")?))),
         5 => cursor.expect_word("QUERY").and_then(|()| Ok(Statement::ResumeQuery(cursor.name("the name of a query")?))),
         6 => drop_statement(&mut cursor),
-        _ => {
+        7 => {
             cursor.expect_word("TABLE").and_then(|()| Ok(Statement::RefreshTable(cursor.name("the name of a table")?)))
         }
+        _ => Ok(Statement::Checkpoint),
     }?;
     cursor.expect_end(&["FROM", "WITH", "LIKE", "LIMIT", "CASCADE"])?;
     Ok(parsed)
 }
 
 const FIRST_WORDS_HINT: &str =
-    "statements begin with CREATE, SELECT, INSERT, SHOW, DESCRIBE, EXPLAIN, PAUSE, RESUME, DROP or REFRESH";
+    "statements begin with CREATE, SELECT, INSERT, SHOW, DESCRIBE, EXPLAIN, PAUSE, RESUME, DROP, REFRESH or CHECKPOINT";
 
 fn unknown_statement(cursor: &Cursor<'_>, first_words: &[&str]) -> SqlError {
     let error = SqlError::new(cursor.position(), format!("unknown statement {}", describe_token(cursor.peek())));
@@ -132,13 +146,16 @@ fn create_query(cursor: &mut Cursor<'_>, text: &str) -> Result<Statement, SqlErr
 }
 
 fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
-    const LISTS: [&str; 6] = ["APPLICATIONS", "QUERIES", "TABLES", "SOURCES", "SINKS", "VIEWS"];
+    const LISTS: [&str; 7] = ["APPLICATIONS", "QUERIES", "TABLES", "SOURCES", "SINKS", "VIEWS", "CHECKPOINTS"];
     let what = cursor.expect_one_of(&LISTS).map_err(|error| match error.hint {
         Some(_) => error,
         None => error.hint(
             "SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
         ),
     })?;
+    if what == 6 {
+        return Ok(Statement::ShowCheckpoints);
+    }
     let queries = what == 1;
     let application = if queries && cursor.eat_word("from") {
         cursor.expect_word("APPLICATION")?;

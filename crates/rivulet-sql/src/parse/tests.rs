@@ -145,11 +145,11 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ),
         (
             "SHOW QUERYS",
-            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS or VIEWS, found 'QUERYS'\nhint: did you mean 'QUERIES'?",
+            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS or CHECKPOINTS, found 'QUERYS'\nhint: did you mean 'QUERIES'?",
         ),
         (
             "SHOW STREAMS",
-            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS or VIEWS, found 'STREAMS'\nhint: SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
+            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS or CHECKPOINTS, found 'STREAMS'\nhint: SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
         ),
         (
             "ALTER QUERY q",

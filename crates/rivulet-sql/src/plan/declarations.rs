@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::address::Address;
-use crate::application::{Input, Overflow, Parameter};
+use crate::application::{Durability, Input, Overflow, Parameter};
 use crate::statement::{CreateApplication, InputDeclaration, Name};
 use crate::value::{Literal, interval_us, parse_interval, type_name};
 use crate::{Position, SqlError, suggest};
@@ -183,6 +183,7 @@ impl Resolver<'_> {
             idle_timeout_us: IDLE_TIMEOUT_US,
             future_limit_us: FUTURE_LIMIT_US,
             overflow: Overflow::default(),
+            durability: None,
             late: None,
             dead_letter: None,
         };
@@ -192,11 +193,12 @@ impl Resolver<'_> {
                 "idle_timeout" => input.idle_timeout_us = span(name, literal, *position, 1)?,
                 "future_limit" => input.future_limit_us = span(name, literal, *position, 0)?,
                 "overflow" => input.overflow = overflow(name, literal, *position)?,
+                "durability" => input.durability = Some(durability(name, literal, *position)?),
                 "late" => input.late = Some(self.address(text(name, literal, *position)?, *position)?),
                 "dead_letter" => input.dead_letter = Some(self.address(text(name, literal, *position)?, *position)?),
                 other => {
-                    const OPTIONS: [&str; 6] =
-                        ["lateness", "idle_timeout", "future_limit", "overflow", "late", "dead_letter"];
+                    const OPTIONS: [&str; 7] =
+                        ["lateness", "idle_timeout", "future_limit", "overflow", "durability", "late", "dead_letter"];
                     let error = SqlError::new(name.position, format!("unknown option '{other}'"));
                     return Err(match suggest::nearest(other, OPTIONS) {
                         Some(near) => error.did_you_mean(Some(near)),
@@ -240,12 +242,29 @@ fn text<'a>(name: &Name, literal: &'a Literal, position: Position) -> Result<&'a
 
 fn overflow(name: &Name, literal: &Literal, position: Position) -> Result<Overflow, SqlError> {
     const CHOICES: [Overflow; 3] = [Overflow::Block, Overflow::DropOldest, Overflow::DropNewest];
+    one_of(CHOICES, Overflow::name, "it is 'block', 'drop_oldest' or 'drop_newest'", name, literal, position)
+}
+
+fn durability(name: &Name, literal: &Literal, position: Position) -> Result<Durability, SqlError> {
+    let hint = "it is 'none', 'checkpoint' or 'log'";
+    one_of(Durability::ALL, Durability::name, hint, name, literal, position)
+}
+
+/// The one of several choices that is named.
+fn one_of<T: Copy>(
+    choices: [T; 3],
+    name_of: fn(T) -> &'static str,
+    hint: &'static str,
+    name: &Name,
+    literal: &Literal,
+    position: Position,
+) -> Result<T, SqlError> {
     let word = text(name, literal, position)?;
-    CHOICES.into_iter().find(|choice| choice.name().eq_ignore_ascii_case(word)).ok_or_else(|| {
-        let error = SqlError::new(position, format!("overflow cannot be '{word}'"));
-        match suggest::nearest(word, CHOICES.map(Overflow::name)) {
+    choices.into_iter().find(|choice| name_of(*choice).eq_ignore_ascii_case(word)).ok_or_else(|| {
+        let error = SqlError::new(position, format!("{name} cannot be '{word}'"));
+        match suggest::nearest(word, choices.map(name_of)) {
             Some(near) => error.did_you_mean(Some(near)),
-            None => error.hint("it is 'block', 'drop_oldest' or 'drop_newest'"),
+            None => error.hint(hint),
         }
     })
 }

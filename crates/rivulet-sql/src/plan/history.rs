@@ -79,6 +79,11 @@ impl Histories {
         self.partitions.iter().flat_map(Partition::expressions)
     }
 
+    /// The keys of each operator, in order.
+    pub(super) fn keys(&self) -> Vec<Vec<Expr>> {
+        self.partitions.iter().map(|one| one.keys.iter().map(key_expression).cloned().collect()).collect()
+    }
+
     /// The operators, in order, each with what it does in SQL. `columns` go into the first one.
     pub(super) fn operators(
         &self,

@@ -80,6 +80,7 @@ pub fn plan_application_with(create: &CreateApplication, tables: &Tables) -> Res
         tables: planned.tables,
         checks: planned.checks,
         matching: planned.matching,
+        cut: planned.cut,
         bound_checks: planned.bound_checks,
         steps: planned.steps,
     })

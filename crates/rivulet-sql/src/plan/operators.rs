@@ -6,9 +6,10 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use datafusion_common::Column;
 use datafusion_expr::Expr;
-use rivulet_dataflow::{Line, OperatorFactory};
+use rivulet_dataflow::{Cut, Line, OperatorFactory};
 use rivulet_operators::{
-    AggregateSpec, ChangeOnly, Filter, Match, NamedExpression, Project, Route, WindowAggregate, WindowAggregateSpec,
+    AggregateSpec, ChangeOnly, Filter, Match, NamedExpression, PatternMatch, Project, Route, WindowAggregate,
+    WindowAggregateSpec, WindowSpec,
 };
 
 use super::aggregate::{Aggregate, condition_of, unique};
@@ -34,12 +35,79 @@ pub(super) struct Operators {
     steps: Vec<Vec<String>>,
     /// What of WHERE tells by an index which queries on one topic a row can concern.
     matching: Option<Match>,
+    cut: PlannedCut,
 }
+
+/// How the operators so far can run as several instances side by side.
+#[derive(Default)]
+enum PlannedCut {
+    #[default]
+    Anywhere,
+    /// From this operator on by these keys, as they are written over the columns behind it; no key behind it is known to be the same
+    /// if there is none here.
+    ByKey(usize, Vec<Expr>),
+    Never(&'static str),
+}
+
+/// Why an operator whose state is not by key keeps an application whole.
+const NO_KEY: &str = "an operator remembers rows of all keys together";
 
 impl Operators {
     pub(super) fn push(&mut self, factory: impl OperatorFactory + 'static, step: Vec<String>) {
+        if factory.is_stateful() {
+            self.keep_whole(NO_KEY);
+        }
         self.factories.push(Arc::new(factory));
         self.steps.push(step);
+    }
+
+    /// The same for an operator with state by these keys, as they are written over the columns behind it. Where `whole` says why, it
+    /// cannot be cut even so.
+    fn push_keyed(
+        &mut self,
+        factory: impl OperatorFactory + 'static,
+        step: Vec<String>,
+        keys: Vec<Expr>,
+        whole: Option<&'static str>,
+    ) {
+        match &self.cut {
+            _ if keys.is_empty() => self.keep_whole(NO_KEY),
+            PlannedCut::Anywhere => self.cut = PlannedCut::ByKey(self.factories.len(), keys),
+            PlannedCut::ByKey(_, known) if *known != keys => {
+                self.keep_whole("operators remember rows by different keys")
+            }
+            PlannedCut::ByKey(..) | PlannedCut::Never(_) => {}
+        }
+        if let Some(whole) = whole {
+            self.keep_whole(whole);
+        }
+        self.factories.push(Arc::new(factory));
+        self.steps.push(step);
+    }
+
+    /// The search for a pattern, in partitions if it has any.
+    pub(super) fn push_pattern(&mut self, find: PatternMatch, step: Vec<String>, is_partitioned: bool) {
+        match (&self.cut, is_partitioned) {
+            (PlannedCut::Anywhere, true) => self.cut = PlannedCut::ByKey(self.factories.len(), Vec::new()),
+            _ => self.keep_whole(NO_KEY),
+        }
+        self.factories.push(Arc::new(find));
+        self.steps.push(step);
+    }
+
+    /// A window aggregate, by its keys. Behind it they are columns.
+    pub(super) fn push_window(&mut self, window: WindowAggregate, step: Vec<String>, keys: &[Key], spec: &WindowSpec) {
+        // Whether a row is late is told by the session that it would belong to, and so by its key.
+        let whole =
+            matches!(spec, WindowSpec::Session { .. }).then_some("a session tells by its key which rows are late");
+        let keys = keys.iter().map(|key| Expr::Column(Column::new_unqualified(&key.name))).collect();
+        self.push_keyed(window, step, keys, whole);
+    }
+
+    fn keep_whole(&mut self, why: &'static str) {
+        if !matches!(self.cut, PlannedCut::Never(_)) {
+            self.cut = PlannedCut::Never(why);
+        }
     }
 
     pub(super) fn finish(
@@ -67,6 +135,11 @@ impl Operators {
             bound_checks,
             tables,
             matching: self.matching,
+            cut: match self.cut {
+                PlannedCut::Anywhere => Cut::Anywhere,
+                PlannedCut::ByKey(place, _) => Cut::ByKey(place),
+                PlannedCut::Never(why) => Cut::Never(why),
+            },
             steps: self.steps,
         })
     }
@@ -246,9 +319,12 @@ impl SelectPlanner<'_> {
         key_columns: Vec<usize>,
         operators: &mut Operators,
     ) -> Result<SchemaRef, SqlError> {
-        for (history, step) in histories.operators(&columns, self.parameter_schema)? {
+        let history_keys = histories.keys();
+        for ((history, step), keys) in
+            histories.operators(&columns, self.parameter_schema)?.into_iter().zip(history_keys)
+        {
             columns = history.output_schema().clone();
-            operators.push(history, step);
+            operators.push_keyed(history, step, keys, None);
         }
         if let (Some(qualify), Some(text)) = (results.qualify, &self.select.qualify) {
             operators.push(self.filter(&columns, qualify.expression, qualify.position)?, vec![text.to_string()]);
@@ -308,7 +384,9 @@ impl SelectPlanner<'_> {
             let change_only = ChangeOnly::new(output, keys, compare, output_columns)
                 .map_err(|error| defect(error, self.select.position))?;
             output = change_only.output_schema().clone();
-            operators.push(change_only, step);
+            let keys = key_columns.iter().map(|&column| columns.field(column).name());
+            let keys = keys.map(|name| Expr::Column(Column::new_unqualified(name))).collect();
+            operators.push_keyed(change_only, step, keys, None);
         }
         Ok(output)
     }

@@ -4,7 +4,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::Column;
 use datafusion_expr::Expr;
 use datafusion_sql::sqlparser::ast;
-use rivulet_dataflow::Line;
+use rivulet_dataflow::{Cut, Line};
 use rivulet_operators::Match;
 
 use super::aggregate::{Aggregates, check_condition, condition_of, unique};
@@ -48,6 +48,8 @@ pub(super) struct Planned {
     pub(super) tables: Vec<TableUse>,
     /// What of WHERE tells by an index which queries on one topic a row can concern.
     pub(super) matching: Option<Match>,
+    /// How the dataflow runs as several instances side by side, if it can.
+    pub(super) cut: Cut,
     /// What each operator does, in SQL.
     pub(super) steps: Vec<Vec<String>>,
 }
@@ -155,7 +157,7 @@ fn plan_matches(
     let (pattern, uses_arrival) = planner.plan()?;
     let arrival = uses_arrival.then(|| Expr::Column(Column::new_unqualified(ARRIVAL_TIME)));
     let (mut operators, _) = source.operators(parameter_schema, &arrival.iter().collect::<Vec<_>>())?;
-    operators.push(pattern.find, pattern.find_step);
+    operators.push_pattern(pattern.find, pattern.find_step, pattern.is_partitioned);
     let columns = pattern.measure.output_schema().clone();
     operators.push(pattern.measure, pattern.measure_step);
     let matches: Vec<Field> = columns.fields().iter().map(|field| field.as_ref().clone()).collect();
@@ -279,7 +281,8 @@ impl SelectPlanner<'_> {
         let (mut operators, columns) = self.first_operators(used, condition.clone())?;
         let aggregate = self.window_operator(&window, &keys, &aggregates, columns)?;
         let columns = aggregate.output_schema().clone();
-        operators.push(aggregate, self.describe_window(&window, &keys, &aggregates));
+        let step = self.describe_window(&window, &keys, &aggregates);
+        operators.push_window(aggregate, step, &keys, &window.spec);
         if let (Some(having), Some(text)) = (having, &self.select.having) {
             operators.push(self.filter(&columns, having.expression, having.position)?, vec![text.to_string()]);
         }

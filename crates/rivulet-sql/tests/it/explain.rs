@@ -13,7 +13,8 @@ fn an_application_with_a_window() {
         "CREATE APPLICATION ac_control (home TEXT, target DOUBLE DEFAULT 24.0, span INTERVAL DEFAULT INTERVAL '30 seconds')
          INPUT temperature (ts TIMESTAMP EVENT TIME, room TEXT, value DOUBLE NOT NULL)
          FROM 'mqtt:home/{home}/temperature' FORMAT CSV (delimiter => ';')
-         WITH (lateness => INTERVAL '2 seconds', late => 'mqtt:late/{home}', overflow => 'drop_oldest')
+         WITH (lateness => INTERVAL '2 seconds', late => 'mqtt:late/{home}', overflow => 'drop_oldest',
+               durability => 'log')
          OUTPUT FORMAT JSON
          AS SELECT room, CASE WHEN avg(value) > $target + 0.5 THEN 'cool' ELSE 'off' END AS action
             FROM temperature WHERE value < 100 GROUP BY hop(ts, INTERVAL '1 second', $span), room
@@ -30,6 +31,7 @@ fn an_application_with_a_window() {
         "  value  DOUBLE     not null",
         "  time: event time is ts; lateness 2 s, idle timeout 30 s, future limit 5 min",
         "  full inbox: drop_oldest",
+        "  durability: log",
         "  late rows: counted, and sent to mqtt:late/{home}",
         "  dead letters: counted",
         "  1. assign time (from the input)",

@@ -137,6 +137,39 @@ fn a_source_is_read_once_and_only_what_is_needed_of_it() {
     assert_eq!(read_columns(&plan, 0), ["date_time"]);
 }
 
+/// An aggregate without keys gives a row also where nothing comes, so no condition that names no column may be moved below it.
+#[test]
+fn a_condition_that_nothing_fulfils_leaves_nothing() {
+    const SOURCE: &str = "CREATE SOURCE s (ts TIMESTAMP EVENT TIME, k BIGINT, v BIGINT) FROM 'file:x' FORMAT CSV;";
+    for query in [
+        "SELECT count(*) AS n FROM s HAVING false",
+        "SELECT count(*) AS n FROM s HAVING 1 = 0",
+        "SELECT n FROM (SELECT count(v) AS n FROM s) WHERE n IS NULL",
+        "SELECT n FROM (SELECT count(v) AS n FROM s) WHERE n = n + NULL",
+        "SELECT x.n, y.m FROM (SELECT count(*) AS n FROM s) AS x JOIN (SELECT max(v) AS m FROM s) AS y ON y.m > x.n AND 1 = 0",
+    ] {
+        let plan = planned(&format!("{SOURCE} {query}"));
+        let operators = operators(&plan);
+        assert!(!operators.iter().any(|operator| operator == "aggregate"), "{query}: {operators:?}");
+        assert!(operators.iter().any(|operator| operator == "filter"), "{query}: {operators:?}");
+    }
+    // With keys no row comes of nothing, and one that is fulfilled is no condition.
+    for query in ["SELECT k, count(*) AS n FROM s GROUP BY k HAVING false", "SELECT count(*) AS n FROM s HAVING 1 = 1"]
+    {
+        let operators = operators(&planned(&format!("{SOURCE} {query}")));
+        assert!(operators.iter().any(|operator| operator == "aggregate"), "{query}: {operators:?}");
+    }
+}
+
+#[test]
+fn two_columns_of_one_name_are_refused_with_what_to_do() {
+    let said = error("SELECT price, price FROM bid");
+    assert!(
+        said.contains("two columns of a SELECT have one name") && said.contains("hint: name one of them"),
+        "{said}"
+    );
+}
+
 #[test]
 fn what_is_said_twice_is_done_once() {
     let plan = planned(
@@ -271,6 +304,33 @@ fn what_is_wrong_is_said_where_it_stands() {
         (
             "SELECT lowr(channel) FROM bid",
             "error at line 1, column 8: unknown function 'lowr'\nhint: did you mean 'lower'?",
+        ),
+        (
+            "SELECT price ^ 2 AS p FROM bid",
+            "error at line 1, column 8: the operator '^' is not supported yet\nhint: use power(base, exponent)",
+        ),
+        (
+            "SELECT date_time AT TIME ZONE 'Europe/Berlin' AS local FROM bid",
+            "error at line 1, column 8: AT TIME ZONE is not supported yet\nhint: timestamps are in UTC; add an INTERVAL",
+        ),
+        (
+            "SELECT price FROM bid WHERE channel = 5",
+            "error at line 1, column 29: TEXT and BIGINT cannot be compared\nhint: write numbers without quotes",
+        ),
+        (
+            "SELECT price FROM bid WHERE price > channel",
+            "error at line 1, column 29: BIGINT and TEXT cannot be compared",
+        ),
+        ("SELECT price FROM bid WHERE channel IN (1, 2)", "error at line 1, column 29: TEXT and BIGINT cannot be"),
+        ("SELECT price FROM bid WHERE date_time > 5", "error at line 1, column 29: TIMESTAMP and BIGINT cannot be"),
+        ("SELECT coalesce(channel, 0) AS c FROM bid", "error at line 1, column 17: TEXT and BIGINT cannot be compared"),
+        (
+            "SELECT b.price FROM bid AS b JOIN person AS p ON b.channel = p.id",
+            "error at line 1, column 50: TEXT and BIGINT cannot be compared",
+        ),
+        (
+            "SELECT price FROM bid WHERE channel IN (SELECT id FROM person)",
+            "error at line 1, column 29: TEXT and BIGINT cannot be compared",
         ),
         ("SELECT price FROM bid INTO nowhere", "error at line 1, column 28: there is no sink 'nowhere'"),
         (

@@ -31,6 +31,16 @@ impl ApiError {
             .with_hint("this is a defect of Rivulet; the server's log has more")
     }
 
+    /// The service is not there yet.
+    pub(super) fn starting() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "unavailable",
+            "the server is starting: queries get back their state",
+        )
+        .with_hint("try again in some seconds; /health/ready says when it is ready")
+    }
+
     pub(super) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.detail.hint = Some(hint.into());
         self

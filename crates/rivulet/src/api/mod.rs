@@ -19,7 +19,7 @@ pub mod types;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -105,6 +105,19 @@ pub async fn serve(
     service: Arc<dyn Service>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
+    serve_once_started(listener, Arc::new(OnceLock::from(service)), shutdown).await
+}
+
+/// The same for a service that is still starting: until it is there, `/health/live` says that the process lives, and every other
+/// answer is 503.
+///
+/// # Errors
+/// If the listener fails for good.
+pub async fn serve_once_started(
+    listener: TcpListener,
+    service: Arc<OnceLock<Arc<dyn Service>>>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
     let (stopping, stop) = watch::channel(false);
     let router = router(service, Stop(stop.clone()));
     // Answers are small and wanted at once.
@@ -134,7 +147,8 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 /// What handlers share.
 #[derive(Clone)]
 struct Api {
-    service: Arc<dyn Service>,
+    /// Empty while it starts.
+    service: Arc<OnceLock<Arc<dyn Service>>>,
     call_permits: Arc<Semaphore>,
     bulk_permits: Arc<Semaphore>,
     watch_permits: Arc<Semaphore>,
@@ -147,8 +161,8 @@ impl Api {
         &self,
         call: impl FnOnce(&dyn Service) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
+        let service = self.service.get().cloned().ok_or_else(ApiError::starting)?;
         let permit = Arc::clone(&self.call_permits).acquire_owned().await;
-        let service = Arc::clone(&self.service);
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             call(service.as_ref())
@@ -204,12 +218,13 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(queries::resume_query))
         .routes(routes!(results::watch_results))
         .routes(routes!(status::show_status))
+        .routes(routes!(status::make_checkpoint))
         .routes(routes!(status::show_metrics))
         .routes(routes!(status::live))
         .routes(routes!(status::ready))
 }
 
-fn router(service: Arc<dyn Service>, stop: Stop) -> Router {
+fn router(service: Arc<OnceLock<Arc<dyn Service>>>, stop: Stop) -> Router {
     let api = Api {
         service,
         call_permits: Arc::new(Semaphore::new(CALLS_MAX)),

@@ -23,6 +23,10 @@ use super::{Api, read_text};
 )]
 pub(super) async fn run_script(State(api): State<Api>, body: Body) -> Result<(StatusCode, Json<SqlAnswer>), ApiError> {
     let script = read_text(body).await?;
+    if script.trim_start().starts_with('{') {
+        return Err(ApiError::invalid("the body is JSON, and a script is sent as it is")
+            .with_hint("send the SQL itself as text/plain: curl --data-binary 'SHOW QUERIES;'"));
+    }
     let (outcomes, statements) = api
         .blocking(move |service| {
             let outcomes = service.execute(&script);

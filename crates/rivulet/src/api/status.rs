@@ -7,7 +7,7 @@ use axum::response::IntoResponse;
 
 use super::Api;
 use super::error::ApiError;
-use super::types::{ErrorAnswer, Health, Status};
+use super::types::{Checkpoint, ErrorAnswer, Health, Status};
 
 /// What the server is doing
 #[utoipa::path(
@@ -41,7 +41,7 @@ pub(super) async fn show_metrics(State(api): State<Api>) -> Result<impl IntoResp
 /// Whether the process answers
 #[utoipa::path(get, path = "/health/live", tag = "server", responses((status = 200, description = "It does", body = Health)))]
 pub(super) async fn live() -> Json<Health> {
-    Json(Health { status: "ok".into() })
+    Json(Health { status: "ok".into(), problems: Vec::new() })
 }
 
 /// Whether events are being processed
@@ -53,6 +53,21 @@ pub(super) async fn live() -> Json<Health> {
     ),
 )]
 pub(super) async fn ready(State(api): State<Api>) -> Result<Json<Health>, ApiError> {
-    api.blocking(|service| service.ready()).await??;
-    Ok(Json(Health { status: "ok".into() }))
+    let problems = api.blocking(|service| service.ready().map(|()| service.problems())).await??;
+    Ok(Json(Health { status: "ok".into(), problems }))
+}
+
+/// Save the state of queries now
+///
+/// The answer comes when a restart would find what is saved.
+#[utoipa::path(
+    post, path = "/api/v1/checkpoint", tag = "server",
+    responses(
+        (status = 200, description = "The checkpoint", body = Checkpoint),
+        (status = "default", description = "An error; the checkpoint before stays in force", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn make_checkpoint(State(api): State<Api>) -> Result<Json<Checkpoint>, ApiError> {
+    let made = api.blocking(|service| service.checkpoint()).await??;
+    Ok(Json(made.into()))
 }

@@ -93,6 +93,9 @@ pub struct Table {
     /// Why it has no rows; the applications that use it do not run then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_running: Option<String>,
+    /// What is wrong with lines of the file that the start of the server could not read, so that the table runs without them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<String>,
 }
 
 /// A column of a reference table.
@@ -109,9 +112,9 @@ pub struct TableColumn {
 
 impl From<service::TableInfo> for Table {
     fn from(table: service::TableInfo) -> Self {
-        let service::TableInfo { name, sql, file, columns, rows, bytes, applications, not_running } = table;
+        let service::TableInfo { name, sql, file, columns, rows, bytes, applications, not_running, left_out } = table;
         let columns = columns.into_iter().map(|(name, data_type)| TableColumn { name, data_type }).collect();
-        Self { name, sql, file, columns, rows, bytes, applications, not_running }
+        Self { name, sql, file, columns, rows, bytes, applications, not_running, left_out }
     }
 }
 
@@ -268,6 +271,9 @@ pub struct Query {
     /// Events that were refused, where they are counted by query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<u64>,
+    /// In how many parts it runs, each on a worker of its own; absent for one in one piece.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<u64>,
     /// What it does, if it is a big query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub big: Option<BigQuery>,
@@ -282,7 +288,7 @@ pub struct BigQuery {
     /// `running`, `paused`, `ended`, `failed` or `not running`.
     #[schema(example = "running")]
     pub state: String,
-    /// Why it does not run, if it does not. Resuming it tries again, from the start of its sources.
+    /// Why it does not run, if it does not: resuming it tries again, from the start of its sources. Or what is wrong while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The SQL text it was created with.
@@ -377,6 +383,99 @@ pub struct Status {
     pub workers: Vec<Worker>,
     /// Each connection to a broker.
     pub connections: Vec<ConnectionStatus>,
+    /// The log of events, if anything ever went to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<Log>,
+    /// How the state of queries is saved; absent if it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<Checkpoints>,
+}
+
+/// A checkpoint that was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Checkpoint {
+    /// Its number; that of the one before if nothing had changed since.
+    pub epoch: u64,
+    /// Queries whose state was written; equal ones that share it count once.
+    pub queries: u64,
+    /// Bytes that were written.
+    pub written_bytes: u64,
+    /// Bytes of all that a restart would read.
+    pub live_bytes: u64,
+    /// How long it took.
+    pub duration_ms: u64,
+}
+
+/// How the state of queries is saved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Checkpoints {
+    /// Where.
+    pub place: String,
+    /// How often; absent for only when asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval_ms: Option<u64>,
+    /// The newest one that was made since the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<Checkpoint>,
+    /// How long ago that was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_ms: Option<u64>,
+    /// How many were made since the start.
+    pub made: u64,
+    /// How many failed since the start; the one before stays in force then.
+    pub failed: u64,
+    /// Why the last attempt failed, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// What was found at the start, if anything was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovered: Option<Recovery>,
+}
+
+/// What a server found at its start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Recovery {
+    /// The checkpoint it was found in; absent if none could be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u64>,
+    /// Queries that have their state again; equal ones that share it count once.
+    pub queries: u64,
+    /// Queries that began anew because theirs could not be read.
+    pub lost: u64,
+    /// How long it took.
+    pub duration_ms: u64,
+    /// What was wrong with what was found.
+    pub problems: Vec<String>,
+}
+
+/// The log of events of durable inputs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Log {
+    /// The lowest position that is kept.
+    pub first: u64,
+    /// The position of the next event.
+    pub next: u64,
+    /// The highest position that is on disk.
+    pub durable: u64,
+    /// Its size on disk, in bytes.
+    pub disk_bytes: u64,
+    /// Its files.
+    pub segments: u64,
+    /// How often the disk was waited for since the start.
+    pub commits: u64,
+    /// Bytes that were not written in full when the server ended the last time, and were cut off.
+    pub torn_bytes: u64,
+    /// Whether events of before the start are still being replayed.
+    pub is_replaying: bool,
+    /// Events that were replayed since the start.
+    pub replayed_events: u64,
+    /// How long that took, in milliseconds.
+    pub replay_ms: u64,
+    /// Events that were damaged on disk, and could not be replayed.
+    pub lost_events: u64,
+    /// Why nothing can be logged, or replayed, at present. Nothing is acknowledged then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// A worker thread.
@@ -479,6 +578,28 @@ pub struct Health {
     /// `ok`.
     #[schema(example = "ok")]
     pub status: String,
+    /// What is wrong all the same, in words: checkpoints that fail, state that was lost.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
+}
+
+impl From<service::LogStatus> for Log {
+    fn from(status: service::LogStatus) -> Self {
+        Self {
+            first: status.first,
+            next: status.next,
+            durable: status.durable,
+            disk_bytes: status.disk_bytes,
+            segments: status.segments,
+            commits: status.commits,
+            torn_bytes: status.torn_bytes,
+            is_replaying: status.is_replaying,
+            replayed_events: status.replayed_events,
+            replay_ms: status.replay_ms,
+            lost_events: status.lost_events,
+            problem: status.problem,
+        }
+    }
 }
 
 impl From<service::StatementResult> for StatementResult {
@@ -535,6 +656,7 @@ impl From<service::QueryInfo> for Query {
             events: info.events,
             results: info.results,
             refused: info.refused,
+            parts: info.parts.filter(|&parts| parts > 1),
             big: info.big.map(BigQuery::from),
         }
     }
@@ -585,7 +707,32 @@ impl From<service::Status> for Status {
             big_queries: status.big_queries.into_iter().map(BigQuery::from).collect(),
             workers: status.workers.into_iter().map(Worker::from).collect(),
             connections: status.connections.into_iter().map(ConnectionStatus::from).collect(),
+            checkpoints: status.checkpoints.map(Checkpoints::from),
+            log: status.log.map(Log::from),
         }
+    }
+}
+
+impl From<service::CheckpointInfo> for Checkpoint {
+    fn from(info: service::CheckpointInfo) -> Self {
+        let service::CheckpointInfo { epoch, queries, written_bytes, live_bytes, duration_ms } = info;
+        Self { epoch, queries, written_bytes, live_bytes, duration_ms }
+    }
+}
+
+impl From<service::CheckpointStatus> for Checkpoints {
+    fn from(status: service::CheckpointStatus) -> Self {
+        let service::CheckpointStatus { place, interval_ms, last, age_ms, made, failed, last_error, recovered } =
+            status;
+        let (last, recovered) = (last.map(Checkpoint::from), recovered.map(Recovery::from));
+        Self { place, interval_ms, last, age_ms, made, failed, last_error, recovered }
+    }
+}
+
+impl From<service::RecoveryStatus> for Recovery {
+    fn from(status: service::RecoveryStatus) -> Self {
+        let service::RecoveryStatus { epoch, queries, lost, duration_ms, problems } = status;
+        Self { epoch, queries, lost, duration_ms, problems }
     }
 }
 

@@ -60,7 +60,7 @@ pub enum CatalogError {
         /// The file.
         path: PathBuf,
     },
-    /// Any other failure of the disk; after one, nothing more is written until the next start.
+    /// Any other failure of the disk; after one, the next change tries again.
     #[error("the catalog {} cannot be read or written: {detail}", path.display())]
     Storage {
         /// The file.
@@ -92,12 +92,9 @@ impl CatalogError {
             Self::LaterVersion { .. } | Self::OtherStorage { .. } => {
                 "run the version of Rivulet that wrote it, or choose another folder with RIVULET_DATA_DIR".into()
             }
-            Self::Full { .. } => {
-                "free some space, then restart the server; nothing that was acknowledged is lost".into()
-            }
+            Self::Full { .. } => "free some space, then try again; nothing that was acknowledged is lost".into(),
             Self::Storage { .. } => {
-                "look at the disk and the system log, then restart the server; nothing that was acknowledged is lost"
-                    .into()
+                "look at the disk and the system log, then try again; nothing that was acknowledged is lost".into()
             }
         }
     }
@@ -123,9 +120,10 @@ impl CatalogError {
             redb::Error::DatabaseAlreadyOpen => Self::Locked { folder: path.parent().unwrap_or(path).to_path_buf() },
             redb::Error::Io(error) => Self::from_io(path, error),
             redb::Error::UpgradeRequired(found) => Self::OtherStorage { path: owned, found },
-            redb::Error::PreviousIo => {
-                Self::Storage { path: owned, detail: "an earlier write failed, so nothing more is written".into() }
-            }
+            redb::Error::PreviousIo => Self::Storage {
+                path: owned,
+                detail: "the last change was not written, and the next one tries again".into(),
+            },
             error @ (redb::Error::Corrupted(_)
             | redb::Error::RepairAborted
             | redb::Error::UnorderedKey

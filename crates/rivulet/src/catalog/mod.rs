@@ -12,28 +12,31 @@
 //! | `queries` | query id | application number, name, parameter values as written |
 //! | `paused` | query id | nothing |
 //! | `tables` | name | SQL text of the reference table; its rows stay in its file |
+//! | `statements` | number | SQL text of a statement about big queries |
+//! | `paused_statements` | number | nothing |
+//! | `failed_statements` | number | the error that ended the big query |
 //!
 //! Query ids are handed out here and only grow, so inserts append to the tree: dense pages and little write
 //! amplification. Pausing would be an update at a random place, so it is a small table of its own.
 
 mod error;
 mod record;
+mod storage;
 
 use std::io;
 use std::ops::Bound;
-use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
 use redb::backends::InMemoryBackend;
 use redb::{
-    Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
-    WriteTransaction,
+    ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction,
 };
 use rivulet_dataflow::QueryId;
 
 use crate::service::Parameter;
 
 pub use error::CatalogError;
+use storage::{Failure, Storage, guard};
 
 /// An application's short name in records of queries; never given twice.
 pub type ApplicationNumber = u32;
@@ -42,10 +45,13 @@ pub type ApplicationNumber = u32;
 pub const FILE_NAME: &str = "catalog.redb";
 
 /// The format written by this version. Raise it with every change that older versions would misread.
-const FORMAT_VERSION: u64 = 3;
+const FORMAT_VERSION: u64 = 4;
 
 /// Pages kept in memory. Small: the catalog is scanned once at start and appended to.
 const CACHE_BYTES: usize = 4 << 20;
+
+/// How much of an error is remembered.
+const FAILURE_CHARACTERS_MAX: usize = 2_000;
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const APPLICATIONS: TableDefinition<&str, &[u8]> = TableDefinition::new("applications");
@@ -57,6 +63,8 @@ const TABLES: TableDefinition<&str, &str> = TableDefinition::new("tables");
 const STATEMENTS: TableDefinition<u64, &str> = TableDefinition::new("statements");
 /// Those of big queries that are paused.
 const PAUSED_STATEMENTS: TableDefinition<u64, ()> = TableDefinition::new("paused_statements");
+/// Those of big queries that an error has ended, and the error.
+const FAILED_STATEMENTS: TableDefinition<u64, &str> = TableDefinition::new("failed_statements");
 
 const META_FORMAT_VERSION: &str = "format_version";
 const META_QUERY_ID_NEXT: &str = "query_id_next";
@@ -114,12 +122,14 @@ pub struct StoredStatement {
     pub sql: String,
     /// Whether it creates a query that is paused.
     pub paused: bool,
+    /// The error that has ended the query that it creates.
+    pub failure: Option<String>,
 }
 
 /// The open catalog. Reads run beside each other and beside a write; writes wait for each other.
 #[derive(Debug)]
 pub struct Catalog {
-    database: Database,
+    storage: Storage,
     path: PathBuf,
 }
 
@@ -139,6 +149,10 @@ impl Catalog {
             Ok(metadata) if !metadata.is_file() => {
                 return Err(CatalogError::Corrupt { path, detail: "it is not a file".into() });
             }
+            // What a crash of the file system may leave of it; taken for a new one it would forget everything.
+            Ok(metadata) if metadata.len() == 0 => {
+                return Err(CatalogError::Corrupt { path, detail: "it is empty".into() });
+            }
             Ok(_) => true,
             Err(error) if error.kind() == io::ErrorKind::NotFound => false,
             Err(error) => return Err(CatalogError::from_io(&path, error)),
@@ -146,10 +160,9 @@ impl Catalog {
         if !existed && std::fs::metadata(folder).map_err(folder_error)?.permissions().readonly() {
             return Err(CatalogError::ReadOnly { path: folder.to_path_buf() });
         }
-        let database = guard(|| Ok(redb::Builder::new().set_cache_size(CACHE_BYTES).create(&path)?))
-            .map_err(|failure| failure.into_error(&path))?;
-        let catalog = Self { database, path };
-        catalog.prepare()?;
+        let file = path.clone();
+        let open = move || Ok(redb::Builder::new().set_cache_size(CACHE_BYTES).create(&file)?);
+        let catalog = Self::with_storage(path, open)?;
         if !existed {
             // The file's name in its folder must be as durable as its content.
             std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(folder_error)?;
@@ -162,12 +175,20 @@ impl Catalog {
     /// # Errors
     /// None that memory could cause, but the same type as [`Catalog::open`].
     pub fn in_memory() -> Result<Self, CatalogError> {
-        let path = PathBuf::from("(memory)");
-        let database = redb::Builder::new()
-            .set_cache_size(CACHE_BYTES)
-            .create_with_backend(InMemoryBackend::new())
-            .map_err(|error| CatalogError::from_redb(&path, error.into()))?;
-        let catalog = Self { database, path };
+        let memory = || {
+            let mut builder = redb::Builder::new();
+            Ok(builder.set_cache_size(CACHE_BYTES).create_with_backend(InMemoryBackend::new())?)
+        };
+        Self::with_storage(PathBuf::from("(memory)"), memory)
+    }
+
+    /// A catalog on what `open` opens, which is called again after a write that failed.
+    fn with_storage(
+        path: PathBuf,
+        open: impl Fn() -> Result<redb::Database, redb::Error> + Send + Sync + 'static,
+    ) -> Result<Self, CatalogError> {
+        let storage = Storage::open(open).map_err(|failure| failure.into_error(&path))?;
+        let catalog = Self { storage, path };
         catalog.prepare()?;
         Ok(catalog)
     }
@@ -175,6 +196,25 @@ impl Catalog {
     /// The catalog's file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Fails if the last change was not written because of the disk.
+    ///
+    /// # Errors
+    /// Nothing is written now; the next change tries again.
+    pub fn check_writable(&self) -> Result<(), CatalogError> {
+        match self.storage.has_failed() {
+            true => Err(Failure::Storage(redb::Error::PreviousIo).into_error(&self.path)),
+            false => Ok(()),
+        }
+    }
+
+    /// Tries whether something can be written after the last change was not.
+    ///
+    /// # Errors
+    /// As before, nothing can be.
+    pub fn try_to_write(&self) -> Result<(), CatalogError> {
+        self.prepare()
     }
 
     /// Every application, by name.
@@ -289,12 +329,14 @@ impl Catalog {
             guard(|| {
                 let table = transaction.open_table(STATEMENTS)?;
                 let paused = transaction.open_table(PAUSED_STATEMENTS)?;
+                let failed = transaction.open_table(FAILED_STATEMENTS)?;
                 let mut statements = Vec::new();
                 for entry in table.iter()? {
                     let (number, sql) = entry?;
                     let number = number.value();
                     let paused = paused.get(number)?.is_some();
-                    statements.push(StoredStatement { number, sql: sql.value().to_owned(), paused });
+                    let failure = failed.get(number)?.map(|failure| failure.value().to_owned());
+                    statements.push(StoredStatement { number, sql: sql.value().to_owned(), paused, failure });
                 }
                 Ok(statements)
             })
@@ -323,6 +365,25 @@ impl Catalog {
             transaction.open_table(STATEMENTS)?.remove(number)?;
             // The number may be given out again.
             transaction.open_table(PAUSED_STATEMENTS)?.remove(number)?;
+            transaction.open_table(FAILED_STATEMENTS)?.remove(number)?;
+            Ok(())
+        })
+    }
+
+    /// Remembers the error that has ended the big query of a statement, as much of it as is worth that; or that it runs again.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; nothing is changed then.
+    pub fn set_statement_failure(&self, number: u64, failure: Option<&str>) -> Result<(), CatalogError> {
+        self.write(|transaction| {
+            let mut table = transaction.open_table(FAILED_STATEMENTS)?;
+            match failure {
+                Some(failure) => {
+                    let end = failure.char_indices().nth(FAILURE_CHARACTERS_MAX).map_or(failure.len(), |(end, _)| end);
+                    table.insert(number, &failure[..end]).map(drop)?;
+                }
+                None => table.remove(number).map(drop)?,
+            }
             Ok(())
         })
     }
@@ -471,6 +532,7 @@ impl Catalog {
             transaction.open_table(TABLES)?;
             transaction.open_table(STATEMENTS)?;
             transaction.open_table(PAUSED_STATEMENTS)?;
+            transaction.open_table(FAILED_STATEMENTS)?;
             Ok(FORMAT_VERSION)
         })?;
         if found > FORMAT_VERSION {
@@ -481,21 +543,30 @@ impl Catalog {
 
     /// Runs `change` in a transaction and commits it, or leaves everything as it was.
     fn write<T>(&self, change: impl FnOnce(&WriteTransaction) -> Result<T, Failure>) -> Result<T, CatalogError> {
-        guard(|| {
-            let mut transaction = self.database.begin_write()?;
+        let had_failed = self.storage.has_failed();
+        let done = self.storage.write(|database| {
+            let mut transaction = database.begin_write()?;
             // Without it, opening after a crash walks the whole file.
             transaction.set_quick_repair(true);
             let done = change(&transaction)?;
             transaction.commit()?;
             Ok(done)
-        })
-        .map_err(|failure| failure.into_error(&self.path))
+        });
+        let path = self.path.display();
+        match (had_failed, &done) {
+            (true, Ok(_)) => tracing::info!("the catalog {path} is written again"),
+            (false, Err(Failure::Storage(error))) => {
+                tracing::error!("the catalog {path} was not written, so a change is refused: {error}");
+            }
+            _ => {}
+        }
+        done.map_err(|failure| failure.into_error(&self.path))
     }
 
     /// Runs `look` on a snapshot; it [`guard`]s itself what it does with the storage library.
     fn read<T>(&self, look: impl FnOnce(&ReadTransaction) -> Result<T, Failure>) -> Result<T, CatalogError> {
-        let attempt = || look(&guard(|| Ok(self.database.begin_read()?))?);
-        attempt().map_err(|failure: Failure| failure.into_error(&self.path))
+        let done = self.storage.read(|database| look(&guard(|| Ok(database.begin_read()?))?));
+        done.map_err(|failure| failure.into_error(&self.path))
     }
 }
 
@@ -509,37 +580,12 @@ fn remove_queries(transaction: &WriteTransaction, queries: &[QueryId]) -> Result
     Ok(())
 }
 
-/// Calls the storage library. It panics on some damaged pages instead of returning an error; that is damage to report,
-/// not a reason to end the server. Nothing of the caller's runs in here, so no other panic is taken for damage.
-fn guard<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    std::panic::catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|_| Err(Failure::Damage("the storage library stopped at a page that makes no sense".into())))
-}
-
-/// What a transaction can fail with, before the file's name is added.
-enum Failure {
-    Storage(redb::Error),
-    Damage(String),
-}
-
 impl Failure {
     fn into_error(self, path: &Path) -> CatalogError {
         match self {
             Self::Storage(error) => CatalogError::from_redb(path, error),
             Self::Damage(detail) => CatalogError::Corrupt { path: path.to_path_buf(), detail },
         }
-    }
-}
-
-impl<E: Into<redb::Error>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Self::Storage(error.into())
-    }
-}
-
-impl From<record::RecordError> for Failure {
-    fn from(error: record::RecordError) -> Self {
-        Self::Damage(error.to_string())
     }
 }
 

@@ -169,7 +169,7 @@ fn a_later_version_is_left_alone() {
         .expect("a write");
     drop(catalog);
     let error = Catalog::open(folder.path()).expect_err("a later version");
-    assert!(matches!(error, CatalogError::LaterVersion { found: 10, supported: 3, .. }), "{error:?}");
+    assert!(matches!(error, CatalogError::LaterVersion { found: 11, supported: 4, .. }), "{error:?}");
 }
 
 #[test]
@@ -182,6 +182,7 @@ fn tables_are_added_to_a_catalog_of_the_first_version() {
             transaction.delete_table(TABLES)?;
             transaction.delete_table(STATEMENTS)?;
             transaction.delete_table(PAUSED_STATEMENTS)?;
+            transaction.delete_table(FAILED_STATEMENTS)?;
             transaction.open_table(META)?.insert(META_FORMAT_VERSION, 1)?;
             Ok(())
         })
@@ -229,7 +230,7 @@ fn garbage_and_foreign_files_are_damaged_catalogs() {
     assert!(error.hint().contains("backup"));
     fs::remove_file(&file).expect("removal");
 
-    let foreign = Database::create(&file).expect("a database");
+    let foreign = redb::Database::create(&file).expect("a database");
     let transaction = foreign.begin_write().expect("a transaction");
     transaction.open_table(TableDefinition::<u64, u64>::new("theirs")).expect("a table");
     transaction.commit().expect("a commit");
@@ -257,8 +258,8 @@ fn a_truncated_file_is_noticed_wherever_it_was_cut() {
     let file = folder.path().join(FILE_NAME);
     let whole = fs::read(&file).expect("the file");
     assert_eq!(open_and_scan(folder.path()).expect("the whole file"), 20_000);
-    // From a header cut in half to a last page that is missing; an empty file is a new catalog.
-    for length in [1, 100, 4095, 4096, 8192, whole.len() / 3, whole.len() / 2, whole.len() - 4096, whole.len() - 1] {
+    // From nothing at all, and a header cut in half, to a last page that is missing.
+    for length in [0, 1, 100, 4095, 4096, 8192, whole.len() / 3, whole.len() / 2, whole.len() - 4096, whole.len() - 1] {
         fs::write(&file, &whole[..length]).expect("a truncated file");
         let error = open_and_scan(folder.path()).expect_err("a truncated file");
         assert!(matches!(error, CatalogError::Corrupt { .. }), "cut at {length} of {}: {error:?}", whole.len());
@@ -288,4 +289,109 @@ fn overwritten_pages_are_noticed_or_harmless_but_never_a_panic() {
         }
     }
     assert!(noticed > 20, "only {noticed} damaged pages were noticed");
+}
+
+#[test]
+fn scattered_damage_is_noticed_or_harmless_but_never_a_panic() {
+    let folder = folder();
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    insert(&catalog, 3000);
+    drop(catalog);
+    let file = folder.path().join(FILE_NAME);
+    let whole = fs::read(&file).expect("the file");
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    for round in 0..30 {
+        let mut damaged = whole.clone();
+        for _ in 0..2000 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let place = 4096 + (random >> 8) as usize % (damaged.len() - 4096);
+            damaged[place] ^= random as u8;
+        }
+        fs::write(&file, &damaged).expect("a damaged file");
+        match open_and_scan(folder.path()) {
+            Err(CatalogError::Corrupt { .. }) | Ok(_) => {}
+            Err(error) => panic!("round {round}: {error:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_failure_of_a_statement_is_kept_and_goes_with_it() {
+    let folder = folder();
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    let number = catalog.insert_statement("CREATE QUERY q").expect("stored");
+    catalog.set_statement_failure(number, Some(&"ö".repeat(3 * FAILURE_CHARACTERS_MAX))).expect("remembered");
+    drop(catalog);
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    let failure = |catalog: &Catalog| catalog.statements().expect("statements").pop().expect("one").failure;
+    assert_eq!(failure(&catalog), Some("ö".repeat(FAILURE_CHARACTERS_MAX)));
+    catalog.set_statement_failure(number, None).expect("forgotten");
+    assert_eq!(failure(&catalog), None);
+    catalog.set_statement_failure(number, Some("the broker is gone")).expect("remembered");
+    catalog.remove_statement(number).expect("removed");
+    catalog.insert_statement("CREATE QUERY r").expect("stored");
+    assert_eq!(failure(&catalog), None, "a number that is used again has not failed");
+}
+
+/// A file on a disk that is full while the switch is on.
+#[derive(Debug)]
+struct FullDisk(redb::backends::FileBackend, std::sync::Arc<std::sync::atomic::AtomicBool>);
+
+impl FullDisk {
+    fn has_room(&self) -> std::io::Result<()> {
+        match self.1.load(std::sync::atomic::Ordering::Acquire) {
+            true => Err(std::io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl redb::StorageBackend for FullDisk {
+    fn len(&self) -> std::io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        self.has_room().and_then(|()| self.0.set_len(len))
+    }
+
+    fn sync_data(&self) -> std::io::Result<()> {
+        self.has_room().and_then(|()| self.0.sync_data())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.has_room().and_then(|()| self.0.write(offset, data))
+    }
+}
+
+#[test]
+fn a_disk_that_was_full_is_written_again_when_there_is_room() {
+    let folder = folder();
+    let path = folder.path().join(FILE_NAME);
+    let is_full = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (file, switch) = (path.clone(), is_full.clone());
+    let open = move || {
+        let opened = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&file);
+        let backend = redb::backends::FileBackend::new(opened?)?;
+        Ok(redb::Builder::new().create_with_backend(FullDisk(backend, switch.clone()))?)
+    };
+    let catalog = Catalog::with_storage(path, open).expect("a catalog");
+    insert(&catalog, 10);
+    is_full.store(true, std::sync::atomic::Ordering::Release);
+    for _ in 0..3 {
+        let error = catalog.insert_table("rooms", "CREATE TABLE rooms").expect_err("no room");
+        assert!(matches!(error, CatalogError::Full { .. } | CatalogError::Storage { .. }), "{error:?}");
+        assert!(catalog.check_writable().is_err());
+    }
+    is_full.store(false, std::sync::atomic::Ordering::Release);
+    catalog.insert_table("lots", "CREATE TABLE lots").expect("there is room again");
+    catalog.check_writable().expect("written");
+    assert_eq!(catalog.queries_count().expect("a count"), 10);
+    assert_eq!(catalog.tables().expect("tables").len(), 1);
 }

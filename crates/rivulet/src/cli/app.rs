@@ -1,7 +1,7 @@
 //! `rivulet app`: applications.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
@@ -63,7 +63,7 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
                 let sql = read_source(file)?;
                 let application: Application = client
                     .post_text("/api/v1/applications", &sql)
-                    .map_err(|error| CliError::from(error).in_source(&sql))?;
+                    .map_err(|error| in_file(CliError::from(error).in_source(&sql), file, files.len()))?;
                 if global.json {
                     print_json(&mut out, &application)?;
                 } else {
@@ -126,6 +126,15 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
         }
     }
     Ok(())
+}
+
+/// The error with the file that it is in, where there are several.
+fn in_file(error: CliError, file: &Path, files: usize) -> CliError {
+    match files {
+        1 => error,
+        _ => error
+            .with_note(format!("in {}; the files before it are registered, those after it are not", file.display())),
+    }
 }
 
 /// The path of an application.

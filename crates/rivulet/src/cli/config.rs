@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde_json::{Map, json};
 
 use crate::config::{self, FlagValue, KEYS, Loaded, Setting, Sources, Values, environment_names};
+use crate::data_folder::CHECKPOINTS;
 
 use super::Global;
 use super::error::CliError;
@@ -71,6 +72,32 @@ impl Overrides {
         }
         let environment = std::env::vars_os().collect();
         Ok(Sources { file: self.config.clone(), environment, flags })
+    }
+}
+
+/// Where the data of a server is that does not run.
+#[derive(Debug, clap::Args)]
+pub(super) struct Folders {
+    /// Configuration file of the server; `rivulet.toml` in the present folder by default
+    #[arg(long, env = "RIVULET_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Its data folder, if that is not the configured one; its checkpoints are there too then
+    #[arg(long, value_name = "FOLDER")]
+    data_dir: Option<PathBuf>,
+}
+
+impl Folders {
+    /// The data folder, and that of the checkpoints.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub(super) fn find(&self) -> Result<(PathBuf, PathBuf), CliError> {
+        if let Some(folder) = &self.data_dir {
+            return Ok((folder.clone(), folder.join(CHECKPOINTS)));
+        }
+        let config = Overrides { config: self.config.clone(), ..Overrides::default() }.load()?.config;
+        let checkpoints = config.checkpoint.map_or_else(|| config.data_dir.join(CHECKPOINTS), |one| one.folder);
+        Ok((config.data_dir, checkpoints))
     }
 }
 

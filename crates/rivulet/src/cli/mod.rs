@@ -4,10 +4,13 @@
 //! 1 failed, 2 wrong usage. Colours only on a terminal, and never with `NO_COLOR`.
 
 mod app;
+mod backup;
 mod bench;
+mod checkpoint;
 mod completions;
 mod config;
 mod demo;
+mod doctor;
 pub mod error;
 mod output;
 mod query;
@@ -91,6 +94,14 @@ enum Command {
     /// Show what the server is doing
     #[command(after_help = status::COLUMNS)]
     Status(status::StatusArguments),
+    /// Save the state of queries now
+    Checkpoint(checkpoint::CheckpointArguments),
+    /// Look at the data folder of a server that does not run, and explain what is there
+    Doctor(doctor::DoctorArguments),
+    /// Write everything of a server that does not run to one file
+    Backup(backup::BackupArguments),
+    /// Make a data folder of such a file
+    Restore(backup::RestoreArguments),
     /// Show the configuration in force and where each value comes from
     Config(config::ConfigArguments),
     /// Measure how much this machine carries
@@ -119,6 +130,10 @@ pub fn main(start: Start) -> ExitCode {
         Command::App(arguments) => app::run(global, arguments),
         Command::Query(arguments) => query::run(global, arguments),
         Command::Status(arguments) => status::run(global, &arguments),
+        Command::Checkpoint(arguments) => checkpoint::run(global, &arguments),
+        Command::Doctor(arguments) => doctor::run(global, &arguments),
+        Command::Backup(arguments) => backup::run_backup(global, &arguments),
+        Command::Restore(arguments) => backup::run_restore(global, &arguments),
         Command::Config(arguments) => config::run(global, &arguments),
         Command::Bench(command) => bench::run(global, command),
         Command::Completions(arguments) => completions::run(&arguments),

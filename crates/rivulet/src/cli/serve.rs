@@ -2,13 +2,14 @@
 
 use std::io;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::runtime;
+use tokio::task::JoinHandle;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::api;
@@ -42,15 +43,29 @@ pub(super) fn run(arguments: &ServeArguments, start: Start) -> Result<(), CliErr
     // First what can fail at once and undoes itself.
     let listener = http.listen(&config)?;
     let address = listener.local_addr().map_err(failed)?;
+    // Whoever watches the process is answered while queries get back their state, which may take a while.
+    let started = Arc::new(OnceLock::new());
+    let serving = http.begin(listener, started.clone(), stop_while_starting(started.clone()));
     let service = start(&config)?;
+    // Nobody else sets it.
+    let _ = started.set(service.clone());
     eprintln!(
         "Rivulet {} is ready at http://{address} (try it at http://{address}/api/docs)",
         env!("CARGO_PKG_VERSION")
     );
-    let done = http.serve(listener, Arc::clone(&service), stop_signal());
+    let done = http.finish(serving);
     eprintln!("Rivulet is stopping");
     service.shutdown();
     done
+}
+
+/// Completes when the server is asked to stop. One that is still starting has nothing to finish and nothing to save: it ends at once.
+async fn stop_while_starting(started: Arc<OnceLock<Arc<dyn Service>>>) {
+    stop_signal().await;
+    if started.get().is_none() {
+        eprintln!("Rivulet was stopped before it was ready");
+        std::process::exit(0);
+    }
 }
 
 /// Logs to standard error as configured. Only the first call in a process has an effect.
@@ -105,6 +120,24 @@ impl HttpRuntime {
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), CliError> {
         self.runtime.block_on(api::serve(listener, service, stop)).map_err(failed)
+    }
+}
+
+impl HttpRuntime {
+    /// Begins to answer requests, until `stop` completes, of a service that is about to start.
+    fn begin(
+        &self,
+        listener: TcpListener,
+        service: Arc<OnceLock<Arc<dyn Service>>>,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> JoinHandle<io::Result<()>> {
+        self.runtime.spawn(api::serve_once_started(listener, service, stop))
+    }
+
+    /// Waits for the end of what [`HttpRuntime::begin`] began.
+    fn finish(&self, serving: JoinHandle<io::Result<()>>) -> Result<(), CliError> {
+        let ended = self.runtime.block_on(serving);
+        ended.map_err(io::Error::other).and_then(|done| done).map_err(failed)
     }
 }
 

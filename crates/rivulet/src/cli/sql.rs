@@ -115,6 +115,7 @@ Statements end with a semicolon and may take several lines.
   SHOW APPLICATIONS;  SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LIMIT n];
   DESCRIBE APPLICATION a;  DESCRIBE QUERY q;  EXPLAIN APPLICATION a;  EXPLAIN QUERY q;
   PAUSE QUERY q;  RESUME QUERY q;  DROP QUERY q;  DROP APPLICATION a [CASCADE];
+  CHECKPOINT;  SHOW CHECKPOINTS;
 \\help shows this, \\q or Ctrl-D leaves, Ctrl-C throws away what was typed.";
 
 /// Reads statements from the terminal until the user leaves.

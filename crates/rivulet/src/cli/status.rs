@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::Duration;
 
-use crate::api::types::{ApplicationStatus, BigQuery, Status, Worker};
+use crate::api::types::{ApplicationStatus, BigQuery, Checkpoints, Log, Recovery, Status, Worker};
 
 use super::error::CliError;
 use super::output::{bytes, duration_us, print_json, table, uptime};
@@ -153,6 +153,12 @@ fn text(status: &Status, wide: bool) -> String {
         let headers = ["broker", "state", "reconnects", "gaps"];
         let _ = writeln!(text, "\n{}", table(headers, &[2, 3], rows));
     }
+    if let Some(checkpoints) = &status.checkpoints {
+        text.push_str(&checkpoints_text(checkpoints));
+    }
+    if let Some(log) = &status.log {
+        text.push_str(&log_text(log));
+    }
     for connection in &status.connections {
         // One of before the connection was made again is history, and in the log.
         if let Some(error) = connection.last_error.as_ref().filter(|_| !connection.connected) {
@@ -165,6 +171,50 @@ fn text(status: &Status, wide: bool) -> String {
         for (filter, reason) in &connection.refused_subscriptions {
             let _ = writeln!(text, "{} refuses the subscription '{filter}': {reason}", connection.broker);
         }
+    }
+    text
+}
+
+/// How state is saved, and what was wrong with that.
+fn checkpoints_text(checkpoints: &Checkpoints) -> String {
+    let mut text = String::new();
+    if let (Some(last), Some(age_ms)) = (&checkpoints.last, checkpoints.age_ms) {
+        let (live, ago) = (bytes(last.live_bytes), uptime(age_ms));
+        let _ = writeln!(text, "\ncheckpoint {} made {ago} ago, {live} in {}", last.epoch, checkpoints.place);
+    }
+    if let Some(error) = &checkpoints.last_error {
+        let _ = writeln!(text, "checkpoints fail, {} so far: {error}", checkpoints.failed);
+    }
+    if let Some(Recovery { epoch, queries, duration_ms, problems, .. }) = &checkpoints.recovered {
+        if let Some(epoch) = epoch {
+            let _ = writeln!(
+                text,
+                "at the start {queries} queries had their state again, of checkpoint {epoch}, in {duration_ms} ms"
+            );
+        }
+        problems.iter().for_each(|problem| {
+            let _ = writeln!(text, "at the start: {problem}");
+        });
+    }
+    text
+}
+
+/// How the log of events stands, and what was wrong with it.
+fn log_text(log: &Log) -> String {
+    let mut text = String::new();
+    let (kept, size) = (log.next - log.first, bytes(log.disk_bytes));
+    let _ =
+        writeln!(text, "\nlog of events: {size} on disk, positions {} to {}, {kept} events", log.first, log.next - 1);
+    if log.is_replaying {
+        let _ = writeln!(text, "log of events: being replayed, {} events so far", log.replayed_events);
+    } else if log.replayed_events > 0 {
+        let _ = writeln!(text, "log of events: {} events were replayed in {} ms", log.replayed_events, log.replay_ms);
+    }
+    if log.lost_events > 0 {
+        let _ = writeln!(text, "log of events: {} events were damaged on disk, and are lost", log.lost_events);
+    }
+    if let Some(problem) = &log.problem {
+        let _ = writeln!(text, "log of events: {problem}");
     }
     text
 }

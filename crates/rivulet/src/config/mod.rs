@@ -15,8 +15,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rivulet_runtime::{Numa, WorkerSettings};
+use rivulet_sql::Durability;
 use toml::de::{DeTable, DeValue};
 
+use crate::data_folder::CHECKPOINTS;
 use broker_url::broker_url;
 use keys::Written;
 pub use keys::{KEYS, Key, Kind, Value, environment_names};
@@ -56,6 +58,10 @@ pub struct Config {
     pub spill_after: Option<Duration>,
     /// Most bytes of the state of silent queries on disk.
     pub spill_bytes_max: u64,
+    /// When and where the state of queries is saved, if it is.
+    pub checkpoint: Option<CheckpointConfig>,
+    /// What of inputs survives the end of the server.
+    pub durability: DurabilityConfig,
     /// Most bytes of a reference table, in its file and in memory.
     pub table_bytes_max: usize,
     /// Most bytes of results waiting for a broker.
@@ -68,6 +74,28 @@ pub struct Config {
     pub log_level: String,
     /// Whether log lines are JSON.
     pub log_json: bool,
+}
+
+/// When and where the state of queries is saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointConfig {
+    /// How often what changed is saved; `None` for only when asked, and when the server stops.
+    pub interval: Option<Duration>,
+    /// The folder.
+    pub folder: PathBuf,
+    /// How many checkpoints are kept, the newest included.
+    pub retained: usize,
+}
+
+/// What of inputs survives the end of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DurabilityConfig {
+    /// Of those that do not say it themselves.
+    pub default: Durability,
+    /// Most bytes of the log of events.
+    pub log_bytes_max: u64,
+    /// The least time between two waits for the disk.
+    pub commit_interval: Duration,
 }
 
 /// The embedded broker.
@@ -425,6 +453,23 @@ impl Values {
                 }
             }
         }
+        let is_logged = self.text("durability.default").as_deref() == Some("log");
+        if is_logged && self.text("mqtt.broker.connections").as_deref() == Some("per-query") {
+            return Err(ConfigError::Contradiction {
+                message: "durability.default is log, and mqtt.broker.connections is per-query".into(),
+                hint: "what is received by connections of each query goes to no log: set one of them otherwise".into(),
+            });
+        }
+        if is_logged && has_broker {
+            if !self.values.contains_key("mqtt.broker.client_id") {
+                let why = "the broker forgets with the connection what was not acknowledged";
+                self.warnings.push(format!("durability.default is log, and mqtt.broker.client_id is not set: {why}"));
+            }
+            if self.text("mqtt.broker.qos").as_deref() == Some("0") {
+                let why = "the broker sends nothing again";
+                self.warnings.push(format!("durability.default is log, and mqtt.broker.qos is 0: {why}"));
+            }
+        }
         let config = Config {
             data_dir: self.text("data_dir").unwrap_or_default().into(),
             http_address: self.address("http.address"),
@@ -435,6 +480,7 @@ impl Values {
                 policy: self.text("scheduler.policy").unwrap_or_default().parse().unwrap_or_default(),
                 time_slice: Duration::from_millis(self.number("scheduler.time_slice_ms") as u64),
                 balance_period: self.bound("scheduler.balance_period_s").map(|s| Duration::from_secs(s as u64)),
+                cut_above_percent: self.bound("scheduler.cut_above_percent").map(|percent| percent as u32),
                 pins: self.switch("scheduler.pin_workers"),
                 numa: if self.text("scheduler.numa").as_deref() == Some("off") { Numa::Off } else { Numa::Auto },
             },
@@ -449,6 +495,15 @@ impl Values {
             },
             spill_after: self.bound("memory.spill_after_s").map(|s| Duration::from_secs(s as u64)),
             spill_bytes_max: self.number("memory.spill_bytes_max") as u64,
+            checkpoint: self.checkpoint(),
+            durability: DurabilityConfig {
+                default: {
+                    let written = self.text("durability.default").unwrap_or_default();
+                    Durability::ALL.into_iter().find(|one| one.name() == written).unwrap_or(Durability::Checkpoint)
+                },
+                log_bytes_max: self.number("durability.log_bytes_max") as u64,
+                commit_interval: Duration::from_millis(self.number("durability.commit_interval_ms") as u64),
+            },
             table_bytes_max: self.number("table.bytes_max"),
             outbound_bytes_max: self.number("outbound.bytes_max"),
             sink_qos: u8::from(self.text("sink.qos").as_deref() == Some("1")),
@@ -457,6 +512,15 @@ impl Values {
             log_json: self.text("log.format").as_deref() == Some("json"),
         };
         Ok(Loaded { config, settings: self.settings(), warnings: self.warnings })
+    }
+
+    fn checkpoint(&self) -> Option<CheckpointConfig> {
+        let in_data_dir = || PathBuf::from(self.text("data_dir").unwrap_or_default()).join(CHECKPOINTS);
+        self.switch("checkpoint.enabled").then(|| CheckpointConfig {
+            interval: self.bound("checkpoint.interval_s").map(|s| Duration::from_secs(s as u64)),
+            folder: self.text("checkpoint.folder").map_or_else(in_data_dir, PathBuf::from),
+            retained: self.number("checkpoint.retained"),
+        })
     }
 
     fn embedded(&self) -> Result<EmbeddedBrokerConfig, ConfigError> {

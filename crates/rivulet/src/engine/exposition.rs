@@ -11,6 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use rivulet_dataflow::Reason;
 use rivulet_runtime::{GroupMetrics, Histogram, SpillStatus, WorkerStatus};
+use rivulet_storage::log::{LogStats, SYNC_BOUNDS_US};
 
 use super::big_queries::BigQuerySnapshot;
 use crate::service::ConnectionStatus;
@@ -39,6 +40,7 @@ pub(super) struct Snapshot {
     pub(super) big_queries: Vec<BigQuerySnapshot>,
     pub(super) connections: Vec<ConnectionStatus>,
     pub(super) workers: Vec<WorkerStatus>,
+    pub(super) log: LogStats,
     /// Plain numbers of the process: name, help, whether it only grows, value.
     pub(super) numbers: Vec<(&'static str, &'static str, bool, u64)>,
 }
@@ -56,6 +58,8 @@ pub(super) struct ApplicationSnapshot {
     /// Queries that share the slot of an equal one.
     pub(super) further: u64,
     pub(super) tasks: u64,
+    /// Those in which tasks run that are cut.
+    pub(super) parts: u64,
     pub(super) metrics: GroupMetrics,
     /// Of several outputs the name of each, and how many rows it was given.
     pub(super) outputs: Vec<(String, u64)>,
@@ -97,6 +101,8 @@ impl Collector for Snapshot {
         self.encode_outputs(&mut encoder)?;
         self.gauge(&mut encoder, "batch_events_max", "Largest batch so far", |a| a.metrics.batch_events_max)?;
         self.gauge(&mut encoder, "tasks", "Tasks with queries; more than one after a split", |a| a.tasks)?;
+        let help = "Parts, on as many workers, in which tasks run that are cut because of one query";
+        self.gauge(&mut encoder, "parts", help, |a| a.parts)?;
         self.gauge(&mut encoder, "inbox_rows", "Events waiting", |a| a.inbox_rows)?;
         self.gauge(&mut encoder, "inbox_bytes", "Payload bytes waiting", |a| a.inbox_bytes)?;
         self.gauge(&mut encoder, "memory_bytes", "Memory of parameters, state and inbox", |a| a.memory_bytes)?;
@@ -110,6 +116,7 @@ impl Collector for Snapshot {
         self.histogram(&mut encoder, "event_latency", help, |m| &m.event_latency_us)?;
         self.encode_big_queries(&mut encoder)?;
         self.encode_workers(&mut encoder)?;
+        self.encode_log(&mut encoder)?;
         self.encode_connections(&mut encoder)
     }
 }
@@ -199,6 +206,14 @@ impl Snapshot {
             }
         }
         Ok(())
+    }
+
+    fn encode_log(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "How long the log of events waited for the disk";
+        let mut family = encoder.encode_descriptor("log_commit", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        let bounds = SYNC_BOUNDS_US.iter().map(|&bound_us| bound_us as f64 / 1e6).chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(self.log.commits_by_time).collect();
+        family.encode_histogram::<NoLabelSet>(self.log.commits_us as f64 / 1e6, self.log.commits, &buckets, None)
     }
 
     fn encode_connections(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -336,6 +351,7 @@ mod tests {
             }],
             big_queries: vec![],
             workers: vec![WorkerStatus { worker: 1, load: 0.25, tasks: 3, core: Some(8), node: Some(2) }],
+            log: LogStats { commits: 2, commits_by_time: [1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], ..LogStats::default() },
             numbers: vec![("messages_unrouted", "Messages nobody asked for", true, 4)],
         });
         for line in [
@@ -352,6 +368,8 @@ mod tests {
             "rivulet_processing_latency_seconds_bucket{le=\"0.0001\",application=\"a\\\"b\"} 1",
             "rivulet_processing_latency_seconds_bucket{le=\"+Inf\",application=\"a\\\"b\"} 3",
             "rivulet_processing_latency_seconds_count{application=\"a\\\"b\"} 3",
+            "rivulet_log_commit_seconds_bucket{le=\"0.0005\"} 1",
+            "rivulet_log_commit_seconds_bucket{le=\"0.001\"} 2",
             "rivulet_broker_connected{broker=\"embedded\"} 1",
             "rivulet_broker_dropped_total{broker=\"embedded\",reason=\"slow_subscriber\"} 6",
             "rivulet_broker_dropped_total{broker=\"embedded\",reason=\"expired\"} 0",

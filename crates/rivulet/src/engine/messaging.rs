@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use rivulet_connectors::connector::{Host, MqttHost};
 use rivulet_connectors::mqtt::{
     Broker, BrokerAddress, BrokerOptions, BrokerStats, Client, ClientOptions, ClientStatus, ClientTls, Listener,
-    PublishOptions, Publisher, Qos, Router, ServerTls, Version,
+    LogMessage, PublishOptions, Publisher, Qos, Router, ServerTls, Version,
 };
-use rivulet_dataflow::Clock;
+use rivulet_dataflow::{Clock, LogPosition};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
@@ -94,8 +94,10 @@ impl MqttHost for CommonConnection {
     }
 
     /// The server sends what is left before it ends.
-    fn finish(&self) -> Result<(), String> {
-        Ok(())
+    fn finish(&self) {}
+
+    fn is_finished(&self) -> Result<bool, String> {
+        Ok(true)
     }
 }
 
@@ -188,7 +190,8 @@ impl Messaging {
     /// What sources and sinks of big queries use of it. Where each query has connections of its own, that is nothing.
     pub(super) fn host(&self) -> Host {
         let common = CommonConnection { router: self.router.clone(), side: self.side.clone() };
-        Host { mqtt: self.own_connections.is_none().then(|| Arc::new(common) as Arc<dyn MqttHost>) }
+        let mqtt = self.own_connections.is_none().then(|| Arc::new(common) as Arc<dyn MqttHost>);
+        Host { mqtt, ..Host::default() }
     }
 
     /// How results are published.
@@ -285,6 +288,14 @@ impl Messaging {
                     }
                 }
             }
+        }
+    }
+
+    /// Tells of a message that an earlier process had in its log, and may not have acknowledged.
+    pub(super) fn remember(&self, message: &LogMessage<'_>, position: LogPosition) {
+        match &*self.side {
+            Side::Broker(broker) => broker.remember(message, position),
+            Side::Client(client, _) => client.remember(message, position),
         }
     }
 

@@ -9,7 +9,7 @@
 //! In reading order: this file (opening, applications), `not_running` (what an upgrade has left behind), `submit`
 //! (queries), `room`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait) and `statements` (SQL),
 //! `output` (the sink of a task), `messaging` (broker or client) and `own_connections`, `memory` (how much there may be),
-//! `status` and `exposition` (what is counted).
+//! `checkpoints` and `event_log` (what outlives the process), `status` and `exposition` (what is counted).
 
 mod messaging;
 mod own_connections;
@@ -22,6 +22,8 @@ mod topics;
 mod submit;
 mod shared_input;
 mod room;
+mod checkpoints;
+mod event_log;
 mod tables;
 mod statements;
 mod offer;
@@ -38,14 +40,16 @@ use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
 use rivulet_connectors::formats::{Format, FormatError, InputFormat, several_inputs};
 use rivulet_connectors::mqtt::InboxId;
-use rivulet_dataflow::{Clock, Decoder, Inbox, InputIndex, QueryId};
+use rivulet_dataflow::{Clock, Cut, Decoder, Inbox, InputIndex, LogPosition, QueryId};
 use rivulet_runtime::{Group, GroupInput, GroupParts, InboxLimits, Overflow, Spill, TaskParts, Workers};
-use rivulet_sql::{Application, CreateTable, Tables};
+use rivulet_sql::{Application, CreateTable, Durability, Input, Tables};
 
 use crate::catalog::{ApplicationNumber, Catalog, StoredApplication};
 use crate::config::Config;
 use crate::service::{ErrorKind, ServiceError};
 use big_queries::BigQueries;
+use checkpoints::{Checkpoints, Loading, SavedStates, Unrestored};
+use event_log::EventLog;
 use memory::MemoryBound;
 use messaging::Messaging;
 use not_running::NotRunning;
@@ -55,6 +59,7 @@ use shared_input::{InputShape, SharedInput};
 use taps::Taps;
 use topics::Topics;
 
+pub(crate) use checkpoints::line as saved;
 pub(crate) use statements::literal_text;
 pub(crate) use tables::read_table;
 
@@ -85,6 +90,9 @@ pub struct Engine {
     taps: Arc<Taps>,
     /// Its locks are taken before the state.
     big_queries: BigQueries,
+    /// None if state is not saved. Its lock too is taken before the state.
+    checkpoints: Option<Arc<Checkpoints>>,
+    event_log: EventLog,
     state: Mutex<State>,
     is_stopped: AtomicBool,
 }
@@ -104,12 +112,16 @@ struct State {
     /// Reference tables, by name: what was declared, and what of it applications can use.
     declared_tables: BTreeMap<String, CreateTable>,
     tables: Tables,
+    /// Tables of which the server's start could read only a part, and what is wrong with the rest.
+    lines_left_out: BTreeMap<String, String>,
     /// Applications that are registered and cannot run, by name.
     not_running: BTreeMap<String, NotRunning>,
     /// Names of big queries, which those of applications may not have.
     big_query_names: BTreeSet<String>,
     /// How many queries of an application cannot run; of most none.
     queries_not_running: HashMap<ApplicationNumber, u64>,
+    /// What was saved of applications that cannot run now.
+    unrestored: Unrestored,
 }
 
 /// An application with its group.
@@ -154,7 +166,10 @@ impl Engine {
                 )
             })?);
         }
+        let checkpoints = config.checkpoint.as_ref().map(Checkpoints::open).transpose()?;
+        let event_log = EventLog::open(&config.data_dir, &config.durability)?;
         let engine = Arc::new(Self {
+            event_log,
             config,
             memory,
             started: Instant::now(),
@@ -163,12 +178,22 @@ impl Engine {
             messaging,
             taps: Arc::default(),
             big_queries: BigQueries::default(),
+            checkpoints,
             state: Mutex::default(),
             is_stopped: AtomicBool::new(false),
         });
-        engine.load()?;
+        let replayed_from = engine.load()?;
         engine.load_big_queries()?;
+        if engine.messaging.own_connections().is_none() {
+            engine.event_log.attach(&engine.messaging)?;
+            engine.event_log.replay(&engine, replayed_from.max(engine.event_log.first()))?;
+        }
         engine.messaging.open()?;
+        if let Some(checkpoints) = &engine.checkpoints {
+            checkpoints.start(Arc::downgrade(&engine))?;
+        }
+        big_queries::watch(&engine)
+            .map_err(|error| ServiceError::new(ErrorKind::Unavailable, format!("cannot start a thread: {error}")))?;
         Ok(engine)
     }
 
@@ -183,8 +208,10 @@ impl Engine {
         self.messaging.embedded_address()
     }
 
-    /// Lets everything run that the catalog remembers.
-    fn load(&self) -> Result<(), ServiceError> {
+    /// Lets everything run that the catalog remembers, with the state that was saved of it. Returns the position in the log from which
+    /// on events may be missing in that.
+    fn load(&self) -> Result<LogPosition, ServiceError> {
+        let (mut unrestored, mut found, position) = self.read_checkpoint()?;
         let mut state = self.state.lock();
         self.load_tables(&mut state)?;
         for stored in self.catalog.applications()? {
@@ -195,7 +222,8 @@ impl Engine {
             }
         }
         let begun = Instant::now();
-        let queries = self.load_queries(&mut state)?;
+        let saved = SavedStates::read(&unrestored);
+        let queries = self.load_queries(&mut state, &Loading { saved: &saved, restores_at_once: false })?;
         if queries > 0 {
             tracing::info!(
                 queries,
@@ -204,7 +232,13 @@ impl Engine {
                 "queries run again"
             );
         }
-        Ok(())
+        self.restore_all(&state, &saved, &mut found);
+        self.report_recovery(found);
+        let not_running: BTreeSet<ApplicationNumber> =
+            state.not_running.values().map(|other| other.stored.number).collect();
+        unrestored.retain(|number, _| not_running.contains(number));
+        state.unrestored = unrestored;
+        Ok(position)
     }
 
     /// Registers an application; one that is registered already with the same text is returned as it is. Also returns whether
@@ -311,10 +345,12 @@ impl Engine {
         // What is measured to compare with engines that share nothing shares no decoding either.
         let shares =
             self.config.shares_code && self.config.batch_rows_max.is_none() && self.config.task_queries_max.is_none();
+        let is_logged = self.is_logged(&application.inputs[0]);
         let shape = (shares && inputs.len() == 1).then(|| {
             let (inputs, row_schema) = (inputs.clone(), row_schema.clone());
             Arc::new(InputShape {
-                signature: format!("{inputs:?}"),
+                signature: format!("{inputs:?} {is_logged}"),
+                is_logged,
                 decoder: Box::new(move || decoder(&inputs, &row_schema).expect("one was made before")),
             })
         });
@@ -345,7 +381,15 @@ impl Engine {
             task_queries_max: self.config.task_queries_max,
             batch_rows_max: self.config.batch_rows_max,
             equal_by: shares.then(|| application.deciding_parameters.clone()),
+            cut: match application.inputs.iter().any(|input| self.is_logged(input)) {
+                true => Cut::Never(
+                    "its events are in the log, and after a restart each has to be told from those that it has seen",
+                ),
+                false => application.cut.clone(),
+            },
             passes_on: false,
+            is_captured: self.config.checkpoint.is_some()
+                && application.inputs.iter().any(|input| self.is_saved(input)),
         };
         Ok(Prepared { application, topics, outputs, shape, parts, last_refusal })
     }
@@ -364,8 +408,12 @@ impl Engine {
                 input => Arc::new(GroupInput::new(group.clone(), input as InputIndex)),
             }
         };
-        let inputs = 0..application.inputs.len();
-        let inboxes = inputs.map(|input| self.messaging.router().register_inbox(inbox_of(input))).collect();
+        let router = self.messaging.router();
+        let register = |(input, declared)| match self.is_logged(declared) {
+            true => router.register_logged_inbox(inbox_of(input)),
+            false => router.register_inbox(inbox_of(input)),
+        };
+        let inboxes = application.inputs.iter().enumerate().map(register).collect();
         self.messaging.subscribe(topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
         let running = Arc::new(Running {
             number,
@@ -386,6 +434,16 @@ impl Engine {
         Ok(running)
     }
 
+    /// Whether the state that comes of an input outlives the process.
+    fn is_saved(&self, input: &Input) -> bool {
+        input.durability.unwrap_or(self.config.durability.default) != Durability::None
+    }
+
+    /// Whether what an input receives goes to the log.
+    fn is_logged(&self, input: &Input) -> bool {
+        input.durability.unwrap_or(self.config.durability.default) == Durability::Log
+    }
+
     fn drop_registered(&self, name_or_id: &str, cascade: bool) -> Result<(), ServiceError> {
         let mut state = self.state.lock();
         let (number, name) = state.registered(name_or_id)?;
@@ -400,6 +458,7 @@ impl Engine {
         self.catalog.remove_application(&name, &queries)?;
         self.stop_queries(&mut state, number, &queries);
         state.queries_not_running.remove(&number);
+        state.unrestored.remove(&number);
         state.not_running.remove(&name);
         if let Some(running) = state.numbered.remove(&number) {
             self.messaging.unsubscribe(running.topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
@@ -421,6 +480,7 @@ impl Engine {
             return;
         }
         self.messaging.close_input();
+        self.event_log.end_replay();
         self.stop_big_queries();
         let waiting = self.workers.stop();
         if waiting > 0 {
@@ -430,6 +490,9 @@ impl Engine {
             );
         }
         self.messaging.stop();
+        // What was sent is sent: now nothing changes any more, and nothing of it is done again.
+        self.end_checkpoints();
+        self.event_log.close();
     }
 }
 
@@ -528,6 +591,11 @@ impl State {
             Some(other) => Ok((other.stored.number, other.stored.name.clone())),
             None => self.application(name_or_id).map(|running| (running.number, running.application.name.clone())),
         }
+    }
+
+    /// How many queries there are, small and big.
+    fn queries(&self) -> usize {
+        self.registry.count() + self.big_query_names.len()
     }
 
     /// Whether there is a query of this name, small or big.

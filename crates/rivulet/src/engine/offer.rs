@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rivulet_connectors::mqtt::Template;
-use rivulet_dataflow::{QueryId, Slot};
+use rivulet_dataflow::{Cut, QueryId, Slot};
 use tokio::sync::broadcast;
 
 use super::output::write_topic;
 use super::{Engine, Running, State, exposition, statements};
 use crate::service::{
-    ApplicationInfo, ParameterInfo, QueryFilter, QueryInfo, QueryRequest, QueryState, Service, ServiceError,
-    StatementResult, Status, TableInfo,
+    ApplicationInfo, CheckpointInfo, ParameterInfo, QueryFilter, QueryInfo, QueryRequest, QueryState, Service,
+    ServiceError, StatementResult, Status, TableInfo,
 };
 
 impl Service for Engine {
@@ -162,6 +162,14 @@ impl Service for Engine {
         Ok(self.taps.watch(id))
     }
 
+    fn checkpoint(&self) -> Result<CheckpointInfo, ServiceError> {
+        self.checkpoint_now()
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.checkpoints.iter().flat_map(|checkpoints| checkpoints.problems()).collect()
+    }
+
     fn ready(&self) -> Result<(), ServiceError> {
         self.are_events_processed()
     }
@@ -234,6 +242,11 @@ impl Engine {
             return Ok(None);
         }
         let Bound { input_topic, output_topic, .. } = bound;
+        let parts = place.as_ref().map(|(running, slot)| running.group.parts_of(*slot) as u64);
+        let never_cut = place.as_ref().and_then(|(running, _)| match running.group.cut() {
+            Cut::Never(why) => Some(*why),
+            _ => None,
+        });
         let stored = self.catalog.read_query(id, |stored| {
             let parameters = stored.parameters.iter();
             let parameters = parameters.map(|(name, value)| (name.clone().into_owned(), value.to_json())).collect();
@@ -256,6 +269,8 @@ impl Engine {
             events: None,
             results: None,
             refused: None,
+            parts,
+            never_cut,
             big: None,
         }))
     }

@@ -51,6 +51,8 @@ pub(super) struct TaskSink {
     encoders: Vec<Box<dyn Encoder>>,
     rows: EncodedRows,
     messages: PublishBatch,
+    /// Results that somebody watches, for when the messages leave: of a task in parts the sinks write side by side, and send in turn.
+    watched: Vec<(QueryId, String)>,
     topic: String,
     /// The query that `messages` are of, and its connection; only where each query has its own.
     own: Option<(QueryId, Arc<dyn Publisher>)>,
@@ -60,7 +62,7 @@ impl TaskSink {
     /// A sink with an encoder for each output.
     pub(super) fn new(outputs: Arc<Outputs>, encoders: Vec<Box<dyn Encoder>>) -> Self {
         let (rows, messages, topic) = (EncodedRows::default(), PublishBatch::default(), String::new());
-        Self { outputs, encoders, rows, messages, topic, own: None }
+        Self { outputs, encoders, rows, messages, watched: Vec::new(), topic, own: None }
     }
 
     fn publisher(&self) -> &dyn Publisher {
@@ -118,7 +120,7 @@ impl TaskSink {
         slots: &SlotTable,
         shows: impl Fn(usize) -> bool,
     ) -> Result<(), SinkError> {
-        let Self { outputs, encoders, rows, messages, topic, own } = self;
+        let Self { outputs, encoders, rows, messages, watched, topic, own } = self;
         rows.clear();
         encoders[output].encode(batch, rows);
         let mut failure = Ok(());
@@ -136,11 +138,12 @@ impl TaskSink {
                     return;
                 }
                 published += 1;
-                if shows(row) {
-                    outputs.taps.send(query, || match outputs.result_is_json[output] {
+                if shows(row) && outputs.taps.is_watched(query) {
+                    let result = match outputs.result_is_json[output] {
                         true => String::from_utf8_lossy(rows.row(row)).into_owned(),
                         false => encode_row_as_json(batch, row),
-                    });
+                    };
+                    watched.push((query, result));
                 }
             });
         }
@@ -222,6 +225,9 @@ impl Sink for TaskSink {
     }
 
     fn flush(&mut self) -> Result<(), SinkError> {
+        for (query, result) in self.watched.drain(..) {
+            self.outputs.taps.send(query, || result);
+        }
         if !self.messages.is_empty() {
             let publisher = self.own.as_ref().map_or(&self.outputs.publisher, |(_, own)| own);
             publisher.submit(&mut self.messages);

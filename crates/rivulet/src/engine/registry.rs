@@ -49,6 +49,11 @@ pub(super) struct Registry {
 }
 
 impl Registry {
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.entries.len() - self.gone
+    }
+
     /// Whether a query of this name exists.
     pub(super) fn contains(&self, name: &str) -> bool {
         self.id_of(name).is_some()

@@ -12,8 +12,8 @@ use super::big_queries::{Declared, Resumed};
 use super::submit::parameters_of;
 use super::{Engine, Running};
 use crate::service::{
-    ApplicationInfo, BigQueryInfo, ErrorKind, ParameterValue, QUERIES_PAGE_MAX, QueryFilter, QueryInfo, QueryRequest,
-    Service, ServiceError, StatementResult, TableInfo,
+    ApplicationInfo, BigQueryInfo, CheckpointInfo, ErrorKind, ParameterValue, QUERIES_PAGE_MAX, QueryFilter, QueryInfo,
+    QueryRequest, Service, ServiceError, StatementResult, TableInfo,
 };
 
 /// How many applications are registered together.
@@ -145,6 +145,34 @@ impl Engine {
         answers.map(answer).collect()
     }
 
+    /// How state is saved, a row for each thing to know.
+    fn show_checkpoints(&self) -> StatementResult {
+        let Some(status) = self.checkpoints.as_ref().map(|checkpoints| checkpoints.status()) else {
+            return said("this server makes no checkpoints: checkpoint.enabled is false".into());
+        };
+        let of_last = |value: fn(&CheckpointInfo) -> u64| json!(status.last.as_ref().map(value));
+        let recovered = status.recovered.as_ref();
+        let rows = [
+            ("place", json!(status.place)),
+            ("interval_ms", json!(status.interval_ms)),
+            ("made", json!(status.made)),
+            ("failed", json!(status.failed)),
+            ("last_error", json!(status.last_error)),
+            ("epoch", of_last(|last| last.epoch)),
+            ("age_ms", json!(status.age_ms)),
+            ("queries", of_last(|last| last.queries)),
+            ("written_bytes", of_last(|last| last.written_bytes)),
+            ("live_bytes", of_last(|last| last.live_bytes)),
+            ("duration_ms", of_last(|last| last.duration_ms)),
+            ("recovered_epoch", json!(recovered.and_then(|found| found.epoch))),
+            ("recovered_queries", json!(recovered.map(|found| found.queries))),
+            ("lost_queries", json!(recovered.map(|found| found.lost))),
+            ("recovery_ms", json!(recovered.map(|found| found.duration_ms))),
+            ("problems", json!(recovered.map(|found| found.problems.join("; ")).filter(|text| !text.is_empty()))),
+        ];
+        table(&["property", "value"], rows.into_iter().map(|(name, value)| vec![json!(name), value]))
+    }
+
     fn execute_statement(&self, statement: Statement) -> Result<StatementResult, ServiceError> {
         match statement {
             Statement::CreateApplication(create) => {
@@ -167,6 +195,14 @@ impl Engine {
                     None => format!("table {name} is there already"),
                 }))
             }
+            Statement::Checkpoint => {
+                let made = self.checkpoint()?;
+                Ok(said(format!(
+                    "checkpoint {} made: {} queries, {} bytes, {} ms",
+                    made.epoch, made.queries, made.written_bytes, made.duration_ms
+                )))
+            }
+            Statement::ShowCheckpoints => Ok(self.show_checkpoints()),
             Statement::RefreshTable(name) => {
                 let rows = self.load_again(&name.text).map_err(|error| at(error, &name))?;
                 Ok(said(format!("table {name} refreshed, {rows} rows")))
@@ -178,14 +214,14 @@ impl Engine {
                 result => result.map(|()| said(format!("table {name} dropped"))).map_err(|error| at(error, &name)),
             },
             Statement::ShowTables { like, limit } => {
-                let limit = limit.map_or(SHOW_ROWS_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+                let limit = rows_max(limit);
                 let is_like =
                     |one: &TableInfo| like.as_ref().is_none_or(|pattern| super::registry::like(&one.name, pattern));
                 let row = |one: TableInfo| {
                     vec![json!(one.name), json!(one.state()), json!(one.rows), json!(one.bytes), json!(one.file)]
                 };
                 let columns = ["name", "state", "rows", "bytes", "file"];
-                Ok(table(&columns, self.tables().into_iter().filter(is_like).take(limit).map(row)))
+                Ok(first(limit, &columns, self.tables().into_iter().filter(is_like).map(row)))
             }
             Statement::DescribeTable(name) => {
                 Ok(describe_table(self.table(&name.text).map_err(|error| at(error, &name))?))
@@ -214,14 +250,15 @@ impl Engine {
                 Ok(said(format!("query {name} created")))
             }
             Statement::ShowApplications { like, limit } => {
-                let limit = limit.map_or(SHOW_ROWS_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+                let limit = rows_max(limit);
                 let rows = self
                     .applications()
                     .into_iter()
                     .filter(|one| like.as_ref().is_none_or(|pattern| super::registry::like(&one.name, pattern)));
-                Ok(table(
+                Ok(first(
+                    limit,
                     &["name", "state", "queries_running", "queries_paused", "input", "output", "id"],
-                    rows.take(limit).map(|one| {
+                    rows.map(|one| {
                         vec![
                             json!(one.name),
                             json!(one.state()),
@@ -238,14 +275,16 @@ impl Engine {
                 if let Some(application) = &application {
                     self.application(&application.text).map_err(|error| at(error, application))?;
                 }
-                let limit = limit.map_or(SHOW_ROWS_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+                let limit = rows_max(limit);
                 if limit > QUERIES_PAGE_MAX {
                     return Err(ServiceError::invalid(format!(
                         "LIMIT is {limit}, and SHOW QUERIES gives {QUERIES_PAGE_MAX} rows at most"
                     ))
                     .with_hint(format!("`rivulet query list --limit {limit}` goes on from page to page")));
                 }
-                let filter = QueryFilter { application: application.map(|name| name.text), like, after: None, limit };
+                // One more, to know whether there are more.
+                let filter =
+                    QueryFilter { application: application.map(|name| name.text), like, after: None, limit: limit + 1 };
                 let rows = self.queries(&filter).into_iter().map(|one| {
                     let (application, parameters) = match one.big {
                         Some(_) => (Value::Null, Value::Null),
@@ -253,7 +292,16 @@ impl Engine {
                     };
                     vec![json!(one.name), application, json!(one.state.name()), parameters]
                 });
-                Ok(table(&["name", "application", "state", "parameters"], rows))
+                let mut shown = first(limit, &["name", "application", "state", "parameters"], rows);
+                if shown.message.is_some() {
+                    // How many more is known where all of them are meant.
+                    let are_all = filter.application.is_none() && filter.like.is_none();
+                    shown.message = match are_all.then(|| self.state.lock().queries().saturating_sub(limit)) {
+                        Some(count) => more(count),
+                        None => Some("and more; LIMIT says how many are shown".into()),
+                    };
+                }
+                Ok(shown)
             }
             Statement::DescribeApplication(name) => {
                 Ok(describe_application(self.application(&name.text).map_err(|error| at(error, &name))?))
@@ -294,6 +342,9 @@ impl Engine {
                     self.resume(&name.text).map_err(|error| at(error, &name))?;
                 }
                 Ok(said(match resumed {
+                    Some(Resumed::FromCheckpoint(epoch)) => {
+                        format!("query {name} runs again, from its checkpoint {epoch}")
+                    }
                     Some(Resumed::FromTheStart) => format!("query {name} runs again, from the start of its sources"),
                     _ => format!("query {name} runs"),
                 }))
@@ -359,10 +410,10 @@ impl Engine {
     }
 
     fn show_declared(&self, what: Declared, column: &str, like: Option<String>, limit: Option<u64>) -> StatementResult {
-        let limit = limit.map_or(SHOW_ROWS_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        let limit = rows_max(limit);
         let rows = self.declared(what).into_iter();
         let rows = rows.filter(|(name, _)| like.as_ref().is_none_or(|pattern| super::registry::like(name, pattern)));
-        table(&["name", column], rows.take(limit).map(|(name, text)| vec![json!(name), json!(text)]))
+        first(limit, &["name", column], rows.map(|(name, text)| vec![json!(name), json!(text)]))
     }
 }
 
@@ -410,6 +461,22 @@ fn table(columns: &[&str], rows: impl Iterator<Item = Vec<Value>>) -> StatementR
         rows: rows.collect(),
         message: None,
     }
+}
+
+/// How many rows SHOW gives.
+fn rows_max(limit: Option<u64>) -> usize {
+    limit.map_or(SHOW_ROWS_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+/// The first rows, and how many more there are.
+fn first(limit: usize, columns: &[&str], mut rows: impl Iterator<Item = Vec<Value>>) -> StatementResult {
+    let shown = table(columns, rows.by_ref().take(limit));
+    StatementResult { message: more(rows.count()), ..shown }
+}
+
+/// What is said where rows are left out.
+fn more(count: usize) -> Option<String> {
+    (count > 0).then(|| format!("and {count} more; LIMIT says how many are shown"))
 }
 
 fn lines(column: &str, text: &str) -> StatementResult {
@@ -465,6 +532,10 @@ fn describe_query(one: QueryInfo) -> StatementResult {
         vec![json!("output"), json!(one.output_topic)],
     ];
     rows.extend(one.label.map(|label| vec![json!("label"), json!(label)]));
+    if let Some(parts) = one.parts {
+        let parts = one.never_cut.map_or_else(|| parts.to_string(), |why| format!("{parts}, never more: {why}"));
+        rows.push(vec![json!("parts"), json!(parts)]);
+    }
     for (name, value) in one.parameters {
         rows.push(vec![json!(format!("parameter {name}")), value]);
     }

@@ -56,6 +56,8 @@ impl Engine {
             big_queries: self.big_query_infos(),
             workers: self.workers.status().into_iter().map(worker_info).collect(),
             connections: self.messaging.connections(),
+            checkpoints: self.checkpoints.as_ref().map(|checkpoints| checkpoints.status()),
+            log: Some(self.event_log.status()).filter(|log| log.next > 1 || log.problem.is_some()),
         }
     }
 
@@ -68,6 +70,11 @@ impl Engine {
         if !self.workers.are_alive() {
             return unavailable("a worker thread has ended by a defect; its groups wait");
         }
+        if let Some(problem) = self.event_log.problem() {
+            return Err(ServiceError::new(ErrorKind::Unavailable, problem)
+                .with_hint("free space on the disk of the data folder"));
+        }
+        self.catalog.check_writable()?;
         self.messaging.ready()
     }
 
@@ -87,6 +94,7 @@ impl Engine {
                     spill: running.group.spill_status(),
                     further: running.group.further_queries() as u64,
                     tasks: running.group.tasks().filter(|task| task.queries() > 0).count() as u64,
+                    parts: running.group.tasks().map(|task| task.parts() as u64).filter(|&parts| parts > 1).sum(),
                     metrics: running.group.metrics(),
                     outputs: running.output_rows(),
                 }
@@ -98,7 +106,41 @@ impl Engine {
             let inputs = || state.shared_inputs.values();
             (inputs().map(SharedInput::topics).sum::<usize>(), inputs().map(SharedInput::queries).sum::<usize>())
         };
+        let log = self.event_log.stats();
+        let replay = self.event_log.status();
+        let checkpoints = self.checkpoints.as_ref().map(|checkpoints| checkpoints.status()).unwrap_or_default();
+        let last = checkpoints.last.unwrap_or_default();
+        let recovered = checkpoints.recovered.unwrap_or_default();
         let numbers = vec![
+            ("checkpoints", "Checkpoints made", true, checkpoints.made),
+            ("checkpoint_failures", "Checkpoints that failed", true, checkpoints.failed),
+            (
+                "checkpoint_age_ms",
+                "Time since the last checkpoint; 0 before the first",
+                false,
+                checkpoints.age_ms.unwrap_or(0),
+            ),
+            ("checkpoint_duration_ms", "How long the last checkpoint took", false, last.duration_ms),
+            ("checkpoint_queries", "Slots of queries that the last checkpoint wrote", false, last.queries),
+            ("checkpoint_written_bytes", "Bytes that the last checkpoint wrote", false, last.written_bytes),
+            ("checkpoint_live_bytes", "Bytes of checkpoints that a restart would read", false, last.live_bytes),
+            ("recovered_queries", "Slots of queries that had their state again at the start", false, recovered.queries),
+            ("lost_queries", "Slots of queries whose state could not be read at the start", false, recovered.lost),
+            ("recovery_ms", "How long the restoring of state took at the start", false, recovered.duration_ms),
+            ("log_appended", "Events that went to the log since the first start", true, log.next - 1),
+            (
+                "log_waiting",
+                "Events that are in the log and not on disk yet",
+                false,
+                (log.next - 1).saturating_sub(log.durable),
+            ),
+            ("log_disk_bytes", "Size of the log of events on disk", false, log.disk_bytes),
+            ("log_written_bytes", "Bytes written to the log of events", true, log.written_bytes),
+            ("log_failures", "How often the disk refused the log of events", true, log.failures),
+            ("log_full_waits", "How often an event found no room in the log", true, log.refused),
+            ("log_replayed", "Events that were replayed at the start", true, replay.replayed_events),
+            ("log_replay_ms", "How long the replay of the log took", false, replay.replay_ms),
+            ("log_lost", "Events of the log that were damaged on disk", true, replay.lost_events),
             ("memory_rss_bytes", "Resident memory of the process", false, memory_rss_bytes().unwrap_or(0)),
             (
                 "memory_bytes_max",
@@ -133,6 +175,7 @@ impl Engine {
             big_queries: self.big_query_snapshots(),
             connections: self.messaging.connections(),
             workers: self.workers.status(),
+            log,
             numbers,
         }
     }

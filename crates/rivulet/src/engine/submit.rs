@@ -11,6 +11,7 @@ use rivulet_dataflow::{QueryId, Slot};
 use rivulet_runtime::Joined;
 use rivulet_sql::{BindError, ParamValue, ParameterRows};
 
+use super::checkpoints::{Loading, SavedStates, Unrestored};
 use super::output::write_topic;
 use super::registry::Entry;
 use super::topics::InputTopics;
@@ -276,17 +277,17 @@ impl Engine {
 
     /// Lets all queries run that the catalog remembers, and returns how many do. The others stay in the registry, so that
     /// they are listed and their names are taken.
-    pub(super) fn load_queries(&self, state: &mut State) -> Result<u64, ServiceError> {
+    pub(super) fn load_queries(&self, state: &mut State, loading: &Loading<'_>) -> Result<u64, ServiceError> {
         let mut waiting: HashMap<ApplicationNumber, Chunk<QueryId>> = HashMap::new();
         let mut loaded = 0;
         self.catalog.scan_queries(|query| {
             let name = (!query.name.is_empty()).then_some(query.name);
             // In order of number, as the registry wants it; the slot follows with those of its application.
             state.registry.insert(query.id, name, query.application, None, query.paused);
-            loaded += self.load_query(state, &mut waiting, &query);
+            loaded += self.load_query(state, &mut waiting, &query, loading);
         })?;
         for chunk in waiting.values_mut() {
-            loaded += self.start_loaded(state, chunk);
+            loaded += self.start_loaded(state, chunk, loading);
         }
         Ok(loaded)
     }
@@ -298,6 +299,7 @@ impl Engine {
         state: &mut State,
         waiting: &mut HashMap<ApplicationNumber, Chunk<QueryId>>,
         query: &StoredQuery<'_>,
+        loading: &Loading<'_>,
     ) -> u64 {
         let Some(running) = state.numbered.get(&query.application) else {
             *state.queries_not_running.entry(query.application).or_default() += 1;
@@ -313,7 +315,7 @@ impl Engine {
             chunk.running.group.expect_label(label);
         }
         chunk.queries.push(query.id);
-        if chunk.queries.len() == LOAD_BATCH { self.start_loaded(state, chunk) } else { 0 }
+        if chunk.queries.len() == LOAD_BATCH { self.start_loaded(state, chunk, loading) } else { 0 }
     }
 
     /// Lets the queries of applications run that could not run before.
@@ -322,20 +324,23 @@ impl Engine {
         state: &mut State,
         applications: &[ApplicationNumber],
     ) -> Result<(), ServiceError> {
+        let unrestored: Unrestored =
+            applications.iter().filter_map(|number| state.unrestored.remove_entry(number)).collect();
+        let loading = Loading { saved: &SavedStates::read(&unrestored), restores_at_once: true };
         let mut waiting = HashMap::new();
         self.catalog.scan_queries(|query| {
             if applications.contains(&query.application) && state.registry.get(query.id).is_some() {
-                self.load_query(state, &mut waiting, &query);
+                self.load_query(state, &mut waiting, &query, &loading);
             }
         })?;
         for chunk in waiting.values_mut() {
-            self.start_loaded(state, chunk);
+            self.start_loaded(state, chunk, &loading);
         }
         Ok(())
     }
 
     /// Lets those queries run that fit this version, and returns how many do.
-    fn start_loaded(&self, state: &mut State, chunk: &mut Chunk<QueryId>) -> u64 {
+    fn start_loaded(&self, state: &mut State, chunk: &mut Chunk<QueryId>, loading: &Loading<'_>) -> u64 {
         let application = chunk.running.number;
         let mut checked = chunk.take_checked(|query, error| state.leave_out(application, query, &error));
         let (mut room, group, mut taken) = (self.room(), checked.running.group.clone(), 0);
@@ -349,14 +354,17 @@ impl Engine {
         let is_paused: Vec<bool> = checked.queries.iter().map(is_paused).collect();
         // Nobody shares the slot of a query that gets no events.
         let paused = checked.take_out(|row| is_paused[row]);
+        let mut placed = Vec::with_capacity(checked.queries.len() + paused.queries.len());
         let mut place = |id, slot| {
             state.registry.get_mut(id).expect("the query was inserted when it was read").slot = Some(slot);
+            placed.push((id, slot));
         };
         let slots = paused.running.group.add(&paused.queries, &paused.rows);
         paused.queries.iter().zip(slots).for_each(|(&id, slot)| place(id, slot));
         let Checked { running, rows, inputs, queries } = checked;
-        let joined = running.group.join(&queries, &rows);
+        let joined = running.group.join_restored(&queries, &rows, &|query| loading.shared(&running, query));
         queries.iter().zip(&joined).for_each(|(&id, joined)| place(id, joined.slot));
+        self.restore_at_once(loading, &running, &placed);
         self.connect(&queries, &inputs);
         self.add_routes_of_new(state, &running, &joined, &inputs);
         running.queries_running.fetch_add(queries.len() as u64, Ordering::Relaxed);

@@ -1,15 +1,15 @@
 //! Reference tables: loaded from files, remembered in the catalog, looked up by applications.
 //!
 //! What must hold: a table that applications use has rows, or they do not run. A file that cannot be read changes
-//! nothing; at the start of the server it keeps the table and its applications from running, until `REFRESH TABLE` finds
-//! it in order.
+//! nothing; at the start of the server lines that cannot be read are left out, which is said, and a file without any other keeps the table and
+//! its applications from running, until `REFRESH TABLE` finds it in order.
 
 use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use rivulet_connectors::formats::{Format, TableFault, decode_table};
+use rivulet_connectors::formats::{Format, TableFault, decode_table_in_part};
 use rivulet_sql::{CreateTable, Literal, Table, TableUse, Tables, type_name};
 
 use super::not_running::NotRunning;
@@ -56,6 +56,7 @@ impl Engine {
         if state.declared_table(name)?.id != create.id {
             return Err(ServiceError::new(ErrorKind::Conflict, format!("the table '{name}' was replaced meanwhile")));
         }
+        state.lines_left_out.remove(name);
         match state.tables.get(name) {
             Some(Ok(table)) => table.replace(rows),
             _ => {
@@ -87,6 +88,7 @@ impl Engine {
         }
         self.catalog.remove_table(name)?;
         state.tables.remove(name);
+        state.lines_left_out.remove(name);
         state.declared_tables.remove(name);
         tracing::info!(table = name, "dropped");
         Ok(())
@@ -96,7 +98,19 @@ impl Engine {
     pub(super) fn load_tables(&self, state: &mut State) -> Result<(), ServiceError> {
         for (name, sql) in self.catalog.tables()? {
             let create = statements::parse_table(&sql);
-            let loaded = create.clone().and_then(|create| self.read_table(&create)).map_err(|error| {
+            let bytes_max = self.config.table_bytes_max;
+            let loaded = create.clone().and_then(|create| read_table_in_part(&create, bytes_max));
+            let loaded = loaded.and_then(|(rows, fault)| match fault {
+                // What the server had before is gone with it, and most of the rows are better than none.
+                Some(LeftOut(lines)) if rows.num_rows() > 0 => {
+                    tracing::error!(table = name, rows = rows.num_rows(), "a table runs without some lines: {lines}");
+                    state.lines_left_out.insert(name.clone(), lines);
+                    Ok(rows)
+                }
+                Some(fault) => Err(fault.into()),
+                None => Ok(rows),
+            });
+            let loaded = loaded.map_err(|error| {
                 tracing::error!(table = name, "a table is not running: {error}");
                 error.message
             });
@@ -136,6 +150,23 @@ impl Engine {
 
 /// The rows in the file of a table, which may have so many bytes.
 pub(crate) fn read_table(create: &CreateTable, bytes_max: usize) -> Result<RecordBatch, ServiceError> {
+    match read_table_in_part(create, bytes_max)? {
+        (rows, None) => Ok(rows),
+        (_, Some(fault)) => Err(fault.into()),
+    }
+}
+
+/// Lines of a file that cannot be read, and what is wrong with them.
+struct LeftOut(String);
+
+impl From<LeftOut> for ServiceError {
+    fn from(LeftOut(lines): LeftOut) -> Self {
+        Self::invalid(format!("the table cannot be loaded: {lines}"))
+    }
+}
+
+/// The same of what can be read, and the other lines, if there are any.
+fn read_table_in_part(create: &CreateTable, bytes_max: usize) -> Result<(RecordBatch, Option<LeftOut>), ServiceError> {
     let place = create.address_position;
     let Some(path) = create.address.strip_prefix("file:").filter(|path| !path.is_empty()) else {
         let message = format!("a table is read from a local file, and '{}' is none", create.address);
@@ -163,14 +194,15 @@ pub(crate) fn read_table(create: &CreateTable, bytes_max: usize) -> Result<Recor
     if bytes.len() > bytes_max {
         return Err(too_large("the file"));
     }
-    let rows = decode_table(format, has_header, create.schema.clone(), &bytes).map_err(|fault| match &fault {
+    let decoded = decode_table_in_part(format, has_header, create.schema.clone(), &bytes);
+    let (rows, fault) = decoded.map_err(|fault| match &fault {
         TableFault::Format(error) => statements::format_error(error, &create.format),
-        _ => ServiceError::invalid(format!("{path} cannot be loaded: {fault}")),
+        _ => LeftOut(format!("{path}: {fault}")).into(),
     })?;
     if rows.get_array_memory_size() > bytes_max {
         return Err(too_large("the content"));
     }
-    Ok(rows)
+    Ok((rows, fault.map(|fault| LeftOut(format!("{path}: {fault}")))))
 }
 
 /// How the rows of a table are written, and whether a header stands before them.
@@ -262,6 +294,7 @@ impl State {
             bytes: rows.as_ref().map_or(0, |rows| rows.columns().get_array_memory_size() as u64),
             applications: self.users_of(name),
             not_running,
+            left_out: self.lines_left_out.get(name).cloned(),
         }
     }
 }

@@ -33,6 +33,11 @@ impl Taps {
         self.watched.load(Ordering::Acquire) > 0
     }
 
+    /// Whether anybody watches a query.
+    pub(super) fn is_watched(&self, query: QueryId) -> bool {
+        self.senders.read().contains_key(&query)
+    }
+
     /// Hands a result to the readers of a query; `result` is called only if there are any.
     pub(super) fn send(&self, query: QueryId, result: impl FnOnce() -> String) {
         let is_gone = {

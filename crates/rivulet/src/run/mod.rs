@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use rivulet_connectors::connector::Host;
 use rivulet_dataflow::Sink;
+use rivulet_runtime::flow::checkpoint::Snapshot;
 use rivulet_runtime::flow::stage::sink_instances;
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, FlowReport, WorkerSettings, WorkerStatus, Workers};
 use rivulet_sql::{PlannedOutput, QueryPlan};
@@ -23,6 +24,7 @@ use rivulet_sql::{PlannedOutput, QueryPlan};
 use crate::service::{ErrorKind, ServiceError};
 use results::{Results, SharedResults};
 
+pub(crate) use open::{check_sink, check_source};
 pub(crate) use script::own_columns;
 pub use script::{Planned, Script, Step};
 
@@ -72,7 +74,9 @@ pub struct Running {
     begun: Instant,
     results: Option<Arc<SharedResults>>,
     is_bounded: bool,
+    has_checkpoints: bool,
     was_stopped: AtomicBool,
+    holds_up: Arc<AtomicBool>,
 }
 
 impl Runner {
@@ -108,11 +112,14 @@ impl Runner {
         name: &str,
         results: Option<Box<dyn Results>>,
     ) -> Result<Running, ServiceError> {
-        start(&self.workers, self.options, &Host::default(), plan, name, results)
+        start(&self.workers, self.options, &Host::default(), plan, name, results, None)
     }
 }
 
-/// The same on workers that are there already, in a process that has connections.
+/// Where a query goes on of which checkpoints are made; without a snapshot it begins.
+pub(crate) type Checkpointed = Option<Snapshot>;
+
+/// The same on workers that are there already, in a process that has connections, and may make checkpoints.
 pub(crate) fn start(
     workers: &Workers,
     options: RunOptions,
@@ -120,9 +127,15 @@ pub(crate) fn start(
     plan: &QueryPlan,
     name: &str,
     results: Option<Box<dyn Results>>,
+    checkpoints: Option<Checkpointed>,
 ) -> Result<Running, ServiceError> {
     let parallelism = options.parallelism;
-    let sources = plan.sources.iter().map(|source| open::source(source, parallelism, host));
+    let holds_up = Arc::<AtomicBool>::default();
+    let host = &Host { query: name.to_owned(), holds_up: holds_up.clone(), ..host.clone() };
+    let snapshot = checkpoints.as_ref().and_then(Option::as_ref);
+    let was_at = |place: usize| snapshot.map(|snapshot| snapshot.sources.get(place).map_or(&[][..], Vec::as_slice));
+    let sources =
+        plan.sources.iter().enumerate().map(|(place, source)| open::source(source, parallelism, host, was_at(place)));
     let sources = sources.collect::<Result<Vec<_>, _>>()?;
     let is_bounded = sources.iter().flatten().all(|partition| partition.source.is_bounded());
     let mut results = results;
@@ -133,8 +146,14 @@ pub(crate) fn start(
     let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
     let sinks = sink_instances(&plan.dataflow, &partitions, parallelism)
         .into_iter()
-        .map(|instances| open_sink(&plan.output, results.as_ref(), instances, host))
-        .collect::<Result<Vec<_>, _>>()?;
+        .enumerate()
+        .map(|(place, instances)| {
+            let prepared = snapshot.and_then(|snapshot| snapshot.sinks.get(place)).cloned().unwrap_or_default();
+            let prepared = checkpoints.is_some().then_some(prepared);
+            open_sink(&plan.output, results.as_ref(), instances, host, prepared)
+        })
+        .collect::<Result<Vec<Vec<Box<dyn Sink>>>, _>>()?;
+    let has_checkpoints = checkpoints.is_some() && sinks.iter().flatten().all(|sink| sink.can_go_on());
     let begun = Instant::now();
     let flow = workers.start_flow(FlowParts {
         name: name.to_owned(),
@@ -144,8 +163,13 @@ pub(crate) fn start(
         parallelism,
         limits: options.limits,
         measures: options.measures,
+        restored: checkpoints.flatten(),
     });
-    Ok(Running { flow, begun, results, is_bounded, was_stopped: AtomicBool::new(false) })
+    let flow = flow.map_err(|error| {
+        let problem = format!("it cannot go on from its checkpoint: {error}");
+        ServiceError::from_text(ErrorKind::Unavailable, &problem)
+    })?;
+    Ok(Running { flow, begun, results, is_bounded, has_checkpoints, was_stopped: AtomicBool::new(false), holds_up })
 }
 
 /// The instances of the sink.
@@ -154,9 +178,10 @@ fn open_sink(
     results: Option<&Arc<SharedResults>>,
     instances: usize,
     host: &Host,
+    prepared: Option<Vec<String>>,
 ) -> Result<Vec<Box<dyn Sink>>, ServiceError> {
     match (&output.sink, results) {
-        (Some(declaration), _) => open::sink(declaration, output, instances, host),
+        (Some(declaration), _) => open::sink(declaration, output, instances, host, prepared),
         (None, Some(results)) => Ok((0..instances).map(|_| Box::new(results.instance()) as Box<dyn Sink>).collect()),
         (None, None) => Err(ServiceError::invalid("the query has no sink")
             .with_hint("write INSERT INTO sink SELECT ..., or run it where results are shown")),
@@ -169,9 +194,19 @@ impl Running {
         self.is_bounded
     }
 
+    /// Whether it can go on where a checkpoint was made.
+    pub(crate) fn has_checkpoints(&self) -> bool {
+        self.has_checkpoints
+    }
+
     /// What it did so far.
     pub fn report(&self) -> FlowReport {
         self.flow.report()
+    }
+
+    /// Whether it is so far behind that others behind the connection it reads by wait.
+    pub fn holds_up_others(&self) -> bool {
+        self.holds_up.load(Ordering::Acquire)
     }
 
     /// The tasks it runs in.
@@ -210,6 +245,17 @@ impl Running {
         }
         let was_stopped = self.was_stopped.load(Ordering::Acquire);
         Ok(RunReport { flow: self.flow.report(), elapsed, was_stopped })
+    }
+
+    /// Ends it as a crash would, after its last checkpoint.
+    pub(crate) fn cancel(&self) {
+        self.was_stopped.store(true, Ordering::Release);
+        self.flow.cancel();
+    }
+
+    /// Whether somebody has ended it before its input did.
+    pub(crate) fn was_stopped(&self) -> bool {
+        self.was_stopped.load(Ordering::Acquire)
     }
 
     /// Ends its input now. Windows that are open do not come out: they are not complete.

@@ -1,10 +1,17 @@
 //! Sources and sinks by their declarations: what stands in the statement becomes what the connector asks for, and what the connector
 //! says is wrong gets its place in the script.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arrow::datatypes::{Schema, SchemaRef};
 use rivulet_connectors::connector::{self, ConnectorError, Host, SinkSpec, SourceSpec};
 use rivulet_dataflow::{Sink, Source};
 use rivulet_runtime::Partition;
-use rivulet_sql::{FormatSpec, Literal, Name, PlannedOutput, PlannedSource, Position, SinkDeclaration};
+use rivulet_runtime::flow::checkpoint::PartitionState;
+use rivulet_sql::{
+    FormatSpec, Literal, Name, PlannedOutput, PlannedSource, Position, SinkDeclaration, SourceDeclaration,
+};
 
 use crate::engine::literal_text;
 use crate::service::{ErrorKind, ServiceError};
@@ -12,34 +19,86 @@ use crate::service::{ErrorKind, ServiceError};
 /// How far ahead of its arrival the time of a row of a live source may be if nothing is said, as with applications.
 const FUTURE_LIMIT_US: i64 = 5 * 60 * 1_000_000;
 
+/// What a source's connector is asked for, of these columns.
+fn source_spec(declaration: &SourceDeclaration, columns: Vec<usize>, host: &Host) -> SourceSpec {
+    SourceSpec {
+        connector: declaration.connector(),
+        address: declaration.rest().to_owned(),
+        format: declaration.format.as_ref().map(format_text),
+        schema: declaration.schema.clone(),
+        columns,
+        event_time_column: declaration.event_time_column,
+        options: options_text(&declaration.options),
+        host: host.clone(),
+        resume: None,
+    }
+}
+
+/// What a sink's connector is asked for, for rows of this form.
+fn sink_spec(declaration: &SinkDeclaration, schema: SchemaRef, host: &Host) -> SinkSpec {
+    SinkSpec {
+        connector: declaration.connector(),
+        address: declaration.rest().to_owned(),
+        format: declaration.format.as_ref().map(format_text),
+        schema,
+        changes: false,
+        key: None,
+        options: options_text(&declaration.options),
+        host: host.clone(),
+        checkpoints: None,
+    }
+}
+
+/// Fails if it can be seen already that a source cannot be opened as it is declared.
+pub(crate) fn check_source(declaration: &SourceDeclaration) -> Result<(), ServiceError> {
+    let columns = (0..declaration.schema.fields().len()).collect();
+    connector::check_source(&source_spec(declaration, columns, &Host::default())).map_err(|error| {
+        placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
+    })
+}
+
+/// Fails if it can be seen already that a sink cannot be opened as it is declared.
+pub(crate) fn check_sink(declaration: &SinkDeclaration) -> Result<(), ServiceError> {
+    let schema = declaration.schema.clone().unwrap_or_else(|| Arc::new(Schema::empty()));
+    connector::check_sink(&sink_spec(declaration, schema, &Host::default())).map_err(|error| {
+        placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
+    })
+}
+
+/// The one file that the result of a query into this sink replaces when the query ends, if it is such a sink.
+pub(super) fn replaced_file(declaration: &SinkDeclaration) -> Option<PathBuf> {
+    connector::replaced_file(&sink_spec(declaration, Arc::new(Schema::empty()), &Host::default()))
+}
+
 /// The partitions of a source that a query reads.
 pub(super) fn source(
     planned: &PlannedSource,
     partitions_wanted: usize,
     host: &Host,
+    was_at: Option<&[PartitionState]>,
 ) -> Result<Vec<Partition>, ServiceError> {
+    // One whose partitions have all ended has nothing to open.
+    if was_at.is_some_and(<[_]>::is_empty) {
+        return Ok(Vec::new());
+    }
     let declaration = &planned.declaration;
     let spec = SourceSpec {
-        connector: declaration.connector(),
-        address: declaration.rest().to_owned(),
-        format: declaration.format.as_ref().map(format_text),
-        schema: declaration.schema.clone(),
-        columns: planned.columns.clone(),
-        event_time_column: declaration.event_time_column,
-        options: options_text(&declaration.options),
-        host: host.clone(),
+        resume: was_at.map(|states| states.iter().map(|state| state.position.clone()).collect()),
+        ..source_spec(declaration, planned.columns.clone(), host)
     };
     let opened = connector::open_source(&spec, partitions_wanted).map_err(|error| {
         placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
     })?;
     // History may have any time, as that of a simulation; what comes as it happens has none that is far from now.
     let live_limit = |source: &dyn Source| source.is_live().then_some(FUTURE_LIMIT_US);
+    let mut newest_us = was_at.unwrap_or_default().iter().map(|state| state.newest_us);
     let partitions = opened.into_iter().map(|source| Partition {
         future_limit_us: declaration.future_limit_us.or_else(|| live_limit(&*source)),
         source,
         event_time_column: planned.event_time,
         lateness_us: declaration.lateness_us,
         idle_timeout_us: declaration.idle_timeout_us,
+        newest_us: newest_us.next().flatten(),
     });
     Ok(partitions.collect())
 }
@@ -50,16 +109,13 @@ pub(super) fn sink(
     output: &PlannedOutput,
     instances: usize,
     host: &Host,
+    prepared: Option<Vec<String>>,
 ) -> Result<Vec<Box<dyn Sink>>, ServiceError> {
     let spec = SinkSpec {
-        connector: declaration.connector(),
-        address: declaration.rest().to_owned(),
-        format: declaration.format.as_ref().map(format_text),
-        schema: output.schema.clone(),
         changes: output.changes,
         key: output.key.clone(),
-        options: options_text(&declaration.options),
-        host: host.clone(),
+        checkpoints: prepared,
+        ..sink_spec(declaration, output.schema.clone(), host)
     };
     let placed =
         |error| placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options);

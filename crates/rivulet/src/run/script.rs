@@ -1,5 +1,7 @@
 //! A script of big queries: its statements in their order, each planned over the names that those before it declared.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rivulet_connectors::connector::{EVENT_TIME_KEY, declared_schema};
@@ -10,6 +12,8 @@ use rivulet_sql::{
 use crate::engine::read_table;
 use crate::service::ServiceError;
 
+use super::open::{check_sink, check_source, replaced_file};
+
 /// How many bytes a reference table may have.
 const TABLE_BYTES_MAX: usize = 1 << 30;
 
@@ -19,6 +23,8 @@ pub struct Script {
     scope: Scope,
     /// The number of the next query that has no name.
     unnamed: usize,
+    /// Files that a query of the script replaces with its result, and which query.
+    replaced: HashMap<PathBuf, String>,
 }
 
 /// What there is to do next.
@@ -39,6 +45,8 @@ pub struct Planned {
     pub plan: QueryPlan,
     /// Whether it goes on beside the statements that follow, as `CREATE QUERY` says.
     pub goes_on: bool,
+    /// The file that its result replaces when it ends, if it writes one.
+    pub replaces: Option<PathBuf>,
 }
 
 impl Script {
@@ -48,7 +56,7 @@ impl Script {
     /// A statement that is not understood.
     pub fn parse(text: &str) -> Result<Self, ServiceError> {
         let statements = parse_script(text).map_err(ServiceError::from)?;
-        Ok(Self { statements: statements.into_iter(), scope: Scope::new(), unnamed: 1 })
+        Ok(Self { statements: statements.into_iter(), scope: Scope::new(), unnamed: 1, replaced: HashMap::new() })
     }
 
     /// Whether statements are left.
@@ -74,13 +82,17 @@ impl Script {
             Statement::CreateSource(create) => {
                 let known = self.scope.source(&create.name.text).is_some();
                 if !(known && create.if_not_exists) {
-                    self.scope.add_source(create.declare(own_columns)?)?;
+                    let source = create.declare(own_columns)?;
+                    check_source(&source)?;
+                    self.scope.add_source(source)?;
                 }
             }
             Statement::CreateSink(create) => {
                 let known = self.scope.sink(&create.name.text).is_some();
                 if !(known && create.if_not_exists) {
-                    self.scope.add_sink(create.declare()?)?;
+                    let sink = create.declare()?;
+                    check_sink(&sink)?;
+                    self.scope.add_sink(sink)?;
                 }
             }
             Statement::CreateView(create) => {
@@ -90,9 +102,9 @@ impl Script {
                 }
             }
             Statement::CreateTable(create) => self.create_table(&create)?,
-            Statement::RunQuery(query) => return Ok(Some(Step::Run(self.plan(&query, None)?))),
+            Statement::RunQuery(query) => return Ok(Some(Step::Run(self.plan_to_run(&query, None)?))),
             Statement::CreateBigQuery { name, query, .. } => {
-                return Ok(Some(Step::Run(self.plan(&query, Some(name.text))?)));
+                return Ok(Some(Step::Run(self.plan_to_run(&query, Some(name.text))?)));
             }
             Statement::ExplainBigQuery { query, analyze: false } => {
                 return Ok(Some(Step::Show(explain_query(&plan_query(&query, &self.scope)?))));
@@ -132,7 +144,23 @@ impl Script {
             self.unnamed += 1;
             format!("query_{}", self.unnamed - 1)
         });
-        Ok(Planned { name, plan, goes_on })
+        Ok(Planned { name, plan, goes_on, replaces: None })
+    }
+
+    /// The same of one that is to be run. No two may write one file: the second would replace what the first has written.
+    fn plan_to_run(&mut self, query: &BigQuery, name: Option<String>) -> Result<Planned, ServiceError> {
+        let planned = self.plan(query, name)?;
+        let Some(file) = planned.plan.output.sink.as_ref().and_then(|sink| replaced_file(sink)) else {
+            return Ok(planned);
+        };
+        if let Some(other) = self.replaced.insert(file.clone(), planned.name.clone()) {
+            let position = query.sink.as_ref().map_or(query.position, |sink| sink.position);
+            let message = format!("{} is what '{other}' writes, and this query would replace it", file.display());
+            return Err(ServiceError::invalid(message).at(position.line, position.column).with_hint(
+                "write both in one: INSERT INTO sink SELECT ... UNION ALL SELECT ...; or to a folder ('file:results/'), or with append => true",
+            ));
+        }
+        Ok(Planned { replaces: Some(file), ..planned })
     }
 
     fn create_table(&mut self, create: &CreateTable) -> Result<(), ServiceError> {
@@ -149,7 +177,7 @@ impl Script {
 pub(crate) fn own_columns(connector: &str, address: &str) -> Option<(arrow::datatypes::SchemaRef, Option<usize>)> {
     let schema = declared_schema(connector, address)?;
     let event_time = schema.metadata().get(EVENT_TIME_KEY).and_then(|name| schema.index_of(name).ok());
-    let schema = schema.with_metadata(std::collections::HashMap::new());
+    let schema = schema.with_metadata(HashMap::new());
     Some((Arc::new(schema), event_time))
 }
 

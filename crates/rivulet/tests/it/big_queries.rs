@@ -8,6 +8,7 @@ use rivulet::service::{ErrorKind, QueryFilter, QueryState, Service, ServiceError
 use tempfile::TempDir;
 
 use super::engine::{configuration, open};
+use super::server::Publisher;
 use super::support::wait_until;
 use super::tables::said;
 
@@ -163,7 +164,7 @@ fn a_pause_outlives_a_restart() {
     assert_eq!(property(&engine, "per_device", "tasks"), "0", "nothing is open");
     assert!(run(&engine, "EXPLAIN QUERY per_device").is_ok(), "it can be explained all the same");
     let answer = said(&engine, "RESUME QUERY per_device");
-    assert_eq!(answer, "query per_device runs again, from the start of its sources");
+    assert!(answer.starts_with("query per_device runs again, from its checkpoint"), "{answer}");
     wait_until("the row is read", || property(&engine, "per_device", "rows read") == "1");
     drop(engine);
     let engine = open(folder.path());
@@ -196,12 +197,48 @@ fn an_error_that_ends_a_query_is_shown_and_resuming_tries_again() {
     let error = refused(&engine, "PAUSE QUERY publish");
     assert_eq!(error.kind, ErrorKind::Conflict, "{error}");
 
+    // It stays ended, with the reason, also after a restart.
+    drop(engine);
+    let engine = open(folder.path());
+    let state = || property(&engine, "publish", "state");
+    assert_eq!((state().as_str(), property(&engine, "publish", "reason")), ("failed", reason));
+    assert!(run(&engine, "EXPLAIN QUERY publish").is_ok(), "it can be explained all the same");
+
     // What was wrong is put right.
     fs::write(&input, "{\"device\":\"b\",\"value\":1}\n").expect("a file");
     let answer = said(&engine, "RESUME QUERY publish");
     assert_eq!(answer, "query publish runs again, from the start of its sources");
     wait_until("the row is published", || property(&engine, "publish", "rows written") == "1");
     assert_eq!(state(), "running");
+    drop(engine);
+    let engine = open(folder.path());
+    assert_eq!(property(&engine, "publish", "state"), "running", "the failure is over for good");
+}
+
+#[test]
+fn a_query_whose_source_is_not_there_at_the_start_is_tried_again() {
+    let folder = TempDir::new().expect("a folder");
+    let (input, away) = (folder.path().join("in.jsonl"), folder.path().join("away.jsonl"));
+    fs::write(&input, "{\"n\":1}\n").expect("a file");
+    // With checkpoints it would be known that the query had come to its end.
+    let open = |folder: &Path| {
+        let mut config = configuration(folder);
+        config.checkpoint = None;
+        Engine::open(config).expect("an engine")
+    };
+    let engine = open(folder.path());
+    said(&engine, &format!("CREATE SOURCE numbers (n BIGINT) FROM 'file:{}'", input.display()));
+    said(&engine, "CREATE SINK nowhere TO 'blackhole:'");
+    said(&engine, "CREATE QUERY all_numbers AS SELECT n FROM numbers INTO nowhere");
+    drop(engine);
+    fs::rename(&input, &away).expect("moved away");
+    let engine = open(folder.path());
+    assert_eq!(property(&engine, "all_numbers", "state"), "not running");
+    let reason = property(&engine, "all_numbers", "reason");
+    assert!(reason.contains("in.jsonl") && reason.ends_with("it is tried again until it starts"), "{reason}");
+    fs::rename(&away, &input).expect("moved back");
+    wait_until("it runs to its end", || property(&engine, "all_numbers", "state") == "ended");
+    assert_eq!(property(&engine, "all_numbers", "rows read"), "1");
 }
 
 #[test]
@@ -276,6 +313,113 @@ fn small_and_big_queries_do_not_share_names() {
     drop(engine);
     let engine = open(folder.path());
     assert_eq!(refused(&engine, &big("per_device")).kind, ErrorKind::AlreadyExists, "also after a restart");
+}
+
+#[test]
+fn what_cannot_be_opened_as_it_is_declared_is_refused_where_that_stands() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    for (statement, column, words) in [
+        ("CREATE SOURCE s (a BIGINT) FROM 'ftp:x'", 33, "no connector 'ftp'"),
+        ("CREATE SOURCE s (a BIGINT) FROM 'http:nope'", 33, "names no port"),
+        ("CREATE SOURCE s (a BIGINT) FROM 'mqtt:x/+' WITH (foo => 1)", 50, "no option 'foo'"),
+        ("CREATE SOURCE s (a BIGINT) FROM 'mqtt:x/+' WITH (level_columns => 'dev')", 50, "dev"),
+        ("CREATE SOURCE s (a BIGINT) FROM 'mqtt:x/#/y'", 33, "mqtt"),
+        ("CREATE SOURCE s (a BIGINT) FROM 'stdin:' FORMAT JSON", 33, "a server has no 'stdin:'"),
+        ("CREATE SINK k TO 'nexmark:bid'", 18, "no sink"),
+        ("CREATE SINK k TO 'mqtt:a/+'", 18, "mqtt:a/+"),
+        ("CREATE SINK k TO 'file:/tmp/x'", 18, "does not tell by its ending"),
+        ("CREATE SINK k TO 'file:/tmp/x' FORMAT SMOKE", 39, "smoke"),
+    ] {
+        let error = refused(&engine, statement);
+        assert_eq!(error.kind, ErrorKind::Invalid, "{statement}: {error:?}");
+        assert!(error.message.contains(words) && (column == 0 || error.hint.is_some()), "{statement}: {error:?}");
+        assert!(column == 0 || error.column == Some(column), "{statement}: {error:?}");
+    }
+    // What comes later, or is not there now, is no mistake of the declaration.
+    said(&engine, "CREATE SOURCE s (a BIGINT) FROM 'file:/not/there.json'");
+    said(&engine, "CREATE SINK k TO 'mqtt:out/{a}'");
+    // Of what was declared in another script, the place is that of the query.
+    let error = refused(&engine, "\n\nCREATE QUERY q AS SELECT a FROM s INTO k");
+    assert_eq!((error.line, error.column), (Some(3), Some(14)), "{error:?}");
+    assert!(error.message.contains("/not/there.json"), "{error:?}");
+}
+
+/// A receiver that takes connections and never answers.
+fn stuck_query(engine: &Engine, overflow: &str) -> std::net::TcpListener {
+    let receiver = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = receiver.local_addr().expect("an address").port();
+    said(
+        engine,
+        &format!(
+            "CREATE SOURCE flood (n BIGINT) FROM 'mqtt:flood/+' FORMAT JSON \
+             WITH (queue_bytes_max => '4 KiB', overflow => '{overflow}')"
+        ),
+    );
+    said(engine, &format!("CREATE SINK hook TO 'http:127.0.0.1:{port}/hook' WITH (timeout => '1 minute')"));
+    said(engine, "CREATE QUERY stuck AS SELECT n FROM flood INTO hook");
+    receiver
+}
+
+/// Publishes until the test is over, or the broker reads no more and then is gone.
+fn flood(engine: &Engine) -> std::sync::Arc<std::sync::atomic::AtomicU64> {
+    let mut publisher = Publisher::connect(engine.embedded_broker_address().expect("a broker"));
+    let sent = std::sync::Arc::<std::sync::atomic::AtomicU64>::default();
+    let counted = sent.clone();
+    std::thread::spawn(move || {
+        for n in 0..20_000_u64 {
+            if !publisher.try_publish("flood/a", &format!("{{\"n\":{n}}}")) {
+                return;
+            }
+            counted.store(n + 1, std::sync::atomic::Ordering::Release);
+        }
+    });
+    sent
+}
+
+#[test]
+fn a_query_that_holds_up_its_connection_is_named() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    let _receiver = stuck_query(&engine, "block");
+    flood(&engine);
+    let reason = || engine.status().big_queries[0].reason.clone().unwrap_or_default();
+    wait_until("it is said", || reason().contains("everybody behind it"));
+    said(&engine, "PAUSE QUERY stuck");
+    assert_eq!(reason(), "", "a pause lets the others go on");
+}
+
+#[test]
+fn a_query_may_drop_what_it_has_no_room_for() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    let _receiver = stuck_query(&engine, "drop_oldest");
+    let sent = flood(&engine);
+    wait_until("nobody waits", || sent.load(std::sync::atomic::Ordering::Acquire) == 20_000);
+    said(&engine, "DROP QUERY stuck");
+}
+
+#[test]
+fn lists_say_how_much_more_there_is() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    for number in 0..3 {
+        said(&engine, &format!("CREATE SINK sink_{number} TO 'blackhole:'"));
+    }
+    let shown = |statement: &str| {
+        let shown = run(&engine, statement).expect(statement);
+        (shown.rows.len(), shown.message.unwrap_or_default())
+    };
+    assert_eq!(shown("SHOW SINKS"), (3, String::new()));
+    assert_eq!(shown("SHOW SINKS LIMIT 1"), (1, "and 2 more; LIMIT says how many are shown".into()));
+    engine.create_application(COPY).expect("an application");
+    for number in 0..5 {
+        said(&engine, &format!("CREATE QUERY c{number} FROM APPLICATION copy WITH (id => 'a')"));
+    }
+    assert_eq!(shown("SHOW QUERIES LIMIT 5"), (5, String::new()));
+    assert_eq!(shown("SHOW QUERIES LIMIT 2"), (2, "and 3 more; LIMIT says how many are shown".into()));
+    let filtered = shown("SHOW QUERIES FROM APPLICATION copy LIKE 'c%' LIMIT 2");
+    assert_eq!(filtered, (2, "and more; LIMIT says how many are shown".into()));
 }
 
 #[test]

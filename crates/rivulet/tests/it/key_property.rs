@@ -13,9 +13,9 @@ use rand::{RngExt, SeedableRng};
 use rivulet_testing::random::{RandomApplication, RandomEvent, RandomParameters, events};
 use rivulet_testing::{TestGroup, group::Results};
 
-const START_US: i64 = 1_766_275_200_000_000;
+pub(crate) const START_US: i64 = 1_766_275_200_000_000;
 const HOUR_US: i64 = 3_600_000_000;
-const EVENTS: usize = 250;
+pub(crate) const EVENTS: usize = 250;
 
 /// Seeds that are run; `RIVULET_SEEDS=100000 cargo test key_property` runs more.
 fn seeds() -> u64 {
@@ -23,14 +23,14 @@ fn seeds() -> u64 {
 }
 
 /// A query: its parameters, and when it is there, in places of the list of events.
-struct RandomQuery {
-    parameters: RandomParameters,
-    life: Range<usize>,
-    paused: Range<usize>,
+pub(crate) struct RandomQuery {
+    pub(crate) parameters: RandomParameters,
+    pub(crate) life: Range<usize>,
+    pub(crate) paused: Range<usize>,
 }
 
 impl RandomQuery {
-    fn new(random: &mut StdRng) -> Self {
+    pub(crate) fn new(random: &mut StdRng) -> Self {
         let mut range = |whole: bool| {
             let (one, other) = (random.random_range(0..=EVENTS), random.random_range(0..=EVENTS));
             if whole { 0..EVENTS } else { one.min(other)..one.max(other) }
@@ -44,7 +44,7 @@ impl RandomQuery {
     }
 
     /// Whether an event is routed to it: that is all that pausing changes.
-    fn gets(&self, place: usize) -> bool {
+    pub(crate) fn gets(&self, place: usize) -> bool {
         self.life.contains(&place) && !self.paused.contains(&place)
     }
 }
@@ -115,7 +115,7 @@ fn run_together(
 }
 
 /// One query alone, with its own events only.
-fn run_alone(
+pub(crate) fn run_alone(
     application: &RandomApplication,
     queries: &[RandomQuery],
     events: &[RandomEvent],
@@ -150,12 +150,12 @@ fn run_alone(
 }
 
 /// By which of the application's inputs an event comes.
-fn input_of(application: &RandomApplication, event: &RandomEvent) -> u8 {
+pub(crate) fn input_of(application: &RandomApplication, event: &RandomEvent) -> u8 {
     if application.inputs == 1 { 0 } else { event.input }
 }
 
 /// Long silence, then the end: both runs close everything the same way.
-fn finish(group: &TestGroup, events: &[RandomEvent]) {
+pub(crate) fn finish(group: &TestGroup, events: &[RandomEvent]) {
     group.run();
     group.run_at(events.last().map_or(START_US, |event| event.arrival_us) + HOUR_US);
     group.end();

@@ -91,6 +91,51 @@ fn results_go_to_a_sink_and_are_read_by_the_next_statement() {
     assert_eq!(text(&fs::read(out).unwrap()).lines().count(), 3);
 }
 
+#[test]
+fn no_query_replaces_what_another_of_its_script_has_written() {
+    let folder = TempDir::new().unwrap();
+    let (source, out) = (readings(&folder), folder.path().join("out.json"));
+    let sink = format!("CREATE SINK one TO 'file:{0}'; CREATE SINK two TO 'file:{0}';", out.display());
+    let done = rivulet(&[
+        "-c",
+        &format!(
+            "{source} {sink} INSERT INTO one SELECT device FROM readings; INSERT INTO two SELECT value FROM readings"
+        ),
+    ]);
+    let error = text(&done.stderr);
+    assert!(
+        !done.status.success() && error.contains("is what 'query_1' writes") && error.contains("UNION ALL"),
+        "{error}"
+    );
+    assert_eq!(fs::read_to_string(&out).unwrap().lines().count(), 4, "the first has written");
+    let sink = format!("CREATE SINK both TO 'file:{}/out/' FORMAT JSON;", folder.path().display());
+    let done = rivulet(&[
+        "-c",
+        &format!(
+            "{source} {sink} INSERT INTO both SELECT device FROM readings; INSERT INTO both SELECT device FROM readings"
+        ),
+    ]);
+    assert!(done.status.success(), "a folder takes both: {}", text(&done.stderr));
+}
+
+#[test]
+fn a_result_without_rows_does_not_replace_others_in_silence() {
+    let folder = TempDir::new().unwrap();
+    let (source, out) = (readings(&folder), folder.path().join("out.json"));
+    let script = |condition: &str| {
+        let sink = format!("CREATE SINK kept TO 'file:{}';", out.display());
+        rivulet(&[
+            "-q",
+            "-c",
+            &format!("{source} {sink} INSERT INTO kept SELECT device FROM readings WHERE {condition}"),
+        ])
+    };
+    assert_eq!(text(&script("value < 0").stderr), "", "there was nothing to replace");
+    assert_eq!(text(&script("value > 0").stderr), "");
+    let said = text(&script("value < 0").stderr);
+    assert!(said.contains("no row was written") && said.contains("out.json, which had 60 bytes"), "{said}");
+}
+
 /// The files of several sensors have the same hours: what is new in one is not late in another, whichever task reads them.
 #[test]
 fn results_do_not_depend_on_how_many_tasks_read() {

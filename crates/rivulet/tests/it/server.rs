@@ -93,6 +93,12 @@ impl Server {
         assert!(sent.success());
     }
 
+    /// Ends it at once, as a crash would.
+    pub(crate) fn kill_9(&mut self) {
+        self.signal("-KILL");
+        self.wait_for_end();
+    }
+
     fn wait_for_end(&mut self) -> Option<i32> {
         let deadline = Instant::now() + WAIT_MAX;
         loop {
@@ -149,6 +155,11 @@ impl Publisher {
     }
 
     pub(crate) fn publish(&mut self, topic: &str, payload: &str) {
+        assert!(self.try_publish(topic, payload), "the broker has closed the connection");
+    }
+
+    /// Publishes; whether the broker is there.
+    pub(crate) fn try_publish(&mut self, topic: &str, payload: &str) -> bool {
         let length = 2 + topic.len() + payload.len();
         let mut packet = vec![0x30];
         let mut rest = length;
@@ -162,7 +173,7 @@ impl Publisher {
         packet.extend_from_slice(&(topic.len() as u16).to_be_bytes());
         packet.extend_from_slice(topic.as_bytes());
         packet.extend_from_slice(payload.as_bytes());
-        self.0.write_all(&packet).unwrap();
+        self.0.write_all(&packet).is_ok()
     }
 
     /// Subscribes to one filter.
@@ -430,6 +441,7 @@ fn a_broker_that_is_down_at_the_start_and_lost_in_the_middle_is_found_again() {
     let server = Server::spawn(folder.path(), broker, &[("RIVULET_MQTT_BROKER_URL", format!("mqtt://{broker}"))]);
     // It takes applications and queries without a broker, but no events come: alive, not ready.
     wait("the server to live", || server.health("live").is_some_and(|(code, _)| code == 200));
+    wait("its start", || server.health("ready").is_some_and(|(_, text)| !text.contains("is starting")));
     let (code, text) = server.health("ready").unwrap();
     assert!(code == 503 && text.contains(&format!("not connected to the broker mqtt://{broker}")), "{code} {text}");
     server.sql_ok(

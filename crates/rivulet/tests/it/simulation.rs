@@ -3,12 +3,16 @@
 //!
 //! Real groups of random applications, with a clock by hand. In both runs the same queries come, pause, resume and go, and
 //! get the same events. In one of them tasks are split and merged, silent queries spilled and woken, and everything moved to a fresh
-//! group, at random moments in between, with events waiting; batches are cut and timers served at other moments too.
+//! group, at random moments in between, with events waiting; batches are cut and timers served at other moments too. In a third run
+//! tasks are cut in parts and joined as well, and the parts run in any order.
 //! A failure names its seed, and `RIVULET_SIMULATION_FIRST=seed RIVULET_SIMULATION_SEEDS=1` runs it alone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rivulet_dataflow::Reason;
+use rivulet_dataflow::{Cut, Reason};
 use rivulet_testing::TestGroup;
 use rivulet_testing::group::Results;
 use rivulet_testing::random::{RandomApplication, RandomEvent, RandomParameters, events};
@@ -109,6 +113,11 @@ fn run(sql: &str, script: &Script, mut random: Option<StdRng>, done: &mut Done) 
 /// How often what was done, so that a simulation in which nothing happens is noticed.
 #[derive(Debug, Default)]
 struct Done {
+    /// Whether tasks are cut in parts too.
+    cuts_tasks: bool,
+    cuts: u64,
+    /// Steps of parts other than the first.
+    steps_of_parts: u64,
     splits: u64,
     merges: u64,
     spilled: u64,
@@ -127,7 +136,30 @@ impl Done {
         self.refused.iter_mut().zip(group.metrics().refused).for_each(|(sum, refused)| *sum += refused);
     }
 
+    /// Something is done to parts, and nothing or something to whole tasks afterwards.
+    fn disturb_parts(&mut self, group: &TestGroup, random: &mut StdRng) {
+        let tasks = group.tasks();
+        let Some(task) = tasks.get(random.random_range(0..tasks.len().max(1))) else { return };
+        if random.random_range(0..12) == 0 {
+            let parts = random.random_range(1..5);
+            self.cuts += u64::from(parts > 1 && task.parts() == 1);
+            group.run_in_parts(task, parts);
+        }
+        for _ in 0..random.random_range(0..4) {
+            let part = random.random_range(0..task.parts() + 1);
+            self.steps_of_parts += u64::from(part > 0 && part < task.parts());
+            task.run_part_by_hand(part, Duration::ZERO);
+        }
+    }
+
     fn disturb(&mut self, group: TestGroup, random: &mut StdRng) -> TestGroup {
+        if self.cuts_tasks {
+            self.disturb_parts(&group, random);
+            // Blocks are to be under way when the next events come.
+            if random.random_range(0..4) != 0 {
+                return group;
+            }
+        }
         let mut tasks = group.tasks();
         match random.random_range(0..20) {
             0..5 => group.run(),
@@ -178,5 +210,58 @@ fn results_are_those_of_a_group_left_in_peace() {
     if seeds >= 100 {
         let least = done.splits.min(done.merges).min(done.spilled).min(done.woken).min(done.moved);
         assert!(least > seeds / 2 && results as u64 > 10 * seeds, "it does what it should: {done:?}");
+    }
+}
+
+/// The results of queries as far as their order is promised where they run in parts: those of a key, where they say what it is.
+fn by_key(results: &Results, cut: &Cut) -> BTreeMap<(u64, String), Vec<String>> {
+    let mut by_key: BTreeMap<(u64, String), Vec<String>> = BTreeMap::new();
+    for (&query, results) in results {
+        for result in results {
+            let row: serde_json::Value =
+                serde_json::from_str(result.trim_start_matches(['0', '1', ' '])).expect("JSON");
+            let key = match cut {
+                Cut::ByKey(_) => row.get("device").map_or_else(String::new, ToString::to_string),
+                _ => String::new(),
+            };
+            by_key.entry((query, key)).or_default().push(result.clone());
+        }
+    }
+    if matches!(cut, Cut::ByKey(_)) {
+        by_key.iter_mut().filter(|((_, key), _)| key.is_empty()).for_each(|(_, results)| results.sort());
+    }
+    by_key
+}
+
+#[test]
+fn results_of_queries_in_parts_are_those_of_whole_ones() {
+    let (first, seeds) = (variable("RIVULET_SIMULATION_FIRST", 0), variable("RIVULET_SIMULATION_SEEDS", 300));
+    let mut done = Done { cuts_tasks: true, ..Done::default() };
+    let (mut results, mut by_keys, mut anywhere) = (0, 0, 0);
+    for seed in first..first + seeds {
+        let application = RandomApplication::new(seed);
+        let cut = TestGroup::new(&application.sql, START_US).cut().clone();
+        match cut {
+            Cut::ByKey(_) => by_keys += 1,
+            Cut::Anywhere => anywhere += 1,
+            Cut::Never(_) => continue,
+        }
+        let script = Script::new(&mut StdRng::seed_from_u64(seed ^ 0x51));
+        let expected = run(&application.sql, &script, None, &mut Done::default());
+        let disturbances = StdRng::seed_from_u64(seed ^ 0xc07);
+        let found = run(&application.sql, &script, Some(disturbances), &mut done);
+        let (expected_by_key, found_by_key) = (by_key(&expected.results, &cut), by_key(&found.results, &cut));
+        for (of, expected) in &expected_by_key {
+            assert_eq!(found_by_key.get(of), Some(expected), "seed {seed}, {of:?}\n{}", application.sql);
+        }
+        assert_eq!(found_by_key.len(), expected_by_key.len(), "seed {seed}\n{}", application.sql);
+        assert_eq!(found.refused, expected.refused, "seed {seed}: refused rows\n{}", application.sql);
+        results += expected.results.values().map(Vec::len).sum::<usize>();
+    }
+    eprintln!("{by_keys} by key, {anywhere} anywhere, {results} results: {done:?}");
+    if seeds >= 100 {
+        assert!(by_keys > seeds / 10 && anywhere > seeds / 100, "{by_keys} by key, {anywhere} anywhere");
+        let least = done.cuts.min(done.steps_of_parts).min(done.splits).min(done.spilled);
+        assert!(least > seeds && results as u64 > 10 * seeds, "it does what it should: {done:?}");
     }
 }

@@ -209,6 +209,8 @@ impl Service for MemoryService {
                 events: None,
                 results: Some(3),
                 refused: None,
+                parts: None,
+                never_cut: None,
                 big: None,
             };
             state.queries.insert(name.clone(), info);
@@ -329,6 +331,8 @@ impl Service for MemoryService {
                 dropped: vec![("deadlock_events", 0), ("lost_messages", 3), ("too_large_messages", 2)],
                 refused_subscriptions: vec![("secret/#".into(), "NotAuthorized".into())],
             }],
+            log: None,
+            checkpoints: None,
         }
     }
 

@@ -167,6 +167,27 @@ fn a_table_is_there_again_after_a_restart_and_waits_for_its_file() {
 }
 
 #[test]
+fn a_line_that_cannot_be_read_at_a_start_is_left_out_and_said() {
+    let folder = TempDir::new().expect("a folder");
+    drop(with_rooms(folder.path()));
+    write(folder.path(), "id,floor\nkitchen,0\nattic,3\ncellar,below\n");
+    let engine = open(folder.path());
+    let table = engine.table("rooms").expect("it is known");
+    assert_eq!(table.rows, 2);
+    let state = table.state();
+    assert!(state.starts_with("running without lines") && state.contains("line 4: field 'floor'"), "{state}");
+    assert_eq!(engine.application("floors").expect("it runs").state(), "running");
+    assert_eq!(floor_of(&engine, "attic"), "{\"floor\":3}");
+    write(folder.path(), "id,floor\nkitchen,0\n");
+    said(&engine, "REFRESH TABLE rooms");
+    assert_eq!(engine.table("rooms").expect("it is known").state(), "running");
+    drop(engine);
+    write(folder.path(), "id,floor\ncellar,below\n");
+    let state = open(folder.path()).table("rooms").expect("it is known").state();
+    assert!(state.starts_with("not running: ") && state.contains("line 2"), "no line is left: {state}");
+}
+
+#[test]
 fn tables_are_resources_of_the_api() {
     let folder = TempDir::new().expect("a folder");
     write(folder.path(), "id,floor\nkitchen,0\n");

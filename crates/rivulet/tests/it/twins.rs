@@ -1,5 +1,7 @@
 //! Equal queries, which are computed once: each gets its results, whatever happens to the others.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rivulet::engine::Engine;
@@ -8,7 +10,7 @@ use rivulet_sql::ParamValue;
 use rivulet_testing::TestGroup;
 use tempfile::TempDir;
 
-use crate::engine::open;
+use crate::engine::configuration;
 use crate::server::Publisher;
 
 const TOTAL: &str = "CREATE APPLICATION total (source TEXT, who TEXT, least BIGINT DEFAULT 0) INPUT numbers (n BIGINT)
@@ -49,10 +51,17 @@ fn hear(listener: &mut Publisher, count: usize) -> Vec<String> {
     heard
 }
 
+/// An engine that saves no state.
+fn open_unsaved(folder: &Path) -> Arc<Engine> {
+    let mut config = configuration(folder);
+    config.checkpoint = None;
+    Engine::open(config).expect("an engine")
+}
+
 #[test]
 fn queries_that_share_a_slot_are_paused_and_dropped_one_by_one() {
     let folder = TempDir::new().expect("a folder");
-    let engine = open(folder.path());
+    let engine = open_unsaved(folder.path());
     run(&engine, TOTAL);
     ["a", "b", "c", "d"].iter().for_each(|who| create(&engine, who));
     assert_eq!(shared(&engine), 3);
@@ -86,8 +95,8 @@ fn queries_that_share_a_slot_are_paused_and_dropped_one_by_one() {
     assert_eq!(shared(&engine), 0);
     drop(engine);
 
-    // After a restart all is new; who is paused shares with nobody.
-    let engine = open(folder.path());
+    // After a restart all is new where nothing is saved; who is paused shares with nobody.
+    let engine = open_unsaved(folder.path());
     assert_eq!(shared(&engine), 0);
     run(&engine, "RESUME QUERY d");
     create(&engine, "f");

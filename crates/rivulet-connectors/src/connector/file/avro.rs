@@ -59,6 +59,9 @@ pub(super) struct AvroSource {
     files: u64,
 }
 
+/// Where reading begins, as a checkpoint has it.
+pub(super) type PlaceText = (PathBuf, Option<(u64, u64, usize)>);
+
 /// Where reading begins.
 struct Place {
     path: PathBuf,
@@ -80,9 +83,14 @@ struct Open {
 
 impl AvroSource {
     pub(super) fn new(wanted: Arc<Wanted>, holding: Holding, files: Vec<PathBuf>) -> Self {
-        let count = files.len() as u64;
-        let waiting = files.into_iter().rev().map(|path| Place { path, block: None }).collect();
-        Self { wanted, holding, waiting, open: None, files: count }
+        Self::resume(wanted, holding, files.into_iter().map(|path| (path, None)).collect())
+    }
+
+    /// One that goes on where another was.
+    pub(super) fn resume(wanted: Arc<Wanted>, holding: Holding, places: Vec<PlaceText>) -> Self {
+        let files = places.len() as u64;
+        let waiting = places.into_iter().rev().map(|(path, block)| Place { path, block }).collect();
+        Self { wanted, holding, waiting, open: None, files }
     }
 
     /// Closes the file; what is left of it waits.
@@ -134,6 +142,15 @@ impl Source for AvroSource {
             0 => Polled::Nothing(Duration::ZERO),
             _ => Polled::Rows { columns, arrival_us: now_us },
         })
+    }
+
+    fn position(&mut self) -> Option<String> {
+        if let Some(open) = self.open.as_mut().filter(|open| open.records == 0) {
+            open.block = open.reader.position().ok()?;
+        }
+        let open = self.open.as_ref().map(|open| (&open.path, Some((open.block, open.records, open.at))));
+        let waiting = self.waiting.iter().rev().map(|place| (&place.path, place.block));
+        serde_json::to_string(&open.into_iter().chain(waiting).collect::<Vec<_>>()).ok()
     }
 
     fn progress(&self) -> Option<(u64, u64)> {

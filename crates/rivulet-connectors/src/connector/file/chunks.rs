@@ -23,6 +23,26 @@ pub(super) struct Chunk {
     pub(super) bytes: u64,
 }
 
+/// A piece as a checkpoint has it: path, beginning, end if it has one, and bytes.
+pub(super) type ChunkText = (PathBuf, u64, Option<u64>, u64);
+
+impl Chunk {
+    /// What is left of it where all before this byte has been read.
+    pub(super) fn from(&self, offset: u64) -> Self {
+        let start = offset.max(self.start);
+        let bytes = self.bytes.saturating_sub(start - self.start);
+        Self { path: self.path.clone(), start, end: self.end, bytes }
+    }
+
+    pub(super) fn to_text(&self) -> ChunkText {
+        ((*self.path).clone(), self.start, (self.end != u64::MAX).then_some(self.end), self.bytes)
+    }
+
+    pub(super) fn of_text((path, start, end, bytes): ChunkText) -> Self {
+        Self { path: Arc::new(path), start, end: end.unwrap_or(u64::MAX), bytes }
+    }
+}
+
 /// The size of the pieces of files of lines. A partition is at most that far ahead of another; and several pieces for each partition even
 /// out their work.
 pub(super) const CHUNK_BYTES: u64 = 4 << 20;

@@ -1,7 +1,8 @@
 //! Files that grow: what is added to them becomes rows, as with `tail -F`.
 //!
-//! What must hold: a file that is renamed away is read to its end, and the one that takes its name from its beginning; one that is
-//! cut short is read again from its beginning. A line counts once it is ended. Each file is a source of its own, with a time of its own; those
+//! What must hold: a file that is renamed away is read to its end, and the one that takes its name from its beginning; where its new name is
+//! one that the address means as well, it is still the same file, and no row is read twice. One that is cut short is read again from its
+//! beginning. A line counts once it is ended. Each file is a source of its own, with a time of its own; those
 //! that are new are found by sources that have no rows ([`Folder`]) and never end.
 
 use std::collections::{HashSet, VecDeque};
@@ -9,15 +10,17 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use rivulet_dataflow::{Polled, Refusals, Source, SourceError};
+use serde::{Deserialize, Serialize};
 
 use super::paths;
 use super::source::{open_lines, unreadable};
 use crate::connector::intake::Intake;
 use crate::connector::lines::{Left, Lines, Reading};
+use crate::connector::{ConnectorError, SourceSpec};
 
 /// How often new files are looked for.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
@@ -32,6 +35,9 @@ const IDLE_PER_FILE: Duration = Duration::from_micros(200);
 /// to it since it was looked at last is not read.
 const OPEN_MAX: usize = 256;
 
+/// How many files are remembered that lost their names.
+const LEFT_MAX: usize = 1024;
+
 /// The sources of what an address means: the files that there are, and a source for each reader that finds new ones.
 pub(super) fn sources(
     reading: &Arc<Reading>,
@@ -41,23 +47,66 @@ pub(super) fn sources(
     readers: usize,
 ) -> Vec<Box<dyn Source>> {
     let readers = readers.min(files.len()).max(1);
-    let discovery = Arc::new(Mutex::new(Discovery {
-        address,
-        known: files.iter().cloned().collect(),
-        new: (0..readers).map(|_| VecDeque::new()).collect(),
-        next: 0,
-        last_scan: Instant::now(),
-    }));
+    let discovery = Arc::new(Mutex::new(Discovery::new(address, files.iter().cloned(), readers)));
     let folder = |reader| Folder { reading: reading.clone(), discovery: discovery.clone(), reader };
     let folders = (0..readers).map(|reader| Box::new(folder(reader)) as Box<dyn Source>);
     let tail = |path| Box::new(Tail::new(path, from_end, reading, &discovery)) as Box<dyn Source>;
     folders.chain(files.into_iter().map(tail)).collect()
 }
 
+/// The same where a query goes on: each file where it was, and those that came meanwhile from their beginnings.
+pub(super) fn resume(
+    reading: &Arc<Reading>,
+    spec: &SourceSpec,
+    files: Vec<PathBuf>,
+    positions: Vec<Option<String>>,
+) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
+    // Those that look for new files have no position.
+    let (folders, mut tails) = (positions.iter().filter(|position| position.is_none()).count(), Vec::new());
+    let of_files = SourceSpec {
+        resume: Some(positions.iter().filter(|position| position.is_some()).cloned().collect()),
+        ..spec.clone()
+    };
+    let resumed = of_files.resumed::<(PathBuf, Option<Closed>)>("file")?.unwrap_or_default();
+    let is_new = |file: &PathBuf| !resumed.iter().any(|(path, _)| path == file);
+    let new: Vec<PathBuf> = files.into_iter().filter(is_new).collect();
+    let readers = folders.max(1);
+    let known = resumed.iter().map(|(path, _)| path).chain(&new).cloned();
+    let mut discovery = Discovery::new(spec.address.clone(), known, readers);
+    // Where one has another name now, it is found by that once the old one has let go of it.
+    discovery.followed.extend(resumed.iter().filter_map(|(_, closed)| closed.and_then(|closed| closed.identity)));
+    let discovery = Arc::new(Mutex::new(discovery));
+    let mut resumed = resumed.into_iter();
+    let mut reader = 0..;
+    let mut folder = || {
+        let reader = reader.next().unwrap_or_default();
+        Box::new(Folder { reading: reading.clone(), discovery: discovery.clone(), reader }) as Box<dyn Source>
+    };
+    for position in &positions {
+        match position.as_ref().and_then(|_| resumed.next()) {
+            Some((path, closed)) => {
+                let mut tail = Tail::new(path, false, reading, &discovery);
+                tail.closed = closed;
+                tails.push(Box::new(tail) as Box<dyn Source>);
+            }
+            None => tails.push(folder()),
+        }
+    }
+    if folders == 0 {
+        tails.push(folder());
+    }
+    tails.extend(new.into_iter().map(|path| Box::new(Tail::new(path, false, reading, &discovery)) as Box<dyn Source>));
+    Ok(tails)
+}
+
 /// The files that an address means, as they come and go; shared by all sources.
 struct Discovery {
     address: String,
     known: HashSet<PathBuf>,
+    /// What is being followed, by whatever name.
+    followed: HashSet<Identity>,
+    /// What is not any more, as it has another name now or none, and where it goes on: a source that finds it by its new name begins there.
+    left: VecDeque<(Identity, u64)>,
     /// New files, by the reader that is to read them.
     new: Vec<VecDeque<PathBuf>>,
     /// The reader that gets the next file.
@@ -66,6 +115,37 @@ struct Discovery {
 }
 
 impl Discovery {
+    fn new(address: String, known: impl Iterator<Item = PathBuf>, readers: usize) -> Self {
+        Self {
+            address,
+            known: known.collect(),
+            followed: HashSet::new(),
+            left: VecDeque::new(),
+            new: (0..readers).map(|_| VecDeque::new()).collect(),
+            next: 0,
+            last_scan: Instant::now(),
+        }
+    }
+
+    /// Where to begin in a file that is to be followed from now on; nothing as long as it is followed by the name that it had before.
+    fn begin(&mut self, identity: Option<Identity>) -> Option<u64> {
+        let Some(identity) = identity else { return Some(0) };
+        if !self.followed.insert(identity) {
+            return None;
+        }
+        let known = self.left.iter().position(|(left, _)| *left == identity);
+        Some(known.and_then(|place| self.left.remove(place)).map_or(0, |(_, offset)| offset))
+    }
+
+    /// A file is not followed any more; whoever finds it again goes on at `offset`.
+    fn leave(&mut self, identity: Option<Identity>, offset: u64) {
+        let Some(identity) = identity else { return };
+        if self.followed.remove(&identity) && offset > 0 {
+            self.left.truncate(LEFT_MAX - 1);
+            self.left.push_front((identity, offset));
+        }
+    }
+
     /// Looks for new files, if it is time.
     fn scan(&mut self) {
         if self.last_scan.elapsed() < SCAN_INTERVAL {
@@ -121,13 +201,14 @@ struct Tail {
 }
 
 struct Open {
-    identity: (u64, u64),
+    identity: Option<Identity>,
     lines: Lines,
     intake: Intake,
 }
 
+#[derive(Clone, Copy, Serialize, Deserialize)]
 struct Closed {
-    identity: (u64, u64),
+    identity: Option<Identity>,
     /// Where the next line begins, and how far the file had been read.
     offset: u64,
     read_to: u64,
@@ -137,7 +218,9 @@ struct Closed {
 enum Fate {
     /// It is there and may grow.
     Same,
-    /// Another one has its name, or it was cut short.
+    /// It was cut short.
+    Cut,
+    /// Another one has its name.
     Replaced,
     /// Nothing has its name.
     Gone,
@@ -161,14 +244,26 @@ impl Source for Tail {
         Ok(Polled::Nothing(IDLE.max(IDLE_PER_FILE.saturating_mul(u32::try_from(files).unwrap_or(u32::MAX)))))
     }
 
+    fn position(&mut self) -> Option<String> {
+        // What was read beyond the lines that were taken is read again.
+        let open = self.open.as_ref().map(|open| {
+            let offset = open.lines.offset();
+            Closed { identity: open.identity, offset, read_to: offset }
+        });
+        // Of one of which nothing was read yet, whatever is added counts.
+        serde_json::to_string(&(&self.path, open.or(self.closed))).ok()
+    }
+
     fn is_live(&self) -> bool {
         true
     }
 }
 
-/// Whatever has the name later is a new file.
+/// Whatever has the name later is a new file, unless it is one that had another name before.
 impl Drop for Tail {
     fn drop(&mut self) {
+        self.leave_open();
+        self.leave_closed();
         self.discovery.lock().known.remove(&self.path);
     }
 }
@@ -202,9 +297,32 @@ impl Tail {
         open.lines.take_rest(&mut open.intake, now_us, refusals);
         // The rest is decoded with the old file's header before the new file is opened, at the next poll.
         if open.intake.payloads() == 0 {
-            self.open = None;
+            match fate {
+                Fate::Cut => self.forget(),
+                _ => self.leave_open(),
+            }
         }
-        Ok(matches!(fate, Fate::Replaced))
+        Ok(!matches!(fate, Fate::Gone))
+    }
+
+    /// All of the file that is open has been read, and this name is not its own any more.
+    fn leave_open(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.discovery.lock().leave(open.identity, open.lines.read_to());
+        }
+    }
+
+    /// The same for one that was closed.
+    fn leave_closed(&mut self) {
+        if let Some(closed) = self.closed.take() {
+            self.discovery.lock().leave(closed.identity, closed.offset);
+        }
+    }
+
+    /// What there was of the file is gone; it begins anew.
+    fn forget(&mut self) {
+        let identities = [self.open.take().map(|open| open.identity), self.closed.take().map(|closed| closed.identity)];
+        identities.into_iter().flatten().for_each(|identity| self.discovery.lock().leave(identity, 0));
     }
 
     /// Opens the file if there is something in it that has not been read.
@@ -216,17 +334,29 @@ impl Tail {
         };
         if metadata.len() == 0 || !metadata.is_file() {
             // What is added from now on is new.
-            (self.from_end, self.closed) = (false, None);
+            self.from_end = false;
+            self.forget();
             return Ok(false);
         }
         let identity = identity(&metadata);
         let start = match &self.closed {
             Some(closed) if closed.identity == identity && closed.read_to == metadata.len() => return Ok(false),
             Some(closed) if closed.identity == identity && closed.read_to < metadata.len() => closed.offset,
-            // Another one has its name, or it was cut short.
-            Some(_) => 0,
-            None if self.from_end => metadata.len(),
-            None => 0,
+            closed => {
+                let is_cut = closed.is_some_and(|closed| closed.identity == identity);
+                if is_cut {
+                    self.forget()
+                } else {
+                    self.leave_closed()
+                }
+                match self.discovery.lock().begin(identity) {
+                    None => return Ok(false),
+                    // Cut short since it had its other name.
+                    Some(offset) if offset > metadata.len() => 0,
+                    Some(0) if self.from_end && !is_cut => metadata.len(),
+                    Some(offset) => offset,
+                }
+            }
         };
         let mut intake = self.reading.intake().map_err(|error| SourceError(error.to_string()))?;
         let lines = open_lines(&self.reading, &self.path, start, u64::MAX, &mut intake)?;
@@ -247,9 +377,8 @@ impl Tail {
 impl Open {
     fn fate(&self, path: &Path) -> io::Result<Fate> {
         match fs::metadata(path) {
-            Ok(metadata) if identity(&metadata) != self.identity || metadata.len() < self.lines.read_to() => {
-                Ok(Fate::Replaced)
-            }
+            Ok(metadata) if identity(&metadata) != self.identity => Ok(Fate::Replaced),
+            Ok(metadata) if metadata.len() < self.lines.read_to() => Ok(Fate::Cut),
             Ok(_) => Ok(Fate::Same),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Fate::Gone),
             Err(error) => Err(error),
@@ -257,15 +386,18 @@ impl Open {
     }
 }
 
+/// The device and number of a file, and when it came to be where that is known: numbers are used again.
+type Identity = (u64, u64, Option<SystemTime>);
+
 /// What tells a file from another that has the same name.
 #[cfg(unix)]
-fn identity(metadata: &Metadata) -> (u64, u64) {
+fn identity(metadata: &Metadata) -> Option<Identity> {
     use std::os::unix::fs::MetadataExt;
-    (metadata.dev(), metadata.ino())
+    Some((metadata.dev(), metadata.ino(), metadata.created().ok()))
 }
 
 /// Elsewhere only a file that is cut short is noticed.
 #[cfg(not(unix))]
-fn identity(_metadata: &Metadata) -> (u64, u64) {
-    (0, 0)
+fn identity(_metadata: &Metadata) -> Option<Identity> {
+    None
 }

@@ -26,7 +26,7 @@ use std::sync::atomic::AtomicUsize;
 use arrow::datatypes::{Schema, SchemaRef};
 use rivulet_dataflow::{Sink, SinkError, Source};
 
-use super::description::{Instance, Opening};
+use super::description::{Check, Instance, Opening};
 use super::lines::{LINE_BYTES_MAX, MULTILINE, Reading};
 use super::outgoing::only_appends;
 use super::{
@@ -34,8 +34,8 @@ use super::{
     SinkSpec, SourceSpec,
 };
 use crate::formats::{Format, RowFormat};
-use avro::AvroSource;
-use chunks::Piece;
+use avro::{AvroSource, PlaceText};
+use chunks::{Chunk, ChunkText, Piece};
 pub(super) use content::Content;
 use parquet::{ParquetSource, Wanted};
 use part::ParquetCompression;
@@ -63,7 +63,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                 kind: OptionKind::Boolean,
                 default: Some("false"),
                 help: "Whether to go on when the end is reached, and read what is added, and files that are new. Files that are \
-                       renamed away or cut short are noticed.",
+                       renamed away or cut short are noticed; one whose new name is meant as well is not read again. Rows of a file that appears later are late where time is beyond them.",
             },
             OptionDescription {
                 name: "start",
@@ -116,8 +116,32 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     }),
     example: "CREATE SOURCE bids (auction BIGINT, price BIGINT, at TIMESTAMP EVENT TIME) FROM 'file:data/bids-*.json';\n\
               CREATE SINK totals TO 'file:results/' FORMAT PARQUET;",
-    open: Opening { source: Some(open_source), sink: Some(open_sink), columns: Some(columns) },
+    open: Opening {
+        source: Some(open_source),
+        sink: Some(open_sink),
+        columns: Some(columns),
+        check: Check { source: None, sink: Some(check_sink) },
+    },
 };
+
+/// Whether it can be known how a file is written.
+fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
+    if spec.address.is_empty() {
+        return Err(no_name());
+    }
+    let is_folder = is_folder(&spec.address, options);
+    format_of(&spec.address, spec.format.as_ref(), if is_folder { "" } else { &spec.address }).map(drop)
+}
+
+fn is_folder(address: &str, options: &Options) -> bool {
+    !options.names("partition_by").is_empty() || address.ends_with('/') || Path::new(address).is_dir()
+}
+
+/// The file that is replaced when a query ends: one that is neither a folder nor appended to.
+pub(super) fn replaced(address: &str, options: &Options) -> Option<PathBuf> {
+    let is_replaced = !is_folder(address, options) && !options.boolean("append");
+    is_replaced.then(|| std::path::absolute(address).unwrap_or_else(|_| address.into()))
+}
 
 /// The columns of a Parquet file.
 fn columns(address: &str) -> Option<Schema> {
@@ -135,7 +159,7 @@ fn open_source(
         cannot_open(
             &spec.address,
             error.to_string(),
-            "paths are relative to the folder that the program was started in",
+            "paths are relative to the folder that `rivulet run` was started in, or the server",
         )
     };
     let follow = options.boolean("follow");
@@ -144,9 +168,14 @@ fn open_source(
         Err(error) if follow && error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         other => other.map_err(unreadable)?,
     };
-    if paths.is_empty() && !follow {
+    if paths.is_empty() && !follow && spec.resume.is_none() {
         let hint = "a folder needs files in it, and a pattern files that match";
         return Err(cannot_open(&spec.address, "there is no such file".into(), hint));
+    }
+    if let Some(column) = paths.first().and_then(|path| folder_column(spec, path)) {
+        let problem = format!("the column '{column}' is in the names of folders ('{column}=...'), which are not read");
+        let hint = "leave it out of the query; or write it into the files, without partition_by";
+        return Err(cannot_open(&spec.address, problem, hint));
     }
     let example = paths.first().map_or_else(|| spec.address.clone(), |path| path.to_string_lossy().into_owned());
     let format = format_of(&spec.address, spec.format.as_ref(), &example)?;
@@ -167,12 +196,39 @@ fn open_source(
         return Err(options.wrong("start", "is of files that are followed", "add follow => true, or leave it out"));
     }
     let reading = Arc::new(Reading::new(format, spec, options)?);
+    if follow && let Some(resumed) = spec.resume.clone() {
+        return follow::resume(&reading, spec, paths, resumed);
+    }
     if follow {
         return Ok(follow::sources(&reading, spec.address.clone(), paths, from_end, partitions_wanted));
+    }
+    if let Some(resumed) = spec.resumed::<Vec<ChunkText>>(CONNECTOR.name)? {
+        return Ok(resumed_sources(resumed, |holding, chunks| {
+            LineSource::new(reading.clone(), holding, chunks.into_iter().map(Chunk::of_text).collect())
+        }));
     }
     let chunks =
         chunks::cut_lines(paths, (!reading.rule.has_quotes).then_some(chunks::CHUNK_BYTES)).map_err(unreadable)?;
     Ok(sources(spec, chunks, partitions_wanted, |holding, chunks| LineSource::new(reading.clone(), holding, chunks)))
+}
+
+/// The sources of a query that goes on, each where it was.
+fn resumed_sources<T, S: Source + 'static>(
+    resumed: Vec<T>,
+    mut source: impl FnMut(Holding, T) -> S,
+) -> Vec<Box<dyn Source>> {
+    let holders = Arc::<AtomicUsize>::default();
+    resumed.into_iter().map(|one| Box::new(source(Holding::new(&holders), one)) as Box<dyn Source>).collect()
+}
+
+/// The column that is read and that a folder of the file has in its name, as `partition_by` writes them: it would be null in all rows.
+fn folder_column<'s>(spec: &'s SourceSpec, path: &Path) -> Option<&'s str> {
+    let folders = path.parent()?.components();
+    let mut names = folders.filter_map(|folder| folder.as_os_str().to_str()?.split_once('=').map(|(name, _)| name));
+    names.find_map(|name| {
+        let mut read = spec.columns.iter().map(|&column| spec.schema.field(column).name().as_str());
+        read.find(|column| column.eq_ignore_ascii_case(name))
+    })
 }
 
 /// A source for each reader of the files, and, where rows have a time, for each file.
@@ -201,9 +257,32 @@ fn open_parquet(
     let required =
         (0..schema.fields().len()).filter(|&place| is_event_time(place) || !schema.field(place).is_nullable());
     let wanted = Arc::new(Wanted { required: required.collect(), schema });
-    let groups = parquet::row_groups(paths, &wanted).map_err(|problem| {
-        cannot_open(&spec.address, problem, "columns are found by their names; declare those that are in the file")
-    })?;
+    let groups_of = |paths| {
+        parquet::row_groups(paths, &wanted).map_err(|problem| {
+            cannot_open(&spec.address, problem, "columns are found by their names; declare those that are in the file")
+        })
+    };
+    if let Some(resumed) = spec.resumed::<(usize, Vec<(PathBuf, usize)>)>(CONNECTOR.name)? {
+        let mut paths: Vec<PathBuf> = resumed.iter().flat_map(|(_, left)| left).map(|(path, _)| path.clone()).collect();
+        paths.sort();
+        paths.dedup();
+        let groups = groups_of(paths)?;
+        let group = |(path, index): (PathBuf, usize)| {
+            let found = groups.iter().find(|group| group.path() == path && group.index() == index).cloned();
+            found.ok_or_else(|| {
+                let problem = format!("{} is not the file any more that it was", path.display());
+                cannot_open(&spec.address, problem, "drop the query and create it again to begin anew")
+            })
+        };
+        let resumed = resumed.into_iter().map(|(rows_taken, left)| {
+            Ok((rows_taken, left.into_iter().map(group).collect::<Result<Vec<_>, ConnectorError>>()?))
+        });
+        let resumed = resumed.collect::<Result<Vec<_>, ConnectorError>>()?;
+        return Ok(resumed_sources(resumed, |holding, (rows_taken, groups)| {
+            ParquetSource::new(wanted.clone(), holding, groups).behind(rows_taken)
+        }));
+    }
+    let groups = groups_of(paths)?;
     Ok(sources(spec, groups, partitions_wanted, |holding, groups| ParquetSource::new(wanted.clone(), holding, groups)))
 }
 
@@ -213,6 +292,9 @@ fn open_avro(
     partitions_wanted: usize,
 ) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
     let wanted = Arc::new(avro::Wanted::new(spec));
+    if let Some(resumed) = spec.resumed::<Vec<PlaceText>>(CONNECTOR.name)? {
+        return Ok(resumed_sources(resumed, |holding, places| AvroSource::resume(wanted.clone(), holding, places)));
+    }
     // Those behind the first are looked at when their turn comes; there may be many.
     if let Some(first) = paths.first() {
         wanted.check(first).map_err(|problem| {
@@ -225,7 +307,7 @@ fn open_avro(
 fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
     let path = PathBuf::from(&spec.address);
     let partitioning = Partitioning::new(options, &spec.schema)?;
-    let is_folder = partitioning.is_some() || spec.address.ends_with('/') || path.is_dir();
+    let is_folder = is_folder(&spec.address, options);
     let format = format_of(&spec.address, spec.format.as_ref(), if is_folder { "" } else { &spec.address })?;
     if matches!(format, RowFormat::Parquet) {
         only_appends(
@@ -235,12 +317,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         )?;
     }
     if spec.address.is_empty() {
-        return Err(ConnectorError::Address {
-            connector: CONNECTOR.name,
-            address: String::new(),
-            problem: "names no file".into(),
-            hint: "write for example 'file:result.json', or 'file:results/' for a folder".into(),
-        });
+        return Err(no_name());
     }
     let compression = match options.text("compression") {
         Some("none") => ParquetCompression::None,
@@ -260,7 +337,10 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         let content = content(&spec.schema)?;
         return Ok(match append {
             true => Box::new(AppendSink::open(path, content).map_err(failed)?),
-            false => Box::new(FileSink::open(Path::new(&spec.address), content, instance.of).map_err(failed)?),
+            false => {
+                let checkpoints = spec.checkpoints.as_deref();
+                Box::new(FileSink::open(Path::new(&spec.address), content, instance.of, checkpoints).map_err(failed)?)
+            }
         });
     }
     let content = match &partitioning {
@@ -272,7 +352,18 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         bytes: options.count("roll_bytes").unwrap_or(usize::MAX) as u64,
     };
     std::fs::create_dir_all(&path).map_err(|error| failed(part::failed(&path, &error)))?;
-    Ok(Box::new(FolderSink::new(path, content, partitioning, commits, instance.number, ending(&format))))
+    let (checkpoints, ending) = (spec.checkpoints.as_deref(), ending(&format));
+    let sink = FolderSink::new(path, content, partitioning, commits, instance.number, ending, checkpoints);
+    Ok(Box::new(sink.map_err(failed)?))
+}
+
+fn no_name() -> ConnectorError {
+    ConnectorError::Address {
+        connector: CONNECTOR.name,
+        address: String::new(),
+        problem: "names no file".into(),
+        hint: "write for example 'file:result.json', or 'file:results/' for a folder".into(),
+    }
 }
 
 fn cannot_open(address: &str, problem: String, hint: &str) -> ConnectorError {

@@ -31,6 +31,13 @@ pub(super) struct RowGroup {
     bytes: u64,
 }
 
+impl RowGroup {
+    /// Which one it is of its file.
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+}
+
 impl Piece for RowGroup {
     fn path(&self) -> &Path {
         &self.path
@@ -145,6 +152,11 @@ impl ParquetSource {
         Self { wanted, holding, waiting: groups, open: None, rows_taken: 0, bytes_done: 0, bytes_all }
     }
 
+    /// The same, behind so many rows of its first row group.
+    pub(super) fn behind(self, rows_taken: usize) -> Self {
+        Self { rows_taken, ..self }
+    }
+
     /// The next rows as they stand in the file, with whether each is what it was declared.
     fn next(&mut self, rows_max: usize) -> Result<Option<Converted>, SourceError> {
         loop {
@@ -214,6 +226,16 @@ impl Source for ParquetSource {
             0 => Polled::Nothing(std::time::Duration::ZERO),
             _ => Polled::Rows { columns, arrival_us: now_us },
         })
+    }
+
+    fn position(&mut self) -> Option<String> {
+        let open = self.open.as_ref().map(|(_, group)| group);
+        let left: Vec<(&Path, usize)> = open
+            .into_iter()
+            .chain(self.waiting.iter().rev())
+            .map(|group| (group.path.as_path(), group.index))
+            .collect();
+        serde_json::to_string(&(self.rows_taken, left)).ok()
     }
 
     fn progress(&self) -> Option<(u64, u64)> {

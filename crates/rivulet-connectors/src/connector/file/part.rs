@@ -5,7 +5,7 @@
 //! tells him from the dead, on other machines and in other containers too.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -43,7 +43,12 @@ pub(super) struct Part {
     hidden: PathBuf,
     path: PathBuf,
     is_committed: bool,
+    /// It stays when it is given up: a checkpoint may go on with it.
+    is_kept: bool,
 }
+
+/// A file under construction as a checkpoint has it: its hidden and its own name, and how long it is if it is not whole.
+pub(super) type PartText = (PathBuf, PathBuf, Option<u64>);
 
 enum Content {
     Lines { file: File, buffer: Vec<u8>, bytes: u64 },
@@ -59,7 +64,7 @@ impl Part {
 
     fn of_lines(file: File, hidden: PathBuf, path: PathBuf) -> Self {
         let content = Content::Lines { file, buffer: Vec::with_capacity(WRITE_BYTES), bytes: 0 };
-        Self { content, hidden, path, is_committed: false }
+        Self { content, hidden, path, is_committed: false, is_kept: false }
     }
 
     /// A Parquet file that will be `path`; folders above it are made.
@@ -83,7 +88,7 @@ impl Part {
             let _ = fs::remove_file(&hidden);
             parquet_failed(&path, &error)
         })?;
-        Ok(Self { content: Content::Parquet(Box::new(writer)), hidden, path, is_committed: false })
+        Ok(Self { content: Content::Parquet(Box::new(writer)), hidden, path, is_committed: false, is_kept: false })
     }
 
     /// Appends lines.
@@ -118,31 +123,93 @@ impl Part {
         }
     }
 
-    /// Makes the file whole and gives it its name, in place of one that has it.
-    pub(super) fn commit(mut self) -> Result<(), SinkError> {
+    /// The file of lines that a checkpoint goes on with, as long as it was then.
+    pub(super) fn resume(hidden: PathBuf, path: PathBuf, length: u64) -> Result<Self, SinkError> {
+        let opened = OpenOptions::new().read(true).write(true).open(&hidden).and_then(|mut file| {
+            let _ = file.try_lock();
+            file.set_len(length)?;
+            file.seek(SeekFrom::End(0))?;
+            Ok(file)
+        });
+        let mut part = Self::of_lines(opened.map_err(|error| failed(&hidden, &error))?, hidden, path);
+        if let Content::Lines { bytes, .. } = &mut part.content {
+            *bytes = length;
+        }
+        Ok(part)
+    }
+
+    /// Has it stay when it is given up.
+    pub(super) fn keep(mut self) -> Self {
+        self.is_kept = true;
+        self
+    }
+
+    /// Whether it is one of lines, which may go on where it was.
+    pub(super) fn is_of_lines(&self) -> bool {
+        matches!(self.content, Content::Lines { .. })
+    }
+
+    /// Makes the file whole, still under its hidden name; or one of lines as whole as it is.
+    pub(super) fn sync(&mut self) -> Result<(), SinkError> {
         match &mut self.content {
             Content::Lines { file, buffer, .. } => {
                 let written = file.write_all(buffer).and_then(|()| file.sync_data());
                 written.map_err(|error| failed(&self.path, &error))?;
+                buffer.clear();
             }
             Content::Parquet(writer) => {
                 writer.finish().map_err(|error| parquet_failed(&self.path, &error))?;
                 writer.inner().sync_data().map_err(|error| failed(&self.path, &error))?;
             }
         }
-        fs::rename(&self.hidden, &self.path).map_err(|error| failed(&self.path, &error))?;
-        self.is_committed = true;
-        // The name is durable once the folder is; systems that cannot do that for folders do it by themselves.
-        if let Some(folder) = self.path.parent().and_then(|folder| File::open(folder).ok()) {
-            let _ = folder.sync_all();
-        }
         Ok(())
+    }
+
+    /// It as a checkpoint has it: whole, or so long.
+    pub(super) fn to_text(&self, is_whole: bool) -> PartText {
+        let length = if is_whole { None } else { Some(self.bytes()) };
+        (self.hidden.clone(), self.path.clone(), length)
+    }
+
+    /// Gives a file that is whole its name, in place of one that has it.
+    pub(super) fn publish(mut self) -> Result<(), SinkError> {
+        self.is_committed = true;
+        publish(&self.hidden, &self.path)
+    }
+
+    /// Makes the file whole and gives it its name.
+    pub(super) fn commit(mut self) -> Result<(), SinkError> {
+        self.sync()?;
+        self.publish()
+    }
+}
+
+/// Gives a file its name.
+fn publish(hidden: &Path, path: &Path) -> Result<(), SinkError> {
+    fs::rename(hidden, path).map_err(|error| failed(path, &error))?;
+    // The name is durable once the folder is; systems that cannot do that for folders do it by themselves.
+    if let Some(folder) = path.parent().and_then(|folder| File::open(folder).ok()) {
+        let _ = folder.sync_all();
+    }
+    Ok(())
+}
+
+/// Makes final what a checkpoint has of a file, as often as it is asked: the file gets its name, and what was written after the checkpoint
+/// goes.
+pub(super) fn recover((hidden, path, length): PartText) -> Result<(), SinkError> {
+    if !hidden.exists() && path.exists() {
+        return Ok(());
+    }
+    match length {
+        Some(0) => fs::remove_file(&hidden).map_err(|error| failed(&path, &error)),
+        Some(length) => Part::resume(hidden, path, length)?.commit(),
+        None => publish(&hidden, &path),
     }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
-        if !self.is_committed {
+        if !self.is_committed && !self.is_kept {
             // It frees the disk where that is full; if it fails there is nobody left to tell.
             let _ = fs::remove_file(&self.hidden);
         }

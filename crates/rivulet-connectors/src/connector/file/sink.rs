@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
 
 use super::content::Content;
-use super::part::{Part, failed, remove_abandoned};
+use super::part::{Part, PartText, failed, recover, remove_abandoned};
 use super::partition::Partitioning;
 
 /// How many folders have a file open at a time. When there are more, the file that was begun first is committed.
@@ -43,6 +43,17 @@ pub(super) struct FolderSink {
     prefix: String,
     ending: &'static str,
     files: u64,
+    /// Where checkpoints are made, files get their names with them.
+    checkpoints: Option<Pending>,
+}
+
+/// Files that wait for a checkpoint.
+#[derive(Default)]
+pub(super) struct Pending {
+    /// Whole since the last one.
+    whole: Vec<Part>,
+    /// Part of one that is being made.
+    prepared: Vec<Part>,
 }
 
 impl FolderSink {
@@ -53,16 +64,35 @@ impl FolderSink {
         commits: Commits,
         instance: usize,
         ending: &'static str,
-    ) -> Self {
+        checkpoints: Option<&[String]>,
+    ) -> Result<Self, SinkError> {
         // The first one does it for all; folders by values are below.
         if instance == 0 {
+            for prepared in checkpoints.unwrap_or_default() {
+                parts_of(prepared)?.into_iter().try_for_each(recover)?;
+            }
             let depth = partitioning.as_ref().map_or(0, Partitioning::depth);
             remove_abandoned(&folder, depth, &|name| name.starts_with(PREFIX));
         }
         let run_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
         let prefix = format!("{PREFIX}{run_us:x}-{}-{instance}", std::process::id());
         let last_commit = Instant::now();
-        Self { folder, content, partitioning, commits, open: Vec::new(), last_commit, prefix, ending, files: 0 }
+        let checkpoints = checkpoints.map(|_| Pending::default());
+        let open = Vec::new();
+        Ok(Self { folder, content, partitioning, commits, open, last_commit, prefix, ending, files: 0, checkpoints })
+    }
+
+    /// A file takes no more rows.
+    fn close(&mut self, index: usize) -> Result<(), SinkError> {
+        let mut part = self.open.remove(index).1;
+        match &mut self.checkpoints {
+            None => part.commit(),
+            Some(pending) => {
+                part.sync()?;
+                pending.whole.push(part);
+                Ok(())
+            }
+        }
     }
 
     fn write_to(&mut self, folder: &str, batch: &Batch) -> Result<(), SinkError> {
@@ -70,27 +100,42 @@ impl FolderSink {
             Some(index) => index,
             None => {
                 if self.open.len() >= OPEN_MAX {
-                    self.open.remove(0).1.commit()?;
+                    self.close(0)?;
                 }
                 let name = format!("{}-{}.{}", self.prefix, self.files, self.ending);
                 self.files += 1;
-                self.open.push((folder.to_owned(), self.content.begin(self.folder.join(folder).join(name))?));
+                let part = self.content.begin(self.folder.join(folder).join(name))?;
+                let part = if self.checkpoints.is_some() { part.keep() } else { part };
+                self.open.push((folder.to_owned(), part));
                 self.open.len() - 1
             }
         };
         let part = &mut self.open[index].1;
         self.content.prepare(batch)?.write(part)?;
         if part.bytes() >= self.commits.bytes {
-            self.open.remove(index).1.commit()?;
+            self.close(index)?;
         }
         Ok(())
     }
 
-    fn commit_all(&mut self) -> Result<(), SinkError> {
+    fn close_all(&mut self) -> Result<(), SinkError> {
         self.last_commit = Instant::now();
         // One that fails does not take the others along.
-        self.open.drain(..).map(|(_, part)| part.commit()).fold(Ok(()), Result::and)
+        (0..self.open.len()).rev().map(|index| self.close(index)).fold(Ok(()), Result::and)
     }
+}
+
+/// The files that an instance had when it prepared.
+fn parts_of(prepared: &str) -> Result<Vec<PartText>, SinkError> {
+    if prepared.is_empty() {
+        return Ok(Vec::new());
+    }
+    serde_json::from_str(prepared)
+        .map_err(|error| SinkError(format!("a checkpoint has files '{prepared}', which is not understood: {error}")))
+}
+
+fn text_of(parts: &[PartText]) -> Result<String, SinkError> {
+    serde_json::to_string(parts).map_err(|error| SinkError(format!("the name of a file is not Unicode: {error}")))
 }
 
 impl Sink for FolderSink {
@@ -112,11 +157,35 @@ impl Sink for FolderSink {
     }
 
     fn flush(&mut self) -> Result<(), SinkError> {
-        if self.last_commit.elapsed() >= self.commits.interval { self.commit_all() } else { Ok(()) }
+        if self.last_commit.elapsed() >= self.commits.interval { self.close_all() } else { Ok(()) }
     }
 
     fn finish(&mut self) -> Result<(), SinkError> {
-        self.commit_all()
+        self.close_all()?;
+        self.checkpoints.as_mut().map_or(Ok(()), |pending| {
+            let all = pending.prepared.drain(..).chain(pending.whole.drain(..));
+            all.map(Part::publish).fold(Ok(()), Result::and)
+        })
+    }
+
+    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+        // Blocks of rows cannot be gone on with, lines can.
+        for index in (0..self.open.len()).rev() {
+            match self.open[index].1.is_of_lines() {
+                true => self.open[index].1.sync()?,
+                false => self.close(index)?,
+            }
+        }
+        let Some(pending) = &mut self.checkpoints else { return Ok(Some(String::new())) };
+        pending.prepared.append(&mut pending.whole);
+        let whole = pending.prepared.iter().map(|part| part.to_text(true));
+        let open = self.open.iter().map(|(_, part)| part.to_text(false));
+        text_of(&whole.chain(open).collect::<Vec<_>>()).map(Some)
+    }
+
+    fn commit(&mut self) -> Result<(), SinkError> {
+        let Some(pending) = &mut self.checkpoints else { return Ok(()) };
+        pending.prepared.drain(..).map(Part::publish).fold(Ok(()), Result::and)
     }
 
     fn has_room(&self) -> bool {
@@ -127,6 +196,8 @@ impl Sink for FolderSink {
 /// A file that all instances of a sink write to.
 pub(super) struct SharedFile {
     part: Option<Part>,
+    path: PathBuf,
+    has_rows: bool,
     /// Instances that will still be opened.
     to_open: usize,
     /// Instances that have not finished.
@@ -144,7 +215,12 @@ pub(super) struct FileSink {
 
 impl FileSink {
     /// An instance of `instances`, which share the file. Fails if somebody else writes to it.
-    pub(super) fn open(path: &Path, content: Content, instances: usize) -> Result<Self, SinkError> {
+    pub(super) fn open(
+        path: &Path,
+        content: Content,
+        instances: usize,
+        checkpoints: Option<&[String]>,
+    ) -> Result<Self, SinkError> {
         let path = std::path::absolute(path).map_err(|error| failed(path, &error))?;
         let mut files = OPEN_FILES.lock();
         files.retain(|_, file| file.strong_count() > 0);
@@ -158,11 +234,26 @@ impl FileSink {
             drop(shared);
             return Ok(Self { content, file });
         }
-        if let (Some(folder), Some(own)) = (path.parent(), path.file_name()) {
-            remove_abandoned(folder, 0, &|name| own == name);
-        }
-        let part = Some(content.begin(path.clone())?);
-        let file = Arc::new(Mutex::new(SharedFile { part, to_open: instances - 1, to_finish: instances }));
+        // Each instance has said how long the file was when it prepared; others may have written after that.
+        let prepared = checkpoints.unwrap_or_default().iter().map(|prepared| parts_of(prepared));
+        let prepared = prepared.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().max_by_key(|part| part.2);
+        let part = match prepared {
+            Some((hidden, path, Some(length))) => Part::resume(hidden, path, length)?,
+            _ => {
+                if let (Some(folder), Some(own)) = (path.parent(), path.file_name()) {
+                    remove_abandoned(folder, 0, &|name| own == name);
+                }
+                content.begin(path.clone())?
+            }
+        };
+        let part = Some(if checkpoints.is_some() && part.is_of_lines() { part.keep() } else { part });
+        let file = Arc::new(Mutex::new(SharedFile {
+            part,
+            path: path.clone(),
+            has_rows: false,
+            to_open: instances - 1,
+            to_finish: instances,
+        }));
         files.insert(path, Arc::downgrade(&file));
         Ok(Self { content, file })
     }
@@ -171,7 +262,9 @@ impl FileSink {
 impl Sink for FileSink {
     fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
         let prepared = self.content.prepare(batch)?;
-        match &mut self.file.lock().part {
+        let mut file = self.file.lock();
+        file.has_rows |= !batch.is_empty();
+        match &mut file.part {
             Some(part) => prepared.write(part),
             None => Err(SinkError("rows came after the end (a defect of the engine)".into())),
         }
@@ -185,11 +278,26 @@ impl Sink for FileSink {
         Ok(())
     }
 
+    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+        let mut file = self.file.lock();
+        let Some(part) = &mut file.part else { return Ok(Some(String::new())) };
+        part.sync()?;
+        text_of(&[part.to_text(false)]).map(Some)
+    }
+
+    /// Parquet has its index at the end, so that a file cannot be gone on with.
+    fn can_go_on(&self) -> bool {
+        self.file.lock().part.as_ref().is_none_or(Part::is_of_lines)
+    }
+
     fn finish(&mut self) -> Result<(), SinkError> {
         let mut file = self.file.lock();
         file.to_finish = file.to_finish.saturating_sub(1);
         if file.to_finish > 0 {
             return Ok(());
+        }
+        if !file.has_rows && std::fs::metadata(&file.path).is_ok_and(|metadata| metadata.len() > 0) {
+            tracing::warn!("no row was written; {}, which had some, has none any more", file.path.display());
         }
         file.part.take().map_or(Ok(()), Part::commit)
     }
@@ -232,6 +340,11 @@ impl Sink for AppendSink {
 
     fn flush(&mut self) -> Result<(), SinkError> {
         Ok(())
+    }
+
+    /// Lines that follow may come again after a crash: others may have written behind them, so they cannot be taken back.
+    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+        self.finish().map(|()| Some(String::new()))
     }
 
     fn finish(&mut self) -> Result<(), SinkError> {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rivulet_dataflow::{Polled, Refusals, Source, SourceError};
 
-use super::chunks::Chunk;
+use super::chunks::{Chunk, ChunkText};
 use crate::connector::intake::Intake;
 use crate::connector::lines::{Left, Lines, READ_BYTES, Reading};
 
@@ -108,10 +108,9 @@ impl LineSource {
     /// Closes the file; what is left of the piece waits.
     fn close(&mut self) {
         let Some((lines, chunk)) = self.open.take_if(|(lines, _)| lines.can_be_left()) else { return };
-        let start = lines.offset().max(chunk.start);
-        let done = (start - chunk.start).min(chunk.bytes);
-        self.bytes_done += done;
-        self.waiting.push(Chunk { start, bytes: chunk.bytes - done, ..chunk });
+        let left = chunk.from(lines.offset());
+        self.bytes_done += chunk.bytes - left.bytes;
+        self.waiting.push(left);
     }
 }
 
@@ -130,6 +129,12 @@ impl Source for LineSource {
             self.close();
             polled
         }
+    }
+
+    fn position(&mut self) -> Option<String> {
+        let open = self.open.as_ref().map(|(lines, chunk)| chunk.from(lines.offset()));
+        let left: Vec<ChunkText> = open.iter().chain(self.waiting.iter().rev()).map(Chunk::to_text).collect();
+        serde_json::to_string(&left).ok()
     }
 
     fn progress(&self) -> Option<(u64, u64)> {

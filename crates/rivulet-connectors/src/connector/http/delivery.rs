@@ -17,6 +17,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest one, also if the receiver asks for more.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
+/// How often it is said at most that requests are not taken.
+const SAY_PERIOD: Duration = Duration::from_secs(60);
+
 /// How it posts.
 #[derive(Clone, Debug)]
 pub(super) struct DeliveryOptions {
@@ -46,6 +49,8 @@ struct State {
     requests: usize,
     failed: Option<String>,
     is_closed: bool,
+    /// When it was said the last time that requests are not taken.
+    said: Option<Instant>,
 }
 
 struct Shared {
@@ -182,10 +187,21 @@ impl Shared {
             if Instant::now() + wait >= deadline {
                 return Err(format!("{problem} (tried for {:?})", self.options.retry_for));
             }
+            self.say(&problem);
             if self.is_closed_within(wait) {
                 return Err("given up".into());
             }
             pause = (2 * pause).min(PAUSE_MAX);
+        }
+    }
+
+    /// Says that requests are tried again, now and then.
+    fn say(&self, problem: &str) {
+        let mut state = self.state.lock();
+        if state.said.is_none_or(|said| said.elapsed() >= SAY_PERIOD) {
+            state.said = Some(Instant::now());
+            let (requests, DeliveryOptions { url, retry_for, .. }) = (state.requests, &self.options);
+            tracing::warn!(url, requests, "requests are not taken, and tried again for {retry_for:?} each: {problem}");
         }
     }
 

@@ -11,8 +11,9 @@ mod source;
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use rivulet_dataflow::{Sink, Source};
+use ureq::http::{HeaderName, HeaderValue};
 
-use super::description::{Instance, Opening};
+use super::description::{Check, Instance, Opening};
 use super::given_format::format_of_pieces;
 use super::outgoing::only_appends;
 use super::{
@@ -65,7 +66,12 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
     sink: Some(SINK),
     example: "CREATE SOURCE readings (device TEXT, value DOUBLE) FROM 'http:127.0.0.1:8090/readings';\n\
               CREATE SINK alarms TO 'http://127.0.0.1:9000/hook' WITH (retry_for => '1 hour');",
-    open: Opening { source: Some(open_source), sink: Some(open_sink), columns: None },
+    open: Opening {
+        source: Some(open_source),
+        sink: Some(open_sink),
+        columns: None,
+        check: Check { source: Some(check_source), sink: Some(check_sink) },
+    },
 };
 
 /// What HTTPS is: webhooks.
@@ -76,7 +82,12 @@ pub(super) const HTTPS: ConnectorDescription = ConnectorDescription {
     source: None,
     sink: Some(SINK),
     example: "CREATE SINK alarms TO 'https://example.org/hook' WITH (headers.authorization => 'Bearer 1234');",
-    open: Opening { source: None, sink: Some(open_sink), columns: None },
+    open: Opening {
+        source: None,
+        sink: Some(open_sink),
+        columns: None,
+        check: Check { source: None, sink: Some(check_sink) },
+    },
 };
 
 const SINK: DirectionDescription = DirectionDescription {
@@ -125,6 +136,53 @@ const SINK: DirectionDescription = DirectionDescription {
     ],
 };
 
+fn check_source(spec: &SourceSpec, _options: &Options) -> Result<(), ConnectorError> {
+    let (host, _) = parse_address(HTTP.name, &spec.address)?;
+    if host.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+        return Err(ConnectorError::Address {
+            connector: HTTP.name,
+            address: spec.address.clone(),
+            problem: "names no port to listen at".into(),
+            hint: "write for example 'http:127.0.0.1:8090/events'".into(),
+        });
+    }
+    format_of_pieces(HTTP.name, spec.format.as_ref(), "bodies").map(drop)
+}
+
+fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
+    let connector = connector_of(spec);
+    url_of(spec, connector)?;
+    headers_of(options)?;
+    format_of_pieces(connector, spec.format.as_ref(), "bodies").map(drop)
+}
+
+/// Which of the two a sink is.
+fn connector_of(spec: &SinkSpec) -> &'static str {
+    if spec.connector.eq_ignore_ascii_case(HTTPS.name) { HTTPS.name } else { HTTP.name }
+}
+
+fn url_of(spec: &SinkSpec, connector: &'static str) -> Result<String, ConnectorError> {
+    let (host, path) = parse_address(connector, &spec.address)?;
+    let url = format!("{connector}://{host}{path}");
+    match url.parse::<ureq::http::Uri>() {
+        Ok(_) => Ok(url),
+        Err(error) => Err(ConnectorError::Address {
+            connector,
+            address: spec.address.clone(),
+            problem: format!("is no address to post to: {error}"),
+            hint: format!("write '{connector}://host/path'"),
+        }),
+    }
+}
+
+fn headers_of(options: &Options) -> Result<Vec<(HeaderName, HeaderValue)>, ConnectorError> {
+    let header = |(name, value): (&str, &str)| match (name.parse(), value.parse()) {
+        (Ok(name), Ok(value)) => Ok((name, value)),
+        _ => Err(options.wrong(&format!("headers.{name}"), "is no header", "names are words, values are ASCII")),
+    };
+    options.by_beginning("headers.*").map(header).collect()
+}
+
 fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
     let (host, path) = parse_address(HTTP.name, &spec.address)?;
     let format = format_of_pieces(HTTP.name, spec.format.as_ref(), "bodies")?;
@@ -155,36 +213,17 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
 }
 
 fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
-    let connector = if spec.connector.eq_ignore_ascii_case(HTTPS.name) { HTTPS.name } else { HTTP.name };
+    let connector = connector_of(spec);
     only_appends(
         connector,
         spec,
         "make the result final, for example with a window, or write it to a file as JSON, where each row says in 'op' whether it came \
          or was taken back",
     )?;
-    let (host, path) = parse_address(connector, &spec.address)?;
     let format = format_of_pieces(connector, spec.format.as_ref(), "bodies")?;
-    let url = format!("{connector}://{host}{path}");
-    let wrong_url = |error: &dyn std::fmt::Display| ConnectorError::Address {
-        connector,
-        address: spec.address.clone(),
-        problem: format!("is no address to post to: {error}"),
-        hint: format!("write '{connector}://host/path'"),
-    };
-    if let Err(error) = url.parse::<ureq::http::Uri>() {
-        return Err(wrong_url(&error));
-    }
-    let mut headers = Vec::new();
-    for (name, value) in options.by_beginning("headers.*") {
-        let (Ok(name), Ok(value)) = (name.parse::<ureq::http::HeaderName>(), value.parse::<ureq::http::HeaderValue>())
-        else {
-            return Err(options.wrong(&format!("headers.{name}"), "is no header", "names are words, values are ASCII"));
-        };
-        headers.push((name, value));
-    }
     let delivery = delivery::DeliveryOptions {
-        url,
-        headers,
+        url: url_of(spec, connector)?,
+        headers: headers_of(options)?,
         content_type: sink::content_type(&format),
         timeout: options.duration("timeout").unwrap_or_default(),
         retry_for: options.duration("retry_for").unwrap_or_default(),

@@ -100,6 +100,11 @@ impl Sink for HttpSink {
         self.delivery.check().map_err(|problem| self.failed(&problem))
     }
 
+    /// All that was written has been taken by the receiver.
+    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+        Ok(self.is_finished()?.then(String::new))
+    }
+
     fn is_finished(&mut self) -> Result<bool, SinkError> {
         self.delivery.is_empty().map_err(|problem| self.failed(&problem))
     }

@@ -29,6 +29,9 @@ const POLL_PAUSED: Duration = Duration::from_millis(5);
 /// How often a member of a group looks which partitions are its own.
 const ASSIGNMENT_INTERVAL: Duration = Duration::from_millis(500);
 
+/// How long a member waits for its group to decide. One that has got no partition then may get none: there may be more members than partitions.
+const ASSIGNMENT_PATIENCE: Duration = Duration::from_secs(10);
+
 /// Messages end to end.
 #[derive(Debug, Default)]
 pub(super) struct Block {
@@ -128,6 +131,7 @@ pub(super) fn start(reading: Reading) -> (Vec<Arc<Queue>>, Arc<Shared>) {
         shared: shared.clone(),
         handed: 0,
         round_bytes: 0,
+        begun: Instant::now(),
         assignment_seen: None,
         queue_bytes_max: Queue::bytes_max(queues.len()),
         reading,
@@ -157,6 +161,7 @@ struct Fetcher {
     handed: u64,
     /// How many bytes were taken in this round.
     round_bytes: usize,
+    begun: Instant,
     /// When it was last looked which partitions are ours.
     assignment_seen: Option<Instant>,
     /// Of a partition with more than that waiting nothing is read.
@@ -192,6 +197,9 @@ impl Fetcher {
             self.lane(partition);
         }
         self.lanes.iter().for_each(|(partition, lane)| lane.queue.set_ours(ours.contains(partition)));
+        if !ours.is_empty() || self.begun.elapsed() >= ASSIGNMENT_PATIENCE {
+            self.shared.set_assigned();
+        }
     }
 
     /// The lane of a partition, which may be one that the topic has only now.
@@ -199,7 +207,7 @@ impl Fetcher {
         self.lanes.entry(partition).or_insert_with(|| {
             let queue = Queue::new(partition, true);
             self.shared.add(queue.clone());
-            Lane::new(&Begin { partition, end: None, messages: None }, &queue)
+            Lane::new(&Begin { partition, begin: None, end: None, messages: None }, &queue)
         })
     }
 
@@ -241,7 +249,7 @@ impl Fetcher {
     fn take(&mut self, message: &BorrowedMessage<'_>) {
         let (partition, offset) = (message.partition(), message.offset());
         if !self.lanes.get(&partition).is_some_and(|lane| lane.queue.is_ours()) {
-            // Who shares the group's partitions has just been decided; those that came with this one are waited for from now on.
+            // Who shares the group's partitions has just been decided; those that came with this one are waited for as soon as they are asked.
             self.assignment_seen = None;
             self.look_at_assignment();
         }

@@ -1,7 +1,10 @@
 //! The keys of messages.
+//!
+//! What must hold: of a changing result, whose newest row of each key counts, no two keys are written alike. A text by itself would be: the
+//! empty one as none at all. So one that is null, or begins as an object does, is written as an object.
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::Schema;
+use arrow::array::{Array, RecordBatch};
+use arrow::datatypes::{DataType, Schema};
 use hashbrown::HashSet;
 use rivulet_dataflow::Batch;
 
@@ -14,6 +17,15 @@ pub(super) struct KeyEncoder {
     columns: Vec<usize>,
     encoder: Box<dyn Encoder>,
     keys: EncodedRows,
+    /// Where bare keys would not tell all apart.
+    objects: Option<Objects>,
+}
+
+/// Keys as objects, and those of a batch of which some are.
+struct Objects {
+    encoder: Box<dyn Encoder>,
+    all: EncodedRows,
+    mixed: EncodedRows,
 }
 
 impl KeyEncoder {
@@ -49,15 +61,42 @@ impl KeyEncoder {
         }
         let schema = std::sync::Arc::new(spec.schema.project(&columns).expect("columns of the schema"));
         let format = if columns.len() == 1 { Format::Text } else { Format::Json };
-        Ok(Some(Self { columns, encoder: format.encoder(schema)?, keys: EncodedRows::default() }))
+        let is_text = |column: usize| {
+            matches!(spec.schema.field(column).data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+        };
+        let objects = match spec.changes && columns.len() == 1 && is_text(columns[0]) {
+            true => Some(Objects {
+                encoder: Format::Json.encoder(schema.clone())?,
+                all: EncodedRows::default(),
+                mixed: EncodedRows::default(),
+            }),
+            false => None,
+        };
+        Ok(Some(Self { columns, encoder: format.encoder(schema)?, keys: EncodedRows::default(), objects }))
     }
 
     /// The key of each row, until the next call.
     pub(super) fn encode(&mut self, batch: &Batch) -> &EncodedRows {
         let columns: RecordBatch = batch.columns.project(&self.columns).expect("columns of the schema");
         self.keys.clear();
-        self.encoder.encode(&batch.with_columns(columns), &mut self.keys);
-        &self.keys
+        let batch = batch.with_columns(columns);
+        self.encoder.encode(&batch, &mut self.keys);
+        let column = batch.column(0);
+        let is_object = |row: usize, key: &[u8]| column.is_null(row) || key.first() == Some(&b'{');
+        let Some(objects) = &mut self.objects else { return &self.keys };
+        if !self.keys.iter().enumerate().any(|(row, key)| is_object(row, key)) {
+            return &self.keys;
+        }
+        let Objects { encoder, all, mixed } = objects;
+        all.clear();
+        mixed.clear();
+        encoder.encode(&batch, all);
+        for (row, key) in self.keys.iter().enumerate() {
+            let key = if is_object(row, key) { all.row(row) } else { key };
+            mixed.bytes_mut().extend_from_slice(key);
+            mixed.end_row();
+        }
+        mixed
     }
 }
 
@@ -84,7 +123,7 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::array::{ArrayRef, Int64Array, StringArray};
-    use arrow::datatypes::{DataType, Field};
+    use arrow::datatypes::Field;
 
     use super::*;
     use crate::connector::{Direction, Host};
@@ -104,6 +143,7 @@ mod tests {
             key: changes.then(|| vec![0]),
             options: Vec::new(),
             host: Host::default(),
+            checkpoints: None,
         };
         let given = if key.is_empty() { vec![] } else { vec![("key".to_owned(), key.to_owned())] };
         let options = Options::check(&CONNECTOR, Direction::Sink, &given).unwrap();
@@ -129,6 +169,25 @@ mod tests {
         assert_eq!(two.encode(&batch()).row(1), br#"{"n":2,"device":"b"}"#);
         assert!(encoder("", false).unwrap().is_none());
         assert!(encoder("x", false).map(|_| ()).unwrap_err().contains("the columns are device, n, total"));
+    }
+
+    #[test]
+    fn no_two_keys_of_a_changing_result_are_alike() {
+        let texts = vec![Some("a"), None, Some(""), Some(r#"{"device":null}"#), Some("null")];
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            ("device", Arc::new(StringArray::from(texts))),
+            ("n", Arc::new(Int64Array::from(vec![1; 5]))),
+            ("total", Arc::new(Int64Array::from(vec![4; 5]))),
+        ];
+        let columns = RecordBatch::try_from_iter(columns).unwrap();
+        let batch = Batch::new(vec![0; 5].into(), vec![0; 5].into(), vec![0; 5].into(), columns);
+        let mut encoder = encoder("", true).unwrap().unwrap();
+        for _ in 0..2 {
+            let keys = encoder.encode(&batch).iter().map(|key| std::str::from_utf8(key).unwrap()).collect::<Vec<_>>();
+            let object = r#"{"device":"{\"device\":null}"}"#;
+            assert_eq!(keys, ["a", r#"{"device":null}"#, "", object, "null"]);
+        }
+        assert_eq!(encoder.encode(&super::tests::batch()).row(0), b"a");
     }
 
     #[test]

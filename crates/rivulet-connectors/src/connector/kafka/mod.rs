@@ -21,7 +21,7 @@ use rdkafka::config::FromClientConfig;
 use rdkafka::error::KafkaError;
 use rivulet_dataflow::{Sink, Source};
 
-use super::description::{Instance, Opening};
+use super::description::{Check, Instance, Opening};
 use super::given_format::format_of_pieces;
 use super::{
     ConnectorDescription, ConnectorError, DirectionDescription, OptionDescription, OptionKind, Options, SinkSpec,
@@ -110,15 +110,31 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                 name: "key",
                 kind: OptionKind::Names,
                 default: None,
-                help: "The columns that are the key of the message: the text of one, a JSON object of several.",
+                help: "The columns that are the key of the message: the text of one, a JSON object of several. Of a result that changes, also a single text is written as an object where it is null or begins with `{`, so that no two keys are alike.",
             },
             PROPERTIES,
         ],
     }),
     example: "CREATE SOURCE bids (auction BIGINT, price BIGINT, sent TIMESTAMP EVENT TIME)\n  \
               FROM 'kafka:localhost:9092/bids' FORMAT JSON WITH (group => 'rivulet', timestamp_column => 'sent');",
-    open: Opening { source: Some(open_source), sink: Some(open_sink), columns: None },
+    open: Opening {
+        source: Some(open_source),
+        sink: Some(open_sink),
+        columns: None,
+        check: Check { source: Some(check_source), sink: Some(check_sink) },
+    },
 };
+
+fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorError> {
+    parse_address(&spec.address)?;
+    let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages")?;
+    metadata::Layout::new(spec, options, &format).map(drop)
+}
+
+fn check_sink(spec: &SinkSpec, _options: &Options) -> Result<(), ConnectorError> {
+    parse_address(&spec.address)?;
+    format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages").map(drop)
+}
 
 fn open_source(
     spec: &SourceSpec,
@@ -137,19 +153,23 @@ fn open_source(
         // What waits in the library beside what waits with us: enough for a second at a million events.
         .set("queued.max.messages.kbytes", "16384")
         .set("fetch.message.max.bytes", "4194304");
-    let plan = start::plan(topic, options, config, partitions_wanted, &|problem| broker_problem(spec, problem))?;
+    let resumed = spec.resumed::<start::Resumed>(CONNECTOR.name)?;
+    let failed = |problem| broker_problem(spec, problem);
+    let plan = start::plan(topic, options, config, partitions_wanted, resumed.as_deref().unwrap_or_default(), &failed)?;
     let rows = Arc::new(source::Rows { topic: topic.to_owned(), layout, format });
     let mut sources: Vec<(i32, Box<dyn Source>)> = Vec::new();
     for reading in plan {
-        let messages: Vec<Option<u64>> = reading.begins.iter().map(|begin| begin.messages).collect();
+        let begins = reading.begins.clone();
         let (queues, shared) = fetch::start(reading);
-        sources.extend(queues.into_iter().zip(messages).map(|(queue, messages)| {
+        sources.extend(queues.into_iter().zip(begins).map(|(queue, begin)| {
             let partition = queue.partition;
-            (partition, Box::new(source::KafkaSource::new(&rows, queue, &shared, messages)) as Box<dyn Source>)
+            let source = source::KafkaSource::new(&rows, queue, &shared, &begin);
+            (partition, Box::new(source) as Box<dyn Source>)
         }));
     }
     // As they are dealt to consumers, so that tasks and consumers share the work alike.
-    sources.sort_by_key(|(partition, _)| *partition);
+    let place = |partition| resumed.iter().flatten().position(|(resumed, ..)| *resumed == partition);
+    sources.sort_by_key(|(partition, _)| (place(*partition).unwrap_or(usize::MAX), *partition));
     Ok(sources.into_iter().map(|(_, source)| source).collect())
 }
 

@@ -98,6 +98,8 @@ pub(super) struct Shared {
     new: Mutex<Vec<Arc<Queue>>>,
     /// The offset behind the last message taken, by partition, not yet stored for the group.
     taken: Mutex<HashMap<i32, i64>>,
+    /// Whether it is known which partitions are ours.
+    is_assigned: AtomicBool,
     /// How many messages were taken.
     pub(super) messages: AtomicU64,
 }
@@ -117,6 +119,15 @@ impl Shared {
     /// Whether anybody wants more.
     pub(super) fn is_wanted(&self) -> bool {
         !self.is_begun.load(Ordering::Acquire) || self.sources.load(Ordering::Acquire) > 0
+    }
+
+    /// It is known now which partitions are ours.
+    pub(super) fn set_assigned(&self) {
+        self.is_assigned.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_assigned(&self) -> bool {
+        self.is_assigned.load(Ordering::Acquire)
     }
 
     pub(super) fn fail(&self, problem: String) {

@@ -222,6 +222,17 @@ impl Sink for KafkaSink {
         self.send_changes(Due::ValuesAndGone)
     }
 
+    /// All that was written has been taken by the broker.
+    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+        self.sender.check()?;
+        self.send_changes(Due::All)?;
+        self.sender.send_held()?;
+        if !self.sender.is_idle() {
+            return Ok(None);
+        }
+        self.sender.check().map(|()| Some(String::new()))
+    }
+
     fn finish(&mut self) -> Result<(), SinkError> {
         self.finish_by = Some(Instant::now() + FINISH_TIMEOUT);
         self.sender.check()?;

@@ -8,11 +8,13 @@ use rivulet_dataflow::{Decoder, Events, Polled, Refusals, Source, SourceError};
 use super::fetch::Block;
 use super::metadata::Layout;
 use super::queue::{Next, Queue, Shared};
+use super::start::Begin;
 use crate::formats::RowFormat;
 
-/// How long to wait when there is nothing, and when somebody else reads the partition.
+/// How long to wait when there is nothing, and when somebody else reads the partition; that it has
+/// come to us is noticed so late.
 const IDLE: Duration = Duration::from_millis(5);
-const IDLE_ASIDE: Duration = Duration::from_millis(100);
+const IDLE_ASIDE: Duration = Duration::from_millis(20);
 
 /// How messages become rows; what all partitions have in common.
 pub(super) struct Rows {
@@ -37,11 +39,15 @@ pub(super) struct KafkaSource {
     messages: u64,
     messages_all: Option<u64>,
     has_ended: bool,
+    /// The offset of the next message, where that is known.
+    offset: Option<i64>,
+    /// That at which reading ends, if it does.
+    end: Option<i64>,
 }
 
 impl KafkaSource {
     /// Takes what waits in `queue`.
-    pub(super) fn new(rows: &Arc<Rows>, queue: Arc<Queue>, shared: &Arc<Shared>, messages_all: Option<u64>) -> Self {
+    pub(super) fn new(rows: &Arc<Rows>, queue: Arc<Queue>, shared: &Arc<Shared>, begin: &Begin) -> Self {
         shared.enter();
         Self {
             rows: rows.clone(),
@@ -52,8 +58,10 @@ impl KafkaSource {
             block: Block::default(),
             taken: 0,
             messages: 0,
-            messages_all,
+            messages_all: begin.messages,
             has_ended: false,
+            offset: begin.begin,
+            end: begin.end,
         }
     }
 
@@ -65,7 +73,8 @@ impl KafkaSource {
     fn nothing(&self) -> Result<Polled, SourceError> {
         match self.shared.failure() {
             Some(problem) => Err(self.failed(problem)),
-            None if self.queue.is_ours() => Ok(Polled::Nothing(IDLE)),
+            // Before the group has decided each may be ours, and then its rows are to be waited for from the first one on.
+            None if self.queue.is_ours() || !self.shared.is_assigned() => Ok(Polled::Nothing(IDLE)),
             None => Ok(Polled::Aside(IDLE_ASIDE)),
         }
     }
@@ -96,6 +105,7 @@ impl Source for KafkaSource {
         self.taken = messages.end;
         self.messages += messages.len() as u64;
         let behind = self.block.message(messages.end - 1).offset + 1;
+        self.offset = Some(behind);
         self.shared.note_taken(self.queue.partition, behind, messages.len() as u64);
         if self.taken == self.block.messages() {
             // Nothing is held of what has been taken.
@@ -108,8 +118,14 @@ impl Source for KafkaSource {
     }
 
     fn found(&mut self) -> Vec<Box<dyn Source>> {
+        let begins = |queue: &Queue| Begin { partition: queue.partition, begin: None, end: None, messages: None };
         let new = self.shared.take_new().into_iter();
-        new.map(|queue| Box::new(Self::new(&self.rows, queue, &self.shared, None)) as Box<dyn Source>).collect()
+        let source = |queue: Arc<Queue>| Self::new(&self.rows, queue.clone(), &self.shared, &begins(&queue));
+        new.map(|queue| Box::new(source(queue)) as Box<dyn Source>).collect()
+    }
+
+    fn position(&mut self) -> Option<String> {
+        serde_json::to_string(&(self.queue.partition, self.offset, self.end)).ok()
     }
 
     fn is_live(&self) -> bool {

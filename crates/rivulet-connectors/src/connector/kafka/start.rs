@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rdkafka::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::KafkaResult;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
@@ -31,10 +31,15 @@ impl Reading {
     }
 }
 
+/// A partition of a query that goes on: the next offset, and that at which reading ends, if it does.
+pub(super) type Resumed = (i32, Option<i64>, Option<i64>);
+
 /// A partition of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Begin {
     pub(super) partition: i32,
+    /// Where reading begins, where that is known.
+    pub(super) begin: Option<i64>,
     /// Where reading ends, if it does, and how many messages there are until then.
     pub(super) end: Option<i64>,
     pub(super) messages: Option<u64>,
@@ -73,6 +78,7 @@ pub(super) fn plan(
     options: &Options,
     mut config: ClientConfig,
     partitions_wanted: usize,
+    resumed: &[Resumed],
     failed: &dyn Fn(String) -> ConnectorError,
 ) -> Result<Vec<Reading>, ConnectorError> {
     let start = Start::parse(options)?;
@@ -93,8 +99,14 @@ pub(super) fn plan(
     let partitions = partitions_of(&first, topic).map_err(failed)?;
     if group.is_some() && !is_bounded {
         // One member, whatever partitions it gets: they are taken by all tasks all the same.
+        commit_for_group(&first, topic, resumed).map_err(|error| failed(error.to_string()))?;
         first.subscribe(&[topic]).map_err(|error| failed(error.to_string()))?;
-        let begins = partitions.iter().map(|&partition| Begin { partition, end: None, messages: None }).collect();
+        let offset_of = |wanted: i32| resumed.iter().find(|(partition, ..)| *partition == wanted).and_then(|one| one.1);
+        let begins = partitions.iter().map(|&partition| {
+            let begin = offset_of(partition);
+            Begin { partition, begin, end: None, messages: None }
+        });
+        let begins = begins.collect();
         let consumer = Arc::new(first);
         return Ok(vec![Reading { consumer, topic: topic.into(), has_group: true, is_bounded, begins }]);
     }
@@ -103,14 +115,27 @@ pub(super) fn plan(
     for _ in 1..count {
         consumers.push(client(&config, options)?);
     }
-    let begins =
+    let mut begins =
         begins(&consumers[0], topic, &partitions, start, group.is_some()).map_err(|error| failed(error.to_string()))?;
+    if is_bounded && !resumed.is_empty() {
+        // The others have come to their end.
+        begins.retain(|(partition, _)| resumed.iter().any(|(resumed, ..)| resumed == partition));
+    }
+    for (partition, begin) in &mut begins {
+        if let Some(&(_, offset, _)) = resumed.iter().find(|(resumed, ..)| resumed == partition) {
+            *begin = offset.map_or(*begin, Offset::Offset);
+        } else if !resumed.is_empty() {
+            // It came while the query did not run.
+            *begin = Offset::Beginning;
+        }
+    }
     consumers
         .into_iter()
         .enumerate()
         .map(|(index, consumer)| {
             let mine: Vec<(i32, Offset)> = begins.iter().copied().skip(index).step_by(count).collect();
-            assign(consumer, topic, &mine, group.is_some(), is_bounded).map_err(|error| failed(error.to_string()))
+            assign(consumer, topic, &mine, resumed, group.is_some(), is_bounded)
+                .map_err(|error| failed(error.to_string()))
         })
         .collect()
 }
@@ -169,11 +194,26 @@ fn begins(
     }
 }
 
+/// Has the group begin where a query goes on. Where others of the group are at work, they go on where they are.
+fn commit_for_group(consumer: &BaseConsumer, topic: &str, resumed: &[Resumed]) -> KafkaResult<()> {
+    let mut offsets = TopicPartitionList::new();
+    for &(partition, offset, _) in resumed {
+        if let Some(offset) = offset {
+            offsets.add_partition_offset(topic, partition, Offset::Offset(offset))?;
+        }
+    }
+    match offsets.count() {
+        0 => Ok(()),
+        _ => consumer.commit(&offsets, CommitMode::Sync),
+    }
+}
+
 /// Makes a consumer read these partitions.
 fn assign(
     consumer: BaseConsumer,
     topic: &str,
     begins: &[(i32, Offset)],
+    resumed: &[Resumed],
     has_group: bool,
     is_bounded: bool,
 ) -> KafkaResult<Reading> {
@@ -183,9 +223,10 @@ fn assign(
         let (mut begin, mut end) = (begin, None);
         if is_bounded || begin == Offset::End {
             let (low, high) = consumer.fetch_watermarks(topic, partition, OPEN_TIMEOUT)?;
-            // The end is that of now, not that of when reading begins.
+            // The end is that of now, not that of when reading begins; and of one that goes on, that of then.
+            let high = resumed.iter().find(|(resumed, ..)| *resumed == partition).and_then(|one| one.2).unwrap_or(high);
             let from = match begin {
-                Offset::Offset(offset) => offset.clamp(low, high),
+                Offset::Offset(offset) => offset.max(low).min(high),
                 Offset::End => high,
                 _ => low,
             };
@@ -196,7 +237,11 @@ fn assign(
         if messages != Some(0) {
             assignment.add_partition_offset(topic, partition, begin)?;
         }
-        read.push(Begin { partition, end, messages });
+        let begin = match begin {
+            Offset::Offset(offset) => Some(offset),
+            _ => None,
+        };
+        read.push(Begin { partition, begin, end, messages });
     }
     consumer.assign(&assignment)?;
     Ok(Reading { consumer: Arc::new(consumer), topic: topic.into(), has_group, is_bounded, begins: read })

@@ -25,9 +25,12 @@ pub trait MqttHost: Send + Sync {
     /// It has not, and why.
     fn settle(&self, filter: &str) -> Result<(), String>;
 
-    /// Nothing more will be published: waits, for a bounded time, until all of it is sent, where nobody else does.
+    /// Nothing more will be published: begins to bring what is left on its way, where nobody else does, and waits for nothing.
+    fn finish(&self);
+
+    /// Whether that is done; after a bounded time it is, well or not.
     ///
     /// # Errors
     /// Something was not sent, and why.
-    fn finish(&self) -> Result<(), String>;
+    fn is_finished(&self) -> Result<bool, String>;
 }

@@ -1,19 +1,58 @@
 //! Messages that wait for a query: what the router puts into it, bounded.
 //!
-//! What must hold: a message is in the inbox, or the caller keeps it and is told so; messages of one topic stay in their order.
+//! What must hold: a message is in the inbox, or the caller keeps it and is told so, or it was dropped as the source says, and counted;
+//! messages of one topic stay in their order. Who keeps others waiting for long is named in the log.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
-use rivulet_dataflow::{Events, Inbox, Push, Slot};
+use rivulet_dataflow::{Events, Inbox, LoggedEvent, Push, Slot};
 
 use super::topic::Layout;
 use crate::connector::intake::PAYLOAD_BYTES_MAX;
 
 /// How many messages wait at most: about what is asked for at once, so that a worker takes all of them.
 const MESSAGES_MAX: usize = 8_192;
+
+/// How long an inbox is full before that is said, and how long until it is said again.
+const SAID_AFTER: Duration = Duration::from_secs(1);
+const SAY_PERIOD: Duration = Duration::from_secs(60);
+
+/// What happens with a message that finds no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Overflow {
+    /// Its connection waits.
+    #[default]
+    Block,
+    /// All that waits is dropped for it: rows count from the first that waits, so that is not dropped alone.
+    DropOldest,
+    /// It is dropped.
+    DropNewest,
+}
+
+/// Whom an inbox belongs to, and what it does when it is full.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queue {
+    /// All partitions together hold about so many bytes.
+    pub(super) bytes_max: usize,
+    pub(super) overflow: Overflow,
+    /// The query and its filter, to be named.
+    pub(super) query: String,
+    pub(super) filter: String,
+    /// Whether it has been full for long, for others to see.
+    pub(super) holds_up: Arc<AtomicBool>,
+}
+
+/// Since when an inbox is full, and when that was last said.
+#[derive(Debug, Default)]
+struct Full {
+    since: Option<Instant>,
+    said: Option<Instant>,
+}
 
 /// Topics end to end.
 #[derive(Debug, Default)]
@@ -45,6 +84,8 @@ impl Topics {
 pub(super) struct Messages {
     pub(super) events: Events,
     pub(super) topics: Topics,
+    /// Messages that were dropped meanwhile.
+    pub(super) dropped: u64,
 }
 
 impl Messages {
@@ -61,15 +102,48 @@ pub(super) struct TopicInbox {
     layout: Arc<Layout>,
     /// Of each partition.
     bytes_max: usize,
+    queue: Queue,
+    full: Mutex<Full>,
     hasher: RandomState,
 }
 
 impl TopicInbox {
-    /// Without messages; all partitions together hold about `bytes_max` bytes.
-    pub(super) fn new(layout: Arc<Layout>, partitions: usize, bytes_max: usize) -> Self {
+    /// Without messages.
+    pub(super) fn new(layout: Arc<Layout>, partitions: usize, queue: Queue) -> Self {
         let partitions: Vec<Mutex<Messages>> = (0..partitions.max(1)).map(|_| Mutex::default()).collect();
-        let bytes_max = (bytes_max / partitions.len()).min(PAYLOAD_BYTES_MAX);
-        Self { partitions, layout, bytes_max, hasher: RandomState::default() }
+        let bytes_max = (queue.bytes_max / partitions.len()).min(PAYLOAD_BYTES_MAX);
+        Self { partitions, layout, bytes_max, queue, full: Mutex::default(), hasher: RandomState::default() }
+    }
+
+    /// Says now and then that this inbox keeps others waiting, and which query it belongs to.
+    fn say_full(&self) {
+        let (mut full, now) = (self.full.lock(), Instant::now());
+        let is_long = now - *full.since.get_or_insert(now) >= SAID_AFTER;
+        self.queue.holds_up.store(is_long, Ordering::Release);
+        if is_long && full.said.is_none_or(|said| now - said >= SAY_PERIOD) {
+            full.said = Some(now);
+            let Queue { query, filter, .. } = &self.queue;
+            tracing::warn!(
+                query,
+                filter,
+                "the queue of a source is full: its connection is not read, and everybody behind it waits until the query goes on, is \
+                 paused or dropped; the option overflow of the source drops messages instead"
+            );
+        }
+    }
+
+    /// What waits where the messages of a topic go.
+    fn partition(&self, topic: &[u8]) -> &Mutex<Messages> {
+        match self.partitions.len() {
+            1 => &self.partitions[0],
+            several => &self.partitions[(self.hasher.hash_one(topic) % several as u64) as usize],
+        }
+    }
+
+    fn append(&self, messages: &mut Messages, arrival_us: i64, topic: &[u8], payload: &[u8]) {
+        let slot = self.layout.slot(messages.events.rows());
+        messages.events.push(slot, arrival_us, payload);
+        messages.topics.push(topic);
     }
 
     /// Swaps what waits for a partition with `empty`.
@@ -78,6 +152,10 @@ impl TopicInbox {
         let mut messages = self.partitions[partition].lock();
         if !messages.events.is_empty() {
             std::mem::swap(&mut *messages, empty);
+            drop(messages);
+            if self.full.lock().since.take().is_some() {
+                self.queue.holds_up.store(false, Ordering::Release);
+            }
         }
     }
 }
@@ -88,17 +166,41 @@ impl Inbox for TopicInbox {
     }
 
     fn push_message(&self, _slot: Slot, arrival_us: i64, topic: &[u8], payload: &[u8]) -> Push {
-        let partition = match self.partitions.len() {
-            1 => 0,
-            several => (self.hasher.hash_one(topic) % several as u64) as usize,
-        };
-        let mut messages = self.partitions[partition].lock();
+        let mut messages = self.partition(topic).lock();
         if !messages.has_room_for(topic.len() + payload.len(), self.bytes_max) {
-            return Push::Full;
+            match self.queue.overflow {
+                Overflow::Block => {
+                    drop(messages);
+                    self.say_full();
+                    return Push::Full;
+                }
+                Overflow::DropNewest => {
+                    messages.dropped += 1;
+                    return Push::Taken;
+                }
+                Overflow::DropOldest => {
+                    messages.dropped += messages.events.rows() as u64;
+                    let waiting = messages.events.rows();
+                    messages.events.drop_front(waiting);
+                    messages.topics.clear();
+                }
+            }
         }
-        let slot = self.layout.slot(messages.events.rows());
-        messages.events.push(slot, arrival_us, payload);
-        messages.topics.push(topic);
+        self.append(&mut messages, arrival_us, topic, payload);
+        Push::Taken
+    }
+
+    /// Whether every partition has: which one it would be is not known here.
+    fn has_room(&self, _slot: Slot, payload_bytes: usize) -> bool {
+        self.partitions.iter().all(|one| one.lock().has_room_for(payload_bytes, self.bytes_max))
+    }
+
+    /// Where a source stands is not known by positions of the log.
+    fn push_logged(&self, event: LoggedEvent<'_>, must_fit: bool) -> Push {
+        if !must_fit {
+            return self.push_message(event.slot, event.arrival_us, event.topic, event.payload);
+        }
+        self.append(&mut self.partition(event.topic).lock(), event.arrival_us, event.topic, event.payload);
         Push::Taken
     }
 }
@@ -116,6 +218,10 @@ mod tests {
 
     /// Of `room/+`: the level is in the column `room`, and the payload has `n`.
     fn inbox(partitions: usize, bytes_max: usize) -> (TopicInbox, Arc<Layout>) {
+        overflowing(partitions, bytes_max, Overflow::Block)
+    }
+
+    fn overflowing(partitions: usize, bytes_max: usize, overflow: Overflow) -> (TopicInbox, Arc<Layout>) {
         let fields = vec![Field::new("room", DataType::Utf8, false), Field::new("n", DataType::Int64, true)];
         let given = vec![("level_columns".to_owned(), "room".to_owned())];
         let spec = SourceSpec {
@@ -127,11 +233,13 @@ mod tests {
             event_time_column: None,
             options: given.clone(),
             host: Host::default(),
+            resume: None,
         };
         let options = Options::check(&CONNECTOR, Direction::Source, &given).unwrap();
         let format = RowFormat::parse("JSON", []).unwrap();
         let layout = Arc::new(Layout::new(&spec, &options, "room/+", &format).unwrap());
-        (TopicInbox::new(layout.clone(), partitions, bytes_max), layout)
+        let queue = Queue { bytes_max, overflow, ..Queue::default() };
+        (TopicInbox::new(layout.clone(), partitions, queue), layout)
     }
 
     fn push(inbox: &TopicInbox, room: &str, n: usize) -> Push {
@@ -163,6 +271,24 @@ mod tests {
         assert_eq!(rows(&layout, &mut taken).len(), 1);
         let (many, _) = self::inbox(1, 1 << 30);
         assert_eq!((0..).take_while(|&n| push(&many, "x", n) == Push::Taken).count(), MESSAGES_MAX);
+    }
+
+    #[test]
+    fn what_overflows_is_dropped_as_asked_and_counted() {
+        for overflow in [Overflow::DropOldest, Overflow::DropNewest] {
+            let (inbox, layout) = overflowing(1, 100, overflow);
+            assert!((0..20).all(|n| push(&inbox, "bath", n) == Push::Taken));
+            let mut taken = Messages::default();
+            inbox.take(0, &mut taken);
+            let numbers: Vec<i64> = rows(&layout, &mut taken).into_iter().map(|(_, n)| n).collect();
+            let kept = numbers.len() as i64;
+            let expected: Vec<i64> = match overflow {
+                Overflow::DropNewest => (0..kept).collect(),
+                _ => (20 - kept..20).collect(),
+            };
+            assert_eq!((numbers, taken.dropped as i64), (expected, 20 - kept), "{overflow:?}");
+            assert!(kept > 0);
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A connection of one's own, on a thread of its own.
 //!
-//! What must hold: opening waits for the broker's answer for a bounded time, and so does the end for what is on its way.
+//! What must hold: opening waits for the broker's answer for a bounded time. The end takes a bounded time for what is on its way, and nobody
+//! stands still meanwhile.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -26,8 +27,15 @@ const LOOK_PERIOD: Duration = Duration::from_millis(5);
 pub(super) struct Link {
     router: Arc<Router>,
     client: Arc<Client>,
-    /// Ends the thread, which answers with the number of messages that were not sent.
-    turning: Mutex<Option<(oneshot::Sender<Duration>, JoinHandle<usize>)>>,
+    turning: Mutex<Turning>,
+}
+
+/// The thread of a connection. One that is dropped ends by itself.
+struct Turning {
+    /// Ends it, within this time; nothing once it was told.
+    stop: Option<oneshot::Sender<Duration>>,
+    /// It answers with the number of messages that were not sent; nothing once that is known.
+    thread: Option<JoinHandle<usize>>,
 }
 
 impl Link {
@@ -51,7 +59,7 @@ impl Link {
             })
         });
         let thread = thread.map_err(|error| format!("no thread can be started: {error}"))?;
-        let link = Self { router, client, turning: Mutex::new(Some((stop, thread))) };
+        let link = Self { router, client, turning: Mutex::new(Turning { stop: Some(stop), thread: Some(thread) }) };
         link.wait_until(|status| status.connected.then_some(Ok(())))?;
         Ok(link)
     }
@@ -106,12 +114,18 @@ impl MqttHost for Link {
         })
     }
 
-    fn finish(&self) -> Result<(), String> {
-        let Some((stop, thread)) = self.turning.lock().take() else { return Ok(()) };
-        // If nobody listens any more, the thread has ended already.
-        let _ = stop.send(FINISH_MAX);
+    fn finish(&self) {
+        if let Some(stop) = self.turning.lock().stop.take() {
+            // If nobody listens any more, the thread has ended already.
+            let _ = stop.send(FINISH_MAX);
+        }
+    }
+
+    fn is_finished(&self) -> Result<bool, String> {
+        let ended = self.turning.lock().thread.take_if(|thread| thread.is_finished());
+        let Some(thread) = ended else { return Ok(self.turning.lock().thread.is_none()) };
         match thread.join().unwrap_or_else(|_| self.client.status().queued_messages) {
-            0 => Ok(()),
+            0 => Ok(true),
             left => {
                 let why = self.client.status().last_error.unwrap_or_else(|| "the broker takes too long".into());
                 Err(format!("{left} messages were not sent: {why}"))

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use rivulet_dataflow::{Sink, Source};
 
-use super::description::{Instance, Opening};
+use super::description::{Check, Instance, Opening};
 use super::given_format::format_of_pieces;
 use super::{
     ConnectorDescription, ConnectorError, DirectionDescription, Host, OptionDescription, OptionKind, Options, SinkSpec,
@@ -24,6 +24,7 @@ use super::{
 use crate::mqtt::{BrokerAddress, ClientOptions, ClientTls, Qos};
 
 pub use host::MqttHost;
+use inbox::{Overflow, Queue};
 use link::Link;
 
 /// The formats of messages.
@@ -51,7 +52,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     source: Some(DirectionDescription {
         help: "A row a message, or several where the format has several. On a server messages come by the server's one connection, or from its \
                embedded broker, through the same routes as those of small queries; a query that is paused has no route. When the queue is \
-               full the connection is not read any more, and everybody behind it waits. With `broker` there is a connection of its own, which \
+               full the connection is not read any more, and everybody behind it waits, unless `overflow` says otherwise. With `broker` there is a connection of its own, which \
                is made again when it is lost; what is sent meanwhile is not seen.",
         formats: FORMATS,
         options: &[
@@ -82,6 +83,13 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                 kind: OptionKind::Bytes,
                 default: Some("16 MiB"),
                 help: "How much may wait to be processed.",
+            },
+            OptionDescription {
+                name: "overflow",
+                kind: OptionKind::Choice(&["block", "drop_oldest", "drop_newest"]),
+                default: Some("block"),
+                help: "What happens when the queue is full: the connection waits, with everybody behind it, which the log says; or all that waits is \
+                       dropped, or the new message, and counted as refused (`overflow`).",
             },
             OptionDescription {
                 name: "qos",
@@ -128,8 +136,26 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     example: "CREATE SOURCE readings (home TEXT, ts TIMESTAMP EVENT TIME, value DOUBLE)\n  \
               FROM 'mqtt:home/+/temperature' FORMAT JSON WITH (level_columns => 'home');\n\
               CREATE SINK means TO 'mqtt:home/{home}/mean' FORMAT JSON WITH (retain => true);",
-    open: Opening { source: Some(open_source), sink: Some(open_sink), columns: None },
+    open: Opening {
+        source: Some(open_source),
+        sink: Some(open_sink),
+        columns: None,
+        check: Check { source: Some(check_source), sink: Some(check_sink) },
+    },
 };
+
+fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorError> {
+    let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages")?;
+    topic::Layout::new(spec, options, spec.address.trim(), &format)?;
+    broker_of(options).map(drop)
+}
+
+fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
+    format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages")?;
+    let fields = spec.schema.fields();
+    sink::topic(&spec.address, &fields.iter().map(|field| field.name().as_str()).collect::<Vec<_>>())?;
+    broker_of(options).map(drop)
+}
 
 fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
     let filter = spec.address.trim();
@@ -141,8 +167,18 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
     )?;
     let host = host_of(&spec.host, &spec.address, options)?;
     let partitions = options.count("partitions").unwrap_or(1);
-    let queue_bytes_max = options.count("queue_bytes_max").unwrap_or(usize::MAX);
-    let opened = source::open(&host, filter, layout, partitions, queue_bytes_max)?;
+    let queue = Queue {
+        bytes_max: options.count("queue_bytes_max").unwrap_or(usize::MAX),
+        overflow: match options.text("overflow") {
+            Some("drop_oldest") => Overflow::DropOldest,
+            Some("drop_newest") => Overflow::DropNewest,
+            _ => Overflow::Block,
+        },
+        query: spec.host.query.clone(),
+        filter: filter.to_owned(),
+        holds_up: spec.host.holds_up.clone(),
+    };
+    let opened = source::open(&host, filter, layout, partitions, queue)?;
     host.settle(filter).map_err(|problem| refused(&spec.address, problem))?;
     Ok(opened)
 }
@@ -155,18 +191,21 @@ fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<
 
 /// The connection of the process, or one of its own where a broker is named.
 fn host_of(host: &Host, address: &str, options: &Options) -> Result<Arc<dyn MqttHost>, ConnectorError> {
-    let Some(broker) = options.text("broker") else {
+    let Some(broker) = broker_of(options)? else {
         return host.mqtt.clone().ok_or_else(|| {
             options.wrong("broker", "is missing", "name it, as in WITH (broker => 'mqtt://localhost:1883')")
         });
     };
-    let broker: BrokerAddress = broker.parse().map_err(|error: crate::mqtt::AddressError| {
-        options.wrong("broker", "is no address of a broker", error.problem)
-    })?;
     let mut client = ClientOptions::new(broker);
     client.qos = qos(options);
     client.tls = ClientTls { ca_file: options.text("ca_file").map(Into::into), ..ClientTls::default() };
     Ok(Arc::new(Link::open(client).map_err(|problem| refused(address, problem))?))
+}
+
+/// The broker that is named, if one is.
+fn broker_of(options: &Options) -> Result<Option<BrokerAddress>, ConnectorError> {
+    let wrong = |error: crate::mqtt::AddressError| options.wrong("broker", "is no address of a broker", error.problem);
+    options.text("broker").map(|broker| broker.parse().map_err(wrong)).transpose()
 }
 
 fn qos(options: &Options) -> Qos {

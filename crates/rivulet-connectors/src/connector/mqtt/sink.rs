@@ -18,6 +18,14 @@ use crate::formats::RowFormat;
 use crate::mqtt::template::level_problem;
 use crate::mqtt::{Direction, PublishBatch, PublishError, PublishOptions, Publisher, Template};
 
+/// The topic of rows with these columns; where they are not known yet, all that it names are taken to be there.
+pub(super) fn topic(address: &str, columns: &[&str]) -> Result<Template, ConnectorError> {
+    let named = || address.split('{').skip(1).filter_map(|part| part.split_once('}').map(|(name, _)| name));
+    let columns = if columns.is_empty() { named().collect() } else { columns.to_vec() };
+    Template::parse(address.trim(), &columns, Direction::Output)
+        .map_err(|error| no_topic(address, &error.to_string().replace("parameter", "column")))
+}
+
 /// From rows to messages.
 pub(super) struct Rows {
     topic: Template,
@@ -40,8 +48,7 @@ impl Rows {
     pub(super) fn new(spec: &SinkSpec, options: &Options, format: &RowFormat) -> Result<Self, ConnectorError> {
         let fields = spec.schema.fields();
         let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
-        let topic = Template::parse(spec.address.trim(), &names, Direction::Output)
-            .map_err(|error| no_topic(&spec.address, &error.to_string().replace("parameter", "column")))?;
+        let topic = topic(&spec.address, &names)?;
         let mut topic_columns: Vec<usize> = topic.parameters().collect();
         topic_columns.sort_unstable();
         topic_columns.dedup();
@@ -163,7 +170,12 @@ impl Sink for MqttSink {
     }
 
     fn finish(&mut self) -> Result<(), SinkError> {
-        self.host.finish().map_err(SinkError)
+        self.host.finish();
+        Ok(())
+    }
+
+    fn is_finished(&mut self) -> Result<bool, SinkError> {
+        self.host.is_finished().map_err(SinkError)
     }
 
     fn has_room(&self) -> bool {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rivulet_dataflow::{Decoder, Polled, Refusals, Source, SourceError};
+use rivulet_dataflow::{Decoder, Polled, Reason, Refusals, Source, SourceError};
 
 use super::host::MqttHost;
-use super::inbox::{Messages, TopicInbox};
+use super::inbox::{Messages, Queue, TopicInbox};
 use super::no_topic;
 use super::topic::Layout;
 use crate::connector::ConnectorError;
@@ -74,10 +74,10 @@ pub(super) fn open(
     filter: &str,
     layout: Layout,
     partitions: usize,
-    queue_bytes_max: usize,
+    queue: Queue,
 ) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
     let layout = Arc::new(layout);
-    let inbox = Arc::new(TopicInbox::new(layout.clone(), partitions, queue_bytes_max));
+    let inbox = Arc::new(TopicInbox::new(layout.clone(), partitions, queue));
     let tap = Arc::new(Tap { host: host.clone(), filter: filter.to_owned(), inbox, registered: Mutex::new(None) });
     tap.open().map_err(|problem| no_topic(filter, &problem))?;
     let partition = |partition| -> Result<Box<dyn Source>, ConnectorError> {
@@ -94,6 +94,7 @@ impl Source for MqttSource {
 
     fn poll(&mut self, _rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Polled, SourceError> {
         self.tap.inbox.take(self.partition, &mut self.messages);
+        refusals.count(Reason::Overflow, std::mem::take(&mut self.messages.dropped));
         let events = &self.messages.events;
         // The oldest counts: what is said of latency is at least what it was.
         let Some(&arrival_us) = events.arrival_us().first() else { return Ok(Polled::Nothing(IDLE)) };

@@ -92,7 +92,7 @@ impl Layout {
         decoder: &mut dyn Decoder,
         refusals: &mut Refusals,
     ) -> RecordBatch {
-        let Messages { events, topics } = messages;
+        let Messages { events, topics, .. } = messages;
         let column = |part: Part, messages: &[Slot]| -> ArrayRef {
             let mut column = StringBuilder::new();
             messages.iter().for_each(|&message| column.append_value(part.of(topics.get(message as usize))));

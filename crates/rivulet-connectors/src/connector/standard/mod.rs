@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rivulet_dataflow::{Sink, Source};
 
-use super::description::{Instance, Opening};
+use super::description::{Check, Instance, Opening};
 use super::given_format::format_or_json;
 use super::lines::{LINE_BYTES_MAX, LINE_FORMATS, MULTILINE, Reading};
 use super::{
@@ -31,7 +31,7 @@ pub(super) const STDIN: ConnectorDescription = ConnectorDescription {
     }),
     sink: None,
     example: "CREATE SOURCE lines (line TEXT) FROM 'stdin:' FORMAT RAW;",
-    open: Opening { source: Some(open_source), sink: None, columns: None },
+    open: Opening { source: Some(open_source), sink: None, columns: None, check: Check::NONE },
 };
 
 const BOUNDED: OptionDescription = OptionDescription {
@@ -55,7 +55,7 @@ pub(super) const STDOUT: ConnectorDescription = ConnectorDescription {
         options: &[],
     }),
     example: "CREATE SINK screen TO 'stdout:' FORMAT CSV (header => true);",
-    open: Opening { source: None, sink: Some(open_sink), columns: None },
+    open: Opening { source: None, sink: Some(open_sink), columns: None, check: Check::NONE },
 };
 
 /// Whether somebody reads standard input; nobody else can then.

@@ -8,15 +8,15 @@ use arrow::array::{Float64Array, Int64Array, RecordBatch, RecordBatchOptions, Ti
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use rivulet_dataflow::{Source, SourceError};
 
-use crate::connector::description::{Opening, OptionDescription, OptionKind};
+use crate::connector::description::{Check, Opening, OptionDescription, OptionKind};
 use crate::connector::options::{Options, shortened};
 use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, SourceSpec};
 
 use super::options::{COMMON_OPTIONS, StreamOptions, choose_columns, with_common, with_event_time};
 use super::schedule::Schedule;
-use super::source::{GeneratedSource, Maker};
+use super::source::Maker;
 use super::text::TextColumn;
-use super::walk::{Pattern, Walk};
+use super::walk::Pattern;
 
 use visits::{Text, Visits};
 
@@ -38,7 +38,7 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     }),
     sink: None,
     example: "CREATE SOURCE visits FROM 'hibench:' WITH (events => 1000000, ips => 1000);",
-    open: Opening { source: Some(open), sink: None, columns: Some(columns_of) },
+    open: Opening { source: Some(open), sink: None, columns: Some(columns_of), check: Check::NONE },
 };
 
 static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 2] = with_common([
@@ -116,10 +116,7 @@ fn open(spec: &SourceSpec, options: &Options, partitions: usize) -> Result<Vec<B
         columns,
         schema: spec.read_schema(),
     };
-    let parts = common.parts(Pattern::ALL, partitions).into_iter();
-    let source =
-        |part| Box::new(GeneratedSource::new(Walk::new(part), maker.clone(), common.pace())) as Box<dyn Source>;
-    Ok(parts.map(source).collect())
+    common.partitions(NAME, spec, Pattern::ALL, partitions, || maker.clone())
 }
 
 /// Makes the columns that are read.

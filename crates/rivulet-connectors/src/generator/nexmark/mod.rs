@@ -10,15 +10,14 @@ mod words;
 use arrow::datatypes::Schema;
 use rivulet_dataflow::Source;
 
-use crate::connector::description::{Opening, OptionDescription, OptionKind};
+use crate::connector::description::{Check, Opening, OptionDescription, OptionKind};
 use crate::connector::options::{Options, shortened};
 use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, SourceSpec};
 
 use super::options::{COMMON_OPTIONS, StreamOptions, with_common, with_event_time};
 use super::random::Seed;
 use super::schedule::Schedule;
-use super::source::GeneratedSource;
-use super::walk::{Pattern, Walk};
+use super::walk::Pattern;
 
 use columns::{Columns, EVENT_TIME, Stream};
 use model::{Kind, Model, Ratios};
@@ -40,7 +39,7 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     }),
     sink: None,
     example: "CREATE SOURCE bid FROM 'nexmark:bid' WITH (events => 1000000, seed => 7);",
-    open: Opening { source: Some(open), sink: None, columns: Some(columns_of) },
+    open: Opening { source: Some(open), sink: None, columns: Some(columns_of), check: Check::NONE },
 };
 
 static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 8] = with_common([
@@ -107,10 +106,10 @@ fn open(spec: &SourceSpec, options: &Options, partitions: usize) -> Result<Vec<B
         Stream::Only(kind) => kind.pattern(),
     };
     let schema = spec.read_schema();
-    let sources = common.parts(pattern, partitions).into_iter().map(|part| {
-        let maker =
-            Columns { model: model.clone(), texts: texts.clone(), columns: columns.clone(), schema: schema.clone() };
-        Box::new(GeneratedSource::new(Walk::new(part), maker, common.pace())) as Box<dyn Source>
-    });
-    Ok(sources.collect())
+    common.partitions(NAME, spec, pattern, partitions, || Columns {
+        model: model.clone(),
+        texts: texts.clone(),
+        columns: columns.clone(),
+        schema: schema.clone(),
+    })
 }

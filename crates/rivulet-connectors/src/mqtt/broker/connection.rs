@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rivulet_dataflow::Push;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
+use super::super::acknowledge::Ledger;
 use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
 use super::super::router::Pending;
@@ -63,12 +64,14 @@ pub(super) async fn serve(shared: &Shared, mut stream: impl AsyncRead + AsyncWri
         return;
     };
     let (read_half, write_half) = tokio::io::split(stream);
-    let mut reader = Reader::new(shared, &login, key, &outbox, buffer);
+    let ledger = shared.router.log().map(|_| shared.ledgers.begin(login.client_id.as_bytes()));
+    let mut reader = Reader::new(shared, &login, key, &outbox, buffer, ledger.clone());
     let mut writer = std::pin::pin!(write(shared, key, &outbox, write_half));
     let ended = catch_panic(async {
         tokio::select! {
             end = reader.run(read_half) => Some(end),
             () = &mut writer => None,
+            () = acknowledge(shared, ledger.as_deref(), &outbox) => None,
         }
     });
     let end = ended.await.unwrap_or_else(|panic| {
@@ -92,6 +95,9 @@ pub(super) async fn serve(shared: &Shared, mut stream: impl AsyncRead + AsyncWri
     shared.outbound.wake.notify_one();
     if end.is_none() {
         reader.drain().await;
+    }
+    if let Some(ledger) = &ledger {
+        shared.ledgers.end(login.client_id.as_bytes(), ledger);
     }
     if let Some(End::Close(_)) = end {
         outbox.close();
@@ -170,6 +176,7 @@ enum End {
 
 struct Reader<'a> {
     shared: &'a Shared,
+    client_id: &'a str,
     version: Version,
     key: SessionKey,
     outbox: &'a Arc<Outbox>,
@@ -180,6 +187,8 @@ struct Reader<'a> {
     stall: Stall,
     /// PUBACKs that are handed to the writer together.
     acknowledgements: Vec<u8>,
+    /// What waits for the log, if there is one.
+    ledger: Option<Arc<Ledger>>,
 }
 
 /// How far the read bytes could be processed.
@@ -190,9 +199,17 @@ enum Step {
 }
 
 impl<'a> Reader<'a> {
-    fn new(shared: &'a Shared, login: &Login, key: SessionKey, outbox: &'a Arc<Outbox>, buffer: ReadBuffer) -> Self {
+    fn new(
+        shared: &'a Shared,
+        login: &'a Login,
+        key: SessionKey,
+        outbox: &'a Arc<Outbox>,
+        buffer: ReadBuffer,
+        ledger: Option<Arc<Ledger>>,
+    ) -> Self {
         Self {
             shared,
+            client_id: &login.client_id,
             version: login.version,
             key,
             outbox,
@@ -203,6 +220,7 @@ impl<'a> Reader<'a> {
             // A client's messages never wait for themselves; only the engine's own results can.
             stall: Stall::new(Duration::MAX),
             acknowledgements: Vec::new(),
+            ledger,
         }
     }
 
@@ -273,11 +291,15 @@ impl<'a> Reader<'a> {
         let data = self.buffer.data();
         let mut consumed = 0;
         let mut step = Step::NeedsMore;
+        let ledger = self.ledger.as_deref();
+        if ledger.is_some_and(Ledger::is_full) {
+            return Step::InboxFull;
+        }
         let mut core = shared.core.lock();
         // Another connection may have taken the session over. Messages that were read count all the same, but they say
         // nothing about the session.
         let is_owner = core.owns(self.key, self.outbox);
-        let mut routing = shared.router.read();
+        let mut routing = shared.router.read().from_client(self.client_id.as_bytes());
         loop {
             let frame = match codec::split_frame(&data[consumed..], shared.options.packet_bytes_max) {
                 Ok(Some(frame)) => frame,
@@ -297,11 +319,25 @@ impl<'a> Reader<'a> {
                         }
                     };
                     let routed = routing.routed();
-                    // The engine first: its queries are no subscribers.
-                    let push = routing.route(publish.topic, publish.payload, self.arrival_us, &mut self.pending);
-                    if push == Push::Full {
-                        step = Step::InboxFull;
-                        break;
+                    let (topic, payload) = (publish.topic, publish.payload);
+                    let mut logged_at = match ledger.filter(|_| publish.qos == Qos::AtLeastOnce) {
+                        None => None,
+                        Some(ledger) if publish.duplicate => ledger.find(publish.packet_id, topic, payload),
+                        Some(ledger) => {
+                            ledger.begins_anew();
+                            None
+                        }
+                    };
+                    if logged_at.is_none() {
+                        // The engine first: its queries are no subscribers.
+                        let packet_id = publish.packet_id;
+                        let push =
+                            routing.route_numbered(packet_id, topic, payload, self.arrival_us, &mut self.pending);
+                        if push == Push::Full {
+                            step = Step::InboxFull;
+                            break;
+                        }
+                        logged_at = Some(self.pending.position());
                     }
                     self.stall.taken();
                     core.counters.messages_in += 1;
@@ -309,7 +345,14 @@ impl<'a> Reader<'a> {
                     if publish.qos == Qos::AtLeastOnce {
                         let is_wanted = has_subscribers || routing.routed() > routed;
                         let reason = if is_wanted || self.version == Version::V3 { 0 } else { NO_SUBSCRIBERS };
-                        codec::encode_puback(publish.packet_id, reason, &mut self.acknowledgements);
+                        let (packet_id, out) = (publish.packet_id, &mut self.acknowledgements);
+                        match ledger {
+                            Some(ledger) => {
+                                let position = logged_at.unwrap_or(0);
+                                ledger.acknowledge(position, (packet_id, reason), (topic, payload), out);
+                            }
+                            None => codec::encode_puback(packet_id, reason, out),
+                        }
                     }
                 }
                 _ if !is_owner => {}
@@ -336,6 +379,14 @@ impl<'a> Reader<'a> {
         self.buffer.consume(consumed);
         hand_over(&mut self.acknowledgements, self.outbox);
         step
+    }
+}
+
+/// Acknowledges what the log has on disk, for as long as it is polled.
+async fn acknowledge(shared: &Shared, ledger: Option<&Ledger>, outbox: &Outbox) {
+    match (ledger, shared.router.log()) {
+        (Some(ledger), Some(log)) => ledger.serve(&**log, |bytes| outbox.answer(|out| out.append(bytes))).await,
+        _ => std::future::pending().await,
     }
 }
 

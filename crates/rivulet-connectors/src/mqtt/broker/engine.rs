@@ -131,7 +131,14 @@ impl Results<'_> {
                 Push::Taken => self.stall.taken(),
                 // While the engine stops, an inbox may never have room again.
                 Push::Full if shared.router.is_closed() || self.stall.full(!shared.outbound.has_room()) => {
-                    core.counters.deadlock_events += self.pending.abandon() as u64;
+                    let (topic, payload) = (publish.topic, publish.payload);
+                    match routing.break_circle(0, topic, payload, arrival_us, &mut self.pending) {
+                        Some(events) => core.counters.deadlock_events += events as u64,
+                        None => {
+                            is_full = true;
+                            break;
+                        }
+                    }
                 }
                 Push::Full => {
                     is_full = true;

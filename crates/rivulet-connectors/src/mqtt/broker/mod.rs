@@ -23,13 +23,15 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rivulet_dataflow::Clock;
+use rivulet_dataflow::{Clock, LogPosition};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
 use self::core::Core;
+use super::acknowledge::{Ledgers, content_hash};
+use super::log::LogMessage;
 use super::publisher::{Outbound, Publisher};
 use super::router::Router;
 use super::supervise::{Pauses, Supervisor};
@@ -53,6 +55,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     core: Mutex<Core>,
     outbound: Arc<Outbound>,
+    ledgers: Ledgers,
     /// Connections, from being accepted to their end.
     open: AtomicUsize,
     connections_refused: AtomicU64,
@@ -126,6 +129,7 @@ impl Broker {
         let shared = Arc::new(Shared {
             core: Mutex::new(Core::new(&options)),
             outbound: Arc::new(Outbound::new(options.outbound_bytes_max)),
+            ledgers: Ledgers::default(),
             options,
             router,
             clock,
@@ -168,6 +172,13 @@ impl Broker {
     /// query may read what another writes.
     pub fn publisher(&self) -> Arc<dyn Publisher> {
         self.shared.outbound.clone()
+    }
+
+    /// Tells of a message that an earlier process had in its log, and may not have acknowledged: should it come again, it is acknowledged and
+    /// nothing else.
+    pub fn remember(&self, message: &LogMessage<'_>, position: LogPosition) {
+        let content = content_hash(message.topic, message.payload);
+        self.shared.ledgers.remember(message.client, message.packet_id, content, position);
     }
 
     /// The state of things.
@@ -318,6 +329,7 @@ async fn keep_house(shared: &Shared) {
             core.keep_house(Instant::now());
             core.has_wills()
         };
+        shared.ledgers.keep_house(Instant::now());
         if has_wills {
             shared.outbound.wake.notify_one();
         }

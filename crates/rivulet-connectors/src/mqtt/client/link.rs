@@ -1,6 +1,7 @@
 //! A connection at work: one future reads and routes, one writes, one watches for silence, all in one task.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use rivulet_dataflow::Push;
 use rmqtt_codec::{v3, v5};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
+use super::super::acknowledge::Ledger;
 use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
 use super::super::publisher::{PublishBatch, Publisher};
@@ -48,18 +50,36 @@ pub(super) async fn run(shared: &Shared, connection: Connection, outgoing: &mut 
     let Connection { stream, buffer, terms } = connection;
     let (read_half, write_half) = tokio::io::split(stream);
     let life = Life::default();
-    let mut reader = Reader::new(shared, buffer, &life);
+    let ledger = shared.router.log().map(|_| shared.ledgers.begin(b""));
+    if let Some(ledger) = ledger.as_ref().filter(|_| !terms.session_present) {
+        // The broker begins to count anew.
+        ledger.begins_anew();
+    }
+    let mut reader = Reader::new(shared, buffer, &life, ledger.clone());
     let mut writer = Writer { shared, terms, outgoing, bytes: Vec::new(), messages_unsent: 0 };
     let end = tokio::select! {
         error = reader.run(read_half) => End::Failed(error),
         end = writer.run(write_half) => end,
         silent_s = life.watch(terms.keep_alive_s) => End::Failed(ConnectionError::Silent(silent_s)),
+        end = acknowledge(shared, ledger.as_deref()) => end,
     };
     if let End::Failed(_) = end {
         shared.counters.add(Count::LostMessages, writer.messages_unsent);
         reader.drain().await;
     }
     end
+}
+
+/// Acknowledges what the log has on disk, for as long as it is polled.
+async fn acknowledge(shared: &Shared, ledger: Option<&Ledger>) -> End {
+    if let (Some(ledger), Some(log)) = (ledger, shared.router.log()) {
+        let send = |bytes: &mut Vec<u8>| {
+            shared.acknowledgements.lock().append(bytes);
+            shared.outbound.wake.notify_one();
+        };
+        ledger.serve(&**log, send).await;
+    }
+    std::future::pending().await
 }
 
 /// Signs of life from the broker.
@@ -115,6 +135,8 @@ struct Reader<'a> {
     acknowledgements: Vec<u8>,
     /// Packet identifiers the broker has acknowledged.
     acknowledged: Vec<u16>,
+    /// What waits for the log, if there is one.
+    ledger: Option<Arc<Ledger>>,
 }
 
 /// How far the read bytes could be processed.
@@ -125,7 +147,7 @@ enum Step {
 }
 
 impl<'a> Reader<'a> {
-    fn new(shared: &'a Shared, buffer: ReadBuffer, life: &'a Life) -> Self {
+    fn new(shared: &'a Shared, buffer: ReadBuffer, life: &'a Life, ledger: Option<Arc<Ledger>>) -> Self {
         Self {
             shared,
             life,
@@ -135,6 +157,7 @@ impl<'a> Reader<'a> {
             stall: Stall::new(Duration::from_millis(shared.options.deadlock_ms)),
             acknowledgements: Vec::new(),
             acknowledged: Vec::new(),
+            ledger,
         }
     }
 
@@ -187,6 +210,10 @@ impl<'a> Reader<'a> {
     fn process(&mut self) -> Result<Step, ConnectionError> {
         let shared = self.shared;
         let version = shared.options.version;
+        let ledger = self.ledger.as_deref();
+        if ledger.is_some_and(Ledger::is_full) {
+            return Ok(Step::InboxFull);
+        }
         let data = self.buffer.data();
         let mut consumed = 0;
         let mut messages = 0;
@@ -221,11 +248,24 @@ impl<'a> Reader<'a> {
                     let is_copy = may_be_copy
                         && self.pending.is_empty()
                         && shared.subscriptions.lock().is_copy(publish.topic, publish.properties);
+                    let (packet_id, topic, payload) = (publish.packet_id, publish.topic, publish.payload);
+                    let known_at = match ledger.filter(|_| publish.qos == Qos::AtLeastOnce) {
+                        None => None,
+                        Some(ledger) if publish.duplicate => ledger.find(packet_id, topic, payload),
+                        Some(ledger) => {
+                            ledger.begins_anew();
+                            None
+                        }
+                    };
+                    let mut logged_at = known_at.unwrap_or(0);
                     if is_copy {
                         copies += 1;
-                    } else {
-                        match routing.route(publish.topic, publish.payload, self.arrival_us, &mut self.pending) {
-                            Push::Taken => self.stall.taken(),
+                    } else if known_at.is_none() {
+                        match routing.route_numbered(packet_id, topic, payload, self.arrival_us, &mut self.pending) {
+                            Push::Taken => {
+                                self.stall.taken();
+                                logged_at = self.pending.position();
+                            }
                             Push::Full if routing.is_closed() => {
                                 // What comes behind it may be the acknowledgements that the last results wait for.
                                 self.pending.abandon();
@@ -241,13 +281,25 @@ impl<'a> Reader<'a> {
                                     step = Step::InboxFull;
                                     break;
                                 }
-                                abandoned += self.pending.abandon() as u64;
+                                let arrival_us = self.arrival_us;
+                                match routing.break_circle(packet_id, topic, payload, arrival_us, &mut self.pending) {
+                                    Some(events) => abandoned += events as u64,
+                                    None => {
+                                        step = Step::InboxFull;
+                                        break;
+                                    }
+                                }
+                                logged_at = self.pending.position();
                             }
                         }
                     }
                     messages += 1;
                     if publish.qos == Qos::AtLeastOnce {
-                        codec::encode_puback(publish.packet_id, 0, &mut self.acknowledgements);
+                        let out = &mut self.acknowledgements;
+                        match ledger {
+                            Some(ledger) => ledger.acknowledge(logged_at, (packet_id, 0), (topic, payload), out),
+                            None => codec::encode_puback(packet_id, 0, out),
+                        }
                     }
                 }
                 PacketKind::PubAck => match codec::decode_puback(frame.body) {

@@ -15,14 +15,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rivulet_dataflow::Clock;
+use rivulet_dataflow::{Clock, LogPosition};
 use rustls::pki_types::ServerName;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
+use super::acknowledge::{Ledgers, content_hash};
 use super::codec::Qos;
+use super::log::LogMessage;
 use super::publisher::{Outbound, Publisher};
 use super::router::Router;
 use super::supervise::{Supervisor, catch_panic};
@@ -147,6 +149,7 @@ struct Shared {
     in_flight: Mutex<InFlight>,
     /// PUBACKs for the writer.
     acknowledgements: Mutex<Vec<u8>>,
+    ledgers: Ledgers,
     /// Whether results wait for PUBACKs of the broker, which come behind the events that are not read yet.
     waits_for_acknowledgements: AtomicBool,
     /// Whether the broker may send a message once for each of several filters.
@@ -246,6 +249,7 @@ impl Client {
             subscriptions: Mutex::default(),
             in_flight: Mutex::new(InFlight::new()),
             acknowledgements: Mutex::default(),
+            ledgers: Ledgers::default(),
             waits_for_acknowledgements: AtomicBool::new(false),
             has_overlaps: AtomicBool::new(false),
             supervisor: Supervisor::default(),
@@ -285,6 +289,13 @@ impl Client {
         if changes > 0 {
             self.shared.outbound.wake.notify_one();
         }
+    }
+
+    /// Tells of a message that an earlier process had in its log, and may not have acknowledged: should it come again, it is acknowledged and
+    /// nothing else.
+    pub fn remember(&self, message: &LogMessage<'_>, position: LogPosition) {
+        let content = content_hash(message.topic, message.payload);
+        self.shared.ledgers.remember(message.client, message.packet_id, content, position);
     }
 
     /// Where results are handed over.

@@ -15,7 +15,7 @@ use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::groups::GroupStates;
 use crate::parallel::keys::{BatchKeys, KeyIndex};
 use crate::parallel::time_to_live::TimeToLive;
-use crate::parallel::window::pane::emit_unless_failed;
+use crate::parallel::window::pane::emit_with_failures;
 
 /// From how many rows on changes are given although no watermark has come. Small batches are taken together until then, so that a key which
 /// changes in each of them comes out once.
@@ -183,7 +183,6 @@ impl AggregateOperator {
         // Of keys that are on both sides, whether anything has changed.
         let mut place_of_new = vec![u32::MAX; self.groups.len().min(self.index.numbers().max(1))];
         present.iter().enumerate().for_each(|(at, &number)| place_of_new[number as usize] = at as u32);
-        failed.iter().for_each(|&(at, _)| place_of_new[present[at] as usize] = u32::MAX);
         let both: Vec<(u32, u32)> = given
             .iter()
             .enumerate()
@@ -210,7 +209,7 @@ impl AggregateOperator {
         let times = given.iter().map(|&number| self.groups[number as usize].given_us).collect();
         self.emit(&given, &olds, &keep_old, times, true, Vec::new(), context)?;
         let times: Vec<i64> = present.iter().map(|&number| self.groups[number as usize].latest_us).collect();
-        self.emit(&present, &news, &keep_new, times, false, failed.clone(), context)?;
+        self.emit(&present, &news, &keep_new, times, false, failed, context)?;
 
         for &number in &touched {
             let group = &mut self.groups[number as usize];
@@ -224,7 +223,6 @@ impl AggregateOperator {
                 group.given_us = group.latest_us;
             }
         }
-        failed.iter().for_each(|&(at, _)| self.groups[present[at] as usize].is_given = false);
         for &number in &touched {
             if self.groups[number as usize].rows == 0 && !is_unit {
                 self.clear(&plan, number);
@@ -283,7 +281,7 @@ impl AggregateOperator {
             .with_retracts(retracts.then(|| BooleanBuffer::new_set(rows)));
             let place = |at: usize| kept.binary_search(&(at as u32)).ok();
             let failed = failed.iter().filter_map(|&(at, why)| Some((place(at)?, why))).collect();
-            emit_unless_failed(batch, failed, context)?;
+            emit_with_failures(batch, failed, context);
         }
         Ok(())
     }

@@ -22,6 +22,9 @@ use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
 const EXACT_BUCKET_US: i64 = 1 << 16;
 const ROUGH_BUCKET_US: i64 = 1 << 20;
 
+/// How many pairs of a batch are looked at before others have a turn and it is seen whether there is room for more.
+const PAIRS_AT_ONCE: usize = 8 * OUTPUT_ROWS;
+
 pub(super) struct JoinOperator {
     pub(super) plan: Arc<JoinPlan>,
     pub(super) index: KeyIndex,
@@ -30,6 +33,21 @@ pub(super) struct JoinOperator {
     pub(super) watermark_us: i64,
     keys: BatchKeys,
     output: Output,
+    /// The batch at hand, of which more pairs come.
+    unfinished: Option<Unfinished>,
+}
+
+/// A batch of which not all partners have been found.
+struct Unfinished {
+    side: usize,
+    arrived: Vec<Arrived>,
+    /// The row whose partners are being found, and the next one; [`NONE`] if all of them have been.
+    at: usize,
+    partner: u32,
+    /// Rows that are not kept.
+    removed: Vec<u32>,
+    /// Keys that may have no row any more.
+    doubtful: Vec<u32>,
 }
 
 /// Rows to come out: numbers of a left and a right row, and whether they are taken back.
@@ -70,6 +88,7 @@ impl JoinOperator {
             watermark_us: i64::MIN,
             keys: BatchKeys::default(),
             output: Output::default(),
+            unfinished: None,
             plan,
         }
     }
@@ -109,9 +128,7 @@ impl JoinOperator {
         let expiry_times =
             plan.spec.expiry[side].map(|expiry| batch.column(expiry.column).as_primitive::<TimestampMicrosecondType>());
         let mut arrived: Vec<Arrived> = Vec::with_capacity(all.len());
-        let mut removed = Vec::new();
-        // Keys that may have no row any more.
-        let mut doubtful = Vec::new();
+        let (mut removed, mut doubtful) = (Vec::new(), Vec::new());
         let mut numbers = numbers.into_iter();
         for (&at, &row) in all.iter().zip(&rows) {
             let key = match any_null && has_null(at as usize) {
@@ -143,7 +160,24 @@ impl JoinOperator {
             }
         }
 
-        self.find_partners(side, &mut arrived, context)?;
+        let partner = self.first_partner(side, arrived.first());
+        self.unfinished = Some(Unfinished { side, arrived, at: 0, partner, removed, doubtful });
+        self.continue_batch(context)
+    }
+
+    /// Finds partners of the batch at hand, and once all are found, says what has none.
+    fn continue_batch(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let Some(mut unfinished) = self.unfinished.take() else { return Ok(()) };
+        if self.find_partners(&mut unfinished, context)? {
+            return self.finish_batch(unfinished, context);
+        }
+        self.unfinished = Some(unfinished);
+        Ok(())
+    }
+
+    fn finish_batch(&mut self, batch: Unfinished, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let plan = self.plan.clone();
+        let Unfinished { side, arrived, mut removed, mut doubtful, .. } = batch;
         for one in arrived.iter().filter(|_| plan.counts(side)) {
             self.sides[side].rows[one.row as usize].matches = one.partners;
             let is_given = match plan.spec.kind {
@@ -219,30 +253,35 @@ impl JoinOperator {
         std::hint::black_box(first ^ rows);
     }
 
-    /// Finds the partners of rows, gives the pairs, and what changes for the partners.
-    fn find_partners(
-        &mut self,
-        side: usize,
-        arrived: &mut [Arrived],
-        context: &mut Context<'_>,
-    ) -> Result<(), OperatorError> {
+    /// The newest partner of a row; [`NONE`] without any.
+    fn first_partner(&self, side: usize, row: Option<&Arrived>) -> u32 {
+        row.filter(|row| row.key != NONE).map_or(NONE, |row| self.heads[row.key as usize][1 - side])
+    }
+
+    /// Finds partners of rows, gives the pairs, and what changes for the partners; whether that were all.
+    fn find_partners(&mut self, batch: &mut Unfinished, context: &mut Context<'_>) -> Result<bool, OperatorError> {
+        let side = batch.side;
+        let mut left = PAIRS_AT_ONCE;
         // Places in `arrived`, and partners.
         let mut pairs: Vec<(u32, u32)> = Vec::with_capacity(OUTPUT_ROWS);
-        for at in 0..arrived.len() {
-            let key = arrived[at].key;
-            if key == NONE {
-                continue;
-            }
-            let mut partner = self.heads[key as usize][1 - side];
-            while partner != NONE {
-                pairs.push((at as u32, partner));
-                partner = self.sides[1 - side].next(partner);
+        while batch.at < batch.arrived.len() {
+            while batch.partner != NONE {
+                if left == 0 {
+                    self.take_pairs(side, &mut batch.arrived, &mut pairs, context)?;
+                    return Ok(false);
+                }
+                left -= 1;
+                pairs.push((batch.at as u32, batch.partner));
+                batch.partner = self.sides[1 - side].next(batch.partner);
                 if pairs.len() >= OUTPUT_ROWS {
-                    self.take_pairs(side, arrived, &mut pairs, context)?;
+                    self.take_pairs(side, &mut batch.arrived, &mut pairs, context)?;
                 }
             }
+            batch.at += 1;
+            batch.partner = self.first_partner(side, batch.arrived.get(batch.at));
         }
-        self.take_pairs(side, arrived, &mut pairs, context)
+        self.take_pairs(side, &mut batch.arrived, &mut pairs, context)?;
+        Ok(true)
     }
 
     fn take_pairs(
@@ -452,12 +491,24 @@ impl Operator for JoinOperator {
         element: Element,
         context: &mut Context<'_>,
     ) -> Result<(), OperatorError> {
+        // Who did not ask for all of a batch gets it before anything else.
+        while self.unfinished.is_some() {
+            self.continue_batch(context)?;
+        }
         match element {
             Element::Batch(batch) => self.take_in(input, &batch, context),
             Element::Watermark(watermark_us) => self.expire(watermark_us, context),
             Element::End => self.end(context),
             Element::Barrier(_) | Element::Control(_) => Ok(()),
         }
+    }
+
+    fn has_more(&self) -> bool {
+        self.unfinished.is_some()
+    }
+
+    fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.continue_batch(context)
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {

@@ -217,10 +217,8 @@ impl ChangingOperator {
             }
             if let Ok(why) = failed.binary_search_by_key(&at, |failed| failed.0) {
                 let batch = self.batch(&[(row, result)])?;
+                // The result is null: it must not take the row, and the results beside it, from anybody.
                 context.refusals.refuse_row(None, &batch, 0, Reason::Expression, || failed[why].1.to_owned());
-                self.results.remove(result);
-                self.result_of[row as usize] = NONE;
-                continue;
             }
             self.result_of[row as usize] = result;
             come.push((row, result));
@@ -273,7 +271,13 @@ impl ChangingOperator {
 impl Operator for ChangingOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         match element {
-            Element::Batch(batch) => self.take_in(&batch, context),
+            Element::Batch(batch) => {
+                let batch = match &self.ttl {
+                    Some(ttl) => ttl.without_late(batch, context)?,
+                    None => batch,
+                };
+                self.take_in(&batch, context)
+            }
             Element::Watermark(watermark_us) => {
                 self.forget(watermark_us);
                 Ok(())

@@ -43,7 +43,8 @@ pub struct KeyedOverSpec {
     pub lags: Vec<Lag>,
     /// Whether rows may take back others.
     pub input_retracts: bool,
-    /// How long a partition is remembered that no row comes for, in microseconds of event time; `None`: for ever.
+    /// How long a partition is remembered that no row comes for, in microseconds of event time; `None`: for ever. `Some(0)`: its rows are
+    /// of one window, with the last microsecond of that as event time; it is forgotten when the window closes, and rows that come later are refused.
     pub state_ttl_us: Option<i64>,
 }
 

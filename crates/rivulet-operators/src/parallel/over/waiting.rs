@@ -20,7 +20,7 @@ use crate::parallel::order::{compare, compare_keys};
 use crate::parallel::rows::RowStore;
 use crate::parallel::saved_rows::SavedRows;
 use crate::parallel::time_to_live::TimeToLive;
-use crate::parallel::window::pane::emit_unless_failed;
+use crate::parallel::window::pane::emit_with_failures;
 
 /// Rows wait in buckets of so many microseconds.
 const BUCKET_US: i64 = 1 << 14;
@@ -232,7 +232,7 @@ impl WaitingOperator {
                 rows.iter().map(|&row| self.store.arrival_us(row)).collect(),
                 RecordBatch::try_new(plan.output.clone(), columns)?,
             );
-            emit_unless_failed(batch, failed, context)?;
+            emit_with_failures(batch, failed, context);
         }
         if plan.is_bounded() {
             // Rows on which an expression failed are in no frame.

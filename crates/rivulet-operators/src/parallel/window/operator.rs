@@ -197,6 +197,7 @@ impl WindowOperator {
                 context.refusals.refuse_row(None, batch, row, Reason::Late, || {
                     "the row's window is closed\nhint: allow more lateness where the source is declared".into()
                 });
+                context.refusals.count(Reason::Late, this.stands_for(batch, row) - 1);
             }),
             Fate::NoTime => rows.for_each(|_, row| {
                 context.refusals.refuse_row(None, batch, row, Reason::Expression, || {
@@ -214,6 +215,17 @@ impl WindowOperator {
             by_pane.iter().for_each(|(pane, rows)| visit(self, *pane, RowSet::List(rows)));
         }
         self.runs = runs;
+    }
+
+    /// How many rows a row stands for: that of a partial aggregation for all that it counted, as far as anybody asked.
+    fn stands_for(&self, batch: &Batch, row: usize) -> u64 {
+        if self.plan.spec.phase != Phase::Final {
+            return 1;
+        }
+        let first = self.plan.keys.len() + 2;
+        let counts = &batch.columns.columns()[first..first + self.plan.groups.layout.dense_counts()];
+        let counted = counts.iter().map(|count| count.as_primitive::<Int64Type>().value(row) as u64);
+        counted.max().map_or(1, |rows| rows.max(1))
     }
 
     /// What becomes of the rows of a pane. All that decides is the watermark.
@@ -288,6 +300,8 @@ impl Operator for WindowOperator {
             Element::Watermark(_) if self.is_by_clock() => self.close(context.now_us, context),
             Element::Watermark(watermark_us) => self.close(watermark_us, context),
             Element::End => self.close(i64::MAX, context),
+            // Of a key several instances have some, and whoever takes over their state takes one.
+            Element::Barrier(_) if self.plan.spec.phase == Phase::Partial => self.give_states(i64::MAX, context),
             Element::Barrier(_) | Element::Control(_) => Ok(()),
         }
     }
@@ -298,6 +312,10 @@ impl Operator for WindowOperator {
 
     fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         if self.is_by_clock() { self.close(context.now_us, context) } else { Ok(()) }
+    }
+
+    fn fall_silent(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        if self.plan.spec.phase == Phase::Partial { self.give_states(i64::MAX, context) } else { Ok(()) }
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {

@@ -130,7 +130,7 @@ pub(crate) struct Window {
     pub(crate) arrival_us: i64,
 }
 
-/// Emits the results of these groups for one window. A row of which a result cannot be given is refused.
+/// Emits the results of these groups for one window. A result that cannot be given is null, and counted as refused.
 pub(crate) fn emit_results(
     plan: &WindowPlan,
     keys: Vec<ArrayRef>,
@@ -166,26 +166,16 @@ pub(crate) fn emit_windows(
         windows.iter().map(|window| window.arrival_us).collect(),
         RecordBatch::try_new(plan.output.clone(), columns)?,
     );
-    emit_unless_failed(batch, failed, context)
+    emit_with_failures(batch, failed, context);
+    Ok(())
 }
 
-/// Emits a batch without the rows that failed, which are refused.
-pub(crate) fn emit_unless_failed(
-    batch: Batch,
-    mut failed: Vec<(usize, &'static str)>,
-    context: &mut Context<'_>,
-) -> Result<(), OperatorError> {
-    if failed.is_empty() {
-        context.emit(batch);
-        return Ok(());
-    }
+/// Emits a batch, and counts the rows of which a result could not be given and is null: it must not take those beside it from anybody.
+pub(crate) fn emit_with_failures(batch: Batch, mut failed: Vec<(usize, &'static str)>, context: &mut Context<'_>) {
     failed.sort_unstable();
     failed.dedup_by_key(|failed| failed.0);
-    let mut kept = vec![true; batch.rows()];
     for (row, why) in failed {
-        kept[row] = false;
         context.refusals.refuse_row(None, &batch, row, Reason::Expression, || why.to_owned());
     }
-    context.emit(batch.filter(&kept.into())?);
-    Ok(())
+    context.emit(batch);
 }

@@ -37,13 +37,19 @@ impl FlowTask {
     /// The end, well or not: sources are closed, state and what was not written are given up.
     pub(super) fn let_go(&self, core: &mut Core) {
         core.has_ended = true;
-        core.progress = core.feed.take().and_then(|feed| feed.progress());
+        let mut figures = self.figures.lock();
+        figures.progress = core.feed.take().and_then(|feed| feed.progress());
+        figures.state_bytes = 0;
+        drop(figures);
+        core.pending.clear();
+        core.is_unfinished = false;
         core.chain = Chain::new(Vec::new());
         core.sink = None;
         core.outputs = Outputs::default();
         self.inbox.clear();
         self.note_reached(None);
         self.host.flow_deadlines.set(self.deadline, i64::MAX);
+        self.end_barrier();
         self.flow.task_ended();
     }
 }

@@ -1,8 +1,10 @@
 //! A task of a big query: one instance of a stage.
 
+mod barrier;
 mod ending;
 mod report;
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -23,6 +25,7 @@ use crate::host::{DeadlineId, Host};
 use crate::scheduler::Runnable;
 use crate::task::panic_text;
 use crate::{Activation, Histogram};
+use barrier::Checkpoints;
 
 /// How many refusals of a task keep their words.
 const REFUSALS_TOLD_MAX: usize = 5;
@@ -53,6 +56,10 @@ pub(super) struct FlowParts {
     pub(super) outputs: Outputs,
     pub(super) sink: Option<Box<dyn Sink>>,
     pub(super) measures: bool,
+    /// The watermark that was reached before, and that operators know.
+    pub(super) reached_us: Option<i64>,
+    /// It came to its end before.
+    pub(super) has_ended: bool,
 }
 
 /// An instance of a stage, with the queue in front of it.
@@ -67,8 +74,9 @@ pub(crate) struct FlowTask {
     upstream: OnceLock<Vec<Weak<FlowTask>>>,
     /// Its place in the alignment of sources, if it reads any.
     aligned: Option<usize>,
-    /// Whether it ends with a sink.
+    /// Whether it ends with a sink, and with one that waits for each checkpoint to be durable.
     writes: bool,
+    waits_for_commit: bool,
     /// Whether it waits for a worker or runs. Only the one who turns it from false to true hands it to the scheduler.
     scheduled: AtomicBool,
     deadline: DeadlineId,
@@ -79,6 +87,19 @@ pub(crate) struct FlowTask {
     names: Vec<String>,
     measured: Vec<Arc<OperatorCounters>>,
     core: Mutex<Core>,
+    figures: Mutex<Figures>,
+}
+
+/// What is told of a task also while it runs: figures that may only grow must not be left out because it takes its time.
+#[derive(Default)]
+struct Figures {
+    refused: [u64; Reason::ALL.len()],
+    told: Vec<String>,
+    latency_us: Histogram,
+    reached_us: Option<i64>,
+    state_bytes: usize,
+    /// How far the sources were.
+    progress: Option<(u64, u64)>,
 }
 
 #[derive(Default)]
@@ -92,22 +113,21 @@ struct Counters {
 struct Core {
     feed: Option<Feed>,
     watermarks: Watermarks,
+    checkpoints: Checkpoints,
     chain: Chain,
     outputs: Outputs,
     sink: Option<Box<dyn Sink>>,
     /// There are no parameters; operators want the table all the same.
     slots: SlotTable,
     refusals: Refusals,
-    refused: [u64; Reason::ALL.len()],
-    told: Vec<String>,
-    latency_us: Histogram,
     /// Kept for its memory.
     taken: Vec<Sent>,
+    /// Rows that were taken, with the input that they are for, and whether what came with them is not processed to its end.
+    pending: VecDeque<(usize, Batch)>,
+    is_unfinished: bool,
     /// All is processed, and the sink makes it final.
     is_finishing: bool,
     has_ended: bool,
-    /// How far the sources were when they were let go.
-    progress: Option<(u64, u64)>,
 }
 
 impl Core {
@@ -143,6 +163,7 @@ impl FlowTask {
             upstream: OnceLock::new(),
             aligned: parts.aligned,
             writes: parts.sink.is_some(),
+            waits_for_commit: parts.sink.as_ref().is_some_and(|sink| sink.waits_for_commit()),
             scheduled: AtomicBool::new(false),
             deadline: host.flow_deadlines.register(task.clone()),
             host,
@@ -150,21 +171,21 @@ impl FlowTask {
             counters: Counters::default(),
             names: parts.names,
             measured,
+            figures: Mutex::default(),
             core: Mutex::new(Core {
                 watermarks: Watermarks::new(parts.channels.len()),
                 feed: parts.partitions.map(Feed::new),
+                checkpoints: Checkpoints::new(parts.channels.len(), parts.reached_us, parts.has_ended),
                 chain: Chain::new(operators),
                 outputs: parts.outputs,
                 sink: parts.sink,
                 slots: SlotTable::new(Arc::new(Schema::empty())),
                 refusals: Refusals::new(REFUSALS_TOLD_MAX),
-                refused: Default::default(),
-                told: Vec::new(),
-                latency_us: Histogram::default(),
                 taken: Vec::new(),
+                pending: VecDeque::new(),
+                is_unfinished: false,
                 is_finishing: false,
                 has_ended: false,
-                progress: None,
             }),
             channels: parts.channels,
         })
@@ -173,6 +194,21 @@ impl FlowTask {
     /// Says who sends to this task, so that they can be woken. Once, before anything runs.
     pub(super) fn set_upstream(&self, upstream: Vec<Weak<Self>>) {
         let _ = self.upstream.set(upstream);
+    }
+
+    /// Its stage, and which instance of it.
+    pub(super) fn place(&self) -> (usize, usize) {
+        (self.stage, self.instance)
+    }
+
+    /// Whether it ends with a sink.
+    pub(super) fn writes(&self) -> bool {
+        self.writes
+    }
+
+    /// Whether it ends with a sink that waits for each checkpoint to be durable.
+    pub(super) fn waits_for_commit(&self) -> bool {
+        self.waits_for_commit
     }
 
     /// Whether it reads sources.
@@ -217,17 +253,22 @@ impl FlowTask {
         let now_us = self.host.clock.now_us();
         let rows_max = self.flow.limits.batch_rows;
         let Some(feed) = &mut core.feed else { return self.step_messages(core, now_us, rows_max) };
+        if self.is_resting() && !self.flow.stopping.load(Ordering::Acquire) {
+            // Whoever lets sources go on wakes it.
+            self.sources_at_us.store(SOURCES_READY, Ordering::Release);
+            return self.rest(core, now_us);
+        }
         let fed = if self.flow.stopping.load(Ordering::Acquire) {
             Fed::End
         } else if self.flow.paused.load(Ordering::Acquire) {
-            feed.set_paused(true);
             // Without a timer: whoever ends the pause wakes it, and it asks at once.
             self.sources_at_us.store(SOURCES_READY, Ordering::Release);
             return Ok(None);
         } else if !self.may_read(feed) {
+            // Without a timer as well: those for whom it waits wake it.
+            self.sources_at_us.store(SOURCES_READY, Ordering::Release);
             return Ok(None);
         } else {
-            feed.set_paused(false);
             feed.poll(rows_max, now_us, &mut core.refusals)?
         };
         let time_us = feed.time_us();
@@ -269,72 +310,95 @@ impl FlowTask {
         self.aligned.is_none_or(|place| self.flow.alignment.may_read(place, feed.batch_us()))
     }
 
-    /// Takes what waits. Rows that came one behind the other by the same input are put together, so that the batch is the larger the
-    /// more there is to do; a watermark between them is applied behind them all, which only delays it.
+    /// Takes what waits, or goes on with what was taken. A watermark between rows is applied behind them all, which only delays it.
     fn step_messages(&self, core: &mut Core, now_us: i64, rows_max: usize) -> Result<Option<usize>, String> {
-        let mut taken = std::mem::take(&mut core.taken);
-        if self.inbox.take(rows_max, &mut taken) {
-            let upstream = self.upstream.get().into_iter().flatten().filter_map(Weak::upgrade);
-            upstream.for_each(|task| task.schedule());
-        }
-        if taken.is_empty() {
-            core.taken = taken;
-            return Ok(None);
-        }
         let mut rows = 0;
-        let mut together: Vec<Batch> = Vec::new();
-        let mut input = 0;
-        for Sent { channel, message, .. } in taken.drain(..) {
-            match message {
-                Message::Rows(batch) => {
-                    core.watermarks.wake(channel);
-                    rows += batch.rows();
-                    if input != self.channels[channel] {
-                        self.process_together(core, input, &mut together, now_us)?;
-                        input = self.channels[channel];
-                    }
-                    together.push(batch);
-                }
-                Message::Watermark(watermark_us) => core.watermarks.advance(channel, watermark_us),
-                Message::Idle => core.watermarks.idle(channel),
-                Message::End => core.watermarks.end(channel),
-            }
+        if !core.is_unfinished {
+            let Some(taken) = self.take_messages(core, rows_max) else { return Ok(None) };
+            rows = taken;
+            // What came just now may lie behind a barrier that was committed since this was last looked at.
+            self.go_on(core)?;
         }
-        core.taken = taken;
-        self.counters.rows_in.fetch_add(rows as u64, Ordering::Relaxed);
-        self.process_together(core, input, &mut together, now_us)?;
+        core.is_unfinished = !self.work_off(core, now_us)?;
+        if core.is_unfinished {
+            return Ok(Some(rows));
+        }
         let advanced = core.watermarks.advanced();
         self.watermark(core, advanced, now_us)?;
         if core.watermarks.has_ended() {
             self.end(core, now_us)?;
+        } else if let Some(number) = core.checkpoints.complete(&core.watermarks) {
+            // Nothing may come between the barrier and the state that is captured, and nothing is told of it later.
+            self.note_silence(core, now_us)?;
+            self.reach_barrier(core, number, now_us)?;
         }
         Ok(Some(rows))
     }
 
-    fn process_together(
-        &self,
-        core: &mut Core,
-        input: usize,
-        batches: &mut Vec<Batch>,
-        now_us: i64,
-    ) -> Result<(), String> {
+    /// How many rows were taken of what waits; `None` if nothing does.
+    fn take_messages(&self, core: &mut Core, rows_max: usize) -> Option<usize> {
+        if self.inbox.take(rows_max, &mut core.taken) {
+            let upstream = self.upstream.get().into_iter().flatten().filter_map(Weak::upgrade);
+            upstream.for_each(|task| task.schedule());
+        }
+        if core.taken.is_empty() {
+            return None;
+        }
+        let mut rows = 0;
+        for Sent { channel, message, .. } in core.taken.drain(..) {
+            match message {
+                Message::Rows(batch) => {
+                    core.watermarks.wake(channel);
+                    rows += batch.rows();
+                    core.pending.push_back((self.channels[channel], batch));
+                }
+                Message::Watermark(watermark_us) => core.watermarks.advance(channel, watermark_us),
+                Message::Idle => core.watermarks.idle(channel),
+                Message::Barrier(number) => core.checkpoints.came_by(channel, number),
+                Message::End => core.watermarks.end(channel),
+            }
+        }
+        self.counters.rows_in.fetch_add(rows as u64, Ordering::Relaxed);
+        Some(rows)
+    }
+
+    /// Processes rows that were taken; whether that was all of them. It stops where there is no room for what comes of more, and
+    /// where one batch gives so much that somebody else should have a turn.
+    fn work_off(&self, core: &mut Core, now_us: i64) -> Result<bool, String> {
+        loop {
+            if core.chain.has_more() {
+                self.run_chain(core, |chain, slots, refusals, take| chain.go_on(now_us, slots, refusals, take))?;
+            } else if let Some((input, batch)) = self.next_together(core)? {
+                self.process_once(core, input, Element::Batch(batch), now_us)?;
+            } else {
+                return Ok(true);
+            }
+            let has_room =
+                |core: &Core| core.sink.as_ref().is_none_or(|sink| sink.has_room()) && core.outputs.have_room();
+            if core.chain.has_more() || (!core.pending.is_empty() && !has_room(core)) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// The next rows that were taken. Those that came one behind the other by the same input are put together, so that the batch is the larger
+    /// the more there is to do.
+    fn next_together(&self, core: &mut Core) -> Result<Option<(usize, Batch)>, String> {
         let rows_max = self.flow.limits.batch_rows;
         // Larger batches are worth no copy.
         let rows_min = rows_max / 8;
-        let mut begin = 0;
-        while begin < batches.len() {
-            let mut rows = batches[begin].rows();
-            let mut end = begin + 1;
-            while rows < rows_min && end < batches.len() && rows + batches[end].rows() <= rows_max {
-                rows += batches[end].rows();
-                end += 1;
-            }
-            let batch = concatenated(&batches[begin..end]).map_err(|error| error.to_string())?;
-            self.process(core, input, Element::Batch(batch), now_us)?;
-            begin = end;
+        let Some((input, first)) = core.pending.pop_front() else { return Ok(None) };
+        let mut rows = first.rows();
+        let mut batches = vec![first];
+        while rows < rows_min
+            && let Some((_, batch)) =
+                core.pending.pop_front_if(|(next, batch)| *next == input && rows + batch.rows() <= rows_max)
+        {
+            rows += batch.rows();
+            batches.push(batch);
         }
-        batches.clear();
-        Ok(())
+        let batch = concatenated(&batches).map_err(|error| error.to_string())?;
+        Ok(Some((input, batch)))
     }
 
     fn watermark(&self, core: &mut Core, advanced: Option<i64>, now_us: i64) -> Result<(), String> {
@@ -345,9 +409,38 @@ impl FlowTask {
     }
 
     fn process(&self, core: &mut Core, input: usize, element: Element, now_us: i64) -> Result<(), String> {
+        self.process_once(core, input, element, now_us)?;
+        while core.chain.has_more() {
+            self.run_chain(core, |chain, slots, refusals, take| chain.go_on(now_us, slots, refusals, take))?;
+        }
+        Ok(())
+    }
+
+    /// The same, of which more may come.
+    fn process_once(&self, core: &mut Core, input: usize, element: Element, now_us: i64) -> Result<(), String> {
+        let is_batch = matches!(element, Element::Batch(_));
         self.run_chain(core, |chain, slots, refusals, take| {
             chain.process_input(input, element, now_us, slots, refusals, take)
-        })
+        })?;
+        if is_batch {
+            core.outputs.tell_awake(core.reached_us());
+        }
+        Ok(())
+    }
+
+    /// Says so where nothing comes for now, behind all that was sent and all that operators held back, which nobody would wait for.
+    fn note_silence(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
+        if core.has_ended || core.is_finishing || core.is_unfinished {
+            return Ok(());
+        }
+        let is_idle = core.feed.as_ref().map_or(core.watermarks.is_idle(), Feed::is_idle);
+        if !is_idle {
+            core.outputs.tell_awake(core.reached_us());
+        } else if !core.outputs.is_idle() {
+            self.run_chain(core, |chain, slots, refusals, take| chain.fall_silent(now_us, slots, refusals, take))?;
+            core.outputs.tell_idle();
+        }
+        Ok(())
     }
 
     fn tick(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
@@ -368,7 +461,7 @@ impl FlowTask {
             &mut dyn FnMut(Batch),
         ) -> Result<(), rivulet_dataflow::OperatorError>,
     ) -> Result<(), String> {
-        let Core { chain, outputs, sink, slots, refusals, latency_us, .. } = core;
+        let Core { chain, outputs, sink, slots, refusals, .. } = core;
         let clock = &self.host.clock;
         let mut failed = None;
         let mut rows_out = 0;
@@ -378,6 +471,7 @@ impl FlowTask {
                 Some(sink) => {
                     let written = sink.write(&batch, slots).map_err(|error| error.0);
                     let now_us = clock.now_us();
+                    let latency_us = &mut self.figures.lock().latency_us;
                     batch.arrival_us.iter().for_each(|&arrival_us| latency_us.record(now_us - arrival_us));
                     written
                 }
@@ -396,18 +490,22 @@ impl FlowTask {
     }
 
     /// Counts what was refused, and sends what the sink has buffered on its way.
-    fn settle(core: &mut Core) -> Result<(), String> {
+    fn settle(&self, core: &mut Core) -> Result<(), String> {
+        let mut figures = self.figures.lock();
+        figures.reached_us = core.reached_us();
         if !core.refusals.is_empty() {
             for reason in Reason::ALL {
-                core.refused[reason as usize] += core.refusals.counted(reason);
+                figures.refused[reason as usize] += core.refusals.counted(reason);
             }
-            let told = core.refusals.records().iter().take(REFUSALS_TOLD_MAX - core.told.len().min(REFUSALS_TOLD_MAX));
-            core.told.extend(told.map(|record| match &record.content {
+            let places = REFUSALS_TOLD_MAX - figures.told.len().min(REFUSALS_TOLD_MAX);
+            let told = core.refusals.records().iter().take(places);
+            figures.told.extend(told.map(|record| match &record.content {
                 Refused::Payload(payload) => format!("{}: {}", record.detail, excerpt(payload)),
                 Refused::Row(_) => record.detail.clone(),
             }));
             core.refusals.clear();
         }
+        drop(figures);
         match &mut core.sink {
             Some(sink) if !core.is_finishing => sink.flush().map_err(|error| error.0),
             _ => Ok(()),
@@ -420,6 +518,14 @@ impl FlowTask {
         let slice_us = i64::try_from(slice.as_micros()).unwrap_or(i64::MAX);
         let mut rows = 0;
         let outcome = loop {
+            self.go_on(core)?;
+            // Before it is looked whether there is room: sources let go of what they hold up also where nothing moves.
+            if let Some(feed) = &mut core.feed {
+                feed.set_paused(self.flow.paused.load(Ordering::Acquire));
+            }
+            if core.checkpoints.is_preparing() && !self.prepare(core)? {
+                break Activation::Ran(rows);
+            }
             if core.is_finishing {
                 Self::complete(core)?;
                 break Activation::Ran(rows);
@@ -439,14 +545,12 @@ impl FlowTask {
                 break Activation::Yielded(rows);
             }
         };
-        if !core.is_finishing {
+        // What timers bring about after the barrier would be counted twice, here and by those behind it.
+        if !core.is_finishing && !(core.checkpoints.has_captured(self.flow.barrier.wanted())) {
             self.tick(core, clock.now_us())?;
+            self.note_silence(core, clock.now_us())?;
         }
-        // Behind whatever was sent: all of it wakes those who receive it.
-        if core.feed.as_ref().map_or(core.watermarks.is_idle(), Feed::is_idle) {
-            core.outputs.tell_idle();
-        }
-        Self::settle(core)?;
+        self.settle(core)?;
         self.counters.busy_us.fetch_add((clock.steady_us() - begun_us).max(0) as u64, Ordering::Relaxed);
         Ok(outcome)
     }
@@ -460,7 +564,9 @@ impl FlowTask {
         };
         // A sink that commits now and then is flushed also while nothing comes.
         let of_sink = match core.sink {
-            Some(_) if core.is_finishing => self.host.clock.now_us() + FINISHED_ASKED_US,
+            Some(_) if core.is_finishing || core.checkpoints.is_preparing() => {
+                self.host.clock.now_us() + FINISHED_ASKED_US
+            }
             Some(_) => self.host.clock.now_us() + SINK_FLUSH_US,
             None => i64::MAX,
         };
@@ -469,21 +575,29 @@ impl FlowTask {
 
     /// Whether there is anything that it could do now.
     fn can_go_on(&self) -> bool {
-        let core = self.core.lock();
+        let core = match self.core.try_lock() {
+            Some(core) => core,
+            // Another worker runs it already, and looks again when it has.
+            None if self.scheduled.load(Ordering::Acquire) => return false,
+            // Somebody takes its figures.
+            None => self.core.lock(),
+        };
         if self.flow.cancelled.load(Ordering::Acquire) {
             // It has to let go.
             return !core.has_ended;
         }
-        if core.has_ended || core.is_finishing || !core.outputs.have_room() {
+        if core.has_ended || core.is_finishing || core.checkpoints.is_preparing() || !core.outputs.have_room() {
             return false;
         }
         let is_stopping = core.feed.is_some() && self.flow.stopping.load(Ordering::Acquire);
         let may_ask = || {
-            !self.flow.paused.load(Ordering::Acquire)
+            !self.is_resting()
+                && !self.flow.paused.load(Ordering::Acquire)
                 && self.sources_at_us.load(Ordering::Acquire) <= self.host.clock.now_us()
                 && core.feed.as_ref().is_none_or(|feed| self.may_read(feed))
         };
-        is_stopping || !self.inbox.is_empty() || may_ask()
+        let has_to_rest = || core.feed.is_some() && core.checkpoints.lacks(self.flow.barrier.wanted());
+        is_stopping || core.is_unfinished || !self.inbox.is_empty() || has_to_rest() || may_ask()
     }
 }
 

@@ -11,9 +11,16 @@ use crate::flow::{FlowReport, TaskReport};
 const REPORT_PATIENCE: Duration = Duration::from_millis(100);
 
 impl FlowTask {
-    /// Adds what it did to a report; of a task that runs for long, what can be told without it.
+    /// Adds what it did to a report; of a task that runs for long, what it was when it last rested.
     pub(in crate::flow) fn add_to(&self, report: &mut FlowReport, progress: &mut Option<(u64, u64)>) {
+        // What costs more to find out is as it was when it last could be.
         let core = self.core.try_lock_for(REPORT_PATIENCE);
+        let mut figures = self.figures.lock();
+        if let Some(core) = core.as_ref().filter(|core| !core.has_ended) {
+            figures.state_bytes = core.chain.memory_bytes();
+            figures.progress = core.feed.as_ref().and_then(Feed::progress);
+        }
+        drop(core);
         let (waiting_rows, waiting_rows_max) = self.inbox.rows();
         let one = TaskReport {
             stage: self.stage,
@@ -25,13 +32,12 @@ impl FlowTask {
             busy_us: self.counters.busy_us.load(Ordering::Relaxed),
             waiting_rows,
             waiting_rows_max,
-            watermark_us: core.as_ref().and_then(|core| core.reached_us()),
+            watermark_us: figures.reached_us,
             operators: self.names.iter().zip(&self.measured).map(|(name, counters)| counters.report(name)).collect(),
         };
         if self.reads() {
             report.rows_in += one.rows_in;
-            let own = core.as_ref().and_then(|core| core.feed.as_ref().map_or(core.progress, Feed::progress));
-            *progress = progress.zip(own).map(|((done, all), (more, of))| (done + more, all + of));
+            *progress = progress.zip(figures.progress).map(|((done, all), (more, of))| (done + more, all + of));
         }
         if self.writes {
             report.rows_out += one.rows_out;
@@ -41,10 +47,9 @@ impl FlowTask {
             };
         }
         report.tasks.push(one);
-        let Some(core) = core else { return };
-        report.refused.iter_mut().zip(core.refused).for_each(|(all, more)| *all += more);
-        report.refusals.extend_from_slice(&core.told);
-        report.latency_us.merge(&core.latency_us);
-        report.state_bytes += core.chain.memory_bytes();
+        report.refused.iter_mut().zip(figures.refused).for_each(|(all, more)| *all += more);
+        report.refusals.extend_from_slice(&figures.told);
+        report.latency_us.merge(&figures.latency_us);
+        report.state_bytes += figures.state_bytes;
     }
 }

@@ -31,6 +31,7 @@ use references::{References, Sources};
 pub(super) struct PlannedPattern {
     pub(super) find: PatternMatch,
     pub(super) find_step: Vec<String>,
+    pub(super) is_partitioned: bool,
     pub(super) measure: Project,
     pub(super) measure_step: Vec<String>,
     pub(super) check: Option<LengthCheck>,
@@ -127,7 +128,8 @@ impl PatternPlanner<'_> {
         let (measure, measure_step) = self.project(&find, &keys, measures)?;
         let find_step = self.describe();
         let check = within.map(|(_, check)| check);
-        Ok((PlannedPattern { find, find_step, measure, measure_step, check }, uses_arrival))
+        let is_partitioned = !keys.is_empty();
+        Ok((PlannedPattern { find, find_step, is_partitioned, measure, measure_step, check }, uses_arrival))
     }
 
     fn refused(&self, error: PlanError) -> SqlError {

@@ -108,7 +108,7 @@ impl Lowering {
                     .hint("aggregate in it, for example SELECT max(...)"));
             }
             return Err(refused(position, "a join without an equality would pair every row with every other")
-                .hint("join ON a.key = b.key, with further conditions behind AND"));
+                .hint("join ON a.key = b.key, with further conditions behind AND that may be true; an EXISTS needs such an equality with the outer query"));
         }
         let sides = Sides { schemas, streams: [&left, &right] };
         let mut constraints = sides.constraints(join.filter.into_iter().flat_map(split_conjunction));

@@ -103,9 +103,9 @@ impl Lowering {
         }
     }
 
-    /// How long after its last row an operator may forget a key of these columns.
+    /// How long after its last row an operator may forget a key of these columns; at once, where the key is of a window that closes.
     pub(super) fn state_ttl_us(&self, stream: &Stream, keys: &[usize]) -> Option<i64> {
-        // Rows of windows have the last microsecond of theirs as event time, and none comes for a window that has closed.
+        // Rows of windows have the last microsecond of theirs as event time, and one that comes when that has closed is late.
         let is_of_window = stream.window.is_some_and(|window| {
             keys.contains(&window.end)
                 && stream.time.is_none_or(|time| time == window.end)

@@ -161,7 +161,7 @@ impl Lowering {
                 false => "LAG in another order than that of the event time is not supported yet",
             };
             return Err(refused(position, what)
-                .hint("write LAG(x) OVER (PARTITION BY key ORDER BY ts), over a source whose event time is ts"));
+                .hint("write LAG(x) OVER (PARTITION BY key ORDER BY ts), over a source whose event time is ts; over results of windows, order by window_end"));
         }
         let ahead_us = leading.and_then(|time| stream.bound_of(time)).map_or(0, |bound| bound.max(0));
         if !input_retracts && ahead_us > 0 {

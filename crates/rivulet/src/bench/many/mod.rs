@@ -42,6 +42,10 @@ pub struct ManyOptions {
     pub external_broker: Option<SocketAddr>,
     /// Whether the engine's time is divided into stages, with the kernel's `perf`.
     pub profiles: bool,
+    /// Environment variables of the server under measurement, and their values.
+    pub settings: Vec<(String, String)>,
+    /// The part of a worker's time, in hundredths, from which on a single query is cut in parts; as configured without.
+    pub cut_above_percent: Option<u32>,
     /// What is compared: one run for each.
     pub variants: Vec<Variant>,
 }

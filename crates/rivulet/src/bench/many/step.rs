@@ -9,7 +9,7 @@ use rivulet_bench::workload::Workload;
 use serde_json::Value;
 
 use super::stages::Profiler;
-use super::{ManyOptions, StepReport, Variant};
+use super::{ManyOptions, Model, StepReport, Variant};
 use crate::bench::process::{ServerProcess, error_of};
 
 /// Lines in one bulk request: its answers fit into the buffers of a connection, so that a client which first writes and then
@@ -35,10 +35,23 @@ pub(super) fn run_step(
     let mut generator = start_generator(options.external_broker, variant.model.has_own_connections())?;
     let broker =
         options.external_broker.or(generator.address()).ok_or("the generator does not say where it listens")?;
-    let mut settings = variant.model.settings().to_vec();
+    let cut_above = options.cut_above_percent.map(|percent| percent.to_string());
+    let mut settings: Vec<(&str, &str)> = variant.model.settings().to_vec();
+    if variant.model != Model::Group {
+        // Engines like these save nothing.
+        settings.push(("RIVULET_CHECKPOINT_ENABLED", "false"));
+    }
     if !variant.balances {
         settings.push(("RIVULET_SCHEDULER_BALANCE_PERIOD_S", "0"));
     }
+    if let Some(cut_above) = &cut_above {
+        settings.push(("RIVULET_SCHEDULER_CUT_ABOVE_PERCENT", cut_above));
+        if variant.balances {
+            // Early enough that most of a step is measured in parts.
+            settings.push(("RIVULET_SCHEDULER_BALANCE_PERIOD_S", "1"));
+        }
+    }
+    settings.extend(options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     let mut server = ServerProcess::start(broker, &settings)?;
     for table in workload.tables() {
         let statement = table.write(server.folder()).map_err(|error| format!("a table's file: {error}"))?;

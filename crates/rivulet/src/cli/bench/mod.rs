@@ -17,6 +17,7 @@ use rivulet_bench::generator::{GeneratorOptions, run_generator};
 use rivulet_bench::workload::Distribution;
 
 use crate::bench::{ManyOptions, Model, Variant, many, run_many};
+use crate::config::{KEYS, environment_names};
 
 use crate::cli::error::CliError;
 use crate::cli::{Global, duration};
@@ -108,6 +109,9 @@ pub(super) struct ManyArguments {
     /// How queries are spread over the applications
     #[arg(long, value_enum, value_delimiter = ',', default_value = "uniform")]
     distribution: Vec<Spread>,
+    /// Cut a single query in parts from so many hundredths of a worker's time on, 0 for never; as the server does by itself without
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    cut_above: Option<u32>,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -117,6 +121,9 @@ pub(super) struct ManyArguments {
     /// Divide the engine's CPU time into the stages of an event's way, by samples of the kernel's `perf`
     #[arg(long)]
     profile: bool,
+    /// Configuration of the engine that is measured, for example checkpoint.enabled=false
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
+    settings: Vec<(String, String)>,
     /// Write the report as a page with plots to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -228,6 +235,8 @@ fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliE
         seed: arguments.seed,
         external_broker: arguments.external_broker,
         profiles: arguments.profile,
+        settings: arguments.settings,
+        cut_above_percent: arguments.cut_above,
         variants,
     };
     // What cannot be written is found out before the minutes of measuring, not after them.
@@ -246,6 +255,15 @@ fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliE
         (0, _) => Ok(()),
         (failed, steps) => Err(CliError::new(format!("{failed} of {steps} steps failed"))
             .with_hint("the report says why; what was measured stands there too")),
+    }
+}
+
+/// A configuration key and its value, as an environment variable.
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write the key, =, and the value")?;
+    match KEYS.iter().any(|known| known.name == key) {
+        true => Ok((environment_names(key)[0].clone(), value.to_owned())),
+        false => Err(format!("there is no configuration key '{key}'; `rivulet config` shows them all")),
     }
 }
 

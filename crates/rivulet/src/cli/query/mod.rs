@@ -241,6 +241,7 @@ fn show(global: Global, client: &Client, name: &str) -> Result<(), CliError> {
         ("output topic", query.output_topic.clone()),
     ];
     lines.extend(query.label.clone().map(|label| ("label", label)));
+    lines.extend(query.parts.map(|parts| ("parts", parts.to_string())));
     let counters = [("events", query.events), ("results", query.results), ("refused", query.refused)];
     lines.extend(counters.into_iter().filter_map(|(label, count)| Some((label, count?.to_string()))));
     for (label, value) in lines {

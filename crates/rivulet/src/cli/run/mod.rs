@@ -77,7 +77,23 @@ struct Console<'a> {
     arguments: &'a RunArguments,
     stop: Arc<AtomicBool>,
     /// Queries that go on beside the statements that follow.
-    beside: Vec<(String, Running)>,
+    beside: Vec<(Named, Running)>,
+}
+
+/// How a query is called, and the file with content that its result replaces.
+#[derive(Clone)]
+struct Named {
+    name: String,
+    replaces: Option<(PathBuf, u64)>,
+}
+
+impl Named {
+    fn of(planned: &Planned) -> Self {
+        let bytes =
+            |file: &PathBuf| std::fs::metadata(file).ok().map(|metadata| metadata.len()).filter(|&bytes| bytes > 0);
+        let replaces = planned.replaces.as_ref().and_then(|file| Some((file.clone(), bytes(file)?)));
+        Self { name: planned.name.clone(), replaces }
+    }
 }
 
 impl Console<'_> {
@@ -97,7 +113,7 @@ impl Console<'_> {
                 Step::Analyze(planned) => {
                     let runner = Runner::new(RunOptions { measures: true, ..options })?;
                     let running = runner.start(&planned.plan, &planned.name, Some(Box::new(writer::Nothing)))?;
-                    let report = self.wait(&planned.name, &running)?;
+                    let report = self.wait(&Named::of(&planned), &running)?;
                     let (text, workers) = (analyze::text(&planned.plan, &running, &report), analyze::workers(&runner));
                     writeln!(io::stdout(), "{}", (text + &workers).trim_end())?;
                 }
@@ -119,18 +135,19 @@ impl Console<'_> {
                 Some(Box::new(writer) as Box<dyn Results>)
             }
         };
-        let shows = results.is_some();
+        let (shows, named) = (results.is_some(), Named::of(planned));
         let running = runner.start(&planned.plan, &planned.name, results)?;
         let goes_on = planned.goes_on || (!running.is_bounded() && more_follows && !shows);
         if goes_on {
-            self.beside.push((planned.name.clone(), running));
+            self.beside.push((named, running));
             return Ok(());
         }
-        self.wait(&planned.name, &running).map(drop)
+        self.wait(&named, &running).map(drop)
     }
 
     /// Waits for the end of a query, says how far it is, and what it did.
-    fn wait(&self, name: &str, running: &Running) -> Result<RunReport, CliError> {
+    fn wait(&self, named: &Named, running: &Running) -> Result<RunReport, CliError> {
+        let name = &named.name;
         let mut progress = Progress::new(self.arguments.quiet);
         let mut asked = false;
         let ended = loop {
@@ -147,6 +164,9 @@ impl Console<'_> {
         let report = ended?;
         progress.finish(name, &report);
         self.tell_refused(name, &report);
+        if let (Some((file, bytes)), 0) = (&named.replaces, report.flow.rows_out) {
+            eprintln!("{name}: no row was written; {}, which had {bytes} bytes, has no row any more", file.display());
+        }
         Ok(report)
     }
 

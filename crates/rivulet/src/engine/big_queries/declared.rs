@@ -3,7 +3,7 @@
 use rivulet_sql::{Name, Scope, SqlError, Statement, plan_query};
 
 use crate::engine::Engine;
-use crate::run::own_columns;
+use crate::run::{check_sink, check_source, own_columns};
 use crate::service::{ErrorKind, ServiceError};
 
 use super::Known;
@@ -64,6 +64,31 @@ fn declare(statement: &Statement, scope: &mut Scope) -> Result<(), SqlError> {
     }
 }
 
+/// Fails if it can be seen that what is declared cannot be opened, or not here.
+fn check(statement: &Statement) -> Result<(), ServiceError> {
+    let (connector, place) = match statement {
+        Statement::CreateSource(create) => {
+            let source = create.declare(own_columns)?;
+            check_source(&source)?;
+            (source.connector(), source.address_position)
+        }
+        Statement::CreateSink(create) => {
+            let sink = create.declare()?;
+            check_sink(&sink)?;
+            (sink.connector(), sink.address_position)
+        }
+        _ => return Ok(()),
+    };
+    match connector.as_str() {
+        "stdin" | "stdout" => {
+            Err(ServiceError::invalid(format!("a server has no '{connector}:': nobody sits in front of it"))
+                .at(place.line, place.column)
+                .with_hint("run the script with `rivulet run`, or use a file, a topic or HTTP"))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Known {
     /// That all statements but the one with this number can be carried out without it; an error says which one needs it.
     fn check_without(&self, number: u64, mut scope: Scope) -> Result<(), ServiceError> {
@@ -94,6 +119,7 @@ impl Engine {
         }
         // Where it is only tried, what is wrong is found before it is remembered.
         declare(&statement, &mut self.scope())?;
+        check(&statement)?;
         let done = format!("{} {name} created", what.word());
         let number = self.catalog.insert_statement(text)?;
         self.enter(&statement)?;

@@ -93,6 +93,8 @@ impl From<BigQueryInfo> for QueryInfo {
             events: None,
             results: None,
             refused: None,
+            parts: None,
+            never_cut: None,
             big: Some(info),
         }
     }

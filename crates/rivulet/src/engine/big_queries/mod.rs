@@ -3,32 +3,43 @@
 //! The catalog remembers statements as they were written, in their order; a start carries them out again. So what must hold: a
 //! statement is remembered only after it was carried out, and nothing is dropped that one which is remembered needs.
 //!
-//! In reading order: `declared`: sources, sinks and views; here: queries, from their creation to their end; `info`: what is shown of them.
+//! In reading order: `declared`: sources, sinks and views; here: queries, from their creation to their end; `saved`: what outlives the
+//! process; `info`: what is shown of them; `watch`: what is done about those that fail or do not start.
 
 mod declared;
 mod info;
+mod saved;
+mod watch;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rivulet_runtime::Policy;
+use rivulet_runtime::flow::checkpoint::Snapshot;
 use rivulet_sql::{BigQuery, Name, QueryPlan, Scope, Statement, explain_query, plan_query};
+use rivulet_storage::Store;
 
 use super::Engine;
 use super::submit::check_free;
 use crate::run::{self, RunOptions};
 use crate::service::{ErrorKind, QueryState, ServiceError};
+use saved::Saved;
 
 pub(super) use declared::Declared;
 pub(super) use info::BigQuerySnapshot;
+pub(super) use watch::start as watch;
 
 /// How long a dropped query may take to write what it has in hand.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
 /// How long whoever looks at the figures of a query may keep what it has opened from being closed.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
+
+/// What is said of a query whose source has no room, because its sink takes nothing or it is too slow.
+const HOLDS_UP: &str = "its queue is full, so the connection that it reads by waits, and everybody behind it; look at its sink, pause it, or \
+                        declare its source with the option overflow";
 
 /// What a server knows of big queries.
 #[derive(Default)]
@@ -37,6 +48,8 @@ pub(super) struct BigQueries {
     changing: Mutex<()>,
     /// Locked for moments only: queries can be looked at while another one is started.
     known: Mutex<Known>,
+    /// Where checkpoints lie, once any is made or looked for.
+    store: OnceLock<Arc<Store>>,
 }
 
 #[derive(Default)]
@@ -57,10 +70,16 @@ struct OneQuery {
     is_paused: bool,
     /// How it is computed, where it could be planned.
     plan: Option<Arc<QueryPlan>>,
+    /// Its checkpoints, where any are made.
+    saved: Option<Arc<Mutex<Saved>>>,
+    /// It had come to the end of its input when the server started.
+    has_ended: bool,
     /// What was started. Neither this nor a problem: it was paused when the server started, and has nothing open.
     running: Option<Arc<run::Running>>,
-    /// Why nothing could be started.
+    /// Why nothing could be started, or what has ended it before the server started.
     problem: Option<String>,
+    /// Whether an error has ended it, and that was said and is remembered.
+    has_failed: bool,
 }
 
 /// What resuming a query came to.
@@ -68,6 +87,8 @@ struct OneQuery {
 pub(super) enum Resumed {
     /// It went on with what it had, or was not paused.
     GoesOn,
+    /// It was started where its last checkpoint was made.
+    FromCheckpoint(u64),
     /// It was started anew.
     FromTheStart,
 }
@@ -76,12 +97,18 @@ impl OneQuery {
     /// Whether it runs, and if not, why.
     fn state(&self) -> (QueryState, Option<String>) {
         match (&self.running, &self.problem) {
+            _ if self.has_ended => (QueryState::Ended, None),
+            (None, Some(problem)) if self.has_failed => (QueryState::Failed, Some(problem.clone())),
+            (None, Some(problem)) if self.waits_to_start() => {
+                (QueryState::NotRunning, Some(format!("{problem}; it is tried again until it starts")))
+            }
             (None, Some(problem)) => (QueryState::NotRunning, Some(problem.clone())),
             (None, None) => (QueryState::Paused, None),
             (Some(running), _) => match running.flow().wait(Duration::ZERO) {
                 Some(Err(error)) => (QueryState::Failed, Some(error.0.replace("\nhint: ", "; "))),
                 Some(Ok(())) => (QueryState::Ended, None),
                 None if self.is_paused => (QueryState::Paused, None),
+                None if running.holds_up_others() => (QueryState::Running, Some(HOLDS_UP.to_owned())),
                 None => (QueryState::Running, None),
             },
         }
@@ -145,7 +172,7 @@ impl Engine {
 
     fn start_new(&self, name: &Name, if_not_exists: bool, query: BigQuery) -> Result<(), ServiceError> {
         let plan = plan_query(&query, &self.scope())?;
-        let running = self.start_flow(&plan, &name.text)?;
+        let running = self.start_flow(&plan, &name.text, None)?;
         let number = match self.catalog.insert_statement(&query.text) {
             Ok(number) => number,
             Err(error) => {
@@ -153,23 +180,115 @@ impl Engine {
                 return Err(error.into());
             }
         };
+        let saved = self.new_line(number);
         let statement = Statement::CreateBigQuery { name: name.clone(), if_not_exists, query: query.clone() };
         let (plan, running) = (Some(Arc::new(plan)), Some(Arc::new(running)));
-        let one = OneQuery { number, query, is_paused: false, plan, running, problem: None };
+        let one = OneQuery {
+            number,
+            query,
+            is_paused: false,
+            plan,
+            saved,
+            has_ended: false,
+            running,
+            problem: None,
+            has_failed: false,
+        };
         let mut known = self.big_queries.known.lock();
         known.remembered.insert(number, statement);
         known.queries.insert(name.text.clone(), one);
         Ok(())
     }
 
-    fn start_flow(&self, plan: &QueryPlan, name: &str) -> Result<run::Running, ServiceError> {
+    /// Where checkpoints lie, if any are made.
+    fn store(&self) -> Result<Option<(&Arc<Store>, usize)>, ServiceError> {
+        let Some(settings) = &self.config.checkpoint else { return Ok(None) };
+        let store = match self.big_queries.store.get() {
+            Some(store) => store,
+            None => {
+                let opened = Store::folder(&settings.folder)
+                    .map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
+                self.big_queries.store.get_or_init(|| Arc::new(opened))
+            }
+        };
+        Ok(Some((store, settings.retained)))
+    }
+
+    /// An empty line of checkpoints. Where there can be none, the query runs without, and it is said.
+    fn new_line(&self, number: u64) -> Option<Arc<Mutex<Saved>>> {
+        let opened = self.store().and_then(|store| {
+            let Some((store, retained)) = store else { return Ok(None) };
+            // Numbers are given out again.
+            saved::forget(store, number);
+            Saved::open(store, number, retained).map(|saved| Some(Arc::new(Mutex::new(saved))))
+        });
+        opened.unwrap_or_else(|error| {
+            tracing::error!("a query has no checkpoints: {error}");
+            None
+        })
+    }
+
+    /// Saves where each big query is; the bytes that were written, and those that a restart would read. What fails is said, and is tried
+    /// again the next time.
+    pub(super) fn save_big_queries(&self) -> (u64, u64) {
+        let all: Vec<(String, OneQuery)> = {
+            let known = self.big_queries.known.lock();
+            known.queries.iter().map(|(name, one)| (name.clone(), one.clone())).collect()
+        };
+        let mut bytes = (0, 0);
+        for (name, one) in all {
+            let (Some(plan), Some(saved), Some(running)) = (&one.plan, &one.saved, &one.running) else { continue };
+            match saved.lock().save(plan, running) {
+                Ok(Some(written)) => {
+                    tracing::debug!(query = name, epoch = written.epoch, bytes = written.written_bytes, "checkpoint");
+                    bytes = (bytes.0 + written.written_bytes, bytes.1 + written.live_bytes);
+                }
+                Ok(None) => {}
+                Err(error) => tracing::warn!(query = name, "no checkpoint was made, and it is tried again: {error}"),
+            }
+        }
+        bytes
+    }
+
+    /// Has a query run from its last checkpoint on, or from the start if it has none.
+    fn start_saved(
+        &self,
+        name: &str,
+        plan: &QueryPlan,
+        saved: Option<&Arc<Mutex<Saved>>>,
+    ) -> Result<(Resumed, run::Running), ServiceError> {
+        let (found, problems) = saved.map_or(Ok((None, Vec::new())), |saved| saved.lock().restore(plan))?;
+        problems.iter().for_each(|problem| tracing::error!(query = name, "{problem}"));
+        let (resumed, snapshot) = match found {
+            Some((epoch, snapshot)) => (Resumed::FromCheckpoint(epoch), Some(snapshot)),
+            None => (Resumed::FromTheStart, None),
+        };
+        let running = self.start_flow(plan, name, snapshot)?;
+        if let Resumed::FromCheckpoint(epoch) = resumed {
+            tracing::info!(query = name, epoch, "goes on from its checkpoint");
+        }
+        Ok((resumed, running))
+    }
+
+    fn start_flow(
+        &self,
+        plan: &QueryPlan,
+        name: &str,
+        snapshot: Option<Snapshot>,
+    ) -> Result<run::Running, ServiceError> {
         if self.config.workers.policy == Policy::Dedicated {
             let message = "big queries need workers that tasks share, and the policy 'dedicated' has a thread for each";
             return Err(ServiceError::new(ErrorKind::Unavailable, message)
                 .with_hint("set scheduler.policy to 'group', or run the query with `rivulet run`"));
         }
         let (options, host) = (RunOptions::new(self.config.workers.threads), self.messaging.host());
-        run::start(&self.workers, options, &host, plan, name, None)
+        let checkpoints = self.config.checkpoint.is_some().then_some(snapshot);
+        // Sources and sinks were declared in other scripts, in which the places of their errors are.
+        run::start(&self.workers, options, &host, plan, name, None, checkpoints).map_err(|error| ServiceError {
+            line: None,
+            column: None,
+            ..error
+        })
     }
 
     /// Has the sources of a big query not be asked any more; whether there is one of that name.
@@ -194,7 +313,7 @@ impl Engine {
     }
 
     /// Has a big query go on; `None` if there is none of that name. One that was ended by an error, or could not be started, is
-    /// started anew: without state, from the start of its sources.
+    /// started from its last checkpoint; without one anew: without state, from the start of its sources.
     pub(super) fn resume_big_query(&self, name: &str) -> Result<Option<Resumed>, ServiceError> {
         let _changing = self.big_queries.changing.lock();
         let Some(one) = self.big_queries.known.lock().query(name) else { return Ok(None) };
@@ -211,10 +330,13 @@ impl Engine {
                 Resumed::GoesOn
             }
             _ => {
-                let number = one.number;
-                self.start_anew(name, one)?;
+                let (number, had_failed) = (one.number, one.state().0 == QueryState::Failed);
+                let resumed = self.start_once_more(name, one)?;
                 self.catalog.set_statement_paused(number, false)?;
-                Resumed::FromTheStart
+                if had_failed {
+                    self.catalog.set_statement_failure(number, None)?;
+                }
+                resumed
             }
         };
         self.big_queries.known.lock().change(name, |one| one.is_paused = false);
@@ -222,32 +344,39 @@ impl Engine {
         Ok(Some(resumed))
     }
 
-    fn start_anew(&self, name: &str, one: OneQuery) -> Result<(), ServiceError> {
+    fn start_once_more(&self, name: &str, one: OneQuery) -> Result<Resumed, ServiceError> {
         let plan = Arc::new(plan_query(&one.query, &self.scope())?);
-        let before = one.state().1;
+        let failure = match one.state() {
+            (QueryState::Failed, reason) => reason,
+            _ => None,
+        };
         if let Some(running) = one.running {
             // What it has opened is closed first: a port that it listens on is free then.
             self.big_queries.known.lock().change(name, |one| {
                 one.running = None;
-                one.problem.clone_from(&before);
+                one.problem.clone_from(&failure);
+                one.has_failed = failure.is_some();
             });
             close(running);
         }
-        let started = self.start_flow(&plan, name);
+        let started = self.start_saved(name, &plan, one.saved.as_ref());
         self.big_queries.known.lock().change(name, |one| one.plan = Some(plan));
         match started {
-            Ok(running) => self.big_queries.known.lock().change(name, |one| {
-                one.running = Some(Arc::new(running));
-                one.problem = None;
-            }),
+            Ok((resumed, running)) => {
+                self.big_queries.known.lock().change(name, |one| {
+                    one.running = Some(Arc::new(running));
+                    one.problem = None;
+                    one.has_failed = false;
+                });
+                Ok(resumed)
+            }
             Err(error) => {
-                let before = before.map_or_else(String::new, |before| format!(" (before that: {before})"));
-                let problem = format!("{}{before}", error.message);
+                // Of one that has failed the reason for that stays.
+                let problem = failure.unwrap_or_else(|| error.message.clone());
                 self.big_queries.known.lock().change(name, |one| one.problem = Some(problem));
-                return Err(error);
+                Err(error)
             }
         }
-        Ok(())
     }
 
     /// Stops and forgets a big query; whether there was one. What its windows have gathered is lost.
@@ -266,6 +395,10 @@ impl Engine {
             if running.wait(STOP_MAX).is_none() {
                 tracing::warn!(query = name, "dropped before all of it was written");
             }
+        }
+        if let (Some(saved), Ok(Some((store, _)))) = (&one.saved, self.store()) {
+            let _saves_no_more = saved.lock();
+            saved::forget(store, one.number);
         }
         tracing::info!(query = name, "dropped");
         Ok(true)
@@ -307,7 +440,7 @@ impl Engine {
             match &statement {
                 Statement::CreateBigQuery { name, query, .. } => {
                     self.state.lock().big_query_names.insert(name.text.clone());
-                    let one = self.load_one(&name.text, query, stored.number, stored.paused);
+                    let one = self.load_one(&name.text, query, stored.number, stored.paused, stored.failure);
                     self.big_queries.known.lock().queries.insert(name.text.clone(), one);
                 }
                 _ => {
@@ -318,26 +451,57 @@ impl Engine {
             }
             self.big_queries.known.lock().remembered.insert(stored.number, statement);
         }
+        let known = self.big_queries.known.lock();
+        if !known.queries.is_empty() {
+            let running = known.queries.values().filter(|one| one.running.is_some()).count();
+            tracing::info!(
+                queries = known.queries.len(),
+                running,
+                "big queries run again, but those that were paused, have failed or wait"
+            );
+        }
         Ok(())
     }
 
-    /// A query as a start of the server leaves it: running, paused with nothing open, or with what is wrong.
-    fn load_one(&self, name: &str, query: &BigQuery, number: u64, is_paused: bool) -> OneQuery {
-        let query = query.clone();
-        let mut one = OneQuery { number, query, is_paused, plan: None, running: None, problem: None };
+    /// A query as a start of the server leaves it: running, paused with nothing open, ended or failed as it was before, or with what is wrong.
+    fn load_one(
+        &self,
+        name: &str,
+        query: &BigQuery,
+        number: u64,
+        is_paused: bool,
+        failure: Option<String>,
+    ) -> OneQuery {
+        let (query, has_failed) = (query.clone(), failure.is_some());
+        let mut one = OneQuery {
+            number,
+            query,
+            is_paused,
+            plan: None,
+            saved: None,
+            has_ended: false,
+            running: None,
+            problem: failure,
+            has_failed,
+        };
         let planned = plan_query(&one.query, &self.scope()).map_err(ServiceError::from);
         let loaded = planned.and_then(|plan| {
-            one.plan = Some(Arc::new(plan));
-            match (&one.plan, is_paused) {
-                (Some(plan), false) => self.start_flow(plan, name).map(Some),
-                _ => Ok(None),
+            let plan = one.plan.insert(Arc::new(plan)).clone();
+            if let Some((store, retained)) = self.store()? {
+                let saved = Saved::open(store, number, retained)?;
+                one.has_ended = saved.has_ended();
+                one.saved = Some(Arc::new(Mutex::new(saved)));
+            }
+            match is_paused || has_failed || one.has_ended {
+                true => Ok(None),
+                false => self.start_saved(name, &plan, one.saved.as_ref()).map(|(_, running)| Some(running)),
             }
         });
         match loaded {
             Ok(running) => one.running = running.map(Arc::new),
             Err(error) => {
                 tracing::error!(query = name, "a registered query is not running: {error}");
-                one.problem = Some(error.message);
+                one.problem.get_or_insert(error.message);
             }
         }
         one
@@ -345,13 +509,24 @@ impl Engine {
 
     /// Ends the input of all big queries, and gives them time to write what they have in hand.
     pub(super) fn stop_big_queries(&self) {
+        self.note_failures();
         let running: Vec<Arc<run::Running>> = {
             let known = self.big_queries.known.lock();
             known.queries.values().filter_map(|one| one.running.clone()).collect()
         };
+        // What has checkpoints goes on from the last one, which is made now that nothing comes any more. What was written after it would come
+        // twice, so nothing is.
+        let (saved, running): (Vec<_>, Vec<_>) = running.into_iter().partition(|one| one.has_checkpoints());
+        saved.iter().for_each(|one| one.flow().pause());
+        if !saved.is_empty() {
+            self.save_big_queries_at_the_end();
+        }
+        saved.iter().for_each(|one| one.cancel());
         running.iter().for_each(|one| one.stop());
+        // All of them together: each may wait for a device that does not answer.
+        let deadline = Instant::now() + STOP_MAX;
         for one in running {
-            if one.wait(STOP_MAX).is_none() {
+            if one.wait(deadline.saturating_duration_since(Instant::now())).is_none() {
                 tracing::warn!("a big query did not come to its end");
             }
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::BooleanArray;
-use rivulet_dataflow::{Batch, Inbox, Push, Refusals, Refused, Sink, SinkError, Slot, SlotTable};
+use rivulet_dataflow::{Batch, Event, LogPosition, Push, Refusals, Refused, Sink, SinkError, Slot, SlotTable};
 use rivulet_runtime::{Group, Picked};
 
 use super::readers::{Known, Readers};
@@ -29,6 +29,7 @@ pub(super) struct Waiting {
 struct Undecoded {
     topic: Slot,
     arrival_us: i64,
+    position: LogPosition,
     payload: Box<[u8]>,
     /// Whether `targets` are those of this one.
     has_targets: bool,
@@ -56,6 +57,7 @@ impl Sink for FanOut {
             Refused::Payload(payload) => Some(Undecoded {
                 topic: refusal.slot,
                 arrival_us: refusal.arrival_us,
+                position: refusal.position,
                 payload: payload.clone(),
                 has_targets: false,
             }),
@@ -102,7 +104,9 @@ impl Waiting {
                 first.has_targets = true;
             }
             while let Some((group, slot)) = self.targets.last() {
-                if group.push(*slot, first.arrival_us, &first.payload) == Push::Full {
+                let Undecoded { arrival_us, position, payload, .. } = &*first;
+                let event = Event { input: 0, slot: *slot, arrival_us: *arrival_us, position: *position, payload };
+                if group.push_event(event, false) == Push::Full {
                     return false;
                 }
                 self.targets.pop();

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::Schema;
 use rivulet_connectors::mqtt::{InboxId, Route};
-use rivulet_dataflow::{Chain, Decoder, Slot};
+use rivulet_dataflow::{Chain, Cut, Decoder, Slot};
 use rivulet_runtime::{Group, GroupParts, InboxLimits, Overflow, TaskParts, Workers};
 
 use super::{Engine, Running, State};
@@ -34,6 +34,8 @@ const BATCH_ROWS_MAX: usize = 256;
 /// How the payloads of an input are decoded. Inputs with the same signature decode the same.
 pub(super) struct InputShape {
     pub(super) signature: String,
+    /// Whether what comes goes to the log.
+    pub(super) is_logged: bool,
     pub(super) decoder: Box<dyn Fn() -> Box<dyn Decoder> + Send + Sync>,
 }
 
@@ -70,7 +72,9 @@ impl SharedInput {
             task_queries_max: None,
             batch_rows_max: Some(BATCH_ROWS_MAX),
             equal_by: None,
+            cut: Cut::Never("it hands rows on in the order of its topics"),
             passes_on: true,
+            is_captured: false,
         });
         Self { inbox: register(group.clone()), group, topics: HashMap::new(), readers }
     }
@@ -128,6 +132,11 @@ pub(super) struct Shared {
 }
 
 impl State {
+    /// The groups that decode what many queries read.
+    pub(super) fn shared_groups(&self) -> Vec<Arc<Group>> {
+        self.shared_inputs.values().map(|input| input.group.clone()).collect()
+    }
+
     /// Tells apart which of the queries read a shared topic: routes for the others, and those. `topics` are for each slot those of
     /// its inputs.
     pub(super) fn split_shared<'t>(
@@ -197,7 +206,10 @@ impl Engine {
                 ..InboxLimits::default()
             };
             let input = state.shared_inputs.entry(shape.signature.clone()).or_insert_with(|| {
-                SharedInput::new(shape, limits, &self.workers, |group| router.register_inbox(group))
+                SharedInput::new(shape, limits, &self.workers, |group| match shape.is_logged {
+                    true => router.register_logged_inbox(group),
+                    false => router.register_inbox(group),
+                })
             });
             let slot = input.add_topic(topic);
             for (running, slots) in readers {

@@ -162,7 +162,10 @@ impl Known {
             .collect();
         let mut by_reader: Vec<(Vec<u32>, Vec<Slot>)> = vec![Default::default(); self.applications.len()];
         let (mut count, mut row) = (0, from);
-        while row < batch.rows() && count < PICKED_MAX {
+        // The rows of one event of the log are handed on together.
+        let goes_on =
+            |row: usize| row > from && batch.position(row) != 0 && batch.position(row) == batch.position(row - 1);
+        while row < batch.rows() && (count < PICKED_MAX || goes_on(row)) {
             for queries in &self.topics[batch.slots[row] as usize] {
                 let Some(reader) = &self.applications[queries.reader] else { continue };
                 let key = reader.matching.and_then(|one| columns[one.column].as_ref().and_then(|keys| keys(row)));

@@ -1,0 +1,91 @@
+//! How one dataflow runs as several instances side by side, over the same events.
+//!
+//! A chain that keeps nothing between rows may be given any of the rows. In one whose state is by key, the operators before the
+//! first with state may be given any rows too; that one says which key group each row belongs to ([`Chain::key_groups`]), and every
+//! instance then gets *all* rows, marked with which are its own ([`Chain::process_own`]): the others still move the clocks of their
+//! slots, so each instance closes windows and refuses late rows exactly as one instance alone would.
+
+use crate::{Batch, Context, Element, OperatorError, Refusals, SlotTable};
+
+use super::{Chain, Run};
+
+/// Whether a dataflow can run as several instances side by side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Nothing is kept between rows: each instance takes blocks of them in turn.
+    Anywhere,
+    /// By the key of the operator at this place: those before it keep nothing between rows, and those behind it have state by the
+    /// same key, or none.
+    ByKey(usize),
+    /// It cannot, for this reason.
+    Never(&'static str),
+}
+
+/// What rows run with: the clock, the queries, and where refused rows go.
+pub struct Surroundings<'a> {
+    /// The host's clock, read once for the batch: microseconds since the epoch.
+    pub now_us: i64,
+    /// The queries of the group and their parameters.
+    pub slots: &'a SlotTable,
+    /// Where rows go that cannot be processed.
+    pub refusals: &'a mut Refusals,
+}
+
+impl Chain {
+    /// Runs rows through the operators before `place`, which keep nothing between rows; `sink` receives what reaches it.
+    ///
+    /// # Errors
+    /// As [`Chain::process`].
+    pub fn process_before(
+        &mut self,
+        place: usize,
+        batch: Batch,
+        with: Surroundings<'_>,
+        sink: &mut dyn FnMut(Batch),
+    ) -> Result<(), OperatorError> {
+        self.forget_outputs();
+        let (operators, outputs) = (&mut self.operators[..place], &mut self.outputs[..place]);
+        let Surroundings { now_us, slots, refusals } = with;
+        Run { now_us, slots, refusals, sink }.through(operators, outputs, 0, Element::Batch(batch))
+    }
+
+    /// Of rows that reach the operator at `place`, those that it takes, and the key group of each.
+    ///
+    /// # Errors
+    /// As [`Chain::process`].
+    pub fn key_groups(
+        &mut self,
+        place: usize,
+        batch: Batch,
+        with: Surroundings<'_>,
+    ) -> Result<(Batch, Vec<u16>), OperatorError> {
+        let mut nothing = Vec::new();
+        let mut context = Context::new(with.now_us, with.slots, with.refusals, &mut nothing);
+        self.operators[place].key_groups(batch, &mut context)
+    }
+
+    /// Runs the rows `own` of a batch, ascending, through the operators from `place` on; the other rows are those of other instances.
+    ///
+    /// # Errors
+    /// As [`Chain::process`].
+    pub fn process_own(
+        &mut self,
+        place: usize,
+        batch: &Batch,
+        own: &[u32],
+        with: Surroundings<'_>,
+        sink: &mut dyn FnMut(Batch),
+    ) -> Result<(), OperatorError> {
+        self.forget_outputs();
+        let Surroundings { now_us, slots, refusals } = with;
+        let (operator, behind) = self.operators[place..].split_first_mut().expect("the place is one of the chain's");
+        let (output, outputs) = self.outputs[place..].split_first_mut().expect("one output for each operator");
+        let mut result = operator.process_own(batch, own, &mut Context::new(now_us, slots, refusals, output));
+        for batch in output.drain(..) {
+            let mut run = Run { now_us, slots, refusals, sink };
+            let processed = run.through(behind, outputs, 0, Element::Batch(batch));
+            result = result.and(processed);
+        }
+        result
+    }
+}

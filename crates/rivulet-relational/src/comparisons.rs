@@ -1,0 +1,132 @@
+//! Text and numbers are not compared: the planner below would read each text as a number, which for many texts fails at each row. Such
+//! a comparison is a mistake, and is told when the query is planned, as in applications.
+
+use arrow::datatypes::DataType;
+use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion_common::{DFSchema, Result};
+use datafusion_expr::utils::merge_schema;
+use datafusion_expr::{Expr, ExprSchemable, LogicalPlan, Operator};
+
+use crate::error::RelationalError;
+
+/// Functions whose arguments are compared, or stand for each other.
+const FUNCTIONS: [&str; 4] = ["coalesce", "nullif", "greatest", "least"];
+
+/// Fails at the first comparison of text, or of a time, with a number.
+pub(crate) fn check(plan: &LogicalPlan) -> Result<()> {
+    plan.apply_with_subqueries(|node| {
+        let schema = merge_schema(&node.inputs());
+        if let LogicalPlan::Join(join) = node {
+            join.on.iter().try_for_each(|(left, right)| pair(left, right, &schema))?;
+        }
+        node.apply_expressions(|expression| {
+            expression.apply(|part| {
+                check_one(part, &schema)?;
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })
+    .map(drop)
+}
+
+fn check_one(expression: &Expr, schema: &DFSchema) -> Result<()> {
+    match expression {
+        Expr::BinaryExpr(binary) if is_comparison(binary.op) => pair(&binary.left, &binary.right, schema),
+        Expr::Between(between) => {
+            pair(&between.expr, &between.low, schema)?;
+            pair(&between.expr, &between.high, schema)
+        }
+        Expr::InList(list) => list.list.iter().try_for_each(|item| pair(&list.expr, item, schema)),
+        Expr::InSubquery(subquery) => {
+            let columns = subquery.subquery.subquery.schema();
+            match (subquery.expr.get_type(schema), columns.fields().first()) {
+                (Ok(left), Some(right)) => refuse_mixed(&left, right.data_type(), &subquery.expr),
+                _ => Ok(()),
+            }
+        }
+        Expr::Case(case) => match &case.expr {
+            Some(operand) => case.when_then_expr.iter().try_for_each(|(when, _)| pair(operand, when, schema)),
+            None => Ok(()),
+        },
+        Expr::ScalarFunction(call) if FUNCTIONS.contains(&call.func.name()) => match call.args.as_slice() {
+            [first, others @ ..] => others.iter().try_for_each(|other| pair(first, other, schema)),
+            [] => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+fn is_comparison(operator: Operator) -> bool {
+    use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
+    matches!(operator, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
+}
+
+/// Fails if two expressions are compared that cannot be. What has no type has another mistake, which is found later.
+fn pair(left: &Expr, right: &Expr, schema: &DFSchema) -> Result<()> {
+    match (left.get_type(schema), right.get_type(schema)) {
+        (Ok(left_type), Ok(right_type)) => {
+            let placed = if left.column_refs().is_empty() { right } else { left };
+            refuse_mixed(&left_type, &right_type, placed)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Fails if values of these types are not compared; `placed` stands where that is.
+fn refuse_mixed(left: &DataType, right: &DataType, placed: &Expr) -> Result<()> {
+    let (Some(left_kind), Some(right_kind)) = (Kind::of(left), Kind::of(right)) else { return Ok(()) };
+    let hint = match (left_kind, right_kind) {
+        (Kind::Text, Kind::Number | Kind::Truth) | (Kind::Number | Kind::Truth, Kind::Text) => {
+            "write numbers without quotes; convert with CAST(... AS DOUBLE) or CAST(... AS TEXT)"
+        }
+        (Kind::Time, Kind::Number) | (Kind::Number, Kind::Time) => {
+            "write TIMESTAMP '...' for a time and INTERVAL '...' for a time span"
+        }
+        _ => return Ok(()),
+    };
+    let message = format!("{} and {} cannot be compared", left_kind.name(left), right_kind.name(right));
+    let mut error = RelationalError::new(message).hint(hint);
+    placed.apply(|node| {
+        if let Expr::Column(column) = node
+            && let Some(span) = column.spans().first()
+        {
+            error.place = Some((span.start.line, span.start.column));
+            return Ok(TreeNodeRecursion::Stop);
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Err(error.boxed())
+}
+
+/// What is compared with its like only.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Number,
+    Truth,
+    Time,
+}
+
+impl Kind {
+    fn of(data_type: &DataType) -> Option<Self> {
+        match data_type {
+            DataType::Dictionary(_, values) => Self::of(values),
+            DataType::Boolean => Some(Self::Truth),
+            DataType::Timestamp(..) => Some(Self::Time),
+            text if text.is_string() => Some(Self::Text),
+            number if number.is_numeric() => Some(Self::Number),
+            _ => None,
+        }
+    }
+
+    fn name(self, data_type: &DataType) -> &'static str {
+        match self {
+            Self::Text => "TEXT",
+            Self::Number if data_type.is_integer() => "BIGINT",
+            Self::Number if data_type.is_decimal() => "DECIMAL",
+            Self::Number => "DOUBLE",
+            Self::Truth => "BOOLEAN",
+            Self::Time => "TIMESTAMP",
+        }
+    }
+}

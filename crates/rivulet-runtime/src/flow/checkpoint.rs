@@ -1,0 +1,254 @@
+//! Checkpoints of a flow: what all of its tasks hold at one moment of its streams.
+//!
+//! A checkpoint begins at the sources. Each sends a barrier behind what it has read, and rests. A task that has the barrier from everybody
+//! who sends to it has seen all rows before it and none after: it sends what its operators hold back, has its sink prepare, captures their
+//! state, and sends the barrier on. When all have, the sources go on. So nothing is under way at the barrier, channels need no state of their own, and
+//! a task never has to tell rows before the barrier from rows behind it. The price is that a flow stands still for as long as its
+//! slowest task needs to come to the barrier and capture; writing the snapshot is not part of that.
+//!
+//! What must hold: a [`Snapshot`] is what an undisturbed run would hold had the sources paused there: each row before their positions is
+//! in the state, in a sink, or in nothing because it led to nothing; and no row behind them is.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rivulet_dataflow::{KEY_GROUPS, KeyGroup, NodeId, StateError, StateFrame, StateSelection};
+
+use super::stage::Stage;
+
+/// A flow at a barrier.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// For each source of the dataflow its partitions that have not ended.
+    pub sources: Vec<Vec<PartitionState>>,
+    /// For each sink of the dataflow what each of its instances says that it needs to make final what was written.
+    pub sinks: Vec<Vec<String>>,
+    /// The state of operators, by their nodes in the dataflow, in one or several frames each.
+    pub state: BTreeMap<NodeId, Vec<StateFrame>>,
+    /// The watermark of each stage, by its first node.
+    pub reached_us: BTreeMap<NodeId, i64>,
+    /// The stages that have come to their end, by their first nodes.
+    pub ended: Vec<NodeId>,
+}
+
+/// Where a partition of a source stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartitionState {
+    /// In words of its connector; `None` if what was read cannot be read again.
+    pub position: Option<String>,
+    /// The time of its newest row, microseconds since the epoch.
+    pub newest_us: Option<i64>,
+}
+
+/// Why there was no checkpoint. The flow goes on as if none had been asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CheckpointError {
+    /// The flow has ended, well or not, or does so now.
+    #[error("the query is coming to its end")]
+    Ending,
+    /// Some task did not come to the barrier.
+    #[error("the query did not come to rest within {0:?}: {1}")]
+    Slow(Duration, String),
+    /// Another one is under way.
+    #[error("a checkpoint of the query is being made already")]
+    Busy,
+    /// State could not be captured.
+    #[error("its state cannot be captured: {0}")]
+    State(String),
+}
+
+/// What a task has at the barrier.
+#[derive(Debug, Default)]
+pub(super) struct Captured {
+    pub(super) partitions: Option<Vec<PartitionState>>,
+    pub(super) sink: Option<String>,
+    /// Of each operator.
+    pub(super) frames: Vec<Option<StateFrame>>,
+    pub(super) reached_us: Option<i64>,
+    /// It has come to its end before.
+    pub(super) has_ended: bool,
+}
+
+/// The barrier of a flow.
+#[derive(Debug, Default)]
+pub(super) struct Barrier {
+    /// The number of the checkpoint that is being made; 0 without one.
+    wanted: AtomicU64,
+    /// The newest one that is durable.
+    committed: AtomicU64,
+    gathering: Mutex<Gathering>,
+    gathered: Condvar,
+}
+
+/// What tasks have captured.
+#[derive(Debug, Default)]
+struct Gathering {
+    /// The number of the checkpoint; 0 without one.
+    number: u64,
+    /// By stage and instance.
+    parts: BTreeMap<(usize, usize), Captured>,
+    /// Tasks that have ended. They never come to a barrier.
+    ended: Vec<(usize, usize)>,
+    failed: Option<String>,
+}
+
+impl Barrier {
+    /// The number of the checkpoint for which sources rest; 0 without one.
+    pub(super) fn wanted(&self) -> u64 {
+        self.wanted.load(Ordering::Acquire)
+    }
+
+    /// The number of the newest checkpoint that is durable.
+    pub(super) fn committed(&self) -> u64 {
+        self.committed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn commit(&self, number: u64) {
+        self.committed.store(number, Ordering::Release);
+    }
+
+    /// Has sources rest. Those who wake them do so then.
+    pub(super) fn raise(&self, number: u64) -> Result<(), CheckpointError> {
+        let mut gathering = self.gathering.lock();
+        if gathering.number != 0 || self.wanted() != 0 {
+            return Err(CheckpointError::Busy);
+        }
+        gathering.number = number;
+        gathering.parts.clear();
+        gathering.failed = None;
+        self.wanted.store(number, Ordering::Release);
+        Ok(())
+    }
+
+    /// Lets sources go on.
+    pub(super) fn lower(&self) {
+        self.wanted.store(0, Ordering::Release);
+    }
+
+    /// A task has come to the barrier of a checkpoint, which may have been given up.
+    pub(super) fn capture(&self, number: u64, task: (usize, usize), captured: Result<Captured, StateError>) {
+        let mut gathering = self.gathering.lock();
+        if gathering.number != number {
+            return;
+        }
+        match captured {
+            Ok(captured) => drop(gathering.parts.insert(task, captured)),
+            Err(error) => drop(gathering.failed.get_or_insert(error.to_string())),
+        }
+        self.gathered.notify_all();
+    }
+
+    /// A task has come to its end.
+    pub(super) fn end(&self, task: (usize, usize)) {
+        self.gathering.lock().ended.push(task);
+        self.gathered.notify_all();
+    }
+
+    /// Waits until each of `tasks` has come to the barrier or its end. `is_over` says whether the flow has ended.
+    pub(super) fn gather(
+        &self,
+        tasks: &[(usize, usize)],
+        timeout: Duration,
+        is_over: impl Fn() -> bool,
+    ) -> Result<BTreeMap<(usize, usize), Captured>, CheckpointError> {
+        /// Nobody tells of a flow that has failed.
+        const LOOK_PERIOD: Duration = Duration::from_millis(20);
+        let deadline = Instant::now() + timeout;
+        let mut gathering = self.gathering.lock();
+        let outcome = loop {
+            let missing: Vec<&(usize, usize)> = {
+                let Gathering { parts, ended, .. } = &*gathering;
+                tasks.iter().filter(|task| !parts.contains_key(task) && !ended.contains(task)).collect()
+            };
+            if let Some(problem) = &gathering.failed {
+                break Err(CheckpointError::State(problem.clone()));
+            }
+            if missing.is_empty() {
+                let mut parts = std::mem::take(&mut gathering.parts);
+                for &task in tasks {
+                    parts.entry(task).or_insert_with(|| Captured { has_ended: true, ..Captured::default() });
+                }
+                break Ok(parts);
+            }
+            if is_over() {
+                break Err(CheckpointError::Ending);
+            }
+            if Instant::now() >= deadline {
+                let waiting: Vec<String> =
+                    missing.iter().map(|(stage, instance)| format!("task {instance} of stage {stage}")).collect();
+                break Err(CheckpointError::Slow(timeout, format!("{} did not", waiting.join(", "))));
+            }
+            self.gathered.wait_for(&mut gathering, LOOK_PERIOD);
+        };
+        gathering.number = 0;
+        outcome
+    }
+}
+
+impl Snapshot {
+    /// What tasks have captured, put together.
+    pub(super) fn of(
+        parts: BTreeMap<(usize, usize), Captured>,
+        stages: &[Stage],
+        dataflow: &rivulet_dataflow::Dataflow,
+    ) -> Result<Self, CheckpointError> {
+        let count = |of: fn(&Stage, &rivulet_dataflow::Dataflow) -> Option<usize>| {
+            stages.iter().filter_map(|stage| of(stage, dataflow)).max().map_or(0, |last| last + 1)
+        };
+        let mut snapshot = Self {
+            sources: vec![Vec::new(); count(Stage::source)],
+            sinks: vec![Vec::new(); count(Stage::sink)],
+            ..Self::default()
+        };
+        let mut ended = vec![0; stages.len()];
+        for ((place, _), part) in parts {
+            let stage = &stages[place];
+            ended[place] += usize::from(part.has_ended);
+            if let (Some(source), Some(partitions)) = (stage.source(dataflow), part.partitions) {
+                snapshot.sources[source].extend(partitions);
+            }
+            if let (Some(sink), Some(prepared)) = (stage.sink(dataflow), part.sink) {
+                snapshot.sinks[sink].push(prepared);
+            }
+            for (node, frame) in stage.operator_nodes(dataflow).zip(part.frames) {
+                snapshot.state.entry(node).or_default().extend(frame.filter(|frame| frame.rows.num_rows() > 0));
+            }
+            if !part.has_ended {
+                let reached_us = part.reached_us.unwrap_or(i64::MIN);
+                let lowest = snapshot.reached_us.entry(stage.nodes[0]).or_insert(reached_us);
+                *lowest = reached_us.min(*lowest);
+            }
+        }
+        snapshot.state.retain(|_, frames| !frames.is_empty());
+        snapshot.reached_us.retain(|_, reached_us| *reached_us != i64::MIN);
+        for (stage, ended) in stages.iter().zip(ended).filter(|(_, ended)| *ended > 0) {
+            if ended == stage.instances {
+                snapshot.ended.push(stage.nodes[0]);
+            } else if stage.source(dataflow).is_none() {
+                // Those that are left do so in a moment.
+                return Err(CheckpointError::Ending);
+            }
+        }
+        Ok(snapshot)
+    }
+
+    /// The state of an operator that one of so many instances is to have.
+    pub(super) fn state_of(
+        &self,
+        node: NodeId,
+        instance: usize,
+        instances: usize,
+    ) -> Result<Option<StateFrame>, StateError> {
+        let Some(frames) = self.state.get(&node) else { return Ok(None) };
+        let Some(all) = StateFrame::concat(frames)? else { return Ok(None) };
+        if instances == 1 {
+            return Ok(Some(all));
+        }
+        let own = (0..KEY_GROUPS).filter(|&group| KeyGroup::from_index(group).instance(instances) == instance);
+        let own: Vec<u16> = own.collect();
+        let (Some(&first), Some(&last)) = (own.first(), own.last()) else { return Ok(None) };
+        all.select(&StateSelection::KeyGroups(first..last + 1)).map(Some)
+    }
+}

@@ -1,0 +1,200 @@
+//! The form in which queries are saved.
+//!
+//! Part behind part, each of queries that were captured together:
+//!
+//! ```text
+//! number of frames (4 bytes) | for each: its length (8 bytes, 0 for none) and its bytes
+//! ```
+//!
+//! Numbers are little-endian, frames are [`StateFrame`]s with a version and a checksum of their own. The first says which queries there
+//! are: `slot` counts the slots of the part from 0 and is what the other frames, one for each operator of the chain, mean by it;
+//! `query` is a query in it, one row for each that shares it; `applied` and `results` are how far the slot has come. Of a query that
+//! is in several parts the last one counts, also where that has no state.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, RecordBatch, UInt16Array, UInt32Array, UInt64Array};
+use arrow::datatypes::{DataType, Field, Schema, UInt64Type};
+use rivulet_dataflow::{QueryId, StateError, StateFrame};
+
+use super::Slice;
+use crate::group::moves::renumber;
+use crate::task::progress::Mark;
+
+/// What the frame of queries is called, and the version of its columns.
+const QUERIES: (&str, u32) = ("queries", 1);
+
+/// More operators than any application has: a number beyond is no number of frames.
+const FRAMES_MAX: u32 = 4_096;
+
+/// Appends a part; returns how many slots are in it. Of everything, what is as good as new is left out.
+pub(super) fn write(slice: Slice, everything: bool, out: &mut Vec<u8>) -> Result<usize, StateError> {
+    let Slice { slots, marks, queries, frames } = slice;
+    let places: Vec<u32> = (0..slots.len() as u32).collect();
+    let frames: Vec<Option<StateFrame>> = frames
+        .into_iter()
+        .map(|frame| frame.map(|frame| frame.with_slots(renumber(&slots, &places))).transpose())
+        .collect::<Result<_, _>>()?;
+    let mut is_kept: Vec<bool> = marks.iter().map(|mark| !everything || mark.applied > 0 || mark.results > 0).collect();
+    frames.iter().flatten().flat_map(|frame| frame.slots()).for_each(|&place| is_kept[place as usize] = true);
+    let kept = is_kept.iter().filter(|is_kept| **is_kept).count();
+    if kept == 0 {
+        return Ok(0);
+    }
+    let rows: Vec<(u32, QueryId)> = queries.into_iter().filter(|(place, _)| is_kept[*place as usize]).collect();
+    let of_marks = |value: fn(&Mark) -> u64| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter_values(rows.iter().map(|(place, _)| value(&marks[*place as usize]))))
+    };
+    let schema = Schema::new(vec![
+        Field::new("slot", DataType::UInt32, false),
+        Field::new("key_group", DataType::UInt16, false),
+        Field::new("query", DataType::UInt64, false),
+        Field::new("applied", DataType::UInt64, false),
+        Field::new("results", DataType::UInt64, false),
+    ]);
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(UInt32Array::from_iter_values(rows.iter().map(|(place, _)| *place))),
+        Arc::new(UInt16Array::from(vec![0; rows.len()])),
+        Arc::new(UInt64Array::from_iter_values(rows.iter().map(|(_, query)| *query))),
+        of_marks(|mark| mark.applied),
+        of_marks(|mark| mark.results),
+    ];
+    let head = StateFrame::new(QUERIES.0, QUERIES.1, RecordBatch::try_new(Arc::new(schema), columns)?);
+    // Where something fails, nothing was appended.
+    let mut encoded = vec![head.to_bytes()?];
+    for frame in &frames {
+        encoded.push(match frame {
+            Some(frame) if frame.rows.num_rows() > 0 => frame.to_bytes()?,
+            _ => Vec::new(),
+        });
+    }
+    out.extend_from_slice(&(encoded.len() as u32).to_le_bytes());
+    for bytes in encoded {
+        out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+        out.extend_from_slice(&bytes);
+    }
+    Ok(kept)
+}
+
+/// Queries of a group as they were saved, oldest first.
+#[derive(Debug, Default)]
+pub struct Saved<'a> {
+    parts: Vec<Part<'a>>,
+    /// Each query with the part that counts for it, and the place of its slot there; by query.
+    newest: Vec<(QueryId, u32, u32)>,
+    /// The same in order of part.
+    by_part: Vec<(QueryId, u32, u32)>,
+}
+
+#[derive(Debug)]
+struct Part<'a> {
+    /// By place of the slot.
+    marks: Vec<Mark>,
+    frames: Vec<&'a [u8]>,
+}
+
+impl<'a> Saved<'a> {
+    /// Looks through what captures of one group have returned, in their order.
+    ///
+    /// # Errors
+    /// Bytes that are nothing of the kind, or of a later version. State is looked at only when it is restored.
+    pub fn read(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Self, StateError> {
+        let mut saved = Self::default();
+        for mut rest in pieces {
+            while !rest.is_empty() {
+                saved.read_part(&mut rest)?;
+            }
+        }
+        // The newest first, then only that.
+        saved.newest.sort_unstable_by_key(|&(query, part, _)| (query, std::cmp::Reverse(part)));
+        saved.newest.dedup_by_key(|(query, ..)| *query);
+        saved.by_part = saved.newest.clone();
+        saved.by_part.sort_unstable_by_key(|&(_, part, place)| (part, place));
+        Ok(saved)
+    }
+
+    fn read_part(&mut self, rest: &mut &'a [u8]) -> Result<(), StateError> {
+        let frames = u32::from_le_bytes(*take(rest)?);
+        if frames == 0 || frames > FRAMES_MAX {
+            return Err(corrupt("a part of saved state has no number of frames"));
+        }
+        let mut of_part = Vec::with_capacity(frames as usize);
+        for _ in 0..frames {
+            let length = usize::try_from(u64::from_le_bytes(*take(rest)?)).ok().filter(|length| *length <= rest.len());
+            let (frame, behind) = rest.split_at(length.ok_or_else(|| corrupt("a part of saved state ends early"))?);
+            *rest = behind;
+            of_part.push(frame);
+        }
+        let head = StateFrame::from_bytes(of_part.remove(0))?;
+        head.expect(QUERIES.0, QUERIES.1)?;
+        let column = |name: &str| -> Result<&[u64], StateError> {
+            let column = head.rows.column_by_name(name).and_then(|column| column.as_primitive_opt::<UInt64Type>());
+            Ok(column.ok_or_else(|| corrupt("the list of saved queries lacks a column"))?.values())
+        };
+        let (queries, applied, results) = (column("query")?, column("applied")?, column("results")?);
+        let part = u32::try_from(self.parts.len()).map_err(|_| corrupt("there are more parts than anybody writes"))?;
+        let slots = head.slots();
+        let places = slots.iter().max().map_or(0, |last| *last as usize + 1);
+        if places > super::CAPTURED_AT_ONCE {
+            return Err(corrupt("a part of saved state has more slots than anybody writes"));
+        }
+        let mut marks = vec![Mark::default(); places];
+        for row in 0..slots.len() {
+            marks[slots[row] as usize] = Mark { changed: false, applied: applied[row], results: results[row] };
+            self.newest.push((queries[row], part, slots[row]));
+        }
+        self.parts.push(Part { marks, frames: of_part });
+        Ok(())
+    }
+
+    /// How many queries were saved.
+    pub fn queries(&self) -> usize {
+        self.newest.len()
+    }
+
+    /// Of a query that was saved, a number that is equal for those with which it shared a slot.
+    pub fn shared(&self, query: QueryId) -> Option<u64> {
+        let place = self.newest.binary_search_by_key(&query, |(query, ..)| *query).ok()?;
+        let (_, part, place) = self.newest[place];
+        Some(u64::from(part) << 32 | u64::from(place))
+    }
+
+    /// Looks through the state as well, without restoring it.
+    ///
+    /// # Errors
+    /// A part that cannot be read.
+    pub fn check(&self) -> Result<(), StateError> {
+        (0..self.parts()).try_for_each(|part| self.frames(part).map(drop))
+    }
+
+    pub(super) fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// The queries for which a part counts, with the place of their slot in it.
+    pub(super) fn newest_of(&self, part: usize) -> impl Iterator<Item = (QueryId, u32)> + '_ {
+        let from = self.by_part.partition_point(|(_, other, _)| (*other as usize) < part);
+        let of_part = self.by_part[from..].iter().take_while(move |(_, other, _)| *other as usize == part);
+        of_part.map(|(query, _, place)| (*query, *place))
+    }
+
+    pub(super) fn marks(&self, part: usize, places: &[u32]) -> Vec<Mark> {
+        places.iter().map(|&place| self.parts[part].marks[place as usize]).collect()
+    }
+
+    /// The state of a part, operator by operator.
+    pub(super) fn frames(&self, part: usize) -> Result<Vec<Option<StateFrame>>, StateError> {
+        let read = |bytes: &&[u8]| (!bytes.is_empty()).then(|| StateFrame::from_bytes(bytes)).transpose();
+        self.parts[part].frames.iter().map(read).collect()
+    }
+}
+
+fn take<'a, const BYTES: usize>(rest: &mut &'a [u8]) -> Result<&'a [u8; BYTES], StateError> {
+    let (taken, behind) = rest.split_first_chunk().ok_or_else(|| corrupt("a part of saved state ends early"))?;
+    *rest = behind;
+    Ok(taken)
+}
+
+fn corrupt(what: &str) -> StateError {
+    StateError::Corrupt(what.to_owned())
+}

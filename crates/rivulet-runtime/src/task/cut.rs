@@ -1,0 +1,446 @@
+//! A task in several parts: one query that is too much for a worker is processed by several of them.
+//!
+//! The task stays what it is to everybody else: one inbox, one table of slots, one owner. Its *parts* each have a decoder, operators and a
+//! sink of their own. Blocks of events are taken from the inbox by whichever part is free, and prepared side by side, which is decoding
+//! and whatever keeps nothing between rows. Then they are handed over in the order in which they were taken ([`order`](super::order)):
+//! - Without state, handing over is sending the results. So these leave in the order of the events.
+//! - With state by key, every part gets the block and processes the rows of its own key groups. Of the other rows it takes the times,
+//!   so that the clock of a query is the same in all parts, and a window closes after the same row, as in one. The results of a key
+//!   leave in order; those of different keys side by side.
+//!
+//! Whoever changes a task, or wants its state, needs it whole, and [`Task::lock`] makes it so: it waits for the parts, processes what is
+//! handed over, and puts their state together. The next activation cuts it again, as long as the balancer wants it cut. So nothing else
+//! in the engine knows of parts.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use rivulet_dataflow::{
+    Batch, Control, Cut, Element, KeyGroup, Reason, Refusals, Slot, SlotTable, StateError, StateFrame, StateSelection,
+    Surroundings,
+};
+
+use super::order::Order;
+use super::parts::{Block, Part, Parts, ProcessedByPart, Times, UnderWay, Work};
+use super::{Core, REFUSED_CONTENT_MAX, Step, TICK_GRACE_US, Task, panic_text};
+use crate::inbox::Chunk;
+use crate::scheduler::Runnable;
+use crate::{Activation, TaskParts};
+
+impl Task {
+    /// From now on the task runs in so many parts more as there are `workers`, each on one of them; in one piece if there is none, or it
+    /// cannot be cut. It becomes so with its next activation.
+    pub(crate) fn cut_on(&self, workers: &[usize]) {
+        let workers = if self.settings.can_be_cut() { workers } else { &[] };
+        {
+            let mut wanted = self.wanted_on.lock();
+            wanted.clear();
+            wanted.extend_from_slice(workers);
+            self.parts_wanted.store(workers.len() + 1, Ordering::Release);
+        }
+        if self.parts() != workers.len() + 1 {
+            self.schedule_myself();
+        }
+    }
+
+    /// Whether most of what it has to do is for a single query, which can be cut.
+    pub(crate) fn is_one_hot_query(&self) -> bool {
+        self.settings.can_be_cut() && (self.queries() == 1 || self.hottest().is_some())
+    }
+
+    /// The slot of the query for which most of the events are that wait, if there is one.
+    pub(crate) fn hottest(&self) -> Option<Slot> {
+        let queue = self.inbox.lock();
+        // By majority vote (Boyer and Moore, 1981): who has most of the votes is left, and one more look tells whether it has.
+        let mut left = (0, 0_usize);
+        for slot in queue.slots() {
+            left = match left {
+                (_, 0) => (slot, 1),
+                (of, votes) if of == slot => (of, votes + 1),
+                (of, votes) => (of, votes - 1),
+            };
+        }
+        let votes = queue.slots().filter(|&slot| slot == left.0).count();
+        (votes * 2 > queue.waiting().0).then_some(left.0)
+    }
+
+    /// In how many parts it runs now, and 1 if it is in one piece.
+    pub fn parts(&self) -> usize {
+        self.parts.read().as_ref().map_or(1, |parts| parts.count())
+    }
+
+    /// The workers of its further parts.
+    pub(crate) fn workers_of_parts(&self) -> Vec<usize> {
+        self.parts.read().as_ref().map_or_else(Vec::new, |parts| parts.workers().collect())
+    }
+
+    /// Runs one of its parts by hand, for at least one step; nothing if there is no such part.
+    pub fn run_part_by_hand(&self, number: usize, slice: Duration) -> Activation {
+        let part = self.parts.read().as_ref().and_then(|parts| parts.others.get(number.checked_sub(1)?).cloned());
+        match (number, part) {
+            (0, _) => self.run(slice),
+            (_, Some(part)) => part.run(slice),
+            (_, None) => Activation::Ran(0),
+        }
+    }
+
+    /// Runs the task and its parts, by hand, until none has anything to do.
+    pub(crate) fn run_all_parts(&self) -> Activation {
+        let mut rows = 0;
+        loop {
+            // How many there are is decided by the first one.
+            let mut number = 0;
+            while number < self.parts() {
+                match self.run_part_by_hand(number, Duration::MAX) {
+                    Activation::Ran(events) | Activation::Yielded(events) => rows += events,
+                    Activation::Blocked => return Activation::Blocked,
+                }
+                number += 1;
+            }
+            let has_work = |parts: &Arc<Parts>| (0..parts.count()).any(|number| parts.has_work(self, number));
+            if !self.parts.read().clone().as_ref().is_some_and(has_work) {
+                return Activation::Ran(rows);
+            }
+        }
+    }
+
+    /// Cuts the task, or puts it together, as it was last asked for. Returns its parts, if it has any.
+    pub(super) fn parts_as_wanted(&self, core: &mut Core) -> Option<Arc<Parts>> {
+        let parts = self.parts.read().clone();
+        let wanted = self.parts_wanted.load(Ordering::Acquire);
+        if parts.as_ref().map_or(1, |parts| parts.count()) == wanted {
+            return parts;
+        }
+        if let Some(parts) = parts {
+            self.join(core, &parts);
+        }
+        // Events of queries that are gone are told by their slots, which only the whole task knows.
+        if wanted == 1 || core.retired_at.is_some() || core.slots.live() == 0 {
+            return None;
+        }
+        let workers = self.wanted_on.lock().clone();
+        match self.cut_up(core, &workers) {
+            Ok(parts) => {
+                *self.parts.write() = Some(parts.clone());
+                (1..parts.count()).for_each(|number| parts.wake(self, number));
+                Some(parts)
+            }
+            Err(error) => {
+                self.parts_wanted.store(1, Ordering::Release);
+                self.wanted_on.lock().clear();
+                tracing::error!(application = self.name(), "a query stays in one piece: {error}");
+                None
+            }
+        }
+    }
+
+    /// Makes the parts. An error leaves everything as it is.
+    fn cut_up(&self, core: &mut Core, workers: &[usize]) -> Result<Arc<Parts>, StateError> {
+        let count = workers.len() + 1;
+        let cut = self.settings.cut.clone();
+        let mut cores: Vec<Core> = (0..count).map(|_| core.of_part((self.settings.make)())).collect();
+        let now_us = self.host.clock.now_us();
+        let announced = Control::AddSlots(core.slots.slots().collect::<Vec<Slot>>());
+        for (number, of_part) in cores.iter_mut().enumerate() {
+            of_part.run_chain(Step::Element(Element::Control(announced.clone())), now_us, self.name());
+            if matches!(cut, Cut::ByKey(_)) {
+                let range = KeyGroup::range_of(number, count);
+                of_part.chain.import_state(&core.chain.export_state(&StateSelection::KeyGroups(range))?)?;
+            }
+        }
+        // The first part is the task itself, with the state that it keeps.
+        core.chain = cores.remove(0).chain;
+        // What parts change is not noted slot by slot: there are few, and all of them are busy.
+        if let Some(progress) = &mut core.progress {
+            progress.change_all(core.slots.slots());
+        }
+        let deadline_us = |core: &Core| AtomicI64::new(core.chain.deadline_us().unwrap_or(i64::MAX));
+        let deadlines_us = std::iter::once(&*core).chain(&cores).map(deadline_us).collect();
+        let name: Arc<str> = self.name().into();
+        Ok(Arc::new_cyclic(|parts| Parts {
+            task: self.myself.clone(),
+            cut,
+            order: Mutex::new(Order::new(count)),
+            deadlines_us,
+            ticked_us: AtomicI64::new(i64::MIN),
+            is_over: AtomicBool::new(false),
+            others: cores
+                .into_iter()
+                .zip(workers)
+                .enumerate()
+                .map(|(index, (core, &worker))| {
+                    Arc::new(Part {
+                        parts: parts.clone(),
+                        host: self.host.clone(),
+                        number: index + 1,
+                        name: name.clone(),
+                        worker,
+                        scheduled: AtomicBool::new(false),
+                        core: Mutex::new(Some(core)),
+                    })
+                })
+                .collect(),
+        }))
+    }
+
+    /// Makes the task whole, if it is not.
+    pub(super) fn make_whole(&self, core: &mut Core) {
+        let parts = self.parts.read().clone();
+        if let Some(parts) = parts {
+            self.join(core, &parts);
+        }
+    }
+
+    /// Puts the parts together. The caller runs the first one, or keeps others from it.
+    fn join(&self, core: &mut Core, parts: &Parts) {
+        // Whoever runs a part holds it, and gives it back only when each block it took is prepared.
+        let mut others: Vec<MutexGuard<'_, Option<Core>>> = parts.others.iter().map(|part| part.core.lock()).collect();
+        {
+            let others = others.iter_mut().map(|other| other.as_mut().expect("parts are put together once"));
+            let mut cores: Vec<&mut Core> = std::iter::once(&mut *core).chain(others).collect();
+            self.finish_blocks(parts, &mut cores);
+            if parts.has_state() {
+                // An instant that one part knows of has to be known to all: then none has anything left that is due before it.
+                let ticked_us = parts.ticked_us.load(Ordering::Acquire);
+                for core in &mut cores {
+                    core.run_chain(Step::Tick, ticked_us, self.name());
+                    core.finish(self.name());
+                }
+                if let Err(error) = take_state_together(&mut cores) {
+                    cores[0].refusals.count(Reason::Internal, 1);
+                    tracing::error!(application = self.name(), "state of a query in parts is lost: {error}");
+                }
+            }
+        }
+        for other in &mut others {
+            if let Some(part) = other.take() {
+                core.metrics.merge(&part.metrics);
+            }
+        }
+        parts.is_over.store(true, Ordering::Release);
+        *self.parts.write() = None;
+        drop(others);
+        core.note_all_busy();
+        self.note_deadline(core);
+        // Nobody may be left who would look.
+        if !self.inbox.is_empty() {
+            self.schedule_myself();
+        }
+    }
+
+    /// Does what is left of the blocks that were taken.
+    fn finish_blocks(&self, parts: &Parts, cores: &mut [&mut Core]) {
+        loop {
+            let next = parts.order.lock().next_in_turn();
+            let Some(number) = next else { break };
+            let in_turn = parts.order.lock().turn_of(number);
+            let Some((block, times)) = in_turn else { break };
+            self.send(parts, cores[number], block, &times);
+        }
+        for (number, core) in cores.iter_mut().enumerate() {
+            loop {
+                let next = parts.order.lock().next_of(number);
+                let Some(block) = next else { break };
+                self.process_own(parts, number, core, &block);
+            }
+        }
+    }
+
+    /// One activation of a part.
+    pub(super) fn run_part(&self, parts: &Parts, number: usize, core: &mut Core, slice: Duration) -> Activation {
+        let clock = &self.host.clock;
+        let (start_us, begun_us) = (clock.now_us(), clock.steady_us());
+        let slice_us = i64::try_from(slice.as_micros()).unwrap_or(i64::MAX);
+        let (mut rows, mut spare) = (0, None);
+        let outcome = loop {
+            if !core.sink.has_room() {
+                break Activation::Blocked;
+            }
+            match parts.next(self, number, spare.take()) {
+                Work::Nothing => break Activation::Ran(rows),
+                Work::Send(block, times) => self.send(parts, core, block, &times),
+                Work::Own(block) => self.process_own(parts, number, core, &block),
+                Work::Prepare(block, chunk) => {
+                    rows += chunk.rows();
+                    spare = Some(self.prepare(parts, number, core, block, chunk));
+                }
+            }
+            if clock.steady_us() - begun_us >= slice_us {
+                break Activation::Yielded(rows);
+            }
+        };
+        if spare.is_some() {
+            self.inbox.lock().keep(spare);
+        }
+        if outcome != Activation::Blocked {
+            self.tick_part(parts, number, core, start_us - TICK_GRACE_US);
+        }
+        let busy_us = (clock.steady_us() - begun_us).max(0) as u64;
+        core.metrics.activations += 1;
+        core.metrics.busy_us += busy_us;
+        self.busy_us.fetch_add(busy_us, Ordering::Relaxed);
+        self.note_deadline_of(parts, number, core);
+        if number == 0 {
+            // The timekeeper knows the task, and not its parts.
+            let is_due =
+                |number: &usize| parts.deadlines_us[*number].load(Ordering::Acquire) <= start_us - TICK_GRACE_US;
+            (1..parts.count()).filter(is_due).for_each(|number| parts.wake(self, number));
+        }
+        outcome
+    }
+
+    /// Sends the results of a block whose turn it is.
+    fn send(&self, parts: &Parts, core: &mut Core, block: u64, times: &Times) {
+        // Handed over when all is sent, or has failed: not before, for then the next one may send.
+        let _under_way = UnderWay { task: self, parts, block: Some(block) };
+        core.finish(self.name());
+        times.record(&mut core.metrics, self.host.clock.now_us());
+    }
+
+    /// Decodes a block, runs it as far as that can be done without state, and hands it over. Returns the memory of its events.
+    fn prepare(&self, parts: &Parts, number: usize, core: &mut Core, block: u64, mut chunk: Chunk) -> Chunk {
+        let mut under_way = UnderWay { task: self, parts, block: Some(block) };
+        let (now_us, events) = (self.host.clock.now_us(), chunk.rows());
+        core.count_events(&chunk);
+        let (batch, arrival_us) = match &mut chunk {
+            Chunk::Raw(events) => (core.decode(events, self.name()), events.arrival_us().to_vec()),
+            Chunk::Rows(picked) => {
+                let batch = picked.to_batch();
+                let arrival_us = batch.arrival_us.to_vec();
+                (Some(batch), arrival_us)
+            }
+        };
+        core.metrics.waiting_us += (now_us - arrival_us[0]).max(0) as u64;
+        let event_times =
+            self.settings.event_time_column.zip(batch.as_ref()).map(|(column, batch)| batch.column(column).clone());
+        let times = Times { arrival_us, event_times };
+        match parts.cut {
+            Cut::ByKey(place) => {
+                let batches = batch.map_or_else(Vec::new, |batch| core.prepare(place, batch, now_us, self.name()));
+                core.finish(self.name());
+                under_way.block = None;
+                if batches.is_empty() {
+                    times.record(&mut core.metrics, self.host.clock.now_us());
+                    parts.hand_over(self, block, None);
+                } else {
+                    let missing = AtomicUsize::new(parts.count());
+                    parts.hand_over(self, block, Some(Arc::new(Block { batches, times, events, missing })));
+                }
+            }
+            _ => {
+                if let Some(batch) = batch {
+                    core.run_chain(Step::Element(Element::Batch(batch)), now_us, self.name());
+                }
+                under_way.block = None;
+                // Its turn may have come already: that is seen next.
+                parts.order.lock().park(number, block, times);
+            }
+        }
+        chunk
+    }
+
+    /// Processes the rows of a part's own keys.
+    fn process_own(&self, parts: &Parts, number: usize, core: &mut Core, block: &Block) {
+        let processed = ProcessedByPart { parts, block };
+        let Cut::ByKey(place) = parts.cut else { return };
+        let now_us = self.host.clock.now_us();
+        for (batch, key_groups) in &block.batches {
+            let own = parts.own(key_groups, number);
+            core.run_chain(Step::Own { place, batch, own: &own }, now_us, self.name());
+        }
+        core.finish(self.name());
+        if processed.finish() {
+            block.times.record(&mut core.metrics, self.host.clock.now_us());
+        }
+    }
+
+    /// As [`Task::tick`], for one part.
+    fn tick_part(&self, parts: &Parts, number: usize, core: &mut Core, now_us: i64) {
+        let is_due = |core: &Core, now_us| core.chain.deadline_us().is_some_and(|deadline_us| deadline_us <= now_us);
+        if !is_due(core, now_us) {
+            return;
+        }
+        let upstream_us = self.settings.oldest_upstream_us();
+        let oldest_us = {
+            let order = parts.order.lock();
+            order.oldest_us(number).min(self.inbox.lock().oldest_arrival_us().unwrap_or(i64::MAX))
+        };
+        let now_us = now_us.min(oldest_us.min(upstream_us).saturating_sub(1));
+        if is_due(core, now_us) {
+            core.run_chain(Step::Tick, now_us, self.name());
+            core.finish(self.name());
+            parts.ticked_us.fetch_max(now_us, Ordering::AcqRel);
+        }
+    }
+
+    fn note_deadline_of(&self, parts: &Parts, number: usize, core: &Core) {
+        // Held, so that of two parts the later one does not bring back what the earlier one knew.
+        let _order = parts.order.lock();
+        parts.deadlines_us[number].store(core.chain.deadline_us().unwrap_or(i64::MAX), Ordering::Release);
+        self.host.deadlines.set(self.deadline, parts.deadline_us().saturating_add(TICK_GRACE_US));
+    }
+}
+
+/// Puts the state of all parts into the first one.
+fn take_state_together(cores: &mut [&mut Core]) -> Result<(), StateError> {
+    let mut of_parts = Vec::with_capacity(cores.len());
+    for core in cores.iter() {
+        of_parts.push(core.chain.export_state(&StateSelection::All)?.into_iter());
+    }
+    let operators = of_parts.first().map_or(0, ExactSizeIterator::len);
+    let together = (0..operators).map(|_| {
+        let frames: Vec<StateFrame> = of_parts.iter_mut().filter_map(|frames| frames.next().flatten()).collect();
+        StateFrame::concat(&frames)
+    });
+    let together = together.collect::<Result<Vec<_>, StateError>>()?;
+    cores[0].chain.import_state(&together)
+}
+
+impl Core {
+    /// A part of what this one is, without state.
+    fn of_part(&self, parts: TaskParts) -> Self {
+        let mut refusals = Refusals::new(REFUSED_CONTENT_MAX);
+        refusals.keep_slots(self.slots.further() > 0);
+        Self { refusals, ..Self::new(self.slots.clone(), parts) }
+    }
+
+    /// Runs rows as far as the operator at `place`, and gives what it takes of them, with the key group of each row.
+    fn prepare(&mut self, place: usize, batch: Batch, now_us: i64, name: &str) -> Vec<(Batch, Vec<u16>)> {
+        let rows = batch.rows() as u64;
+        let Self { chain, slots, refusals, .. } = self;
+        let slots: &SlotTable = slots;
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let mut reached = Vec::new();
+            let with = Surroundings { now_us, slots, refusals: &mut *refusals };
+            let mut result = chain.process_before(place, batch, with, &mut |batch| reached.push(batch));
+            let mut prepared = Vec::with_capacity(reached.len());
+            for batch in reached {
+                let with = Surroundings { now_us, slots, refusals: &mut *refusals };
+                match chain.key_groups(place, batch, with) {
+                    Ok((batch, _)) if batch.is_empty() => {}
+                    Ok(with_key_groups) => prepared.push(with_key_groups),
+                    Err(error) => result = result.and(Err(error)),
+                }
+            }
+            (prepared, result)
+        }));
+        let (prepared, failure) = match outcome {
+            Ok((prepared, result)) => (prepared, result.err().map(|error| error.to_string())),
+            Err(panic) => (Vec::new(), Some(panic_text(&*panic))),
+        };
+        if let Some(failure) = failure {
+            self.failed(rows, &failure, name);
+        }
+        prepared
+    }
+}
+
+impl super::TaskSettings {
+    /// Whether one query may have several workers here.
+    pub(crate) fn can_be_cut(&self) -> bool {
+        !self.passes_on && self.batch_rows_max.is_none() && !matches!(self.cut, Cut::Never(_))
+    }
+}

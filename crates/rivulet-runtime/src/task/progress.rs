@@ -1,0 +1,221 @@
+//! What a checkpoint has to know of each slot: whether it changed since the last one, up to which event it has come, and how many
+//! results it has given.
+//!
+//! Kept in groups whose queries outlive the process, by nobody else. What must hold: it changes under the same lock as the state of
+//! the slot, and goes wherever that goes, so that state, position and number of results are always of one moment.
+
+use rivulet_dataflow::{InputIndex, Slot};
+
+/// Up to where a slot has come: what is saved with its state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// Whether anything happened since the last capture.
+    pub(crate) changed: bool,
+    /// The [stamp](stamp) of the last event that is in the state; 0 without any.
+    pub(crate) applied: u64,
+    /// The number of the last result; 0 without any.
+    pub(crate) results: u64,
+}
+
+/// An event's place among all: its position in the log, and by which input it came, for one message may be an event of several inputs
+/// of a query, which it reaches in their order. 0 for an event that is in no log.
+pub(crate) fn stamp(position: u64, input: InputIndex) -> u64 {
+    if position == 0 { 0 } else { position << InputIndex::BITS | u64::from(input) }
+}
+
+/// The position of an event with this stamp.
+pub(crate) fn position_of(stamp: u64) -> u64 {
+    stamp >> InputIndex::BITS
+}
+
+/// The marks of a task's slots, in columns.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// A bit for each slot.
+    changed: Vec<u64>,
+    /// Shorter than the others as long as no event has a position.
+    applied: Vec<u64>,
+    results: Vec<u64>,
+    /// No restored slot had come further: an event behind this is new.
+    repeats_to: u64,
+    /// The numbers of the rows that go to the sink; kept for its memory.
+    numbers: Vec<u64>,
+}
+
+impl Progress {
+    /// The slots have new queries.
+    pub(crate) fn reset(&mut self, slots: &[Slot]) {
+        for &slot in slots {
+            self.set(slot, Mark::default());
+        }
+    }
+
+    pub(crate) fn mark(&self, slot: Slot) -> Mark {
+        let place = slot as usize;
+        Mark {
+            changed: self.changed.get(place / 64).is_some_and(|word| word >> (place % 64) & 1 == 1),
+            applied: self.applied.get(place).copied().unwrap_or(0),
+            results: self.results.get(place).copied().unwrap_or(0),
+        }
+    }
+
+    pub(crate) fn set(&mut self, slot: Slot, mark: Mark) {
+        let place = slot as usize;
+        match mark.changed {
+            true => self.note_change(slot),
+            false => self.clear(slot),
+        }
+        if mark.applied != 0 || place < self.applied.len() {
+            *grown(&mut self.applied, place) = mark.applied;
+        }
+        if mark.results != 0 || place < self.results.len() {
+            *grown(&mut self.results, place) = mark.results;
+        }
+    }
+
+    /// Events up to this stamp may come once more: slots were restored that have come so far.
+    pub(crate) fn expect_repeats(&mut self, stamp: u64) {
+        self.repeats_to = self.repeats_to.max(stamp);
+    }
+
+    /// Up to which stamp events may come once more.
+    pub(crate) fn repeats_to(&self) -> u64 {
+        self.repeats_to
+    }
+
+    #[inline]
+    fn note_change(&mut self, slot: Slot) {
+        let place = slot as usize;
+        *grown(&mut self.changed, place / 64) |= 1 << (place % 64);
+    }
+
+    /// What happened to the slot is captured.
+    pub(crate) fn clear(&mut self, slot: Slot) {
+        let place = slot as usize;
+        if let Some(word) = self.changed.get_mut(place / 64) {
+            *word &= !(1 << (place % 64));
+        }
+    }
+
+    /// Whether any event up to this stamp may be in the state of its slot already.
+    #[inline]
+    pub(crate) fn may_repeat(&self, stamp: u64) -> bool {
+        stamp != 0 && stamp <= self.repeats_to
+    }
+
+    /// Whether an event is in the state of its slot already.
+    #[inline]
+    pub(crate) fn has_applied(&self, slot: Slot, stamp: u64) -> bool {
+        stamp != 0 && self.applied.get(slot as usize).is_some_and(|&applied| stamp <= applied)
+    }
+
+    /// An event goes into the state of its slot.
+    #[inline]
+    pub(crate) fn note_event(&mut self, slot: Slot, stamp: u64) {
+        self.note_change(slot);
+        if stamp != 0 {
+            *grown(&mut self.applied, slot as usize) = stamp;
+        }
+    }
+
+    /// Numbers results, each behind the others of its slot.
+    pub(crate) fn number(&mut self, slots: &[Slot]) -> &[u64] {
+        self.numbers.clear();
+        for &slot in slots {
+            self.note_change(slot);
+            let results = grown(&mut self.results, slot as usize);
+            *results += 1;
+            let number = *results;
+            self.numbers.push(number);
+        }
+        &self.numbers
+    }
+
+    /// Of the slots from `from` on, which are fewer than `end`, the first `slots_max` that have changed, ascending.
+    pub(crate) fn changed(&self, from: Slot, end: Slot, slots_max: usize) -> Vec<Slot> {
+        let mut changed = Vec::new();
+        let words = (from as usize / 64)..self.changed.len().min((end as usize).div_ceil(64));
+        for index in words {
+            let mut word = self.changed[index];
+            while word != 0 {
+                let slot = (index * 64) as Slot + word.trailing_zeros();
+                word &= word - 1;
+                if slot < from || slot >= end {
+                    continue;
+                }
+                if changed.len() == slots_max {
+                    return changed;
+                }
+                changed.push(slot);
+            }
+        }
+        changed
+    }
+
+    /// Has every one of these slots count as changed.
+    pub(crate) fn change_all(&mut self, slots: impl Iterator<Item = Slot>) {
+        slots.for_each(|slot| self.note_change(slot));
+    }
+
+    /// Memory held, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        (self.changed.capacity() + self.applied.capacity() + self.results.capacity() + self.numbers.capacity()) * 8
+    }
+}
+
+/// The value at a place, which is made if need be.
+#[inline]
+fn grown(values: &mut Vec<u64>, place: usize) -> &mut u64 {
+    if place >= values.len() {
+        values.resize(place + 1, 0);
+    }
+    &mut values[place]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_go_with_their_slot_and_are_found_in_order() {
+        let mut progress = Progress::default();
+        for slot in [200, 3, 64, 63, 3] {
+            progress.note_event(slot, stamp(u64::from(slot) + 1, 0));
+        }
+        assert_eq!(progress.changed(0, 1_000, 10), [3, 63, 64, 200]);
+        assert_eq!(progress.changed(4, 200, 10), [63, 64]);
+        assert_eq!(progress.changed(0, 1_000, 2), [3, 63]);
+        let mark = Mark { changed: true, applied: stamp(201, 0), results: 0 };
+        assert_eq!(progress.mark(200), mark);
+        progress.clear(63);
+        progress.set(500, progress.mark(200));
+        progress.reset(&[200, 7]);
+        assert_eq!(progress.changed(0, 1_000, 10), [3, 64, 500]);
+        assert_eq!(
+            (progress.mark(500), progress.mark(200), progress.mark(9_999)),
+            (mark, Mark::default(), Mark::default())
+        );
+    }
+
+    #[test]
+    fn results_are_numbered_by_slot() {
+        let mut progress = Progress::default();
+        assert_eq!(progress.number(&[1, 1, 0, 1]), [1, 2, 1, 3]);
+        assert_eq!(progress.number(&[0, 2]), [2, 1]);
+        assert_eq!((progress.mark(1).results, progress.mark(1).changed), (3, true));
+    }
+
+    #[test]
+    fn only_what_was_restored_can_repeat() {
+        let mut progress = Progress::default();
+        progress.note_event(0, stamp(10, 0));
+        assert!(!progress.may_repeat(stamp(10, 0)), "events come once as long as nothing was restored");
+        progress.set(1, Mark { changed: false, applied: stamp(20, 1), results: 4 });
+        progress.expect_repeats(stamp(20, 1));
+        assert!(progress.may_repeat(stamp(20, 1)) && !progress.may_repeat(stamp(20, 2)) && !progress.may_repeat(0));
+        assert!(progress.has_applied(1, stamp(20, 0)) && progress.has_applied(1, stamp(20, 1)));
+        assert!(!progress.has_applied(1, stamp(20, 2)), "the same message by a further input is another event");
+        assert!(!progress.has_applied(2, stamp(1, 0)) && !progress.has_applied(1, 0));
+        assert_eq!(progress.changed(0, 10, 10), [0]);
+    }
+}

@@ -1,0 +1,238 @@
+//! Flows that are killed and go on from their last checkpoint: nothing is lost, nothing comes twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use rivulet_dataflow::{
+    Batch, Dataflow, EdgeKind, Polled, Refusals, Sink, SinkError, SlotTable, Source, SourceError, Work,
+};
+use rivulet_runtime::flow::checkpoint::{CheckpointError, Snapshot};
+use rivulet_runtime::flow::stage::sink_instances;
+use rivulet_runtime::{Flow, FlowParts, Partition, Workers};
+
+use crate::flows::{Collected, CountByKey, Numbers, PATIENCE, Then, numbers, parts, schema, workers};
+
+type Rows = Vec<(i64, i64)>;
+
+/// A file that only grows. What it was told to prepare is its length.
+#[derive(Clone, Default)]
+struct Growing {
+    rows: Arc<Mutex<Rows>>,
+    /// How often it has yet to say that it is not ready.
+    delays: usize,
+    commits: Arc<AtomicUsize>,
+    waits: bool,
+    /// Whether it has prepared and not committed, and whether anything was written then.
+    is_prepared: bool,
+    wrote_prepared: Arc<AtomicBool>,
+}
+
+impl Sink for Growing {
+    fn write(&mut self, batch: &Batch, _: &SlotTable) -> Result<(), SinkError> {
+        if self.is_prepared {
+            self.wrote_prepared.store(true, Ordering::Relaxed);
+        }
+        let keys = batch.column(0).as_primitive::<Int64Type>().values();
+        let counts = batch.column(1).as_primitive::<TimestampMicrosecondType>().values();
+        self.rows.lock().extend(keys.iter().copied().zip(counts.iter().copied()));
+        Ok(())
+    }
+
+    fn refused(&mut self, _: &Refusals, _: &SlotTable) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+        self.delays = if self.delays == 0 { 2 } else { self.delays - 1 };
+        self.is_prepared = self.waits && self.delays == 0;
+        Ok((self.delays == 0).then(|| self.rows.lock().len().to_string()))
+    }
+
+    fn commit(&mut self) -> Result<(), SinkError> {
+        self.is_prepared = false;
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn waits_for_commit(&self) -> bool {
+        self.waits
+    }
+
+    fn has_room(&self) -> bool {
+        true
+    }
+}
+
+/// The row of each number comes once, later ones later; those of partition 0 come to an end early.
+fn fresh(partitions: i64, rows: i64) -> Vec<Partition> {
+    let share = rows / partitions;
+    let range = |part: i64| part * share..if part + 1 == partitions { rows } else { (part + 1) * share };
+    (0..partitions).map(|part| numbers(range(part), Then::End)).collect()
+}
+
+/// Partitions that go on where they were.
+fn resumed(snapshot: &Snapshot) -> Vec<Partition> {
+    let of_source = snapshot.sources[0].iter().map(|state| {
+        let position = state.position.as_ref().expect("numbers can be read again");
+        let (next, end) = position.split_once(' ').unwrap();
+        let (next, end) = (next.parse().unwrap(), end.parse().unwrap());
+        let source: Box<dyn Source> = Box::new(Numbers { next, end, then: Then::End, polled: Arc::default() });
+        Partition { event_time_column: Some(1), newest_us: state.newest_us, ..Partition::from(source) }
+    });
+    of_source.collect()
+}
+
+/// Rows, counted by key at every watermark, to files in turn.
+fn dataflow() -> Dataflow {
+    let mut dataflow = Dataflow::default();
+    let source = dataflow.add(Work::Source(0), schema());
+    let count = Arc::new(CountByKey { emits_at_us: 20_000 });
+    let counted = dataflow.then(source, EdgeKind::Hash(vec![0]), count, schema());
+    let end = dataflow.add(Work::Sink(0), schema());
+    dataflow.connect(counted, end, 0, EdgeKind::RoundRobin);
+    dataflow
+}
+
+fn start(
+    workers: &Workers,
+    sources: Vec<Partition>,
+    parallelism: usize,
+    waits: bool,
+    restored: Option<Snapshot>,
+) -> (Flow, Vec<Growing>) {
+    let dataflow = dataflow();
+    let instances = sink_instances(&dataflow, &[sources.len()], parallelism)[0];
+    let files: Vec<Growing> = (0..instances).map(|_| Growing { waits, ..Growing::default() }).collect();
+    let sinks = vec![files.iter().map(|file| Box::new(file.clone()) as Box<dyn Sink>).collect()];
+    let parts = parts(dataflow, vec![sources], parallelism, &Collected::default());
+    (workers.start_flow(FlowParts { sinks, restored, ..parts }).unwrap(), files)
+}
+
+/// How many rows of each key were counted.
+fn sums(rows: &[(i64, i64)]) -> Vec<i64> {
+    let mut sums = vec![0; 100];
+    rows.iter().for_each(|&(key, count)| sums[key as usize] += count);
+    sums
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_flow_that_is_killed_goes_on_from_its_last_checkpoint(
+        runs in prop::collection::vec((1..4usize, prop::collection::vec(0..4_000u64, 0..3)), 0..6),
+        last in 1..4usize,
+        partitions in 1..4i64,
+        waits in any::<bool>(),
+    ) {
+        const ROWS: i64 = 60_000;
+        let workers = workers(2);
+        let mut snapshot: Option<Snapshot> = None;
+        // What is final of earlier runs, as of the last checkpoint.
+        let mut kept: Rows = Vec::new();
+        let mut number = 0;
+        for (parallelism, pauses) in runs {
+            let sources = snapshot.as_ref().map_or_else(|| fresh(partitions, ROWS), resumed);
+            let (flow, files) = start(&workers, sources, parallelism, waits, snapshot.clone());
+            let (before, mut was_given_up) = (kept.clone(), false);
+            for pause_us in pauses {
+                std::thread::sleep(Duration::from_micros(pause_us));
+                number += 1;
+                let taken = match flow.checkpoint(number, PATIENCE) {
+                    Ok(taken) => taken,
+                    Err(CheckpointError::Ending) => {
+                        was_given_up = true;
+                        break;
+                    }
+                    Err(error) => return Err(TestCaseError::fail(error.to_string())),
+                };
+                flow.committed(number);
+                kept.clone_from(&before);
+                for (at, file) in files.iter().enumerate() {
+                    let rows = file.rows.lock();
+                    // Those that have come to their end have written all there is.
+                    let length = taken.sinks[0].get(at).map_or(rows.len(), |length| length.parse().unwrap());
+                    kept.extend_from_slice(&rows[..length]);
+                }
+                snapshot = Some(taken);
+            }
+            // Killed, wherever it is.
+            drop(flow);
+            prop_assert!(was_given_up || !files.iter().any(|file| file.wrote_prepared.load(Ordering::Relaxed)));
+        }
+        let sources = snapshot.as_ref().map_or_else(|| fresh(partitions, ROWS), resumed);
+        let (flow, files) = start(&workers, sources, last, waits, snapshot);
+        flow.wait(PATIENCE).expect("it comes to its end").unwrap();
+        files.iter().for_each(|file| kept.extend_from_slice(&file.rows.lock()));
+        workers.stop();
+        prop_assert_eq!(sums(&kept), vec![ROWS / 100; 100]);
+    }
+}
+
+#[test]
+fn sources_rest_until_a_sink_that_waits_has_committed() {
+    let workers = workers(2);
+    let (flow, files) = start(&workers, vec![numbers(0..100_000_000, Then::End)], 2, true, None);
+    flow.checkpoint(1, PATIENCE).unwrap();
+    let read = flow.report().rows_in;
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!(flow.report().rows_in, read, "sources rest");
+    assert_eq!(flow.checkpoint(2, PATIENCE), Err(CheckpointError::Busy));
+    flow.committed(1);
+    let deadline = Instant::now() + PATIENCE;
+    while flow.report().rows_in == read && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(flow.report().rows_in > read, "they go on");
+    assert_eq!(files.iter().map(|file| file.commits.load(Ordering::Relaxed)).sum::<usize>(), files.len());
+    drop(flow);
+    workers.stop();
+}
+
+/// A source that never answers, as a device that hangs within a driver.
+struct Stuck {
+    is_asked: Arc<AtomicBool>,
+    goes_on: Arc<AtomicBool>,
+}
+
+impl Source for Stuck {
+    fn poll(&mut self, _: usize, now_us: i64, _: &mut Refusals) -> Result<Polled, SourceError> {
+        self.is_asked.store(true, Ordering::Release);
+        while !self.goes_on.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(Polled::Rows { columns: RecordBatch::new_empty(schema()), arrival_us: now_us })
+    }
+}
+
+#[test]
+fn who_does_not_come_to_the_barrier_is_named_and_holds_up_nobody_for_ever() {
+    let workers = workers(3);
+    let (is_asked, goes_on) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+    let stuck: Box<dyn Source> = Box::new(Stuck { is_asked: is_asked.clone(), goes_on: goes_on.clone() });
+    let sources = vec![Partition::from(stuck), numbers(0..100_000_000, Then::End)];
+    let (flow, _) = start(&workers, sources, 2, false, None);
+    let deadline = Instant::now() + PATIENCE;
+    while !is_asked.load(Ordering::Acquire) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // What is to panic must not leave it stuck.
+    let outcome = flow.checkpoint(1, Duration::from_millis(50));
+    goes_on.store(true, Ordering::Release);
+    let error = outcome.unwrap_err();
+    assert!(error.to_string().contains("task 0 of stage 0"), "{error}");
+    let snapshot = flow.checkpoint(2, PATIENCE).unwrap();
+    assert_eq!(snapshot.sources[0].len(), 2);
+    flow.committed(2);
+    drop(flow);
+    workers.stop();
+}

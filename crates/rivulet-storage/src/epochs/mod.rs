@@ -1,0 +1,276 @@
+//! A line of epochs: checkpoints that follow each other, of which the newest whole one counts.
+//!
+//! An epoch is one *pack*, an object with all pieces that were written then, and one *manifest*, which names the packs that are needed
+//! and which of their pieces still count. The manifest is written last: with it the epoch is there, without it nothing has changed.
+//! Pieces that did not change stay where they are, so an epoch costs what is new. A pack that holds little that counts is emptied into
+//! the next one; what no retained manifest names is deleted.
+//!
+//! What must hold: whatever happens at whatever step, the newest epoch that was committed can be restored, and if its bytes are damaged,
+//! the one before.
+
+mod manifest;
+mod pack;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::{StorageError, Store};
+use manifest::Manifest;
+use pack::{Entry, Pack};
+
+/// A pack of which less than this share counts is emptied into the next.
+const LIVE_SHARE_MIN: f64 = 0.3;
+
+/// So many bytes are taken over from old packs by one epoch at most, beyond what it writes itself.
+const TAKEN_OVER_BYTES_MAX: u64 = 64 << 20;
+
+/// How a line of epochs is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct EpochSettings {
+    /// How many epochs are kept, at least one: those before the newest are for the case that it is damaged.
+    pub retained: usize,
+}
+
+/// What a checkpoint consists of.
+#[derive(Clone, Debug)]
+pub struct Epoch {
+    /// What belongs to the whole of it, such as the positions of sources.
+    pub note: serde_json::Value,
+    /// What has changed since the epoch before.
+    pub pieces: Vec<Piece>,
+    /// The names of pieces that are not needed any more.
+    pub dropped: Vec<String>,
+}
+
+/// Something that is restored by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Its name.
+    pub name: String,
+    /// Whether it is applied behind what was written under this name before, rather than in its place.
+    pub is_delta: bool,
+    /// What it says.
+    pub bytes: Bytes,
+}
+
+/// What an epoch came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// Its number.
+    pub epoch: u64,
+    /// Bytes that were written, those that were taken over from older packs included.
+    pub written_bytes: u64,
+    /// Bytes of all that a restart would read.
+    pub live_bytes: u64,
+}
+
+/// What was found of a line of epochs.
+#[derive(Clone, Debug)]
+pub struct Restored {
+    /// The epoch's number.
+    pub epoch: u64,
+    /// Its note.
+    pub note: serde_json::Value,
+    /// Its pieces: name by name, those of one name in the order in which they apply.
+    pub pieces: BTreeMap<String, Vec<Bytes>>,
+}
+
+/// A line of epochs in a store.
+#[derive(Debug)]
+pub struct Epochs {
+    store: Arc<Store>,
+    line: String,
+    settings: EpochSettings,
+    /// The number of the next epoch.
+    next: u64,
+    /// The epochs that are kept, oldest first.
+    retained: VecDeque<Manifest>,
+    /// The packs of the newest of them, by the number of the epoch that wrote them.
+    packs: BTreeMap<u64, Pack>,
+    /// Why newer epochs than the newest of these could not be used.
+    problems: Vec<String>,
+}
+
+impl Epochs {
+    /// Looks for the newest epoch of a line that is whole, down to its last byte. Nothing is changed yet.
+    ///
+    /// # Errors
+    /// The store cannot be read. Damage is no error as long as an older epoch is whole, or there was none: see [`Epochs::problems`].
+    pub fn open(store: Arc<Store>, line: &str, settings: EpochSettings) -> Result<Self, StorageError> {
+        let mut epochs = Self {
+            store,
+            line: line.to_owned(),
+            settings,
+            next: 1,
+            retained: VecDeque::new(),
+            packs: BTreeMap::new(),
+            problems: Vec::new(),
+        };
+        let mut numbers: BTreeSet<u64> = BTreeSet::new();
+        for (name, _) in epochs.store.list(line)? {
+            let number = manifest::number_of(line, &name);
+            // A pack without a manifest leaves its number free, but nothing is lost by not using it.
+            epochs.next = epochs.next.max(number.or(pack::number_of(line, &name)).map_or(0, |number| number + 1));
+            numbers.extend(number);
+        }
+        for &number in numbers.iter().rev().take(epochs.settings.retained.max(1)) {
+            match epochs.load(number, epochs.retained.is_empty()) {
+                Ok((manifest, packs)) => {
+                    if epochs.retained.is_empty() {
+                        epochs.packs = packs;
+                    }
+                    epochs.retained.push_front(manifest);
+                }
+                Err(error @ StorageError::Version { .. }) => return Err(error),
+                // One that is older than a whole one is not needed.
+                Err(_) if !epochs.retained.is_empty() => {}
+                Err(error) => epochs.problems.push(format!("epoch {number} cannot be used: {error}")),
+            }
+        }
+        Ok(epochs)
+    }
+
+    /// The manifest of an epoch and its packs; with `checks` every byte that counts is read.
+    fn load(&self, number: u64, checks: bool) -> Result<(Manifest, BTreeMap<u64, Pack>), StorageError> {
+        let name = manifest::name(&self.line, number);
+        let manifest = Manifest::from_bytes(&name, &self.store.get(&name)?)?;
+        let mut packs = BTreeMap::new();
+        for used in &manifest.packs {
+            let mut pack = Pack::open(&self.store, &self.line, used.epoch)?;
+            pack.keep(&used.live)?;
+            if checks {
+                pack.live().try_for_each(|entry| pack.read(&self.store, entry).map(drop))?;
+            }
+            packs.insert(used.epoch, pack);
+        }
+        Ok((manifest, packs))
+    }
+
+    /// The number of the newest epoch.
+    pub fn newest(&self) -> Option<u64> {
+        self.retained.back().map(|manifest| manifest.epoch)
+    }
+
+    /// The number of the epoch that [`Epochs::commit`] makes next.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// What the newest epoch says beside its pieces.
+    pub fn note(&self) -> Option<&serde_json::Value> {
+        self.retained.back().map(|manifest| &manifest.note)
+    }
+
+    /// Why newer epochs could not be used, in words.
+    pub fn problems(&self) -> &[String] {
+        &self.problems
+    }
+
+    /// What the newest epoch says; `None` if there was none.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn restore(&self) -> Result<Option<Restored>, StorageError> {
+        let Some(manifest) = self.retained.back() else { return Ok(None) };
+        let mut entries: Vec<(&Entry, &Pack)> =
+            self.packs.values().flat_map(|pack| pack.live().map(move |entry| (entry, pack))).collect();
+        entries.sort_by_key(|(entry, _)| entry.written);
+        let mut pieces: BTreeMap<String, Vec<Bytes>> = BTreeMap::new();
+        for (entry, pack) in entries {
+            pieces.entry(entry.name.clone()).or_default().push(pack.read(&self.store, entry)?);
+        }
+        Ok(Some(Restored { epoch: manifest.epoch, note: manifest.note.clone(), pieces }))
+    }
+
+    /// Makes an epoch. When this returns, it is the one that a restart finds, also after the loss of power.
+    ///
+    /// # Errors
+    /// Whatever the store says. The epoch before is in force then, and the same pieces may be offered again.
+    pub fn commit(&mut self, epoch: Epoch) -> Result<Committed, StorageError> {
+        let Epoch { note, pieces, dropped } = epoch;
+        let number = self.next;
+        // Whatever becomes of this epoch, its number is used up: half of it may be there.
+        self.next += 1;
+        let mut packs = self.packs.clone();
+        let replaced: BTreeSet<&str> = pieces
+            .iter()
+            .filter(|piece| !piece.is_delta)
+            .map(|piece| piece.name.as_str())
+            .chain(dropped.iter().map(String::as_str))
+            .collect();
+        packs.values_mut().for_each(|pack| pack.forget(&replaced));
+        let mut taken_over = Vec::new();
+        let mut taken_over_bytes = 0;
+        for pack in packs.values_mut() {
+            let live_bytes = pack.live_bytes();
+            let is_sparse = (live_bytes as f64) < LIVE_SHARE_MIN * pack.bytes() as f64;
+            if is_sparse && taken_over_bytes + live_bytes <= TAKEN_OVER_BYTES_MAX {
+                for entry in pack.live() {
+                    taken_over.push((entry.clone(), pack.read(&self.store, entry)?));
+                }
+                taken_over_bytes += live_bytes;
+                pack.forget_all();
+            }
+        }
+        packs.retain(|_, pack| pack.live_bytes() > 0);
+        let mut written_bytes = 0;
+        if !pieces.is_empty() || !taken_over.is_empty() {
+            let new = pieces.into_iter().map(|piece| (Entry::new(piece.name, number), piece.bytes));
+            let pack = Pack::write(&self.store, &self.line, number, taken_over.into_iter().chain(new))?;
+            written_bytes += pack.bytes();
+            packs.insert(number, pack);
+        }
+        let used = packs.iter().map(|(&epoch, pack)| pack.used(epoch)).collect();
+        let manifest = Manifest { epoch: number, note, packs: used };
+        let bytes = manifest.to_bytes();
+        written_bytes += bytes.len() as u64;
+        self.store.put(&manifest::name(&self.line, number), vec![bytes])?;
+        self.retained.push_back(manifest);
+        self.packs = packs;
+        self.problems.clear();
+        self.clean();
+        let live_bytes = self.packs.values().map(Pack::live_bytes).sum();
+        Ok(Committed { epoch: number, written_bytes, live_bytes })
+    }
+
+    /// Deletes what no epoch that is kept needs. What cannot be deleted now is tried again the next time.
+    fn clean(&mut self) {
+        while self.retained.len() > self.settings.retained.max(1) {
+            self.retained.pop_front();
+        }
+        let manifests: BTreeSet<u64> = self.retained.iter().map(|manifest| manifest.epoch).collect();
+        let packs: BTreeSet<u64> =
+            self.retained.iter().flat_map(|manifest| manifest.packs.iter().map(|used| used.epoch)).collect();
+        let Ok(listed) = self.store.list(&self.line) else { return };
+        // Manifests first: one that is there has its packs.
+        let old = |number: Option<u64>, kept: &BTreeSet<u64>| number.is_some_and(|number| !kept.contains(&number));
+        let (of_manifests, of_packs): (Vec<_>, Vec<_>) = listed
+            .into_iter()
+            .map(|(name, _)| name)
+            .filter(|name| {
+                old(manifest::number_of(&self.line, name), &manifests) || old(pack::number_of(&self.line, name), &packs)
+            })
+            .partition(|name| manifest::number_of(&self.line, name).is_some());
+        for name in of_manifests.iter().chain(&of_packs) {
+            if let Err(error) = self.store.delete(name) {
+                tracing::warn!("an old checkpoint stays for now: {error}");
+                break;
+            }
+        }
+    }
+
+    /// Deletes the whole line: what it belonged to is not there any more.
+    ///
+    /// # Errors
+    /// Something could not be deleted.
+    pub fn delete(self) -> Result<(), StorageError> {
+        let mut names: Vec<String> = self.store.list(&self.line)?.into_iter().map(|(name, _)| name).collect();
+        names.sort_by_key(|name| manifest::number_of(&self.line, name).is_none());
+        names.iter().try_for_each(|name| self.store.delete(name))
+    }
+}
+
+#[cfg(test)]
+mod tests;

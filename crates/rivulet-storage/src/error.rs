@@ -1,0 +1,74 @@
+//! What can go wrong with what is stored.
+
+use std::io;
+
+/// Something that could not be stored or read back.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// There is no room.
+    #[error("the disk is full: {what}\nhint: free space in {place}; nothing was lost, and it is tried again")]
+    Full {
+        /// What could not be written.
+        what: String,
+        /// Where there is no room.
+        place: String,
+    },
+    /// The system or the object store refuses.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The bytes are not what was written.
+    #[error("{what} is damaged: {detail}")]
+    Damaged {
+        /// What was read.
+        what: String,
+        /// How it shows.
+        detail: String,
+    },
+    /// Somebody else writes the same line of epochs.
+    #[error(
+        "{what} was written by another process meanwhile\nhint: give every server a data folder or prefix of its own"
+    )]
+    Taken {
+        /// What was there already.
+        what: String,
+    },
+    /// It was written by a later version.
+    #[error(
+        "{what} has format {found}, and this program knows formats up to {known}\nhint: use the version of the program that wrote it, or a later one"
+    )]
+    Version {
+        /// What was read.
+        what: String,
+        /// The format found.
+        found: u32,
+        /// The highest format known here.
+        known: u32,
+    },
+}
+
+impl StorageError {
+    pub(crate) fn damaged(what: &str, detail: impl Into<String>) -> Self {
+        Self::Damaged { what: what.to_owned(), detail: detail.into() }
+    }
+
+    /// What `source` means for `what`, which lies in `place`.
+    pub(crate) fn from_io(what: impl Into<String>, place: &str, source: io::Error) -> Self {
+        let what = what.into();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                Self::Full { what, place: place.to_owned() }
+            }
+            _ => Self::Io { what, source },
+        }
+    }
+
+    /// Whether there may be room later.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Full { .. })
+    }
+}

@@ -1,0 +1,71 @@
+//! What a log counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The bounds of the classes in which commits are counted by how long they took, microseconds; one more class is above all.
+pub const SYNC_BOUNDS_US: [u64; 10] = [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000, 250_000, 1_000_000];
+
+/// What a log has done since it was opened, and how it stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogStats {
+    /// The lowest position on disk.
+    pub first: u64,
+    /// The position of the next record.
+    pub next: u64,
+    /// The highest position that is on disk.
+    pub durable: u64,
+    /// The number of files.
+    pub segments: u64,
+    /// Their size, in bytes.
+    pub disk_bytes: u64,
+    /// Bytes that are not being written yet.
+    pub gathered_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// How often the disk was waited for.
+    pub commits: u64,
+    /// Of those, how many took at most so long as [`SYNC_BOUNDS_US`] says at the same place, and more than it says before; last, the others.
+    pub commits_by_time: [u64; SYNC_BOUNDS_US.len() + 1],
+    /// How long they took together, microseconds.
+    pub commits_us: u64,
+    /// How often the disk has refused.
+    pub failures: u64,
+    /// How often a record found no room.
+    pub refused: u64,
+    /// Why nothing can be written, or taken, at present.
+    pub problem: Option<String>,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) refused: AtomicU64,
+    pub(super) failures: AtomicU64,
+    written_bytes: AtomicU64,
+    commits_us: AtomicU64,
+    by_time: [AtomicU64; SYNC_BOUNDS_US.len() + 1],
+}
+
+impl Counters {
+    pub(super) fn committed(&self, took: Duration, bytes: usize) {
+        let took_us = took.as_micros() as u64;
+        self.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.commits_us.fetch_add(took_us, Ordering::Relaxed);
+        let class = SYNC_BOUNDS_US.partition_point(|&bound_us| bound_us < took_us);
+        self.by_time[class].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Fills in what is counted here.
+    pub(super) fn stats(&self, known: LogStats) -> LogStats {
+        let commits_by_time = std::array::from_fn(|class| self.by_time[class].load(Ordering::Relaxed));
+        LogStats {
+            written_bytes: self.written_bytes.load(Ordering::Relaxed),
+            commits: commits_by_time.iter().sum(),
+            commits_by_time,
+            commits_us: self.commits_us.load(Ordering::Relaxed),
+            failures: self.failures.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            ..known
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! A log against a list in memory, through crashes that cut or damage its files anywhere.
+
+use std::fs;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+
+fn settings() -> LogSettings {
+    LogSettings { segment_bytes: 400, commit_interval: Duration::ZERO, ..LogSettings::default() }
+}
+
+fn record(payload: &[u8]) -> Record<'_> {
+    Record { position: 0, arrival_us: 5, client: b"kim", packet_id: 7, topic: b"a/b", payload }
+}
+
+fn append(log: &Log, payload: &[u8]) -> Appended {
+    log.append(&record(payload), |_| true)
+}
+
+fn read_all(log: &Log, from: u64) -> (Vec<(u64, Vec<u8>)>, Read) {
+    let mut all = Vec::new();
+    let read = log.read(from, u64::MAX, &mut |record| {
+        all.push((record.position, record.payload.to_vec()));
+        true
+    });
+    (all, read.unwrap())
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn what_is_durable_is_there_after_reopening_and_positions_go_on() {
+    let folder = TempDir::new().unwrap();
+    let (log, found) = Log::open(folder.path(), settings()).unwrap();
+    assert_eq!((found.first, found.next), (1, 1));
+    for n in 0..100u8 {
+        assert_eq!(append(&log, &[n; 20]), Appended::At(u64::from(n) + 1));
+    }
+    assert_eq!(log.append(&record(b"no"), |_| false), Appended::NotTaken);
+    assert!(log.wait_durable(100, Duration::from_secs(20)));
+    assert_eq!(log.close(), 0);
+    assert_eq!(append(&log, b"late"), Appended::Full, "a closed log takes nothing");
+    drop(log);
+    let (log, found) = Log::open(folder.path(), settings()).unwrap();
+    assert_eq!(found, Found { first: 1, next: 101, ..Found::default() });
+    let (all, read) = read_all(&log, 41);
+    assert_eq!((all.len(), all[0].clone()), (60, (41, vec![40; 20])));
+    assert_eq!(read, Read { records: 60, next: 101, lost: 0 });
+    assert_eq!(append(&log, b"next"), Appended::At(101));
+    log.pass(200);
+    assert_eq!((append(&log, b"behind"), log.next()), (Appended::At(201), 202));
+    assert!(log.wait_durable(201, Duration::from_secs(20)));
+    assert_eq!(read_all(&log, 101).0.len(), 2);
+}
+
+#[test]
+fn segments_that_are_not_needed_go() {
+    let folder = TempDir::new().unwrap();
+    let (log, _) = Log::open(folder.path(), settings()).unwrap();
+    for n in 1..=50 {
+        assert_eq!(append(&log, &[0; 100]), Appended::At(n));
+        assert!(log.wait_durable(n, Duration::from_secs(20)));
+    }
+    let before = log.stats();
+    log.forget_before(30);
+    let stats = log.stats();
+    assert!(stats.segments < before.segments && stats.disk_bytes < before.disk_bytes);
+    assert!(stats.first <= 30 && stats.first > 25, "{stats:?}");
+    let on_disk: u64 = files(folder.path()).iter().map(|file| fs::metadata(file).unwrap().len()).sum();
+    assert_eq!((on_disk, files(folder.path()).len() as u64), (stats.disk_bytes, stats.segments));
+    assert_eq!(read_all(&log, 30).0.len(), 21);
+    assert_eq!(read_all(&log, 1).1, Read { records: 51 - stats.first, next: 51, lost: 0 });
+    log.forget_before(u64::MAX);
+    assert_eq!(log.stats().segments, 1, "the last one is written to");
+    assert_eq!(stats.commits, 50);
+}
+
+#[test]
+fn bounds_hold_and_room_comes_back() {
+    let folder = TempDir::new().unwrap();
+    let bounded = LogSettings { bytes_max: 3_000, ..settings() };
+    let (log, _) = Log::open(folder.path(), bounded).unwrap();
+    let mut taken = 0;
+    while let Appended::At(position) = append(&log, &[0; 100]) {
+        taken = position;
+        assert!(log.wait_durable(position, Duration::from_secs(20)));
+    }
+    let stats = log.stats();
+    assert!((10..30).contains(&taken) && stats.disk_bytes <= 3_000 && stats.refused == 1, "{stats:?}");
+    log.forget_before(taken);
+    assert_eq!(append(&log, &[0; 100]), Appended::At(taken + 1));
+    // What is larger than all the room there is.
+    assert_eq!(append(&log, &[0; 4_000]), Appended::Full);
+}
+
+#[test]
+fn the_end_of_the_log_is_what_came_last() {
+    let folder = TempDir::new().unwrap();
+    let (log, _) = Log::open(folder.path(), settings()).unwrap();
+    for arrival_us in 0..100 {
+        let record = Record { arrival_us, ..record(b"some payload") };
+        assert!(matches!(log.append(&record, |_| true), Appended::At(_)));
+        assert!(log.wait_durable(log.next() - 1, Duration::from_secs(20)));
+    }
+    let mut last = Vec::new();
+    log.read_end(30, &mut |record| last.push(record.arrival_us)).unwrap();
+    assert_eq!(last, (69..100).collect::<Vec<_>>());
+}
+
+/// A real full disk, where a file system may be mounted.
+#[test]
+fn a_full_disk_is_waited_for() {
+    let folder = TempDir::new().unwrap();
+    let mount = |arguments: &[&str]| {
+        let done = std::process::Command::new(arguments[0]).args(&arguments[1..]).arg(folder.path()).output();
+        done.is_ok_and(|output| output.status.success())
+    };
+    if !mount(&["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs"]) {
+        eprintln!("no file system can be mounted here; nothing was tested");
+        return;
+    }
+    let ballast = folder.path().join("ballast");
+    fs::write(&ballast, [0; 40_000]).unwrap();
+    let log_folder = folder.path().join("log");
+    let small = LogSettings { gathered_bytes_max: 20_000, segment_bytes: 8_000, ..settings() };
+    let (log, _) = Log::open(&log_folder, small).unwrap();
+    let mut taken = Vec::new();
+    let begun = Instant::now();
+    // Until the disk is full, and then the memory.
+    while log.stats().problem.is_none() || log.next() as usize == taken.len() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", log.stats());
+        let payload = vec![taken.len() as u8; 1_000];
+        match append(&log, &payload) {
+            Appended::At(_) => taken.push(payload),
+            _ if log.stats().problem.is_some() => break,
+            _ => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    let stats = log.stats();
+    assert!(stats.problem.as_ref().is_some_and(|problem| problem.contains("no room")), "{stats:?}");
+    assert!(stats.durable < taken.len() as u64 && stats.failures > 0);
+    // What a crash would leave now is what is said to be durable.
+    let copy = TempDir::new().unwrap();
+    for file in files(&log_folder) {
+        fs::copy(&file, copy.path().join(file.file_name().unwrap())).unwrap();
+    }
+    let (crashed, found) = Log::open(copy.path(), small).unwrap();
+    assert!(found.next > stats.durable, "{found:?}");
+    drop(crashed);
+    fs::remove_file(&ballast).unwrap();
+    assert!(log.wait_durable(taken.len() as u64, Duration::from_secs(20)));
+    assert_eq!(log.stats().problem, None);
+    let (all, read) = read_all(&log, 1);
+    assert_eq!((all.into_iter().map(|(_, payload)| payload).collect::<Vec<_>>(), read.lost), (taken, 0));
+    drop(log);
+    assert!(mount(&["umount"]));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Records of these sizes.
+    Append(Vec<usize>),
+    /// Until all is durable.
+    Wait,
+    /// Forget everything below this part of all positions.
+    Forget(f64),
+    /// The process ends now; the last file is cut at this part of what a crash may take, or a byte of any file is flipped.
+    Crash { cut: f64, flip: Option<(f64, f64)> },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => prop::collection::vec(0..300usize, 1..20).prop_map(Step::Append),
+        2 => Just(Step::Wait),
+        1 => (0.0..1.0).prop_map(Step::Forget),
+        2 => (0.0..1.0, prop::option::weighted(0.3, (0.0..1.0, 0.0..1.0)))
+            .prop_map(|(cut, flip)| Step::Crash { cut, flip }),
+    ]
+}
+
+/// The files as a crash leaves them.
+fn crash(log: Log, from: &Path, cut: f64, flip: Option<(f64, f64)>) -> TempDir {
+    let durable = log.durable();
+    let copy = TempDir::new().unwrap();
+    for file in files(from) {
+        fs::copy(&file, copy.path().join(file.file_name().unwrap())).unwrap();
+    }
+    drop(log);
+    let all = files(copy.path());
+    if let Some(last) = all.last() {
+        let bytes = fs::read(last).unwrap();
+        // What is durable is on disk; of what lies behind it any part may be.
+        let mut end = 0;
+        if let Ok(frames) = segment::frames(last, &bytes) {
+            let begin = bytes.len() - frames.len();
+            let mut parts = Frames::new(frames);
+            end = begin.min(bytes.len());
+            while let Some(part) = parts.next() {
+                if matches!(part, Part::Frame(frame) if frame.next() <= durable + 1) {
+                    end = begin + parts.at();
+                }
+            }
+        }
+        let kept = end + ((bytes.len() - end) as f64 * cut) as usize;
+        fs::write(last, &bytes[..kept]).unwrap();
+    }
+    if let (Some((file, at)), false) = (flip, all.is_empty()) {
+        let file = &all[(file * all.len() as f64) as usize];
+        let mut bytes = fs::read(file).unwrap();
+        // Not in the header: a segment that cannot be told is refused, and said.
+        if bytes.len() > segment::HEADER_BYTES {
+            let room = bytes.len() - segment::HEADER_BYTES;
+            let at = segment::HEADER_BYTES + (at * room as f64) as usize;
+            bytes[at] ^= 0x10;
+            fs::write(file, bytes).unwrap();
+        }
+    }
+    copy
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn through_crashes_it_is_a_list(steps in prop::collection::vec(step(), 1..25)) {
+        let mut folder = TempDir::new().unwrap();
+        let mut log = Log::open(folder.path(), settings()).unwrap().0;
+        // What was appended, by position; and up to where it has to be there.
+        let mut model: std::collections::BTreeMap<u64, Vec<u8>> = Default::default();
+        let mut forgotten = 1;
+        // Damage stays.
+        let mut is_damaged = false;
+        for step in steps {
+            match step {
+                Step::Append(sizes) => for (n, bytes) in sizes.into_iter().enumerate() {
+                    let payload = vec![n as u8; bytes];
+                    let Appended::At(position) = append(&log, &payload) else { panic!("there is room") };
+                    prop_assert!(model.insert(position, payload).is_none());
+                },
+                Step::Wait => prop_assert!(log.wait_durable(log.next() - 1, Duration::from_secs(20))),
+                Step::Forget(part) => {
+                    forgotten = forgotten.max((log.next() as f64 * part) as u64);
+                    log.forget_before(forgotten);
+                }
+                Step::Crash { cut, flip } => {
+                    let durable = log.durable();
+                    let next_folder = crash(log, folder.path(), cut, flip);
+                    let (opened, found) = Log::open(next_folder.path(), settings()).unwrap();
+                    (log, folder) = (opened, next_folder);
+                    let (all, read) = read_all(&log, 1);
+                    for (position, payload) in &all {
+                        prop_assert_eq!(model.get(position), Some(payload), "at {}", position);
+                    }
+                    is_damaged |= flip.is_some();
+                    if !is_damaged {
+                        prop_assert!(found.next > durable && found.problems.is_empty() && read.lost == 0);
+                        prop_assert_eq!(all.len(), model.range(log.stats().first..found.next).count());
+                    }
+                    // Who has seen higher positions says so.
+                    log.pass(durable);
+                    let next = log.next();
+                    prop_assert!(next > durable);
+                    let left: Vec<u64> = all.iter().map(|(position, _)| *position).collect();
+                    model.retain(|position, _| left.binary_search(position).is_ok());
+                    model.retain(|position, _| *position < next);
+                }
+            }
+        }
+    }
+}

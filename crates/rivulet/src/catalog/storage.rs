@@ -1,0 +1,141 @@
+//! The file of the storage library, and what has to be known of that library: it panics on some damaged pages instead of returning an
+//! error, and after a write that failed it writes nothing more until the file is opened again.
+//!
+//! What must hold: no panic leaves this file, and none of it is printed; after a failed write the next one opens the file again, so that
+//! a disk that was full and has room again is written to without a restart.
+
+use std::cell::Cell;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::RwLock;
+use redb::Database;
+
+use super::record;
+
+/// What a transaction can fail with, before the file's name is added.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Storage(redb::Error),
+    Damage(String),
+}
+
+impl<E: Into<redb::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Storage(error.into())
+    }
+}
+
+impl From<record::RecordError> for Failure {
+    fn from(error: record::RecordError) -> Self {
+        Self::Damage(error.to_string())
+    }
+}
+
+/// How the file is opened.
+type Open = Box<dyn Fn() -> Result<Database, redb::Error> + Send + Sync>;
+
+/// The open file.
+pub(super) struct Storage {
+    open: Open,
+    /// `None` where it could not be opened again after a failed write.
+    database: RwLock<Option<Database>>,
+    /// Whether a write failed, so that the file has to be opened again before the next one.
+    has_failed: AtomicBool,
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Storage").field("has_failed", &self.has_failed).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        close(self.database.get_mut());
+    }
+}
+
+/// Closes the file: that writes too, and looks at what a panic may have left behind. What is damaged was said before, and what was
+/// acknowledged is on the disk.
+fn close(database: &mut Option<Database>) {
+    let closed = guard(|| {
+        drop(database.take());
+        Ok(())
+    });
+    if let Err(failure) = closed {
+        tracing::debug!("the catalog was not closed: {failure:?}");
+    }
+}
+
+impl Storage {
+    /// Opens the file; `open` is called again after a write that failed.
+    pub(super) fn open(
+        open: impl Fn() -> Result<Database, redb::Error> + Send + Sync + 'static,
+    ) -> Result<Self, Failure> {
+        let database = guard(|| Ok(open()?))?;
+        Ok(Self { open: Box::new(open), database: RwLock::new(Some(database)), has_failed: AtomicBool::new(false) })
+    }
+
+    /// Whether the last write failed because of the disk.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
+    }
+
+    /// Reads; `work` [`guard`]s itself what it does with the storage library.
+    pub(super) fn read<T>(&self, work: impl FnOnce(&Database) -> Result<T, Failure>) -> Result<T, Failure> {
+        match &*self.database.read_recursive() {
+            Some(database) => work(database),
+            None => Err(Failure::Storage(redb::Error::PreviousIo)),
+        }
+    }
+
+    /// Writes, after the file was opened again if the write before it failed.
+    pub(super) fn write<T>(&self, work: impl FnOnce(&Database) -> Result<T, Failure>) -> Result<T, Failure> {
+        if self.has_failed() {
+            self.open_again()?;
+        }
+        let done = self.read(|database| guard(|| work(database)));
+        if let Err(Failure::Storage(redb::Error::Io(_) | redb::Error::PreviousIo)) = &done {
+            self.has_failed.store(true, Ordering::Release);
+        }
+        done
+    }
+
+    fn open_again(&self) -> Result<(), Failure> {
+        let mut database = self.database.write();
+        // Somebody else was here meanwhile.
+        if !self.has_failed() {
+            return Ok(());
+        }
+        // Closed first: the file is locked by whoever has it open.
+        close(&mut database);
+        *database = Some(guard(|| Ok((self.open)()?))?);
+        self.has_failed.store(false, Ordering::Release);
+        Ok(())
+    }
+}
+
+thread_local! {
+    /// Whether this thread is in a call of the storage library whose panics are caught.
+    static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls the storage library. It panics on some damaged pages instead of returning an error; that is damage to report,
+/// not a reason to end the server. Nothing of the caller's runs in here, so no other panic is taken for damage.
+pub(super) fn guard<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| match IS_GUARDED.get() {
+            true => tracing::debug!("the storage library: {panic}"),
+            false => before(panic),
+        }));
+    });
+    let was_guarded = IS_GUARDED.replace(true);
+    let done = std::panic::catch_unwind(AssertUnwindSafe(work));
+    IS_GUARDED.set(was_guarded);
+    done.unwrap_or_else(|_| Err(Failure::Damage("the storage library stopped at a page that makes no sense".into())))
+}

@@ -1,0 +1,19 @@
+//! The data folder of a server that does not run: what is in it and whether it is whole ([`examine`]), and the whole of it as one file
+//! ([`archive`]).
+//!
+//! ```text
+//! catalog.redb    applications and queries
+//! checkpoints/    their state
+//! log/            events since, of inputs that are logged
+//! ```
+//!
+//! What must hold: nothing here changes a folder that has anything in it.
+
+pub mod archive;
+pub mod examine;
+
+/// The folder of checkpoints in a data folder, unless it is configured otherwise.
+pub const CHECKPOINTS: &str = "checkpoints";
+
+/// The folder of the log of events in a data folder.
+pub const LOG: &str = "log";

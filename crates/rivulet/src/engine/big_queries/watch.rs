@@ -1,0 +1,199 @@
+//! Looks after big queries while nobody looks at them: says and remembers that one has failed, and tries again to start one whose
+//! source or sink could not be opened, as after a power cut, when everything comes up in any order.
+//!
+//! What must hold: a query is started only by one who holds what changes big queries, or is not known as running before that; and what is
+//! tried in vain is tried less and less often.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rivulet_sql::plan_query;
+
+use super::{OneQuery, close};
+use crate::engine::Engine;
+use crate::service::{QueryState, ServiceError};
+
+/// How often all of them are looked at.
+const LOOK_PERIOD: Duration = Duration::from_millis(500);
+
+/// The pause before something is tried the second time; it doubles.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// The longest pause between two attempts.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// What is tried again, and when.
+struct Attempts {
+    next: Instant,
+    pause: Duration,
+    /// What was said of the last one; the same is not said again.
+    said: String,
+}
+
+impl Attempts {
+    fn new() -> Self {
+        Self { next: Instant::now() + PAUSE_MIN, pause: PAUSE_MIN, said: String::new() }
+    }
+
+    fn is_due(&self) -> bool {
+        Instant::now() >= self.next
+    }
+
+    /// Another one was in vain; whether that is worth saying.
+    fn put_off(&mut self, error: &ServiceError) -> bool {
+        self.pause = (2 * self.pause).min(PAUSE_MAX);
+        self.next = Instant::now() + self.pause;
+        let is_new = self.said != error.message;
+        self.said.clone_from(&error.message);
+        is_new
+    }
+}
+
+/// What is tried again.
+#[derive(Default)]
+struct Watch {
+    /// By the number of the query's statement.
+    queries: HashMap<u64, Attempts>,
+    catalog: Option<Attempts>,
+}
+
+/// Starts the thread that looks after the big queries of an engine, for as long as there is the engine.
+pub(in crate::engine) fn start(engine: &Arc<Engine>) -> Result<(), std::io::Error> {
+    let engine = Arc::downgrade(engine);
+    let watch = move || {
+        let mut watch = Watch::default();
+        loop {
+            thread::sleep(LOOK_PERIOD);
+            let Some(engine) = engine.upgrade() else { return };
+            if engine.is_stopped.load(Ordering::Acquire) {
+                return;
+            }
+            engine.note_failures();
+            engine.start_those_that_wait(&mut watch.queries);
+            engine.try_the_catalog(&mut watch.catalog);
+        }
+    };
+    thread::Builder::new().name("rivulet-watch".into()).spawn(watch).map(drop)
+}
+
+impl OneQuery {
+    /// Whether it ought to run and could not be started, for a reason that may pass.
+    pub(super) fn waits_to_start(&self) -> bool {
+        self.running.is_none() && self.problem.is_some() && !self.is_paused && !self.has_failed
+    }
+}
+
+impl Engine {
+    fn big_queries_that(&self, is_wanted: impl Fn(&OneQuery) -> bool) -> Vec<(String, OneQuery)> {
+        let known = self.big_queries.known.lock();
+        let wanted = known.queries.iter().filter(|(_, one)| is_wanted(one));
+        wanted.map(|(name, one)| (name.clone(), one.clone())).collect()
+    }
+
+    /// Says of each query that an error has ended since the last call that it has, and has the catalog remember it.
+    pub(super) fn note_failures(&self) {
+        for (name, one) in self.big_queries_that(|one| one.running.is_some() && !one.has_failed) {
+            let (QueryState::Failed, Some(reason)) = one.state() else { continue };
+            // Whoever opens a source now may take long; then it is said the next time.
+            let Some(_changing) = self.big_queries.changing.try_lock_for(LOOK_PERIOD) else { return };
+            let is_the_same = |now: &OneQuery| match (&now.running, &one.running) {
+                (Some(now), Some(then)) => Arc::ptr_eq(now, then),
+                _ => false,
+            };
+            // It may have been resumed or dropped meanwhile.
+            if !self.big_queries.known.lock().query(&name).is_some_and(|now| is_the_same(&now)) {
+                continue;
+            }
+            tracing::error!(query = name, "a query has failed, and runs again with RESUME QUERY: {reason}");
+            if let Err(error) = self.catalog.set_statement_failure(one.number, Some(&reason)) {
+                tracing::warn!(query = name, "after a restart the query will run again: {error}");
+            }
+            self.big_queries.known.lock().change(&name, |now| now.has_failed = true);
+        }
+    }
+
+    /// Tries again to start what could not be started.
+    fn start_those_that_wait(&self, waiting: &mut HashMap<u64, Attempts>) {
+        let queries = self.big_queries_that(OneQuery::waits_to_start);
+        waiting.retain(|number, _| queries.iter().any(|(_, one)| one.number == *number));
+        for (name, one) in queries {
+            let attempts = waiting.entry(one.number).or_insert_with(Attempts::new);
+            if !attempts.is_due() {
+                continue;
+            }
+            match self.try_to_start(&name, &one) {
+                Ok(()) => _ = waiting.remove(&one.number),
+                Err(error) if attempts.put_off(&error) => {
+                    tracing::warn!(query = name, "not started yet, and tried again until it is: {}", error.message);
+                }
+                Err(error) => tracing::debug!(query = name, "not started yet: {}", error.message),
+            }
+        }
+    }
+
+    fn try_to_start(&self, name: &str, one: &OneQuery) -> Result<(), ServiceError> {
+        let plan = Arc::new(plan_query(&one.query, &self.scope())?);
+        // Nobody waits for this: what is not there may take its time to say so.
+        let started = self.start_saved(name, &plan, one.saved.as_ref()).map(|(_, running)| running);
+        let _changing = self.big_queries.changing.lock();
+        let is_wanted = |now: &OneQuery| now.number == one.number && now.waits_to_start();
+        if !self.big_queries.known.lock().query(name).is_some_and(|now| is_wanted(&now)) {
+            // Dropped, paused or resumed meanwhile.
+            if let Ok(running) = started {
+                running.stop();
+                close(Arc::new(running));
+            }
+            return Ok(());
+        }
+        let mut known = self.big_queries.known.lock();
+        match started {
+            Ok(running) => {
+                known.change(name, |one| {
+                    (one.plan, one.running, one.problem) = (Some(plan), Some(Arc::new(running)), None);
+                });
+                tracing::info!(query = name, "runs");
+                Ok(())
+            }
+            Err(error) => {
+                known.change(name, |one| one.problem = Some(error.message.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Tries to write after a disk was full: whoever waits for this server to be ready makes no changes that would.
+    fn try_the_catalog(&self, attempts: &mut Option<Attempts>) {
+        if self.catalog.check_writable().is_ok() {
+            *attempts = None;
+            return;
+        }
+        let attempts = attempts.get_or_insert_with(Attempts::new);
+        if attempts.is_due()
+            && let Err(error) = self.catalog.try_to_write()
+        {
+            attempts.put_off(&error.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::ErrorKind;
+
+    #[test]
+    fn what_is_tried_in_vain_is_tried_less_often_and_said_once() {
+        let mut attempts = Attempts::new();
+        assert!(!attempts.is_due());
+        let error = |message: &str| ServiceError::new(ErrorKind::Unavailable, message);
+        assert!(attempts.put_off(&error("refused")), "news");
+        for _ in 0..20 {
+            assert!(!attempts.put_off(&error("refused")), "no news");
+        }
+        assert!(attempts.put_off(&error("timed out")), "news");
+        assert_eq!(attempts.pause, PAUSE_MAX);
+    }
+}

@@ -1,0 +1,232 @@
+//! The line of epochs in which the state of all applications is saved.
+//!
+//! An application has one name in it, and under that a piece with everything and behind it pieces with what changed. Before those get more, or larger, than what they
+//! stand behind, everything is taken once more, so that a restart reads little that does not count.
+//!
+//! A piece begins with a mark and the identity of the application's text; behind them stands what [`Captured`] has.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rivulet_dataflow::LogPosition;
+use rivulet_runtime::Captured;
+use rivulet_storage::{Epoch, EpochSettings, Epochs, Piece, Restored, StorageError, Store};
+use serde_json::json;
+
+use crate::catalog::ApplicationNumber;
+use crate::config::CheckpointConfig;
+use crate::service::CheckpointInfo;
+
+/// The name of the line.
+pub(crate) const LINE: &str = "applications";
+
+/// The most pieces that stand behind one with everything.
+const CHANGES_MAX: usize = 8;
+
+/// What the note of an epoch has: from where on the log is replayed behind it, and the highest position of an event that is in it.
+pub(super) const POSITION: &str = "position";
+pub(super) const APPLIED: &str = "applied";
+
+const MARK: &[u8; 8] = b"RVAPPL01";
+
+/// What was written of an application and still counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Written {
+    whole_bytes: u64,
+    changes_bytes: u64,
+    changes: usize,
+    /// What is saved does not fit to what has changed since: everything is to be taken.
+    must_be_whole: bool,
+}
+
+/// What is about to be written of an application.
+pub(super) struct Taken {
+    number: ApplicationNumber,
+    bytes: Bytes,
+    slots: u64,
+    position: LogPosition,
+    failures: (usize, Option<String>),
+}
+
+impl Taken {
+    /// What was captured of the application with this text; nothing if nothing changed.
+    pub(super) fn new(number: ApplicationNumber, id: &str, captured: Captured) -> Option<Self> {
+        if captured.bytes.is_empty() && captured.failures.0 == 0 {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(MARK.len() + 2 + id.len() + captured.bytes.len());
+        bytes.extend_from_slice(MARK);
+        bytes.extend_from_slice(&(id.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(id.as_bytes());
+        bytes.extend_from_slice(&captured.bytes);
+        let Captured { slots, position, failures, .. } = captured;
+        Some(Self { number, bytes: bytes.into(), slots: slots as u64, position, failures })
+    }
+
+    /// The highest position in the log of an event that is in it.
+    pub(super) fn position(&self) -> LogPosition {
+        self.position
+    }
+}
+
+/// The identity of the text that a piece was written for, and what was captured.
+pub(crate) fn read_piece(piece: &[u8]) -> Option<(&str, &[u8])> {
+    let (length, rest) = piece.strip_prefix(MARK)?.split_first_chunk::<2>()?;
+    let (id, captured) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
+    Some((std::str::from_utf8(id).ok()?, captured))
+}
+
+/// The line, and what is known of its pieces.
+pub(super) struct Line {
+    epochs: Epochs,
+    written: BTreeMap<ApplicationNumber, Written>,
+    /// From where on the log would be replayed, of the epochs that are kept, oldest first.
+    positions: VecDeque<LogPosition>,
+    retained: usize,
+    /// The highest position of an event that is in any of them.
+    applied: LogPosition,
+}
+
+impl Line {
+    pub(super) fn open(settings: &CheckpointConfig) -> Result<Self, StorageError> {
+        let store = Arc::new(Store::folder(&settings.folder)?);
+        let epochs = Epochs::open(store, LINE, EpochSettings { retained: settings.retained })?;
+        let (written, positions) = (BTreeMap::new(), VecDeque::new());
+        Ok(Self { epochs, written, positions, retained: settings.retained, applied: 0 })
+    }
+
+    /// What the newest epoch has, and what was wrong with newer ones.
+    pub(super) fn restore(&mut self) -> Result<(Option<Restored>, Vec<String>), StorageError> {
+        let problems = self.epochs.problems().to_vec();
+        let restored = self.epochs.restore()?;
+        self.applied = restored.as_ref().and_then(|restored| restored.note.get(APPLIED)?.as_u64()).unwrap_or(0);
+        for (name, pieces) in restored.iter().flat_map(|restored| &restored.pieces) {
+            let Some(number) = number_of(name) else { continue };
+            let bytes = |piece: &Bytes| piece.len() as u64;
+            let written = Written {
+                whole_bytes: pieces.first().map_or(0, bytes),
+                changes_bytes: pieces.iter().skip(1).map(bytes).sum(),
+                changes: pieces.len().saturating_sub(1),
+                must_be_whole: false,
+            };
+            self.written.insert(number, written);
+        }
+        Ok((restored, problems))
+    }
+
+    /// Whether everything is to be taken of an application, and not only what changed.
+    pub(super) fn wants_everything(&self, number: ApplicationNumber) -> bool {
+        let is_enough =
+            |one: &Written| one.changes >= CHANGES_MAX || (one.changes > 0 && one.changes_bytes >= one.whole_bytes);
+        self.written.get(&number).is_none_or(|one| one.must_be_whole || is_enough(one))
+    }
+
+    /// Everything of an application is to be taken the next time.
+    pub(super) fn want_everything(&mut self, number: ApplicationNumber) {
+        if let Some(written) = self.written.get_mut(&number) {
+            written.must_be_whole = true;
+        }
+    }
+
+    /// Whether what was taken stands in the place of what was written before. Not if anything could not be taken, which is saved there.
+    fn replaces(&self, taken: &Taken) -> bool {
+        let is_whole = self.wants_everything(taken.number) && taken.failures.0 == 0;
+        is_whole || !self.written.contains_key(&taken.number)
+    }
+
+    /// The log may be deleted before this position. Of epochs that this process has not made nothing is known, so nothing is deleted before
+    /// there are enough of its own.
+    pub(super) fn needed_from(&self) -> LogPosition {
+        match self.positions.front() {
+            Some(&position) if self.positions.len() >= self.retained => position,
+            _ => 0,
+        }
+    }
+
+    /// What was taken is not written: the log is not on disk.
+    pub(super) fn give_up(&mut self, taken: &[Taken]) -> StorageError {
+        taken.iter().for_each(|one| self.want_everything(one.number));
+        let source = io::Error::new(io::ErrorKind::TimedOut, "the disk takes too long");
+        StorageError::Io { what: "the log of events cannot be written".into(), source }
+    }
+
+    /// Writes what was taken, and drops what was written of applications that are not among those `known`.
+    pub(super) fn commit(
+        &mut self,
+        taken: Vec<Taken>,
+        known: &[ApplicationNumber],
+        position: LogPosition,
+    ) -> Result<CheckpointInfo, StorageError> {
+        let known: BTreeSet<ApplicationNumber> = known.iter().copied().collect();
+        let gone: Vec<ApplicationNumber> =
+            self.written.keys().copied().filter(|number| !known.contains(number)).collect();
+        for Taken { number, failures, .. } in &taken {
+            if let (failures, Some(error)) = failures {
+                tracing::error!(application = number, queries = failures, "queries are not saved for now: {error}");
+            }
+        }
+        let queries = taken.iter().map(|one| one.slots).sum();
+        let is_new = position > self.positions.back().copied().unwrap_or(1);
+        if taken.is_empty() && gone.is_empty() && !is_new {
+            let epoch = self.epochs.newest().unwrap_or(0);
+            return Ok(CheckpointInfo { epoch, ..CheckpointInfo::default() });
+        }
+        let applied = taken.iter().map(Taken::position).fold(self.applied, LogPosition::max);
+        let pieces = taken.iter().map(|one| Piece {
+            name: name_of(one.number),
+            is_delta: !self.replaces(one),
+            bytes: one.bytes.clone(),
+        });
+        let epoch = Epoch {
+            note: json!({ POSITION: position, APPLIED: applied }),
+            pieces: pieces.collect(),
+            dropped: gone.iter().map(|number| name_of(*number)).collect(),
+        };
+        let committed = match self.epochs.commit(epoch) {
+            Ok(committed) => committed,
+            Err(error) => {
+                // What they gave is not saved, and they will not give it again by themselves.
+                taken.iter().for_each(|one| self.want_everything(one.number));
+                return Err(error);
+            }
+        };
+        for one in taken {
+            let bytes = one.bytes.len() as u64;
+            let replaces = self.replaces(&one);
+            let written = self.written.entry(one.number).or_default();
+            *written = match replaces {
+                true => Written { whole_bytes: bytes, ..Written::default() },
+                false => Written {
+                    changes_bytes: written.changes_bytes + bytes,
+                    changes: written.changes + 1,
+                    must_be_whole: one.failures.0 > 0,
+                    ..*written
+                },
+            };
+        }
+        self.written.retain(|number, _| known.contains(number));
+        self.applied = applied;
+        self.positions.push_back(position);
+        while self.positions.len() > self.retained {
+            self.positions.pop_front();
+        }
+        Ok(CheckpointInfo {
+            epoch: committed.epoch,
+            queries,
+            written_bytes: committed.written_bytes,
+            live_bytes: committed.live_bytes,
+            duration_ms: 0,
+        })
+    }
+}
+
+fn name_of(number: ApplicationNumber) -> String {
+    format!("application-{number}")
+}
+
+/// The application whose state stands under a name.
+pub(crate) fn number_of(name: &str) -> Option<ApplicationNumber> {
+    name.strip_prefix("application-")?.parse().ok()
+}

@@ -1,0 +1,178 @@
+//! What was saved comes back: at the start of the server, before anything is received.
+//!
+//! Two steps around the loading of the catalog. Before it, [`SavedStates`] knows which queries were saved and which of them shared a slot, because those with a state
+//! of their own may not share one now. After it, when every query has its slot, groups take back their state, several at a time.
+//!
+//! The state of an application that cannot run now stays with it ([`Unrestored`]), for when it can.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rivulet_dataflow::{LogPosition, QueryId, Slot, StateError};
+use rivulet_runtime::{Restored, Saved};
+
+use super::line::{APPLIED, POSITION, number_of, read_piece};
+use super::{Engine, refused};
+use crate::catalog::ApplicationNumber;
+use crate::engine::{Running, State};
+use crate::service::{RecoveryStatus, ServiceError};
+
+/// What was saved of applications, as it was read.
+pub(in crate::engine) type Unrestored = BTreeMap<ApplicationNumber, Vec<Bytes>>;
+
+/// The same, looked through: by application the identity of its text, and its queries.
+#[derive(Default)]
+pub(in crate::engine) struct SavedStates<'a> {
+    by_application: BTreeMap<ApplicationNumber, (&'a str, Saved<'a>)>,
+    problems: Vec<String>,
+}
+
+/// How queries of the catalog are started.
+pub(in crate::engine) struct Loading<'a> {
+    /// What was saved of them.
+    pub(in crate::engine) saved: &'a SavedStates<'a>,
+    /// Whether each gets that before its first event, because events come already.
+    pub(in crate::engine) restores_at_once: bool,
+}
+
+impl Loading<'_> {
+    /// Of a query that was saved, a number that is equal for those with which it shared a slot.
+    pub(in crate::engine) fn shared(&self, running: &Running, query: QueryId) -> Option<u64> {
+        self.saved.of(running)?.shared(query)
+    }
+}
+
+impl<'a> SavedStates<'a> {
+    pub(in crate::engine) fn read(unrestored: &'a Unrestored) -> Self {
+        let mut states = Self::default();
+        for (&number, pieces) in unrestored {
+            let parts: Option<Vec<(&str, &[u8])>> = pieces.iter().map(|piece| read_piece(piece)).collect();
+            let read = match parts.as_deref() {
+                Some([.., (id, _)]) => {
+                    Saved::read(parts.iter().flatten().map(|(_, captured)| *captured)).map(|saved| (*id, saved))
+                }
+                _ => Err(StateError::Corrupt("the beginning of a piece makes no sense".into())),
+            };
+            match read {
+                Ok(read) => drop(states.by_application.insert(number, read)),
+                Err(error) => {
+                    let problem = format!("the state of application {number} is lost: {error}");
+                    tracing::error!("{problem}");
+                    states.problems.push(problem);
+                }
+            }
+        }
+        states
+    }
+
+    /// What was saved of an application.
+    pub(in crate::engine) fn of(&self, running: &Running) -> Option<&Saved<'a>> {
+        let (id, saved) = self.by_application.get(&running.number)?;
+        (*id == running.application.id).then_some(saved)
+    }
+}
+
+impl Engine {
+    /// Reads what was saved, and the position in the log from which on events may be missing in it; nothing and 0 if nothing was saved.
+    pub(in crate::engine) fn read_checkpoint(&self) -> Result<(Unrestored, RecoveryStatus, LogPosition), ServiceError> {
+        let mut found = RecoveryStatus::default();
+        let Some(checkpoints) = &self.checkpoints else { return Ok((Unrestored::default(), found, 0)) };
+        let mut line = checkpoints.line.lock();
+        let Some(line) = line.as_mut() else { return Ok((Unrestored::default(), found, 0)) };
+        let restored = line.restore();
+        let (restored, problems) = restored.map_err(|error| refused("the checkpoints cannot be read", &error))?;
+        for problem in &problems {
+            tracing::error!("a checkpoint is damaged, and an older one counts if there is any: {problem}");
+        }
+        found.problems = problems;
+        let Some(restored) = restored else { return Ok((Unrestored::default(), found, 0)) };
+        found.epoch = Some(restored.epoch);
+        let pieces = restored.pieces.into_iter();
+        let pieces = pieces.filter_map(|(name, pieces)| Some((number_of(&name)?, pieces))).collect();
+        let position = |key: &str| restored.note.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);
+        // Whatever became of the log: what comes from now on is behind all that is in the state.
+        self.event_log.pass(position(APPLIED));
+        Ok((pieces, found, position(POSITION)))
+    }
+
+    /// Gives the queries of running applications back what was saved of them, and adds what came of it to what was `found`.
+    pub(in crate::engine) fn restore_all(&self, state: &State, saved: &SavedStates<'_>, found: &mut RecoveryStatus) {
+        let begun = Instant::now();
+        found.problems.extend(saved.problems.iter().cloned());
+        let mut of_groups: Vec<(&Running, &Saved<'_>)> = Vec::new();
+        for running in state.numbered.values() {
+            match saved.of(running) {
+                Some(of_group) => of_groups.push((running, of_group)),
+                None if saved.by_application.contains_key(&running.number) => {
+                    let name = &running.application.name;
+                    let problem =
+                        format!("the state of the application '{name}' is lost: it was saved for another text");
+                    tracing::error!("{problem}");
+                    found.problems.push(problem);
+                }
+                None => {}
+            }
+        }
+        // The largest first, so that no thread begins it when the others are done.
+        of_groups.sort_by_key(|(_, saved)| std::cmp::Reverse(saved.queries()));
+        let registry = &state.registry;
+        let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            for _ in 0..self.config.workers.threads.clamp(1, of_groups.len().max(1)) {
+                scope.spawn(|| {
+                    while let Some(&(running, saved)) = of_groups.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let slot_of = |query: QueryId| registry.get(query).and_then(|entry| entry.slot);
+                        results.lock().push((running, running.group.restore(saved, &slot_of)));
+                    }
+                });
+            }
+        });
+        for (running, restored) in results.into_inner() {
+            self.note_restored(running, restored, found);
+        }
+        found.duration_ms += begun.elapsed().as_millis() as u64;
+    }
+
+    fn note_restored(&self, running: &Running, restored: Restored, found: &mut RecoveryStatus) {
+        let Restored { slots, lost, error } = restored;
+        found.queries += slots as u64;
+        found.lost += lost as u64;
+        if let Some(error) = error {
+            let name = &running.application.name;
+            let problem = format!("{lost} queries of the application '{name}' begin anew: {error}");
+            tracing::error!("{problem}");
+            found.problems.push(problem);
+            if let Some(checkpoints) = &self.checkpoints {
+                checkpoints.unfit.lock().push(running.number);
+            }
+        }
+    }
+
+    /// Says what came of what was found at the start.
+    pub(in crate::engine) fn report_recovery(&self, found: RecoveryStatus) {
+        let Some(checkpoints) = &self.checkpoints else { return };
+        if let Some(epoch) = found.epoch {
+            let RecoveryStatus { queries, lost, duration_ms, .. } = found;
+            tracing::info!(epoch, queries, lost, elapsed_ms = duration_ms, "state is restored");
+        }
+        if found.epoch.is_some() || !found.problems.is_empty() {
+            checkpoints.report.lock().recovered = Some(found);
+        }
+    }
+
+    /// Gives queries back what was saved of them before they get events, if that is not done for all together afterwards.
+    pub(in crate::engine) fn restore_at_once(
+        &self,
+        loading: &Loading<'_>,
+        running: &Running,
+        slots: &[(QueryId, Slot)],
+    ) {
+        let Some(saved) = loading.saved.of(running).filter(|_| loading.restores_at_once) else { return };
+        let slots: HashMap<QueryId, Slot> = slots.iter().copied().collect();
+        let restored = running.group.restore(saved, &|query| slots.get(&query).copied());
+        self.note_restored(running, restored, &mut RecoveryStatus::default());
+    }
+}

@@ -1,0 +1,249 @@
+//! A restart that nobody can tell: queries that are captured, lost, restored and given the events behind the capture once more give
+//! exactly the results that they give alone and undisturbed, each under the same number.
+//!
+//! Random applications, parameters and events; queries that are equal and share slots, that come, pause, part and leave; tasks that are
+//! split and merged, silent queries that are spilled, captures of what changed or of everything, and now and then a crash: the group
+//! is thrown away, another one is made of the captures that were kept, and the events from the last capture on are offered again, those
+//! included that it had in its state already.
+
+use std::ops::Range;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rivulet_testing::TestGroup;
+use rivulet_testing::random::{RandomApplication, RandomEvent, RandomParameters, events};
+
+use crate::key_property::{EVENTS, RandomQuery, START_US, finish, input_of, run_alone};
+
+/// Seeds that are run; `RIVULET_SEEDS=100000 cargo test capture_property` runs more.
+fn seeds() -> u64 {
+    std::env::var("RIVULET_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(600)
+}
+
+/// A query that is there.
+struct Member {
+    id: u64,
+    kind: usize,
+    slot: u32,
+    is_paused: bool,
+    /// When it got events, in places of the list of events.
+    gets: Range<usize>,
+}
+
+/// A group, what was captured of it, and what it takes to make it once more.
+struct Run<'a> {
+    application: &'a RandomApplication,
+    kinds: &'a [RandomParameters],
+    events: &'a [RandomEvent],
+    group: TestGroup,
+    members: Vec<Member>,
+    captures: Vec<Vec<u8>>,
+    /// Events from this place on are not in the last capture, as far as anybody knows.
+    replayed_from: usize,
+    /// Events before this place have been processed.
+    processed: usize,
+    crashes: usize,
+    /// Queries that were restored into a slot that others share.
+    shared: usize,
+}
+
+impl Run<'_> {
+    /// Offers the event at a place to the members that get it.
+    fn push(&self, place: usize) {
+        let event = &self.events[place];
+        let gets = |member: &&Member| member.kind == event.query && member.gets.contains(&place);
+        let mut slots: Vec<u32> = self.members.iter().filter(gets).map(|member| member.slot).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        for slot in slots {
+            let input = input_of(self.application, event);
+            self.group.push_logged(place as u64 + 1, input, slot, event.arrival_us, &event.payload);
+        }
+    }
+
+    fn run(&mut self, place: usize) {
+        self.group.run();
+        self.processed = place;
+    }
+
+    /// Processes what came before `place`, and captures it.
+    fn save_all(&mut self, place: usize) {
+        self.run(place);
+        self.captures = vec![self.group.capture(true).bytes];
+        self.replayed_from = place;
+    }
+
+    fn capture(&mut self, random: &mut StdRng) {
+        // Whatever waits is not in it.
+        let from = self.processed;
+        let everything = self.captures.is_empty() || random.random_range(0..4) == 0;
+        let captured = self.group.capture(everything);
+        assert!(captured.position <= from as u64, "{} and {from}", captured.position);
+        if everything {
+            self.captures.clear();
+        }
+        if random.random_range(0..5) == 0 {
+            // It could not be kept, and a crash finds the state before. The next one must have everything.
+            match everything {
+                true => self.replayed_from = 0,
+                false => drop(self.group.capture(true)),
+            }
+            self.captures.clear();
+            let captured = self.group.capture(true);
+            self.captures.push(captured.bytes);
+        } else {
+            self.captures.push(captured.bytes);
+        }
+        self.replayed_from = from;
+    }
+
+    /// Everything is lost but what was captured; `place` is the next event.
+    fn crash(mut self, place: usize, random: &mut StdRng) -> Self {
+        if self.members.is_empty() || self.captures.is_empty() {
+            return self;
+        }
+        // In the order of their numbers, as a catalog has them.
+        self.members.sort_unstable_by_key(|member| member.id);
+        let queries: Vec<u64> = self.members.iter().map(|member| member.id).collect();
+        let (kinds, members) = (self.kinds, &self.members);
+        let (group, slots) = self.group.restarted(&self.captures, &queries, |rows| {
+            for member in members {
+                let (input, output) = (format!("in{}", member.kind), format!("out{}", member.id));
+                kinds[member.kind].with_topics(&input, &output, |values| {
+                    rows.push(values.iter().copied()).expect("the parameters fit");
+                });
+            }
+        });
+        self.group = group;
+        self.members.iter_mut().zip(&slots).for_each(|(member, &slot)| member.slot = slot);
+        // Who is paused shares its slot with nobody who is not, so nothing of it is shared here either.
+        for index in 0..self.members.len() {
+            let Member { id, slot, is_paused, .. } = self.members[index];
+            if is_paused {
+                self.members[index].slot = self.group.part(slot, id);
+            }
+        }
+        self.shared = self.shared.max(self.group.further_queries());
+        self.crashes += 1;
+        let first = self.replayed_from.saturating_sub(random.random_range(0..20));
+        for place in first..place {
+            self.group.hold_timers_at(self.events[place].arrival_us);
+            self.push(place);
+            if random.random_range(0..10) == 0 {
+                self.group.run();
+            }
+        }
+        self.group.run();
+        self.group.hold_timers_at(i64::MAX);
+        self.processed = place;
+        self
+    }
+}
+
+#[test]
+fn queries_answer_after_a_crash_as_if_there_had_been_none() {
+    let (mut results, mut crashes, mut most_shared) = (0, 0, 0);
+    for seed in 0..seeds() {
+        let application = RandomApplication::new(seed);
+        let mut random = StdRng::seed_from_u64(seed ^ 0xc4a5);
+        let kinds: Vec<RandomParameters> =
+            (0..random.random_range(1..4)).map(|_| RandomParameters::new(&mut random)).collect();
+        let queries: Vec<RandomQuery> = (0..random.random_range(2..10))
+            .map(|number| RandomQuery { parameters: kinds[number % kinds.len()], ..RandomQuery::new(&mut random) })
+            .collect();
+        let events = events(&mut random, kinds.len(), EVENTS, START_US);
+        let run = run_with_crashes(&application, &kinds, &queries, &events, &mut random);
+        crashes += run.crashes;
+        most_shared = most_shared.max(run.shared);
+        let found = run.group.numbered_results();
+        for query in 0..queries.len() {
+            let of_kind: Vec<RandomEvent> = events
+                .iter()
+                .map(|event| RandomEvent {
+                    query: if event.query == query % kinds.len() { query } else { queries.len() },
+                    ..event.clone()
+                })
+                .collect();
+            let alone = run_alone(&application, &queries, &of_kind, query, &mut random);
+            let expected = alone.get(&(query as u64)).cloned().unwrap_or_default();
+            let found = found.get(&(query as u64)).cloned().unwrap_or_default();
+            assert_eq!(found, expected, "seed {seed}, query {query} of {}\n{}", queries.len(), application.sql);
+            results += expected.len();
+        }
+    }
+    assert!(
+        results > 4_000 && crashes > 500 && most_shared > 3,
+        "{results} results, {crashes} crashes, at most {most_shared} restored queries shared a slot"
+    );
+}
+
+fn run_with_crashes<'a>(
+    application: &'a RandomApplication,
+    kinds: &'a [RandomParameters],
+    queries: &[RandomQuery],
+    events: &'a [RandomEvent],
+    random: &mut StdRng,
+) -> Run<'a> {
+    let mut run = Run {
+        application,
+        kinds,
+        events,
+        group: TestGroup::sharing(&application.sql, START_US).spilling(),
+        members: Vec::new(),
+        captures: Vec::new(),
+        replayed_from: 0,
+        processed: 0,
+        crashes: 0,
+        shared: 0,
+    };
+    for (place, event) in events.iter().enumerate() {
+        for (number, query) in queries.iter().enumerate() {
+            let id = number as u64;
+            if query.life.end == place
+                && let Some(index) = run.members.iter().position(|member| member.id == id)
+            {
+                run.group.run_at(event.arrival_us);
+                run.processed = place;
+                let gone = run.members.swap_remove(index);
+                run.group.leave(gone.slot, gone.id);
+            }
+            if query.life.start == place && !query.life.is_empty() {
+                // Nobody knows later which events came before it did, so all that was done is saved with its coming.
+                run.save_all(place);
+                let kind = number % kinds.len();
+                let (input, output) = (format!("in{kind}"), format!("out{id}"));
+                let joined = kinds[kind].with_topics(&input, &output, |values| run.group.join(id, values));
+                run.members.push(Member { id, kind, slot: joined.slot, is_paused: false, gets: place..usize::MAX });
+            }
+            if let Some(index) = run.members.iter().position(|member| member.id == id)
+                && run.members[index].is_paused == query.gets(place)
+            {
+                // The same, of which events it got.
+                run.save_all(place);
+                let member = &mut run.members[index];
+                if query.gets(place) {
+                    (member.is_paused, member.gets) = (false, place..usize::MAX);
+                } else {
+                    member.slot = run.group.part(member.slot, id);
+                    (member.is_paused, member.gets) = (true, 0..0);
+                }
+                run.save_all(place);
+            }
+        }
+        run.push(place);
+        let tasks = run.group.tasks();
+        match random.random_range(0..40) {
+            0..8 => run.run(place + 1),
+            8..14 => run.capture(random),
+            14 | 15 => run = run.crash(place + 1, random),
+            16 | 17 => {
+                run.group.spill(random.random_range(0..3), 0);
+            }
+            18 if !tasks.is_empty() => run.group.split(&tasks[random.random_range(0..tasks.len())]),
+            19 if tasks.len() > 1 => run.group.merge(&tasks[0], &tasks[1]),
+            _ => {}
+        }
+    }
+    finish(&run.group, events);
+    run
+}

@@ -1,0 +1,356 @@
+//! What outlives the process: state that goes on after a stop and after `kill -9`, checkpoints that are damaged or cannot be made.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rivulet::config::Config;
+use rivulet::engine::Engine;
+use rivulet::service::{CheckpointStatus, Service, StatementResult};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::engine::configuration;
+use super::server::{Publisher, Server};
+
+const STEPS: &str = "CREATE APPLICATION steps (id TEXT, output TEXT DEFAULT 'out') INPUT numbers (n BIGINT) \
+                     FROM 'mqtt:in/{id}' FORMAT JSON OUTPUT 'mqtt:{output}/{id}' FORMAT JSON AS SELECT n - lag(n) AS step FROM numbers";
+
+fn run(engine: &Engine, script: &str) -> StatementResult {
+    engine.execute(script).pop().expect("an answer").unwrap_or_else(|error| panic!("{script}: {error}"))
+}
+
+/// An engine that makes a checkpoint when asked and at the end, at no other time.
+fn open(folder: &Path) -> Arc<Engine> {
+    Engine::open(on_demand(folder)).expect("an engine")
+}
+
+fn on_demand(folder: &Path) -> Config {
+    let mut config = configuration(folder);
+    config.checkpoint.as_mut().expect("checkpoints are on by default").interval = None;
+    config
+}
+
+fn checkpoints(engine: &Engine) -> CheckpointStatus {
+    engine.status().checkpoints.expect("checkpoints are on by default")
+}
+
+/// Who sends numbers and reads the steps between them.
+struct Steps {
+    listener: Publisher,
+    publisher: Publisher,
+}
+
+impl Steps {
+    fn new(broker: std::net::SocketAddr) -> Self {
+        let mut listener = Publisher::connect(broker);
+        listener.subscribe("out/#");
+        Self { listener, publisher: Publisher::connect(broker) }
+    }
+
+    fn of(engine: &Engine) -> Self {
+        Self::new(engine.embedded_broker_address().expect("a broker"))
+    }
+
+    fn send(&mut self, id: &str, n: i64) {
+        self.publisher.publish(&format!("in/{id}"), &format!("{{\"n\": {n}}}"));
+    }
+
+    fn next(&mut self) -> Value {
+        let (_, payload) = self.listener.next();
+        serde_json::from_slice::<Value>(&payload).expect("JSON")["step"].clone()
+    }
+
+    fn step(&mut self, id: &str, n: i64) -> Value {
+        self.send(id, n);
+        self.next()
+    }
+}
+
+#[test]
+fn state_goes_on_after_a_stop_for_each_query_as_it_was() {
+    let folder = TempDir::new().expect("a folder");
+    {
+        let engine = open(folder.path());
+        run(&engine, STEPS);
+        run(
+            &engine,
+            "CREATE QUERY one FROM APPLICATION steps WITH (id => 'a'); CREATE QUERY two FROM APPLICATION steps WITH (id => 'a')",
+        );
+        let mut steps = Steps::of(&engine);
+        assert_eq!(steps.step("a", 1), Value::Null);
+        assert_eq!(steps.next(), Value::Null, "two queries share a slot");
+        // Equal to the others, but it has seen nothing.
+        run(&engine, "CREATE QUERY three FROM APPLICATION steps WITH (id => 'a'); PAUSE QUERY two");
+        assert_eq!((steps.step("a", 5), steps.next()), (4.into(), Value::Null));
+        engine.shutdown();
+        let status = checkpoints(&engine);
+        assert_eq!((status.made, status.failed, status.last_error), (1, 0, None));
+    }
+    let engine = open(folder.path());
+    let recovered = checkpoints(&engine).recovered.expect("something was found");
+    assert_eq!((recovered.queries, recovered.lost, recovered.problems), (3, 0, Vec::new()));
+    let mut steps = Steps::of(&engine);
+    run(&engine, "RESUME QUERY two");
+    steps.send("a", 10);
+    let mut all = [steps.next(), steps.next(), steps.next()].map(|step| step.as_i64());
+    all.sort_unstable();
+    assert_eq!(all, [Some(5), Some(5), Some(9)], "the paused one goes on from where it was paused");
+    let shown = run(&engine, "SHOW CHECKPOINTS");
+    assert!(shown.rows.contains(&vec!["recovered_queries".into(), 3.into()]), "{:?}", shown.rows);
+    assert!(engine.metrics().contains("rivulet_recovered_queries 3"), "{}", engine.metrics());
+    assert!(engine.problems().is_empty() && engine.ready().is_ok());
+}
+
+#[test]
+fn what_was_saved_is_there_after_kill_9() {
+    let folder = TempDir::new().expect("a folder");
+    let settings = |mqtt: std::net::SocketAddr| {
+        [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()), ("RIVULET_CHECKPOINT_INTERVAL_S", "0".into())]
+    };
+    let start = || {
+        let mqtt = super::server::free_port();
+        let server = Server::spawn(folder.path(), mqtt, &settings(mqtt));
+        server.wait_until_ready();
+        server
+    };
+    {
+        let server = start();
+        server.sql_ok(&format!("{STEPS}; CREATE QUERY a FROM APPLICATION steps WITH (id => 'a')"));
+        let mut steps = Steps::new(server.mqtt);
+        assert_eq!((steps.step("a", 1), steps.step("a", 4)), (Value::Null, 3.into()));
+        let made = server.sql_ok("CHECKPOINT");
+        assert!(made["results"][0]["message"].as_str().is_some_and(|said| said.contains("1 queries")), "{made}");
+        assert_eq!(steps.step("a", 100), 96);
+        // Dropped is killed: without a word to it.
+    }
+    let server = start();
+    let recovered = server.status()["checkpoints"]["recovered"].clone();
+    assert_eq!((&recovered["queries"], &recovered["lost"]), (&1.into(), &0.into()), "{recovered}");
+    assert_eq!(Steps::new(server.mqtt).step("a", 10), 6, "as it was when it was saved");
+}
+
+/// The newest file with an ending in the folder of the line.
+fn newest(folder: &Path, ending: &str) -> PathBuf {
+    let line = folder.join("data/checkpoints/applications");
+    let files = std::fs::read_dir(line).expect("a line of epochs").map(|entry| entry.expect("an entry").path());
+    files.filter(|path| path.extension().is_some_and(|found| found == ending)).max().expect("a file")
+}
+
+#[test]
+fn a_damaged_checkpoint_gives_way_to_the_one_before_and_it_is_said() {
+    let folder = TempDir::new().expect("a folder");
+    {
+        let engine = open(folder.path());
+        run(&engine, &format!("{STEPS}; CREATE QUERY a FROM APPLICATION steps WITH (id => 'a')"));
+        let mut steps = Steps::of(&engine);
+        steps.step("a", 1);
+        run(&engine, "CHECKPOINT");
+        steps.step("a", 7);
+        engine.shutdown();
+    }
+    let pack = newest(folder.path(), "pack");
+    let mut bytes = std::fs::read(&pack).expect("a pack");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&pack, bytes).expect("written");
+    let engine = open(folder.path());
+    let problems = engine.problems();
+    assert!(problems.iter().any(|problem| problem.contains("cannot be used")), "{problems:?}");
+    assert!(engine.ready().is_ok(), "it works all the same");
+    assert_eq!(Steps::of(&engine).step("a", 10), 9, "of the checkpoint before");
+}
+
+#[test]
+fn a_checkpoint_that_fails_harms_nothing_and_the_next_takes_everything() {
+    let folder = TempDir::new().expect("a folder");
+    let line = folder.path().join("data/checkpoints/applications");
+    {
+        let engine = open(folder.path());
+        run(
+            &engine,
+            &format!(
+                "{STEPS}; CREATE QUERY a FROM APPLICATION steps WITH (id => 'a'); CREATE QUERY b FROM APPLICATION steps WITH (id => 'b')"
+            ),
+        );
+        let mut steps = Steps::of(&engine);
+        steps.step("a", 1);
+        run(&engine, "CHECKPOINT");
+        steps.step("b", 1);
+        // Where the line was there is something in which nothing can be written.
+        let aside = folder.path().join("aside");
+        std::fs::rename(&line, &aside).expect("moved");
+        std::fs::write(&line, "in the way").expect("a file");
+        let error = engine.checkpoint().expect_err("there is no place");
+        assert!(error.message.contains("the checkpoint failed"), "{error}");
+        let status = checkpoints(&engine);
+        assert_eq!((status.made, status.failed), (1, 1));
+        assert!(status.last_error.is_some() && engine.problems()[0].contains("checkpoints fail"));
+        assert_eq!(steps.step("a", 3), 2, "events are processed");
+        std::fs::remove_file(&line).expect("removed");
+        std::fs::rename(&aside, &line).expect("moved back");
+        let made = engine.checkpoint().expect("there is a place again");
+        assert_eq!(made.queries, 2, "also what the failed one would have saved");
+        assert!(checkpoints(&engine).last_error.is_none() && engine.problems().is_empty());
+        assert_eq!(engine.checkpoint().expect("made").written_bytes, 0, "nothing has changed");
+    }
+    let engine = open(folder.path());
+    let mut steps = Steps::of(&engine);
+    assert_eq!((steps.step("a", 10), steps.step("b", 10)), (7.into(), 9.into()));
+}
+
+#[test]
+fn dropped_queries_and_applications_leave_no_state() {
+    let folder = TempDir::new().expect("a folder");
+    {
+        let engine = open(folder.path());
+        run(&engine, &format!("{STEPS}; CREATE QUERY a FROM APPLICATION steps WITH (id => 'a')"));
+        Steps::of(&engine).step("a", 1);
+        run(&engine, "CHECKPOINT; DROP QUERY a; CREATE QUERY a FROM APPLICATION steps WITH (id => 'a')");
+        engine.shutdown();
+    }
+    {
+        let engine = open(folder.path());
+        assert_eq!(Steps::of(&engine).step("a", 5), Value::Null, "it is another query");
+        run(
+            &engine,
+            &format!("DROP APPLICATION steps CASCADE; {STEPS}; CREATE QUERY a FROM APPLICATION steps WITH (id => 'a')"),
+        );
+        assert_eq!(Steps::of(&engine).step("a", 6), Value::Null);
+        engine.shutdown();
+    }
+    let engine = open(folder.path());
+    assert_eq!(Steps::of(&engine).step("a", 8), 2);
+    assert_eq!(checkpoints(&engine).recovered.expect("found").queries, 1);
+}
+
+#[test]
+fn a_server_that_saves_nothing_begins_anew() {
+    let folder = TempDir::new().expect("a folder");
+    let mut config = configuration(folder.path());
+    config.checkpoint = None;
+    for _ in 0..2 {
+        let engine = Engine::open(config.clone()).expect("an engine");
+        run(&engine, &format!("{STEPS}; CREATE QUERY IF NOT EXISTS a FROM APPLICATION steps WITH (id => 'a')"));
+        assert_eq!(Steps::of(&engine).step("a", 5), Value::Null);
+        assert!(engine.status().checkpoints.is_none());
+        assert!(engine.checkpoint().expect_err("none are made").hint.expect("a hint").contains("checkpoint.enabled"));
+    }
+    assert!(!folder.path().join("data/checkpoints").exists());
+}
+
+#[test]
+fn a_folder_is_examined_backed_up_and_restored_by_the_command_line() {
+    let folder = TempDir::new().expect("a folder");
+    let program = |arguments: &[&str]| {
+        let output = super::server::rivulet().current_dir(folder.path()).args(arguments).output().expect("it runs");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    {
+        let engine = open(folder.path());
+        run(&engine, &format!("{STEPS}; CREATE QUERY a FROM APPLICATION steps WITH (id => 'a')"));
+        Steps::of(&engine).step("a", 1);
+        let (code, found, _) = program(&["doctor", "--data-dir", "data"]);
+        assert!(code == Some(1) && found.contains("in use by another"), "{found}");
+        let (code, _, said) = program(&["backup", "all", "--data-dir", "data"]);
+        assert!(code == Some(1) && said.contains("hint: stop the server first"), "{said}");
+        engine.shutdown();
+    }
+    let (code, found, _) = program(&["doctor", "--data-dir", "data"]);
+    assert_eq!(code, Some(0), "{found}");
+    assert!(found.contains("1 applications, 1 queries") && found.contains("1 queries with state"), "{found}");
+    assert_eq!(program(&["backup", "all", "--data-dir", "data"]).0, Some(0));
+    let pack = newest(folder.path(), "pack");
+    std::fs::write(pack, "nonsense").expect("written");
+    let (code, found, _) = program(&["--json", "doctor", "--data-dir", "data"]);
+    let found: Value = serde_json::from_str(&found).expect("JSON");
+    assert_eq!((code, &found["problems"]), (Some(1), &1.into()), "{found}");
+    let (code, _, said) = program(&["restore", "all", "--data-dir", "data"]);
+    assert!(code == Some(1) && said.contains("is not empty"), "{said}");
+    std::fs::remove_dir_all(folder.path().join("data")).expect("removed");
+    assert_eq!(program(&["restore", "all", "--data-dir", "data"]).0, Some(0));
+    let engine = open(folder.path());
+    assert_eq!(Steps::of(&engine).step("a", 10), 9);
+}
+
+/// Where the checkpoint lies that version 1 of the form of state has written, with what each operator of small queries keeps.
+const SAVED_BY_VERSION_1: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/checkpoints-1");
+
+const AVERAGES: &str = "CREATE APPLICATION averages (id TEXT) INPUT t (ts TIMESTAMP EVENT TIME, device TEXT, v DOUBLE) \
+     FROM 'mqtt:t/{id}' FORMAT JSON WITH (idle_timeout => INTERVAL '3000 days') OUTPUT 'mqtt:out/{id}' FORMAT JSON \
+     AS SELECT device, avg(v) AS mean, stddev(v) AS spread FROM t \
+     GROUP BY hop(ts, INTERVAL '10 seconds', INTERVAL '20 seconds'), device EMIT ON CHANGE";
+
+const FALLS: &str = "CREATE APPLICATION falls (id TEXT) INPUT t (ts TIMESTAMP EVENT TIME, v DOUBLE) \
+     FROM 'mqtt:f/{id}' FORMAT JSON WITH (idle_timeout => INTERVAL '3000 days') OUTPUT 'mqtt:out/{id}' FORMAT JSON \
+     AS SELECT first_v, low FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES FIRST(A.v) AS first_v, LAST(B.v) AS low \
+     PATTERN (A B B) DEFINE B AS B.v < PREV(B.v))";
+
+/// Makes queries of all kinds in an order that gives them always the same numbers, and sends them the first half of their events.
+fn first_half(folder: &Path) {
+    let engine = open(folder);
+    for application in [STEPS, AVERAGES, FALLS] {
+        run(&engine, application);
+    }
+    for (query, application) in [("s", "steps"), ("w", "averages"), ("f", "falls")] {
+        run(&engine, &format!("CREATE QUERY {query} FROM APPLICATION {application} WITH (id => '{query}')"));
+    }
+    let mut publisher = Publisher::connect(engine.embedded_broker_address().expect("a broker"));
+    for (topic, payload) in [
+        ("in/s", r#"{"n": 20}"#),
+        ("t/w", r#"{"ts": 1000, "device": "x", "v": 1.0}"#),
+        ("t/w", r#"{"ts": 12000, "device": "x", "v": 4.0}"#),
+        ("t/w", r#"{"ts": 13000, "device": "y", "v": 7.0}"#),
+        ("f/f", r#"{"ts": 1000, "v": 5.0}"#),
+        ("f/f", r#"{"ts": 2000, "v": 4.0}"#),
+    ] {
+        publisher.publish(topic, payload);
+    }
+    // The window before has closed, and the last one is in the state of what comes only on change.
+    let deadline = std::time::Instant::now() + super::support::WAIT_MAX;
+    while engine.status().total.events < 6 {
+        assert!(std::time::Instant::now() < deadline, "{:?}", engine.status().total);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    engine.shutdown();
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy_all(&from, &to);
+        } else {
+            std::fs::copy(&from, &to).expect("copied");
+        }
+    }
+}
+
+/// Every later version reads what version 1 saved. The files were written by this test, with `RIVULET_WRITE_SAVED=1`, in
+/// November 2026; whoever changes the form of state adds files of another version, and leaves these.
+#[test]
+fn what_version_1_saved_is_read() {
+    let folder = TempDir::new().expect("a folder");
+    first_half(folder.path());
+    let saved = folder.path().join("data/checkpoints");
+    if std::env::var_os("RIVULET_WRITE_SAVED").is_some() {
+        copy_all(&saved, Path::new(SAVED_BY_VERSION_1));
+    }
+    // The same catalog, with the checkpoint of then.
+    std::fs::remove_dir_all(&saved).expect("removed");
+    copy_all(Path::new(SAVED_BY_VERSION_1), &saved);
+    let engine = open(folder.path());
+    let recovered = checkpoints(&engine).recovered.expect("something was found");
+    assert_eq!((recovered.queries, recovered.lost, recovered.problems), (3, 0, Vec::new()));
+    let mut steps = Steps::of(&engine);
+    assert_eq!(steps.step("s", 23), 3);
+    steps.publisher.publish("f/f", r#"{"ts": 3000, "v": 3.0}"#);
+    let text = |message: (String, Vec<u8>)| String::from_utf8(message.1).expect("text");
+    assert_eq!(text(steps.listener.next()), r#"{"first_v":5.0,"low":3.0}"#);
+    steps.publisher.publish("t/w", r#"{"ts": 21000, "device": "x", "v": 1.0}"#);
+    let results = [text(steps.listener.next()), text(steps.listener.next())];
+    assert!(results[0].starts_with(r#"{"device":"x","mean":2.5,"spread":2.1"#), "{results:?}");
+    assert_eq!(results[1], r#"{"device":"y","mean":7.0,"spread":null}"#);
+}
