@@ -152,14 +152,7 @@ fn moving_under_load_loses_doubles_and_reorders_nothing() {
 fn the_balancer_splits_a_group_that_is_too_much_and_merges_it_when_it_is_not() {
     let bench = Bench::new();
     bench.event_us.store(100, Ordering::Relaxed);
-    // Workers with nothing to do but what the test hands them: time is that of the manual clock.
-    let settings = WorkerSettings {
-        threads: 2,
-        policy: Policy::Pinned,
-        balance_period: Some(Duration::from_secs(3_600)),
-        ..Default::default()
-    };
-    let workers = Workers::start(settings, bench.clock.clone()).unwrap();
+    let workers = bench.workers_by_hand();
     let group = workers.create_group(bench.parts());
     let names: Vec<String> = (0..100).map(|n| n.to_string()).collect();
     let slots = group.add(&(0..100).collect::<Vec<_>>(), &homes(&names));

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use arrow::array::{AsArray, Int64Array, RecordBatch, StringArray, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
@@ -11,7 +12,7 @@ use rivulet_dataflow::{
     Batch, Chain, Context, Control, Cut, Decoder, Element, Events, ManualClock, Operator, OperatorError, QueryId,
     Reason, Refusals, Refused, Sink, SinkError, Slot, SlotTable, StateError, StateFrame, StateSelection,
 };
-use rivulet_runtime::{Group, GroupParts, InboxLimits, TaskParts};
+use rivulet_runtime::{Group, GroupParts, InboxLimits, Policy, TaskParts, WorkerSettings, Workers};
 
 /// Decodes a payload of digits into one `BIGINT` column; `panic` makes it panic. Each event takes some time of the clock.
 struct Digits {
@@ -190,6 +191,17 @@ impl Bench {
             event_us: Arc::default(),
             deadline_us: Arc::new(AtomicI64::new(i64::MAX)),
         }
+    }
+
+    /// Workers with nothing to do but what the test hands them: time is that of the manual clock.
+    pub(crate) fn workers_by_hand(&self) -> Workers {
+        let settings = WorkerSettings {
+            threads: 2,
+            policy: Policy::Pinned,
+            balance_period: Some(Duration::from_secs(3_600)),
+            ..Default::default()
+        };
+        Workers::start(settings, self.clock.clone()).unwrap()
     }
 
     /// A group with other operators than the usual, and how it may be cut because of them.
