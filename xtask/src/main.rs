@@ -1,5 +1,6 @@
 //! Project chores: `cargo xtask <chore>`. The one way to run them; there is no second script language.
 
+mod fuzz;
 mod numa;
 
 use std::process::{Command, ExitCode};
@@ -12,11 +13,16 @@ cargo xtask <chore>
   ci        lint, then test
   docs      write the generated references in docs/reference again
   bench     the canonical benchmark: many small queries, one step
+  sim       simulations of the whole engine: SEED, or --seeds N [--from SEED]; every failure has a seed
+  fuzz      fuzzers for places where bytes come from outside: [TARGET] [--seconds N]
   numa      the program on an emulated machine with two memory nodes; needs QEMU, and says what to install
   oracle    compute the known answers of NEXMark and of other queries again, with DuckDB
 ";
 
 fn main() -> ExitCode {
+    if let Some(status) = fuzz::wrapped() {
+        return status;
+    }
     let chores: Vec<String> = std::env::args().skip(1).collect();
     let result = match chores.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["lint"] => lint(),
@@ -24,6 +30,8 @@ fn main() -> ExitCode {
         ["ci"] => lint().and_then(|()| test(&[])),
         ["docs"] => docs(),
         ["bench", rest @ ..] => bench(rest),
+        ["sim", rest @ ..] => sim(rest),
+        ["fuzz", rest @ ..] => fuzz::run(rest),
         ["numa"] => numa(),
         ["oracle"] => oracle(),
         _ => {
@@ -67,6 +75,10 @@ fn bench(rest: &[&str]) -> Result<(), String> {
     cargo(&[&arguments[..], if rest.is_empty() { &one_step } else { rest }].concat(), &[])
 }
 
+fn sim(rest: &[&str]) -> Result<(), String> {
+    cargo(&[&["run", "--release", "--package", "rivulet-simulation", "--"], rest].concat(), &[])
+}
+
 fn numa() -> Result<(), String> {
     cargo(&["build", "--release", "--workspace"], &[])?;
     // Beside this chore, which is built with the others.
@@ -82,7 +94,12 @@ fn oracle() -> Result<(), String> {
 
 fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {
     eprintln!("+ cargo {}", arguments.join(" "));
-    let status = Command::new(env!("CARGO"))
+    let mut command = Command::new(env!("CARGO"));
+    // Build scripts that look at them would run again each time that somebody builds without this program.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_MANIFEST_")) {
+        command.env_remove(name);
+    }
+    let status = command
         .args(arguments)
         .envs(environment.iter().copied())
         .status()

@@ -17,6 +17,9 @@ const LAYERS: &[(&str, u32)] = &[
     ("rivulet-bench", 2),
     ("rivulet", 3),
     ("rivulet-testing", 4),
+    ("rivulet-simulation", 5),
+    ("rivulet-testing-s3", 4),
+    ("rivulet-fuzz", 4),
 ];
 
 /// The workspace that is tested. Asked for when it runs: clones may share compiled tests.

@@ -335,9 +335,27 @@ pub trait Sink: Send {
         self.flush().map(|()| Some(String::new()))
     }
 
-    /// The checkpoint for which it prepared last is durable: what was written before becomes final.
-    fn commit(&mut self) -> Result<(), SinkError> {
+    /// The checkpoint for which it is about to prepare is the last for long: what is open is closed, so that it becomes final with it.
+    fn close(&mut self) -> Result<(), SinkError> {
         Ok(())
+    }
+
+    /// The checkpoint for which it prepared last is durable, and has this number: begins to make final what was written before, and never
+    /// waits for a device.
+    fn commit(&mut self, epoch: u64) -> Result<(), SinkError> {
+        let _ = epoch;
+        Ok(())
+    }
+
+    /// Whether all of that is final. Asked every few milliseconds after [`Sink::commit`], until it is true or fails; nothing is written meanwhile.
+    fn is_committed(&mut self) -> Result<bool, SinkError> {
+        Ok(true)
+    }
+
+    /// Asked after something has failed: whether all that was written since the last checkpoint was taken back with that, and another attempt from
+    /// there may go well.
+    fn is_undone(&self) -> bool {
+        false
     }
 
     /// Whether what it said when it prepared is enough to go on after a crash. A query with a sink that cannot has no checkpoints: it begins anew.

@@ -50,7 +50,9 @@ pub struct StateFrame {
 }
 
 /// What the bytes of a frame begin with. A checksum follows, because Arrow's reader trusts what it reads.
+/// The digit at its end is the version of the form.
 const MARK: &[u8; 8] = b"RVSTATE1";
+const FORM: u32 = 1;
 const HEADER_BYTES: usize = 16;
 
 const OPERATOR: &str = "rivulet.operator";
@@ -144,6 +146,10 @@ impl StateFrame {
 
     /// Reads what [`StateFrame::to_bytes`] wrote.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, StateError> {
+        let digit = bytes.strip_prefix(&MARK[..MARK.len() - 1]).and_then(<[u8]>::first);
+        if let Some(found) = digit.and_then(|digit| char::from(*digit).to_digit(10)).filter(|found| *found > FORM) {
+            return Err(StateError::Version { operator: "a frame".into(), found, known: FORM });
+        }
         let body = bytes
             .strip_prefix(MARK)
             .and_then(|rest| rest.split_first_chunk::<8>())
@@ -279,6 +285,10 @@ mod tests {
         assert!(error.contains("version 3") && error.contains("hint:"), "{error}");
         assert!(frame().expect("sum", 3).is_ok());
         assert!(frame().expect("count", 3).is_err());
+        let mut bytes = frame().to_bytes().unwrap();
+        bytes[7] = b'2';
+        let error = StateFrame::from_bytes(&bytes).unwrap_err().to_string();
+        assert!(error.contains("version 2") && error.contains("hint:"), "{error}");
     }
 
     #[test]

@@ -45,6 +45,7 @@ pub mod unnest;
 pub mod parallel;
 pub mod error;
 mod keyed;
+mod paged;
 mod row_bytes;
 #[cfg(test)]
 mod testing;

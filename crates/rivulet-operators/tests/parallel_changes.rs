@@ -174,6 +174,30 @@ proptest! {
     }
 }
 
+/// More rows of one rank than lie in one piece.
+#[test]
+fn very_many_rows_may_have_one_rank() {
+    let row =
+        |n: i64| Row { key: Some(n * 7 % 3000), text: TEXTS[n as usize % 4], v: Some(n % 2), ts: 0, retracts: false };
+    let mut rows: Vec<(usize, Row)> = (0..3000).map(|n| (0, row(n))).collect();
+    for retracting in [false, true] {
+        if retracting {
+            rows.extend((0..2500).map(|n| (0, Row { retracts: true, ..row(n) })));
+        }
+        for ranking in [Ranking::Rank, Ranking::DenseRank] {
+            for with_rank in [false, true] {
+                let first = First { ranking, limit: 2, with_rank };
+                let factory = first_rows(&[], first, retracting);
+                let steps = steps(&rows, &[700, 1, 1500], &[false]);
+                let expected = ranked(&[], first, &left(&rows));
+                assert_eq!(run(&factory, &steps).rows, expected, "{first:?}");
+                let moved = run_moved(&factory, &steps, steps.len() / 2, [&[], &[]]);
+                assert_eq!(moved.rows, expected, "{first:?}");
+            }
+        }
+    }
+}
+
 fn at(key: i64, v: i64) -> Row {
     Row { key: Some(key), text: None, v: Some(v), ts: 0, retracts: false }
 }

@@ -139,6 +139,20 @@ fn join(kind: KeyedJoinKind, residual: Option<Arc<dyn PhysicalExpr>>, expiry: [O
     .unwrap()
 }
 
+/// Of rows with `right.ts BETWEEN left.ts AND left.ts + 10`: a left row is needed for 10 more, a right one until the watermark has passed it.
+fn within_ten(kind: KeyedJoinKind) -> KeyedJoin {
+    let ten: Arc<dyn PhysicalExpr> = Arc::new(datafusion_physical_expr::expressions::Literal::new(
+        datafusion_common::ScalarValue::DurationMicrosecond(Some(10)),
+    ));
+    let until = binary(column(3), Sql::Plus, ten, &both()).unwrap();
+    let not_after = binary(column(7), Sql::LtEq, until, &both()).unwrap();
+    let residual = binary(compare(7, Sql::GtEq, 3), Sql::And, not_after, &both()).unwrap();
+    join(kind, Some(residual), [Some(Expiry { column: 3, after_us: 10 }), Some(Expiry { column: 3, after_us: 0 })])
+}
+
+/// What that says of whom rows meet: none expires before their own time.
+const REACH: [Option<Expiry>; 2] = [Some(Expiry { column: 3, after_us: 0 }); 2];
+
 proptest! {
     #[test]
     fn pairs_are_those_of_the_rows_that_are_left(
@@ -164,16 +178,10 @@ proptest! {
         cuts in prop::collection::vec(1..20usize, 1..4),
         watermarks in prop::collection::vec(any::<bool>(), 1..4),
         cut in any::<prop::sample::Index>(),
+        reaches in any::<bool>(),
     ) {
-        // right.ts between left.ts and left.ts + 10: a left row is needed for 10 more, a right one until the watermark has passed it.
-        let ten: Arc<dyn PhysicalExpr> = Arc::new(datafusion_physical_expr::expressions::Literal::new(
-            datafusion_common::ScalarValue::DurationMicrosecond(Some(10)),
-        ));
-        let until = binary(column(3), Sql::Plus, ten, &both()).unwrap();
-        let not_after = binary(column(7), Sql::LtEq, until, &both()).unwrap();
-        let residual = binary(compare(7, Sql::GtEq, 3), Sql::And, not_after, &both()).unwrap();
-        let expiry = [Some(Expiry { column: 3, after_us: 10 }), Some(Expiry { column: 3, after_us: 0 })];
-        let factory = join(kind, Some(residual), expiry);
+        let factory = within_ten(kind);
+        let factory = if reaches { factory.with_reach(REACH).unwrap() } else { factory };
         let steps = steps(&rows, &cuts, &watermarks);
         let partners = |left: &Row, right: &Row| (left.ts..=left.ts + 10).contains(&right.ts);
         let expected = model(kind, &left(&rows, 0), &left(&rows, 1), partners);
@@ -214,6 +222,28 @@ fn what_a_key_that_is_everywhere_gives_comes_in_parts() {
             assert_eq!(alone, if kind == KeyedJoinKind::Full { ROWS } else { 0 }, "all that is left has no partner");
         }
     }
+}
+
+#[test]
+fn rows_of_long_ago_are_not_looked_at() {
+    // More than are looked at in one go.
+    const ROWS: i64 = 100_000;
+    let at = |ts: i64| Row { key: Some(1), text: None, v: Some(ts), ts, retracts: false };
+    let rows: Vec<Row> = (0..ROWS).map(at).collect();
+    for reaches in [false, true] {
+        let factory = within_ten(KeyedJoinKind::Inner);
+        let factory = if reaches { factory.with_reach(REACH).unwrap() } else { factory };
+        let mut hand = Hand::new(&factory);
+        hand.process(0, Element::Batch(batch(&rows)));
+        let mut outcome = Outcome::default();
+        outcome.add(hand.process(1, Element::Batch(batch(&[at(ROWS)]))));
+        assert_eq!(hand.operator.has_more(), !reaches);
+        while hand.operator.has_more() {
+            outcome.add(hand.go_on());
+        }
+        assert_eq!(outcome.rows.values().sum::<i64>(), 10);
+    }
+    assert!(within_ten(KeyedJoinKind::Inner).with_reach([Some(Expiry { column: 0, after_us: 0 }), None]).is_err());
 }
 
 #[test]

@@ -6,12 +6,14 @@
 //! has to look.
 //!
 //! [`moves`] has how queries move between tasks, [`rows`] how rows that are decoded already reach them, [`shelf`] how silent ones leave memory and come back,
-//! [`twins`] how equal ones share a slot, [`capture`] what a checkpoint saves of them and how it comes back.
+//! [`twins`] how equal ones share a slot, [`capture`] what a checkpoint saves of them and how it comes back, [`succession`] how
+//! all of them go over to the group of a new version of their application.
 
 mod capture;
 mod moves;
 mod rows;
 mod shelf;
+mod succession;
 mod twins;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +39,8 @@ use shelf::Shelf;
 use twins::Twins;
 
 pub use capture::{Captured, Restored, Saved};
+pub(crate) use succession::Rest;
+pub use succession::Succession;
 pub use twins::Joined;
 
 /// Where the shelf stands among the tasks.
@@ -134,6 +138,7 @@ impl Group {
             passes_on: parts.passes_on,
             is_captured: parts.is_captured,
             upstream: RwLock::default(),
+            rest: Rest::default(),
         });
         let twins = parts.equal_by.map(|equal_by| Twins::new(&parts.parameters, equal_by));
         Arc::new(Self {
@@ -575,6 +580,9 @@ impl Group {
                 None => self.places.get().is_none(),
                 Some(_) => self.place(slot) == Some(place),
             };
+            if self.settings.rest.stands_still() && !must_fit {
+                return Push::Full;
+            }
             if is_still {
                 return task.push(queue, Event { slot: place.slot, ..event }, must_fit);
             }
@@ -583,10 +591,16 @@ impl Group {
 
     fn push_logged_from(&self, input: InputIndex, event: LoggedEvent<'_>, must_fit: bool) -> Push {
         let LoggedEvent { slot, arrival_us, position, payload, .. } = event;
+        if self.settings.rest.refuses_input() && !must_fit {
+            return Push::Full;
+        }
         self.push_event(Event { input, slot, arrival_us, position, payload }, must_fit)
     }
 
     fn has_room_for(&self, slot: Slot, payload_bytes: usize) -> bool {
+        if self.settings.rest.refuses_input() {
+            return false;
+        }
         let task = self.place(slot).and_then(|place| self.task(place.task as usize));
         task.is_none_or(|task| task.inbox().has_room(&task.inbox().lock(), payload_bytes))
     }
@@ -595,7 +609,10 @@ impl Group {
 impl Inbox for Group {
     #[inline]
     fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
-        self.push_from(0, slot, arrival_us, payload)
+        match self.settings.rest.refuses_input() {
+            true => Push::Full,
+            false => self.push_from(0, slot, arrival_us, payload),
+        }
     }
 
     fn has_room(&self, slot: Slot, payload_bytes: usize) -> bool {
@@ -623,7 +640,10 @@ impl GroupInput {
 impl Inbox for GroupInput {
     #[inline]
     fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
-        self.group.push_from(self.input, slot, arrival_us, payload)
+        match self.group.settings.rest.refuses_input() {
+            true => Push::Full,
+            false => self.group.push_from(self.input, slot, arrival_us, payload),
+        }
     }
 
     fn has_room(&self, slot: Slot, payload_bytes: usize) -> bool {

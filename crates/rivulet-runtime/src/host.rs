@@ -91,10 +91,15 @@ impl WorkerLoad {
 impl Host {
     /// A host without workers: tasks are run by hand.
     pub(crate) fn by_hand(clock: Arc<dyn Clock>) -> Self {
+        Self::scheduled_by(Box::new(Nobody), clock)
+    }
+
+    /// A host without workers, whose scheduler somebody asks by hand.
+    pub(crate) fn scheduled_by(scheduler: Box<dyn Scheduler>, clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
             policy: Policy::Pool,
-            scheduler: Box::new(Nobody),
+            scheduler,
             closing: Arc::default(),
             scheduled: AtomicUsize::new(0),
             deadlines: Deadlines::default(),

@@ -20,6 +20,7 @@ use rivulet_dataflow::{
 };
 
 use crate::balance::{LoadMeter, Seen};
+use crate::group::Rest;
 use crate::host::{DeadlineId, Host};
 use crate::inbox::{Chunk, InHand, Queue, TaskInbox};
 use crate::scheduler::Runnable;
@@ -64,6 +65,7 @@ pub(crate) struct TaskSettings {
     pub(crate) is_captured: bool,
     /// Groups that hand rows on to this one.
     pub(crate) upstream: RwLock<Vec<Weak<Group>>>,
+    pub(crate) rest: Rest,
 }
 
 impl TaskSettings {
@@ -430,6 +432,9 @@ impl Runnable for Task {
 
     fn run(&self, slice: Duration) -> Activation {
         if let Some(group) = &self.shelf_of {
+            if self.settings.rest.stands_still() {
+                return Activation::Blocked;
+            }
             let Some(group) = group.upgrade() else {
                 // The group is gone, and its queries with it.
                 while self.inbox.take(None, None).is_some() {}
@@ -438,6 +443,10 @@ impl Runnable for Task {
             return group.wake();
         }
         let mut core = self.lock_to_run();
+        // Looked at under the lock: whoever has it stand still waits for the lock then.
+        if self.settings.rest.stands_still() {
+            return Activation::Blocked;
+        }
         if let Some(parts) = self.parts_as_wanted(&mut core) {
             return self.run_part(&parts, 0, &mut core, slice);
         }
@@ -559,6 +568,11 @@ impl Core {
     /// Counts events that came for a query that was gone already.
     pub(crate) fn count_removed(&mut self, events: u64) {
         self.metrics.refused[Reason::Removed as usize] += events;
+    }
+
+    /// Adds what was counted elsewhere.
+    pub(crate) fn count_further(&mut self, metrics: &GroupMetrics) {
+        self.metrics.merge(metrics);
     }
 
     /// Takes out the events that are in the state of their slots already: the log gives them once more after a restart.

@@ -17,7 +17,7 @@ use crate::flow::FlowTask;
 use crate::host::{Deadlines, Host, Relief, WorkerLoad};
 use crate::labels::Labels;
 use crate::numa::Stands;
-use crate::scheduler::{Closing, Policy, Runnable};
+use crate::scheduler::{ByHand, Closing, Policy, Runnable};
 use crate::spill::{SWEEPS, Spill};
 use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Numa, Task, ThreadLimit, Topology};
 
@@ -76,6 +76,8 @@ impl Default for WorkerSettings {
 /// Worker threads over the groups of this process.
 pub struct Workers {
     shared: Arc<Shared>,
+    /// What is ready, where there are no threads.
+    by_hand: Option<Arc<ByHand>>,
 }
 
 struct Shared {
@@ -168,7 +170,7 @@ impl Workers {
                 started: AtomicUsize::new(0),
             }
         });
-        let workers = Self { shared: shared.clone() };
+        let workers = Self { shared: shared.clone(), by_hand: None };
         if settings.policy != Policy::Dedicated {
             for _ in 0..threads {
                 shared.host.workers.push(WorkerLoad::default());
@@ -183,6 +185,42 @@ impl Workers {
         let balancer = named("rivulet-balancer").spawn(move || balanced.keep_balance())?;
         shared.threads.lock().push(balancer);
         Ok(workers)
+    }
+
+    /// Workers without threads: somebody calls [`Workers::run_one`] and [`Workers::keep_time_once`], and decides so what happens when. Load is not
+    /// evened out; groups are split, merged and spilled by whoever wants that.
+    pub fn by_hand(clock: Arc<dyn Clock>) -> Self {
+        let by_hand = Arc::<ByHand>::default();
+        let shared = Shared {
+            settings: WorkerSettings { threads: 1, policy: Policy::Pool, ..WorkerSettings::default() },
+            host: Arc::new(Host::scheduled_by(Box::new(by_hand.clone()), clock)),
+            groups: Mutex::default(),
+            blocked: Mutex::default(),
+            threads: Mutex::default(),
+            thread_limit: None,
+            started: AtomicUsize::new(0),
+        };
+        Self { shared: Arc::new(shared), by_hand: Some(by_hand) }
+    }
+
+    /// Of workers [by hand](Workers::by_hand), runs one of the tasks that are ready: `choose` is told how many there are, and says which. False if
+    /// none is. A panic of the task is the caller's.
+    pub fn run_one(&self, choose: impl FnOnce(usize) -> usize, slice: Duration) -> bool {
+        let Some(task) = self.by_hand.as_ref().and_then(|ready| ready.take(choose)) else { return false };
+        match task.run(slice) {
+            Activation::Ran(_) => task.ran(),
+            Activation::Yielded(_) => self.shared.host.scheduler.ready(task),
+            Activation::Blocked => self.shared.blocked.lock().push(task),
+        }
+        true
+    }
+
+    /// Of workers [by hand](Workers::by_hand), has those look again whose sink had no room or whose time has come.
+    pub fn keep_time_once(&self) {
+        self.shared.retry_blocked();
+        self.shared.schedule_due();
+        let host = &self.shared.host;
+        host.flow_deadlines.due(host.clock.now_us()).iter().for_each(FlowTask::schedule);
     }
 
     /// Spills the state of silent queries from now on. A second call changes nothing.
@@ -372,14 +410,24 @@ impl Shared {
         let closing = &self.host.closing;
         while !closing.has_begun() || (self.host.scheduled.load(Ordering::Acquire) > 0 && !closing.is_over()) {
             self.wait_with_flows(TIMER_PERIOD);
-            for task in std::mem::take(&mut *self.blocked.lock()) {
-                self.host.scheduler.ready(task);
-            }
+            self.retry_blocked();
             if !closing.has_begun() {
-                for task in self.host.deadlines.due(self.host.clock.now_us()) {
-                    task.schedule();
-                }
+                self.schedule_due();
             }
+        }
+    }
+
+    /// Hands in tasks again whose sink had no room.
+    fn retry_blocked(&self) {
+        for task in std::mem::take(&mut *self.blocked.lock()) {
+            self.host.scheduler.ready(task);
+        }
+    }
+
+    /// Hands in tasks whose deadline has passed.
+    fn schedule_due(&self) {
+        for task in self.host.deadlines.due(self.host.clock.now_us()) {
+            task.schedule();
         }
     }
 

@@ -18,7 +18,7 @@ pub use query::{BigQuery, CreateSink, CreateSource, CreateView};
 /// A statement.
 #[derive(Clone, Debug)]
 pub enum Statement {
-    /// `CREATE APPLICATION [IF NOT EXISTS] ...`
+    /// `CREATE [OR REPLACE] APPLICATION [IF NOT EXISTS] ...`
     CreateApplication(Box<CreateApplication>),
     /// `CREATE QUERY [IF NOT EXISTS] q FROM APPLICATION a [WITH (parameter => value, ...)] [LABEL 'text']`
     CreateQuery {
@@ -143,6 +143,12 @@ pub enum Statement {
     DescribeApplication(Name),
     /// `DESCRIBE QUERY q`
     DescribeQuery(Name),
+    /// `DESCRIBE SOURCE s`
+    DescribeSource(Name),
+    /// `DESCRIBE SINK s`
+    DescribeSink(Name),
+    /// `DESCRIBE VIEW v`
+    DescribeView(Name),
     /// `EXPLAIN APPLICATION a`
     ExplainApplication(Name),
     /// `EXPLAIN CREATE APPLICATION ...`
@@ -214,6 +220,8 @@ pub struct CreateApplication {
     pub name: Name,
     /// Do nothing if there is an application of that name.
     pub if_not_exists: bool,
+    /// Whether it takes over the queries of an application of that name, and what then becomes of their state.
+    pub replaces: Option<StateWish>,
     /// The statement's text as written, without the closing `;`.
     pub text: String,
     /// The identity: SHA-256 (hex) of the canonical text.
@@ -224,6 +232,16 @@ pub struct CreateApplication {
     pub(crate) inputs: Vec<InputDeclaration>,
     pub(crate) outputs: Vec<OutputDeclaration>,
     pub(crate) select: SealedSelect,
+}
+
+/// What is to become of the state of queries when a new version of their application takes them over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StateWish {
+    /// `state => 'keep'`: all of it is kept, or the new version is refused.
+    #[default]
+    Keep,
+    /// `state => 'discard'`: what the new version can use is kept, the rest is forgotten.
+    Discard,
 }
 
 /// A [`Select`] whose type is not known outside of this crate. The parser's syntax tree has hundreds of types, and every

@@ -21,6 +21,16 @@ pub enum StorageError {
         /// What the system says.
         source: io::Error,
     },
+    /// An object store cannot be reached, or does not do what was asked.
+    #[error("{what}: {detail}\nhint: {hint}")]
+    Remote {
+        /// What was tried.
+        what: String,
+        /// What it answered, or why it did not.
+        detail: String,
+        /// What to do about it.
+        hint: String,
+    },
     /// The bytes are not what was written.
     #[error("{what} is damaged: {detail}")]
     Damaged {
@@ -67,8 +77,36 @@ impl StorageError {
         }
     }
 
+    /// Whether what was read is damaged, cut or gone; anything else may be over at the next attempt.
+    pub(crate) fn is_damage(&self) -> bool {
+        use io::ErrorKind::{InvalidData, InvalidInput, NotFound, Other, UnexpectedEof};
+        match self {
+            Self::Damaged { .. } => true,
+            // An object store has no kind for a range behind the end.
+            Self::Io { source, .. } => {
+                matches!(source.kind(), InvalidData | InvalidInput | NotFound | Other | UnexpectedEof)
+            }
+            _ => false,
+        }
+    }
+
     /// Whether there may be room later.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Full { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_over_at_the_next_attempt_is_no_damage() {
+        let io = |source: io::Error| StorageError::from_io("cannot read it", "here", source).is_damage();
+        assert!(io(io::ErrorKind::NotFound.into()) && io(io::Error::other("Requested range was invalid")));
+        assert!(StorageError::damaged("it", "cut").is_damage());
+        assert!(!io(io::ErrorKind::PermissionDenied.into()));
+        assert!(!io(io::Error::from_raw_os_error(24)), "too many open files");
+        assert!(!io(io::Error::from_raw_os_error(5)), "a disk that does not answer");
     }
 }

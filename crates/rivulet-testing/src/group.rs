@@ -5,18 +5,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{AsArray, RecordBatch};
+use arrow::array::{AsArray, RecordBatch, UInt32Array};
+use arrow::compute::take_record_batch;
 use arrow::datatypes::{SchemaRef, UInt32Type};
 use parking_lot::Mutex;
 use rivulet_connectors::formats::{EncodedRows, Encoder, Format, InputFormat, several_inputs};
 use rivulet_dataflow::{
     Batch, Clock, Cut, Decoder, Event, Inbox, InputIndex, LogPosition, ManualClock, Push, QueryId, Refusals, Sink,
-    SinkError, Slot, SlotTable, StateFrame, StateSelection,
+    SinkError, Slot, SlotTable, StateFrame, StateMap, StateSelection,
 };
 use rivulet_runtime::{
-    Captured, Group, GroupMetrics, GroupParts, InboxLimits, Joined, Saved, Spill, SpillStatus, Task, TaskParts,
+    Activation, Captured, Group, GroupMetrics, GroupParts, InboxLimits, Joined, Saved, Spill, SpillStatus, Task,
+    TaskParts,
 };
-use rivulet_sql::{Application, Input, ParamValue, ParameterRows, Statement};
+use rivulet_sql::{Application, Input, ParamValue, ParameterRows, Statement, Succession};
 
 /// The results of each query, in order, as JSON.
 pub type Results = BTreeMap<QueryId, Vec<String>>;
@@ -216,13 +218,52 @@ impl TestGroup {
     /// # Panics
     /// If anything could not be captured.
     pub fn capture(&self, everything: bool) -> Captured {
-        let captured = self.group.capture(everything);
+        let captured = self.group.capture(everything, &mut |_| {});
         assert_eq!(captured.failures, (0, None), "state can be exported");
         captured
     }
 
+    /// What a new version of the application makes of this group: another one with the same queries in the same slots, whose parameters
+    /// `bind` is given rows for, in the order of `queries`, and with as much of the state as it can use. Events that wait are for the new
+    /// one. Also returns what was captured just before, and where its state goes.
+    ///
+    /// # Panics
+    /// If the parameters do not fit, or state cannot be taken over.
+    #[must_use]
+    pub fn replaced(
+        self,
+        sql: &str,
+        queries: &[QueryId],
+        bind: impl FnOnce(&mut ParameterRows),
+    ) -> (Self, Captured, StateMap) {
+        let (results, numbered) = (self.results.clone(), self.numbered.clone());
+        let after = Self::with_results(sql, self.clock.now_us(), results, numbered, self.shares);
+        let after = if self.spills { after.spilling() } else { after };
+        let Succession { map, lost } = rivulet_sql::succession(&self.application, &after.application);
+        assert!(lost.is_empty(), "{lost:?}");
+        let rows = after.bound_all(bind);
+        let parameters = |wanted: &[QueryId]| {
+            let place = |query| queries.iter().position(|other| other == query).expect("every query is bound") as u32;
+            let places: UInt32Array = wanted.iter().map(place).collect::<Vec<_>>().into();
+            take_record_batch(&rows, &places).expect("rows of this batch")
+        };
+        self.group.stand_still();
+        after.group.stand_still();
+        if self.group.tasks().next().is_some() {
+            assert_eq!(self.group.run(), Activation::Blocked, "nothing is done meanwhile");
+        }
+        let captured = self.capture(true);
+        let succession = rivulet_runtime::Succession { state: &map, parameters: &parameters };
+        after.group.take_over(&self.group, &succession).expect("state can be taken over");
+        self.group.hand_over(&after.group);
+        self.group.retire();
+        after.group.go_on();
+        assert_eq!((self.group.waiting().0, self.group.queries()), (0, 0));
+        (after, captured, map)
+    }
+
     /// What a restart makes of this group: an empty one to which the queries are added whose parameters `bind` is given rows for, with
-    /// the state of these captures. Also returns their slots. Whatever else the group had is gone.
+    /// the state of these captures, which goes where `map` says if a version before has made them. Also returns their slots. Whatever else the group had is gone.
     ///
     /// # Panics
     /// If the parameters do not fit, or anything is lost.
@@ -230,6 +271,7 @@ impl TestGroup {
     pub fn restarted(
         self,
         captures: &[Vec<u8>],
+        map: Option<&StateMap>,
         queries: &[QueryId],
         bind: impl FnOnce(&mut ParameterRows),
     ) -> (Self, Vec<Slot>) {
@@ -239,7 +281,7 @@ impl TestGroup {
         let joined = fresh.group.join_restored(queries, &parameters, &|query| saved.shared(query));
         let slots: Vec<Slot> = joined.iter().map(|joined| joined.slot).collect();
         let slot_of = |query| queries.iter().position(|&other| other == query).map(|place| slots[place]);
-        let restored = fresh.group.restore(&saved, &slot_of);
+        let restored = fresh.group.restore_from(&saved, map, &slot_of);
         assert_eq!((restored.lost, restored.error), (0, None), "what was captured is restored");
         (fresh, slots)
     }

@@ -10,6 +10,8 @@ use rivulet_dataflow::QueryId;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
+use crate::data_folder::archive::Backup;
+
 /// The most requests that one call of [`Service::submit`] is given.
 pub const SUBMIT_BATCH_MAX: usize = 8192;
 
@@ -24,6 +26,13 @@ pub trait Service: Send + Sync + 'static {
     /// Registers an application from the text of one `CREATE APPLICATION`. The same text again returns the same id.
     fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError>;
 
+    /// Registers an application from its SQL text, or lets it take over the queries of the one that has its name. With
+    /// `discards_state` it does so although it cannot go on with all of their state; otherwise it is refused then, with what would be lost.
+    fn replace_application(
+        &self,
+        sql: &str,
+        discards_state: bool,
+    ) -> Result<(ApplicationInfo, Replacement), ServiceError>;
     /// Creates a reference table from the text of one `CREATE TABLE`, and loads its file. The same text again does nothing.
     fn create_table(&self, sql: &str) -> Result<TableInfo, ServiceError>;
 
@@ -84,6 +93,11 @@ pub trait Service: Send + Sync + 'static {
     /// Saves the state of queries now. When this returns, a restart finds what is saved.
     fn checkpoint(&self) -> Result<CheckpointInfo, ServiceError> {
         Err(ServiceError::invalid("this server makes no checkpoints"))
+    }
+
+    /// Everything as it is now, ready to be written to one file while the server goes on.
+    fn back_up(&self) -> Result<Backup, ServiceError> {
+        Err(ServiceError::invalid("this server has nothing that could be saved"))
     }
 
     /// What is wrong although events are being processed, in words: `/health/ready` shows it.
@@ -328,6 +342,41 @@ pub struct ApplicationInfo {
     pub not_running: Option<String>,
 }
 
+/// What became of an application of which a new version was registered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replacement {
+    /// Whether there was none of its name.
+    pub is_new: bool,
+    /// Whether there was one with another text, which it has replaced.
+    pub is_changed: bool,
+    /// How many queries it has taken over.
+    pub queries: u64,
+    /// Parameters that queries had values for and that are no more; the values are forgotten.
+    pub parameters_dropped: Vec<String>,
+    /// Operators of the version before whose state is forgotten, and why.
+    pub state_discarded: Vec<String>,
+}
+
+impl Replacement {
+    /// In a sentence, for people.
+    pub fn text(&self, name: &str) -> String {
+        if !self.is_changed {
+            return match self.is_new {
+                true => format!("application {name} created"),
+                false => format!("application {name} is registered already"),
+            };
+        }
+        let mut text = format!("application {name} replaced, {} queries go on", self.queries);
+        if !self.parameters_dropped.is_empty() {
+            text += &format!("; their values of {} are forgotten", self.parameters_dropped.join(", "));
+        }
+        if !self.state_discarded.is_empty() && self.queries > 0 {
+            text += &format!("; state is forgotten: {}", self.state_discarded.join("; "));
+        }
+        text
+    }
+}
+
 impl ApplicationInfo {
     /// `running`, or `not running: ` and the reason.
     pub fn state(&self) -> String {
@@ -507,6 +556,8 @@ pub struct CheckpointInfo {
     pub epoch: u64,
     /// Slots of queries whose state is in what was written; equal queries share one.
     pub queries: u64,
+    /// Big queries that were saved, each under a number of its own.
+    pub big_queries: u64,
     /// Bytes that were written.
     pub written_bytes: u64,
     /// Bytes of all that a restart would read.
@@ -532,8 +583,25 @@ pub struct CheckpointStatus {
     pub failed: u64,
     /// Why the last attempt failed, if it did.
     pub last_error: Option<String>,
+    /// How checkpoints of the big queries that run stood when the last one was made.
+    pub big_queries: Vec<QueryCheckpoint>,
     /// What was found at the start, if anything was.
     pub recovered: Option<RecoveryStatus>,
+}
+
+/// How the checkpoints of a big query stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueryCheckpoint {
+    /// Its name.
+    pub query: String,
+    /// The newest one; `None` if there is none yet.
+    pub epoch: Option<u64>,
+    /// How long ago it was made, if this process has made it.
+    pub age_ms: Option<u64>,
+    /// Bytes of all that a restart would read.
+    pub live_bytes: u64,
+    /// Why there is none that is newer, if the last attempt failed.
+    pub last_error: Option<String>,
 }
 
 /// What a server found at its start.

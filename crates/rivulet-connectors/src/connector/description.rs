@@ -110,8 +110,63 @@ pub struct DirectionDescription {
     pub help: &'static str,
     /// The formats it takes, the default one first; none if rows are not written at all.
     pub formats: &'static [&'static str],
+    /// What holds of rows after a crash of a server that makes checkpoints, case by case: in which case, empty for all others, and what then.
+    /// Nothing where nothing is read or written.
+    pub guarantees: &'static [(&'static str, Guarantee)],
     /// Its options.
     pub options: &'static [OptionDescription],
+}
+
+/// How often a row counts, or is there for a receiver, after a crash; the stronger ones first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Guarantee {
+    /// Once.
+    ExactlyOnce,
+    /// At least once, with a key that tells which are the same.
+    OncePerKey,
+    /// Those since the last checkpoint come again.
+    AtLeastOnce,
+    /// Those since the last checkpoint are lost.
+    AtMostOnce,
+    /// Some may be lost, and some may come again.
+    None,
+}
+
+impl Guarantee {
+    /// All of them, the stronger ones first.
+    pub const ALL: [Self; 5] = [Self::ExactlyOnce, Self::OncePerKey, Self::AtLeastOnce, Self::AtMostOnce, Self::None];
+
+    /// What holds from a source to a sink.
+    #[must_use]
+    pub fn through(self, sink: Self) -> Self {
+        // What is not read again is not written again either.
+        self.max(sink)
+    }
+
+    /// What it means, in a sentence.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::ExactlyOnce => "what came of each row is there once",
+            Self::OncePerKey => {
+                "what was sent since the last checkpoint may come again, with the `Idempotency-Key` that it had"
+            }
+            Self::AtLeastOnce => "what was written since the last checkpoint may come again",
+            Self::AtMostOnce => "what was read since the last checkpoint is lost, and nothing comes again",
+            Self::None => "what was written since the last checkpoint may come again, and some of it may be lost",
+        }
+    }
+}
+
+impl fmt::Display for Guarantee {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ExactlyOnce => "exactly once",
+            Self::OncePerKey => "once by key",
+            Self::AtLeastOnce => "at least once",
+            Self::AtMostOnce => "at most once",
+            Self::None => "none",
+        })
+    }
 }
 
 /// An option of a connector.

@@ -20,6 +20,7 @@ pub(crate) mod options;
 pub mod spec;
 mod given_format;
 mod intake;
+mod instances;
 mod outgoing;
 mod lines;
 mod blackhole;
@@ -35,11 +36,13 @@ use rivulet_dataflow::{Sink, Source};
 
 use crate::generator::{hibench, nexmark, sensors};
 
-pub use description::{ConnectorDescription, Direction, DirectionDescription, OptionDescription, OptionKind};
+pub use description::{
+    ConnectorDescription, Direction, DirectionDescription, Guarantee, OptionDescription, OptionKind,
+};
 pub use error::ConnectorError;
 pub use mqtt::MqttHost;
 pub use reference::reference;
-pub use spec::{FormatText, Host, SinkSpec, SourceSpec};
+pub use spec::{FormatText, Host, Settled, SinkSpec, SourceSpec};
 pub use standard::{is_reader_gone, output_failed};
 
 use description::Instance;
@@ -119,6 +122,18 @@ pub fn check_sink(spec: &SinkSpec) -> Result<(), ConnectorError> {
     let options = Options::check(connector, Direction::Sink, &spec.options)?;
     check_format(connector, Direction::Sink, spec.format.as_ref())?;
     connector.open.check.sink.map_or(Ok(()), |check| check(spec, &options))
+}
+
+/// Up to where the results of a query are final whose newest checkpoint has what `spec` says ([`SinkSpec::checkpoints`]). Whoever else may still be at work
+/// for this query is shut out before this is answered.
+///
+/// # Errors
+/// As with [`open_sink`]; and if it cannot be said.
+pub fn settled(spec: &SinkSpec) -> Result<Settled, ConnectorError> {
+    let connector = find(&spec.connector, Direction::Sink)?;
+    let options = Options::check(connector, Direction::Sink, &spec.options)?;
+    // The others make final what they have prepared for, whichever checkpoint it is, when they are opened.
+    if connector.name == kafka::CONNECTOR.name { kafka::settled(spec, &options) } else { Ok(Settled::Any) }
 }
 
 /// The one file that the result of a query replaces when the query ends, if the sink is such a file.
@@ -207,6 +222,9 @@ mod tests {
             assert_eq!(connector.sink.is_some(), connector.open.sink.is_some(), "{}", connector.name);
             for direction in [Direction::Source, Direction::Sink] {
                 let Some(described) = connector.direction(direction) else { continue };
+                let cases = described.guarantees.iter().map(|(case, _)| *case);
+                assert!(cases.clone().filter(|case| case.is_empty()).count() <= 1, "{}: which is it?", connector.name);
+                assert!(connector.name == "blackhole" || cases.count() > 0, "{} promises nothing", connector.name);
                 // Defaults are parsed where they are missing.
                 Options::check(connector, direction, &[]).unwrap();
                 for option in described.options {

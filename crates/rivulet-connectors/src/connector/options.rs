@@ -237,6 +237,7 @@ mod tests {
         source: Some(DirectionDescription {
             help: "",
             formats: &[],
+            guarantees: &[],
             options: &[
                 option("follow", OptionKind::Boolean, Some("false")),
                 option("rows", OptionKind::Integer { min: 1, max: 9 }, None),

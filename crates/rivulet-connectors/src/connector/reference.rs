@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{ConnectorDescription, Direction, connectors};
+use super::{ConnectorDescription, Direction, Guarantee, connectors};
 
 /// A page in Markdown that says what every connector is.
 pub fn reference() -> String {
@@ -20,6 +20,7 @@ pub fn reference() -> String {
     }
     connectors().iter().for_each(|connector| describe(connector, &mut page));
     page.push_str(FORMATS);
+    guarantees(&mut page);
     page
 }
 
@@ -61,4 +62,56 @@ const FORMATS: &str = "
 
 Times are milliseconds since 1970 or ISO 8601 where they are read, and milliseconds where they are written; Avro and Protobuf have types
 of their own for them. What does not fit its declaration is refused, counted, and leaves the other rows as they are.
+";
+
+/// The connectors in one direction case by case, with what holds after a crash.
+fn cases(direction: Direction) -> Vec<(String, Guarantee)> {
+    let described = connectors().iter().filter_map(|one| Some((one.name, one.direction(direction)?)));
+    let cases = described.flat_map(|(name, described)| {
+        described.guarantees.iter().map(move |&(case, guarantee)| match case {
+            "" => (format!("`{name}:`"), guarantee),
+            case => (format!("`{name}:` {case}"), guarantee),
+        })
+    });
+    cases.collect()
+}
+
+/// What holds from which source to which sink.
+fn guarantees(page: &mut String) {
+    let sinks = cases(Direction::Sink);
+    let names: Vec<&str> = sinks.iter().map(|(sink, _)| sink.as_str()).collect();
+    // Writing to memory does not fail.
+    let _ = write!(page, "{GUARANTEES}| source | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(sinks.len()));
+    for (source, read) in cases(Direction::Source) {
+        let cells: Vec<String> = sinks.iter().map(|(_, written)| read.through(*written).to_string()).collect();
+        let _ = writeln!(page, "| {source} | {} |", cells.join(" | "));
+    }
+    page.push('\n');
+    for guarantee in Guarantee::ALL {
+        let _ = writeln!(page, "- **{guarantee}**: {}.", guarantee.meaning());
+    }
+    page.push_str(GUARANTEES_OF_APPLICATIONS);
+}
+
+/// What stands before the table.
+const GUARANTEES: &str = "
+## After a crash
+
+What holds after a crash of a server that makes checkpoints, for the rows of big queries. Without checkpoints a query begins anew.
+
+";
+
+/// What stands behind it.
+const GUARANTEES_OF_APPLICATIONS: &str = "
+Inputs and outputs of applications are MQTT. What comes of an event depends on the `durability` of its input:
+
+| `durability` | events in the state of queries | results |
+|---|---|---|
+| `log`, received with QoS 1 | exactly once, if acknowledged | at least once; with MQTT 5 each has a user property `rivulet-id`, of the server, the query and the number of the result, which is the same when it comes again |
+| `log`, received with QoS 0 | exactly once, if they are in the log | the same |
+| `checkpoint` | at most once: those since the last checkpoint are lost | at most once, without `rivulet-id` |
+| `none` | at most once: all are lost | at most once, without `rivulet-id` |
+
+A result whose content or order depends on the clock (windows that silence closes, rows that are late by it) may be another one when it is computed once more.
+Results that are published with QoS 0 (`sink.qos`) may be lost on their way.
 ";

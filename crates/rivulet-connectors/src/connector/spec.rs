@@ -17,8 +17,12 @@ pub type FormatText = (String, Vec<(String, String)>);
 pub struct Host {
     /// Its connection to an MQTT broker, or its own broker.
     pub mqtt: Option<Arc<dyn MqttHost>>,
-    /// The query that is to run, for what is said in the log.
+    /// What tells the server from others, also after a restart; empty where there is none.
+    pub server: String,
+    /// The query that is to run.
     pub query: String,
+    /// Whether all that came since its last checkpoint is read and written once more after a crash.
+    pub comes_again: bool,
     /// Whether a source of it is so full that others behind its connection wait.
     pub holds_up: Arc<AtomicBool>,
 }
@@ -103,4 +107,17 @@ pub struct SinkSpec {
     /// Where checkpoints are made, so that what is written becomes final with them: what the instances of the sink have said to the
     /// checkpoint from which the query goes on ([`rivulet_dataflow::Sink::prepare`]); nothing where it begins anew.
     pub checkpoints: Option<Vec<String>>,
+}
+
+/// Up to where the results of a query are final, as its sink has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// Whatever checkpoint the query goes on from, the sink does too.
+    Any,
+    /// None is: the query begins anew.
+    Nothing,
+    /// Those of the checkpoint with this number are, and nothing behind them.
+    Epoch(u64),
+    /// All are: the query has come to the end of its input.
+    Ended,
 }

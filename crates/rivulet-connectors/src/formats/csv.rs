@@ -15,6 +15,11 @@ use super::rows::{Column, Rows, Values};
 use super::separators::Separators;
 use super::timestamp;
 
+/// Whether numbers, booleans and times may have this character in them.
+fn is_in_numbers(delimiter: u8) -> bool {
+    delimiter.is_ascii_alphanumeric() || b"+-.".contains(&delimiter)
+}
+
 /// Reads CSV payloads into the declared columns.
 pub(crate) struct CsvParser {
     delimiter: u8,
@@ -29,8 +34,7 @@ pub(crate) struct CsvParser {
 impl CsvParser {
     /// A parser of lines with a field for each of `places`, at least one: the column it belongs to, if it does to any.
     pub(crate) fn new(delimiter: u8, places: Vec<Option<usize>>) -> Self {
-        let has_plain_numbers = !delimiter.is_ascii_alphanumeric() && !b"+-.".contains(&delimiter);
-        Self { delimiter, has_plain_numbers, places, unquoted: Vec::new() }
+        Self { delimiter, has_plain_numbers: !is_in_numbers(delimiter), places, unquoted: Vec::new() }
     }
 
     /// Reads the line at `start` into the open row; returns where the next one begins.
@@ -218,12 +222,24 @@ impl PayloadParser for CsvParser {
 /// epoch milliseconds.
 pub(crate) struct CsvEncoder {
     delimiter: u8,
+    /// Whether the delimiter can be part of what is written without quotes.
+    is_in_numbers: bool,
 }
 
 impl CsvEncoder {
     /// An encoder with this delimiter.
     pub(crate) fn new(delimiter: u8) -> Self {
-        Self { delimiter }
+        Self { delimiter, is_in_numbers: is_in_numbers(delimiter) }
+    }
+
+    /// Appends a cell that is no text. What is separated by a letter, a digit or a point may need quotes.
+    fn bare(&self, cell: Cell<'_>, out: &mut Vec<u8>) {
+        let start = out.len();
+        append_bare(cell, out);
+        if self.is_in_numbers && out[start..].contains(&self.delimiter) {
+            out.insert(start, b'"');
+            out.push(b'"');
+        }
     }
 
     fn text(&self, text: &str, out: &mut Vec<u8>) {
@@ -255,7 +271,7 @@ impl Encoder for CsvEncoder {
                 }
                 match cells.cell(row) {
                     Cell::Text(text) => self.text(text, bytes),
-                    cell => append_bare(cell, bytes),
+                    cell => self.bare(cell, bytes),
                 }
             }
             out.end_row();

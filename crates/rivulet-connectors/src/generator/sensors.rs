@@ -13,7 +13,7 @@ use rivulet_dataflow::{Source, SourceError};
 
 use crate::connector::description::{Check, Opening, OptionDescription, OptionKind};
 use crate::connector::options::{Options, shortened};
-use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, SourceSpec};
+use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, SourceSpec};
 
 use super::options::{COMMON_OPTIONS, StreamOptions, choose_columns, with_common, with_event_time};
 use super::random::Seed;
@@ -39,6 +39,7 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
         help: "The columns need not be declared. Sensors report in turn; a reading is a function of the seed and its number, whatever \
                the partitions.",
         formats: &[],
+        guarantees: &[("", Guarantee::ExactlyOnce)],
         options: &OPTIONS,
     }),
     sink: None,

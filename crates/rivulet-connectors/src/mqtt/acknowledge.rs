@@ -2,11 +2,16 @@
 //!
 //! A message of QoS 1 for a durable input is acknowledged when it is on disk, in the order in which messages came. Should the connection or the
 //! process end before that, its sender sends it again, marked as a duplicate: then it is in the log already, and is
-//! acknowledged without being processed once more. Who sends it again does so before anything new, so what is known of an
+//! acknowledged without being processed once more. An acknowledgement may be lost with its connection, so what was acknowledged is remembered
+//! for as long as its sender may not know of it. Who sends it again does so before anything new, so what is known of an
 //! earlier connection is forgotten with the first message that is no duplicate.
+//!
+//! What must hold: a connection knows what earlier ones of its client put into the log before it processes its first message, though
+//! they may not have ended when it began ([`Ledger::take_over`]); and memory is bounded, by client and in total.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
@@ -16,25 +21,38 @@ use tokio::sync::Notify;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::codec;
-use super::log::MessageLog;
+use super::log::{LogMessage, MessageLog};
 
 /// The most messages of one connection that wait for their acknowledgement; then it is not read. As many as there are packet identifiers.
 const WAITING_MAX: usize = 65_535;
 
-/// How many of the messages that were acknowledged last are remembered: the acknowledgement may be lost with the connection.
-const SENT_KEPT: usize = 64;
+/// How many of the messages that were acknowledged last are remembered of a connection. Half of the packet identifiers: who counts them
+/// up comes to one again long after its last message was forgotten, and is not taken for who repeats that.
+const SENT_MAX: usize = 32_767;
+
+/// The same while there is no room for more in total.
+const SENT_LEAST: usize = 64;
+
+/// A sender that goes on for so long knows of an acknowledgement.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
 
 /// How many clients are remembered.
 const CLIENTS_MAX: usize = 100_000;
 
-/// How many messages of one client are remembered.
-const KNOWN_MAX: usize = WAITING_MAX + SENT_KEPT;
+/// Of a full number of clients one in so many is forgotten at once, so that they are not looked through for each that comes.
+const FORGOTTEN_SHARE: usize = 16;
+
+/// How many acknowledged messages are remembered in total, give or take those of one client: 24 to 48 bytes each.
+const REMEMBERED_MAX: usize = 4 << 20;
 
 /// How long a client is remembered that does not come back.
-const REMEMBERED_FOR: Duration = Duration::from_secs(600);
+pub const REMEMBERED_FOR: Duration = Duration::from_secs(600);
+
+/// How long a connection waits for an earlier one of its client to end, which has some seconds for what it has read.
+const TAKE_OVER_MAX: Duration = Duration::from_secs(10);
 
 /// What a message says, in short.
-pub(super) fn content_hash(topic: &[u8], payload: &[u8]) -> u64 {
+fn content_hash(topic: &[u8], payload: &[u8]) -> u64 {
     xxh3_64_with_seed(payload, xxh3_64(topic))
 }
 
@@ -42,17 +60,27 @@ pub(super) fn content_hash(topic: &[u8], payload: &[u8]) -> u64 {
 struct Message {
     position: LogPosition,
     content: u64,
+    /// When it was acknowledged, in seconds from a moment that is the same for all messages of a ledger.
+    acknowledged_s: u32,
     packet_id: u16,
     /// The reason code of its acknowledgement.
     reason: u8,
 }
 
+/// By packet identifier the content of its newest message, and where that stands in the log.
+type ByPacketId = HashMap<u16, (u64, LogPosition), foldhash::fast::RandomState>;
+
 /// The messages of QoS 1 of one connection.
-#[derive(Debug, Default)]
-pub(super) struct Ledger {
+#[derive(Debug)]
+pub struct Ledger {
     state: Mutex<State>,
+    begun: Instant,
     /// Told when something begins to wait.
     filled: Notify,
+    /// Told when the connection has ended.
+    ended: Notify,
+    /// How many messages all ledgers remember.
+    total: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
@@ -60,33 +88,153 @@ struct State {
     waiting: VecDeque<Message>,
     /// The last that were acknowledged.
     sent: VecDeque<Message>,
-    /// What is known of earlier connections, by packet identifier: contents, and where they stand in the log.
-    known: HashMap<u16, (u64, LogPosition), foldhash::fast::RandomState>,
+    /// What is known of earlier connections.
+    known: ByPacketId,
+    /// `waiting` by packet identifier, and some that waited before, from the first duplicate on that is looked for there: most senders never send one.
+    index: Option<ByPacketId>,
+    /// The connection before this one, if that has not ended yet.
+    predecessor: Option<Arc<Ledger>>,
+    /// Whether the next connection has taken what this one knows.
+    is_taken: bool,
+}
+
+impl State {
+    fn remembered(&self) -> usize {
+        self.sent.len() + self.known.len()
+    }
+
+    /// Remembers a message that was acknowledged, and forgets those of which its sender knows that they were.
+    fn remember(&mut self, message: Message, sent_max: usize) {
+        self.sent.push_back(message);
+        let excess = self.sent.len().saturating_sub(sent_max);
+        self.sent.drain(..excess);
+        let oldest_s = message.acknowledged_s.saturating_sub(ARRIVES_WITHIN.as_secs() as u32);
+        // An identifier that is used again was acknowledged, as its sender knows.
+        let is_over = |first: &mut Message| {
+            first.position < message.position
+                && (first.acknowledged_s < oldest_s || first.packet_id == message.packet_id)
+        };
+        while self.sent.pop_front_if(is_over).is_some() {}
+    }
+
+    /// Everything that is known, the newest of a packet identifier.
+    fn into_known(self) -> ByPacketId {
+        let mut known = self.known;
+        known.extend(self.sent.iter().chain(&self.waiting).map(Message::entry));
+        known
+    }
+}
+
+impl Message {
+    fn entry(&self) -> (u16, (u64, LogPosition)) {
+        (self.packet_id, (self.content, self.position))
+    }
+}
+
+/// Whether a connection may process more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It may.
+    Open,
+    /// So much waits for its acknowledgement that nothing more should be read.
+    Full,
+    /// The next connection of the client knows what came so far, and nothing of what would come: it is left to be sent again.
+    TakenOver,
 }
 
 impl Ledger {
+    fn new(total: Arc<AtomicUsize>) -> Self {
+        let (filled, ended) = (Notify::new(), Notify::new());
+        Self { state: Mutex::default(), begun: Instant::now(), filled, ended, total }
+    }
+
+    /// Changes the state, and keeps count of what is remembered in total.
+    fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state.lock();
+        let before = state.remembered();
+        let result = change(&mut state);
+        let after = state.remembered();
+        if after != before {
+            // Less is added by going round.
+            self.total.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+        }
+        result
+    }
+
+    /// How many acknowledged messages may be remembered of this connection.
+    fn sent_max(&self) -> usize {
+        match self.total.load(Ordering::Relaxed) < REMEMBERED_MAX {
+            true => SENT_MAX,
+            false => SENT_LEAST,
+        }
+    }
+
+    /// Waits until an earlier connection of the client has processed what it had read, and takes what it knows. To be called before
+    /// anything is processed; a second call does nothing.
+    pub(super) async fn take_over(&self) {
+        let predecessor = self.state.lock().predecessor.clone();
+        if let Some(predecessor) = predecessor {
+            // Who takes longer processes nothing more from then on.
+            let _ = tokio::time::timeout(TAKE_OVER_MAX, predecessor.ended.notified()).await;
+            self.inherit();
+        }
+    }
+
+    /// Takes what connections before this one know.
+    fn inherit(&self) {
+        // They may not have come to that themselves, and there may be many of them: the newest first.
+        let mut earlier = Vec::new();
+        let mut next = self.state.lock().predecessor.take();
+        while let Some(ledger) = next {
+            next = ledger.state.lock().predecessor.take();
+            earlier.push(ledger);
+        }
+        if earlier.is_empty() {
+            return;
+        }
+        let mut known = ByPacketId::default();
+        for ledger in earlier.iter().rev() {
+            let old = ledger.change(|old| std::mem::replace(old, State { is_taken: true, ..State::default() }));
+            known.extend(old.into_known());
+        }
+        self.change(|state| state.known = known);
+    }
+
+    /// Where the log has a message of QoS 1 already, if it was received before; a message that is no duplicate says that whatever was to come
+    /// again has come.
+    pub fn known_at(&self, is_duplicate: bool, packet_id: u16, topic: &[u8], payload: &[u8]) -> Option<LogPosition> {
+        if is_duplicate {
+            return self.find(packet_id, topic, payload);
+        }
+        self.begins_anew();
+        None
+    }
+
     /// Where the log has a message that comes marked as a duplicate; `None` if it was never received.
-    pub(super) fn find(&self, packet_id: u16, topic: &[u8], payload: &[u8]) -> Option<LogPosition> {
+    fn find(&self, packet_id: u16, topic: &[u8], payload: &[u8]) -> Option<LogPosition> {
         let content = content_hash(topic, payload);
-        let state = self.state.lock();
-        let known = state.known.get(&packet_id).filter(|(known, _)| *known == content).map(|(_, position)| *position);
-        // Some clients repeat what waits for long on one connection.
-        known.or_else(|| {
-            let is_same = |message: &&Message| message.packet_id == packet_id && message.content == content;
-            state.waiting.iter().find(is_same).map(|message| message.position)
+        let is_same = |(known, position): &(u64, LogPosition)| (*known == content).then_some(*position);
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        // Some clients repeat on one connection what they wait for for long.
+        state.known.get(&packet_id).and_then(is_same).or_else(|| {
+            let oldest = state.waiting.front()?.position;
+            let entries = || state.waiting.iter().map(Message::entry).collect();
+            let found = state.index.get_or_insert_with(entries).get(&packet_id).and_then(is_same);
+            found.filter(|&position| position >= oldest)
         })
     }
 
     /// A message came that is no duplicate: whatever was to come again has come.
     pub(super) fn begins_anew(&self) {
-        let mut state = self.state.lock();
-        if !state.known.is_empty() {
-            state.known = HashMap::default();
+        let is_known = !self.state.lock().known.is_empty();
+        if is_known {
+            self.change(|state| state.known = HashMap::default());
         }
     }
 
     /// Acknowledges a message when the log has it: at once if `position` is 0 and nothing waits.
-    pub(super) fn acknowledge(
+    pub fn acknowledge(
         &self,
         position: LogPosition,
         (packet_id, reason): (u16, u8),
@@ -101,15 +249,25 @@ impl Ledger {
         }
         // What need not wait for the log itself waits for what came before it.
         let position = position.max(last.unwrap_or(0));
-        state.waiting.push_back(Message { position, content: content_hash(topic, payload), packet_id, reason });
+        let message = Message { position, content: content_hash(topic, payload), acknowledged_s: 0, packet_id, reason };
+        if let Some(index) = &mut state.index {
+            let (packet_id, entry) = message.entry();
+            index.insert(packet_id, entry);
+        }
+        state.waiting.push_back(message);
         if last.is_none() {
             self.filled.notify_one();
         }
     }
 
-    /// Whether so much waits that nothing more should be read.
-    pub(super) fn is_full(&self) -> bool {
-        self.state.lock().waiting.len() >= WAITING_MAX
+    /// Whether more may be processed.
+    pub fn admission(&self) -> Admission {
+        let state = self.state.lock();
+        match state.waiting.len() >= WAITING_MAX {
+            _ if state.is_taken => Admission::TakenOver,
+            true => Admission::Full,
+            false => Admission::Open,
+        }
     }
 
     /// How many messages wait.
@@ -119,17 +277,22 @@ impl Ledger {
     }
 
     /// Appends the acknowledgements of what is in the log up to `durable`; returns whether anything still waits.
-    fn release(&self, durable: LogPosition, out: &mut Vec<u8>) -> bool {
-        let mut state = self.state.lock();
-        let state = &mut *state;
-        while let Some(message) = state.waiting.pop_front_if(|message| message.position <= durable) {
-            codec::encode_puback(message.packet_id, message.reason, out);
-            if state.sent.len() == SENT_KEPT {
-                state.sent.pop_front();
+    pub fn release(&self, durable: LogPosition, now: Instant, out: &mut Vec<u8>) -> bool {
+        let now_s = now.saturating_duration_since(self.begun).as_secs() as u32;
+        let sent_max = self.sent_max();
+        self.change(|state| {
+            while let Some(message) = state.waiting.pop_front_if(|message| message.position <= durable) {
+                codec::encode_puback(message.packet_id, message.reason, out);
+                state.remember(Message { acknowledged_s: now_s, ..message }, sent_max);
             }
-            state.sent.push_back(message);
-        }
-        !state.waiting.is_empty()
+            if state.sent.capacity() > 2 * SENT_LEAST && state.sent.len() < state.sent.capacity() / 4 {
+                state.sent.shrink_to(2 * state.sent.len());
+            }
+            // What it has beyond these is forgotten; it is made anew when it is needed.
+            let waiting = state.waiting.len();
+            state.index.take_if(|index| index.len() > 2 * waiting + SENT_LEAST);
+            !state.waiting.is_empty()
+        })
     }
 
     /// Hands acknowledgements to `send` as the log grows, for as long as it is polled.
@@ -139,7 +302,7 @@ impl Ledger {
             let mut committed = std::pin::pin!(log.committed().notified());
             // Before looking: what is committed from here on is not missed.
             committed.as_mut().enable();
-            let is_waiting = self.release(log.durable(), &mut bytes);
+            let is_waiting = self.release(log.durable(), Instant::now(), &mut bytes);
             if !bytes.is_empty() {
                 send(&mut bytes);
                 bytes.clear();
@@ -152,10 +315,21 @@ impl Ledger {
     }
 }
 
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.state.get_mut().remembered(), Ordering::Relaxed);
+    }
+}
+
 /// The ledgers of all clients, those that have gone for a while included.
 #[derive(Debug, Default)]
-pub(super) struct Ledgers {
+pub struct Ledgers {
     clients: Mutex<HashMap<Box<[u8]>, Client, foldhash::fast::RandomState>>,
+    /// How many messages they remember.
+    total: Arc<AtomicUsize>,
+    /// Clients that were forgotten early, or never remembered, for want of room.
+    forgotten: AtomicU64,
+    has_warned: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -166,51 +340,92 @@ struct Client {
 }
 
 impl Ledgers {
-    /// A connection begins. What an earlier one of the same client has left, though it may not have ended yet, is known to it.
-    pub(super) fn begin(&self, client: &[u8]) -> Arc<Ledger> {
-        let ledger = Arc::<Ledger>::default();
+    /// A connection begins. What an earlier one of the same client has left is known to it, after [`Ledger::take_over`] if that has not ended yet.
+    pub fn begin(&self, client: &[u8]) -> Arc<Ledger> {
+        let ledger = Arc::new(Ledger::new(self.total.clone()));
         let mut clients = self.clients.lock();
-        let is_full = clients.len() >= CLIENTS_MAX;
         if let Some(known) = clients.get_mut(client) {
             let old = std::mem::replace(known, Client { ledger: ledger.clone(), ended: None });
-            let old = std::mem::take(&mut *old.ledger.state.lock());
-            let mut state = ledger.state.lock();
-            state.known = old.known;
-            // The newest of a packet identifier counts.
-            let messages = old.sent.into_iter().chain(old.waiting);
-            state.known.extend(messages.map(|message| (message.packet_id, (message.content, message.position))));
-        } else if !is_full {
+            ledger.state.lock().predecessor = Some(old.ledger);
+            if old.ended.is_some() {
+                ledger.inherit();
+            }
+        } else if self.makes_room(&mut clients) {
             clients.insert(client.into(), Client { ledger: ledger.clone(), ended: None });
         }
         ledger
     }
 
-    /// A connection has ended.
-    pub(super) fn end(&self, client: &[u8], ledger: &Arc<Ledger>) {
+    /// The same after the end of the one before.
+    pub fn begin_next(&self, client: &[u8]) -> Arc<Ledger> {
+        let ledger = self.begin(client);
+        ledger.inherit();
+        ledger
+    }
+
+    /// Makes sure that there is room for one more client: those go that have gone for longest. False if all are connected.
+    fn makes_room(&self, clients: &mut HashMap<Box<[u8]>, Client, foldhash::fast::RandomState>) -> bool {
+        if clients.len() < CLIENTS_MAX {
+            return true;
+        }
+        let mut gone: Vec<Instant> = clients.values().filter_map(|client| client.ended).collect();
+        let share = (CLIENTS_MAX / FORGOTTEN_SHARE).min(gone.len());
+        let before = clients.len();
+        if share > 0 {
+            let (_, &mut last, _) = gone.select_nth_unstable(share - 1);
+            clients.retain(|_, client| client.ended.is_none_or(|ended| ended > last));
+        }
+        let forgotten = (before - clients.len()).max(1) as u64;
+        self.forgotten.fetch_add(forgotten, Ordering::Relaxed);
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                clients = before,
+                "there are more clients with durable events than are remembered; of those that went first, what they send again is counted \
+                 again\nhint: let devices keep their client id"
+            );
+        }
+        clients.len() < before
+    }
+
+    /// Clients that were forgotten early, or never remembered, because there were too many.
+    pub(super) fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::Relaxed)
+    }
+
+    /// A connection has ended, and processes nothing more.
+    pub fn end(&self, client: &[u8], ledger: &Arc<Ledger>) {
         let mut clients = self.clients.lock();
+        ledger.ended.notify_one();
+        ledger.inherit();
         let Some(known) = clients.get_mut(client).filter(|known| Arc::ptr_eq(&known.ledger, ledger)) else { return };
         known.ended = Some(Instant::now());
         let is_empty = {
             let state = ledger.state.lock();
-            state.waiting.is_empty() && state.sent.is_empty() && state.known.is_empty()
+            state.waiting.is_empty() && state.remembered() == 0
         };
         if is_empty {
             clients.remove(client);
         }
     }
 
-    /// The log of an earlier process has a message, whose sender may not have been told so.
-    pub(super) fn remember(&self, client: &[u8], packet_id: u16, content: u64, position: LogPosition) {
+    /// The log of an earlier process has a message, whose sender may not have been told so; from the oldest to the newest.
+    pub fn remember(&self, message: &LogMessage<'_>, position: LogPosition) {
+        let LogMessage { arrival_us, client, packet_id, topic, payload } = *message;
         let mut clients = self.clients.lock();
-        if clients.len() >= CLIENTS_MAX && !clients.contains_key(client) {
-            return;
+        if !clients.contains_key(client) {
+            if !self.makes_room(&mut clients) {
+                return;
+            }
+            let ledger = Arc::new(Ledger::new(self.total.clone()));
+            clients.insert(client.into(), Client { ledger, ended: Some(Instant::now()) });
         }
-        let ended = Some(Instant::now());
-        let known = clients.entry(client.into()).or_insert_with(|| Client { ledger: Arc::default(), ended });
-        let mut state = known.ledger.state.lock();
-        if state.known.len() < KNOWN_MAX {
-            state.known.insert(packet_id, (content, position));
-        }
+        let Some(Client { ledger, .. }) = clients.get(client) else { return };
+        let content = content_hash(topic, payload);
+        let acknowledged_s = u32::try_from(arrival_us.div_euclid(1_000_000)).unwrap_or(0);
+        let sent_max = ledger.sent_max();
+        ledger.change(|state| {
+            state.remember(Message { position, content, acknowledged_s, packet_id, reason: 0 }, sent_max);
+        });
     }
 
     /// Forgets clients that have been gone for long.
@@ -222,66 +437,4 @@ impl Ledgers {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn acknowledge(ledger: &Ledger, position: LogPosition, packet_id: u16) -> Vec<u8> {
-        let mut out = Vec::new();
-        ledger.acknowledge(position, (packet_id, 0), (b"t", &packet_id.to_be_bytes()), &mut out);
-        out
-    }
-
-    fn find(ledger: &Ledger, packet_id: u16) -> Option<LogPosition> {
-        ledger.find(packet_id, b"t", &packet_id.to_be_bytes())
-    }
-
-    fn released(ledger: &Ledger, durable: LogPosition) -> Vec<u8> {
-        let mut out = Vec::new();
-        ledger.release(durable, &mut out);
-        out.chunks(4).map(|puback| puback[3]).collect()
-    }
-
-    #[test]
-    fn acknowledgements_wait_for_the_log_and_keep_their_order() {
-        let ledger = Ledger::default();
-        assert_eq!(acknowledge(&ledger, 0, 1).len(), 4, "nothing to wait for");
-        for (position, packet_id) in [(5, 2), (0, 3), (7, 4), (6, 5)] {
-            assert!(acknowledge(&ledger, position, packet_id).is_empty());
-        }
-        assert_eq!((released(&ledger, 4), released(&ledger, 6)), (vec![], vec![2, 3]));
-        assert_eq!((released(&ledger, 7), ledger.waiting()), (vec![4, 5], 0));
-        assert_eq!(acknowledge(&ledger, 0, 6).len(), 4);
-    }
-
-    #[test]
-    fn what_comes_again_is_known_until_something_new_comes() {
-        let ledgers = Ledgers::default();
-        let first = ledgers.begin(b"kim");
-        acknowledge(&first, 5, 1);
-        acknowledge(&first, 6, 2);
-        assert_eq!((find(&first, 2), find(&first, 3)), (Some(6), None), "it waits on this connection");
-        assert_eq!(released(&first, 5), [1]);
-        // The client is faster than the end of its old connection.
-        let second = ledgers.begin(b"kim");
-        ledgers.end(b"kim", &first);
-        assert_eq!((find(&second, 1), find(&second, 2), find(&second, 3)), (Some(5), Some(6), None));
-        assert_eq!(second.find(2, b"t", b"another"), None);
-        ledgers.end(b"kim", &second);
-        let third = ledgers.begin(b"kim");
-        assert_eq!(find(&third, 2), Some(6), "nothing new has come");
-        third.begins_anew();
-        assert_eq!(find(&third, 2), None);
-        ledgers.end(b"kim", &third);
-        assert!(ledgers.clients.lock().is_empty());
-    }
-
-    #[test]
-    fn an_earlier_process_is_remembered_for_a_while() {
-        let ledgers = Ledgers::default();
-        ledgers.remember(b"kim", 1, content_hash(b"t", &1u16.to_be_bytes()), 9);
-        ledgers.remember(b"lee", 1, content_hash(b"t", b"x"), 8);
-        assert_eq!(find(&ledgers.begin(b"kim"), 1), Some(9));
-        ledgers.keep_house(Instant::now() + REMEMBERED_FOR);
-        assert_eq!(ledgers.clients.lock().len(), 1, "kim is here");
-    }
-}
+mod tests;

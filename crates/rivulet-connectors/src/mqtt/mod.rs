@@ -30,6 +30,7 @@
 //! - [`index`]: which values belong to a topic;
 //! - [`log`]: where messages for durable inputs go;
 //! - [`router`]: from a topic to inboxes;
+//! - [`acknowledge`]: acknowledgements that wait for the log;
 //! - [`publisher`]: results on their way out;
 //! - [`client`]: the connection to an external broker;
 //! - [`broker`]: the embedded broker;
@@ -41,17 +42,18 @@ pub mod template;
 pub mod index;
 pub mod log;
 pub mod router;
+pub mod acknowledge;
 pub mod publisher;
 pub mod client;
 pub mod broker;
 pub mod tls;
-mod acknowledge;
 mod buffer;
 mod exact;
 mod properties;
 mod stall;
 mod supervise;
 
+pub use acknowledge::REMEMBERED_FOR;
 pub use broker::{Broker, BrokerDrops, BrokerError, BrokerOptions, BrokerStats, Listener};
 pub use client::{AddressError, BrokerAddress, Client, ClientError, ClientOptions, ClientStatus};
 pub use codec::{Qos, Version};

@@ -75,6 +75,22 @@ pub(super) fn push_message_expiry(message_expiry_s: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(&message_expiry_s.to_be_bytes());
 }
 
+/// The user property by which a receiver tells whether it has had a result already.
+const RESULT_ID: &[u8] = b"rivulet-id";
+
+/// How many bytes that property has beside its value.
+pub(super) const RESULT_ID_BYTES: usize = 1 + 2 + RESULT_ID.len() + 2;
+
+/// Appends the identity of a result, which has at most 65,535 bytes, as a user property.
+pub(super) fn push_result_id(id: &str, out: &mut Vec<u8>) {
+    out.push(property::USER);
+    for text in [RESULT_ID, id.as_bytes()] {
+        let bytes = u16::try_from(text.len()).unwrap_or(u16::MAX);
+        out.extend_from_slice(&bytes.to_be_bytes());
+        out.extend_from_slice(&text[..usize::from(bytes)]);
+    }
+}
+
 /// Appends a subscription identifier property.
 pub(super) fn push_subscription_identifier(identifier: u32, out: &mut Vec<u8>) {
     out.push(property::SUBSCRIPTION_IDENTIFIER);

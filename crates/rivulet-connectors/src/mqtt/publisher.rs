@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::codec::Qos;
+use super::properties::{RESULT_ID_BYTES, push_result_id};
 use super::topic::{self, TopicError};
 
 /// A batch that is smaller than this is copied behind the last one in the queue, not queued on its own.
@@ -20,6 +22,9 @@ const SPARE_BATCHES_MAX: usize = 4;
 /// The largest arena that is kept for its memory.
 const SPARE_BATCH_BYTES_MAX: usize = 1 << 20;
 
+/// How often it is looked whether results have left, by who waits for that.
+const LEFT_POLL: Duration = Duration::from_millis(2);
+
 /// How a message is published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PublishOptions {
@@ -29,7 +34,10 @@ pub struct PublishOptions {
     pub retain: bool,
 }
 
-/// Messages in one arena: topics and payloads end to end.
+/// The longest identity of a result.
+const ID_BYTES_MAX: usize = u8::MAX as usize - RESULT_ID_BYTES;
+
+/// Messages in one arena: topics, properties and payloads end to end.
 #[derive(Debug, Default)]
 pub struct PublishBatch {
     bytes: Vec<u8>,
@@ -41,6 +49,8 @@ struct Entry {
     topic_end: u32,
     payload_end: u32,
     options: PublishOptions,
+    /// Between topic and payload.
+    properties_bytes: u8,
 }
 
 /// A message in a [`PublishBatch`].
@@ -50,6 +60,8 @@ pub struct OutgoingMessage<'a> {
     pub topic: &'a str,
     /// The content.
     pub payload: &'a [u8],
+    /// Properties of version 5, as they stand in a packet.
+    pub properties: &'a [u8],
     /// How it is published.
     pub options: PublishOptions,
 }
@@ -57,7 +69,7 @@ pub struct OutgoingMessage<'a> {
 impl OutgoingMessage<'_> {
     /// What the message counts for against the bound of a queue.
     pub(crate) fn queued_bytes(&self) -> usize {
-        self.topic.len() + self.payload.len() + size_of::<Entry>()
+        self.topic.len() + self.properties.len() + self.payload.len() + size_of::<Entry>()
     }
 }
 
@@ -86,15 +98,34 @@ impl PublishBatch {
     /// Fails, leaving the batch as it was, if the topic is no valid one (parameters may have put anything into it).
     #[inline]
     pub fn push(&mut self, topic: &str, payload: &[u8], options: PublishOptions) -> Result<(), PublishError> {
+        self.push_with_id(topic, "", payload, options)
+    }
+
+    /// The same, with what tells the message from every other one, the same when it is published once more; empty for nothing. With version 5 of the
+    /// protocol it goes along, as the user property `rivulet-id`, if it is not longer than 200 bytes.
+    #[inline]
+    pub fn push_with_id(
+        &mut self,
+        topic: &str,
+        id: &str,
+        payload: &[u8],
+        options: PublishOptions,
+    ) -> Result<(), PublishError> {
         topic::check_topic(topic.as_bytes())?;
+        let has_id = !id.is_empty() && id.len() <= ID_BYTES_MAX;
+        let properties_bytes = if has_id { RESULT_ID_BYTES + id.len() } else { 0 };
         let topic_end = self.bytes.len() + topic.len();
-        let (Ok(topic_end), Ok(payload_end)) = (u32::try_from(topic_end), u32::try_from(topic_end + payload.len()))
-        else {
+        let payload_end = topic_end + properties_bytes + payload.len();
+        let (Ok(topic_end), Ok(payload_end)) = (u32::try_from(topic_end), u32::try_from(payload_end)) else {
             return Err(PublishError::BatchFull { bytes: self.bytes.len() });
         };
         self.bytes.extend_from_slice(topic.as_bytes());
+        if has_id {
+            push_result_id(id, &mut self.bytes);
+        }
         self.bytes.extend_from_slice(payload);
-        self.entries.push(Entry { topic_end, payload_end, options });
+        let properties_bytes = u8::try_from(properties_bytes).expect("it is bounded above");
+        self.entries.push(Entry { topic_end, payload_end, options, properties_bytes });
         Ok(())
     }
 
@@ -118,9 +149,10 @@ impl PublishBatch {
     pub fn get(&self, index: usize) -> Option<OutgoingMessage<'_>> {
         let entry = self.entries.get(index)?;
         let start = if index == 0 { 0 } else { self.entries[index - 1].payload_end as usize };
-        let (topic, payload) = self.bytes[start..entry.payload_end as usize].split_at(entry.topic_end as usize - start);
+        let (topic, rest) = self.bytes[start..entry.payload_end as usize].split_at(entry.topic_end as usize - start);
         let topic = std::str::from_utf8(topic).expect("topics come in as text");
-        Some(OutgoingMessage { topic, payload, options: entry.options })
+        let (properties, payload) = rest.split_at(usize::from(entry.properties_bytes));
+        Some(OutgoingMessage { topic, payload, properties, options: entry.options })
     }
 
     /// Removes all messages and keeps the memory.
@@ -135,7 +167,7 @@ impl PublishBatch {
         self.entries.extend(other.entries.iter().map(|entry| Entry {
             topic_end: entry.topic_end + shift,
             payload_end: entry.payload_end + shift,
-            options: entry.options,
+            ..*entry
         }));
     }
 }
@@ -156,6 +188,26 @@ pub trait Publisher: Send + Sync {
 
     /// Asks to be called each time there is room again after there was none. There may be several callbacks.
     fn on_room(&self, callback: RoomCallback);
+
+    /// The number of the next message: those before it were submitted.
+    fn next(&self) -> u64;
+
+    /// The number of the first message that has not left. One that goes out with QoS 1 has left when the broker has acknowledged it.
+    fn first_left(&self) -> u64;
+
+    /// Waits until everything that was submitted before has left; an embedded broker has put it into the queues of its sessions then. False
+    /// if that takes longer than `limit`.
+    fn wait_until_left(&self, limit: Duration) -> bool {
+        let (until, deadline) = (self.next(), Instant::now() + limit);
+        while self.first_left() < until {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return false;
+            }
+            std::thread::sleep(rest.min(LEFT_POLL));
+        }
+        true
+    }
 }
 
 /// The queue between producers of results and the task that sends them.
@@ -165,6 +217,8 @@ pub(crate) struct Outbound {
     /// Bytes queued, and bytes the sender has taken but not got rid of.
     bytes: AtomicUsize,
     messages: AtomicUsize,
+    /// The number of the first message that has not left.
+    first_left: AtomicU64,
     full: AtomicBool,
     bytes_max: usize,
     callbacks: Mutex<Vec<RoomCallback>>,
@@ -175,6 +229,9 @@ pub(crate) struct Outbound {
 #[derive(Default)]
 struct Queue {
     batches: VecDeque<PublishBatch>,
+    /// The numbers of the next message that is submitted, and of the first in the queue.
+    next: u64,
+    first: u64,
     spare: Vec<PublishBatch>,
 }
 
@@ -184,9 +241,18 @@ impl Outbound {
         Self { bytes_max, ..Self::default() }
     }
 
-    /// The next batch to send. Its messages count as queued until [`Outbound::sent`].
-    pub(crate) fn take(&self) -> Option<PublishBatch> {
-        self.queue.lock().batches.pop_front()
+    /// The next batch to send, and the number of its first message. Its messages count as queued until [`Outbound::sent`].
+    pub(crate) fn take(&self) -> Option<(u64, PublishBatch)> {
+        let mut queue = self.queue.lock();
+        let batch = queue.batches.pop_front()?;
+        let first = queue.first;
+        queue.first += batch.len() as u64;
+        Some((first, batch))
+    }
+
+    /// All messages before this one have left.
+    pub(crate) fn left(&self, before: u64) {
+        self.first_left.fetch_max(before, Ordering::AcqRel);
     }
 
     /// Messages of a taken batch were sent (or dropped and counted): `bytes` of it are off the queue.
@@ -232,6 +298,7 @@ impl Publisher for Outbound {
             self.full.store(true, Ordering::Release);
         }
         let mut queue = self.queue.lock();
+        queue.next += batch.len() as u64;
         match queue.batches.back_mut() {
             Some(last) if last.queued_bytes() + bytes <= SMALL_BATCH_BYTES => {
                 last.append(batch);
@@ -252,6 +319,14 @@ impl Publisher for Outbound {
 
     fn on_room(&self, callback: RoomCallback) {
         self.callbacks.lock().push(callback);
+    }
+
+    fn next(&self) -> u64 {
+        self.queue.lock().next
+    }
+
+    fn first_left(&self) -> u64 {
+        self.first_left.load(Ordering::Acquire)
     }
 }
 
@@ -275,12 +350,33 @@ mod tests {
         outbound.submit(&mut first);
         outbound.submit(&mut second);
         assert!(first.is_empty() && second.is_empty());
-        let taken = outbound.take().unwrap();
+        let (number, taken) = outbound.take().unwrap();
         assert!(outbound.take().is_none());
+        assert_eq!((number, outbound.next(), outbound.first_left()), (0, 3, 0));
         let messages: Vec<_> = (0..taken.len()).map(|index| taken.get(index).unwrap()).collect();
         assert_eq!(messages.iter().map(|message| message.topic).collect::<Vec<_>>(), ["a", "b/c", "d"]);
         assert_eq!(messages.iter().map(|message| message.payload).collect::<Vec<_>>(), [&b"1"[..], b"", b"two"]);
         assert_eq!(outbound.queued_bytes(), taken.queued_bytes());
+        outbound.submit(&mut batch(&[("e", b"")]));
+        assert_eq!(outbound.take().unwrap().0, 3);
+        outbound.left(3);
+        outbound.left(2);
+        assert_eq!((outbound.next(), outbound.first_left()), (4, 3), "what has left does not come back");
+    }
+
+    #[test]
+    fn an_identity_goes_along_as_a_property() {
+        let mut batch = PublishBatch::new();
+        let options = PublishOptions::default();
+        batch.push_with_id("a", "one-1-2", b"x", options).unwrap();
+        batch.push_with_id("b", &"x".repeat(ID_BYTES_MAX + 1), b"y", options).unwrap();
+        let first = batch.get(0).unwrap();
+        assert_eq!((first.topic, first.payload), ("a", &b"x"[..]));
+        assert_eq!(first.properties, b"\x26\x00\x0arivulet-id\x00\x07one-1-2");
+        let second = batch.get(1).unwrap();
+        assert_eq!((second.topic, second.payload, second.properties), ("b", &b"y"[..], &b""[..]));
+        let each = first.queued_bytes() + second.queued_bytes();
+        assert_eq!(batch.queued_bytes(), each);
     }
 
     #[test]

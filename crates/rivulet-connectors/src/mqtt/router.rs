@@ -276,6 +276,18 @@ impl Router {
         InboxId(id)
     }
 
+    /// Puts another inbox in the place of one: routes stay, and messages under way go to it.
+    pub fn replace_inbox(&self, id: InboxId, inbox: Arc<dyn Inbox>) {
+        if let Some(registered) = self.table.write().inboxes.get_mut(id.0 as usize).filter(|one| one.inbox.is_some()) {
+            registered.inbox = Some(inbox);
+        }
+    }
+
+    /// Waits until nobody routes who was at it: what an inbox says from now on is known to everybody.
+    pub fn settle(&self) {
+        drop(self.table.write());
+    }
+
     /// Forgets an inbox. Messages for routes that still name it count as unrouted; its number is used again when the last
     /// of them is removed.
     pub fn unregister_inbox(&self, id: InboxId) {
@@ -773,6 +785,21 @@ mod tests {
 
     fn push(router: &Router, topic: &str, pending: &mut Pending) -> Push {
         router.read().route(topic.as_bytes(), b"payload", 7, pending)
+    }
+
+    #[test]
+    fn a_message_under_way_goes_to_the_inbox_that_has_replaced_the_one_it_waited_for() {
+        let router = Router::new();
+        let (full, empty) = (Limited::new(0), Limited::new(10));
+        let inbox = router.register_inbox(full.clone());
+        router.add(&[Route { filter: "a", inbox, slot: 7 }]).expect("a route");
+        let mut pending = Pending::default();
+        assert_eq!(router.read().route(b"a", b"1", 0, &mut pending), Push::Full);
+        router.replace_inbox(inbox, empty.clone());
+        router.settle();
+        assert_eq!(router.read().route(b"a", b"1", 0, &mut pending), Push::Taken);
+        assert_eq!(router.read().route(b"a", b"2", 0, &mut pending), Push::Taken);
+        assert_eq!((full.slots(), empty.slots()), (Vec::new(), vec![7, 7]));
     }
 
     #[test]

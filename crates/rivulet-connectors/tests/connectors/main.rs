@@ -3,6 +3,8 @@
 mod file;
 mod http;
 mod kafka;
+mod kafka_broker;
+mod mqtt;
 mod reference;
 mod resume;
 mod support;

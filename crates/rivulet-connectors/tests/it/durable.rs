@@ -142,6 +142,28 @@ async fn a_client_is_told_when_its_message_is_on_disk_and_may_send_it_again() {
 }
 
 #[tokio::test]
+async fn a_client_that_read_no_acknowledgement_sends_all_again_and_each_counts_once() {
+    let (router, inbox, log) = logged_router("t");
+    let broker = broker(router.clone(), |_| {}).await;
+    let address = broker.addresses()[0];
+    let mut socket = connect(address, "kim").await;
+    for id in 1..=200 {
+        publish_numbered(&mut socket, id, &format!("m{id}"), false).await;
+    }
+    until("all are there", || inbox.len() == 200).await;
+    log.commit(200);
+    // They are on their way, and nobody reads them.
+    until("all are acknowledged", || broker.stats().bytes_out >= 4 * 200).await;
+    drop(socket);
+    let mut socket = connect(address, "kim").await;
+    for id in 1..=200 {
+        publish_numbered(&mut socket, id, &format!("m{id}"), true).await;
+    }
+    assert_eq!(acknowledged(&mut socket, 200).await, (1..=200).collect::<Vec<_>>());
+    assert_eq!((inbox.len(), log.len()), (200, 200));
+}
+
+#[tokio::test]
 async fn an_external_broker_keeps_what_is_not_on_disk() {
     let (Some(mosquitto), Some(program)) = (Mosquitto::start(&[]), program("mosquitto_pub")) else { return };
     let port = mosquitto.port.to_string();

@@ -1,4 +1,4 @@
-//! States of very many groups, each a row of words in one flat array, updated a column at a time.
+//! States of very many groups, each a row of words, updated a column at a time.
 //!
 //! Big queries count the rows of a batch in states that are known by number. The loop over the batch is inside the choice of the aggregate,
 //! and not the other way round, so that each aggregate is a loop without branches. The words are those of a window
@@ -15,6 +15,7 @@ use arrow::buffer::BooleanBuffer;
 use super::Storage;
 use super::fixed::{FixedKind, FixedValues};
 use super::layout::{AggregateResult, Form, Layout, Prepared, Source};
+use crate::paged::PagedRows;
 
 /// Some rows of a batch, in order.
 #[derive(Clone, Debug)]
@@ -45,7 +46,6 @@ impl RowSet<'_> {
 
 /// How the rows of a batch go into states.
 pub(crate) struct DenseUpdates<'a> {
-    words: usize,
     classes: Vec<ClassUpdate<'a>>,
 }
 
@@ -87,7 +87,7 @@ impl Layout {
                 .map(|state| (self.dense_offset(state), values.next().expect("values for each state")))
                 .collect(),
         });
-        DenseUpdates { words: self.dense_words(), classes: classes.collect() }
+        DenseUpdates { classes: classes.collect() }
     }
 
     /// Merges a group's words into another's. Of rows with one event time the least (greatest) value is first (last).
@@ -125,14 +125,13 @@ fn timed(state: &[u64]) -> (i64, i64) {
 
 impl DenseUpdates<'_> {
     /// Takes the rows into the states: that at `rows[i]` into the group `groups[i]`.
-    pub(crate) fn update(&self, states: &mut [u64], groups: &[u32], rows: &RowSet<'_>, times_us: &[i64]) {
-        let words = self.words;
+    pub(crate) fn update(&self, states: &mut PagedRows, groups: &[u32], rows: &RowSet<'_>, times_us: &[i64]) {
         for (place, class) in self.classes.iter().enumerate() {
             if class.by_row {
                 let moments =
                     |values: &FixedValues<'_>| matches!(values, FixedValues::Variance(_) | FixedValues::Regression(..));
                 each(groups, rows, class.valid, |group, row| {
-                    let entry = &mut states[group * words..(group + 1) * words];
+                    let entry = states.row_mut(group);
                     entry[place] += 1;
                     let count = entry[place];
                     for (offset, values) in class.states.iter().filter(|(_, values)| moments(values)) {
@@ -140,7 +139,7 @@ impl DenseUpdates<'_> {
                     }
                 });
             } else {
-                each(groups, rows, class.valid, |group, _| states[group * words + place] += 1);
+                each(groups, rows, class.valid, |group, _| states.row_mut(group)[place] += 1);
             }
             for (offset, values) in &class.states {
                 // The kind is named again inside the loop, so that there is no choice left in it.
@@ -148,25 +147,24 @@ impl DenseUpdates<'_> {
                     ($($kind:ident),*) => {
                         match values {
                             $(FixedValues::$kind(values) => each(groups, rows, class.valid, |group, row| {
-                                let at = group * words + offset;
                                 let kind = FixedValues::$kind(values);
-                                kind.update(&mut states[at..at + kind.words()], 0, row, 0);
+                                kind.update(&mut states.row_mut(group)[*offset..*offset + kind.words()], 0, row, 0);
                             }),)*
                             FixedValues::FirstFloat(_) | FixedValues::FirstInteger(_) => {
                                 each(groups, rows, class.valid, |group, row| {
-                                    let at = group * words + offset;
+                                    let state = &mut states.row_mut(group)[*offset..*offset + 2];
                                     let candidate = (times_us[row], values.bits(row) as i64);
-                                    if candidate < timed(&states[at..]) {
-                                        states[at..at + 2].copy_from_slice(&[candidate.0 as u64, candidate.1 as u64]);
+                                    if candidate < timed(state) {
+                                        state.copy_from_slice(&[candidate.0 as u64, candidate.1 as u64]);
                                     }
                                 });
                             }
                             FixedValues::LastFloat(_) | FixedValues::LastInteger(_) => {
                                 each(groups, rows, class.valid, |group, row| {
-                                    let at = group * words + offset;
+                                    let state = &mut states.row_mut(group)[*offset..*offset + 2];
                                     let candidate = (times_us[row], values.bits(row) as i64);
-                                    if candidate > timed(&states[at..]) {
-                                        states[at..at + 2].copy_from_slice(&[candidate.0 as u64, candidate.1 as u64]);
+                                    if candidate > timed(state) {
+                                        state.copy_from_slice(&[candidate.0 as u64, candidate.1 as u64]);
                                     }
                                 });
                             }
@@ -181,11 +179,10 @@ impl DenseUpdates<'_> {
     }
 
     /// Takes rows out of the states, which are counts and sums.
-    pub(crate) fn undo(&self, states: &mut [u64], groups: &[u32], rows: &RowSet<'_>) {
-        let words = self.words;
+    pub(crate) fn undo(&self, states: &mut PagedRows, groups: &[u32], rows: &RowSet<'_>) {
         for (place, class) in self.classes.iter().enumerate() {
             each(groups, rows, class.valid, |group, row| {
-                let entry = &mut states[group * words..(group + 1) * words];
+                let entry = states.row_mut(group);
                 entry[place] = entry[place].wrapping_sub(1);
                 for (offset, values) in &class.states {
                     values.undo(&mut entry[*offset..], row);

@@ -14,15 +14,17 @@ use arrow::datatypes::{DataType, Schema};
 use arrow::error::ArrowError;
 use arrow::row::Rows;
 use foldhash::fast::RandomState;
+use hashbrown::HashMap;
 use hashbrown::hash_table::Entry;
-use hashbrown::{HashMap, HashTable};
 use rivulet_dataflow::{KeyGroup, hash_keys};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use super::parts::Parts;
 use super::words::{column_of, key_words_of, width_of};
 use crate::PlanError;
 use crate::aggregate::dense::RowSet;
+use crate::paged::Paged;
 use crate::row_bytes::RowBytes;
 
 /// No number.
@@ -129,12 +131,14 @@ impl KeyPlan {
     pub(crate) fn index(&self, keys: usize) -> KeyIndex {
         KeyIndex {
             hasher: self.hasher.clone(),
-            table: HashTable::with_capacity(keys),
+            table: Parts::with_capacity(keys),
             store: match self.form {
                 Form::Unit => Store::Unit(false),
-                Form::Word => Store::Words(Vec::with_capacity(keys)),
-                Form::Pair => Store::Pairs(Vec::with_capacity(keys)),
-                Form::Text | Form::Bytes => Store::Views(Views { views: Vec::with_capacity(keys), ..Views::default() }),
+                Form::Word => Store::Words(Paged::with_capacity(keys)),
+                Form::Pair => Store::Pairs(Paged::with_capacity(keys)),
+                Form::Text | Form::Bytes => {
+                    Store::Views(Views { views: Paged::with_capacity(keys), ..Views::default() })
+                }
             },
             exceptions: HashMap::default(),
             masks: HashMap::default(),
@@ -308,7 +312,7 @@ fn view_of(hasher: &Hasher, bytes: &[u8], start: usize, end: usize, row: usize) 
 /// The numbers of keys.
 pub(crate) struct KeyIndex {
     hasher: Hasher,
-    table: HashTable<u32>,
+    table: Parts<u32>,
     store: Store,
     /// Keys with nulls: which columns are, and the rest.
     exceptions: HashMap<(u8, u128), u32, RandomState>,
@@ -319,15 +323,15 @@ pub(crate) struct KeyIndex {
 enum Store {
     /// Whether the only key there is has been seen.
     Unit(bool),
-    Words(Vec<u64>),
-    Pairs(Vec<u128>),
+    Words(Paged<u64>),
+    Pairs(Paged<u128>),
     Views(Views),
 }
 
 /// Texts or bytes: 15 of them in place, longer ones in an arena.
 #[derive(Default)]
 struct Views {
-    views: Vec<u128>,
+    views: Paged<u128>,
     arena: Vec<u8>,
     /// Bytes of the arena that nobody needs any more.
     garbage: usize,
@@ -503,9 +507,7 @@ impl KeyIndex {
             Store::Pairs(pairs) => self.hasher.pair(pairs[at]),
             Store::Views(views) => views.hash(&self.hasher, views.views[at]),
         };
-        if let Ok(entry) = self.table.find_entry(hash, |&known| known == number) {
-            entry.remove();
-        }
+        self.table.remove(hash, |&known| known == number);
         if let Store::Views(views) = &mut self.store
             && views.views[at] >= LONG
         {
@@ -596,11 +598,11 @@ impl KeyIndex {
     pub(crate) fn memory_bytes(&self) -> usize {
         let store = match &self.store {
             Store::Unit(_) => 0,
-            Store::Words(words) => words.capacity() * 8,
-            Store::Pairs(pairs) => pairs.capacity() * 16,
-            Store::Views(views) => views.views.capacity() * 16 + views.arena.capacity(),
+            Store::Words(words) => words.memory_bytes(),
+            Store::Pairs(pairs) => pairs.memory_bytes(),
+            Store::Views(views) => views.views.memory_bytes() + views.arena.capacity(),
         };
-        store + self.table.allocation_size() + self.free.capacity() * 4
+        store + self.table.memory_bytes() + self.free.capacity() * 4
     }
 }
 
@@ -664,7 +666,7 @@ fn is_same<'a>(known: &Views, view: u128, other: u128, long: impl FnOnce() -> &'
 
 /// Puts a key where a number is free.
 #[inline]
-fn put<T>(known: &mut Vec<T>, free: &mut Vec<u32>, key: T) -> u32 {
+fn put<T>(known: &mut Paged<T>, free: &mut Vec<u32>, key: T) -> u32 {
     match free.pop() {
         Some(number) => {
             known[number as usize] = key;

@@ -1,7 +1,8 @@
 //! Rows that are kept, in columns of their own, each by its number.
 //!
-//! Fixed widths are words, texts lie apart ([`texts`](super::texts)); numbers of removed rows are used again. Rows come out as Arrow columns for any
-//! list of numbers, in which [`NONE`] is a row of nulls.
+//! What has a fixed width lies side by side, a row behind the other, so that a row that is looked at touches a line of memory or two, however many
+//! columns are wanted; texts lie apart ([`texts`](super::texts)). Numbers of removed rows are used again. Rows come out as Arrow columns for
+//! any list of numbers, in which [`NONE`] is a row of nulls.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -16,15 +17,19 @@ use super::keys::NONE;
 use super::texts::Texts;
 use super::words::{column_of, width_of, words_of};
 use crate::PlanError;
+use crate::paged::{Paged, PagedRows};
+
+/// Where the words of a row begin behind its event time and its arrival.
+const TIMES: usize = 2;
 
 /// Rows by number.
 pub(crate) struct RowStore {
     columns: Vec<Column>,
+    /// By row: event time, arrival, and the values of fixed width.
+    words: PagedRows,
     /// The texts of all rows, if they have any.
     texts: Option<Texts>,
-    /// By row: event time and arrival, which are mostly wanted together.
-    times_us: Vec<[i64; 2]>,
-    is_live: Vec<bool>,
+    is_live: Paged<bool>,
     free: Vec<u32>,
 }
 
@@ -32,12 +37,16 @@ struct Column {
     data_type: DataType,
     values: Values,
     /// Which values are null; empty as long as none was.
-    nulls: Vec<bool>,
+    nulls: Paged<bool>,
 }
 
+/// Where the values of a column are.
+#[derive(Clone, Copy)]
 enum Values {
-    Words(Vec<u64>),
-    Wide(Vec<u128>),
+    /// The word of the row at this place.
+    Word(usize),
+    /// Two words from this place on, the lower one first.
+    Wide(usize),
     /// The text that so many others of its row stand before.
     Text(usize),
 }
@@ -45,12 +54,18 @@ enum Values {
 impl RowStore {
     /// A store of rows with these columns of `schema`.
     pub(crate) fn new(schema: &Schema, columns: &[usize]) -> Result<Self, PlanError> {
-        let mut texts = 0;
+        let (mut texts, mut width) = (0, TIMES);
         let column = |&index: &usize| {
             let data_type = schema.field(index).data_type().clone();
             let values = match data_type.primitive_width() {
-                _ if width_of(&data_type).is_some() => Values::Words(Vec::new()),
-                Some(16) => Values::Wide(Vec::new()),
+                _ if width_of(&data_type).is_some() => {
+                    width += 1;
+                    Values::Word(width - 1)
+                }
+                Some(16) => {
+                    width += 2;
+                    Values::Wide(width - 2)
+                }
                 _ if data_type.is_string() => {
                     texts += 1;
                     Values::Text(texts - 1)
@@ -60,14 +75,14 @@ impl RowStore {
                     return Err(PlanError::Column { index, what: "rows that are kept", problem });
                 }
             };
-            Ok(Column { data_type, values, nulls: Vec::new() })
+            Ok(Column { data_type, values, nulls: Paged::new() })
         };
         let columns = columns.iter().map(column).collect::<Result<_, _>>()?;
         Ok(Self {
             columns,
+            words: PagedRows::new(width),
             texts: (texts > 0).then(|| Texts::new(texts)),
-            times_us: Vec::new(),
-            is_live: Vec::new(),
+            is_live: Paged::new(),
             free: Vec::new(),
         })
     }
@@ -82,17 +97,18 @@ impl RowStore {
     }
 
     pub(crate) fn event_time_us(&self, row: u32) -> i64 {
-        self.times_us[row as usize][0]
+        self.words.row(row as usize)[0] as i64
     }
 
     pub(crate) fn arrival_us(&self, row: u32) -> i64 {
-        self.times_us[row as usize][1]
+        self.words.row(row as usize)[1] as i64
     }
 
     /// Event time and arrival.
     #[inline]
     pub(crate) fn times_us(&self, row: u32) -> [i64; 2] {
-        self.times_us[row as usize]
+        let row = self.words.row(row as usize);
+        [row[0] as i64, row[1] as i64]
     }
 
     /// Adds rows, of which `columns` holds the columns and `times` event time and arrival; their numbers are written to `numbers`.
@@ -104,27 +120,23 @@ impl RowStore {
         numbers: &mut Vec<u32>,
     ) -> Result<(), ArrowError> {
         numbers.clear();
-        for &row in rows {
+        let again = rows.len().min(self.free.len());
+        numbers.extend(self.free.drain(self.free.len() - again..).rev());
+        let before = self.is_live.len();
+        let total = before + rows.len() - again;
+        assert!(total < NONE as usize, "fewer than 2^32 rows in one instance");
+        numbers.extend(before as u32..total as u32);
+        self.is_live.grow(total, true);
+        self.words.grow_zeroed(total);
+        for (&row, &number) in rows.iter().zip(&*numbers) {
             let (event_time_us, arrival_us) = times(row as usize);
-            let number = match self.free.pop() {
-                Some(number) => {
-                    self.times_us[number as usize] = [event_time_us, arrival_us];
-                    self.is_live[number as usize] = true;
-                    number
-                }
-                None => {
-                    assert!(self.is_live.len() < NONE as usize, "fewer than 2^32 rows in one instance");
-                    self.times_us.push([event_time_us, arrival_us]);
-                    self.is_live.push(true);
-                    self.is_live.len() as u32 - 1
-                }
-            };
-            numbers.push(number);
+            let words = self.words.row_mut(number as usize);
+            (words[0], words[1]) = (event_time_us as u64, arrival_us as u64);
+            self.is_live[number as usize] = true;
         }
-        let total = self.is_live.len();
         let mut texts = Vec::new();
         for (stored, column) in self.columns.iter_mut().zip(columns) {
-            stored.put(column, rows, numbers, total);
+            stored.put(&mut self.words, column, rows, numbers, total);
             if let Values::Text(_) = stored.values {
                 texts.push(cast(column, &DataType::Utf8)?.as_string::<i32>().clone());
             }
@@ -147,12 +159,12 @@ impl RowStore {
 
     /// The values of a column of these rows.
     pub(crate) fn column(&self, column: usize, rows: &[u32]) -> Result<ArrayRef, ArrowError> {
-        self.columns[column].take(rows, self.texts.as_ref())
+        self.columns[column].take(rows, &self.words, self.texts.as_ref())
     }
 
     /// All columns of these rows.
     pub(crate) fn columns(&self, rows: &[u32]) -> Result<Vec<ArrayRef>, ArrowError> {
-        self.columns.iter().map(|column| column.take(rows, self.texts.as_ref())).collect()
+        self.columns.iter().map(|column| column.take(rows, &self.words, self.texts.as_ref())).collect()
     }
 
     pub(crate) fn is_null(&self, column: usize, row: u32) -> bool {
@@ -161,8 +173,8 @@ impl RowStore {
 
     /// A value of fixed width as a word; what is behind a null is anything.
     pub(crate) fn word(&self, column: usize, row: u32) -> u64 {
-        match &self.columns[column].values {
-            Values::Words(words) => words[row as usize],
+        match self.columns[column].values {
+            Values::Word(place) => self.words.row(row as usize)[place],
             _ => 0,
         }
     }
@@ -170,16 +182,21 @@ impl RowStore {
     /// How two values that are not null compare.
     pub(crate) fn compare(&self, column: usize, a: u32, b: u32) -> Ordering {
         let Column { data_type, values, .. } = &self.columns[column];
-        let (a, b) = (a as usize, b as usize);
-        match (values, data_type) {
-            (Values::Words(words), DataType::Float64) => f64::from_bits(words[a]).total_cmp(&f64::from_bits(words[b])),
-            (Values::Words(words), DataType::Float32) => {
-                f32::from_bits(words[a] as u32).total_cmp(&f32::from_bits(words[b] as u32))
+        match *values {
+            Values::Word(place) => {
+                let [a, b] = [a, b].map(|row| self.words.row(row as usize)[place]);
+                match data_type {
+                    DataType::Float64 => f64::from_bits(a).total_cmp(&f64::from_bits(b)),
+                    DataType::Float32 => f32::from_bits(a as u32).total_cmp(&f32::from_bits(b as u32)),
+                    DataType::UInt64 => a.cmp(&b),
+                    _ => (a as i64).cmp(&(b as i64)),
+                }
             }
-            (Values::Words(words), DataType::UInt64) => words[a].cmp(&words[b]),
-            (Values::Words(words), _) => (words[a] as i64).cmp(&(words[b] as i64)),
-            (Values::Wide(wide), _) => (wide[a] as i128).cmp(&(wide[b] as i128)),
-            (&Values::Text(text), _) => self.text(a, text).cmp(self.text(b, text)),
+            Values::Wide(place) => {
+                let [a, b] = [a, b].map(|row| wide_of(self.words.row(row as usize), place));
+                a.cmp(&b)
+            }
+            Values::Text(text) => self.text(a as usize, text).cmp(self.text(b as usize, text)),
         }
     }
 
@@ -207,10 +224,11 @@ impl RowStore {
                 state.write_u8(0);
                 continue;
             }
-            match &column.values {
-                Values::Words(words) => state.write_u64(words[row as usize]),
-                Values::Wide(wide) => state.write_u128(wide[row as usize]),
-                Values::Text(text) => state.write(self.text(row as usize, *text)),
+            let words = self.words.row(row as usize);
+            match column.values {
+                Values::Word(place) => state.write_u64(words[place]),
+                Values::Wide(place) => state.write_u128(wide_of(words, place) as u128),
+                Values::Text(text) => state.write(self.text(row as usize, text)),
             }
         }
         state.finish()
@@ -223,21 +241,16 @@ impl RowStore {
 
     /// Memory held, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let columns: usize = self
-            .columns
-            .iter()
-            .map(|column| {
-                column.nulls.capacity()
-                    + match &column.values {
-                        Values::Words(words) => words.capacity() * 8,
-                        Values::Wide(wide) => wide.capacity() * 16,
-                        Values::Text(_) => 0,
-                    }
-            })
-            .sum();
+        let nulls: usize = self.columns.iter().map(|column| column.nulls.memory_bytes()).sum();
         let texts = self.texts.as_ref().map_or(0, Texts::memory_bytes);
-        columns + texts + self.is_live.capacity() * (1 + 8 + 8) + self.free.capacity() * 4
+        nulls + texts + self.words.memory_bytes() + self.is_live.memory_bytes() + self.free.capacity() * 4
     }
+}
+
+/// The value of two words from `place` on.
+#[inline]
+fn wide_of(words: &[u64], place: usize) -> i128 {
+    (u128::from(words[place]) | u128::from(words[place + 1]) << 64) as i128
 }
 
 impl Column {
@@ -247,49 +260,51 @@ impl Column {
     }
 
     /// Writes the values of `rows` to `numbers`, of so many rows in all.
-    fn put(&mut self, column: &ArrayRef, rows: &[u32], numbers: &[u32], total: usize) {
+    fn put(&mut self, words: &mut PagedRows, column: &ArrayRef, rows: &[u32], numbers: &[u32], total: usize) {
         let places = || rows.iter().zip(numbers).map(|(&row, &number)| (row as usize, number as usize));
-        match &mut self.values {
-            Values::Words(words) => {
+        match self.values {
+            Values::Word(place) => {
                 let values = words_of(column);
-                words.resize(total, 0);
-                places().for_each(|(row, number)| words[number] = values[row]);
+                places().for_each(|(row, number)| words.row_mut(number)[place] = values[row]);
             }
-            Values::Wide(wide) => {
+            Values::Wide(place) => {
                 let data = column.to_data();
                 let values = ScalarBuffer::<i128>::new(data.buffers()[0].clone(), data.offset(), data.len());
-                wide.resize(total, 0);
-                places().for_each(|(row, number)| wide[number] = values[row] as u128);
+                places().for_each(|(row, number)| {
+                    let value = values[row] as u128;
+                    words.row_mut(number)[place..place + 2].copy_from_slice(&[value as u64, (value >> 64) as u64]);
+                });
             }
             // Those of all columns are put together.
             Values::Text(_) => {}
         }
         let nulls = column.logical_nulls().filter(|nulls| nulls.null_count() > 0);
-        if nulls.is_some() || !self.nulls.is_empty() {
-            self.nulls.resize(total, false);
+        if nulls.is_some() || self.nulls.len() > 0 {
+            self.nulls.grow(total, false);
             places().for_each(|(row, number)| {
                 self.nulls[number] = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
             });
         }
     }
 
-    fn take(&self, rows: &[u32], texts: Option<&Texts>) -> Result<ArrayRef, ArrowError> {
+    fn take(&self, rows: &[u32], words: &PagedRows, texts: Option<&Texts>) -> Result<ArrayRef, ArrowError> {
         let has_gaps = rows.contains(&NONE);
         let is_valid = |&row: &u32| row != NONE && !self.is_null(row as usize);
-        let nulls = (has_gaps || !self.nulls.is_empty())
+        let nulls = (has_gaps || self.nulls.len() > 0)
             .then(|| rows.iter().map(is_valid).collect::<NullBuffer>())
             .filter(|nulls| nulls.null_count() > 0);
         Ok(match &self.values {
-            Values::Words(words) => {
+            &Values::Word(place) => {
+                let word = |row: u32| words.row(row as usize)[place];
                 let values = match has_gaps {
-                    false => rows.iter().map(|&row| words[row as usize]).collect(),
-                    true => rows.iter().map(|&row| words.get(row as usize).copied().unwrap_or(0)).collect(),
+                    false => rows.iter().map(|&row| word(row)).collect(),
+                    true => rows.iter().map(|&row| if row == NONE { 0 } else { word(row) }).collect(),
                 };
                 column_of(&self.data_type, values, nulls)
             }
-            Values::Wide(wide) => {
-                let values: Vec<i128> =
-                    rows.iter().map(|&row| wide.get(row as usize).copied().unwrap_or(0) as i128).collect();
+            &Values::Wide(place) => {
+                let wide = |&row: &u32| if row == NONE { 0 } else { wide_of(words.row(row as usize), place) };
+                let values: Vec<i128> = rows.iter().map(wide).collect();
                 let data = ArrayData::builder(self.data_type.clone()).len(rows.len()).nulls(nulls);
                 make_array(data.add_buffer(Buffer::from_vec(values)).build()?)
             }

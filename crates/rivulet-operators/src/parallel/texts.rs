@@ -7,6 +7,8 @@
 
 use arrow::array::{Array, StringArray};
 
+use crate::paged::Paged;
+
 /// How large a piece is, unless a row needs more: an eighth of what there is, within these bounds.
 const PIECE_BYTES_MIN: usize = 1 << 12;
 const PIECE_BYTES_MAX: usize = 1 << 20;
@@ -18,7 +20,7 @@ pub(crate) struct Texts {
     /// How many a row has.
     columns: usize,
     /// By row: the number of its piece, and its place there, in 32 bits each.
-    starts: Vec<u64>,
+    starts: Paged<u64>,
     pieces: Vec<Piece>,
     /// Which piece is written to.
     open: usize,
@@ -40,12 +42,12 @@ impl Texts {
     /// No rows, each with so many texts.
     pub(crate) fn new(columns: usize) -> Self {
         let pieces = vec![Piece::default()];
-        Self { columns, starts: Vec::new(), pieces, open: 0, free: Vec::new(), bytes: 0, holes: 0 }
+        Self { columns, starts: Paged::new(), pieces, open: 0, free: Vec::new(), bytes: 0, holes: 0 }
     }
 
     /// Writes the texts of `rows` to `numbers`, of so many rows in all.
     pub(crate) fn put(&mut self, columns: &[StringArray], rows: &[u32], numbers: &[u32], total: usize) {
-        self.starts.resize(total, 0);
+        self.starts.grow(total, 0);
         for (&row, &number) in rows.iter().zip(numbers) {
             let row = row as usize;
             let text = |column: &StringArray| if column.is_null(row) { 0 } else { column.value_length(row) as usize };
@@ -114,7 +116,7 @@ impl Texts {
     }
 
     /// Forgets the texts of a row, which is not among the `live` ones any more.
-    pub(crate) fn remove(&mut self, row: u32, live: &[bool]) {
+    pub(crate) fn remove(&mut self, row: u32, live: &Paged<bool>) {
         let (length, piece) = (self.length(row as usize), (self.starts[row as usize] >> 32) as usize);
         self.pieces[piece].live -= length;
         self.holes += length;
@@ -126,9 +128,9 @@ impl Texts {
         }
     }
 
-    fn close_holes(&mut self, live: &[bool]) {
+    fn close_holes(&mut self, live: &Paged<bool>) {
         let old = std::mem::replace(self, Self::new(self.columns));
-        self.starts = vec![0; old.starts.len()];
+        self.starts.grow(old.starts.len(), 0);
         for (row, _) in live.iter().enumerate().filter(|(_, is_live)| **is_live) {
             let texts = &old.onwards(row)[..old.length(row)];
             let start = self.place(texts.len());
@@ -140,7 +142,7 @@ impl Texts {
     /// Memory held, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let pieces: usize = self.pieces.iter().map(|piece| piece.bytes.capacity()).sum();
-        self.starts.capacity() * 8 + pieces + self.pieces.capacity() * size_of::<Piece>()
+        self.starts.memory_bytes() + pieces + self.pieces.capacity() * size_of::<Piece>()
     }
 }
 
@@ -191,7 +193,7 @@ mod tests {
             steps in prop::collection::vec((0..400usize, prop::option::of(0..200usize), any::<prop::sample::Index>(), 0..3u8), 1..400),
         ) {
             let mut texts = Texts::new(2);
-            let mut live: Vec<bool> = Vec::new();
+            let mut live: Paged<bool> = Paged::new();
             let mut known: Vec<(u32, String, Option<String>)> = Vec::new();
             let mut free: Vec<u32> = Vec::new();
             for (long, other, which, what) in steps {
@@ -203,7 +205,7 @@ mod tests {
                 } else {
                     let row = ("long ".repeat(long), other.map(|length| "é".repeat(length)));
                     let number = free.pop().unwrap_or(live.len() as u32);
-                    live.resize(live.len().max(number as usize + 1), false);
+                    live.grow(number as usize + 1, false);
                     live[number as usize] = true;
                     texts.put(&columns(std::slice::from_ref(&row)), &[0], &[number], live.len());
                     known.push((number, row.0, row.1));
@@ -222,7 +224,8 @@ mod tests {
         let mut texts = Texts::new(2);
         let row = ("a text of some length ".repeat(20), None);
         let columns = columns(std::slice::from_ref(&row));
-        let mut live = vec![false; 20_000];
+        let mut live = Paged::new();
+        live.grow(20_000, false);
         for number in 0..20_000u32 {
             live[number as usize] = true;
             texts.put(&columns, &[0], &[number], number as usize + 1);

@@ -10,6 +10,8 @@ use arrow::array::BooleanArray;
 use arrow::error::ArrowError;
 use rivulet_dataflow::{Batch, Context, Reason};
 
+use crate::paged::Paged;
+
 /// Into how many buckets a time-to-live is cut.
 const BUCKETS: i64 = 32;
 /// When a key was touched that is not there.
@@ -20,9 +22,9 @@ pub(crate) struct TimeToLive {
     ttl_us: i64,
     bucket_us: i64,
     /// By key: the latest event time of what touched it.
-    touched_us: Vec<i64>,
+    touched_us: Paged<i64>,
     /// By key: whether it is in a bucket. It is in one at most, also if its number is used again.
-    waits: Vec<bool>,
+    waits: Paged<bool>,
     due: BTreeMap<i64, Vec<u32>>,
     watermark_us: i64,
 }
@@ -34,8 +36,8 @@ impl TimeToLive {
         Self {
             ttl_us,
             bucket_us,
-            touched_us: Vec::new(),
-            waits: Vec::new(),
+            touched_us: Paged::new(),
+            waits: Paged::new(),
             due: BTreeMap::new(),
             watermark_us: i64::MIN,
         }
@@ -45,10 +47,8 @@ impl TimeToLive {
     pub(crate) fn touch(&mut self, keys: &[u32], times_us: impl IntoIterator<Item = i64>) {
         for (&key, time_us) in keys.iter().zip(times_us) {
             let at = key as usize;
-            if at >= self.touched_us.len() {
-                self.touched_us.resize(at + 1, NEVER);
-                self.waits.resize(at + 1, false);
-            }
+            self.touched_us.grow(at + 1, NEVER);
+            self.waits.grow(at + 1, false);
             self.touched_us[at] = self.touched_us[at].max(time_us);
             if !self.waits[at] {
                 self.wait(key);
@@ -122,7 +122,9 @@ impl TimeToLive {
 
     /// Memory held, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.touched_us.capacity() * 9 + self.due.values().map(|keys| keys.capacity() * 4).sum::<usize>()
+        self.touched_us.memory_bytes()
+            + self.waits.memory_bytes()
+            + self.due.values().map(|keys| keys.capacity() * 4).sum::<usize>()
     }
 }
 

@@ -10,6 +10,7 @@ use super::keys::{BatchKeys, KeyIndex, KeyPlan, NONE};
 use super::order::{Behind, compare, compare_keys};
 use super::rows::RowStore;
 use super::saved_rows::SavedRows;
+use super::sorted_rows::SortedRows;
 use super::time_to_live::{TimeToLive, state_text};
 use super::window::by_text;
 use super::{OUTPUT_ROWS, check_columns};
@@ -20,6 +21,7 @@ use rivulet_dataflow::{
 
 use crate::PlanError;
 use crate::aggregate::dense::RowSet;
+use crate::paged::Paged;
 
 /// What a top-n does.
 #[derive(Clone, Debug)]
@@ -176,13 +178,13 @@ struct TopNOperator {
     plan: Arc<TopNPlan>,
     index: KeyIndex,
     /// By partition: its rows in order. Where no row is taken back no more than can come out.
-    partitions: Vec<Vec<u32>>,
+    partitions: Paged<SortedRows>,
     /// By partition: the last row that comes out, once none behind it can; [`NONE`] before.
-    last: Vec<u32>,
+    last: Paged<u32>,
     store: RowStore,
     /// Partitions that the batch at hand has changed, and what was outside of each before.
     touched: Vec<(u32, Vec<Ranked>)>,
-    is_touched: Vec<bool>,
+    is_touched: Paged<bool>,
     removed: Vec<u32>,
     /// When partitions are forgotten.
     ttl: Option<TimeToLive>,
@@ -195,10 +197,10 @@ impl TopNOperator {
         Self {
             index: plan.keys.index(0),
             store: plan.store().expect("the store was made when the plan was checked"),
-            partitions: Vec::new(),
-            last: Vec::new(),
+            partitions: Paged::new(),
+            last: Paged::new(),
             touched: Vec::new(),
-            is_touched: Vec::new(),
+            is_touched: Paged::new(),
             removed: Vec::new(),
             ttl: plan.spec.state_ttl_us.map(TimeToLive::new),
             keys: BatchKeys::default(),
@@ -217,12 +219,12 @@ impl TopNOperator {
         self.keys.read(&plan.keys, columns)?;
         let mut numbers = std::mem::take(&mut self.numbers);
         self.index.assign(&self.keys, &RowSet::Range(0..batch.rows()), &mut numbers);
-        self.partitions.resize_with(self.index.numbers().max(self.partitions.len()), Vec::new);
+        self.partitions.grow_with(self.index.numbers(), SortedRows::default);
         if let Some(ttl) = &mut self.ttl {
             ttl.touch(&numbers, batch.event_time_us.iter().copied());
         }
-        self.is_touched.resize(self.partitions.len(), false);
-        self.last.resize(self.partitions.len(), NONE);
+        self.is_touched.grow(self.partitions.len(), false);
+        self.last.grow(self.partitions.len(), NONE);
         // Most rows of a long stream come behind all that are kept, and are not even stored.
         let behind = Behind::new(&spec.order, columns).filter(|_| !spec.input_retracts);
         let is_candidate = |row: &u32| {
@@ -237,7 +239,7 @@ impl TopNOperator {
             let partition = numbers[at as usize];
             self.touch(partition);
             let kept = &mut self.partitions[partition as usize];
-            let found = kept.binary_search_by(|&known| compare(&spec.order, &self.store, known, row));
+            let found = kept.search(|known| compare(&spec.order, &self.store, known, row));
             if batch.is_retraction(at as usize) {
                 self.removed.push(row);
                 if let Ok(place) = found {
@@ -248,7 +250,7 @@ impl TopNOperator {
             let (Ok(place) | Err(place)) = found;
             kept.insert(place, row);
             if !spec.input_retracts && spec.ranking == Ranking::RowNumber && kept.len() > spec.limit {
-                self.removed.extend(kept.pop());
+                kept.truncate(spec.limit, &mut self.removed);
             }
         }
         self.numbers = numbers;
@@ -263,13 +265,14 @@ impl TopNOperator {
     }
 
     /// How many rows behind `first`, itself among them, the order does not tell apart from it.
-    fn peers(&self, kept: &[u32], first: usize) -> usize {
-        let is_peer = |&row: &u32| compare_keys(&self.plan.spec.order, &self.store, kept[first], row).is_eq();
-        kept[first..].partition_point(is_peer)
+    fn peers(&self, kept: &SortedRows, first: usize) -> usize {
+        let first_row = kept.get(first);
+        let is_behind = |row: u32| compare_keys(&self.plan.spec.order, &self.store, first_row, row).is_lt();
+        kept.partition_point(|row| !is_behind(row)) - first
     }
 
     /// How many of the rows of a partition come out, and whether none that comes behind them would.
-    fn visible(&self, kept: &[u32]) -> (usize, bool) {
+    fn visible(&self, kept: &SortedRows) -> (usize, bool) {
         let limit = self.plan.spec.limit;
         match self.plan.spec.ranking {
             Ranking::RowNumber => (kept.len().min(limit), kept.len() >= limit),
@@ -287,22 +290,25 @@ impl TopNOperator {
     }
 
     /// What of a partition is to be outside.
-    fn outside(&self, kept: &[u32]) -> Vec<Ranked> {
+    fn outside(&self, kept: &SortedRows) -> Vec<Ranked> {
         let spec = &self.plan.spec;
-        let rows = &kept[..self.visible(kept).0];
+        let rows = self.visible(kept).0;
+        let visible = kept.iter().take(rows);
         if !spec.with_rank {
-            return rows.iter().map(|&row| (row, 0)).collect();
+            return visible.map(|row| (row, 0)).collect();
         }
         if spec.ranking == Ranking::RowNumber {
-            return rows.iter().copied().zip(1..).collect();
+            return visible.zip(1..).collect();
         }
-        let mut outside = Vec::with_capacity(rows.len());
-        let mut groups = 0;
-        while outside.len() < rows.len() {
-            let first = outside.len();
-            let rank = if spec.ranking == Ranking::Rank { first as i64 + 1 } else { groups + 1 };
-            outside.extend(rows[first..first + self.peers(rows, first)].iter().map(|&row| (row, rank)));
-            groups += 1;
+        let mut outside = Vec::with_capacity(rows);
+        let (mut peers_end, mut rank, mut groups) = (0, 0, 0);
+        for (place, row) in visible.enumerate() {
+            if place == peers_end {
+                groups += 1;
+                rank = if spec.ranking == Ranking::Rank { place as i64 + 1 } else { groups };
+                peers_end += self.peers(kept, place);
+            }
+            outside.push((row, rank));
         }
         outside
     }
@@ -312,9 +318,9 @@ impl TopNOperator {
         let (rows, is_full) = self.visible(&self.partitions[partition as usize]);
         let kept = &mut self.partitions[partition as usize];
         if !self.plan.spec.input_retracts {
-            self.removed.extend(kept.drain(rows..));
+            kept.truncate(rows, &mut self.removed);
         }
-        self.last[partition as usize] = if is_full { kept[rows - 1] } else { NONE };
+        self.last[partition as usize] = if is_full { kept.get(rows - 1) } else { NONE };
     }
 
     /// Emits what has changed outside.
@@ -324,17 +330,18 @@ impl TopNOperator {
         for (partition, before) in &touched {
             self.settle(*partition);
             let after = self.outside(&self.partitions[*partition as usize]);
-            let (mut old, mut new) = (before.clone(), after.clone());
+            let (before, after) = without_common_ends(before, &after);
+            let (mut old, mut new) = (before.to_vec(), after.to_vec());
             old.sort_unstable();
             new.sort_unstable();
             gone.extend(before.iter().copied().filter(|one| new.binary_search(one).is_err()));
-            come.extend(after.into_iter().filter(|one| old.binary_search(one).is_err()));
+            come.extend(after.iter().copied().filter(|one| old.binary_search(one).is_err()));
         }
         self.emit(&gone, true, context)?;
         self.emit(&come, false, context)?;
         for (partition, _) in touched {
             self.is_touched[partition as usize] = false;
-            if self.partitions[partition as usize].is_empty() {
+            if self.partitions[partition as usize].len() == 0 {
                 self.index.remove(partition);
                 if let Some(ttl) = &mut self.ttl {
                     ttl.remove(partition);
@@ -348,7 +355,7 @@ impl TopNOperator {
     /// Forgets partitions that nothing has touched for long.
     fn forget(&mut self, watermark_us: i64) {
         for partition in self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us)) {
-            std::mem::take(&mut self.partitions[partition as usize]).into_iter().for_each(|row| self.store.remove(row));
+            std::mem::take(&mut self.partitions[partition as usize]).iter().for_each(|row| self.store.remove(row));
             self.last[partition as usize] = NONE;
             self.index.remove(partition);
         }
@@ -381,6 +388,14 @@ impl TopNOperator {
     }
 }
 
+/// Both without what they have in common at the beginning and at the end: mostly a row among many has come or gone.
+fn without_common_ends<'a>(one: &'a [Ranked], other: &'a [Ranked]) -> (&'a [Ranked], &'a [Ranked]) {
+    let begin = one.iter().zip(other).take_while(|(one, other)| one == other).count();
+    let (one, other) = (&one[begin..], &other[begin..]);
+    let end = one.iter().rev().zip(other.iter().rev()).take_while(|(one, other)| one == other).count();
+    (&one[..one.len() - end], &other[..other.len() - end])
+}
+
 impl Operator for TopNOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         match element {
@@ -400,7 +415,7 @@ impl Operator for TopNOperator {
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        let rows: Vec<u32> = self.partitions.iter().flatten().copied().collect();
+        let rows: Vec<u32> = self.partitions.iter().flat_map(SortedRows::iter).collect();
         let touched_us = self.partitions.iter().zip(0u32..).flat_map(|(rows, partition)| {
             let touched_us = self.ttl.as_ref().map_or(i64::MIN, |ttl| ttl.touched_us(partition));
             rows.iter().map(move |_| touched_us)
@@ -419,29 +434,29 @@ impl Operator for TopNOperator {
         let all: Vec<u32> = (0..saved.len() as u32).collect();
         let mut numbers = Vec::new();
         self.index.assign(&self.keys, &RowSet::List(&all), &mut numbers);
-        self.partitions.resize_with(self.index.numbers().max(self.partitions.len()), Vec::new);
-        self.last.resize(self.partitions.len(), NONE);
+        self.partitions.grow_with(self.index.numbers(), SortedRows::default);
+        self.last.grow(self.partitions.len(), NONE);
         let mut rows = Vec::new();
         self.store.add(saved.columns, &all, |row| saved.times(row), &mut rows)?;
-        for (&partition, &row) in numbers.iter().zip(&rows) {
-            self.partitions[partition as usize].push(row);
-        }
+        let mut partitions: Vec<(u32, u32)> = numbers.iter().copied().zip(rows).collect();
         if let Some(ttl) = &mut self.ttl {
             // Of state that was saved without a time-to-live the rows' own times are known.
             ttl.touch(&numbers, (0..saved.len()).map(|row| saved.number(0, row).max(saved.times(row).0)));
         }
-        numbers.sort_unstable();
-        numbers.dedup();
-        for &partition in &numbers {
-            self.partitions[partition as usize].sort_by(|&a, &b| compare(&plan.spec.order, &self.store, a, b));
-            self.settle(partition);
+        partitions.sort_unstable();
+        for rows in partitions.chunk_by(|one, other| one.0 == other.0) {
+            let kept = &mut self.partitions[rows[0].0 as usize];
+            let mut all: Vec<u32> = kept.iter().chain(rows.iter().map(|row| row.1)).collect();
+            all.sort_by(|&a, &b| compare(&plan.spec.order, &self.store, a, b));
+            *kept = all.into();
+            self.settle(rows[0].0);
         }
         Ok(())
     }
 
     fn memory_bytes(&self) -> usize {
-        let rows: usize = self.partitions.iter().map(|rows| size_of::<Vec<u32>>() + rows.capacity() * 4).sum();
+        let rows: usize = self.partitions.iter().map(SortedRows::memory_bytes).sum();
         let ttl = self.ttl.as_ref().map_or(0, TimeToLive::memory_bytes);
-        self.index.memory_bytes() + self.store.memory_bytes() + rows + ttl
+        self.index.memory_bytes() + self.store.memory_bytes() + self.partitions.memory_bytes() + rows + ttl
     }
 }

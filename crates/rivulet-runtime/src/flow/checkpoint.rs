@@ -71,22 +71,31 @@ pub(super) struct Captured {
     pub(super) has_ended: bool,
 }
 
-/// The barrier of a flow.
+/// The barriers of a flow. Each has a number that no other has: a checkpoint may be tried again, and what comes late to the barrier of an attempt
+/// that was given up must not count for the next.
 #[derive(Debug, Default)]
 pub(super) struct Barrier {
-    /// The number of the checkpoint that is being made; 0 without one.
+    /// The barrier of the checkpoint that is being made; 0 without one.
     wanted: AtomicU64,
-    /// The newest one that is durable.
+    /// That of the newest one that is durable.
     committed: AtomicU64,
     gathering: Mutex<Gathering>,
     gathered: Condvar,
 }
 
+/// What all tasks have captured, by stage and instance, or why there is no checkpoint.
+pub(super) type Gathered = Result<BTreeMap<(usize, usize), Captured>, CheckpointError>;
+
 /// What tasks have captured.
 #[derive(Debug, Default)]
 struct Gathering {
-    /// The number of the checkpoint; 0 without one.
+    /// The barrier that is gathered; 0 without one.
     number: u64,
+    /// The newest barrier, and the checkpoint that it was raised for.
+    newest: u64,
+    checkpoint: u64,
+    /// The newest checkpoint that is durable, which is that of the committed barrier.
+    committed: u64,
     /// By stage and instance.
     parts: BTreeMap<(usize, usize), Captured>,
     /// Tasks that have ended. They never come to a barrier.
@@ -95,30 +104,43 @@ struct Gathering {
 }
 
 impl Barrier {
-    /// The number of the checkpoint for which sources rest; 0 without one.
+    /// The barrier at which sources rest; 0 without one.
     pub(super) fn wanted(&self) -> u64 {
         self.wanted.load(Ordering::Acquire)
     }
 
-    /// The number of the newest checkpoint that is durable.
-    pub(super) fn committed(&self) -> u64 {
+    /// The barrier of the newest checkpoint that is durable.
+    pub(super) fn committed_barrier(&self) -> u64 {
         self.committed.load(Ordering::Acquire)
     }
 
-    pub(super) fn commit(&self, number: u64) {
-        self.committed.store(number, Ordering::Release);
+    /// The newest checkpoint that is durable. Whoever is still at its barrier keeps a later one from being made, so that for him the two
+    /// belong together.
+    pub(super) fn committed_checkpoint(&self) -> u64 {
+        self.gathering.lock().committed
     }
 
-    /// Has sources rest. Those who wake them do so then.
-    pub(super) fn raise(&self, number: u64) -> Result<(), CheckpointError> {
+    /// This checkpoint is durable. Only the one that was gathered last can be: of another nothing is known any more.
+    pub(super) fn commit(&self, checkpoint: u64) {
+        let mut gathering = self.gathering.lock();
+        if gathering.checkpoint == checkpoint {
+            gathering.committed = checkpoint;
+            self.committed.store(gathering.newest, Ordering::Release);
+        }
+    }
+
+    /// Has sources rest for this checkpoint, which may be another attempt. Those who wake them do so then.
+    pub(super) fn raise(&self, checkpoint: u64) -> Result<(), CheckpointError> {
         let mut gathering = self.gathering.lock();
         if gathering.number != 0 || self.wanted() != 0 {
             return Err(CheckpointError::Busy);
         }
-        gathering.number = number;
+        gathering.newest += 1;
+        gathering.number = gathering.newest;
+        gathering.checkpoint = checkpoint;
         gathering.parts.clear();
         gathering.failed = None;
-        self.wanted.store(number, Ordering::Release);
+        self.wanted.store(gathering.newest, Ordering::Release);
         Ok(())
     }
 
@@ -127,7 +149,7 @@ impl Barrier {
         self.wanted.store(0, Ordering::Release);
     }
 
-    /// A task has come to the barrier of a checkpoint, which may have been given up.
+    /// A task has come to a barrier, which may have been given up.
     pub(super) fn capture(&self, number: u64, task: (usize, usize), captured: Result<Captured, StateError>) {
         let mut gathering = self.gathering.lock();
         if gathering.number != number {
@@ -147,43 +169,61 @@ impl Barrier {
     }
 
     /// Waits until each of `tasks` has come to the barrier or its end. `is_over` says whether the flow has ended.
-    pub(super) fn gather(
-        &self,
-        tasks: &[(usize, usize)],
-        timeout: Duration,
-        is_over: impl Fn() -> bool,
-    ) -> Result<BTreeMap<(usize, usize), Captured>, CheckpointError> {
+    pub(super) fn gather(&self, tasks: &[(usize, usize)], timeout: Duration, is_over: impl Fn() -> bool) -> Gathered {
         /// Nobody tells of a flow that has failed.
         const LOOK_PERIOD: Duration = Duration::from_millis(20);
         let deadline = Instant::now() + timeout;
         let mut gathering = self.gathering.lock();
         let outcome = loop {
-            let missing: Vec<&(usize, usize)> = {
-                let Gathering { parts, ended, .. } = &*gathering;
-                tasks.iter().filter(|task| !parts.contains_key(task) && !ended.contains(task)).collect()
-            };
-            if let Some(problem) = &gathering.failed {
-                break Err(CheckpointError::State(problem.clone()));
-            }
-            if missing.is_empty() {
-                let mut parts = std::mem::take(&mut gathering.parts);
-                for &task in tasks {
-                    parts.entry(task).or_insert_with(|| Captured { has_ended: true, ..Captured::default() });
-                }
-                break Ok(parts);
-            }
-            if is_over() {
-                break Err(CheckpointError::Ending);
+            if let Some(outcome) = gathering.look(tasks, &is_over) {
+                break outcome;
             }
             if Instant::now() >= deadline {
+                let missing = tasks.iter().filter(|task| gathering.misses(task));
                 let waiting: Vec<String> =
-                    missing.iter().map(|(stage, instance)| format!("task {instance} of stage {stage}")).collect();
+                    missing.map(|(stage, instance)| format!("task {instance} of stage {stage}")).collect();
                 break Err(CheckpointError::Slow(timeout, format!("{} did not", waiting.join(", "))));
             }
             self.gathered.wait_for(&mut gathering, LOOK_PERIOD);
         };
         gathering.number = 0;
         outcome
+    }
+
+    /// The same without waiting; `None` if some have yet to come.
+    pub(super) fn look(&self, tasks: &[(usize, usize)], is_over: impl Fn() -> bool) -> Option<Gathered> {
+        let mut gathering = self.gathering.lock();
+        let outcome = gathering.look(tasks, &is_over);
+        if outcome.is_some() {
+            gathering.number = 0;
+        }
+        outcome
+    }
+
+    /// Nothing is gathered any more.
+    pub(super) fn abandon(&self) {
+        self.gathering.lock().number = 0;
+    }
+}
+
+impl Gathering {
+    fn misses(&self, task: &(usize, usize)) -> bool {
+        !self.parts.contains_key(task) && !self.ended.contains(task)
+    }
+
+    /// What all have captured, or why nothing will come of it; `None` if some have yet to come.
+    fn look(&mut self, tasks: &[(usize, usize)], is_over: &impl Fn() -> bool) -> Option<Gathered> {
+        if let Some(problem) = &self.failed {
+            return Some(Err(CheckpointError::State(problem.clone())));
+        }
+        if tasks.iter().any(|task| self.misses(task)) {
+            return is_over().then_some(Err(CheckpointError::Ending));
+        }
+        let mut parts = std::mem::take(&mut self.parts);
+        for &task in tasks {
+            parts.entry(task).or_insert_with(|| Captured { has_ended: true, ..Captured::default() });
+        }
+        Some(Ok(parts))
     }
 }
 
@@ -250,5 +290,26 @@ impl Snapshot {
         let own: Vec<u16> = own.collect();
         let (Some(&first), Some(&last)) = (own.first(), own.last()) else { return Ok(None) };
         all.select(&StateSelection::KeyGroups(first..last + 1)).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_late_to_an_attempt_does_not_count_for_the_next() {
+        let (barrier, tasks) = (Barrier::default(), [(0, 0), (1, 0)]);
+        barrier.raise(5).unwrap();
+        let first = barrier.wanted();
+        barrier.capture(first, (0, 0), Ok(Captured::default()));
+        let slow = barrier.gather(&tasks, Duration::ZERO, || false).unwrap_err();
+        assert!(matches!(slow, CheckpointError::Slow(..)));
+        barrier.lower();
+        barrier.raise(5).unwrap();
+        barrier.capture(first, (1, 0), Ok(Captured::default()));
+        barrier.capture(barrier.wanted(), (0, 0), Ok(Captured::default()));
+        let slow = barrier.gather(&tasks, Duration::ZERO, || false).unwrap_err();
+        assert!(slow.to_string().contains("task 0 of stage 1 did not"), "{slow}");
     }
 }

@@ -34,7 +34,7 @@ use rivulet_dataflow::{Dataflow, Reason, Sink, Source, StateError, Work};
 use crate::Histogram;
 use crate::host::Host;
 use alignment::Alignment;
-use checkpoint::{Barrier, CheckpointError, Snapshot};
+use checkpoint::{Barrier, CheckpointError, Gathered, Snapshot};
 use exchange::Outputs;
 use stage::{Stage, cut};
 use task::FlowParts as TaskParts;
@@ -99,6 +99,8 @@ pub(crate) struct FlowState {
     pub(crate) drains: AtomicBool,
     /// Sources are not asked.
     pub(crate) paused: AtomicBool,
+    /// At the next checkpoint sinks close what they would go on with.
+    pub(crate) closing: AtomicBool,
     /// Nothing is processed any more.
     pub(crate) cancelled: AtomicBool,
     /// How far tasks that read sources are.
@@ -109,6 +111,8 @@ pub(crate) struct FlowState {
     tasks: OnceLock<Vec<Weak<FlowTask>>>,
     remaining: AtomicUsize,
     error: OnceLock<String>,
+    /// Whether the error took back what was written since the last checkpoint.
+    is_undone: AtomicBool,
     done: Mutex<Option<Instant>>,
     finished: Condvar,
 }
@@ -166,8 +170,10 @@ pub struct TaskReport {
 
 impl FlowState {
     /// Ends everything because of `error`; the first one counts.
-    pub(crate) fn fail(&self, error: String) {
-        let _ = self.error.set(error);
+    pub(crate) fn fail(&self, error: String, is_undone: bool) {
+        if self.error.set(error).is_ok() {
+            self.is_undone.store(is_undone, Ordering::Release);
+        }
         self.cancel();
     }
 
@@ -224,12 +230,14 @@ impl Flow {
             stopping: AtomicBool::new(false),
             drains: AtomicBool::new(true),
             paused: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             alignment: Alignment::new(reading.map(|stage| stage.instances)),
             barrier: Barrier::default(),
             tasks: OnceLock::new(),
             remaining: AtomicUsize::new(tasks_count),
             error: OnceLock::new(),
+            is_undone: AtomicBool::new(false),
             done: Mutex::new(None),
             finished: Condvar::new(),
         });
@@ -294,18 +302,46 @@ impl Flow {
     }
 
     /// What all tasks hold at one moment. Sources rest until then, at most for `timeout`; the rest of the flow works on. Where a sink waits
-    /// for it, they rest until [`Flow::committed`] or [`Flow::give_up`].
+    /// for it, they rest until [`Flow::committed`] or [`Flow::give_up`]. The checkpoint with this number may have been tried before.
     ///
     /// # Errors
     /// There is none, and why; the flow goes on.
     pub fn checkpoint(&self, number: u64, timeout: Duration) -> Result<Snapshot, CheckpointError> {
+        self.begin_checkpoint(number)?;
+        self.snapshot(self.state.barrier.gather(&self.places(), timeout, || self.ended().is_some()))
+    }
+
+    /// The first half of [`Flow::checkpoint`], for who cannot wait because nobody else runs the tasks: [`Flow::look_at_checkpoint`] is the second.
+    ///
+    /// # Errors
+    /// The flow has ended, or makes one already.
+    pub fn begin_checkpoint(&self, number: u64) -> Result<(), CheckpointError> {
         if self.ended().is_some() {
             return Err(CheckpointError::Ending);
         }
         self.state.barrier.raise(number)?;
         self.state.wake_sources();
-        let tasks: Vec<_> = self.tasks.iter().map(|task| task.place()).collect();
-        let gathered = self.state.barrier.gather(&tasks, timeout, || self.ended().is_some());
+        Ok(())
+    }
+
+    /// What came of the checkpoint that was begun; `None` if some task has yet to come to the barrier.
+    pub fn look_at_checkpoint(&self) -> Option<Result<Snapshot, CheckpointError>> {
+        let gathered = self.state.barrier.look(&self.places(), || self.ended().is_some())?;
+        Some(self.snapshot(gathered))
+    }
+
+    /// Nobody waits for the checkpoint that was begun any more.
+    pub fn abandon_checkpoint(&self) {
+        self.state.barrier.abandon();
+        self.give_up();
+    }
+
+    fn places(&self) -> Vec<(usize, usize)> {
+        self.tasks.iter().map(|task| task.place()).collect()
+    }
+
+    /// What was gathered, put together; sources go on, unless a sink waits for the commit.
+    fn snapshot(&self, gathered: Gathered) -> Result<Snapshot, CheckpointError> {
         let snapshot = gathered.and_then(|parts| Snapshot::of(parts, &self.stages, &self.dataflow));
         if snapshot.is_err() || !self.tasks.iter().any(|task| task.waits_for_commit()) {
             self.give_up();
@@ -318,6 +354,31 @@ impl Flow {
         self.state.barrier.commit(number);
         self.tasks.iter().filter(|task| task.writes()).for_each(FlowTask::begin);
         self.give_up();
+    }
+
+    /// Whether sinks have made final all that belongs to checkpoints that are durable.
+    pub fn is_committed(&self) -> bool {
+        let committed = self.state.barrier.committed_barrier();
+        self.tasks.iter().filter(|task| task.writes()).all(|task| task.final_to() >= committed)
+    }
+
+    /// Waits until [`Flow::is_committed`], at most for `timeout`; whether it is.
+    pub fn wait_committed(&self, timeout: Duration) -> bool {
+        /// Sinks are asked as often.
+        const LOOK_PERIOD: Duration = Duration::from_millis(2);
+        let deadline = Instant::now() + timeout;
+        while !self.is_committed() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(LOOK_PERIOD);
+        }
+        true
+    }
+
+    /// Whether the error that has ended it took back all that was written since the last checkpoint, so that another attempt from there may go well.
+    pub fn is_undone(&self) -> bool {
+        self.state.is_undone.load(Ordering::Acquire)
     }
 
     /// Nothing will come of the checkpoint that is being made: sources go on.
@@ -368,6 +429,12 @@ impl Flow {
         self.state.paused.store(true, Ordering::Release);
         // Who stands still lets go of what it listens to.
         self.state.wake_sources();
+    }
+
+    /// Has it pause for good: the checkpoint that is made next is its last, and sinks close what they would go on with.
+    pub fn close(&self) {
+        self.state.closing.store(true, Ordering::Release);
+        self.pause();
     }
 
     /// Has the sources be asked again.

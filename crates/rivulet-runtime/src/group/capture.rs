@@ -12,19 +12,22 @@
 mod saved;
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-use rivulet_dataflow::{Control, QueryId, Slot, StateError, StateFrame, StateSelection};
+use rivulet_dataflow::{
+    Control, InputIndex, LogPosition, QueryId, Slot, StateError, StateFrame, StateMap, StateSelection,
+};
 
 use super::Group;
 use super::moves::renumber;
 use crate::Task;
 use crate::task::Core;
-use crate::task::progress::{Mark, position_of};
+use crate::task::progress::{Mark, position_of, stamp};
 
 pub use saved::Saved;
 
-/// How many queries are taken while their task stands still.
-const CAPTURED_AT_ONCE: usize = 4_096;
+/// How many queries are taken while their task stands still, which is some hundred microseconds.
+const CAPTURED_AT_ONCE: usize = 1_024;
 
 /// What a checkpoint saves of a group.
 #[derive(Clone, Debug, Default)]
@@ -62,11 +65,12 @@ struct Slice {
 impl Group {
     /// Takes what changed since the last capture, or `everything`. Whoever cannot keep what this returns takes everything the next time.
     ///
-    /// Events go on being processed meanwhile. What came before this call is in the state or still waits.
+    /// Events go on being processed meanwhile. What came before this call is in the state or still waits. `rest` is called behind each
+    /// slice, with how long that took, while nothing is locked: whoever shares the machine with the group can wait there.
     ///
     /// # Panics
     /// If the group was not made to be captured.
-    pub fn capture(&self, everything: bool) -> Captured {
+    pub fn capture(&self, everything: bool, rest: &mut dyn FnMut(Duration)) -> Captured {
         assert!(self.settings.is_captured, "the group keeps what changed");
         let mut captured = Captured::default();
         if everything {
@@ -75,18 +79,38 @@ impl Group {
             self.all_tasks().for_each(|(_, task)| task.lock().change_all());
         }
         let moves = self.moves.load(Ordering::Acquire);
-        self.all_tasks().for_each(|(_, task)| captured.take(task, everything));
+        self.all_tasks().for_each(|(_, task)| captured.take(task, everything, rest));
         if self.moves.load(Ordering::Acquire) != moves {
             // Who moved may have slipped behind the one who looks: once more, while nobody moves. Few are left.
             let _still = self.free.lock();
-            self.all_tasks().for_each(|(_, task)| captured.take(task, everything));
+            self.all_tasks().for_each(|(_, task)| captured.take(task, everything, &mut |_| {}));
         }
         captured
+    }
+
+    /// No event up to this position of the log is any more for the queries that are here.
+    pub fn pass(&self, position: LogPosition) {
+        let _still = self.free.lock();
+        for (_, task) in self.all_tasks() {
+            let mut core = task.lock();
+            let Core { slots, progress: Some(progress), .. } = &mut *core else { continue };
+            progress.pass(slots.slots(), stamp(position, InputIndex::MAX));
+        }
     }
 
     /// Gives queries back what was saved of them. `slot_of` tells where a query is, if it still is; the group has had no event yet. What
     /// cannot be read is lost for its queries, which begin anew.
     pub fn restore(&self, saved: &Saved<'_>, slot_of: &dyn Fn(QueryId) -> Option<Slot>) -> Restored {
+        self.restore_from(saved, None, slot_of)
+    }
+
+    /// The same with what was saved by an earlier version of the application, whose state goes where `map` says.
+    pub fn restore_from(
+        &self,
+        saved: &Saved<'_>,
+        map: Option<&StateMap>,
+        slot_of: &dyn Fn(QueryId) -> Option<Slot>,
+    ) -> Restored {
         let mut restored = Restored::default();
         let _still = self.free.lock();
         for part in 0..saved.parts() {
@@ -103,7 +127,10 @@ impl Group {
             if targets.is_empty() {
                 continue;
             }
-            let frames = saved.frames(part);
+            let frames = saved.frames(part).and_then(|frames| match map {
+                Some(map) => map.apply(&frames),
+                None => Ok(frames),
+            });
             for of_task in targets.chunk_by(|(one, ..), (other, ..)| one == other) {
                 let task = self.task(of_task[0].0).expect("a place is in a task");
                 let mut left: Vec<(u32, Slot)> = of_task.iter().map(|&(_, index, slot)| (index, slot)).collect();
@@ -134,9 +161,10 @@ impl Group {
 
 impl Captured {
     /// Adds what changed in a task, slice by slice.
-    fn take(&mut self, task: &Task, everything: bool) {
+    fn take(&mut self, task: &Task, everything: bool, rest: &mut dyn FnMut(Duration)) {
         let (mut from, end) = (0, task.lock().slots.capacity() as Slot);
         loop {
+            let begun = Instant::now();
             let mut core = task.lock();
             let slots = core.changed(from, end);
             let Some(&last) = slots.last() else { return };
@@ -151,6 +179,7 @@ impl Captured {
                     _ => slots.iter().for_each(|&slot| self.take_one(task, slot, everything)),
                 }
             }
+            rest(begun.elapsed());
         }
     }
 

@@ -13,7 +13,7 @@ use crate::task::Core;
 use crate::task::progress::Mark;
 
 /// How many queries are moved between two tasks at once. The two do not run meanwhile.
-const MOVED_AT_ONCE: usize = 8_192;
+pub(super) const MOVED_AT_ONCE: usize = 8_192;
 
 /// A task this large that is mostly empty is left for a small one.
 const COMPACTED_SLOTS_MIN: usize = 1_024;
@@ -161,12 +161,12 @@ pub(super) fn renumber(old: &[Slot], new: &[Slot]) -> impl Fn(Slot) -> Option<Sl
 }
 
 /// Queries with their parameters and state.
-struct Copied {
-    queries: Vec<QueryId>,
-    parameters: RecordBatch,
+pub(super) struct Copied {
+    pub(super) queries: Vec<QueryId>,
+    pub(super) parameters: RecordBatch,
     /// Those that share the slots, by the slot they had.
-    further: Vec<(Slot, Vec<QueryId>, RecordBatch)>,
-    frames: Vec<Option<StateFrame>>,
+    pub(super) further: Vec<(Slot, Vec<QueryId>, RecordBatch)>,
+    pub(super) frames: Vec<Option<StateFrame>>,
     /// How far each has come, in a group that is captured.
     marks: Vec<Mark>,
     /// Up to where events may come once more.
@@ -174,7 +174,7 @@ struct Copied {
 }
 
 impl Copied {
-    fn new(source: &Core, slots: &[Slot]) -> Result<Self, StateError> {
+    pub(super) fn new(source: &Core, slots: &[Slot]) -> Result<Self, StateError> {
         Ok(Self {
             queries: slots.iter().map(|&slot| source.slots.query(slot).expect("a place holds a query")).collect(),
             parameters: source.slots.parameters(slots),
@@ -192,7 +192,7 @@ impl Copied {
     }
 
     /// Puts the queries, which had the slots `old`, into another task, and returns their slots there.
-    fn put(self, target_core: &mut Core, target: &Task, old: &[Slot]) -> Result<Vec<Slot>, StateError> {
+    pub(super) fn put(self, target_core: &mut Core, target: &Task, old: &[Slot]) -> Result<Vec<Slot>, StateError> {
         let new = target.add(target_core, &self.queries, &self.parameters);
         let taken = self
             .frames

@@ -15,6 +15,10 @@ impl Group {
     /// Rows for a query that is gone are counted and forgotten, as events are.
     pub fn push_rows(&self, rows: Picked) -> Option<Picked> {
         let mut rows = rows;
+        // Whoever has it stand still waits for those who have looked before.
+        if self.settings.rest.stands_still() {
+            return Some(rows);
+        }
         if self.places.get().is_none() {
             let Some(task) = self.tasks.get(0) else {
                 self.strays.fetch_add(rows.len() as u64, Ordering::Relaxed);

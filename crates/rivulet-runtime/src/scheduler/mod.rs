@@ -4,6 +4,7 @@
 //! when its time slice ended before its inbox was empty. It is never handed in twice: from then on until it has run it is
 //! *scheduled*. So whatever a policy keeps is bounded by the number of tasks.
 
+mod by_hand;
 mod owned;
 mod shared;
 
@@ -12,6 +13,7 @@ use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+pub(crate) use by_hand::ByHand;
 pub use owned::Owned;
 pub use shared::Shared;
 

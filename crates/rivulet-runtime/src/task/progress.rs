@@ -114,7 +114,9 @@ impl Progress {
     pub(crate) fn note_event(&mut self, slot: Slot, stamp: u64) {
         self.note_change(slot);
         if stamp != 0 {
-            *grown(&mut self.applied, slot as usize) = stamp;
+            let applied = grown(&mut self.applied, slot as usize);
+            // Never back: what was behind would be processed once more after a restart.
+            *applied = stamp.max(*applied);
         }
     }
 
@@ -150,6 +152,14 @@ impl Progress {
             }
         }
         changed
+    }
+
+    /// Has these slots come at least as far as this stamp.
+    pub(crate) fn pass(&mut self, slots: impl Iterator<Item = Slot>, stamp: u64) {
+        for slot in slots {
+            let Mark { applied, results, .. } = self.mark(slot);
+            self.set(slot, Mark { changed: true, applied: applied.max(stamp), results });
+        }
     }
 
     /// Has every one of these slots count as changed.
@@ -195,6 +205,15 @@ mod tests {
             (progress.mark(500), progress.mark(200), progress.mark(9_999)),
             (mark, Mark::default(), Mark::default())
         );
+    }
+
+    #[test]
+    fn a_slot_has_come_as_far_as_its_furthest_event() {
+        let mut progress = Progress::default();
+        for position in [4, 6, 5] {
+            progress.note_event(2, stamp(position, 0));
+        }
+        assert_eq!(progress.mark(2).applied, stamp(6, 0));
     }
 
     #[test]

@@ -8,12 +8,12 @@ use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::cursor::Cursor;
 use super::select;
-use crate::SqlError;
 use crate::lexer::{self, token_is_word};
 use crate::statement::{
     ColumnDeclaration, CreateApplication, CreateTable, FormatSpec, InputDeclaration, Name, OutputDeclaration,
-    ParameterDeclaration, SealedSelect,
+    ParameterDeclaration, SealedSelect, StateWish,
 };
+use crate::{Literal, SqlError};
 
 /// The longest text of an application, in bytes.
 pub(crate) const APPLICATION_BYTES_MAX: usize = 256 << 10;
@@ -65,6 +65,7 @@ pub(super) fn application(
     Ok(CreateApplication {
         name,
         if_not_exists,
+        replaces: None,
         text: text.to_owned(),
         id,
         parameters_used: lexer::parameters_used(tokens),
@@ -73,6 +74,53 @@ pub(super) fn application(
         outputs,
         select: SealedSelect::new(select),
     })
+}
+
+/// What follows `CREATE OR REPLACE APPLICATION`. What is said of the replacement is no part of the application: its identity is that of
+/// the same text without it.
+pub(super) fn replacement(
+    cursor: &mut Cursor<'_>,
+    tokens: &[TokenWithSpan],
+    text: &str,
+) -> Result<CreateApplication, SqlError> {
+    /// `CREATE OR REPLACE APPLICATION`, of which the first and the last stay.
+    const WORDS: usize = 4;
+    if cursor.is_word("if") {
+        let why = "OR REPLACE and IF NOT EXISTS contradict each other";
+        return Err(SqlError::new(cursor.position(), why).hint("leave one of them out"));
+    }
+    let mut ahead = cursor.clone();
+    ahead.name("the name of the application")?;
+    let options = ahead.rest().len();
+    let mut wish = StateWish::default();
+    if ahead.eat_word("with") {
+        for (name, value, position) in ahead.named_values("the name of an option")? {
+            if name.text != "state" {
+                return Err(SqlError::new(name.position, format!("unknown option '{name}'"))
+                    .hint("there is one: state => 'keep' or state => 'discard'"));
+            }
+            wish = match &value {
+                Literal::Text(text) if text.eq_ignore_ascii_case("keep") => StateWish::Keep,
+                Literal::Text(text) if text.eq_ignore_ascii_case("discard") => StateWish::Discard,
+                _ => {
+                    return Err(SqlError::new(position, "state is 'keep' or 'discard'").hint(
+                        "'keep' refuses a version that cannot go on with the state of the one before, 'discard' begins anew there",
+                    ));
+                }
+            };
+        }
+    }
+    let (from, to) = (tokens.len() - options, tokens.len() - ahead.rest().len());
+    let own: Vec<TokenWithSpan> =
+        [&tokens[..1], &tokens[WORDS - 1..from], &tokens[to..]].into_iter().flatten().cloned().collect();
+    // From the name on, for the words before it are known.
+    let mut plain = Cursor::new(&own, cursor.end());
+    (0..2).for_each(|_| plain.advance());
+    let create = application(&mut plain, &own, text)?;
+    while *cursor.peek() != Token::EOF {
+        cursor.advance();
+    }
+    Ok(CreateApplication { replaces: Some(wish), ..create })
 }
 
 /// What follows `CREATE TABLE`. `tokens` and `text` are those of the statement.

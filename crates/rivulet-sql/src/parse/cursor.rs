@@ -36,6 +36,7 @@ pub fn name_in_sql(name: &str) -> Cow<'_, str> {
     if is_plain { Cow::Borrowed(name) } else { Cow::Owned(format!("\"{}\"", name.replace('"', "\"\""))) }
 }
 
+#[derive(Clone)]
 pub(crate) struct Cursor<'a> {
     tokens: &'a [TokenWithSpan],
     index: usize,
@@ -131,7 +132,9 @@ impl<'a> Cursor<'a> {
     pub(crate) fn expect_end(&self, may_follow: &[&str]) -> Result<(), SqlError> {
         let near = match self.peek() {
             Token::EOF => return Ok(()),
-            Token::Word(word) => suggest::nearest(&word.value, may_follow.iter().copied()),
+            // A word that is right elsewhere is no slip.
+            Token::Word(word) => suggest::nearest(&word.value, may_follow.iter().copied())
+                .filter(|near| !near.eq_ignore_ascii_case(&word.value)),
             _ => None,
         };
         let error = self.expected("the end of the statement");

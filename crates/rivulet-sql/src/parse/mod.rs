@@ -75,10 +75,13 @@ fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlErro
     let parsed = match cursor.expect_one_of(&OTHER_WORDS)? {
         0 => create_statement(&mut cursor, statement),
         1 => show(&mut cursor),
-        2 => Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE"])? {
+        2 => Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW"])? {
             0 => Statement::DescribeApplication(cursor.name("the name of an application")?),
+            1 => Statement::DescribeQuery(cursor.name("the name of a query")?),
             2 => Statement::DescribeTable(cursor.name("the name of a table")?),
-            _ => Statement::DescribeQuery(cursor.name("the name of a query")?),
+            3 => Statement::DescribeSource(cursor.name("the name of a source")?),
+            4 => Statement::DescribeSink(cursor.name("the name of a sink")?),
+            _ => Statement::DescribeView(cursor.name("the name of a view")?),
         }),
         3 => explain(&mut cursor, statement),
         4 => cursor.expect_word("QUERY").and_then(|()| Ok(Statement::PauseQuery(cursor.name("the name of a query")?))),
@@ -112,6 +115,16 @@ fn unknown_statement(cursor: &Cursor<'_>, first_words: &[&str]) -> SqlError {
 
 fn create_statement(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) -> Result<Statement, SqlError> {
     let text = statement.text;
+    let position = cursor.position();
+    if cursor.eat_words(&["or", "replace"]) {
+        if !cursor.is_word("application") {
+            return Err(SqlError::new(position, "OR REPLACE is for applications alone")
+                .hint("anything else is dropped first: DROP QUERY name, then CREATE QUERY name ..."));
+        }
+        cursor.advance();
+        return create::replacement(cursor, &statement.tokens, text)
+            .map(|create| Statement::CreateApplication(Box::new(create)));
+    }
     Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW"])? {
         0 => Statement::CreateApplication(Box::new(create::application(cursor, &statement.tokens, text)?)),
         1 => create_query(cursor, text)?,

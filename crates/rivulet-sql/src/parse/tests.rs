@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::{Field, Schema};
 
 use super::*;
+use crate::StateWish;
 use crate::value::TIMESTAMP;
 
 const AC: &str = "CREATE APPLICATION ac_control (home TEXT, target DOUBLE DEFAULT 24.0)
@@ -104,6 +105,9 @@ fn the_small_statements_are_read() {
     assert_eq!((application.unwrap().text.as_str(), like.as_deref(), limit), ("a", Some("kim%"), Some(20)));
     assert!(matches!(one("DESCRIBE APPLICATION a"), Statement::DescribeApplication(name) if name.text == "a"));
     assert!(matches!(one("DESCRIBE QUERY q"), Statement::DescribeQuery(_)));
+    assert!(matches!(one("DESCRIBE SOURCE s"), Statement::DescribeSource(_)));
+    assert!(matches!(one("DESCRIBE SINK s"), Statement::DescribeSink(_)));
+    assert!(matches!(one("DESCRIBE VIEW v"), Statement::DescribeView(name) if name.text == "v"));
     assert!(matches!(one("EXPLAIN APPLICATION a"), Statement::ExplainApplication(_)));
     assert!(matches!(one("EXPLAIN QUERY q"), Statement::ExplainQuery(_)));
     assert!(matches!(one("PAUSE QUERY q"), Statement::PauseQuery(_)));
@@ -159,6 +163,10 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         (
             "DROP APPLICATION a CASCDE",
             "error at line 1, column 20: expected the end of the statement, found 'CASCDE'\nhint: did you mean 'CASCADE'?",
+        ),
+        (
+            "SHOW CHECKPOINTS LIMIT 3",
+            "error at line 1, column 18: expected the end of the statement, found 'LIMIT'\nhint: statements are separated by ';'",
         ),
         (
             "CREATE SOURCE s",
@@ -521,5 +529,31 @@ fn no_text_makes_the_parser_panic() {
         let shorter: String =
             words.iter().enumerate().filter(|(index, _)| *index != missing).map(|(_, word)| *word).collect();
         let _ = parse_script(&shorter);
+    }
+}
+
+#[test]
+fn a_replacement_is_the_same_application() {
+    let plain = "CREATE APPLICATION a (p BIGINT) INPUT t (v DOUBLE) FROM 'mqtt:x' FORMAT JSON OUTPUT 'mqtt:y' FORMAT JSON \
+                 AS SELECT v FROM t WHERE v > $p";
+    let parse = |sql: &str| parse_application(sql).unwrap_or_else(|error| panic!("{error}: {sql}"));
+    let id = parse(plain).id;
+    assert_eq!(parse(plain).replaces, None);
+    for (words, wish) in [
+        ("OR REPLACE APPLICATION a", StateWish::Keep),
+        ("or replace application A with (state => 'keep')", StateWish::Keep),
+        ("OR REPLACE APPLICATION a WITH (state => 'discard')", StateWish::Discard),
+    ] {
+        let create = parse(&plain.replace("APPLICATION a", words));
+        assert_eq!((create.replaces, create.id, create.name.text), (Some(wish), id.clone(), "a".into()), "{words}");
+    }
+    for (words, message) in [
+        ("OR REPLACE APPLICATION IF NOT EXISTS a", "contradict"),
+        ("OR REPLACE APPLICATION a WITH (state => 'lose')", "'keep' or 'discard'"),
+        ("OR REPLACE APPLICATION a WITH (speed => 1)", "unknown option 'speed'"),
+        ("OR REPLACE QUERY a", "for applications alone"),
+    ] {
+        let error = parse_application(&plain.replace("APPLICATION a", words)).expect_err(words).to_string();
+        assert!(error.contains(message) && error.contains("hint:"), "{error}");
     }
 }

@@ -28,6 +28,9 @@ pub(super) struct Used {
     pub(super) epoch: u64,
     /// Which of its pieces count, a bit each, the first the lowest of the first byte.
     pub(super) live: Vec<u8>,
+    /// The checksum of its index; manifests of the first programs have none.
+    #[serde(default)]
+    pub(super) index_checksum: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{StorageError, Store};
 use manifest::Manifest;
@@ -47,12 +48,35 @@ pub struct Epoch {
 /// Something that is restored by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Its name.
-    pub name: String,
+    name: String,
     /// Whether it is applied behind what was written under this name before, rather than in its place.
-    pub is_delta: bool,
-    /// What it says.
-    pub bytes: Bytes,
+    is_delta: bool,
+    bytes: Bytes,
+    /// XXH3, 64 bits, of that.
+    checksum: u64,
+}
+
+impl Piece {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The checksum of what it says.
+    pub fn checksum(&self) -> u64 {
+        self.checksum
+    }
+
+    /// What stands in the place of what was written under this name before.
+    pub fn whole(name: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
+        let (name, bytes) = (name.into(), bytes.into());
+        Self { name, is_delta: false, checksum: xxh3_64(&bytes), bytes }
+    }
+
+    /// What applies behind what was written under this name before.
+    pub fn delta(name: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
+        Self { is_delta: true, ..Self::whole(name, bytes) }
+    }
 }
 
 /// What an epoch came to.
@@ -91,6 +115,8 @@ pub struct Epochs {
     packs: BTreeMap<u64, Pack>,
     /// Why newer epochs than the newest of these could not be used.
     problems: Vec<String>,
+    /// What another process has written of this line since it was opened: then this one writes nothing more.
+    taken: Option<String>,
 }
 
 impl Epochs {
@@ -107,6 +133,7 @@ impl Epochs {
             retained: VecDeque::new(),
             packs: BTreeMap::new(),
             problems: Vec::new(),
+            taken: None,
         };
         let mut numbers: BTreeSet<u64> = BTreeSet::new();
         for (name, _) in epochs.store.list(line)? {
@@ -123,9 +150,12 @@ impl Epochs {
                     }
                     epochs.retained.push_front(manifest);
                 }
-                Err(error @ StorageError::Version { .. }) => return Err(error),
+                // What cannot be read now is not damaged: to begin with an older one would lose what is between.
+                Err(error @ (StorageError::Version { .. } | StorageError::Remote { .. })) => return Err(error),
                 // One that is older than a whole one is not needed.
                 Err(_) if !epochs.retained.is_empty() => {}
+                // What cannot be read now is not damaged: to begin with an older one would lose what is between.
+                Err(error) if !error.is_damage() => return Err(error),
                 Err(error) => epochs.problems.push(format!("epoch {number} cannot be used: {error}")),
             }
         }
@@ -136,16 +166,33 @@ impl Epochs {
     fn load(&self, number: u64, checks: bool) -> Result<(Manifest, BTreeMap<u64, Pack>), StorageError> {
         let name = manifest::name(&self.line, number);
         let manifest = Manifest::from_bytes(&name, &self.store.get(&name)?)?;
+        if manifest.epoch != number {
+            return Err(StorageError::damaged(&name, format!("it is the manifest of epoch {}", manifest.epoch)));
+        }
         let mut packs = BTreeMap::new();
         for used in &manifest.packs {
             let mut pack = Pack::open(&self.store, &self.line, used.epoch)?;
-            pack.keep(&used.live)?;
+            pack.keep(used)?;
             if checks {
-                pack.live().try_for_each(|entry| pack.read(&self.store, entry).map(drop))?;
+                pack.read_live(&self.store, |_, _| ())?;
             }
             packs.insert(used.epoch, pack);
         }
         Ok((manifest, packs))
+    }
+
+    /// The lines below a folder of a store.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn lines(store: &Store, below: &str) -> Result<BTreeSet<String>, StorageError> {
+        let names = store.list(below)?.into_iter().map(|(name, _)| name);
+        Ok(names.filter_map(|name| Some(name.rsplit_once('/')?.0.to_owned())).collect())
+    }
+
+    /// Bytes of all that a restart would read.
+    pub fn live_bytes(&self) -> u64 {
+        self.packs.values().map(Pack::live_bytes).sum()
     }
 
     /// The number of the newest epoch.
@@ -174,14 +221,38 @@ impl Epochs {
     /// The store cannot be read.
     pub fn restore(&self) -> Result<Option<Restored>, StorageError> {
         let Some(manifest) = self.retained.back() else { return Ok(None) };
-        let mut entries: Vec<(&Entry, &Pack)> =
-            self.packs.values().flat_map(|pack| pack.live().map(move |entry| (entry, pack))).collect();
-        entries.sort_by_key(|(entry, _)| entry.written);
+        let mut read: Vec<(Entry, Bytes)> = Vec::new();
+        for pack in self.packs.values() {
+            pack.read_live(&self.store, |entry, bytes| read.push((entry.clone(), bytes)))?;
+        }
+        read.sort_by_key(|(entry, _)| entry.written);
         let mut pieces: BTreeMap<String, Vec<Bytes>> = BTreeMap::new();
-        for (entry, pack) in entries {
-            pieces.entry(entry.name.clone()).or_default().push(pack.read(&self.store, entry)?);
+        for (entry, bytes) in read {
+            pieces.entry(entry.name).or_default().push(bytes);
         }
         Ok(Some(Restored { epoch: manifest.epoch, note: manifest.note.clone(), pieces }))
+    }
+
+    /// Goes back to an epoch that is kept, or to before all of them: those behind it are deleted, and it is the newest. Numbers are not given
+    /// out again. False, with nothing changed, if that epoch is not there.
+    ///
+    /// # Errors
+    /// The epoch is damaged, or the store does not do what it is asked for; some of those behind it may be deleted then.
+    pub fn go_back(&mut self, to: Option<u64>) -> Result<bool, StorageError> {
+        if to.is_some_and(|to| self.retained.iter().all(|manifest| manifest.epoch != to)) {
+            return Ok(false);
+        }
+        let packs = match to {
+            Some(to) => self.load(to, true)?.1,
+            None => BTreeMap::new(),
+        };
+        // The newest first: whatever is left after a crash is a line.
+        while let Some(newest) = self.newest().filter(|&newest| to.is_none_or(|to| newest > to)) {
+            self.store.delete(&manifest::name(&self.line, newest))?;
+            self.retained.pop_back();
+        }
+        self.packs = packs;
+        Ok(true)
     }
 
     /// Makes an epoch. When this returns, it is the one that a restart finds, also after the loss of power.
@@ -190,6 +261,9 @@ impl Epochs {
     /// Whatever the store says. The epoch before is in force then, and the same pieces may be offered again.
     pub fn commit(&mut self, epoch: Epoch) -> Result<Committed, StorageError> {
         let Epoch { note, pieces, dropped } = epoch;
+        if let Some(what) = &self.taken {
+            return Err(StorageError::Taken { what: what.clone() });
+        }
         let number = self.next;
         // Whatever becomes of this epoch, its number is used up: half of it may be there.
         self.next += 1;
@@ -207,9 +281,7 @@ impl Epochs {
             let live_bytes = pack.live_bytes();
             let is_sparse = (live_bytes as f64) < LIVE_SHARE_MIN * pack.bytes() as f64;
             if is_sparse && taken_over_bytes + live_bytes <= TAKEN_OVER_BYTES_MAX {
-                for entry in pack.live() {
-                    taken_over.push((entry.clone(), pack.read(&self.store, entry)?));
-                }
+                pack.read_live(&self.store, |entry, bytes| taken_over.push((entry.clone(), bytes)))?;
                 taken_over_bytes += live_bytes;
                 pack.forget_all();
             }
@@ -217,8 +289,9 @@ impl Epochs {
         packs.retain(|_, pack| pack.live_bytes() > 0);
         let mut written_bytes = 0;
         if !pieces.is_empty() || !taken_over.is_empty() {
-            let new = pieces.into_iter().map(|piece| (Entry::new(piece.name, number), piece.bytes));
-            let pack = Pack::write(&self.store, &self.line, number, taken_over.into_iter().chain(new))?;
+            let new = pieces.into_iter().map(|piece| (Entry::new(&piece, number), piece.bytes));
+            let pack = Pack::write(&self.store, &self.line, number, taken_over.into_iter().chain(new));
+            let pack = pack.map_err(|error| self.note_taken(error))?;
             written_bytes += pack.bytes();
             packs.insert(number, pack);
         }
@@ -226,13 +299,29 @@ impl Epochs {
         let manifest = Manifest { epoch: number, note, packs: used };
         let bytes = manifest.to_bytes();
         written_bytes += bytes.len() as u64;
-        self.store.put(&manifest::name(&self.line, number), vec![bytes])?;
+        let put = self.store.put(&manifest::name(&self.line, number), vec![bytes]);
+        put.map_err(|error| self.note_taken(error))?;
         self.retained.push_back(manifest);
         self.packs = packs;
         self.problems.clear();
         self.clean();
-        let live_bytes = self.packs.values().map(Pack::live_bytes).sum();
-        Ok(Committed { epoch: number, written_bytes, live_bytes })
+        Ok(Committed { epoch: number, written_bytes, live_bytes: self.live_bytes() })
+    }
+
+    /// Whoever has met another process on its line keeps off it: its next number may be one that the other has passed, and what it would tidy up is
+    /// what the other needs.
+    fn note_taken(&mut self, error: StorageError) -> StorageError {
+        if let StorageError::Taken { what } = &error {
+            self.taken = Some(what.clone());
+        }
+        error
+    }
+
+    /// What [`Piece`]s the newest epoch has, by name with their checksums. Of a name with several the last one counts.
+    pub fn checksums(&self) -> BTreeMap<&str, u64> {
+        let mut live: Vec<&Entry> = self.packs.values().flat_map(Pack::live).collect();
+        live.sort_by_key(|entry| entry.written);
+        live.into_iter().map(|entry| (entry.name.as_str(), entry.checksum)).collect()
     }
 
     /// Deletes what no epoch that is kept needs. What cannot be deleted now is tried again the next time.
@@ -243,7 +332,22 @@ impl Epochs {
         let manifests: BTreeSet<u64> = self.retained.iter().map(|manifest| manifest.epoch).collect();
         let packs: BTreeSet<u64> =
             self.retained.iter().flat_map(|manifest| manifest.packs.iter().map(|used| used.epoch)).collect();
+        // Who reads all of the store, for a backup, wants what it has seen; the next epoch tidies up behind it.
+        if self.store.is_held() {
+            return;
+        }
         let Ok(listed) = self.store.list(&self.line) else { return };
+        let newest = self.newest().unwrap_or(0);
+        let later = listed.iter().map(|(name, _)| name).find(|name| {
+            manifest::number_of(&self.line, name)
+                .or(pack::number_of(&self.line, name))
+                .is_some_and(|number| number > newest)
+        });
+        if let Some(later) = later {
+            tracing::error!("another process makes checkpoints in {}: it has written {later}", self.store.place());
+            self.taken = Some(format!("{}/{later}", self.store.place()));
+            return;
+        }
         // Manifests first: one that is there has its packs.
         let old = |number: Option<u64>, kept: &BTreeSet<u64>| number.is_some_and(|number| !kept.contains(&number));
         let (of_manifests, of_packs): (Vec<_>, Vec<_>) = listed
@@ -264,9 +368,16 @@ impl Epochs {
     /// Deletes the whole line: what it belonged to is not there any more.
     ///
     /// # Errors
-    /// Something could not be deleted.
+    /// Something could not be deleted, or must not be now.
     pub fn delete(self) -> Result<(), StorageError> {
         let mut names: Vec<String> = self.store.list(&self.line)?.into_iter().map(|(name, _)| name).collect();
+        if !names.is_empty() && self.store.is_held() {
+            let source = std::io::Error::new(std::io::ErrorKind::ResourceBusy, "a backup is being made");
+            return Err(StorageError::Io {
+                what: format!("cannot delete {}/{}", self.store.place(), self.line),
+                source,
+            });
+        }
         names.sort_by_key(|name| manifest::number_of(&self.line, name).is_none());
         names.iter().try_for_each(|name| self.store.delete(name))
     }

@@ -11,12 +11,19 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::Piece;
 use super::manifest::Used;
 use crate::{StorageError, Store};
 
 const MARK: &[u8; 8] = b"RVPACK01";
 const ENDING: &str = "pack";
 const TRAILER_BYTES: u64 = 16;
+
+/// Pieces with at most so much between them are read at once,
+const READ_GAP_BYTES_MAX: u64 = 256 << 10;
+
+/// but not more than this, unless it is one piece.
+const READ_BYTES_MAX: u64 = 16 << 20;
 
 /// What the index says of a piece.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,13 +33,13 @@ pub(super) struct Entry {
     pub(super) written: u64,
     offset: u64,
     bytes: u64,
-    checksum: u64,
+    pub(super) checksum: u64,
 }
 
 impl Entry {
     /// A piece of this epoch that is not written yet.
-    pub(super) fn new(name: String, written: u64) -> Self {
-        Self { name, written, offset: 0, bytes: 0, checksum: 0 }
+    pub(super) fn new(piece: &Piece, written: u64) -> Self {
+        Self { name: piece.name.clone(), written, offset: 0, bytes: 0, checksum: piece.checksum }
     }
 }
 
@@ -41,6 +48,8 @@ impl Entry {
 pub(super) struct Pack {
     object: String,
     bytes: u64,
+    /// The checksum of its index, by which its manifest knows it.
+    index_checksum: u64,
     entries: Vec<Entry>,
     live: Vec<bool>,
 }
@@ -50,8 +59,11 @@ pub(super) fn number_of(line: &str, name: &str) -> Option<u64> {
     number_with_ending(line, name, ENDING)
 }
 
+/// The number in a name as it is written here: twelve digits. No other name is one of ours.
 pub(super) fn number_with_ending(line: &str, name: &str, ending: &str) -> Option<u64> {
-    name.strip_prefix(line)?.strip_prefix('/')?.strip_suffix(ending)?.strip_suffix('.')?.parse().ok()
+    let digits = name.strip_prefix(line)?.strip_prefix('/')?.strip_suffix(ending)?.strip_suffix('.')?;
+    let is_ours = digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_ours)
 }
 
 impl Pack {
@@ -68,7 +80,7 @@ impl Pack {
         let mut entries = Vec::new();
         for (entry, bytes) in pieces {
             let length = bytes.len() as u64;
-            entries.push(Entry { offset: end, bytes: length, checksum: xxh3_64(&bytes), ..entry });
+            entries.push(Entry { offset: end, bytes: length, ..entry });
             end += length;
             parts.push(bytes);
         }
@@ -78,7 +90,7 @@ impl Pack {
         let bytes = end + index.len() as u64;
         parts.push(index.into());
         store.put(&object, parts)?;
-        Ok(Self { object, bytes, live: vec![true; entries.len()], entries })
+        Ok(Self { object, bytes, index_checksum: trailer[1], live: vec![true; entries.len()], entries })
     }
 
     /// Reads the index of the pack of an epoch.
@@ -99,11 +111,16 @@ impl Pack {
             return Err(damaged("the checksum of its index is wrong"));
         }
         let entries: Vec<Entry> = serde_json::from_slice(&index).map_err(|error| damaged(&error.to_string()))?;
-        Ok(Self { live: vec![true; entries.len()], object, bytes, entries })
+        Ok(Self { live: vec![true; entries.len()], object, bytes, index_checksum: checksum, entries })
     }
 
-    /// Has only these pieces count.
-    pub(super) fn keep(&mut self, live: &[u8]) -> Result<(), StorageError> {
+    /// Has only those pieces count that a manifest says.
+    pub(super) fn keep(&mut self, used: &Used) -> Result<(), StorageError> {
+        let live = &used.live;
+        // Whole in itself, but under the name of another: somebody has copied files.
+        if used.index_checksum.is_some_and(|expected| expected != self.index_checksum) {
+            return Err(StorageError::damaged(&self.object, "it is another pack than its manifest says"));
+        }
         if live.len() != self.entries.len().div_ceil(8) {
             return Err(StorageError::damaged(&self.object, "it has other pieces than its manifest says"));
         }
@@ -117,7 +134,7 @@ impl Pack {
         let mut live = vec![0; self.entries.len().div_ceil(8)];
         let counting = self.live.iter().enumerate().filter(|(_, is_live)| **is_live);
         counting.for_each(|(index, _)| live[index / 8] |= 1 << (index % 8));
-        Used { epoch, live }
+        Used { epoch, live, index_checksum: Some(self.index_checksum) }
     }
 
     /// Has the pieces of these names not count any more.
@@ -135,15 +152,44 @@ impl Pack {
         self.entries.iter().zip(&self.live).filter(|(_, is_live)| **is_live).map(|(entry, _)| entry)
     }
 
-    /// A piece.
-    pub(super) fn read(&self, store: &Store, entry: &Entry) -> Result<Bytes, StorageError> {
-        let damaged = || StorageError::damaged(&self.object, format!("the checksum of '{}' is wrong", entry.name));
-        let end = entry.offset.checked_add(entry.bytes).filter(|&end| end <= self.bytes).ok_or_else(damaged)?;
-        let bytes = match entry.bytes {
-            0 => Bytes::new(),
-            _ => store.get_range(&self.object, entry.offset..end)?,
-        };
-        if bytes.len() as u64 == entry.bytes && xxh3_64(&bytes) == entry.checksum { Ok(bytes) } else { Err(damaged()) }
+    /// Reads the pieces that count, in the order in which they lie. What lies close together is read at once: each reading of an object store
+    /// takes as long as that of some hundred kilobytes.
+    pub(super) fn read_live(&self, store: &Store, mut take: impl FnMut(&Entry, Bytes)) -> Result<(), StorageError> {
+        let mut left: Vec<&Entry> = self.live().collect();
+        left.sort_by_key(|entry| entry.offset);
+        let mut left = &left[..];
+        while let Some((first, rest)) = left.split_first() {
+            let mut end = self.end_of(first)?;
+            let mut count = 1;
+            for entry in rest {
+                let entry_end = self.end_of(entry)?;
+                if entry.offset > end + READ_GAP_BYTES_MAX || entry_end - first.offset > READ_BYTES_MAX {
+                    break;
+                }
+                (end, count) = (end.max(entry_end), count + 1);
+            }
+            let (together, behind) = left.split_at(count);
+            let bytes = store.read(&self.object, first.offset..end)?;
+            for entry in together {
+                let begin = (entry.offset - first.offset) as usize;
+                let piece =
+                    bytes.get(begin..begin + entry.bytes as usize).filter(|piece| xxh3_64(piece) == entry.checksum);
+                // A copy would be as good, but whoever restores has use for all of what was read.
+                take(entry, bytes.slice_ref(piece.ok_or_else(|| self.damaged(entry))?));
+            }
+            left = behind;
+        }
+        Ok(())
+    }
+
+    /// Where a piece ends, which is in the pack.
+    fn end_of(&self, entry: &Entry) -> Result<u64, StorageError> {
+        let end = entry.offset.checked_add(entry.bytes).filter(|&end| end <= self.bytes);
+        end.ok_or_else(|| self.damaged(entry))
+    }
+
+    fn damaged(&self, entry: &Entry) -> StorageError {
+        StorageError::damaged(&self.object, format!("the checksum of '{}' is wrong", entry.name))
     }
 
     /// Its size.

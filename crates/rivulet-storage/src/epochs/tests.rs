@@ -1,22 +1,70 @@
-//! Epochs against a model, with files that are cut, changed or missing between any two of them.
+//! Epochs against a model, in a folder and in a bucket, with objects that are cut, changed or missing between any two of them.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 
 use proptest::prelude::*;
+use rivulet_testing_s3::{Fault, S3Server};
 use serde_json::json;
+use tempfile::TempDir;
 
 use super::*;
+use crate::Place;
+use crate::store::test_settings;
 
 const LINE: &str = "applications";
 
 /// What a line says, by name.
 type Content = BTreeMap<String, Vec<Vec<u8>>>;
 
-fn open(folder: &Path, retained: usize) -> Epochs {
-    let store = Arc::new(Store::folder(folder).unwrap());
-    Epochs::open(store, LINE, EpochSettings { retained }).unwrap()
+/// Where a line lies.
+enum Home {
+    Folder(TempDir),
+    Bucket(Box<S3Server>),
+}
+
+impl Home {
+    fn folder() -> Self {
+        Self::Folder(tempfile::tempdir().unwrap())
+    }
+
+    fn bucket() -> Self {
+        Self::Bucket(Box::new(S3Server::start()))
+    }
+
+    fn store(&self) -> Arc<Store> {
+        let place = match self {
+            Self::Folder(folder) => Place::Folder(folder.path().to_owned()),
+            Self::Bucket(server) => Place::S3(test_settings(server, "of/one server")),
+        };
+        Arc::new(Store::open(&place).unwrap())
+    }
+
+    fn open(&self, retained: usize) -> Epochs {
+        Epochs::open(self.store(), LINE, EpochSettings { retained }).unwrap()
+    }
+
+    /// The objects of the line, oldest first.
+    fn names(&self) -> Vec<String> {
+        let names: Vec<String> = self.store().names().unwrap().into_iter().map(|(name, _)| name).collect();
+        names.into_iter().filter(|name| name.starts_with(LINE)).collect()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.store().names().unwrap().into_iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    fn change(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        match self {
+            Self::Folder(folder) => {
+                let path = folder.path().join(name);
+                let mut bytes = fs::read(&path).unwrap();
+                change(&mut bytes);
+                fs::write(path, bytes).unwrap();
+            }
+            Self::Bucket(server) => server.change(&format!("of/one server/{name}"), change),
+        }
+    }
 }
 
 fn content(epochs: &Epochs) -> Option<(u64, Content)> {
@@ -31,17 +79,13 @@ fn epoch(number: u64, pieces: &[(&str, bool, &[u8])], dropped: &[&str]) -> Epoch
         note: json!({ "epoch": number }),
         pieces: pieces
             .iter()
-            .map(|&(name, is_delta, bytes)| Piece { name: name.into(), is_delta, bytes: Bytes::copy_from_slice(bytes) })
+            .map(|&(name, is_delta, bytes)| match is_delta {
+                true => Piece::delta(name, Bytes::copy_from_slice(bytes)),
+                false => Piece::whole(name, Bytes::copy_from_slice(bytes)),
+            })
             .collect(),
         dropped: dropped.iter().map(|&name| name.into()).collect(),
     }
-}
-
-/// The files of the line, oldest first.
-fn files(folder: &Path) -> Vec<std::path::PathBuf> {
-    let mut files: Vec<_> = fs::read_dir(folder.join(LINE)).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    files
 }
 
 /// One thing that happens.
@@ -71,9 +115,13 @@ proptest! {
 
     /// After a restart the newest epoch that is whole is there, word for word, and a damaged one is never taken for whole.
     #[test]
-    fn the_newest_whole_epoch_counts(steps in prop::collection::vec(step(), 1..40), retained in 1..4usize) {
-        let folder = tempfile::tempdir().unwrap();
-        let mut epochs = open(folder.path(), retained);
+    fn the_newest_whole_epoch_counts(
+        steps in prop::collection::vec(step(), 1..40),
+        retained in 1..4usize,
+        is_remote in any::<bool>(),
+    ) {
+        let home = if is_remote { Home::bucket() } else { Home::folder() };
+        let mut epochs = home.open(retained);
         let mut history: BTreeMap<u64, Content> = BTreeMap::new();
         let mut current = Content::new();
         for step in steps {
@@ -114,29 +162,26 @@ proptest! {
                 }
                 Step::Reopen => reopens = true,
                 Step::Damage(back, cuts, at) => {
-                    let _ = fs::create_dir_all(folder.path().join(LINE));
-                    let Some(path) = files(folder.path()).into_iter().rev().nth(usize::from(back)) else { continue };
-                    let mut bytes = fs::read(&path).unwrap();
-                    if bytes.is_empty() {
-                        continue;
-                    }
-                    let at = at.index(bytes.len());
-                    match cuts {
-                        true => bytes.truncate(at),
-                        false => bytes[at] ^= 0x40,
-                    }
-                    fs::write(path, bytes).unwrap();
+                    let Some(name) = home.names().into_iter().rev().nth(usize::from(back)) else { continue };
+                    home.change(&name, |bytes| {
+                        let at = at.index(bytes.len().max(1));
+                        match bytes.get_mut(at) {
+                            Some(byte) if !cuts => *byte ^= 0x40,
+                            _ => bytes.truncate(at),
+                        }
+                    });
                     reopens = true;
                 }
                 Step::Orphan => {
-                    let store = Store::folder(folder.path()).unwrap();
-                    let left = [(Entry::new("a".into(), epochs.next), Bytes::from_static(b"never committed"))];
+                    let store = home.store();
+                    let never = Bytes::from_static(b"never committed");
+                    let left = [(Entry::new(&Piece::whole("a", never.clone()), epochs.next), never)];
                     Pack::write(&store, LINE, epochs.next, left.into_iter()).unwrap();
                     reopens = true;
                 }
             }
             if reopens {
-                    epochs = open(folder.path(), retained);
+                    epochs = home.open(retained);
                     let found = content(&epochs);
                     if let Some((number, found)) = &found {
                         prop_assert_eq!(found, &history[number]);
@@ -149,64 +194,190 @@ proptest! {
 
 #[test]
 fn what_did_not_change_is_not_written_again_and_what_is_old_goes() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut epochs = open(folder.path(), 2);
-    let large = vec![7; 100_000];
-    let first = epochs.commit(epoch(1, &[("large", false, &large), ("small", false, b"one")], &[])).unwrap();
-    assert!(first.written_bytes > 100_000);
-    for number in 2..20 {
-        let committed = epochs.commit(epoch(number, &[("small", false, b"more")], &[])).unwrap();
-        assert!(committed.written_bytes < 1_000, "{committed:?}");
+    for home in [Home::folder(), Home::bucket()] {
+        let mut epochs = home.open(2);
+        let large = vec![7; 100_000];
+        let first = epochs.commit(epoch(1, &[("large", false, &large), ("small", false, b"one")], &[])).unwrap();
+        assert!(first.written_bytes > 100_000);
+        for number in 2..20 {
+            let committed = epochs.commit(epoch(number, &[("small", false, b"more")], &[])).unwrap();
+            assert!(committed.written_bytes < 1_000, "{committed:?}");
+        }
+        // Two manifests, the pack with what is large, and those of the two last epochs.
+        assert_eq!(home.names().len(), 5, "{:?}", home.names());
+        epochs.commit(epoch(20, &[], &["large"])).unwrap();
+        epochs.commit(epoch(21, &[], &[])).unwrap();
+        assert!(home.bytes() < 2_000, "{} bytes are left", home.bytes());
+        let expected = Content::from([("small".into(), vec![b"more".to_vec()])]);
+        assert_eq!(content(&home.open(2)), Some((21, expected)));
     }
-    // Two manifests, the pack with what is large, and those of the two last epochs.
-    assert_eq!(files(folder.path()).len(), 5, "{:?}", files(folder.path()));
-    epochs.commit(epoch(20, &[], &["large"])).unwrap();
-    epochs.commit(epoch(21, &[], &[])).unwrap();
-    let all: u64 = files(folder.path()).iter().map(|path| path.metadata().unwrap().len()).sum();
-    assert!(all < 2_000, "{all} bytes are left");
-    let expected = Content::from([("small".into(), vec![b"more".to_vec()])]);
-    assert_eq!(content(&open(folder.path(), 2)), Some((21, expected)));
 }
 
 #[test]
 fn a_damaged_epoch_gives_way_to_the_one_before_and_says_so() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut epochs = open(folder.path(), 3);
-    epochs.commit(epoch(1, &[("a", false, b"first")], &[])).unwrap();
-    epochs.commit(epoch(2, &[("a", false, b"second")], &[])).unwrap();
-    let pack = folder.path().join(LINE).join("000000000002.pack");
-    let mut bytes = fs::read(&pack).unwrap();
-    bytes[10] ^= 1;
-    fs::write(&pack, bytes).unwrap();
-    let mut epochs = open(folder.path(), 3);
-    assert_eq!(content(&epochs), Some((1, Content::from([("a".into(), vec![b"first".to_vec()])]))));
-    let [problem] = epochs.problems() else { panic!("{:?}", epochs.problems()) };
-    assert!(problem.starts_with("epoch 2 cannot be used:") && problem.contains("checksum of 'a'"), "{problem}");
-    // The next one does not meet what is left of it.
-    assert_eq!(epochs.commit(epoch(3, &[("a", true, b"third")], &[])).unwrap().epoch, 3);
-    let expected = vec![b"first".to_vec(), b"third".to_vec()];
-    assert_eq!(content(&open(folder.path(), 3)), Some((3, Content::from([("a".into(), expected)]))));
+    for home in [Home::folder(), Home::bucket()] {
+        let mut epochs = home.open(3);
+        epochs.commit(epoch(1, &[("a", false, b"first")], &[])).unwrap();
+        epochs.commit(epoch(2, &[("a", false, b"second")], &[])).unwrap();
+        home.change(&format!("{LINE}/000000000002.pack"), |bytes| bytes[10] ^= 1);
+        let mut epochs = home.open(3);
+        assert_eq!(content(&epochs), Some((1, Content::from([("a".into(), vec![b"first".to_vec()])]))));
+        let [problem] = epochs.problems() else { panic!("{:?}", epochs.problems()) };
+        assert!(problem.starts_with("epoch 2 cannot be used:") && problem.contains("checksum of 'a'"), "{problem}");
+        // The next one does not meet what is left of it.
+        assert_eq!(epochs.commit(epoch(3, &[("a", true, b"third")], &[])).unwrap().epoch, 3);
+        let expected = vec![b"first".to_vec(), b"third".to_vec()];
+        assert_eq!(content(&home.open(3)), Some((3, Content::from([("a".into(), expected)]))));
+    }
 }
 
 #[test]
-fn two_that_write_one_line_do_not_overwrite_each_other() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut one, mut other) = (open(folder.path(), 3), open(folder.path(), 3));
-    one.commit(epoch(1, &[("a", false, b"one")], &[])).unwrap();
-    let error = other.commit(epoch(1, &[("a", false, b"other")], &[])).unwrap_err();
-    assert!(matches!(error, StorageError::Taken { .. }), "{error}");
-    assert_eq!(content(&open(folder.path(), 3)), Some((1, Content::from([("a".into(), vec![b"one".to_vec()])]))));
+fn of_two_that_write_one_line_one_stops_and_harms_nothing() {
+    for home in [Home::folder(), Home::bucket()] {
+        let one_of = |text: &[u8]| Content::from([("a".into(), vec![text.to_vec()])]);
+        let (mut one, mut other) = (home.open(3), home.open(3));
+        one.commit(epoch(1, &[("a", false, b"one")], &[])).unwrap();
+        for number in 1..3 {
+            let error = other.commit(epoch(number, &[("a", false, b"other")], &[])).unwrap_err();
+            assert!(matches!(error, StorageError::Taken { .. }), "{error}");
+        }
+        assert_eq!(content(&home.open(3)), Some((1, one_of(b"one"))));
+        // It has slept while another one has gone far ahead, and tidied up behind itself.
+        let mut sleeper = home.open(1);
+        for number in 2..9 {
+            one.commit(epoch(number, &[("a", false, b"one")], &[])).unwrap();
+        }
+        let _ = sleeper.commit(epoch(2, &[("a", false, b"sleeper")], &[]));
+        let error = sleeper.commit(epoch(3, &[("a", false, b"sleeper")], &[])).unwrap_err();
+        assert!(matches!(error, StorageError::Taken { .. }), "{error}");
+        assert_eq!(content(&home.open(3)), Some((8, one_of(b"one"))));
+    }
+}
+
+#[test]
+fn nothing_goes_while_somebody_reads_all_of_it() {
+    let home = Home::folder();
+    let store = home.store();
+    let mut epochs = Epochs::open(store.clone(), LINE, EpochSettings { retained: 1 }).unwrap();
+    epochs.commit(epoch(1, &[("a", false, b"one")], &[])).unwrap();
+    let before = home.names();
+    let hold = store.hold();
+    for number in 2..5 {
+        epochs.commit(epoch(number, &[("a", false, b"two")], &[])).unwrap();
+    }
+    assert!(before.iter().all(|name| home.names().contains(name)));
+    let other = Epochs::open(store.clone(), LINE, EpochSettings { retained: 1 }).unwrap();
+    assert!(other.delete().unwrap_err().to_string().contains("a backup"));
+    drop(hold);
+    epochs.commit(epoch(5, &[], &[])).unwrap();
+    assert_eq!(home.names().len(), 2, "{:?}", home.names());
 }
 
 #[test]
 fn a_later_format_is_refused_by_name() {
-    let folder = tempfile::tempdir().unwrap();
+    let home = Home::folder();
+    let Home::Folder(folder) = &home else { panic!("a folder") };
     let path = folder.path().join(LINE);
     fs::create_dir_all(&path).unwrap();
     let json = r#"{"format":99,"news":[]}"#;
     let checksum = xxhash_rust::xxh3::xxh3_64(json.as_bytes());
     fs::write(path.join("000000000001.manifest"), format!("{json}\n{checksum:016x}\n")).unwrap();
-    let store = Arc::new(Store::folder(folder.path()).unwrap());
-    let error = Epochs::open(store, LINE, EpochSettings { retained: 1 }).unwrap_err();
+    let error = Epochs::open(home.store(), LINE, EpochSettings { retained: 1 }).unwrap_err();
     assert!(matches!(error, StorageError::Version { found: 99, .. }), "{error}");
+}
+
+#[test]
+fn a_bucket_that_fails_costs_one_epoch_and_never_what_was_committed() {
+    let home = Home::bucket();
+    let Home::Bucket(server) = &home else { panic!("a bucket") };
+    let mut epochs = home.open(2);
+    epochs.commit(epoch(1, &[("a", false, b"first")], &[])).unwrap();
+    // The pack comes to be, the manifest does not: as for a process that is killed between the two.
+    for fault in [Fault::NoPutOf(".manifest"), Fault::Denied, Fault::Full] {
+        server.set_fault(Some(fault.clone()));
+        let error = epochs.commit(epoch(2, &[("a", false, b"lost")], &[])).unwrap_err();
+        assert!(error.to_string().contains("hint: "), "{fault:?}: {error}");
+        server.set_fault(None);
+        assert_eq!(content(&home.open(2)), Some((1, Content::from([("a".into(), vec![b"first".to_vec()])]))));
+    }
+    let number = epochs.next();
+    // Written, and nobody is told: whoever was not told asks.
+    server.set_fault(Some(Fault::LostAnswers(1)));
+    epochs.commit(epoch(number, &[("a", false, b"second")], &[])).unwrap();
+    server.set_fault(None);
+    epochs.commit(epoch(number + 1, &[], &[])).unwrap();
+    // From another machine, and what failed has left nothing behind.
+    let expected = Content::from([("a".into(), vec![b"second".to_vec()])]);
+    assert_eq!(content(&home.open(2)), Some((number + 1, expected)));
+    let first = format!("{LINE}/{number:012}.manifest");
+    assert!(home.names().iter().all(|name| *name >= first), "{:?}", home.names());
+    // What cannot be read is not taken for damaged.
+    for fault in [Fault::Denied, Fault::Busy(1_000)] {
+        server.set_fault(Some(fault));
+        let error = Epochs::open(home.store(), LINE, EpochSettings { retained: 2 }).unwrap_err();
+        assert!(matches!(error, StorageError::Remote { .. }), "{error}");
+    }
+}
+
+#[test]
+fn many_pieces_are_read_with_few_requests() {
+    let home = Home::bucket();
+    let Home::Bucket(server) = &home else { panic!("a bucket") };
+    let names: Vec<String> = (0..300).map(|number| format!("piece-{number}")).collect();
+    let pieces: Vec<(&str, bool, &[u8])> = names.iter().map(|name| (name.as_str(), false, name.as_bytes())).collect();
+    let mut epochs = home.open(1);
+    epochs.commit(epoch(1, &pieces, &[])).unwrap();
+    epochs.commit(epoch(2, &[], &["piece-7", "piece-250"])).unwrap();
+    server.requests();
+    let (_, found) = content(&home.open(1)).unwrap();
+    let requests = server.requests();
+    assert_eq!((found.len(), found["piece-8"].as_slice()), (298, &[b"piece-8".to_vec()][..]));
+    assert!(requests.len() < 10, "{requests:?}");
+}
+
+#[test]
+fn going_back_leaves_the_epochs_before_and_numbers_go_on() {
+    let home = Home::folder();
+    let mut epochs = home.open(3);
+    for number in 1..=4 {
+        let text = number.to_string();
+        epochs.commit(epoch(number, &[("a", false, text.as_bytes()), ("b", true, text.as_bytes())], &[])).unwrap();
+    }
+    assert!(!epochs.go_back(Some(1)).unwrap(), "it is not kept any more");
+    assert!(!epochs.go_back(Some(9)).unwrap());
+    assert_eq!(epochs.newest(), Some(4));
+    let of = |a: &str, b: &[&str]| {
+        let bytes = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
+        Content::from([("a".to_owned(), bytes(&[a])), ("b".to_owned(), bytes(b))])
+    };
+    assert!(epochs.go_back(Some(3)).unwrap());
+    assert_eq!(content(&epochs), Some((3, of("3", &["1", "2", "3"]))));
+    assert_eq!(content(&home.open(3)), Some((3, of("3", &["1", "2", "3"]))), "also after a restart");
+    epochs.commit(epoch(5, &[("b", true, b"5")], &[])).unwrap();
+    assert_eq!(content(&epochs), Some((5, of("3", &["1", "2", "3", "5"]))));
+    assert_eq!(content(&home.open(3)), content(&epochs));
+    assert!(epochs.go_back(None).unwrap());
+    assert_eq!((epochs.newest(), content(&epochs)), (None, None));
+    assert_eq!(content(&home.open(3)), None);
+    epochs.commit(epoch(6, &[("a", false, b"6")], &[])).unwrap();
+    assert_eq!(content(&home.open(3)).map(|(number, _)| number), Some(6));
+}
+
+#[test]
+fn what_a_killed_process_did_not_write_in_full_is_removed() {
+    let home = Home::folder();
+    let Home::Folder(folder) = &home else { panic!("a folder") };
+    let mut epochs = home.open(3);
+    epochs.commit(epoch(1, &[("a", false, b"first")], &[])).unwrap();
+    let objects = || fs::read_dir(folder.path().join(LINE)).unwrap().count();
+    let before = objects();
+    fs::write(folder.path().join(LINE).join("000000000002.pack#1"), b"half").unwrap();
+    fs::create_dir_all(folder.path().join("queries/7")).unwrap();
+    fs::write(folder.path().join("queries/7/000000000001.manifest#12"), b"half").unwrap();
+    fs::write(folder.path().join("queries/7/note#of mine"), b"not ours").unwrap();
+    let store = home.store();
+    store.remove_unfinished().unwrap();
+    assert_eq!(objects(), before);
+    assert_eq!(fs::read_dir(folder.path().join("queries/7")).unwrap().count(), 1);
+    assert_eq!(Epochs::lines(&store, "queries").unwrap(), BTreeSet::from(["queries/7".to_owned()]));
 }

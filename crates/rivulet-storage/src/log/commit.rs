@@ -1,6 +1,7 @@
-//! The thread that writes: all that has gathered in one frame, and one wait for the disk.
+//! Who writes, usually a thread: all that has gathered in one frame, and one wait for the disk.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -17,61 +18,64 @@ const LAST_TRIES: u32 = 5;
 /// The memory of a frame that is kept between bursts.
 const FRAME_BYTES_KEPT: usize = 1 << 20;
 
-/// Writes until the log is closed and nothing is left.
-pub(super) fn run(shared: &Shared, open: Option<Open>) {
-    let mut writer = Writer { shared, open };
-    let mut frame = Frame::default();
-    loop {
-        {
-            let mut gathering = shared.gathering.lock();
-            while gathering.frame.is_empty() {
-                if shared.is_closing.load(Ordering::Acquire) {
-                    return;
-                }
-                shared.gathered.wait(&mut gathering);
-            }
-            std::mem::swap(&mut gathering.frame, &mut frame);
-        }
-        let begun = Instant::now();
-        if !writer.commit_until_done(&mut frame) {
-            return;
-        }
-        // Nobody who saw a frame under way may think it was never there.
-        shared.durable.fetch_max(frame.next() - 1, Ordering::AcqRel);
-        frame.clear(FRAME_BYTES_KEPT);
-        drop(shared.gathering.lock());
-        shared.committed.notify_all();
-        shared.notify.notify_waiters();
-        let is_closing = shared.is_closing.load(Ordering::Acquire);
-        if let Some(pause) = shared.settings.commit_interval.checked_sub(begun.elapsed()).filter(|_| !is_closing) {
-            std::thread::sleep(pause);
-        }
-    }
-}
-
-struct Writer<'s> {
-    shared: &'s Shared,
+/// Who writes what has gathered.
+pub(super) struct Writer {
+    shared: Arc<Shared>,
     /// The segment that is written to; `None` before the first, and after one that cannot be trusted.
     open: Option<Open>,
+    /// What is being written; empty if nothing is.
+    frame: Frame,
 }
 
-impl Writer<'_> {
-    /// Writes a frame, however often that has to be tried; false if the log is closed before that has worked.
-    fn commit_until_done(&mut self, frame: &mut Frame) -> bool {
-        let mut tries_left = LAST_TRIES;
+impl Writer {
+    /// Goes on with the segment that is `open`.
+    pub(super) fn new(shared: Arc<Shared>, open: Option<Open>) -> Self {
+        Self { shared, open, frame: Frame::default() }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Writes until the log is closed and nothing is left.
+    pub(super) fn run(mut self) {
         loop {
-            let begun = Instant::now();
-            match self.commit(frame) {
-                Ok(()) => {
-                    let counters = &self.shared.counters;
-                    counters.committed(begun.elapsed(), frame.len());
-                    if self.shared.problem.lock().take().is_some() {
-                        tracing::info!("the log can be written again");
+            {
+                let mut gathering = self.shared.gathering.lock();
+                while gathering.frame.is_empty() {
+                    if self.shared.is_closing.load(Ordering::Acquire) {
+                        return;
                     }
-                    return true;
+                    self.shared.gathered.wait(&mut gathering);
                 }
-                Err(error) => self.note(&error),
+                std::mem::swap(&mut gathering.frame, &mut self.frame);
             }
+            let begun = Instant::now();
+            if !self.write_until_done() {
+                return;
+            }
+            let shared = &self.shared;
+            let is_closing = shared.is_closing.load(Ordering::Acquire);
+            if let Some(pause) = shared.settings.commit_interval.checked_sub(begun.elapsed()).filter(|_| !is_closing) {
+                std::thread::sleep(pause);
+            }
+        }
+    }
+
+    /// Tries once to write what has gathered; whether nothing is left.
+    pub(super) fn commit_once(&mut self) -> bool {
+        // What could not be written before comes first.
+        if !self.frame.is_empty() && !self.write() {
+            return false;
+        }
+        std::mem::swap(&mut self.shared.gathering.lock().frame, &mut self.frame);
+        self.frame.is_empty() || self.write()
+    }
+
+    /// Writes the frame, however often that has to be tried; false if the log is closed before that has worked.
+    fn write_until_done(&mut self) -> bool {
+        let mut tries_left = LAST_TRIES;
+        while !self.write() {
             if self.shared.is_closing.load(Ordering::Acquire) {
                 tries_left -= 1;
                 if tries_left == 0 {
@@ -80,6 +84,28 @@ impl Writer<'_> {
             }
             std::thread::sleep(RETRY_PAUSE);
         }
+        true
+    }
+
+    /// Tries to write the frame, and says so to everybody if that has worked.
+    fn write(&mut self) -> bool {
+        let begun = Instant::now();
+        if let Err(error) = self.write_frame() {
+            self.note(&error);
+            return false;
+        }
+        let shared = &self.shared;
+        shared.counters.committed(begun.elapsed(), self.frame.len());
+        if shared.problem.lock().take().is_some() {
+            tracing::info!("the log can be written again");
+        }
+        // Nobody who saw a frame under way may think it was never there.
+        shared.durable.fetch_max(self.frame.next() - 1, Ordering::AcqRel);
+        self.frame.clear(FRAME_BYTES_KEPT);
+        drop(shared.gathering.lock());
+        shared.committed.notify_all();
+        shared.notify.notify_waiters();
+        true
     }
 
     /// Says once what is wrong, as long as it is the same.
@@ -101,14 +127,14 @@ impl Writer<'_> {
         }
     }
 
-    fn commit(&mut self, frame: &mut Frame) -> io::Result<()> {
+    fn write_frame(&mut self) -> io::Result<()> {
         let segment_bytes = self.shared.settings.segment_bytes;
         if self.open.as_ref().is_none_or(|open| open.bytes >= segment_bytes) {
             self.open = None;
-            self.begin_segment(frame.first())?;
+            self.begin_segment(self.frame.first())?;
         }
         let Some(open) = &mut self.open else { return Err(io::Error::other("no segment is open")) };
-        let bytes = frame.seal();
+        let bytes = self.frame.seal();
         if let Err(error) = open.write(bytes) {
             if open.cut().is_err() {
                 // What is left of the frame stays behind, in a segment that nothing is appended to.
@@ -131,7 +157,7 @@ impl Writer<'_> {
     }
 
     fn begin_segment(&mut self, first: u64) -> io::Result<()> {
-        let open = Open::create(&self.shared.folder, first)?;
+        let open = Open::create(&*self.shared.disk, &self.shared.folder, first)?;
         let mut segments = self.shared.segments.lock();
         // One of the same name had nothing that counted.
         if let Some(same) = segments.pop_back_if(|last| last.first == first) {

@@ -19,6 +19,9 @@ pub(super) const HEADER_BYTES: usize = 32;
 /// The bytes of a record without its texts.
 const RECORD_BYTES: usize = 19;
 
+/// No position is as high: no machine lives so long. What says otherwise is damaged, and counting on from there would overflow.
+pub(super) const POSITION_END: u64 = u64::MAX / 2;
+
 /// The one kind of record there is: a message.
 const MESSAGE: u8 = 0;
 
@@ -188,7 +191,8 @@ pub(super) fn decode_record(bytes: &[u8], position: u64) -> Option<(Record<'_>, 
     (kind == MESSAGE).then_some((Record { position, arrival_us, client, packet_id, topic, payload }, rest))
 }
 
-fn frame_at(bytes: &[u8]) -> At<'_> {
+/// The frame that the bytes begin with, if no position in it is lower than `lowest`.
+fn frame_at(bytes: &[u8], lowest: u64) -> At<'_> {
     let found = || {
         let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
         let number =
@@ -199,7 +203,7 @@ fn frame_at(bytes: &[u8]) -> At<'_> {
         let body = rest.get(..number(4) as usize)?;
         let (first, records) = (u64::from(number(8)) | u64::from(number(12)) << 32, number(16));
         let body_check = u64::from(number(24)) | u64::from(number(28)) << 32;
-        let is_whole = records > 0 && first > 0 && first.checked_add(records.into()).is_some();
+        let is_whole = records > 0 && (lowest..POSITION_END).contains(&first);
         let frame = Found { first, records, body };
         (is_whole && xxh3_64(body) == body_check && frame.records().count() == records as usize).then_some(frame)
     };
@@ -209,6 +213,8 @@ fn frame_at(bytes: &[u8]) -> At<'_> {
 /// Bytes as frames and what lies between them.
 pub(super) struct Frames<'b> {
     bytes: &'b [u8],
+    /// Positions grow: none is lower from here on, so a frame that a payload consists of is hardly taken for one of this log.
+    lowest: u64,
     at: usize,
 }
 
@@ -228,7 +234,7 @@ pub(super) enum Part<'b> {
 
 impl<'b> Frames<'b> {
     pub(super) fn new(bytes: &'b [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self { bytes, lowest: 1, at: 0 }
     }
 
     /// How many bytes were looked at.
@@ -245,13 +251,14 @@ impl<'b> Iterator for Frames<'b> {
         if rest.is_empty() {
             return None;
         }
-        if let At::Frame(frame) = frame_at(rest) {
+        if let At::Frame(frame) = frame_at(rest, self.lowest) {
             self.at += frame.bytes();
+            self.lowest = frame.next();
             return Some(Part::Frame(frame));
         }
         // A header has a check of its own, so looking for the next frame does not read the bytes many times.
         let begins = rest.windows(MAGIC.len()).enumerate().skip(1).filter(|(_, window)| *window == MAGIC);
-        let next = begins.map(|(at, _)| at).find(|&at| matches!(frame_at(&rest[at..]), At::Frame(_)));
+        let next = begins.map(|(at, _)| at).find(|&at| matches!(frame_at(&rest[at..], self.lowest), At::Frame(_)));
         let bytes = next.unwrap_or(rest.len());
         self.at += bytes;
         Some(Part::Garbage { bytes, is_last: next.is_none() })
@@ -309,6 +316,18 @@ mod tests {
         assert!(matches!(parts[0], Part::Garbage { bytes, is_last: false } if bytes == one.len()));
         let cut = &bytes[..bytes.len() - 1];
         assert!(matches!(Frames::new(cut).next(), Some(Part::Garbage { is_last: true, .. })));
+    }
+
+    #[test]
+    fn positions_only_grow() {
+        let mut bytes = [frame(8, &[b"x"]), frame(7, &[b"y"]), frame(9, &[b"z"])].concat();
+        assert_eq!(positions(&bytes), [8, 9]);
+        // A payload that is an old frame, in a frame that is damaged.
+        let old = frame(2, &[b"old"]);
+        bytes = [frame(5, &[b"x"]), frame(6, &[&old]), frame(7, &[b"y"])].concat();
+        let payload = bytes.windows(old.len()).position(|window| window == old).expect("it is there");
+        bytes[payload - 1] ^= 1;
+        assert_eq!(positions(&bytes), [5, 7]);
     }
 
     proptest! {

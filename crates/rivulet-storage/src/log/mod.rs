@@ -2,7 +2,8 @@
 //!
 //! Whoever receives appends records ([`Log::append`]), which takes as long as copying them; a thread of the log's own writes all
 //! that has gathered in one frame and waits for the disk once for all of it ([`commit`]). So the busier the machine, the fewer waits a
-//! record costs. Files are [`segment`]s, which are deleted when no checkpoint needs them ([`Log::forget_before`]).
+//! record costs. Files are [`segment`]s, which are deleted when no checkpoint needs them ([`Log::forget_before`]). A log [`by_hand`](Log::by_hand)
+//! has no thread, and writes when it is told to.
 //!
 //! What must hold:
 //! - positions are 1, 2, 3, ... and never used again;
@@ -15,17 +16,17 @@ mod segment;
 mod stats;
 
 use std::collections::VecDeque;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 
-use crate::StorageError;
+use crate::{Disk, RealDisk, StorageError};
+use commit::Writer;
 use frame::{Frame, Frames, Part};
 use segment::{Open, Segment};
 use stats::Counters;
@@ -88,7 +89,7 @@ pub struct Found {
 pub struct Read {
     /// How many records.
     pub records: u64,
-    /// The position behind the last one, or where reading was to end.
+    /// The position behind the last one, or where reading was to end or had to, because no more is on disk.
     pub next: u64,
     /// Positions that should have been there and could not be read.
     pub lost: u64,
@@ -97,11 +98,39 @@ pub struct Read {
 /// A log in a folder. Dropped, it writes what has gathered.
 pub struct Log {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    writing: Writing,
+}
+
+/// Who writes.
+enum Writing {
+    /// A thread, until the log is closed.
+    Thread(Mutex<Option<JoinHandle<()>>>),
+    /// Whoever calls [`Log::commit`], or would wait for a thread.
+    ByHand(Box<Mutex<Writer>>),
+}
+
+/// The files of a log at one moment, for who copies them while the log goes on.
+pub struct HeldLog {
+    shared: Arc<Shared>,
+    files: Vec<(PathBuf, u64)>,
+}
+
+impl HeldLog {
+    /// The files, oldest first, and how many bytes of each were there.
+    pub fn files(&self) -> &[(PathBuf, u64)] {
+        &self.files
+    }
+}
+
+impl Drop for HeldLog {
+    fn drop(&mut self) {
+        self.shared.holds.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// What the handle and the thread share.
 struct Shared {
+    disk: Arc<dyn Disk>,
     folder: PathBuf,
     settings: LogSettings,
     gathering: Mutex<Gathering>,
@@ -119,6 +148,8 @@ struct Shared {
     /// Oldest first; the last may be the one that is written to.
     segments: Mutex<VecDeque<Segment>>,
     disk_bytes: AtomicU64,
+    /// How many want that no file is deleted. Changed with `segments` locked, so that nobody deletes what was just counted.
+    holds: AtomicUsize,
     is_closing: AtomicBool,
     counters: Counters,
     /// Why nothing can be written at present.
@@ -137,29 +168,61 @@ impl Log {
     /// # Errors
     /// The folder cannot be used, or a file in it is of a later version.
     pub fn open(folder: &Path, settings: LogSettings) -> Result<(Self, Found), StorageError> {
+        let (writer, found) = Self::recover(Arc::new(RealDisk), folder, settings)?;
+        let shared = writer.shared().clone();
+        let thread = std::thread::Builder::new().name("rivulet-log".into()).spawn(move || writer.run());
+        let thread = thread.map_err(|error| {
+            let place = folder.display().to_string();
+            StorageError::from_io(format!("cannot start the thread that writes {place}"), &place, error)
+        })?;
+        Ok((Self { shared, writing: Writing::Thread(Mutex::new(Some(thread))) }, found))
+    }
+
+    /// The same on any disk and without a thread: what has gathered is written by [`Log::commit`], and by whoever would wait for it.
+    ///
+    /// # Errors
+    /// As [`Log::open`] has.
+    pub fn by_hand(disk: Arc<dyn Disk>, folder: &Path, settings: LogSettings) -> Result<(Self, Found), StorageError> {
+        let (writer, found) = Self::recover(disk, folder, settings)?;
+        let shared = writer.shared().clone();
+        Ok((Self { shared, writing: Writing::ByHand(Box::new(Mutex::new(writer))) }, found))
+    }
+
+    /// Of a log [by hand](Log::by_hand), tries once to write what has gathered; whether nothing is left then. Of another one, whether nothing is.
+    pub fn commit(&self) -> bool {
+        match &self.writing {
+            Writing::ByHand(writer) => writer.lock().commit_once(),
+            Writing::Thread(_) => self.next() - 1 == self.durable(),
+        }
+    }
+
+    /// Looks at what is there, and cuts off what is of no use.
+    fn recover(disk: Arc<dyn Disk>, folder: &Path, settings: LogSettings) -> Result<(Writer, Found), StorageError> {
         let place = folder.display().to_string();
         let failed = |what: &str, error| StorageError::from_io(format!("{what} {place}"), &place, error);
-        fs::create_dir_all(folder).map_err(|error| failed("cannot make the folder of the log,", error))?;
-        let mut segments = segment::list(folder)?;
+        disk.make_folder(folder).map_err(|error| failed("cannot make the folder of the log,", error))?;
+        let mut segments = segment::list(&*disk, folder)?;
         let mut found = Found { next: 1, ..Found::default() };
         let mut open = None;
         // The last segment is looked through; the others are when they are read.
         while let Some(last) = segments.pop() {
             let path = &last.path;
-            let bytes = fs::read(path).map_err(|error| failed("cannot read the log in", error))?;
+            let bytes = disk.read(path).map_err(|error| failed("cannot read the log in", error))?;
             let contents = segment::look_through(path, &bytes)?;
             if contents.damaged_bytes > 0 {
                 found.problems.push(format!("{}: {} bytes are damaged", path.display(), contents.damaged_bytes));
             }
             found.torn_bytes += last.bytes.saturating_sub(contents.end as u64);
-            found.next = contents.next.unwrap_or(last.first).max(1);
-            if bytes.len() < segment::HEADER_BYTES {
+            // A file may have been copied over another; positions are never used again.
+            found.next = contents.next.unwrap_or(1).max(last.first).max(1);
+            if !segment::is_begun(&bytes) {
                 // It was being begun.
-                fs::remove_file(path).map_err(|error| failed("cannot tidy up the log in", error))?;
+                disk.remove(path).map_err(|error| failed("cannot tidy up the log in", error))?;
                 continue;
             }
             let end = contents.end as u64;
-            open = Some(Open::resume(&last, end).map_err(|error| failed("cannot write the log in", error))?);
+            let resumed = Open::resume(&*disk, &last, end);
+            open = Some(resumed.map_err(|error| failed("cannot write the log in", error))?);
             segments.push(Segment { bytes: end, ..last });
             break;
         }
@@ -169,6 +232,7 @@ impl Log {
         }
         found.problems.iter().for_each(|problem| tracing::error!("the log is damaged: {problem}"));
         let shared = Arc::new(Shared {
+            disk,
             folder: folder.to_owned(),
             settings,
             gathering: Mutex::new(Gathering { frame: Frame::default(), next: found.next }),
@@ -179,15 +243,12 @@ impl Log {
             durable: AtomicU64::new(found.next - 1),
             disk_bytes: AtomicU64::new(segments.iter().map(|segment| segment.bytes).sum()),
             segments: Mutex::new(segments.into()),
+            holds: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
             counters: Counters::default(),
             problem: Mutex::default(),
         });
-        let of_thread = shared.clone();
-        let thread =
-            std::thread::Builder::new().name("rivulet-log".into()).spawn(move || commit::run(&of_thread, open));
-        let thread = thread.map_err(|error| failed("cannot start the thread that writes", error))?;
-        Ok((Self { shared, thread: Mutex::new(Some(thread)) }, found))
+        Ok((Writer::new(shared, open), found))
     }
 
     /// Offers a record; its position in `record` does not count. If there is room, `take` is told the position that it would get: if it says
@@ -228,6 +289,10 @@ impl Log {
 
     /// From now on positions are higher than `position`: some that high are known elsewhere, although the log does not have them.
     pub fn pass(&self, position: u64) {
+        if matches!(self.writing, Writing::ByHand(_)) && !self.commit() {
+            // Nobody else would write what is in the way.
+            return;
+        }
         let mut gathering = self.shared.gathering.lock();
         if gathering.next <= position {
             // Positions in a frame follow one another.
@@ -252,6 +317,9 @@ impl Log {
 
     /// Waits until all up to `position` is on disk; returns whether it is.
     pub fn wait_durable(&self, position: u64, limit: Duration) -> bool {
+        if let Writing::ByHand(_) = &self.writing {
+            return self.durable() >= position || (self.commit() && self.durable() >= position);
+        }
         let deadline = Instant::now() + limit;
         let mut gathering = self.shared.gathering.lock();
         while self.durable() < position {
@@ -270,29 +338,36 @@ impl Log {
     pub fn read(&self, from: u64, until: u64, take: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Read, StorageError> {
         let until = until.min(self.durable() + 1);
         let segments: Vec<Segment> = self.shared.segments.lock().iter().cloned().collect();
-        read_segments(&segments, from, until, take)
+        read_segments(&*self.shared.disk, &segments, from, until, take)
     }
 
-    /// Reads the end of the log, oldest first: the records that came in the last `window_us` of it.
+    /// Reads the end of the log, oldest first: the records that came in the last `window_us` of it, of the segments that have the last `records_max`.
     ///
     /// # Errors
     /// A file cannot be read.
-    pub fn read_end(&self, window_us: i64, take: &mut dyn FnMut(Record<'_>)) -> Result<(), StorageError> {
+    pub fn read_end(
+        &self,
+        window_us: i64,
+        records_max: u64,
+        take: &mut dyn FnMut(Record<'_>),
+    ) -> Result<(), StorageError> {
         let segments: Vec<Segment> = self.shared.segments.lock().iter().cloned().collect();
         let until = self.durable() + 1;
-        let (mut from, mut newest_us) = (segments.len(), i64::MIN);
-        while from > 0 {
+        let disk = &*self.shared.disk;
+        let (mut from, mut newest_us, mut records) = (segments.len(), i64::MIN, 0);
+        while from > 0 && records < records_max {
             from -= 1;
             let mut oldest_us = i64::MAX;
-            read_segments(&segments[from..=from], 0, until, &mut |record| {
+            let read = read_segments(disk, &segments[from..=from], 0, until, &mut |record| {
                 (oldest_us, newest_us) = (oldest_us.min(record.arrival_us), newest_us.max(record.arrival_us));
                 true
             })?;
+            records += read.records;
             if oldest_us < newest_us.saturating_sub(window_us) {
                 break;
             }
         }
-        read_segments(&segments[from..], 0, until, &mut |record| {
+        read_segments(disk, &segments[from..], 0, until, &mut |record| {
             if record.arrival_us >= newest_us.saturating_sub(window_us) {
                 take(record);
             }
@@ -301,13 +376,29 @@ impl Log {
         Ok(())
     }
 
-    /// Deletes segments in which all positions are lower than `position`.
+    /// Whether it takes nothing more until something is forgotten.
+    pub fn is_full(&self) -> bool {
+        self.shared.disk_bytes.load(Ordering::Relaxed) >= self.shared.settings.bytes_max
+    }
+
+    /// The files with all that is durable, each with its bytes up to now. They stay as they are up to there, as long as this is held.
+    pub fn hold(&self) -> HeldLog {
+        let segments = self.shared.segments.lock();
+        self.shared.holds.fetch_add(1, Ordering::AcqRel);
+        let files = segments.iter().map(|segment| (segment.path.clone(), segment.bytes)).collect();
+        HeldLog { shared: self.shared.clone(), files }
+    }
+
+    /// Deletes segments in which all positions are lower than `position`, unless somebody holds them: then the next call does.
     pub fn forget_before(&self, position: u64) {
         let mut segments = self.shared.segments.lock();
+        if self.shared.holds.load(Ordering::Acquire) > 0 {
+            return;
+        }
         while let Some(next) = segments.get(1).filter(|next| next.first <= position) {
             let upto = next.first;
             let oldest = &segments[0];
-            if let Err(error) = fs::remove_file(&oldest.path)
+            if let Err(error) = self.shared.disk.remove(&oldest.path)
                 && error.kind() != std::io::ErrorKind::NotFound
             {
                 tracing::warn!(upto, "{} cannot be deleted, it is tried again: {error}", oldest.path.display());
@@ -347,10 +438,13 @@ impl Log {
             let _gathering = self.shared.gathering.lock();
             self.shared.gathered.notify_one();
         }
-        if let Some(thread) = self.thread.lock().take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread of the log has panicked (a defect)");
+        match &self.writing {
+            Writing::Thread(thread) => {
+                if thread.lock().take().is_some_and(|thread| thread.join().is_err()) {
+                    tracing::error!("the thread of the log has panicked (a defect)");
+                }
+            }
+            Writing::ByHand(_) => drop(self.commit()),
         }
         self.next() - 1 - self.durable()
     }
@@ -369,6 +463,7 @@ impl std::fmt::Debug for Log {
 }
 
 fn read_segments(
+    disk: &dyn Disk,
     segments: &[Segment],
     from: u64,
     until: u64,
@@ -382,15 +477,26 @@ fn read_segments(
             continue;
         }
         let path = &segment.path;
-        let bytes = fs::read(path)
+        let bytes = disk
+            .read(path)
             .map_err(|error| StorageError::from_io(format!("cannot read {}", path.display()), "", error))?;
         let known = bytes.len().min(usize::try_from(segment.bytes).unwrap_or(usize::MAX));
-        for part in Frames::new(segment::frames(path, &bytes[..known])?) {
+        let frames = match segment::frames(path, &bytes[..known]) {
+            Err(error @ StorageError::Damaged { .. }) => {
+                tracing::error!("what {} had is lost: {error}", path.display());
+                continue;
+            }
+            other => other?,
+        };
+        // What stands here from where the next segment begins was given up for it: its frame could not be made final, and was written there
+        // anew, maybe with more.
+        let end = segments.get(index + 1).map_or(u64::MAX, |next| next.first);
+        for part in Frames::new(frames) {
             let Part::Frame(frame) = part else { continue };
             if frame.next() <= read.next {
                 continue;
             }
-            for record in frame.records() {
+            for record in frame.records().take_while(|record| record.position < end) {
                 if record.position < read.next {
                     continue;
                 }
@@ -407,30 +513,67 @@ fn read_segments(
             }
         }
     }
+    // All before `until` should be there.
+    read.lost += until.saturating_sub(read.next);
+    read.next = read.next.max(until);
     Ok(read)
+}
+
+/// What there is of a log that no process has open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inspected {
+    /// What an opening would find.
+    pub found: Found,
+    /// The number of files.
+    pub segments: u64,
+    /// Their size, in bytes.
+    pub bytes: u64,
+    /// How many records can be read.
+    pub records: u64,
+    /// What looks like a loss and is none, in words.
+    pub notices: Vec<String>,
 }
 
 /// Looks through the log in a folder that no process has open, and changes nothing.
 ///
 /// # Errors
 /// The folder or a file cannot be read.
-pub fn inspect(folder: &Path) -> Result<Found, StorageError> {
-    let mut found = Found { first: 1, next: 1, ..Found::default() };
-    for (index, segment) in segment::list(folder)?.iter().enumerate() {
+pub fn inspect(folder: &Path) -> Result<Inspected, StorageError> {
+    let segments = segment::list(&RealDisk, folder)?;
+    let mut all = Inspected { found: Found { first: 1, next: 1, ..Found::default() }, ..Inspected::default() };
+    for (index, segment) in segments.iter().enumerate() {
         let path = &segment.path;
-        let bytes = fs::read(path)
+        let bytes = RealDisk
+            .read(path)
             .map_err(|error| StorageError::from_io(format!("cannot read {}", path.display()), "", error))?;
         let contents = segment::look_through(path, &bytes)?;
+        let found = &mut all.found;
         if index == 0 {
             found.first = segment.first;
+        } else if segment.first > found.next {
+            // Positions that a checkpoint knew of were passed over.
+            let text = format!("there are no events with positions {} to {}", found.next, segment.first - 1);
+            all.notices.push(text);
         }
-        found.torn_bytes = bytes.len().saturating_sub(contents.end) as u64;
+        let behind = bytes.len().saturating_sub(contents.end) as u64;
+        match index + 1 == segments.len() {
+            true => found.torn_bytes = behind,
+            // After a write that failed the log goes on in the next file, with the same records.
+            false if behind > 0 => {
+                let text = format!("{}: {behind} bytes at its end were not written in full", path.display());
+                all.notices.push(text);
+            }
+            false => {}
+        }
         found.next = contents.next.unwrap_or(segment.first).max(found.next);
         if contents.damaged_bytes > 0 {
             found.problems.push(format!("{}: {} bytes are damaged", path.display(), contents.damaged_bytes));
         }
+        all.segments += 1;
+        all.bytes += bytes.len() as u64;
+        all.records += contents.records;
     }
-    Ok(found)
+    Ok(all)
 }
 
 #[cfg(test)]

@@ -1,12 +1,10 @@
 //! The files of a log: each begins with a header, and has frames behind it.
 
-use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::frame::{Frames, Part};
-use crate::StorageError;
+use super::frame::{Frames, POSITION_END, Part};
+use crate::{Disk, DiskFile, StorageError};
 
 /// How a segment begins.
 const MAGIC: [u8; 8] = *b"RivLog\0\0";
@@ -29,16 +27,14 @@ pub(super) struct Segment {
 }
 
 /// The segments of a folder, oldest first. Other files are passed over.
-pub(super) fn list(folder: &Path) -> Result<Vec<Segment>, StorageError> {
+pub(super) fn list(disk: &dyn Disk, folder: &Path) -> Result<Vec<Segment>, StorageError> {
     let failed = |error| StorageError::from_io(format!("cannot list the log in {}", folder.display()), "", error);
     let mut segments = Vec::new();
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let path = entry.path();
+    for (path, bytes) in disk.list(folder).map_err(failed)? {
         let is_segment = path.extension().is_some_and(|extension| extension == EXTENSION);
         let first = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u64>().ok());
-        if let Some(first) = first.filter(|_| is_segment) {
-            segments.push(Segment { bytes: entry.metadata().map_err(failed)?.len(), path, first });
+        if let Some(first) = first.filter(|&first| is_segment && first < POSITION_END) {
+            segments.push(Segment { path, first, bytes });
         }
     }
     segments.sort_unstable_by_key(|segment| segment.first);
@@ -58,14 +54,19 @@ pub(super) struct Contents {
     pub(super) damaged_bytes: usize,
 }
 
-/// The frames of a segment, as bytes; nothing if it was never begun.
+/// The frames of a segment, as bytes; nothing if it was never begun. Frames have checks of their own, so a damaged header costs none of them.
 ///
 /// # Errors
 /// It is of a later version, or no segment.
 pub(super) fn frames<'b>(path: &Path, bytes: &'b [u8]) -> Result<&'b [u8], StorageError> {
-    let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(&[]) };
+    let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>().filter(|_| is_begun(bytes)) else {
+        return Ok(&[]);
+    };
     let what = || path.display().to_string();
     if header[..8] != MAGIC {
+        if Frames::new(bytes).any(|part| matches!(part, Part::Frame(_))) {
+            return Ok(bytes);
+        }
         return Err(StorageError::damaged(&what(), "it does not begin like a segment of a log"));
     }
     let version = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
@@ -73,6 +74,14 @@ pub(super) fn frames<'b>(path: &Path, bytes: &'b [u8]) -> Result<&'b [u8], Stora
         return Err(StorageError::Version { what: what(), found: version, known: VERSION });
     }
     Ok(rest)
+}
+
+/// Whether the header of a segment was ever on disk, as far as its bytes tell: it is synced before the first frame, so a file that has neither
+/// was being begun.
+pub(super) fn is_begun(bytes: &[u8]) -> bool {
+    let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return false };
+    let is_written = header[..8] == MAGIC && header[8..12] != [0; 4];
+    is_written || Frames::new(rest).any(|part| matches!(part, Part::Frame(_)))
 }
 
 /// Looks through a segment.
@@ -97,7 +106,7 @@ pub(super) fn look_through(path: &Path, bytes: &[u8]) -> Result<Contents, Storag
 
 /// The segment that is written to.
 pub(super) struct Open {
-    file: File,
+    file: Box<dyn DiskFile>,
     pub(super) path: PathBuf,
     pub(super) first: u64,
     /// Where the last whole frame ends.
@@ -106,37 +115,40 @@ pub(super) struct Open {
 
 impl Open {
     /// Begins a segment for positions from `first` on. One of that name has no record that counts, and is written anew.
-    pub(super) fn create(folder: &Path, first: u64) -> io::Result<Self> {
+    pub(super) fn create(disk: &dyn Disk, folder: &Path, first: u64) -> io::Result<Self> {
         let path = folder.join(format!("{first:020}.{EXTENSION}"));
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
+        let file = disk.create(&path)?;
         let mut header = [0; HEADER_BYTES];
         header[..8].copy_from_slice(&MAGIC);
         header[8..12].copy_from_slice(&VERSION.to_le_bytes());
         header[16..].copy_from_slice(&first.to_le_bytes());
-        file.write_all_at(&header, 0)?;
-        // Else the name could be lost although what is in the file is not.
-        File::open(folder)?.sync_all()?;
+        file.write_at(&header, 0)?;
+        // Else frames could be there without it, and the name be lost although what is in the file is not.
+        file.sync()?;
+        disk.sync_folder(folder)?;
         Ok(Self { file, path, first, bytes: HEADER_BYTES as u64 })
     }
 
-    /// Goes on with a segment that ends at `end`; what stands behind that is cut off.
-    pub(super) fn resume(segment: &Segment, end: u64) -> io::Result<Self> {
-        let file = OpenOptions::new().write(true).open(&segment.path)?;
+    /// Goes on with a segment that ends at `end`; what stands behind that is cut off, and what stands before it is made final: a process that was
+    /// killed may have written it and not synced, and whoever reads it takes it for durable.
+    pub(super) fn resume(disk: &dyn Disk, segment: &Segment, end: u64) -> io::Result<Self> {
+        let file = disk.open(&segment.path)?;
         if end < segment.bytes {
             file.set_len(end)?;
-            file.sync_all()?;
         }
+        file.sync()?;
+        segment.path.parent().map_or(Ok(()), |folder| disk.sync_folder(folder))?;
         Ok(Self { file, path: segment.path.clone(), first: segment.first, bytes: end })
     }
 
     /// Writes a frame behind the last one, not yet for good.
     pub(super) fn write(&self, frame: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(frame, self.bytes)
+        self.file.write_at(frame, self.bytes)
     }
 
     /// Makes what was written final: `frame_bytes` more.
     pub(super) fn sync(&mut self, frame_bytes: usize) -> io::Result<()> {
-        self.file.sync_data()?;
+        self.file.sync()?;
         self.bytes += frame_bytes as u64;
         Ok(())
     }

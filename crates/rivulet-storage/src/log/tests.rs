@@ -61,6 +61,28 @@ fn what_is_durable_is_there_after_reopening_and_positions_go_on() {
 }
 
 #[test]
+fn a_segment_that_was_being_begun_is_passed_over() {
+    for left in [0, 3, 10, segment::HEADER_BYTES] {
+        let folder = TempDir::new().unwrap();
+        let (log, _) = Log::open(folder.path(), settings()).unwrap();
+        assert_eq!(append(&log, b"one"), Appended::At(1));
+        log.close();
+        drop(log);
+        // The name came to the disk, of the header a part, and zeros where a frame was to be.
+        let name = folder.path().join(format!("{:020}.log", 2));
+        let mut bytes = fs::read(&files(folder.path())[0]).unwrap();
+        bytes[left..].fill(0);
+        fs::write(&name, &bytes).unwrap();
+        assert_eq!(inspect(folder.path()).unwrap().found.next, 2);
+        let (log, found) = Log::open(folder.path(), settings()).unwrap();
+        assert_eq!((found.next, found.problems.len(), read_all(&log, 1).0.len()), (2, 0, 1), "{left} bytes");
+        assert_eq!(append(&log, b"two"), Appended::At(2));
+        assert!(log.wait_durable(2, Duration::from_secs(20)));
+        assert_eq!(read_all(&log, 1).0.len(), 2);
+    }
+}
+
+#[test]
 fn segments_that_are_not_needed_go() {
     let folder = TempDir::new().unwrap();
     let (log, _) = Log::open(folder.path(), settings()).unwrap();
@@ -80,6 +102,59 @@ fn segments_that_are_not_needed_go() {
     log.forget_before(u64::MAX);
     assert_eq!(log.stats().segments, 1, "the last one is written to");
     assert_eq!(stats.commits, 50);
+}
+
+#[test]
+fn what_somebody_copies_stays_as_it_is_while_the_log_goes_on() {
+    let (folder, copy) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (log, _) = Log::open(folder.path(), settings()).unwrap();
+    let write = |from: u64, to: u64| {
+        (from..=to).for_each(|n| assert_eq!(append(&log, &[n as u8; 100]), Appended::At(n)));
+        assert!(log.wait_durable(to, Duration::from_secs(20)));
+    };
+    write(1, 9);
+    let held = log.hold();
+    write(10, 30);
+    log.forget_before(u64::MAX);
+    for (path, bytes) in held.files() {
+        let whole = fs::read(path).unwrap();
+        fs::write(copy.path().join(path.file_name().unwrap()), &whole[..*bytes as usize]).unwrap();
+    }
+    drop(held);
+    log.forget_before(u64::MAX);
+    assert_eq!(log.stats().segments, 1);
+    let (copied, found) = Log::open(copy.path(), settings()).unwrap();
+    assert_eq!(found, Found { first: 1, next: 10, ..Found::default() }, "whole frames, and all of them");
+    assert_eq!(read_all(&copied, 1).1, Read { records: 9, next: 10, lost: 0 });
+}
+
+#[test]
+fn an_inspection_says_what_an_opening_would_find() {
+    let folder = TempDir::new().unwrap();
+    {
+        let (log, _) = Log::open(folder.path(), settings()).unwrap();
+        for n in 1..=20 {
+            assert_eq!(append(&log, &[0; 100]), Appended::At(n));
+            assert!(log.wait_durable(n, Duration::from_secs(20)));
+        }
+    }
+    let whole = inspect(folder.path()).unwrap();
+    assert_eq!((&whole.found, whole.records), (&Found { first: 1, next: 21, ..Found::default() }, 20));
+    assert_eq!(whole.segments, files(folder.path()).len() as u64);
+    let last = files(folder.path()).pop().unwrap();
+    let mut bytes = fs::read(&last).unwrap();
+    bytes.extend_from_slice(b"begun");
+    fs::write(&last, bytes).unwrap();
+    let first = files(folder.path()).remove(0);
+    let mut bytes = fs::read(&first).unwrap();
+    let middle = bytes.len() / 3;
+    bytes[middle] ^= 1;
+    fs::write(&first, bytes).unwrap();
+    let inspected = inspect(folder.path()).unwrap();
+    assert_eq!(inspected.found.torn_bytes, 5);
+    assert!(!inspected.found.problems.is_empty() && inspected.records < 20, "{inspected:?}");
+    let unchanged = inspect(folder.path()).unwrap();
+    assert_eq!(inspected, unchanged, "nothing is changed");
 }
 
 #[test]
@@ -110,8 +185,49 @@ fn the_end_of_the_log_is_what_came_last() {
         assert!(log.wait_durable(log.next() - 1, Duration::from_secs(20)));
     }
     let mut last = Vec::new();
-    log.read_end(30, &mut |record| last.push(record.arrival_us)).unwrap();
+    log.read_end(30, u64::MAX, &mut |record| last.push(record.arrival_us)).unwrap();
     assert_eq!(last, (69..100).collect::<Vec<_>>());
+    last.clear();
+    log.read_end(i64::MAX, 10, &mut |record| last.push(record.arrival_us)).unwrap();
+    assert!(
+        (10..20).contains(&last.len()) && last.last() == Some(&99),
+        "as many as were asked for and the rest of a segment: {last:?}"
+    );
+}
+
+/// A segment with one frame for each of the payloads, as the process leaves it that could not make the last one final.
+fn write_segment(folder: &Path, first: u64, payloads: &[&[u8]]) {
+    let mut open = segment::Open::create(&RealDisk, folder, first).unwrap();
+    for (position, payload) in (first..).zip(payloads) {
+        let mut frame = Frame::default();
+        frame.push(&Record { position, ..record(payload) });
+        let bytes = frame.seal().to_vec();
+        open.write(&bytes).unwrap();
+        open.sync(bytes.len()).unwrap();
+    }
+}
+
+#[test]
+fn what_was_given_up_for_the_next_segment_is_not_read() {
+    let folder = TempDir::new().unwrap();
+    write_segment(folder.path(), 1, &[b"one", b"given up"]);
+    write_segment(folder.path(), 2, &[b"two", b"three"]);
+    let (log, found) = Log::open(folder.path(), settings()).unwrap();
+    assert_eq!((found.first, found.next), (1, 4));
+    let expected = [b"one".to_vec(), b"two".to_vec(), b"three".to_vec()];
+    let (all, read) = read_all(&log, 1);
+    assert_eq!((all.into_iter().map(|(_, payload)| payload).collect::<Vec<_>>(), read.lost), (expected.to_vec(), 0));
+}
+
+#[test]
+fn a_lost_end_is_counted_and_reading_ends() {
+    let folder = TempDir::new().unwrap();
+    write_segment(folder.path(), 1, &[b"one", b"two"]);
+    let (log, _) = Log::open(folder.path(), settings()).unwrap();
+    // A checkpoint had more.
+    log.pass(7);
+    assert_eq!(read_all(&log, 2).1, Read { records: 1, next: 8, lost: 5 });
+    assert_eq!(read_all(&log, 8).1, Read { records: 0, next: 8, lost: 0 });
 }
 
 /// A real full disk, where a file system may be mounted.

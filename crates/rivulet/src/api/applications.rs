@@ -7,7 +7,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 
 use super::error::ApiError;
-use super::types::{Application, ApplicationList, DropParameters, ErrorAnswer, Explanation};
+use super::types::{Application, ApplicationList, DropParameters, ErrorAnswer, Explanation, RegisterParameters};
 use super::{Api, read_text};
 
 /// List the applications
@@ -25,19 +25,35 @@ pub(super) async fn list_applications(State(api): State<Api>) -> Result<Json<App
 
 /// Register an application
 ///
-/// The body is one CREATE APPLICATION statement. The same text again returns the same application.
+/// The body is one CREATE APPLICATION statement. The same text again returns the same application. With `replace` another text of the
+/// same name is a new version, which takes over the queries with their state.
 #[utoipa::path(
     post, path = "/api/v1/applications", tag = "applications",
+    params(RegisterParameters),
     request_body(content = String, content_type = "text/plain"),
     responses(
         (status = 200, description = "The application", body = Application),
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn create_application(State(api): State<Api>, body: Body) -> Result<Json<Application>, ApiError> {
+pub(super) async fn create_application(
+    State(api): State<Api>,
+    parameters: Result<Query<RegisterParameters>, QueryRejection>,
+    body: Body,
+) -> Result<Json<Application>, ApiError> {
+    let Query(RegisterParameters { replace, discard_state }) = parameters?;
     let sql = read_text(body).await?;
-    let application = api.blocking(move |service| service.create_application(&sql)).await??;
-    Ok(Json(application.into()))
+    if !replace {
+        if discard_state {
+            return Err(ApiError::invalid("discard_state without replace")
+                .with_hint("state is discarded by a replacement: add replace=true"));
+        }
+        let application = api.blocking(move |service| service.create_application(&sql)).await??;
+        return Ok(Json(application.into()));
+    }
+    let (application, replacement) =
+        api.blocking(move |service| service.replace_application(&sql, discard_state)).await??;
+    Ok(Json(Application { replacement: Some(replacement.into()), ..application.into() }))
 }
 
 /// Show an application

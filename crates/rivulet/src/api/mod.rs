@@ -5,6 +5,7 @@
 //! service runs on a thread that may block; a panic in there is one answer with status 500.
 
 mod applications;
+mod backup;
 mod bulk;
 mod error;
 mod lines;
@@ -219,6 +220,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(results::watch_results))
         .routes(routes!(status::show_status))
         .routes(routes!(status::make_checkpoint))
+        .routes(routes!(backup::make_backup))
         .routes(routes!(status::show_metrics))
         .routes(routes!(status::live))
         .routes(routes!(status::ready))

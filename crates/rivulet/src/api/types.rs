@@ -154,6 +154,24 @@ pub struct Application {
     /// Why this version cannot run it; parameters and topics are empty then. It can be dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_running: Option<String>,
+    /// What became of the application of its name, where it was to be replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replacement: Option<Replacement>,
+}
+
+/// What became of an application of which a new version was registered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Replacement {
+    /// Whether there was none of its name.
+    pub is_new: bool,
+    /// Whether there was one with another text, which it has replaced.
+    pub is_changed: bool,
+    /// How many queries it has taken over.
+    pub queries: u64,
+    /// Parameters that queries had values for and that are no more; the values are forgotten.
+    pub parameters_dropped: Vec<String>,
+    /// Operators of the version before whose state is forgotten, and why.
+    pub state_discarded: Vec<String>,
 }
 
 /// A parameter of an application.
@@ -336,6 +354,18 @@ pub struct ListParameters {
     pub limit: Option<usize>,
 }
 
+/// How to register an application.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct RegisterParameters {
+    /// Whether it takes over the queries of the application that has its name, as CREATE OR REPLACE APPLICATION does.
+    #[serde(default)]
+    pub replace: bool,
+    /// Whether it does so although it cannot go on with all of their state.
+    #[serde(default)]
+    pub discard_state: bool,
+}
+
 /// How to drop an application.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -398,6 +428,9 @@ pub struct Checkpoint {
     pub epoch: u64,
     /// Queries whose state was written; equal ones that share it count once.
     pub queries: u64,
+    /// Big queries that were saved, each under a number of its own.
+    #[serde(default)]
+    pub big_queries: u64,
     /// Bytes that were written.
     pub written_bytes: u64,
     /// Bytes of all that a restart would read.
@@ -427,9 +460,30 @@ pub struct Checkpoints {
     /// Why the last attempt failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
+    /// How checkpoints of the big queries that run stood when the last one was made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub big_queries: Vec<QueryCheckpoint>,
     /// What was found at the start, if anything was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovered: Option<Recovery>,
+}
+
+/// How the checkpoints of a big query stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueryCheckpoint {
+    /// Its name.
+    pub query: String,
+    /// The newest one; absent if there is none yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u64>,
+    /// How long ago it was made, if this process has made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_ms: Option<u64>,
+    /// Bytes of all that a restart would read.
+    pub live_bytes: u64,
+    /// Why there is none that is newer, if the last attempt failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
 }
 
 /// What a server found at its start.
@@ -638,7 +692,23 @@ impl From<service::ApplicationInfo> for Application {
             queries_paused: info.queries_paused,
             queries_not_running: info.queries_not_running,
             not_running: info.not_running,
+            replacement: None,
         }
+    }
+}
+
+impl Replacement {
+    /// In a sentence, for people.
+    pub fn text(&self, name: &str) -> String {
+        let Self { is_new, is_changed, queries, parameters_dropped, state_discarded } = self.clone();
+        service::Replacement { is_new, is_changed, queries, parameters_dropped, state_discarded }.text(name)
+    }
+}
+
+impl From<service::Replacement> for Replacement {
+    fn from(replacement: service::Replacement) -> Self {
+        let service::Replacement { is_new, is_changed, queries, parameters_dropped, state_discarded } = replacement;
+        Self { is_new, is_changed, queries, parameters_dropped, state_discarded }
     }
 }
 
@@ -715,17 +785,31 @@ impl From<service::Status> for Status {
 
 impl From<service::CheckpointInfo> for Checkpoint {
     fn from(info: service::CheckpointInfo) -> Self {
-        let service::CheckpointInfo { epoch, queries, written_bytes, live_bytes, duration_ms } = info;
-        Self { epoch, queries, written_bytes, live_bytes, duration_ms }
+        let service::CheckpointInfo { epoch, queries, big_queries, written_bytes, live_bytes, duration_ms } = info;
+        Self { epoch, queries, big_queries, written_bytes, live_bytes, duration_ms }
     }
 }
 
 impl From<service::CheckpointStatus> for Checkpoints {
     fn from(status: service::CheckpointStatus) -> Self {
-        let service::CheckpointStatus { place, interval_ms, last, age_ms, made, failed, last_error, recovered } =
-            status;
-        let (last, recovered) = (last.map(Checkpoint::from), recovered.map(Recovery::from));
-        Self { place, interval_ms, last, age_ms, made, failed, last_error, recovered }
+        Self {
+            place: status.place,
+            interval_ms: status.interval_ms,
+            last: status.last.map(Checkpoint::from),
+            age_ms: status.age_ms,
+            made: status.made,
+            failed: status.failed,
+            last_error: status.last_error,
+            big_queries: status.big_queries.into_iter().map(QueryCheckpoint::from).collect(),
+            recovered: status.recovered.map(Recovery::from),
+        }
+    }
+}
+
+impl From<service::QueryCheckpoint> for QueryCheckpoint {
+    fn from(status: service::QueryCheckpoint) -> Self {
+        let service::QueryCheckpoint { query, epoch, age_ms, live_bytes, last_error } = status;
+        Self { query, epoch, age_ms, live_bytes, last_error }
     }
 }
 

@@ -4,7 +4,9 @@
 pub mod many;
 pub mod nexmark;
 pub mod hibench;
+pub mod recovery;
 pub mod streams;
+mod load;
 mod process;
 mod usage;
 

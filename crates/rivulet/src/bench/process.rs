@@ -22,44 +22,53 @@ pub(super) struct ServerProcess {
     messages: Option<JoinHandle<String>>,
     http: SocketAddr,
     folder: PathBuf,
+    /// Its environment variables.
+    settings: Vec<(String, String)>,
     agent: ureq::Agent,
     meter: Meter,
 }
 
 impl ServerProcess {
-    /// Starts `rivulet serve` as a client of the broker at `broker` with these environment variables, and waits until it is
-    /// ready.
-    pub(super) fn start(broker: SocketAddr, settings: &[(&str, &str)]) -> Result<Self, String> {
+    /// Starts `rivulet serve`, as a client of the broker at `broker` if there is one, with these environment variables, and waits
+    /// until it is ready.
+    pub(super) fn start(broker: Option<SocketAddr>, settings: &[(&str, &str)]) -> Result<Self, String> {
         let http = TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| listener.local_addr())
             .map_err(|error| format!("no free port for the server: {error}"))?;
         let folder = std::env::temp_dir().join(format!("rivulet-bench-{}-{}", std::process::id(), http.port()));
-        let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-        let mut command = Command::new(program);
-        command
-            .arg("serve")
-            .env_clear()
-            .envs(std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("RIVULET_")))
-            .env("RIVULET_HTTP_ADDRESS", http.to_string())
-            .env("RIVULET_DATA_DIR", &folder)
-            .env("RIVULET_MQTT_BROKER_URL", format!("mqtt://{broker}"))
-            .env("RIVULET_LOG_LEVEL", "warn")
-            .envs(settings.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| format!("cannot start the server: {error}"))?;
+        let mut settings: Vec<(String, String)> =
+            settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        settings.push(match broker {
+            Some(broker) => ("RIVULET_MQTT_BROKER_URL".into(), format!("mqtt://{broker}")),
+            None => ("RIVULET_MQTT_EMBEDDED_ADDRESS".into(), "127.0.0.1:0".into()),
+        });
+        let (child, messages) = spawn(http, &folder, &settings)?;
         let meter = Meter::new(child.id());
-        let messages = child.stderr.take().map(|said| std::thread::spawn(move || pass_on(BufReader::new(said))));
         let agent = ureq::Agent::config_builder()
             .timeout_global(Some(Duration::from_secs(600)))
             .http_status_as_error(false)
             .build()
             .new_agent();
-        let mut server = Self { child, messages, http, folder, agent, meter };
+        let mut server = Self { child, messages, http, folder, settings, agent, meter };
+        server.wait_until_ready()?;
+        Ok(server)
+    }
+
+    /// Kills it as the loss of power would, and starts it on what is left. Returns how long it took to be ready.
+    pub(super) fn kill_and_start(&mut self) -> Result<Duration, String> {
+        let killed = self.child.kill().and_then(|()| self.child.wait());
+        killed.map_err(|error| format!("the server cannot be killed: {error}"))?;
+        let begun = Instant::now();
+        (self.child, self.messages) = spawn(self.http, &self.folder, &self.settings)?;
+        self.meter = Meter::new(self.child.id());
+        self.wait_until_ready()?;
+        Ok(begun.elapsed())
+    }
+
+    fn wait_until_ready(&mut self) -> Result<(), String> {
         let deadline = Instant::now() + START_MAX;
-        while server.get("/health/ready").is_err() {
-            if let Some(end) = server.end() {
+        while self.get("/health/ready").is_err() {
+            if let Some(end) = self.end() {
                 return Err(end);
             }
             if Instant::now() >= deadline {
@@ -67,7 +76,7 @@ impl ServerProcess {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Ok(server)
+        Ok(())
     }
 
     /// A folder for files; it goes away with the server.
@@ -131,6 +140,30 @@ impl ServerProcess {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
         line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap_or(0) * 1024
     }
+}
+
+/// Starts a server, and what passes on what it says.
+fn spawn(
+    http: SocketAddr,
+    folder: &Path,
+    settings: &[(String, String)],
+) -> Result<(Child, Option<JoinHandle<String>>), String> {
+    let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let mut command = Command::new(program);
+    command
+        .arg("serve")
+        .env_clear()
+        .envs(std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("RIVULET_")))
+        .env("RIVULET_HTTP_ADDRESS", http.to_string())
+        .env("RIVULET_DATA_DIR", folder)
+        .env("RIVULET_LOG_LEVEL", "warn")
+        .envs(settings.iter().map(|(name, value)| (name, value)))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("cannot start the server: {error}"))?;
+    let messages = child.stderr.take().map(|said| std::thread::spawn(move || pass_on(BufReader::new(said))));
+    Ok((child, messages))
 }
 
 /// Prints what the server says, except that it came and went (who measures has not started one), and returns the last line.

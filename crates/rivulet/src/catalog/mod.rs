@@ -7,8 +7,9 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `meta` | text | number: format version, next query id, next application number |
+//! | `meta` | text | number: format version, next query id, next application number, next number of a statement, identity of the server |
 //! | `applications` | name | number, id (hash), SQL text |
+//! | `versions` | application number, number of the version | as in `applications`: a version that was replaced |
 //! | `queries` | query id | application number, name, parameter values as written |
 //! | `paused` | query id | nothing |
 //! | `tables` | name | SQL text of the reference table; its rows stay in its file |
@@ -19,13 +20,16 @@
 //! Query ids are handed out here and only grow, so inserts append to the tree: dense pages and little write
 //! amplification. Pausing would be an update at a random place, so it is a small table of its own.
 
+mod copy;
 mod error;
 mod record;
 mod storage;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use redb::backends::InMemoryBackend;
 use redb::{
@@ -45,16 +49,21 @@ pub type ApplicationNumber = u32;
 pub const FILE_NAME: &str = "catalog.redb";
 
 /// The format written by this version. Raise it with every change that older versions would misread.
-const FORMAT_VERSION: u64 = 4;
+const FORMAT_VERSION: u64 = 5;
 
 /// Pages kept in memory. Small: the catalog is scanned once at start and appended to.
 const CACHE_BYTES: usize = 4 << 20;
+
+/// How many versions of an application are remembered that were replaced. State that was saved by one of them can be read; a checkpoint is
+/// made whenever one is replaced, so more than the last is needed only where that one is damaged.
+const VERSIONS_MAX: usize = 4;
 
 /// How much of an error is remembered.
 const FAILURE_CHARACTERS_MAX: usize = 2_000;
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const APPLICATIONS: TableDefinition<&str, &[u8]> = TableDefinition::new("applications");
+const VERSIONS: TableDefinition<(ApplicationNumber, u64), &[u8]> = TableDefinition::new("versions");
 const QUERIES: TableDefinition<QueryId, &[u8]> = TableDefinition::new("queries");
 const PAUSED: TableDefinition<QueryId, ()> = TableDefinition::new("paused");
 
@@ -67,7 +76,9 @@ const PAUSED_STATEMENTS: TableDefinition<u64, ()> = TableDefinition::new("paused
 const FAILED_STATEMENTS: TableDefinition<u64, &str> = TableDefinition::new("failed_statements");
 
 const META_FORMAT_VERSION: &str = "format_version";
+const META_SERVER_ID: &str = "server_id";
 const META_QUERY_ID_NEXT: &str = "query_id_next";
+const META_STATEMENT_NEXT: &str = "statement_next";
 const META_APPLICATION_NUMBER_NEXT: &str = "application_number_next";
 
 /// A query to be stored.
@@ -131,6 +142,8 @@ pub struct StoredStatement {
 pub struct Catalog {
     storage: Storage,
     path: PathBuf,
+    /// How often something was written since it was opened.
+    changes: AtomicU64,
 }
 
 impl Catalog {
@@ -170,6 +183,11 @@ impl Catalog {
         Ok(catalog)
     }
 
+    /// Whether a folder has one, in whatever shape.
+    pub fn is_there(folder: &Path) -> bool {
+        folder.join(FILE_NAME).exists()
+    }
+
     /// A catalog in memory, for runs that leave nothing behind.
     ///
     /// # Errors
@@ -182,13 +200,26 @@ impl Catalog {
         Self::with_storage(PathBuf::from("(memory)"), memory)
     }
 
+    /// A catalog in a file that is no file of this machine, for simulations: `open` opens it, and is called again after a write that failed.
+    ///
+    /// # Errors
+    /// As [`Catalog::open`] has.
+    pub fn on<B: redb::StorageBackend>(
+        path: PathBuf,
+        open: impl Fn() -> io::Result<B> + Send + Sync + 'static,
+    ) -> Result<Self, CatalogError> {
+        Self::with_storage(path, move || {
+            Ok(redb::Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(open()?)?)
+        })
+    }
+
     /// A catalog on what `open` opens, which is called again after a write that failed.
     fn with_storage(
         path: PathBuf,
         open: impl Fn() -> Result<redb::Database, redb::Error> + Send + Sync + 'static,
     ) -> Result<Self, CatalogError> {
         let storage = Storage::open(open).map_err(|failure| failure.into_error(&path))?;
-        let catalog = Self { storage, path };
+        let catalog = Self { storage, path, changes: AtomicU64::new(0) };
         catalog.prepare()?;
         Ok(catalog)
     }
@@ -196,6 +227,24 @@ impl Catalog {
     /// The catalog's file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// How often it was changed since it was opened: as long as this stays, so does what it says.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// What tells this server from others, for as long as the catalog exists. A copy of the catalog has it too.
+    ///
+    /// # Errors
+    /// Disk errors, and damage.
+    pub fn server_id(&self) -> Result<u64, CatalogError> {
+        self.read(|transaction| {
+            guard(|| {
+                let id = transaction.open_table(META)?.get(META_SERVER_ID)?.map(|id| id.value());
+                id.ok_or_else(|| Failure::Damage("it does not say which server it belongs to".into()))
+            })
+        })
     }
 
     /// Fails if the last change was not written because of the disk.
@@ -275,13 +324,89 @@ impl Catalog {
         })
     }
 
+    /// Stores another version of an application under its name and number, and remembers the one before. The parameters in `dropped`
+    /// are forgotten of those of its queries that give them. All of it in one transaction.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; nothing is changed then.
+    pub fn replace_application(
+        &self,
+        name: &str,
+        id: &str,
+        sql: &str,
+        dropped: &[&str],
+        queries: impl IntoIterator<Item = QueryId>,
+    ) -> Result<(), CatalogError> {
+        self.write(|transaction| {
+            let mut table = transaction.open_table(APPLICATIONS)?;
+            let before = table.get(name)?.map(|value| value.value().to_vec());
+            let Some(before) = before else {
+                return Err(Failure::Damage(format!("the application {name} is not stored")));
+            };
+            let (number, ..) = record::read_application(&before)?;
+            table.insert(name, record::write_application(number, id, sql).as_slice())?;
+            let mut versions = transaction.open_table(VERSIONS)?;
+            let known = versions_of(&versions, number)?;
+            let next = known.last().map_or(0, |last| last + 1);
+            versions.insert((number, next), before.as_slice())?;
+            for outdated in known.iter().rev().skip(VERSIONS_MAX - 1) {
+                versions.remove((number, *outdated))?;
+            }
+            if dropped.is_empty() {
+                return Ok(());
+            }
+            let mut table = transaction.open_table(QUERIES)?;
+            let mut buffer = Vec::new();
+            for id in queries {
+                let Some(value) = table.get(id)?.map(|value| value.value().to_vec()) else { continue };
+                let mut parameters = Vec::new();
+                let record::QueryHead { application, name, label } = record::read_query(&value, &mut parameters)?;
+                let given = parameters.len();
+                parameters.retain(|(name, _)| !dropped.contains(&&**name));
+                if parameters.len() < given {
+                    let query = NewQuery { application, name, parameters: &parameters, label };
+                    record::write_query(&mut buffer, &query);
+                    table.insert(id, buffer.as_slice())?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The versions of an application that were replaced, oldest first.
+    ///
+    /// # Errors
+    /// Disk errors, and damage.
+    pub fn versions(&self, number: ApplicationNumber) -> Result<Vec<StoredApplication>, CatalogError> {
+        self.read(|transaction| {
+            guard(|| {
+                let table = transaction.open_table(VERSIONS)?;
+                let mut versions = Vec::new();
+                for entry in table.range((number, 0)..=(number, u64::MAX))? {
+                    let (_, value) = entry?;
+                    let (number, id, sql) = record::read_application(value.value())?;
+                    let (id, sql) = (id.to_owned(), sql.to_owned());
+                    versions.push(StoredApplication { number, name: String::new(), id, sql });
+                }
+                Ok(versions)
+            })
+        })
+    }
+
     /// Removes an application and these queries of it, all or nothing.
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is removed then.
     pub fn remove_application(&self, name: &str, queries: &[QueryId]) -> Result<(), CatalogError> {
         self.write(|transaction| {
-            transaction.open_table(APPLICATIONS)?.remove(name)?;
+            let removed = transaction.open_table(APPLICATIONS)?.remove(name)?.map(|value| value.value().to_vec());
+            if let Some(removed) = removed {
+                let (number, ..) = record::read_application(&removed)?;
+                let mut versions = transaction.open_table(VERSIONS)?;
+                for version in versions_of(&versions, number)? {
+                    versions.remove((number, version))?;
+                }
+            }
             remove_queries(transaction, queries)
         })
     }
@@ -349,10 +474,22 @@ impl Catalog {
     /// Disk errors, and damage; the statement is not stored then.
     pub fn insert_statement(&self, sql: &str) -> Result<u64, CatalogError> {
         self.write(|transaction| {
+            let mut meta = transaction.open_table(META)?;
             let mut table = transaction.open_table(STATEMENTS)?;
-            let number = table.last()?.map_or(0, |(last, _)| last.value() + 1);
+            let number = statement_next(&meta, &table)?;
+            meta.insert(META_STATEMENT_NEXT, number + 1)?;
             table.insert(number, sql)?;
             Ok(number)
+        })
+    }
+
+    /// The number of the statement that is stored next. Those before it are not given out again.
+    ///
+    /// # Errors
+    /// Disk errors, and damage.
+    pub fn statement_next(&self) -> Result<u64, CatalogError> {
+        self.read(|transaction| {
+            guard(|| statement_next(&transaction.open_table(META)?, &transaction.open_table(STATEMENTS)?))
         })
     }
 
@@ -363,7 +500,6 @@ impl Catalog {
     pub fn remove_statement(&self, number: u64) -> Result<(), CatalogError> {
         self.write(|transaction| {
             transaction.open_table(STATEMENTS)?.remove(number)?;
-            // The number may be given out again.
             transaction.open_table(PAUSED_STATEMENTS)?.remove(number)?;
             transaction.open_table(FAILED_STATEMENTS)?.remove(number)?;
             Ok(())
@@ -526,7 +662,11 @@ impl Catalog {
                 }
                 Some(_) => {}
             }
+            if meta.get(META_SERVER_ID)?.is_none() {
+                meta.insert(META_SERVER_ID, RandomState::new().build_hasher().finish())?;
+            }
             transaction.open_table(APPLICATIONS)?;
+            transaction.open_table(VERSIONS)?;
             transaction.open_table(QUERIES)?;
             transaction.open_table(PAUSED)?;
             transaction.open_table(TABLES)?;
@@ -552,6 +692,7 @@ impl Catalog {
             transaction.commit()?;
             Ok(done)
         });
+        self.changes.fetch_add(1, Ordering::AcqRel);
         let path = self.path.display();
         match (had_failed, &done) {
             (true, Ok(_)) => tracing::info!("the catalog {path} is written again"),
@@ -568,6 +709,24 @@ impl Catalog {
         let done = self.storage.read(|database| look(&guard(|| Ok(database.begin_read()?))?));
         done.map_err(|failure| failure.into_error(&self.path))
     }
+}
+
+/// The numbers of an application's versions that were replaced, ascending.
+fn versions_of(
+    versions: &impl ReadableTable<(ApplicationNumber, u64), &'static [u8]>,
+    number: ApplicationNumber,
+) -> Result<Vec<u64>, Failure> {
+    let range = versions.range((number, 0)..=(number, u64::MAX))?;
+    range.map(|entry| Ok(entry?.0.value().1)).collect()
+}
+
+/// The number of the next statement. Catalogs of earlier versions do not say, and gave numbers out again.
+fn statement_next(
+    meta: &impl ReadableTable<&'static str, u64>,
+    statements: &impl ReadableTable<u64, &'static str>,
+) -> Result<u64, Failure> {
+    let behind_last = statements.last()?.map_or(0, |(last, _)| last.value() + 1);
+    Ok(meta.get(META_STATEMENT_NEXT)?.map_or(behind_last, |next| next.value().max(behind_last)))
 }
 
 fn remove_queries(transaction: &WriteTransaction, queries: &[QueryId]) -> Result<(), Failure> {

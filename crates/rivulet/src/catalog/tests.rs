@@ -169,7 +169,8 @@ fn a_later_version_is_left_alone() {
         .expect("a write");
     drop(catalog);
     let error = Catalog::open(folder.path()).expect_err("a later version");
-    assert!(matches!(error, CatalogError::LaterVersion { found: 11, supported: 4, .. }), "{error:?}");
+    let CatalogError::LaterVersion { found, supported, .. } = error else { panic!("{error:?}") };
+    assert_eq!((found, supported), (FORMAT_VERSION + 7, FORMAT_VERSION));
 }
 
 #[test]
@@ -217,7 +218,13 @@ fn a_pause_of_a_statement_is_kept_and_goes_with_it() {
     catalog.set_statement_paused(second, true).expect("paused");
     catalog.remove_statement(second).expect("removed");
     let third = catalog.insert_statement("CREATE QUERY r").expect("stored");
-    assert_eq!(paused(&catalog), [(first, false), (third, false)], "a number that is used again is not paused");
+    assert_eq!(paused(&catalog), [(first, false), (third, false)]);
+    assert!(third > second, "no number is used again: what was saved under it is of another");
+    catalog.remove_statement(third).expect("removed");
+    drop(catalog);
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    assert_eq!(catalog.statement_next().expect("a number"), third + 1, "also after a restart");
+    assert_eq!(catalog.insert_statement("CREATE QUERY r").expect("stored"), third + 1);
 }
 
 #[test]
@@ -394,4 +401,34 @@ fn a_disk_that_was_full_is_written_again_when_there_is_room() {
     catalog.check_writable().expect("written");
     assert_eq!(catalog.queries_count().expect("a count"), 10);
     assert_eq!(catalog.tables().expect("tables").len(), 1);
+}
+
+#[test]
+fn a_version_takes_the_place_of_another_which_is_remembered() {
+    let folder = TempDir::new().expect("a folder");
+    {
+        let catalog = Catalog::open(folder.path()).expect("a catalog");
+        let number = catalog.insert_application("a", "1", "first").expect("insert");
+        catalog.insert_application("b", "9", "other").expect("insert");
+        let parameters = [("x".into(), ParameterValue::Int(1)), ("y".into(), ParameterValue::Int(2))];
+        let query = NewQuery { application: number, name: "q", parameters: &parameters, label: Some("home") };
+        let id = catalog.insert_queries(&[query]).expect("insert");
+        catalog.replace_application("a", "2", "second", &["x"], [id, id + 7]).expect("replaced");
+        catalog
+            .read_query(id, |query| {
+                assert_eq!((query.name, query.label, query.parameters), ("q", Some("home"), &parameters[1..]));
+            })
+            .expect("read");
+        for version in 3..10 {
+            catalog.replace_application("a", &version.to_string(), "later", &[], []).expect("replaced");
+        }
+        assert!(matches!(catalog.replace_application("c", "1", "", &[], []), Err(CatalogError::Corrupt { .. })));
+    }
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    let now = catalog.applications().expect("read");
+    assert_eq!((now[0].number, now[0].id.as_str(), now[1].id.as_str()), (0, "9", "9"), "one has had nine versions");
+    let ids: Vec<String> = catalog.versions(0).expect("read").into_iter().map(|version| version.id).collect();
+    assert_eq!(ids, ["5", "6", "7", "8"], "the last ones, oldest first");
+    catalog.remove_application("a", &[]).expect("removed");
+    assert!(catalog.versions(0).expect("read").is_empty());
 }

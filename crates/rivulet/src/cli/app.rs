@@ -30,6 +30,12 @@ enum AppCommand {
         /// Files; `-` is standard input
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
+        /// Let them take over the queries of the applications that have their names, with their state
+        #[arg(long)]
+        replace: bool,
+        /// Replace also what cannot go on with all of the state: the rest of it is forgotten
+        #[arg(long, requires = "replace")]
+        discard_state: bool,
     },
     /// List the applications
     List,
@@ -58,16 +64,23 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
     let client = connection.client()?;
     let mut out = io::stdout().lock();
     match command {
-        AppCommand::Register { files } => {
+        AppCommand::Register { files, replace, discard_state } => {
+            let path = match replace {
+                true => format!("/api/v1/applications?replace=true&discard_state={discard_state}"),
+                false => "/api/v1/applications".into(),
+            };
             for file in &files {
                 let sql = read_source(file)?;
                 let application: Application = client
-                    .post_text("/api/v1/applications", &sql)
+                    .post_text(&path, &sql)
                     .map_err(|error| in_file(CliError::from(error).in_source(&sql), file, files.len()))?;
                 if global.json {
                     print_json(&mut out, &application)?;
                 } else {
-                    eprintln!("application {} is registered", application.name);
+                    match &application.replacement {
+                        Some(replacement) => eprintln!("{}", replacement.text(&application.name)),
+                        None => eprintln!("application {} is registered", application.name),
+                    }
                     writeln!(out, "{}  {}", application.name, application.id)?;
                 }
             }

@@ -1,11 +1,12 @@
-//! `rivulet backup` and `rivulet restore`: everything of a server that does not run, as one file.
+//! `rivulet backup` and `rivulet restore`: everything of a server as one file, whether it runs or not.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::data_folder::archive::{ArchiveError, Contents, back_up, restore};
+use crate::data_folder::archive::{ArchiveError, Contents, back_up, receive, restore};
+use crate::http_client::Client;
 
 use super::Global;
 use super::config::Folders;
@@ -20,6 +21,9 @@ pub(super) struct BackupArguments {
     file: PathBuf,
     #[command(flatten)]
     folders: Folders,
+    /// Have the running server at this address make it, while it goes on
+    #[arg(long, value_name = "URL", conflicts_with_all = ["data_dir", "config"])]
+    server: Option<String>,
 }
 
 /// Arguments of `rivulet restore`.
@@ -34,18 +38,28 @@ pub(super) struct RestoreArguments {
 }
 
 pub(super) fn run_backup(global: Global, arguments: &BackupArguments) -> Result<(), CliError> {
-    let (folder, checkpoints) = arguments.folders.find()?;
-    let contents = back_up(&folder, &checkpoints, &arguments.file).map_err(refused)?;
+    let contents = match &arguments.server {
+        Some(server) => {
+            let client = Client::new(server)?;
+            receive(&arguments.file, |out| client.download("/api/v1/backup", out).map_err(CliError::from))?
+        }
+        None => {
+            let (folder, checkpoints) = arguments.folders.find()?;
+            back_up(&folder, &checkpoints, &arguments.file)?
+        }
+    };
     say(global, "written to", &arguments.file, contents)
 }
 
 pub(super) fn run_restore(global: Global, arguments: &RestoreArguments) -> Result<(), CliError> {
-    let contents = restore(&arguments.file, &arguments.data_dir).map_err(refused)?;
+    let contents = restore(&arguments.file, &arguments.data_dir)?;
     say(global, "restored to", &arguments.data_dir, contents)
 }
 
-fn refused(error: ArchiveError) -> CliError {
-    CliError::new(error.to_string()).with_hint(error.hint())
+impl From<ArchiveError> for CliError {
+    fn from(error: ArchiveError) -> Self {
+        Self::new(error.to_string()).with_hint(error.hint())
+    }
 }
 
 fn say(global: Global, done: &str, place: &std::path::Path, contents: Contents) -> Result<(), CliError> {

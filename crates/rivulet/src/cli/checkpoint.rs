@@ -21,13 +21,14 @@ pub(super) fn run(global: Global, arguments: &CheckpointArguments) -> Result<(),
     if global.json {
         return print_json(&mut out, &made);
     }
-    let Checkpoint { epoch, queries, written_bytes, live_bytes, duration_ms } = made;
+    let Checkpoint { epoch, queries, big_queries, written_bytes, live_bytes, duration_ms } = made;
+    let of_big = if big_queries == 0 { String::new() } else { format!(" and {big_queries} big queries") };
     let (written, live) = (bytes(written_bytes), bytes(live_bytes));
     match written_bytes {
         0 => writeln!(out, "checkpoint {epoch}: nothing has changed since")?,
         _ => writeln!(
             out,
-            "checkpoint {epoch}: {queries} queries, {written} written in {duration_ms} ms, {live} in all"
+            "checkpoint {epoch}: {queries} queries{of_big}, {written} written in {duration_ms} ms, {live} in all"
         )?,
     }
     Ok(())

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use rivulet_storage::Place;
 use serde_json::{Map, json};
 
 use crate::config::{self, FlagValue, KEYS, Loaded, Setting, Sources, Values, environment_names};
@@ -87,16 +88,17 @@ pub(super) struct Folders {
 }
 
 impl Folders {
-    /// The data folder, and that of the checkpoints.
+    /// The data folder, and where the checkpoints are.
     ///
     /// # Errors
     /// What is wrong with the configuration.
-    pub(super) fn find(&self) -> Result<(PathBuf, PathBuf), CliError> {
+    pub(super) fn find(&self) -> Result<(PathBuf, Place), CliError> {
         if let Some(folder) = &self.data_dir {
-            return Ok((folder.clone(), folder.join(CHECKPOINTS)));
+            return Ok((folder.clone(), Place::Folder(folder.join(CHECKPOINTS))));
         }
         let config = Overrides { config: self.config.clone(), ..Overrides::default() }.load()?.config;
-        let checkpoints = config.checkpoint.map_or_else(|| config.data_dir.join(CHECKPOINTS), |one| one.folder);
+        let in_data_dir = || Place::Folder(config.data_dir.join(CHECKPOINTS));
+        let checkpoints = config.checkpoint.map_or_else(in_data_dir, |one| one.place);
         Ok((config.data_dir, checkpoints))
     }
 }

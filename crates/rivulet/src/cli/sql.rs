@@ -113,7 +113,7 @@ Statements end with a semicolon and may take several lines.
   CREATE TABLE name (column TYPE, ...) FROM 'file:path' FORMAT CSV (header => true);
   REFRESH TABLE t;  SHOW TABLES;  DESCRIBE TABLE t;  DROP TABLE t;
   SHOW APPLICATIONS;  SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LIMIT n];
-  DESCRIBE APPLICATION a;  DESCRIBE QUERY q;  EXPLAIN APPLICATION a;  EXPLAIN QUERY q;
+  DESCRIBE APPLICATION | QUERY | SOURCE | SINK | VIEW name;  EXPLAIN APPLICATION a;  EXPLAIN QUERY q;
   PAUSE QUERY q;  RESUME QUERY q;  DROP QUERY q;  DROP APPLICATION a [CASCADE];
   CHECKPOINT;  SHOW CHECKPOINTS;
 \\help shows this, \\q or Ctrl-D leaves, Ctrl-C throws away what was typed.";

@@ -185,6 +185,21 @@ fn checkpoints_text(checkpoints: &Checkpoints) -> String {
     if let Some(error) = &checkpoints.last_error {
         let _ = writeln!(text, "checkpoints fail, {} so far: {error}", checkpoints.failed);
     }
+    for one in &checkpoints.big_queries {
+        let _ = match (&one.last_error, one.epoch, one.age_ms) {
+            (Some(error), ..) => writeln!(text, "no checkpoint is made of the query {}: {error}", one.query),
+            (None, Some(epoch), Some(age_ms)) => {
+                writeln!(
+                    text,
+                    "query {}: checkpoint {epoch} made {} ago, {}",
+                    one.query,
+                    uptime(age_ms),
+                    bytes(one.live_bytes)
+                )
+            }
+            _ => Ok(()),
+        };
+    }
     if let Some(Recovery { epoch, queries, duration_ms, problems, .. }) = &checkpoints.recovered {
         if let Some(epoch) = epoch {
             let _ = writeln!(

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use rivulet_runtime::{Numa, WorkerSettings};
 use rivulet_sql::Durability;
+use rivulet_storage::{BucketName, Credentials, Place, S3Settings};
 use toml::de::{DeTable, DeValue};
 
 use crate::data_folder::CHECKPOINTS;
@@ -25,6 +26,20 @@ pub use keys::{KEYS, Key, Kind, Value, environment_names};
 
 /// The file that is read when no other is named and it exists.
 pub const FILE_NAME: &str = "rivulet.toml";
+
+/// Where checkpoints lie: the key.
+const FOLDER: &str = "checkpoint.folder";
+
+/// What every program that uses a bucket takes from the environment, where it is not said otherwise; the first of a key that is there counts.
+const AWS_VARIABLES: [(&str, &str); 7] = [
+    ("checkpoint.s3.endpoint", "AWS_ENDPOINT_URL_S3"),
+    ("checkpoint.s3.endpoint", "AWS_ENDPOINT_URL"),
+    ("checkpoint.s3.region", "AWS_REGION"),
+    ("checkpoint.s3.region", "AWS_DEFAULT_REGION"),
+    ("checkpoint.s3.access_key_id", "AWS_ACCESS_KEY_ID"),
+    ("checkpoint.s3.secret_access_key", "AWS_SECRET_ACCESS_KEY"),
+    ("checkpoint.s3.session_token", "AWS_SESSION_TOKEN"),
+];
 
 /// Variables of this prefix that are no keys: they belong to commands.
 const OTHER_VARIABLES: [&str; 3] = ["RIVULET_CONFIG", "RIVULET_SERVER", "RIVULET_HISTORY"];
@@ -81,8 +96,8 @@ pub struct Config {
 pub struct CheckpointConfig {
     /// How often what changed is saved; `None` for only when asked, and when the server stops.
     pub interval: Option<Duration>,
-    /// The folder.
-    pub folder: PathBuf,
+    /// Where.
+    pub place: Place,
     /// How many checkpoints are kept, the newest included.
     pub retained: usize,
 }
@@ -324,7 +339,7 @@ pub fn read(sources: &Sources) -> Result<Values, ConfigError> {
         })?;
         values.set(key, &Written::Text(value), origin)?;
     }
-    values.complete();
+    values.complete(&sources.environment)?;
     Ok(values)
 }
 
@@ -416,11 +431,36 @@ impl Values {
     }
 
     /// Adds the defaults that depend on other values.
-    fn complete(&mut self) {
+    fn complete(&mut self, environment: &[(OsString, OsString)]) -> Result<(), ConfigError> {
         let has_broker = self.values.contains_key("mqtt.broker.url");
         self.values.entry("mqtt.embedded.enabled").or_insert((Value::Switch(!has_broker), Origin::Default));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         self.values.entry("workers").or_insert((Value::Count(cores as u64), Origin::Default));
+        if self.text(FOLDER).is_some_and(|place| place.starts_with(BucketName::SCHEME)) {
+            self.complete_bucket(environment)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what is not set of a bucket from where every program that uses one looks for it.
+    fn complete_bucket(&mut self, environment: &[(OsString, OsString)]) -> Result<(), ConfigError> {
+        let has_key = self.values.contains_key("checkpoint.s3.access_key_id");
+        for (name, variable) in AWS_VARIABLES {
+            let is_credential = !matches!(name, "checkpoint.s3.endpoint" | "checkpoint.s3.region");
+            let is_set = self.values.contains_key(name) || self.values.contains_key(format!("{name}_file").as_str());
+            // A secret belongs to its key: they come from one place.
+            if is_set || (has_key && is_credential) {
+                continue;
+            }
+            let given = environment.iter().find(|(known, value)| known == variable && !value.is_empty());
+            let Some(key) = KEYS.iter().find(|key| key.name == name) else { continue };
+            if let Some((_, value)) = given {
+                self.set(key, &Written::Text(&value.to_string_lossy()), Origin::Environment(variable.to_owned()))?;
+            }
+        }
+        let region = (Value::Text("us-east-1".into()), Origin::Default);
+        self.values.entry("checkpoint.s3.region").or_insert(region);
+        Ok(())
     }
 
     /// Every key with its value, in the order of [`KEYS`].
@@ -460,6 +500,19 @@ impl Values {
                 hint: "what is received by connections of each query goes to no log: set one of them otherwise".into(),
             });
         }
+        if is_logged && !self.switch("checkpoint.enabled") {
+            return Err(ConfigError::Contradiction {
+                message: "durability.default is log, and checkpoint.enabled is false".into(),
+                hint: "without checkpoints the log of events only grows, until nothing more is received: set one of them otherwise"
+                    .into(),
+            });
+        }
+        if is_logged && self.bound("checkpoint.interval_s").is_none() {
+            self.warnings.push(
+                "durability.default is log, and checkpoint.interval_s is 0: the log of events grows until a checkpoint is asked for"
+                    .into(),
+            );
+        }
         if is_logged && has_broker {
             if !self.values.contains_key("mqtt.broker.client_id") {
                 let why = "the broker forgets with the connection what was not acknowledged";
@@ -495,7 +548,7 @@ impl Values {
             },
             spill_after: self.bound("memory.spill_after_s").map(|s| Duration::from_secs(s as u64)),
             spill_bytes_max: self.number("memory.spill_bytes_max") as u64,
-            checkpoint: self.checkpoint(),
+            checkpoint: if self.switch("checkpoint.enabled") { Some(self.checkpoint()?) } else { None },
             durability: DurabilityConfig {
                 default: {
                     let written = self.text("durability.default").unwrap_or_default();
@@ -514,13 +567,53 @@ impl Values {
         Ok(Loaded { config, settings: self.settings(), warnings: self.warnings })
     }
 
-    fn checkpoint(&self) -> Option<CheckpointConfig> {
-        let in_data_dir = || PathBuf::from(self.text("data_dir").unwrap_or_default()).join(CHECKPOINTS);
-        self.switch("checkpoint.enabled").then(|| CheckpointConfig {
+    fn checkpoint(&mut self) -> Result<CheckpointConfig, ConfigError> {
+        let place = match self.text(FOLDER) {
+            Some(address) if address.starts_with(BucketName::SCHEME) => Place::S3(self.bucket(&address)?),
+            Some(folder) => Place::Folder(folder.into()),
+            None => Place::Folder(PathBuf::from(self.text("data_dir").unwrap_or_default()).join(CHECKPOINTS)),
+        };
+        if matches!(place, Place::Folder(_)) {
+            for (key, (_, origin)) in &self.values {
+                if key.starts_with("checkpoint.s3.") && *origin != Origin::Default {
+                    self.warnings.push(format!("{origin}: {key} has no effect, because {FOLDER} names no bucket"));
+                }
+            }
+        }
+        Ok(CheckpointConfig {
             interval: self.bound("checkpoint.interval_s").map(|s| Duration::from_secs(s as u64)),
-            folder: self.text("checkpoint.folder").map_or_else(in_data_dir, PathBuf::from),
+            place,
             retained: self.number("checkpoint.retained"),
         })
+    }
+
+    /// How the bucket at an address is reached.
+    fn bucket(&self, address: &str) -> Result<S3Settings, ConfigError> {
+        let name = BucketName::parse(address).map_err(|problem| ConfigError::Contradiction {
+            message: format!("{FOLDER} is no bucket: {problem}"),
+            hint: "write s3://bucket or s3://bucket/prefix, or the path of a folder".into(),
+        })?;
+        let credentials = (self.text("checkpoint.s3.access_key_id"), self.secret("checkpoint.s3.secret_access_key")?);
+        let (Some(access_key_id), Some(secret)) = credentials else {
+            return Err(ConfigError::Contradiction {
+                message: format!("{FOLDER} is {address}, and there are no credentials for it"),
+                hint: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or checkpoint.s3.access_key_id and \
+                       checkpoint.s3.secret_access_key_file"
+                    .into(),
+            });
+        };
+        let session_token = self.secret("checkpoint.s3.session_token")?.map(|token| token.reveal().to_owned());
+        let settings = S3Settings {
+            name,
+            endpoint: self.text("checkpoint.s3.endpoint"),
+            region: self.text("checkpoint.s3.region").unwrap_or_default(),
+            credentials: Credentials { access_key_id, secret_access_key: secret.reveal().to_owned(), session_token },
+            allows_http: self.switch("checkpoint.s3.allow_http"),
+            ca_file: self.text("checkpoint.s3.ca_file").map(PathBuf::from),
+            timeout: Duration::from_secs(self.number("checkpoint.s3.timeout_s") as u64),
+        };
+        settings.check().map_err(|(message, hint)| ConfigError::Contradiction { message, hint: hint.to_owned() })?;
+        Ok(settings)
     }
 
     fn embedded(&self) -> Result<EmbeddedBrokerConfig, ConfigError> {
@@ -592,8 +685,13 @@ impl Values {
 
     /// The password of `prefix`, given itself or in a file.
     fn password(&self, prefix: &str) -> Result<Option<Secret>, ConfigError> {
-        let (plain, file) = (format!("{prefix}.password"), format!("{prefix}.password_file"));
-        let given = match self.values.get(plain.as_str()) {
+        self.secret(&format!("{prefix}.password"))
+    }
+
+    /// What a key holds that is not shown, given itself or in a file.
+    fn secret(&self, plain: &str) -> Result<Option<Secret>, ConfigError> {
+        let file = format!("{plain}_file");
+        let given = match self.values.get(plain) {
             Some((Value::Secret(password), _)) => Some(Secret(password.clone())),
             _ => None,
         };

@@ -221,3 +221,92 @@ fn broker_urls() {
     let url = broker_url("mqtt://host/").expect("a URL");
     assert_eq!((url.host.as_str(), url.port, url.tls), ("host", 1883, false));
 }
+
+#[test]
+fn a_log_needs_checkpoints_to_be_cut_off_by() {
+    let (message, hint) = Fixture::new("durability.default = \"log\"\ncheckpoint.enabled = false").error();
+    assert!(message.contains("durability.default is log, and checkpoint.enabled is false"), "{message}");
+    assert!(hint.contains("nothing more is received"), "{hint}");
+    let loaded =
+        Fixture::new("durability.default = \"log\"\ncheckpoint.interval_s = 0").load().expect("it can be meant");
+    assert!(
+        loaded.warnings.iter().any(|warning| warning.contains("until a checkpoint is asked for")),
+        "{:?}",
+        loaded.warnings
+    );
+    assert!(Fixture::new("durability.default = \"log\"").load().expect("the usual").warnings.is_empty());
+}
+
+/// A configuration with checkpoints in a bucket, as far as it is in the file.
+fn bucket(file: &str) -> Fixture {
+    Fixture::new(&format!("[checkpoint]\nfolder = \"s3://state/plant 7\"\n{file}"))
+}
+
+fn s3(loaded: &Loaded) -> &S3Settings {
+    match &loaded.config.checkpoint.as_ref().expect("checkpoints").place {
+        Place::S3(settings) => settings,
+        Place::Folder(folder) => panic!("{}", folder.display()),
+    }
+}
+
+#[test]
+fn checkpoints_go_to_a_bucket_with_the_usual_variables() {
+    let loaded = bucket("")
+        .environment("AWS_ACCESS_KEY_ID", "kim")
+        .environment("AWS_SECRET_ACCESS_KEY", "rose")
+        .environment("AWS_SESSION_TOKEN", "tulip")
+        .environment("AWS_DEFAULT_REGION", "eu-west-1")
+        .load()
+        .expect("a configuration");
+    let settings = s3(&loaded);
+    assert_eq!((settings.name.to_string().as_str(), settings.region.as_str()), ("s3://state/plant 7", "eu-west-1"));
+    assert_eq!((&settings.endpoint, settings.allows_http), (&None, false));
+    assert_eq!(settings.credentials.access_key_id, "kim");
+    assert_eq!(settings.credentials.session_token.as_deref(), Some("tulip"));
+    assert_eq!(setting(&loaded, "checkpoint.s3.region").origin.to_string(), "AWS_DEFAULT_REGION");
+    let shown = format!("{loaded:?}");
+    assert!(!shown.contains("rose") && !shown.contains("tulip"), "{shown}");
+    // Who has other checkpoints has nothing to do with these variables.
+    let loaded = Fixture::new("").environment("AWS_ACCESS_KEY_ID", "kim").load().expect("a configuration");
+    assert_eq!(setting(&loaded, "checkpoint.s3.access_key_id").value, None);
+}
+
+#[test]
+fn what_is_set_of_a_bucket_wins_over_the_usual_variables() {
+    let fixture = bucket(
+        "s3.endpoint = \"http://minio:9000\"\ns3.allow_http = true\ns3.region = \"here\"\ns3.access_key_id = \"lee\"\ns3.timeout_s = 3\n",
+    );
+    let file = fixture.folder.path().join("secret");
+    fs::write(&file, "lily\n").expect("a file");
+    let loaded = fixture
+        .environment("AWS_ENDPOINT_URL", "https://elsewhere")
+        .environment("AWS_REGION", "eu-west-1")
+        .environment("AWS_ACCESS_KEY_ID", "kim")
+        .environment("AWS_SECRET_ACCESS_KEY", "rose")
+        .environment("AWS_SESSION_TOKEN", "tulip")
+        .flag("checkpoint.s3.secret_access_key_file", file.to_str().expect("a path"))
+        .load()
+        .expect("a configuration");
+    let settings = s3(&loaded);
+    assert_eq!((settings.endpoint.as_deref(), settings.region.as_str()), (Some("http://minio:9000"), "here"));
+    let Credentials { access_key_id, secret_access_key, session_token } = &settings.credentials;
+    assert_eq!((access_key_id.as_str(), secret_access_key.as_str(), session_token), ("lee", "lily", &None));
+    assert_eq!(settings.timeout, Duration::from_secs(3));
+}
+
+#[test]
+fn a_bucket_that_cannot_be_used_is_said() {
+    let with_key = |file: &str| {
+        bucket(file).environment("AWS_ACCESS_KEY_ID", "kim").environment("AWS_SECRET_ACCESS_KEY", "rose").error()
+    };
+    let (text, hint) = bucket("").error();
+    assert!(text.contains("no credentials") && hint.contains("AWS_ACCESS_KEY_ID"), "{text}: {hint}");
+    let (text, hint) = with_key("s3.endpoint = \"http://minio:9000\"\n");
+    assert!(text.contains("not encrypted") && hint.contains("allow_http"), "{text}: {hint}");
+    let (text, _) = with_key("s3.region = \"a/b\"\n");
+    assert!(text.contains("no name of a region"), "{text}");
+    let (text, hint) = Fixture::new("checkpoint.folder = \"s3://A\"\n").error();
+    assert!(text.contains("no name of a bucket") && hint.contains("s3://bucket"), "{text}: {hint}");
+    let loaded = Fixture::new("checkpoint.s3.region = \"here\"\n").load().expect("a configuration");
+    assert!(loaded.warnings.iter().any(|warning| warning.contains("has no effect")), "{:?}", loaded.warnings);
+}

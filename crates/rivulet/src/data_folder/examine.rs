@@ -1,16 +1,16 @@
 //! What is in a data folder, whether it is whole, and what to do where it is not: for `rivulet doctor`.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use rivulet_runtime::Saved;
-use rivulet_storage::{EpochSettings, Epochs, Store};
+use rivulet_storage::log::inspect;
+use rivulet_storage::{EpochSettings, Epochs, Place, Store};
 
 use super::LOG;
 use crate::catalog::{self, ApplicationNumber, Catalog, StoredApplication};
-use crate::engine::saved;
+use crate::engine::{saved, saved_catalog};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,7 +61,7 @@ fn problem(about: &'static str, text: String, advice: impl Into<String>) -> Find
 
 /// Looks at a data folder whose checkpoints are in `checkpoints`. Nothing is changed, but a catalog that was not closed is repaired as a
 /// server would do.
-pub fn examine(folder: &Path, checkpoints: &Path) -> Vec<Finding> {
+pub fn examine(folder: &Path, checkpoints: &Place) -> Vec<Finding> {
     let mut findings = Vec::new();
     match std::fs::metadata(folder) {
         Ok(metadata) if metadata.is_dir() => {}
@@ -74,18 +74,24 @@ pub fn examine(folder: &Path, checkpoints: &Path) -> Vec<Finding> {
             return vec![problem("folder", text, "name the data folder of a server with --data-dir")];
         }
     }
-    let applications = examine_catalog(folder, &mut findings);
-    examine_checkpoints(checkpoints, applications.as_ref(), &mut findings);
-    examine_log(&folder.join(LOG), &mut findings);
+    let applications = examine_catalog(folder, checkpoints, &mut findings);
+    let replayed_from = examine_checkpoints(checkpoints, applications.as_ref(), &mut findings);
+    examine_log(&folder.join(LOG), replayed_from, &mut findings);
     findings
 }
 
-type Applications = BTreeMap<ApplicationNumber, StoredApplication>;
+/// By number, each with the versions of it that were replaced.
+type Applications = BTreeMap<ApplicationNumber, (StoredApplication, Vec<StoredApplication>)>;
 
-fn examine_catalog(folder: &Path, findings: &mut Vec<Finding>) -> Option<Applications> {
+fn examine_catalog(folder: &Path, checkpoints: &Place, findings: &mut Vec<Finding>) -> Option<Applications> {
     let path = folder.join(catalog::FILE_NAME);
     if !path.is_file() {
         let text = format!("there is no catalog {}", path.display());
+        if let Some(epoch) = epoch_of_catalog(checkpoints) {
+            let advice = format!("a server that starts here takes the one in {checkpoints}, of its epoch {epoch}");
+            findings.push(notice("catalog", text, &advice));
+            return None;
+        }
         findings.push(problem(
             "catalog",
             text,
@@ -96,7 +102,9 @@ fn examine_catalog(folder: &Path, findings: &mut Vec<Finding>) -> Option<Applica
     let read = Catalog::open(folder).and_then(|catalog| {
         let mut of_applications: BTreeMap<ApplicationNumber, u64> = BTreeMap::new();
         let queries = catalog.scan_queries(|query| *of_applications.entry(query.application).or_default() += 1)?;
-        Ok((catalog.applications()?, of_applications, queries, catalog.tables()?.len(), catalog.statements()?.len()))
+        let with_versions = |one: StoredApplication| catalog.versions(one.number).map(|versions| (one, versions));
+        let applications = catalog.applications()?.into_iter().map(with_versions).collect::<Result<Vec<_>, _>>()?;
+        Ok((applications, of_applications, queries, catalog.tables()?.len(), catalog.statements()?.len()))
     });
     let (applications, of_applications, queries, tables, statements) = match read {
         Ok(read) => read,
@@ -112,8 +120,8 @@ fn examine_catalog(folder: &Path, findings: &mut Vec<Finding>) -> Option<Applica
             applications.len()
         ),
     ));
-    let applications: Applications = applications.into_iter().map(|one| (one.number, one)).collect();
-    for application in applications.values() {
+    let applications: Applications = applications.into_iter().map(|one| (one.0.number, one)).collect();
+    for (application, _) in applications.values() {
         if let Err(error) = rivulet_sql::parse_script(&application.sql) {
             findings.push(problem(
                 "catalog",
@@ -133,36 +141,47 @@ fn examine_catalog(folder: &Path, findings: &mut Vec<Finding>) -> Option<Applica
     Some(applications)
 }
 
-fn examine_checkpoints(folder: &Path, applications: Option<&Applications>, findings: &mut Vec<Finding>) {
+/// The epoch in which the catalog was saved in an object store, if it was.
+fn epoch_of_catalog(checkpoints: &Place) -> Option<u64> {
+    let Place::S3(_) = checkpoints else { return None };
+    let store = Arc::new(Store::open(checkpoints).ok()?);
+    Epochs::open(store, saved_catalog::LINE, EpochSettings { retained: usize::MAX }).ok()?.newest()
+}
+
+/// Looks at the checkpoints; from which position on the newest one needs the log, if it says so.
+fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findings: &mut Vec<Finding>) -> Option<u64> {
     const ABOUT: &str = "checkpoints";
-    if !folder.is_dir() {
-        let text = format!("there are no checkpoints in {}", folder.display());
+    if matches!(place, Place::Folder(folder) if !folder.is_dir()) {
+        let text = format!("there are no checkpoints in {place}");
         findings.push(notice(
             ABOUT,
             text,
             "queries begin without state; as it should be where checkpoint.enabled is false",
         ));
-        return;
+        return None;
     }
     let advice = "the server starts with the newest one that is whole; without any, queries begin without state";
     // Only what is looked at counts, not how many are kept.
     let settings = EpochSettings { retained: usize::MAX };
-    let read = Store::folder(folder).and_then(|store| {
+    let read = Store::open(place).and_then(|store| {
         let epochs = Epochs::open(Arc::new(store), saved::LINE, settings)?;
         Ok((epochs.problems().to_vec(), epochs.restore()?))
     });
     let (problems, restored) = match read {
         Ok(read) => read,
         Err(error) => {
-            findings.push(problem(ABOUT, error.to_string(), advice));
-            return;
+            // What has a hint of its own was no damage.
+            let text = error.to_string();
+            let (text, hint) = text.split_once("\nhint: ").unwrap_or((&text, advice));
+            findings.push(problem(ABOUT, text.to_owned(), hint));
+            return None;
         }
     };
     findings.extend(problems.into_iter().map(|text| problem(ABOUT, text, advice)));
     let Some(restored) = restored else {
-        let text = format!("{} has no checkpoint of applications", folder.display());
+        let text = format!("{place} has no checkpoint of applications");
         findings.push(notice(ABOUT, text, "queries begin without state"));
-        return;
+        return None;
     };
     let (mut queries, mut bytes) = (0, 0);
     for (name, pieces) in &restored.pieces {
@@ -185,15 +204,20 @@ fn examine_checkpoints(folder: &Path, applications: Option<&Applications>, findi
             ));
             continue;
         }
-        let name = application.map_or_else(|| number.to_string(), |application| application.name.clone());
-        let parts: Option<Vec<(&str, &[u8])>> = pieces.iter().map(|piece| saved::read_piece(piece)).collect();
-        let Some(parts) = parts else {
-            let text = format!("the state of application {name} does not begin as it should");
-            findings.push(problem(ABOUT, text, "its queries begin without state; an older backup may have it"));
-            continue;
+        let name = application.map_or_else(|| number.to_string(), |(application, _)| application.name.clone());
+        let parts: Result<Vec<(&str, &[u8])>, _> = pieces.iter().map(|piece| saved::read_piece(piece)).collect();
+        let parts = match parts {
+            Ok(parts) => parts,
+            Err(error) => {
+                let text = format!("the state of application {name} does not begin as it should: {error}");
+                findings.push(problem(ABOUT, text, "its queries begin without state; an older backup may have it"));
+                continue;
+            }
         };
-        if let Some(application) = application
-            && parts.last().is_some_and(|(id, _)| *id != application.id)
+        if let Some((application, versions)) = application
+            && let Some((id, _)) = parts.last()
+            && application.id != *id
+            && !versions.iter().any(|version| version.id == *id)
         {
             let text = format!("the state of application {name} was saved for another text");
             findings.push(problem(
@@ -211,20 +235,69 @@ fn examine_checkpoints(folder: &Path, applications: Option<&Applications>, findi
         }
     }
     let epoch = restored.epoch;
-    let text = format!("checkpoint {epoch} is whole: {queries} queries with state, {bytes} bytes");
+    let text = format!("checkpoint {epoch} in {place} is whole: {queries} queries with state, {bytes} bytes");
     findings.push(good(ABOUT, text));
+    restored.note.get(saved::POSITION).and_then(serde_json::Value::as_u64)
 }
 
-fn examine_log(folder: &Path, findings: &mut Vec<Finding>) {
-    let entries = match std::fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+fn examine_log(folder: &Path, from: Option<u64>, findings: &mut Vec<Finding>) {
+    const ABOUT: &str = "log";
+    if !folder.exists() {
+        return;
+    }
+    let inspected = match inspect(folder) {
+        Ok(inspected) => inspected,
         Err(error) => {
-            let text = format!("{} cannot be looked into: {error}", folder.display());
-            findings.push(problem("log", text, "let the user that runs the server read it"));
+            let text = error.to_string();
+            let (text, hint) = text.split_once("\nhint: ").unwrap_or((
+                &text,
+                "let the user that runs the server read it; a file that is damaged from its beginning may be moved away, its events are lost",
+            ));
+            findings.push(problem(ABOUT, text.to_owned(), hint));
             return;
         }
     };
-    let sizes: Vec<u64> = entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).collect();
-    findings.push(good("log", format!("{} files, {} bytes", sizes.len(), sizes.iter().sum::<u64>())));
+    let found = &inspected.found;
+    let (files, bytes, records) = (inspected.segments, inspected.bytes, inspected.records);
+    match records {
+        0 => findings.push(good(ABOUT, format!("{files} files, {bytes} bytes, and no events in them"))),
+        _ => {
+            let (first, last) = (found.first, found.next.saturating_sub(1));
+            let text = format!("{files} files, {bytes} bytes: {records} events, at positions {first} to {last}");
+            findings.push(good(ABOUT, text));
+            let replayed = from.map_or(records, |from| found.next.saturating_sub(from.max(first)).min(records));
+            let text = match replayed {
+                0 => "the checkpoint has all of them: a start replays none".to_owned(),
+                _ => format!(
+                    "a start replays the last {replayed} of them, which came after the checkpoint, or knows that it has them"
+                ),
+            };
+            findings.push(good(ABOUT, text));
+        }
+    }
+    if let Some(from) = from.filter(|&from| records > 0 && from < found.first) {
+        findings.push(problem(
+            ABOUT,
+            format!(
+                "the checkpoint asks for the events from position {from} on, and the log begins at {}",
+                found.first
+            ),
+            "files of the log were deleted: what was in them and in no checkpoint is lost",
+        ));
+    }
+    if found.torn_bytes > 0 {
+        let text = format!("{} bytes at the end were not written in full when the server ended", found.torn_bytes);
+        findings.push(notice(
+            ABOUT,
+            text,
+            "the next start cuts them off; none of these events was acknowledged, so nothing is lost",
+        ));
+    }
+    for text in &inspected.notices {
+        findings.push(notice(ABOUT, text.clone(), "nothing is lost: none of that was acknowledged from there"));
+    }
+    for text in &found.problems {
+        let advice = "the disk has changed what was written: events in it that no checkpoint has are lost; look at the disk, or restore a backup";
+        findings.push(problem(ABOUT, text.clone(), advice));
+    }
 }

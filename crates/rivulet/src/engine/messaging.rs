@@ -39,6 +39,17 @@ pub(super) struct Messaging {
 enum Side {
     Broker(Broker),
     Client(Client, String),
+    /// Whoever runs the engine by hand.
+    Simulated(Arc<dyn Network>),
+}
+
+/// The other side of the connection of an engine that is run by hand: it gives messages to the engine's router, and gets its results.
+pub trait Network: Send + Sync {
+    /// Where results go.
+    fn publisher(&self) -> Arc<dyn Publisher>;
+
+    /// An earlier process had a message in its log, and may not have acknowledged it.
+    fn remember(&self, message: &LogMessage<'_>, position: LogPosition);
 }
 
 impl Side {
@@ -46,6 +57,7 @@ impl Side {
         match self {
             Self::Broker(broker) => broker.publisher(),
             Self::Client(client, _) => client.publisher(),
+            Self::Simulated(network) => network.publisher(),
         }
     }
 
@@ -152,6 +164,18 @@ impl Messaging {
         })
     }
 
+    /// What is received and sent is in the hands of somebody else.
+    pub(super) fn by_hand(network: Arc<dyn Network>, config: &Config) -> Self {
+        let qos = if config.sink_qos == 0 { Qos::AtMostOnce } else { Qos::AtLeastOnce };
+        Self {
+            router: Arc::new(Router::new()),
+            side: Arc::new(Side::Simulated(network)),
+            own_connections: None,
+            options: PublishOptions { qos, retain: config.sink_retain },
+            turning: Mutex::new(Turning::Over),
+        }
+    }
+
     /// Lets messages come and go.
     pub(super) fn open(&self) -> Result<(), ServiceError> {
         let mut turning = self.turning.lock();
@@ -167,6 +191,7 @@ impl Messaging {
                     let left = match &*side {
                         Side::Broker(broker) => broker.shutdown(FLUSH_MAX).await,
                         Side::Client(client, _) => client.shutdown(FLUSH_MAX).await,
+                        Side::Simulated(_) => 0,
                     };
                     if left > 0 {
                         tracing::warn!(messages = left, "results were not sent before the end");
@@ -227,13 +252,14 @@ impl Messaging {
     pub(super) fn embedded_address(&self) -> Option<SocketAddr> {
         match &*self.side {
             Side::Broker(broker) => broker.addresses().first().copied(),
-            Side::Client(..) => None,
+            Side::Client(..) | Side::Simulated(_) => None,
         }
     }
 
     pub(super) fn connections(&self) -> Vec<ConnectionStatus> {
         let is_turning = self.is_turning();
         vec![match &*self.side {
+            Side::Simulated(_) => ConnectionStatus::default(),
             Side::Broker(broker) => {
                 let stats = broker.stats();
                 ConnectionStatus {
@@ -270,6 +296,7 @@ impl Messaging {
             return Err(unavailable("the MQTT thread does not run".into()));
         }
         match &*self.side {
+            Side::Simulated(_) => Ok(()),
             Side::Broker(broker) if broker.is_running() => Ok(()),
             Side::Broker(broker) => {
                 let why = broker.last_panic().unwrap_or_else(|| "it does not listen".into());
@@ -296,6 +323,7 @@ impl Messaging {
         match &*self.side {
             Side::Broker(broker) => broker.remember(message, position),
             Side::Client(client, _) => client.remember(message, position),
+            Side::Simulated(network) => network.remember(message, position),
         }
     }
 
@@ -322,6 +350,7 @@ impl Messaging {
         thread.join().unwrap_or_else(|_| match &*self.side {
             Side::Broker(broker) => broker.stats().queued_messages,
             Side::Client(client, _) => client.status().queued_messages,
+            Side::Simulated(_) => 0,
         })
     }
 }
@@ -341,6 +370,7 @@ fn drops_of_broker(stats: &BrokerStats) -> Vec<(&'static str, u64)> {
         ("wills_full", drops.wills_full),
         ("deadlock_events", drops.deadlock_events),
         ("lost_results", drops.lost_results),
+        ("clients_forgotten", drops.clients_forgotten),
         ("sessions_evicted", drops.sessions_evicted),
         ("connections_refused", drops.connections_refused),
         ("logins_refused", drops.logins_refused),

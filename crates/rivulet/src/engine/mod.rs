@@ -7,9 +7,9 @@
 //!   takes neither of the others.
 //!
 //! In reading order: this file (opening, applications), `not_running` (what an upgrade has left behind), `submit`
-//! (queries), `room`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait) and `statements` (SQL),
+//! (queries), `replace` (a new version of an application takes over its queries), `room`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait) and `statements` (SQL),
 //! `output` (the sink of a task), `messaging` (broker or client) and `own_connections`, `memory` (how much there may be),
-//! `checkpoints` and `event_log` (what outlives the process), `status` and `exposition` (what is counted).
+//! `checkpoints` and `event_log` (what outlives the process), `status` and `exposition` (what is counted), [`by_hand`] (for simulations).
 
 mod messaging;
 mod own_connections;
@@ -22,6 +22,8 @@ mod topics;
 mod submit;
 mod shared_input;
 mod room;
+mod replace;
+mod backup;
 mod checkpoints;
 mod event_log;
 mod tables;
@@ -30,10 +32,11 @@ mod offer;
 mod status;
 mod big_queries;
 mod exposition;
+pub mod by_hand;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use arrow::datatypes::SchemaRef;
@@ -46,6 +49,7 @@ use rivulet_sql::{Application, CreateTable, Durability, Input, Tables};
 
 use crate::catalog::{ApplicationNumber, Catalog, StoredApplication};
 use crate::config::Config;
+use crate::data_folder::LOG;
 use crate::service::{ErrorKind, ServiceError};
 use big_queries::BigQueries;
 use checkpoints::{Checkpoints, Loading, SavedStates, Unrestored};
@@ -59,6 +63,7 @@ use shared_input::{InputShape, SharedInput};
 use taps::Taps;
 use topics::Topics;
 
+pub(crate) use checkpoints::catalog as saved_catalog;
 pub(crate) use checkpoints::line as saved;
 pub(crate) use statements::literal_text;
 pub(crate) use tables::read_table;
@@ -85,16 +90,30 @@ pub struct Engine {
     memory: MemoryBound,
     started: Instant,
     catalog: Arc<Catalog>,
+    /// What tells this server from others.
+    server_id: String,
     workers: Workers,
     messaging: Messaging,
     taps: Arc<Taps>,
     /// Its locks are taken before the state.
-    big_queries: BigQueries,
+    big_queries: Arc<BigQueries>,
     /// None if state is not saved. Its lock too is taken before the state.
     checkpoints: Option<Arc<Checkpoints>>,
+    /// Held by the backup that is being made.
+    backup: Mutex<Weak<()>>,
     event_log: EventLog,
     state: Mutex<State>,
     is_stopped: AtomicBool,
+}
+
+/// What an engine is made of.
+struct Parts {
+    messaging: Messaging,
+    catalog: Arc<Catalog>,
+    workers: Workers,
+    memory: MemoryBound,
+    checkpoints: Option<Arc<Checkpoints>>,
+    event_log: EventLog,
 }
 
 #[derive(Default)]
@@ -102,7 +121,7 @@ struct State {
     registry: Registry,
     applications: BTreeMap<String, Arc<Running>>,
     /// The same by the number that the registry and the catalog know them by.
-    numbered: HashMap<ApplicationNumber, Arc<Running>>,
+    numbered: BTreeMap<ApplicationNumber, Arc<Running>>,
     /// The same by the hash of their text.
     hashed: HashMap<String, Arc<Running>>,
     /// The same by their inbox.
@@ -151,8 +170,15 @@ impl Engine {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         // Before the data folder is made: an address that is taken must leave nothing behind.
         let messaging = Messaging::start(&config, clock.clone()).map_err(name_the_key)?;
+        let checkpoints = config.checkpoint.as_ref().map(Checkpoints::open).transpose()?;
+        if !Catalog::is_there(&config.data_dir) {
+            refuse_orphans(&config, checkpoints.as_deref())?;
+        }
         let catalog = Arc::new(Catalog::open(&config.data_dir)?);
-        let workers = Workers::start(config.workers, clock).map_err(|error| {
+        if let Some(checkpoints) = &checkpoints {
+            checkpoints.restore_catalog(&catalog)?;
+        }
+        let workers = Workers::start(config.workers, clock.clone()).map_err(|error| {
             ServiceError::new(ErrorKind::Unavailable, format!("cannot start worker threads: {error}"))
         })?;
         let memory = MemoryBound::new(&config);
@@ -166,19 +192,33 @@ impl Engine {
                 )
             })?);
         }
-        let checkpoints = config.checkpoint.as_ref().map(Checkpoints::open).transpose()?;
-        let event_log = EventLog::open(&config.data_dir, &config.durability)?;
+        let event_log = EventLog::open(&config.data_dir, &config.durability, clock)?;
+        let engine = Self::assemble(config, Parts { messaging, catalog, workers, memory, checkpoints, event_log })?;
+        if let Some(checkpoints) = &engine.checkpoints {
+            checkpoints.start(Arc::downgrade(&engine))?;
+        }
+        big_queries::watch(&engine)
+            .map_err(|error| ServiceError::new(ErrorKind::Unavailable, format!("cannot start a thread: {error}")))?;
+        Ok(engine)
+    }
+
+    /// Puts an engine together of its parts, gives it back what was saved, and opens it for messages.
+    fn assemble(config: Config, parts: Parts) -> Result<Arc<Self>, ServiceError> {
+        let Parts { messaging, catalog, workers, memory, checkpoints, event_log } = parts;
+        let server_id = format!("{:016x}", catalog.server_id()?);
         let engine = Arc::new(Self {
             event_log,
             config,
             memory,
             started: Instant::now(),
             catalog,
+            server_id,
             workers,
             messaging,
             taps: Arc::default(),
-            big_queries: BigQueries::default(),
+            big_queries: Arc::default(),
             checkpoints,
+            backup: Mutex::default(),
             state: Mutex::default(),
             is_stopped: AtomicBool::new(false),
         });
@@ -186,14 +226,9 @@ impl Engine {
         engine.load_big_queries()?;
         if engine.messaging.own_connections().is_none() {
             engine.event_log.attach(&engine.messaging)?;
-            engine.event_log.replay(&engine, replayed_from.max(engine.event_log.first()))?;
+            engine.event_log.replay(&engine, replayed_from)?;
         }
         engine.messaging.open()?;
-        if let Some(checkpoints) = &engine.checkpoints {
-            checkpoints.start(Arc::downgrade(&engine))?;
-        }
-        big_queries::watch(&engine)
-            .map_err(|error| ServiceError::new(ErrorKind::Unavailable, format!("cannot start a thread: {error}")))?;
         Ok(engine)
     }
 
@@ -222,7 +257,8 @@ impl Engine {
             }
         }
         let begun = Instant::now();
-        let saved = SavedStates::read(&unrestored);
+        let mut saved = SavedStates::read(&unrestored);
+        saved.fit(&state, &self.catalog);
         let queries = self.load_queries(&mut state, &Loading { saved: &saved, restores_at_once: false })?;
         if queries > 0 {
             tracing::info!(
@@ -297,6 +333,7 @@ impl Engine {
 
     /// What can be wrong with an application that the planner does not know: connectors and formats.
     fn prepare(&self, application: Application) -> Result<Prepared, ServiceError> {
+        self.check_durability(&application)?;
         let topics = Topics::new(&application)?;
         let format = |spec: &rivulet_sql::FormatSpec| {
             let options: Vec<(String, String)> =
@@ -324,6 +361,8 @@ impl Engine {
         let last_refusal = Arc::default();
         let outputs = Arc::new(Outputs {
             application: application.name.clone(),
+            // Only a replay gives a result once more that has its number; elsewhere a number may be given to another result after a crash.
+            server_of_ids: application.inputs.iter().all(|input| self.is_logged(input)).then(|| self.server_id.clone()),
             result_is_json: output_formats.iter().map(|one| *one == Format::Json).collect(),
             has_bits: application.has_output_bits,
             rows: application.outputs.iter().map(|_| AtomicU64::new(0)).collect(),
@@ -402,18 +441,7 @@ impl Engine {
     ) -> Result<Arc<Running>, ServiceError> {
         let Prepared { application, topics, outputs, shape, parts, last_refusal } = prepared;
         let group = self.workers.create_group(parts);
-        let inbox_of = |input: usize| -> Arc<dyn Inbox> {
-            match input {
-                0 => group.clone(),
-                input => Arc::new(GroupInput::new(group.clone(), input as InputIndex)),
-            }
-        };
-        let router = self.messaging.router();
-        let register = |(input, declared)| match self.is_logged(declared) {
-            true => router.register_logged_inbox(inbox_of(input)),
-            false => router.register_inbox(inbox_of(input)),
-        };
-        let inboxes = application.inputs.iter().enumerate().map(register).collect();
+        let inboxes = self.register_inboxes(&group, &application);
         self.messaging.subscribe(topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
         let running = Arc::new(Running {
             number,
@@ -427,11 +455,43 @@ impl Engine {
             queries_paused: AtomicU64::new(0),
             last_refusal,
         });
-        state.applications.insert(running.application.name.clone(), running.clone());
-        state.hashed.insert(running.application.id.clone(), running.clone());
-        state.numbered.insert(number, running.clone());
-        state.by_inbox.extend(running.inboxes.iter().map(|&inbox| (inbox, running.clone())));
+        state.insert(&running);
         Ok(running)
+    }
+
+    /// Makes the inboxes of an application known, one for each input.
+    fn register_inboxes(&self, group: &Arc<Group>, application: &Application) -> Vec<InboxId> {
+        let router = self.messaging.router();
+        let register = |(input, declared)| match self.is_logged(declared) {
+            true => router.register_logged_inbox(inbox_of(group, input)),
+            false => router.register_inbox(inbox_of(group, input)),
+        };
+        application.inputs.iter().enumerate().map(register).collect()
+    }
+
+    /// Whether what inputs promise can be kept.
+    fn check_durability(&self, application: &Application) -> Result<(), ServiceError> {
+        let mut logged = application.inputs.iter().filter(|input| self.is_logged(input));
+        if let Some(input) = logged.clone().find(|input| input.overflow != rivulet_sql::Overflow::Block) {
+            let message = format!("the input '{}' has durability 'log', and its overflow drops events", input.name);
+            return Err(ServiceError::invalid(message).with_hint(
+                "nothing acknowledged is dropped: leave out overflow, or write WITH (durability => 'checkpoint') behind the input's FORMAT",
+            ));
+        }
+        let Some(input) = logged.next() else { return Ok(()) };
+        let (why, hint) = if self.config.checkpoint.is_none() {
+            (
+                "this server makes no checkpoints: its log of events would only grow, until nothing more is received",
+                "checkpoint.enabled to true",
+            )
+        } else if self.messaging.own_connections().is_some() {
+            ("what connections of each query receive goes to no log", "mqtt.broker.connections to \"shared\"")
+        } else {
+            return Ok(());
+        };
+        let message = format!("the input '{}' has durability 'log', and {why}", input.name);
+        Err(ServiceError::new(ErrorKind::Conflict, message)
+            .with_hint(format!("set {hint}, or write WITH (durability => 'none') behind the input's FORMAT")))
     }
 
     /// Whether the state that comes of an input outlives the process.
@@ -497,6 +557,14 @@ impl Engine {
 }
 
 impl State {
+    /// Makes an application known by all that it goes by.
+    fn insert(&mut self, running: &Arc<Running>) {
+        self.applications.insert(running.application.name.clone(), running.clone());
+        self.hashed.insert(running.application.id.clone(), running.clone());
+        self.numbered.insert(running.number, running.clone());
+        self.by_inbox.extend(running.inboxes.iter().map(|&inbox| (inbox, running.clone())));
+    }
+
     /// Whether an application can be registered: it runs already with the same text, or it is new, or it is refused.
     fn check_new(&self, application: &Application) -> Result<Option<Arc<Running>>, ServiceError> {
         self.check_tables(&application.tables)?;
@@ -510,7 +578,8 @@ impl State {
                 format!("an application '{name}' with another text exists"),
             )
             .with_hint(format!(
-                "register it under another name, or drop the old one and its queries first: DROP APPLICATION {} CASCADE",
+                "to let it take over the queries: CREATE OR REPLACE APPLICATION {0} ...; otherwise register it under another name, or \
+                 drop the old one and its queries first: DROP APPLICATION {0} CASCADE",
                 rivulet_sql::name_in_sql(name)
             )));
         }
@@ -518,6 +587,30 @@ impl State {
             Some(other) => Err(ServiceError { kind: ErrorKind::AlreadyExists, ..other.conflict() }),
             None => Ok(None),
         }
+    }
+}
+
+/// Fails if there is state of queries that a new catalog would not know: it would be taken for that of dropped ones, and deleted.
+fn refuse_orphans(config: &Config, checkpoints: Option<&Checkpoints>) -> Result<(), ServiceError> {
+    let log = config.data_dir.join(LOG);
+    let place = match checkpoints {
+        Some(checkpoints) if checkpoints.has_orphans()? => checkpoints.store().0.place().to_owned(),
+        _ if std::fs::read_dir(&log).is_ok_and(|mut files| files.next().is_some()) => log.display().to_string(),
+        _ => return Ok(()),
+    };
+    let folder = config.data_dir.display();
+    let message = format!("{folder} has no catalog, and {place} has what was saved of queries that are in one");
+    Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(format!(
+        "put {} back into {folder}, or make all of it of a backup with `rivulet restore`; to begin anew, move {place} away",
+        crate::catalog::FILE_NAME
+    )))
+}
+
+/// What events of an input of a group's application are pushed to.
+fn inbox_of(group: &Arc<Group>, input: usize) -> Arc<dyn Inbox> {
+    match input {
+        0 => group.clone(),
+        input => Arc::new(GroupInput::new(group.clone(), input as InputIndex)),
     }
 }
 

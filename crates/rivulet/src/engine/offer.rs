@@ -5,13 +5,15 @@ use std::sync::atomic::Ordering;
 
 use rivulet_connectors::mqtt::Template;
 use rivulet_dataflow::{Cut, QueryId, Slot};
+use rivulet_sql::StateWish;
 use tokio::sync::broadcast;
 
 use super::output::write_topic;
 use super::{Engine, Running, State, exposition, statements};
+use crate::data_folder::archive::Backup;
 use crate::service::{
-    ApplicationInfo, CheckpointInfo, ParameterInfo, QueryFilter, QueryInfo, QueryRequest, QueryState, Service,
-    ServiceError, StatementResult, Status, TableInfo,
+    ApplicationInfo, CheckpointInfo, ParameterInfo, QueryFilter, QueryInfo, QueryRequest, QueryState, Replacement,
+    Service, ServiceError, StatementResult, Status, TableInfo,
 };
 
 impl Service for Engine {
@@ -20,8 +22,23 @@ impl Service for Engine {
     }
 
     fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError> {
-        let (running, _) = self.register(statements::plan(sql, &self.known_tables())?)?;
+        let (application, replaces) = statements::plan_new(sql, &self.known_tables())?;
+        let running = match replaces {
+            Some(wish) => self.replace(application, wish)?.0,
+            None => self.register(application)?.0,
+        };
         Ok(running.info(0))
+    }
+
+    fn replace_application(
+        &self,
+        sql: &str,
+        discards_state: bool,
+    ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
+        let (application, replaces) = statements::plan_new(sql, &self.known_tables())?;
+        let wish = if discards_state { StateWish::Discard } else { replaces.unwrap_or_default() };
+        let (running, replacement) = self.replace(application, wish)?;
+        Ok((running.info(0), replacement))
     }
 
     fn create_table(&self, sql: &str) -> Result<TableInfo, ServiceError> {
@@ -166,8 +183,13 @@ impl Service for Engine {
         self.checkpoint_now()
     }
 
+    fn back_up(&self) -> Result<Backup, ServiceError> {
+        self.begin_backup()
+    }
+
     fn problems(&self) -> Vec<String> {
-        self.checkpoints.iter().flat_map(|checkpoints| checkpoints.problems()).collect()
+        let of_checkpoints = self.checkpoints.iter().flat_map(|checkpoints| checkpoints.problems());
+        of_checkpoints.chain(self.event_log.loss()).collect()
     }
 
     fn ready(&self) -> Result<(), ServiceError> {

@@ -27,6 +27,8 @@ pub(super) fn write_topic(template: &Template, slots: &SlotTable, slot: Slot, to
 /// Where the rows of an application go; shared by the sinks of its tasks.
 pub(super) struct Outputs {
     pub(super) application: String,
+    /// What tells the server from others, where results are told apart for their receivers: those that come again after a crash are the same.
+    pub(super) server_of_ids: Option<String>,
     /// For each output whether it writes JSON, so that live results are the same bytes.
     pub(super) result_is_json: Vec<bool>,
     /// Whether the last column of rows says to which outputs they go.
@@ -54,6 +56,9 @@ pub(super) struct TaskSink {
     /// Results that somebody watches, for when the messages leave: of a task in parts the sinks write side by side, and send in turn.
     watched: Vec<(QueryId, String)>,
     topic: String,
+    /// Kept for their memory.
+    id: String,
+    numbers: Vec<u64>,
     /// The query that `messages` are of, and its connection; only where each query has its own.
     own: Option<(QueryId, Arc<dyn Publisher>)>,
 }
@@ -61,8 +66,17 @@ pub(super) struct TaskSink {
 impl TaskSink {
     /// A sink with an encoder for each output.
     pub(super) fn new(outputs: Arc<Outputs>, encoders: Vec<Box<dyn Encoder>>) -> Self {
-        let (rows, messages, topic) = (EncodedRows::default(), PublishBatch::default(), String::new());
-        Self { outputs, encoders, rows, messages, watched: Vec::new(), topic, own: None }
+        Self {
+            outputs,
+            encoders,
+            rows: EncodedRows::default(),
+            messages: PublishBatch::default(),
+            watched: Vec::new(),
+            topic: String::new(),
+            id: String::new(),
+            numbers: Vec::new(),
+            own: None,
+        }
     }
 
     fn publisher(&self) -> &dyn Publisher {
@@ -112,15 +126,57 @@ impl TaskSink {
 }
 
 impl TaskSink {
+    /// Publishes the rows of a batch, with their numbers if they have any.
+    fn write_rows(&mut self, batch: &Batch, numbers: Option<&[u64]>, slots: &SlotTable) -> Result<(), SinkError> {
+        let is_watching = self.outputs.taps.is_watching();
+        if !self.outputs.has_bits {
+            let outputs = 0..self.encoders.len();
+            // A row shows once, however many outputs it goes to.
+            let written =
+                outputs.map(|output| self.write_output(output, batch, numbers, slots, |_| is_watching && output == 0));
+            return written.fold(Ok(()), Result::and);
+        }
+        let columns = batch.columns.num_columns() - 1;
+        let bits = batch.column(columns).as_primitive::<UInt32Type>().clone();
+        let failed = |error: ArrowError| SinkError(error.to_string());
+        let shown = batch.columns.project(&(0..columns).collect::<Vec<_>>()).map_err(failed)?;
+        let batch = batch.with_columns(shown);
+        let mut result = Ok(());
+        let mut numbers_to_output = std::mem::take(&mut self.numbers);
+        for output in 0..self.encoders.len() {
+            let bit = 1u32 << output;
+            let goes = |bits: u32| bits & bit != 0;
+            let to_output: Vec<u32> = bits.values().iter().copied().filter(|&bits| goes(bits)).collect();
+            if to_output.is_empty() {
+                continue;
+            }
+            let keep: BooleanArray = bits.values().iter().map(|&bits| Some(goes(bits))).collect();
+            numbers_to_output.clear();
+            if let Some(numbers) = numbers {
+                let kept = numbers.iter().zip(bits.values()).filter(|&(_, &bits)| goes(bits));
+                numbers_to_output.extend(kept.map(|(number, _)| number));
+            }
+            let of_output = numbers.map(|_| &numbers_to_output[..]);
+            // A row shows with the first of its outputs.
+            let shows = |row: usize| is_watching && to_output[row] & (bit - 1) == 0;
+            let written = self.write_output(output, &batch.filter(&keep).map_err(failed)?, of_output, slots, shows);
+            result = result.and(written);
+        }
+        self.numbers = numbers_to_output;
+        result
+    }
+
     /// Publishes the rows of a batch, all of one output. Live results show those too for which `shows` holds.
     fn write_output(
         &mut self,
         output: usize,
         batch: &Batch,
+        numbers: Option<&[u64]>,
         slots: &SlotTable,
         shows: impl Fn(usize) -> bool,
     ) -> Result<(), SinkError> {
-        let Self { outputs, encoders, rows, messages, watched, topic, own } = self;
+        let Self { outputs, encoders, rows, messages, watched, topic, id, own, .. } = self;
+        let numbered = outputs.server_of_ids.as_deref().zip(numbers);
         rows.clear();
         encoders[output].encode(batch, rows);
         let mut failure = Ok(());
@@ -132,8 +188,13 @@ impl TaskSink {
                     turn_to(query, connections, &*outputs.publisher, own, messages);
                 }
                 write_topic(&outputs.topics.outputs[output], slots, slot, topic);
+                id.clear();
+                if let Some((server, numbers)) = numbered {
+                    // Writing to a text does not fail.
+                    let _ = write!(id, "{server}-{query}-{}", numbers[row]);
+                }
                 // A row that cannot be published must not cost the rows of other queries.
-                if let Err(error) = messages.push(topic, rows.row(row), outputs.options) {
+                if let Err(error) = messages.push_with_id(topic, id, rows.row(row), outputs.options) {
                     failure = Err(sink_error(error));
                     return;
                 }
@@ -170,32 +231,11 @@ impl Outputs {
 
 impl Sink for TaskSink {
     fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError> {
-        let is_watching = self.outputs.taps.is_watching();
-        if !self.outputs.has_bits {
-            let outputs = 0..self.encoders.len();
-            // A row shows once, however many outputs it goes to.
-            let written = outputs.map(|output| self.write_output(output, batch, slots, |_| is_watching && output == 0));
-            return written.fold(Ok(()), Result::and);
-        }
-        let columns = batch.columns.num_columns() - 1;
-        let bits = batch.column(columns).as_primitive::<UInt32Type>().clone();
-        let failed = |error: ArrowError| SinkError(error.to_string());
-        let shown = batch.columns.project(&(0..columns).collect::<Vec<_>>()).map_err(failed)?;
-        let batch = batch.with_columns(shown);
-        let mut result = Ok(());
-        for output in 0..self.encoders.len() {
-            let bit = 1u32 << output;
-            let to_output: Vec<u32> = bits.values().iter().copied().filter(|bits| bits & bit != 0).collect();
-            if to_output.is_empty() {
-                continue;
-            }
-            let keep: BooleanArray = bits.values().iter().map(|bits| Some(bits & bit != 0)).collect();
-            // A row shows with the first of its outputs.
-            let shows = |row: usize| is_watching && to_output[row] & (bit - 1) == 0;
-            let written = self.write_output(output, &batch.filter(&keep).map_err(failed)?, slots, shows);
-            result = result.and(written);
-        }
-        result
+        self.write_rows(batch, None, slots)
+    }
+
+    fn write_numbered(&mut self, batch: &Batch, numbers: &[u64], slots: &SlotTable) -> Result<(), SinkError> {
+        self.write_rows(batch, Some(numbers), slots)
     }
 
     fn refused(&mut self, refusals: &Refusals, slots: &SlotTable) -> Result<(), SinkError> {

@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use rivulet_connectors::formats::FormatError;
-use rivulet_sql::{Application, CreateTable, FormatSpec, Literal, Name, Position, Statement, Tables};
+use rivulet_sql::{Application, CreateTable, FormatSpec, Literal, Name, Position, StateWish, Statement, Tables};
 use serde_json::{Value, json};
 
 use super::big_queries::{Declared, Resumed};
@@ -24,10 +24,16 @@ const SHOW_ROWS_DEFAULT: usize = 100;
 
 /// Plans the one `CREATE APPLICATION` in a text.
 pub(super) fn plan(sql: &str, tables: &Tables) -> Result<Application, ServiceError> {
+    plan_new(sql, tables).map(|(application, _)| application)
+}
+
+/// The same, and whether it says that it replaces the application of its name.
+pub(super) fn plan_new(sql: &str, tables: &Tables) -> Result<(Application, Option<StateWish>), ServiceError> {
     let mut statements = rivulet_sql::parse_script(sql).map_err(ServiceError::from)?;
     match (statements.len(), statements.pop()) {
         (1, Some((Statement::CreateApplication(create), _))) => {
-            rivulet_sql::plan_application_with(&create, tables).map_err(ServiceError::from)
+            let application = rivulet_sql::plan_application_with(&create, tables).map_err(ServiceError::from)?;
+            Ok((application, create.replaces))
         }
         _ => Err(ServiceError::invalid("expected the text of one CREATE APPLICATION")
             .with_hint("a script of several statements is for `rivulet sql FILE`")),
@@ -125,6 +131,7 @@ impl Engine {
         while let Some((Statement::CreateApplication(create), position)) = statements.front()
             && planned.len() < APPLICATIONS_AT_ONCE
             && !create.if_not_exists
+            && create.replaces.is_none()
             && names.insert(create.name.text.clone())
             // What cannot be planned is refused when it is its turn.
             && let Ok(application) = rivulet_sql::plan_application_with(create, &tables)
@@ -161,6 +168,7 @@ impl Engine {
             ("epoch", of_last(|last| last.epoch)),
             ("age_ms", json!(status.age_ms)),
             ("queries", of_last(|last| last.queries)),
+            ("big_queries", of_last(|last| last.big_queries)),
             ("written_bytes", of_last(|last| last.written_bytes)),
             ("live_bytes", of_last(|last| last.live_bytes)),
             ("duration_ms", of_last(|last| last.duration_ms)),
@@ -170,7 +178,14 @@ impl Engine {
             ("recovery_ms", json!(recovered.map(|found| found.duration_ms))),
             ("problems", json!(recovered.map(|found| found.problems.join("; ")).filter(|text| !text.is_empty()))),
         ];
-        table(&["property", "value"], rows.into_iter().map(|(name, value)| vec![json!(name), value]))
+        let of_big = status.big_queries.into_iter().map(|one| {
+            let epoch = one.epoch.map_or_else(|| "none yet".into(), |epoch| format!("epoch {epoch}"));
+            let age = one.age_ms.map(|age_ms| format!(", made {age_ms} ms ago")).unwrap_or_default();
+            let error = one.last_error.map(|error| format!("; none since then: {error}")).unwrap_or_default();
+            vec![json!(format!("query {}", one.query)), json!(format!("{epoch}{age}, {} bytes{error}", one.live_bytes))]
+        });
+        let rows = rows.into_iter().map(|(name, value)| vec![json!(name), value]);
+        table(&["property", "value"], rows.chain(of_big))
     }
 
     fn execute_statement(&self, statement: Statement) -> Result<StatementResult, ServiceError> {
@@ -180,9 +195,13 @@ impl Engine {
                 if create.if_not_exists && self.application(&name).is_ok() {
                     return Ok(said(format!("application {name} exists, nothing was done")));
                 }
-                let (running, is_new) = self.register(
-                    rivulet_sql::plan_application_with(&create, &self.known_tables()).map_err(ServiceError::from)?,
-                )?;
+                let application =
+                    rivulet_sql::plan_application_with(&create, &self.known_tables()).map_err(ServiceError::from)?;
+                if let Some(wish) = create.replaces {
+                    let (_, replacement) = self.replace(application, wish).map_err(|error| at(error, &create.name))?;
+                    return Ok(said(replacement.text(&name)));
+                }
+                let (running, is_new) = self.register(application)?;
                 Ok(registered(&running, is_new))
             }
             Statement::CreateTable(create) => {
@@ -198,8 +217,8 @@ impl Engine {
             Statement::Checkpoint => {
                 let made = self.checkpoint()?;
                 Ok(said(format!(
-                    "checkpoint {} made: {} queries, {} bytes, {} ms",
-                    made.epoch, made.queries, made.written_bytes, made.duration_ms
+                    "checkpoint {} made: {} queries, {} big queries, {} bytes, {} ms",
+                    made.epoch, made.queries, made.big_queries, made.written_bytes, made.duration_ms
                 )))
             }
             Statement::ShowCheckpoints => Ok(self.show_checkpoints()),
@@ -309,6 +328,9 @@ impl Engine {
             Statement::DescribeQuery(name) => {
                 Ok(describe_query(self.query(&name.text).map_err(|error| at(error, &name))?))
             }
+            Statement::DescribeSource(name) => self.describe_declared_statement(Declared::Source, &name),
+            Statement::DescribeSink(name) => self.describe_declared_statement(Declared::Sink, &name),
+            Statement::DescribeView(name) => self.describe_declared_statement(Declared::View, &name),
             Statement::ExplainApplication(name) => {
                 Ok(lines("plan", &self.explain(&name.text).map_err(|error| at(error, &name))?))
             }
@@ -404,9 +426,20 @@ impl Engine {
         match self.drop_declared(what, name).map_err(|error| at(error, name))? {
             true => Ok(said(format!("{word} {name} dropped"))),
             false if if_exists => Ok(said(format!("there is no {word} {name}, nothing was done"))),
-            false => Err(at(ServiceError::not_found(format!("there is no {word} '{name}'")), name)
-                .with_hint(format!("SHOW {}S lists them", word.to_uppercase()))),
+            false => Err(not_declared(what, name)),
         }
+    }
+
+    fn describe_declared_statement(&self, what: Declared, name: &Name) -> Result<StatementResult, ServiceError> {
+        let one = self.describe_declared(what, &name.text).ok_or_else(|| not_declared(what, name))?;
+        let mut rows = vec![vec![json!("name"), json!(name.text)]];
+        rows.extend(one.address.map(|address| vec![json!("address"), json!(address)]));
+        rows.push(vec![json!("needed by"), json!(one.needed_by.join(", "))]);
+        rows.extend(
+            one.columns.into_iter().map(|(name, data_type)| vec![json!(format!("column {name}")), json!(data_type)]),
+        );
+        rows.push(vec![json!("sql"), json!(one.text)]);
+        Ok(table(&["property", "value"], rows.into_iter()))
     }
 
     fn show_declared(&self, what: Declared, column: &str, like: Option<String>, limit: Option<u64>) -> StatementResult {
@@ -415,6 +448,12 @@ impl Engine {
         let rows = rows.filter(|(name, _)| like.as_ref().is_none_or(|pattern| super::registry::like(name, pattern)));
         first(limit, &["name", column], rows.map(|(name, text)| vec![json!(name), json!(text)]))
     }
+}
+
+fn not_declared(what: Declared, name: &Name) -> ServiceError {
+    let word = what.word();
+    at(ServiceError::not_found(format!("there is no {word} '{name}'")), name)
+        .with_hint(format!("SHOW {}S lists them", word.to_uppercase()))
 }
 
 fn describe_big_query(one: BigQueryInfo) -> StatementResult {

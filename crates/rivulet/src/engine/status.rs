@@ -71,8 +71,9 @@ impl Engine {
             return unavailable("a worker thread has ended by a defect; its groups wait");
         }
         if let Some(problem) = self.event_log.problem() {
-            return Err(ServiceError::new(ErrorKind::Unavailable, problem)
-                .with_hint("free space on the disk of the data folder"));
+            return Err(ServiceError::new(ErrorKind::Unavailable, problem).with_hint(
+                "free space on the disk of the data folder if it is full; else look at the files of the log, with rivulet doctor",
+            ));
         }
         self.catalog.check_writable()?;
         self.messaging.ready()

@@ -26,7 +26,7 @@ const NAME_BYTES_MAX: usize = 255;
 const LABEL_BYTES_MAX: usize = 255;
 
 /// How many queries are started together when the catalog is loaded.
-const LOAD_BATCH: usize = 4_096;
+pub(super) const LOAD_BATCH: usize = 4_096;
 
 /// Queries of one application whose values were bound.
 struct Chunk<Q> {
@@ -63,11 +63,18 @@ impl Engine {
         for chunk in &mut chunks {
             let running = chunk.running.clone();
             let mut taken = 0;
-            let is_there = state.numbered.contains_key(&running.number);
+            let name = &running.application.name;
+            let gone = match state.numbered.get(&running.number) {
+                None => Some(ServiceError::not_found(format!("the application '{name}' was dropped meanwhile"))),
+                Some(now) if !Arc::ptr_eq(now, &running) => {
+                    let message = format!("the application '{name}' was replaced meanwhile");
+                    Some(ServiceError::new(ErrorKind::Conflict, message).with_hint("submit the query again"))
+                }
+                Some(_) => None,
+            };
             let check = |_, index: usize, _: &mut Vec<String>| {
-                if !is_there {
-                    let name = &running.application.name;
-                    return Err(ServiceError::not_found(format!("the application '{name}' was dropped meanwhile")));
+                if let Some(gone) = &gone {
+                    return Err(gone.clone());
                 }
                 check_label(&requests[index])?;
                 check_name(&state, &mut names, &requests[index])?;
@@ -180,7 +187,7 @@ impl Engine {
     }
 
     /// Lets events of the topics reach the slots; for each slot the topic of each input.
-    fn add_routes(&self, state: &mut State, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
+    pub(super) fn add_routes(&self, state: &mut State, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
         self.messaging.subscribe(own_topics(running, topics));
         let (own, shared) = state.split_shared(running, slots, topics);
         state.join_shared(running, &shared);
@@ -193,7 +200,7 @@ impl Engine {
         }
     }
 
-    fn remove_routes(&self, state: &mut State, running: &Running, slots: &[Slot]) {
+    pub(super) fn remove_routes(&self, state: &mut State, running: &Running, slots: &[Slot]) {
         let topics = topics_of(running, slots);
         let (own, shared) = state.split_shared(running, slots, &topics);
         self.messaging.router().remove(&own);
@@ -326,7 +333,10 @@ impl Engine {
     ) -> Result<(), ServiceError> {
         let unrestored: Unrestored =
             applications.iter().filter_map(|number| state.unrestored.remove_entry(number)).collect();
-        let loading = Loading { saved: &SavedStates::read(&unrestored), restores_at_once: true };
+        let mut saved = SavedStates::read(&unrestored);
+        saved.fit(state, &self.catalog);
+        self.note_unfitting(&saved);
+        let loading = Loading { saved: &saved, restores_at_once: true };
         let mut waiting = HashMap::new();
         self.catalog.scan_queries(|query| {
             if applications.contains(&query.application) && state.registry.get(query.id).is_some() {
@@ -456,7 +466,7 @@ impl State {
 }
 
 /// The topics that queries read, of each query one for each input.
-fn topics_of(running: &Running, slots: &[Slot]) -> Vec<Vec<String>> {
+pub(super) fn topics_of(running: &Running, slots: &[Slot]) -> Vec<Vec<String>> {
     let topics = running.group.with_queries(slots, |table, slot| {
         let topic = |input: &InputTopics| {
             let mut topic = String::new();
@@ -517,7 +527,7 @@ fn own_topics<'t>(running: &'t Running, topics: &'t [Vec<String>]) -> impl Itera
     topics.iter().flat_map(move |topics| running.topics.inputs.iter().zip(topics).filter_map(own))
 }
 
-fn param_value<'a>(value: &'a ParameterValue<'_>) -> ParamValue<'a> {
+pub(super) fn param_value<'a>(value: &'a ParameterValue<'_>) -> ParamValue<'a> {
     match value {
         ParameterValue::Null => ParamValue::Null,
         ParameterValue::Bool(value) => ParamValue::Boolean(*value),
@@ -527,7 +537,7 @@ fn param_value<'a>(value: &'a ParameterValue<'_>) -> ParamValue<'a> {
     }
 }
 
-fn bind_error(error: BindError) -> ServiceError {
+pub(super) fn bind_error(error: BindError) -> ServiceError {
     let refused = ServiceError::invalid(error.message);
     match error.hint {
         Some(hint) => refused.with_hint(hint),

@@ -26,6 +26,9 @@ pub const SERVER_DEFAULT: &str = "http://127.0.0.1:8080";
 /// How long to wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// So much of a download is read at once.
+const DOWNLOAD_PART_BYTES: usize = 256 << 10;
+
 /// The largest answer that is read as a whole.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
@@ -60,6 +63,9 @@ pub enum ClientError {
         /// The server.
         server: String,
     },
+    /// What was received could not be written.
+    #[error("cannot write what is received: {0}")]
+    Output(io::Error),
     /// What was to be sent could not be read.
     #[error("cannot read what is to be sent: {0}")]
     Input(io::Error),
@@ -79,6 +85,7 @@ impl ClientError {
             Self::Refused(error) => error.hint.clone(),
             Self::Lost { .. } => Some("perhaps it was stopped; `rivulet status` says whether it is there".into()),
             Self::Answer { .. } => Some("is it a Rivulet server of this version?".into()),
+            Self::Output(_) => Some("make room on the disk, or name a place that can be written".into()),
             Self::Input(_) => None,
         }
     }
@@ -138,6 +145,22 @@ impl Client {
     pub fn post_text<T: DeserializeOwned>(&self, path: &str, text: &str) -> Result<T, ClientError> {
         let request = self.agent.post(self.url(path)).content_type("text/plain; charset=utf-8");
         self.json(self.accepted(request.send(text))?)
+    }
+
+    /// Posts nothing, and writes what is answered, whatever its size.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; or `out` cannot be written.
+    pub fn download(&self, path: &str, out: &mut dyn io::Write) -> Result<(), ClientError> {
+        let response = self.accepted(self.agent.post(self.url(path)).send_empty())?;
+        let mut body = response.into_body().into_reader();
+        let mut part = vec![0; DOWNLOAD_PART_BYTES];
+        loop {
+            match body.read(&mut part).map_err(|error| self.broken(error))? {
+                0 => return Ok(()),
+                bytes => out.write_all(&part[..bytes]).map_err(ClientError::Output)?,
+            }
+        }
     }
 
     /// Posts JSON and gets JSON.

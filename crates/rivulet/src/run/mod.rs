@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rivulet_connectors::connector::Host;
+use rivulet_connectors::connector::{Host, Settled};
 use rivulet_dataflow::Sink;
 use rivulet_runtime::flow::checkpoint::Snapshot;
 use rivulet_runtime::flow::stage::sink_instances;
@@ -136,7 +136,9 @@ pub(crate) fn start(
     let was_at = |place: usize| snapshot.map(|snapshot| snapshot.sources.get(place).map_or(&[][..], Vec::as_slice));
     let sources =
         plan.sources.iter().enumerate().map(|(place, source)| open::source(source, parallelism, host, was_at(place)));
-    let sources = sources.collect::<Result<Vec<_>, _>>()?;
+    let mut sources = sources.collect::<Result<Vec<_>, _>>()?;
+    let comes_again = sources.iter_mut().flatten().all(|partition| partition.source.position().is_some());
+    let host = &Host { comes_again, ..host.clone() };
     let is_bounded = sources.iter().flatten().all(|partition| partition.source.is_bounded());
     let mut results = results;
     if let Some(results) = &mut results {
@@ -170,6 +172,18 @@ pub(crate) fn start(
         ServiceError::from_text(ErrorKind::Unavailable, &problem)
     })?;
     Ok(Running { flow, begun, results, is_bounded, has_checkpoints, was_stopped: AtomicBool::new(false), holds_up })
+}
+
+/// Up to where the results of a query are final of which this is the newest checkpoint.
+pub(crate) fn settled(plan: &QueryPlan, host: &Host, snapshot: &Snapshot) -> Result<Settled, ServiceError> {
+    let Some(sink) = &plan.output.sink else { return Ok(Settled::Any) };
+    let prepared = snapshot.sinks.first().cloned().unwrap_or_default();
+    // The places of its errors are in another script.
+    open::settled(sink, &plan.output, host, prepared).map_err(|error| ServiceError {
+        line: None,
+        column: None,
+        ..error
+    })
 }
 
 /// The instances of the sink.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
-use rivulet_connectors::connector::{self, ConnectorError, Host, SinkSpec, SourceSpec};
+use rivulet_connectors::connector::{self, ConnectorError, Host, Settled, SinkSpec, SourceSpec};
 use rivulet_dataflow::{Sink, Source};
 use rivulet_runtime::Partition;
 use rivulet_runtime::flow::checkpoint::PartitionState;
@@ -120,6 +120,19 @@ pub(super) fn sink(
     let placed =
         |error| placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options);
     (0..instances).map(|instance| connector::open_sink(&spec, instance, instances).map_err(placed)).collect()
+}
+
+/// Up to where the results of a query are final whose instances of the sink have said this to its newest checkpoint.
+pub(super) fn settled(
+    declaration: &SinkDeclaration,
+    output: &PlannedOutput,
+    host: &Host,
+    prepared: Vec<String>,
+) -> Result<Settled, ServiceError> {
+    let spec = SinkSpec { checkpoints: Some(prepared), ..sink_spec(declaration, output.schema.clone(), host) };
+    connector::settled(&spec).map_err(|error| {
+        placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
+    })
 }
 
 fn format_text(format: &FormatSpec) -> (String, Vec<(String, String)>) {

@@ -39,6 +39,17 @@ fn applications_are_registered_shown_explained_and_dropped() {
         kind(client.post_text::<Application>("/api/v1/applications", "CREATE APPLICATION heart")),
         "already_exists"
     );
+    let replacing = |path: &str, sql: &str| {
+        let application = client.post_text::<Application>(path, sql).expect("an application");
+        application.replacement.expect("what became of the one before")
+    };
+    let replace = "/api/v1/applications?replace=true";
+    let same = replacing(replace, sql);
+    assert!(!same.is_new && !same.is_changed);
+    let other = replacing(&format!("{replace}&discard_state=true"), &format!("{sql} "));
+    assert!(other.is_changed && other.queries == 3 && !other.state_discarded.is_empty());
+    assert!(replacing(replace, sql).is_changed);
+    assert_eq!(kind(client.post_text::<Application>("/api/v1/applications?discard_state=true", sql)), "invalid");
     let list: ApplicationList = client.get("/api/v1/applications", &[]).expect("a list");
     assert_eq!(
         list.applications.iter().map(|application| application.name.as_str()).collect::<Vec<_>>(),
@@ -312,6 +323,7 @@ fn the_document_describes_every_path_and_the_page_shows_it() {
             "/api/v1/applications",
             "/api/v1/applications/{name}",
             "/api/v1/applications/{name}/explain",
+            "/api/v1/backup",
             "/api/v1/checkpoint",
             "/api/v1/queries",
             "/api/v1/queries/bulk",

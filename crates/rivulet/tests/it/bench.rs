@@ -1,4 +1,4 @@
-//! `rivulet bench many`: that every event is accounted for in every model, and that what fails is said and costs nothing else.
+//! `rivulet bench`: that every event is accounted for in every model, that what fails is said and costs nothing else, and that recovery is measured.
 
 use std::process::Command;
 
@@ -106,4 +106,20 @@ fn what_makes_no_run_is_refused_at_once() {
         assert!(!output.status.success());
         assert!(said(&output).contains(message), "{}", said(&output));
     }
+}
+
+#[test]
+fn a_killed_server_is_found_to_work_again_with_the_state_that_it_had() {
+    let arguments = ["bench", "recovery", "--json", "--queries", "300", "--keys", "5000"];
+    let output = rivulet().args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{report}");
+    for row in rows {
+        assert!(row["state_bytes"].as_u64() > Some(10_000), "{row}");
+        assert!(row["working_s"].as_f64() >= row["ready_s"].as_f64(), "{row}");
+    }
+    let what = rows[0]["what"].as_str().unwrap();
+    assert!(!what.contains(" 0 of them"), "{what}");
 }

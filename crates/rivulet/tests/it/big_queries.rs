@@ -87,7 +87,13 @@ fn what_a_query_needs_is_not_dropped_before_it() {
         let error = refused(&engine, statement);
         assert_eq!(error.kind, ErrorKind::Conflict, "{error}");
         assert!(error.message.contains(word), "{}", error.message);
+        let described = run(&engine, &statement.replace("DROP", "DESCRIBE")).expect("described").rows;
+        let value = |property: &str| described.iter().find(|row| row[0] == property).map(|row| row[1].to_string());
+        let needed_by = value("needed by").expect("what needs it is said");
+        assert!(needed_by.contains(word.trim_matches('\'')), "{needed_by}");
+        assert!(value("sql").is_some_and(|sql| sql.contains("CREATE")), "{described:?}");
     }
+    assert_eq!(refused(&engine, "DESCRIBE SINK nobody").hint.as_deref(), Some("SHOW SINKS lists them"));
     said(&engine, "DROP QUERY per_device");
     for (statement, answer) in [
         ("DROP VIEW warm", "view warm dropped"),

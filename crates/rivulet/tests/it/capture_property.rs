@@ -4,12 +4,16 @@
 //! Random applications, parameters and events; queries that are equal and share slots, that come, pause, part and leave; tasks that are
 //! split and merged, silent queries that are spilled, captures of what changed or of everything, and now and then a crash: the group
 //! is thrown away, another one is made of the captures that were kept, and the events from the last capture on are offered again, those
-//! included that it had in its state already.
+//! included that it had in its state already. Or a new version of the application takes over the queries with their state: up to there
+//! the results are those of the one version, and from there on those of the other, as each would give them alone.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use rivulet_dataflow::StateMap;
+use rivulet_sql::ParameterRows;
 use rivulet_testing::TestGroup;
 use rivulet_testing::random::{RandomApplication, RandomEvent, RandomParameters, events};
 
@@ -45,6 +49,25 @@ struct Run<'a> {
     crashes: usize,
     /// Queries that were restored into a slot that others share.
     shared: usize,
+    replaced: Option<Replaced>,
+}
+
+/// That a new version has taken over.
+struct Replaced {
+    /// How many results queries had given by then.
+    results: BTreeMap<u64, usize>,
+    /// Where the state goes that was captured last, if the version before was captured.
+    map: Option<StateMap>,
+}
+
+/// Another version of an application that can go on with its state: with a further parameter, and a further column where that is no state.
+fn next_version(sql: &str) -> String {
+    let mut next = sql.replacen("(low DOUBLE", "(mark TEXT DEFAULT 'second', low DOUBLE", 1);
+    if !sql.contains("EMIT ON CHANGE") && !sql.contains("SELECT *") {
+        next = next.replacen(" FROM ", ", $mark AS version FROM ", if sql.contains("FROM 'mqtt:") { 3 } else { 1 });
+        next = next.replace(", $mark AS version FROM 'mqtt:", " FROM 'mqtt:");
+    }
+    next
 }
 
 impl Run<'_> {
@@ -71,12 +94,33 @@ impl Run<'_> {
         self.run(place);
         self.captures = vec![self.group.capture(true).bytes];
         self.replayed_from = place;
+        if let Some(replaced) = &mut self.replaced {
+            replaced.map = None;
+        }
+    }
+
+    /// Lets a new version take over; `place` is the next event.
+    fn replace(mut self, place: usize) -> Self {
+        if self.crashes > 0 {
+            // What had been sent before a crash is sent once more by the version that had sent it.
+            self.run(place);
+        }
+        let of_query = |(query, results): (u64, Vec<String>)| (query, results.len());
+        let results = self.group.numbered_results().into_iter().map(of_query).collect();
+        let queries: Vec<u64> = self.members.iter().map(|member| member.id).collect();
+        let sql = next_version(&self.application.sql);
+        let (kinds, members) = (self.kinds, &self.members);
+        let (group, captured, map) = self.group.replaced(&sql, &queries, |rows| bind_members(rows, kinds, members));
+        (self.group, self.captures, self.replayed_from) = (group, vec![captured.bytes], self.processed);
+        self.replaced = Some(Replaced { results, map: Some(map) });
+        self
     }
 
     fn capture(&mut self, random: &mut StdRng) {
         // Whatever waits is not in it.
         let from = self.processed;
-        let everything = self.captures.is_empty() || random.random_range(0..4) == 0;
+        let is_outdated = self.replaced.as_mut().is_some_and(|replaced| replaced.map.take().is_some());
+        let everything = is_outdated || self.captures.is_empty() || random.random_range(0..4) == 0;
         let captured = self.group.capture(everything);
         assert!(captured.position <= from as u64, "{} and {from}", captured.position);
         if everything {
@@ -106,14 +150,9 @@ impl Run<'_> {
         self.members.sort_unstable_by_key(|member| member.id);
         let queries: Vec<u64> = self.members.iter().map(|member| member.id).collect();
         let (kinds, members) = (self.kinds, &self.members);
-        let (group, slots) = self.group.restarted(&self.captures, &queries, |rows| {
-            for member in members {
-                let (input, output) = (format!("in{}", member.kind), format!("out{}", member.id));
-                kinds[member.kind].with_topics(&input, &output, |values| {
-                    rows.push(values.iter().copied()).expect("the parameters fit");
-                });
-            }
-        });
+        let map = self.replaced.as_ref().and_then(|replaced| replaced.map.as_ref());
+        let bind = |rows: &mut ParameterRows| bind_members(rows, kinds, members);
+        let (group, slots) = self.group.restarted(&self.captures, map, &queries, bind);
         self.group = group;
         self.members.iter_mut().zip(&slots).for_each(|(member, &slot)| member.slot = slot);
         // Who is paused shares its slot with nobody who is not, so nothing of it is shared here either.
@@ -140,9 +179,18 @@ impl Run<'_> {
     }
 }
 
+fn bind_members(rows: &mut ParameterRows, kinds: &[RandomParameters], members: &[Member]) {
+    for member in members {
+        let (input, output) = (format!("in{}", member.kind), format!("out{}", member.id));
+        kinds[member.kind].with_topics(&input, &output, |values| {
+            rows.push(values.iter().copied()).expect("the parameters fit");
+        });
+    }
+}
+
 #[test]
 fn queries_answer_after_a_crash_as_if_there_had_been_none() {
-    let (mut results, mut crashes, mut most_shared) = (0, 0, 0);
+    let (mut results, mut crashes, mut most_shared, mut of_both) = (0, 0, 0, 0);
     for seed in 0..seeds() {
         let application = RandomApplication::new(seed);
         let mut random = StdRng::seed_from_u64(seed ^ 0xc4a5);
@@ -164,16 +212,28 @@ fn queries_answer_after_a_crash_as_if_there_had_been_none() {
                     ..event.clone()
                 })
                 .collect();
-            let alone = run_alone(&application, &queries, &of_kind, query, &mut random);
-            let expected = alone.get(&(query as u64)).cloned().unwrap_or_default();
+            let mut answers = |application: &RandomApplication| {
+                let alone = run_alone(application, &queries, &of_kind, query, &mut random);
+                alone.get(&(query as u64)).cloned().unwrap_or_default()
+            };
+            let mut expected = answers(&application);
+            if let Some(replaced) = &run.replaced {
+                let next = RandomApplication { sql: next_version(&application.sql), ..application };
+                let by_next = answers(&next);
+                assert_eq!(by_next.len(), expected.len(), "the versions differ in what they say alone: {}", next.sql);
+                let first = replaced.results.get(&(query as u64)).copied().unwrap_or(0);
+                of_both += usize::from(first > 0 && first < expected.len() && by_next != expected);
+                expected.splice(first.min(by_next.len()).., by_next[first.min(by_next.len())..].iter().cloned());
+            }
             let found = found.get(&(query as u64)).cloned().unwrap_or_default();
             assert_eq!(found, expected, "seed {seed}, query {query} of {}\n{}", queries.len(), application.sql);
             results += expected.len();
         }
     }
     assert!(
-        results > 4_000 && crashes > 500 && most_shared > 3,
-        "{results} results, {crashes} crashes, at most {most_shared} restored queries shared a slot"
+        results > 4_000 && crashes > 500 && most_shared > 3 && of_both > 50,
+        "{results} results, {crashes} crashes, at most {most_shared} restored queries shared a slot, {of_both} queries \
+         had results of both versions"
     );
 }
 
@@ -195,6 +255,7 @@ fn run_with_crashes<'a>(
         processed: 0,
         crashes: 0,
         shared: 0,
+        replaced: None,
     };
     for (place, event) in events.iter().enumerate() {
         for (number, query) in queries.iter().enumerate() {
@@ -241,6 +302,7 @@ fn run_with_crashes<'a>(
             }
             18 if !tasks.is_empty() => run.group.split(&tasks[random.random_range(0..tasks.len())]),
             19 if tasks.len() > 1 => run.group.merge(&tasks[0], &tasks[1]),
+            20 if run.replaced.is_none() => run = run.replace(place + 1),
             _ => {}
         }
     }

@@ -12,10 +12,10 @@ use tempfile::TempDir;
 use super::engine::configuration;
 use super::server::{Publisher, Server};
 
-const STEPS: &str = "CREATE APPLICATION steps (id TEXT, output TEXT DEFAULT 'out') INPUT numbers (n BIGINT) \
+pub(super) const STEPS: &str = "CREATE APPLICATION steps (id TEXT, output TEXT DEFAULT 'out') INPUT numbers (n BIGINT) \
                      FROM 'mqtt:in/{id}' FORMAT JSON OUTPUT 'mqtt:{output}/{id}' FORMAT JSON AS SELECT n - lag(n) AS step FROM numbers";
 
-fn run(engine: &Engine, script: &str) -> StatementResult {
+pub(super) fn run(engine: &Engine, script: &str) -> StatementResult {
     engine.execute(script).pop().expect("an answer").unwrap_or_else(|error| panic!("{script}: {error}"))
 }
 
@@ -24,18 +24,18 @@ fn open(folder: &Path) -> Arc<Engine> {
     Engine::open(on_demand(folder)).expect("an engine")
 }
 
-fn on_demand(folder: &Path) -> Config {
+pub(super) fn on_demand(folder: &Path) -> Config {
     let mut config = configuration(folder);
     config.checkpoint.as_mut().expect("checkpoints are on by default").interval = None;
     config
 }
 
-fn checkpoints(engine: &Engine) -> CheckpointStatus {
+pub(super) fn checkpoints(engine: &Engine) -> CheckpointStatus {
     engine.status().checkpoints.expect("checkpoints are on by default")
 }
 
 /// Who sends numbers and reads the steps between them.
-struct Steps {
+pub(super) struct Steps {
     listener: Publisher,
     publisher: Publisher,
 }
@@ -47,7 +47,7 @@ impl Steps {
         Self { listener, publisher: Publisher::connect(broker) }
     }
 
-    fn of(engine: &Engine) -> Self {
+    pub(super) fn of(engine: &Engine) -> Self {
         Self::new(engine.embedded_broker_address().expect("a broker"))
     }
 
@@ -60,7 +60,7 @@ impl Steps {
         serde_json::from_slice::<Value>(&payload).expect("JSON")["step"].clone()
     }
 
-    fn step(&mut self, id: &str, n: i64) -> Value {
+    pub(super) fn step(&mut self, id: &str, n: i64) -> Value {
         self.send(id, n);
         self.next()
     }
@@ -99,6 +99,28 @@ fn state_goes_on_after_a_stop_for_each_query_as_it_was() {
     assert!(shown.rows.contains(&vec!["recovered_queries".into(), 3.into()]), "{:?}", shown.rows);
     assert!(engine.metrics().contains("rivulet_recovered_queries 3"), "{}", engine.metrics());
     assert!(engine.problems().is_empty() && engine.ready().is_ok());
+}
+
+#[test]
+fn state_without_its_catalog_is_not_taken_for_that_of_dropped_queries() {
+    let folder = TempDir::new().expect("a folder");
+    {
+        let engine = open(folder.path());
+        run(&engine, STEPS);
+        run(&engine, "CREATE QUERY a FROM APPLICATION steps WITH (id => 'a')");
+        assert_eq!(Steps::of(&engine).step("a", 1), Value::Null);
+    }
+    let data = on_demand(folder.path()).data_dir;
+    let (catalog, away) = (data.join("catalog.redb"), data.join("away"));
+    std::fs::rename(&catalog, &away).expect("it can be moved");
+    for _ in 0..2 {
+        let Err(error) = Engine::open(on_demand(folder.path())) else { panic!("it started") };
+        assert!(error.message.contains("has no catalog"), "{error}");
+        assert!(error.hint.as_deref().is_some_and(|hint| hint.contains("catalog.redb")), "{error}");
+    }
+    std::fs::rename(&away, &catalog).expect("it can be moved back");
+    let engine = open(folder.path());
+    assert_eq!(Steps::of(&engine).step("a", 5), 4);
 }
 
 #[test]
@@ -234,6 +256,10 @@ fn a_server_that_saves_nothing_begins_anew() {
         assert_eq!(Steps::of(&engine).step("a", 5), Value::Null);
         assert!(engine.status().checkpoints.is_none());
         assert!(engine.checkpoint().expect_err("none are made").hint.expect("a hint").contains("checkpoint.enabled"));
+        // A log that nothing is ever cut off from fills up.
+        let logged = STEPS.replace("steps", "logged").replacen("JSON", "JSON WITH (durability => 'log')", 1);
+        let error = engine.create_application(&logged).expect_err("it is not kept");
+        assert!(error.message.contains("'numbers'") && error.hint.expect("a hint").contains("checkpoint.enabled"));
     }
     assert!(!folder.path().join("data/checkpoints").exists());
 }
@@ -253,7 +279,7 @@ fn a_folder_is_examined_backed_up_and_restored_by_the_command_line() {
         let (code, found, _) = program(&["doctor", "--data-dir", "data"]);
         assert!(code == Some(1) && found.contains("in use by another"), "{found}");
         let (code, _, said) = program(&["backup", "all", "--data-dir", "data"]);
-        assert!(code == Some(1) && said.contains("hint: stop the server first"), "{said}");
+        assert!(code == Some(1) && said.contains("hint: have the server make it, with --server"), "{said}");
         engine.shutdown();
     }
     let (code, found, _) = program(&["doctor", "--data-dir", "data"]);
@@ -353,4 +379,31 @@ fn what_version_1_saved_is_read() {
     let results = [text(steps.listener.next()), text(steps.listener.next())];
     assert!(results[0].starts_with(r#"{"device":"x","mean":2.5,"spread":2.1"#), "{results:?}");
     assert_eq!(results[1], r#"{"device":"y","mean":7.0,"spread":null}"#);
+}
+
+#[test]
+fn what_cannot_be_read_is_replaced_by_the_next_checkpoint() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    run(&engine, &format!("{STEPS}; CREATE QUERY a FROM APPLICATION steps WITH (id => 'a')"));
+    Steps::of(&engine).step("a", 1);
+    engine.shutdown();
+    drop(engine);
+    // A piece that is whole and makes no sense, behind one that does.
+    let store = rivulet_storage::Store::folder(&folder.path().join("data/checkpoints")).expect("a store");
+    let settings = rivulet_storage::EpochSettings { retained: 3 };
+    let mut epochs = rivulet_storage::Epochs::open(Arc::new(store), "applications", settings).expect("a line");
+    let (name, bytes) = (epochs.restore().expect("read").expect("saved").pieces.into_keys().next(), "nonsense");
+    let pieces = vec![rivulet_storage::Piece::delta(name.expect("an application"), bytes)];
+    epochs
+        .commit(rivulet_storage::Epoch { note: serde_json::json!({}), pieces, dropped: Vec::new() })
+        .expect("written");
+    let engine = open(folder.path());
+    assert!(engine.problems().iter().any(|problem| problem.contains("is lost")), "{:?}", engine.problems());
+    Steps::of(&engine).step("a", 5);
+    engine.shutdown();
+    drop(engine);
+    let engine = open(folder.path());
+    assert!(engine.problems().is_empty(), "{:?}", engine.problems());
+    assert_eq!(Steps::of(&engine).step("a", 9), 4, "nothing was written behind what nobody can read");
 }

@@ -51,10 +51,18 @@ fn applications() {
     let (server, _) = TestServer::with_memory();
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("heart.sql");
-    std::fs::write(&file, "CREATE APPLICATION heart (patient TEXT)\n").expect("a file");
+    std::fs::write(&file, "CREATE APPLICATION heart (patient BIGINT)\n").expect("a file");
     let file = file.to_str().expect("a path");
     let run = |arguments: &[&str]| rivulet(&server, arguments);
     assert_eq!(run(&["app", "register", file]), done("heart  id-of-heart\n", "application heart is registered\n"));
+    std::fs::write(file, "CREATE APPLICATION heart (patient TEXT)\n").expect("a file");
+    assert_eq!(
+        run(&["app", "register", "--replace", "--discard-state", file]),
+        done(
+            "heart  id-of-heart\n",
+            "application heart replaced, 3 queries go on; state is forgotten: window aggregate\n"
+        )
+    );
     assert_eq!(
         rivulet_with_input(&server, &["app", "register", "-"], "CREATE NONSENSE"),
         failed("error: expected CREATE APPLICATION\n --> line 1, column 1\n1 | CREATE NONSENSE\n  | ^\n")

@@ -22,29 +22,34 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const WINDOW: usize = 32;
 
 /// All events lie in one window of time, which an event behind it closes.
-const WINDOW_BEGIN_MS: u64 = 1_700_006_400_000;
-const DAY_MS: u64 = 86_400_000;
+pub(super) const WINDOW_BEGIN_MS: u64 = 1_700_006_400_000;
+pub(super) const DAY_MS: u64 = 86_400_000;
 
-const TOTALS: &str = "CREATE APPLICATION totals (device TEXT)
+pub(crate) const TOTALS: &str = "CREATE APPLICATION totals (device TEXT)
     INPUT readings (ts TIMESTAMP EVENT TIME, n BIGINT) FROM 'mqtt:in/{device}' FORMAT JSON
     WITH (idle_timeout => INTERVAL '1000 days', durability => 'log')
     OUTPUT 'mqtt:out/{device}' FORMAT JSON
     AS SELECT count(*) AS events, sum(n) AS total FROM readings GROUP BY tumble(ts, INTERVAL '1 day')";
 
+/// How often a test kills: what `RIVULET_KILLS` says, or so often.
+pub(crate) fn kills(otherwise: u32) -> u32 {
+    std::env::var("RIVULET_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(otherwise)
+}
+
 /// A device: publishes numbered events, remembers which were acknowledged, and sends the others again on each connection.
-struct Device {
+pub(super) struct Device {
     name: String,
     broker: SocketAddr,
     socket: Option<TcpStream>,
     read: Vec<u8>,
     /// Packet identifier and packet of what was sent and not acknowledged.
     unacknowledged: VecDeque<(u16, Vec<u8>)>,
-    sent: u64,
+    pub(super) sent: u64,
     repeated: u64,
 }
 
 impl Device {
-    fn new(name: String, broker: SocketAddr) -> Self {
+    pub(super) fn new(name: String, broker: SocketAddr) -> Self {
         Self { name, broker, socket: None, read: Vec::new(), unacknowledged: VecDeque::new(), sent: 0, repeated: 0 }
     }
 
@@ -114,7 +119,7 @@ impl Device {
     }
 
     /// Publishes until told to stop, and then until everything is acknowledged. Returns the sum of the numbers.
-    fn run(&mut self, is_over: &AtomicBool, acknowledged: &AtomicU64) -> u64 {
+    pub(super) fn run(&mut self, is_over: &AtomicBool, acknowledged: &AtomicU64) -> u64 {
         let (mut total, mut last) = (0, Instant::now());
         loop {
             let is_over = is_over.load(Ordering::Relaxed);
@@ -137,8 +142,80 @@ impl Device {
     }
 }
 
+/// Devices under load, each in a thread.
+pub(crate) struct Load {
+    devices: Vec<String>,
+    running: Vec<thread::JoinHandle<Sent>>,
+    is_over: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicU64>,
+}
+
+/// What a device has sent: how many events, the sum of their numbers, and how many it sent again.
+struct Sent {
+    events: u64,
+    total: u64,
+    repeated: u64,
+}
+
+impl Load {
+    /// So many devices begin to publish, and a query for each counts their events.
+    pub(crate) fn start(server: &Server, devices: usize) -> Self {
+        server.sql_ok(TOTALS);
+        let devices: Vec<String> = (0..devices).map(|n| format!("device{n}")).collect();
+        for device in &devices {
+            server.sql_ok(&format!("CREATE QUERY {device} FROM APPLICATION totals WITH (device => '{device}')"));
+        }
+        let (is_over, acknowledged) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let start = |name: &String| {
+            let (is_over, acknowledged) = (is_over.clone(), acknowledged.clone());
+            let mut device = Device::new(name.clone(), server.mqtt);
+            thread::spawn(move || {
+                let total = device.run(&is_over, &acknowledged);
+                Sent { events: device.sent, total, repeated: device.repeated }
+            })
+        };
+        let running = devices.iter().map(start).collect();
+        Self { devices, running, is_over, acknowledged }
+    }
+
+    /// How many events were acknowledged so far.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many more are.
+    pub(crate) fn wait_for_more(&self, events: u64) {
+        let before = self.acknowledged();
+        wait("more acknowledgements", || self.acknowledged() > before + events);
+    }
+
+    /// Ends it, and makes sure that each event was counted once.
+    pub(crate) fn finish(self, mqtt: SocketAddr) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let sent: Vec<Sent> = self.running.into_iter().map(|device| device.join().unwrap()).collect();
+        let repeated: u64 = sent.iter().map(|sent| sent.repeated).sum();
+        println!("{} events, {repeated} sent again", self.acknowledged.load(Ordering::Relaxed));
+        let mut listener = Publisher::connect(mqtt);
+        listener.subscribe("out/+");
+        let mut last = Publisher::connect(mqtt);
+        for device in &self.devices {
+            last.publish(&format!("in/{device}"), &json!({"ts": WINDOW_BEGIN_MS + DAY_MS, "n": 0}).to_string());
+        }
+        let next = |_: &String| {
+            let (topic, payload) = listener.next();
+            (topic, serde_json::from_slice(&payload).unwrap())
+        };
+        let mut results: Vec<(String, Value)> = self.devices.iter().map(next).collect();
+        results.sort_by(|(one, _), (other, _)| one.cmp(other));
+        for ((device, Sent { events, total, .. }), (topic, result)) in self.devices.iter().zip(&sent).zip(&results) {
+            assert_eq!(*topic, format!("out/{device}"));
+            assert_eq!(*result, json!({"events": events, "total": total}), "{device} has sent {events}");
+        }
+    }
+}
+
 /// Numbers that look random, the same in each run.
-fn random(state: &mut u64) -> u64 {
+pub(crate) fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
     *state ^= *state << 17;
@@ -147,7 +224,7 @@ fn random(state: &mut u64) -> u64 {
 
 #[test]
 fn every_acknowledged_event_is_counted_once_however_often_the_server_is_killed() {
-    let kills: u32 = std::env::var("RIVULET_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(4);
+    let kills = kills(4);
     let folder = TempDir::new().unwrap();
     let mqtt = free_port();
     let settings =
@@ -155,28 +232,11 @@ fn every_acknowledged_event_is_counted_once_however_often_the_server_is_killed()
     let start = || Server::spawn(folder.path(), mqtt, &settings);
     let mut server = start();
     server.wait_until_ready();
-    server.sql_ok(TOTALS);
-    let devices: Vec<String> = (0..6).map(|n| format!("device{n}")).collect();
-    for device in &devices {
-        server.sql_ok(&format!("CREATE QUERY {device} FROM APPLICATION totals WITH (device => '{device}')"));
-    }
-    let (is_over, acknowledged) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let running: Vec<_> = devices
-        .iter()
-        .map(|name| {
-            let (mut device, is_over, acknowledged) =
-                (Device::new(name.clone(), mqtt), is_over.clone(), acknowledged.clone());
-            thread::spawn(move || {
-                let total = device.run(&is_over, &acknowledged);
-                (device.sent, total, device.repeated)
-            })
-        })
-        .collect();
+    let load = Load::start(&server, 6);
     let mut state = 0x9e37_79b9_7f4a_7c15;
     let mut replayed = 0;
     for kill in 0..kills {
-        let before = acknowledged.load(Ordering::Relaxed);
-        wait("more acknowledgements", || acknowledged.load(Ordering::Relaxed) > before + 200);
+        load.wait_for_more(200);
         if kill % 2 == 1 {
             // In the middle of the load; what comes behind it is replayed.
             server.sql_ok("CHECKPOINT");
@@ -190,28 +250,7 @@ fn every_acknowledged_event_is_counted_once_however_often_the_server_is_killed()
         assert_eq!((log["lost_events"].as_u64(), log["problem"].as_str()), (Some(0), None), "{log}");
         replayed += log["replayed_events"].as_u64().unwrap();
     }
-    is_over.store(true, Ordering::Relaxed);
-    let sent: Vec<(u64, u64, u64)> = running.into_iter().map(|device| device.join().unwrap()).collect();
-    let repeated: u64 = sent.iter().map(|(_, _, repeated)| repeated).sum();
-    println!("{} events, {repeated} sent again, {replayed} replayed", acknowledged.load(Ordering::Relaxed));
+    println!("{replayed} events replayed");
     assert!(replayed > 0, "what was acknowledged before a kill is replayed behind it");
-
-    let mut listener = Publisher::connect(mqtt);
-    listener.subscribe("out/+");
-    let mut last = Publisher::connect(mqtt);
-    for device in &devices {
-        last.publish(&format!("in/{device}"), &json!({"ts": WINDOW_BEGIN_MS + DAY_MS, "n": 0}).to_string());
-    }
-    let mut results: Vec<(String, Value)> = devices
-        .iter()
-        .map(|_| {
-            let (topic, payload) = listener.next();
-            (topic, serde_json::from_slice(&payload).unwrap())
-        })
-        .collect();
-    results.sort_by(|(one, _), (other, _)| one.cmp(other));
-    for ((device, (events, total, _)), (topic, result)) in devices.iter().zip(&sent).zip(&results) {
-        assert_eq!(*topic, format!("out/{device}"));
-        assert_eq!(*result, json!({"events": events, "total": total}), "{device} has sent {events}");
-    }
+    load.finish(mqtt);
 }

@@ -136,6 +136,23 @@ fn a_result_without_rows_does_not_replace_others_in_silence() {
     assert!(said.contains("no row was written") && said.contains("out.json, which had 60 bytes"), "{said}");
 }
 
+#[test]
+fn a_query_that_refuses_all_of_its_rows_has_failed() {
+    let folder = TempDir::new().unwrap();
+    let script = |value: &str| {
+        let file = folder.path().join("numbers.csv");
+        fs::write(&file, format!("n\n{value}\n")).unwrap();
+        let source =
+            format!("CREATE SOURCE numbers (n BIGINT) FROM 'file:{}' FORMAT CSV (header => true);", file.display());
+        rivulet(&["-q", "--format", "csv", "-c", &format!("{source} SELECT n FROM numbers")])
+    };
+    assert_eq!(text(&script("12").stdout), "n\n12\n");
+    let failed = script("twelve");
+    assert_eq!(failed.status.code(), Some(1));
+    let said = text(&failed.stderr);
+    assert!(said.contains("wrote no row, and 1 rows were refused") && said.contains("hint: "), "{said}");
+}
+
 /// The files of several sensors have the same hours: what is new in one is not late in another, whichever task reads them.
 #[test]
 fn results_do_not_depend_on_how_many_tasks_read() {

@@ -11,8 +11,8 @@ use rivulet::api;
 use rivulet::http_client::Client;
 use rivulet::service::{
     ApplicationInfo, ApplicationStatus, BigQueryInfo, ConnectionStatus, ErrorKind, LatencyStatus, ParameterInfo,
-    QueryFilter, QueryInfo, QueryRequest, QueryState, Service, ServiceError, StatementResult, Status, TableInfo,
-    generated_name,
+    QueryFilter, QueryInfo, QueryRequest, QueryState, Replacement, Service, ServiceError, StatementResult, Status,
+    TableInfo, generated_name,
 };
 use serde_json::json;
 use tokio::sync::{broadcast, oneshot};
@@ -115,6 +115,20 @@ impl Service for MemoryService {
 
     fn table(&self, name: &str) -> Result<TableInfo, ServiceError> {
         Err(not_found("table", name))
+    }
+
+    fn replace_application(
+        &self,
+        sql: &str,
+        discards_state: bool,
+    ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
+        let name = sql.strip_prefix("CREATE APPLICATION ").and_then(|rest| rest.split_whitespace().next());
+        let before = name.and_then(|name| self.state().applications.remove(name));
+        let is_new = before.is_none();
+        let (is_changed, queries) = (before.is_some_and(|before| before.sql != sql), 3);
+        let state_discarded = if discards_state { vec!["window aggregate".into()] } else { Vec::new() };
+        let replacement = Replacement { is_new, is_changed, queries, state_discarded, ..Replacement::default() };
+        Ok((self.create_application(sql)?, replacement))
     }
 
     fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError> {

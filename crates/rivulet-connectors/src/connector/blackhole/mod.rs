@@ -14,6 +14,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     sink: Some(DirectionDescription {
         help: "Takes rows and changes of rows at any speed.",
         formats: &[],
+        guarantees: &[],
         options: &[],
     }),
     example: "CREATE SINK nowhere TO 'blackhole:';",

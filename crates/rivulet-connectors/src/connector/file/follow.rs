@@ -1,13 +1,14 @@
 //! Files that grow: what is added to them becomes rows, as with `tail -F`.
 //!
 //! What must hold: a file that is renamed away is read to its end, and the one that takes its name from its beginning; where its new name is
-//! one that the address means as well, it is still the same file, and no row is read twice. One that is cut short is read again from its
+//! one that the address means as well, it is still the same file, and no row is read twice. Nor is one read twice that was copied and has the
+//! name of the one that it was copied from, as after a disk was changed. One that is cut short is read again from its
 //! beginning. A line counts once it is ended. Each file is a source of its own, with a time of its own; those
 //! that are new are found by sources that have no rows ([`Folder`]) and never end.
 
 use std::collections::{HashSet, VecDeque};
-use std::fs::{self, Metadata};
-use std::io;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use rivulet_dataflow::{Polled, Refusals, Source, SourceError};
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::paths;
 use super::source::{open_lines, unreadable};
@@ -37,6 +39,9 @@ const OPEN_MAX: usize = 256;
 
 /// How many files are remembered that lost their names.
 const LEFT_MAX: usize = 1024;
+
+/// So many bytes before the place where reading goes on tell a copy of a file from another one.
+const TRACE_BYTES: u64 = 512;
 
 /// The sources of what an address means: the files that there are, and a source for each reader that finds new ones.
 pub(super) fn sources(
@@ -197,6 +202,8 @@ struct Tail {
     open: Option<Open>,
     /// Where to go on in a file that was closed.
     closed: Option<Closed>,
+    /// What stood before an offset when a position was asked for.
+    trace: Option<(u64, u64)>,
     from_end: bool,
 }
 
@@ -212,6 +219,9 @@ struct Closed {
     /// Where the next line begins, and how far the file had been read.
     offset: u64,
     read_to: u64,
+    /// A hash of what stands before `offset`, in positions that outlive the process.
+    #[serde(default)]
+    trace: Option<u64>,
 }
 
 /// What became of a file at its end.
@@ -248,10 +258,16 @@ impl Source for Tail {
         // What was read beyond the lines that were taken is read again.
         let open = self.open.as_ref().map(|open| {
             let offset = open.lines.offset();
-            Closed { identity: open.identity, offset, read_to: offset }
+            Closed { identity: open.identity, offset, read_to: offset, trace: None }
         });
+        let mut closed = open.or(self.closed);
+        if let Some(closed) = &mut closed
+            && closed.trace.is_none()
+        {
+            closed.trace = self.trace_before(closed.offset, closed.identity);
+        }
         // Of one of which nothing was read yet, whatever is added counts.
-        serde_json::to_string(&(&self.path, open.or(self.closed))).ok()
+        serde_json::to_string(&(&self.path, closed)).ok()
     }
 
     fn is_live(&self) -> bool {
@@ -270,7 +286,15 @@ impl Drop for Tail {
 
 impl Tail {
     fn new(path: PathBuf, from_end: bool, reading: &Arc<Reading>, discovery: &Arc<Mutex<Discovery>>) -> Self {
-        Self { reading: reading.clone(), discovery: discovery.clone(), path, open: None, closed: None, from_end }
+        Self {
+            reading: reading.clone(),
+            discovery: discovery.clone(),
+            path,
+            open: None,
+            closed: None,
+            trace: None,
+            from_end,
+        }
     }
 
     /// Takes the lines that were added; false if the file is gone and all of it has been read.
@@ -339,6 +363,16 @@ impl Tail {
             return Ok(false);
         }
         let identity = identity(&metadata);
+        if let Some(closed) = self.closed.filter(|closed| closed.identity != identity)
+            && self.is_copy(&closed, &metadata)
+        {
+            let mut discovery = self.discovery.lock();
+            discovery.leave(closed.identity, 0);
+            if discovery.begin(identity).is_none() {
+                return Ok(false);
+            }
+            self.closed = Some(Closed { identity, ..closed });
+        }
         let start = match &self.closed {
             Some(closed) if closed.identity == identity && closed.read_to == metadata.len() => return Ok(false),
             Some(closed) if closed.identity == identity && closed.read_to < metadata.len() => closed.offset,
@@ -370,7 +404,24 @@ impl Tail {
         let is_at_end = |open: &mut Open| open.lines.can_be_left() && open.lines.has_more().is_ok_and(|more| !more);
         let Some(open) = self.open.take_if(is_at_end) else { return };
         let (offset, read_to) = (open.lines.offset(), open.lines.read_to());
-        self.closed = Some(Closed { identity: open.identity, offset, read_to });
+        self.closed = Some(Closed { identity: open.identity, offset, read_to, trace: None });
+    }
+
+    /// A hash of what stands before `offset`, as long as the file that has the name is the one with this identity.
+    fn trace_before(&mut self, offset: u64, of: Option<Identity>) -> Option<u64> {
+        if let Some((_, trace)) = self.trace.filter(|(known, _)| *known == offset) {
+            return Some(trace);
+        }
+        let is_it = fs::metadata(&self.path).is_ok_and(|metadata| identity(&metadata) == of);
+        let trace = is_it.then(|| trace(&self.path, offset).ok()).flatten()?;
+        self.trace = Some((offset, trace));
+        Some(trace)
+    }
+
+    /// Whether the file that has the name now is a copy of the one that was closed.
+    fn is_copy(&self, closed: &Closed, metadata: &Metadata) -> bool {
+        let is_long_enough = closed.offset > 0 && closed.read_to <= metadata.len();
+        is_long_enough && closed.trace.is_some_and(|was| trace(&self.path, closed.offset).is_ok_and(|is| is == was))
     }
 }
 
@@ -384,6 +435,16 @@ impl Open {
             Err(error) => Err(error),
         }
     }
+}
+
+/// A hash of what stands before `offset` in a file.
+fn trace(path: &Path, offset: u64) -> io::Result<u64> {
+    let from = offset.saturating_sub(TRACE_BYTES);
+    let mut bytes = vec![0; (offset - from) as usize];
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(from))?;
+    file.read_exact(&mut bytes)?;
+    Ok(xxh3_64(&bytes))
 }
 
 /// The device and number of a file, and when it came to be where that is known: numbers are used again.

@@ -30,8 +30,8 @@ use super::description::{Check, Instance, Opening};
 use super::lines::{LINE_BYTES_MAX, MULTILINE, Reading};
 use super::outgoing::only_appends;
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, FormatText, OptionDescription, OptionKind, Options,
-    SinkSpec, SourceSpec,
+    ConnectorDescription, ConnectorError, DirectionDescription, FormatText, Guarantee, OptionDescription, OptionKind,
+    Options, SinkSpec, SourceSpec,
 };
 use crate::formats::{Format, RowFormat};
 use avro::{AvroSource, PlaceText};
@@ -57,6 +57,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                Parquet and Avro files, and of CSV files with a header, are found by name; an Avro file brings its schema. Values of Parquet files that \
                do not fit the declared type are refused: a text that is no number, a number with a fraction as BIGINT.",
         formats: &["JSON", "CSV", "PARQUET", "AVRO", "TEXT", "RAW", "SENML", "SENML_PIVOT"],
+        guarantees: &[("", Guarantee::ExactlyOnce)],
         options: &[
             OptionDescription {
                 name: "follow",
@@ -81,6 +82,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                their names never repeat. A result that changes has a first column `op`: `+` for a row that came, `-` for one that \
                was taken back; Parquet files cannot take it.",
         formats: &["JSON", "CSV", "PARQUET", "AVRO", "TEXT", "RAW", "SENML", "SENML_PIVOT"],
+        guarantees: &[("", Guarantee::ExactlyOnce), ("`append => true`", Guarantee::AtLeastOnce)],
         options: &[
             OptionDescription {
                 name: "partition_by",

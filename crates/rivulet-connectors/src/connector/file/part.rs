@@ -2,7 +2,8 @@
 //!
 //! What must hold: a file with its own name is whole and on disk; one that is given up leaves nothing behind, also if the process that wrote it
 //! was killed: whoever opens a sink there later removes it ([`remove_abandoned`]). The hidden file is locked as long as somebody writes it, which
-//! tells him from the dead, on other machines and in other containers too.
+//! tells him from the dead, on other machines and in other containers too. One that a checkpoint may go on with has a hidden name of another kind, which
+//! nobody removes but the query that it is of ([`remove_left_over`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -25,6 +26,10 @@ const WRITE_BYTES: usize = 256 << 10;
 
 /// A hidden file that was written to since is left alone: whoever has created it may not have locked it yet.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
+
+/// How hidden names end: of files that are written in one go, and of those that a checkpoint may go on with.
+const HIDDEN: &str = ".tmp";
+const KEPT: &str = ".kept";
 
 /// How many names are looked at for hidden files.
 const NAMES_MAX: usize = 100_000;
@@ -123,10 +128,11 @@ impl Part {
         }
     }
 
-    /// The file of lines that a checkpoint goes on with, as long as it was then.
+    /// The file of lines that a checkpoint goes on with, as long as it was then. It stays when it is given up.
     pub(super) fn resume(hidden: PathBuf, path: PathBuf, length: u64) -> Result<Self, SinkError> {
         let opened = OpenOptions::new().read(true).write(true).open(&hidden).and_then(|mut file| {
             let _ = file.try_lock();
+            check_length(&file.metadata()?, length)?;
             file.set_len(length)?;
             file.seek(SeekFrom::End(0))?;
             Ok(file)
@@ -135,13 +141,40 @@ impl Part {
         if let Content::Lines { bytes, .. } = &mut part.content {
             *bytes = length;
         }
+        part.is_kept = true;
         Ok(part)
     }
 
-    /// Has it stay when it is given up.
-    pub(super) fn keep(mut self) -> Self {
+    /// The same, also where it has got its name since: its query came to its end, and did not come to say so. What was written until then
+    /// is taken from the file that was published, which stays until this one takes its place.
+    pub(super) fn resume_published(hidden: PathBuf, path: PathBuf, length: u64) -> Result<Self, SinkError> {
+        if !hidden.exists() {
+            // In one step, so that a crash leaves all of it under the hidden name or nothing.
+            let copy = hidden.with_extension("copy");
+            let copied = fs::metadata(&path)
+                .and_then(|metadata| check_length(&metadata, length))
+                .and_then(|()| fs::copy(&path, &copy))
+                .and_then(|_| fs::rename(&copy, &hidden));
+            copied.map_err(|error| {
+                let _ = fs::remove_file(&copy);
+                let hint = "drop the query and create it again to begin anew";
+                SinkError(format!(
+                    "cannot go on with {}: what was written of it is not there any more, neither under that name nor as {}: {error}\nhint: {hint}",
+                    path.display(),
+                    hidden.display()
+                ))
+            })?;
+        }
+        Self::resume(hidden, path, length)
+    }
+
+    /// Has one that was begun just now stay when it is given up.
+    pub(super) fn keep(mut self) -> Result<Self, SinkError> {
+        let kept = self.hidden.with_extension(&KEPT[1..]);
+        fs::rename(&self.hidden, &kept).map_err(|error| failed(&self.path, &error))?;
+        self.hidden = kept;
         self.is_kept = true;
-        self
+        Ok(self)
     }
 
     /// Whether it is one of lines, which may go on where it was.
@@ -165,39 +198,57 @@ impl Part {
         Ok(())
     }
 
-    /// It as a checkpoint has it: whole, or so long.
-    pub(super) fn to_text(&self, is_whole: bool) -> PartText {
-        let length = if is_whole { None } else { Some(self.bytes()) };
-        (self.hidden.clone(), self.path.clone(), length)
+    /// It as a checkpoint has it while it grows.
+    pub(super) fn to_text(&self) -> PartText {
+        (self.hidden.clone(), self.path.clone(), Some(self.bytes()))
     }
 
-    /// Gives a file that is whole its name, in place of one that has it.
-    pub(super) fn publish(mut self) -> Result<(), SinkError> {
-        self.is_committed = true;
-        publish(&self.hidden, &self.path)
+    /// Makes it whole, and lets go of all but its names. Only of one that is kept.
+    pub(super) fn into_whole(mut self) -> Result<PartText, SinkError> {
+        debug_assert!(self.is_kept, "it would be removed");
+        self.sync()?;
+        Ok((self.hidden.clone(), self.path.clone(), None))
     }
 
     /// Makes the file whole and gives it its name.
     pub(super) fn commit(mut self) -> Result<(), SinkError> {
         self.sync()?;
-        self.publish()
+        self.is_committed = true;
+        publish(&self.hidden, &self.path)
     }
 }
 
-/// Gives a file its name.
-fn publish(hidden: &Path, path: &Path) -> Result<(), SinkError> {
+/// Nothing was lost of what a checkpoint counts on.
+fn check_length(metadata: &fs::Metadata, length: u64) -> io::Result<()> {
+    match metadata.len() {
+        bytes if bytes >= length => Ok(()),
+        bytes => Err(io::Error::other(format!("it has {bytes} bytes, and had {length} at the checkpoint"))),
+    }
+}
+
+/// Gives a file that is whole its name, in place of one that has it.
+pub(super) fn publish(hidden: &Path, path: &Path) -> Result<(), SinkError> {
     fs::rename(hidden, path).map_err(|error| failed(path, &error))?;
-    // The name is durable once the folder is; systems that cannot do that for folders do it by themselves.
-    if let Some(folder) = path.parent().and_then(|folder| File::open(folder).ok()) {
+    path.parent().into_iter().for_each(sync_names);
+    Ok(())
+}
+
+/// Makes the names in a folder durable. Systems that cannot do that for folders do it by themselves.
+pub(super) fn sync_names(folder: &Path) {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    if let Ok(folder) = File::open(folder) {
         let _ = folder.sync_all();
     }
-    Ok(())
 }
 
 /// Makes final what a checkpoint has of a file, as often as it is asked: the file gets its name, and what was written after the checkpoint
 /// goes.
 pub(super) fn recover((hidden, path, length): PartText) -> Result<(), SinkError> {
-    if !hidden.exists() && path.exists() {
+    if !hidden.exists() {
+        // It was made final, and whoever reads the folder may have taken it away.
+        if !path.exists() {
+            tracing::info!("{} is not there any more; it was taken away when it had got its name", path.display());
+        }
         return Ok(());
     }
     match length {
@@ -205,6 +256,11 @@ pub(super) fn recover((hidden, path, length): PartText) -> Result<(), SinkError>
         Some(length) => Part::resume(hidden, path, length)?.commit(),
         None => publish(&hidden, &path),
     }
+}
+
+/// What the names of all files of the run have in common that has written this one for a checkpoint: the name up to its last number.
+pub(super) fn run_of((_, path, _): &PartText) -> Option<String> {
+    Some(path.file_name()?.to_str()?.rsplit_once('-')?.0.to_owned())
 }
 
 impl Drop for Part {
@@ -219,7 +275,7 @@ impl Drop for Part {
 /// Creates the file under its hidden name.
 fn create(path: &Path) -> Result<(File, PathBuf), SinkError> {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let hidden = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    let hidden = path.with_file_name(format!(".{name}.{}{HIDDEN}", std::process::id()));
     let created = path
         .parent()
         .map_or(Ok(()), fs::create_dir_all)
@@ -236,11 +292,20 @@ fn create(path: &Path) -> Result<(File, PathBuf), SinkError> {
 /// Removes hidden files below `folder`, so many folders deep, that processes have left behind which were killed: those whose name, without what
 /// makes it hidden, is one that `is_ours`. What cannot be removed stays; it is in nobody's way.
 pub(super) fn remove_abandoned(folder: &Path, depth: usize, is_ours: &dyn Fn(&str) -> bool) {
-    let mut names_left = NAMES_MAX;
-    remove_abandoned_in(folder, depth, is_ours, &mut names_left);
+    let is_gone = |name: &str, path: &Path| hidden_name(name, HIDDEN).is_some_and(is_ours) && is_abandoned(path);
+    remove_in(folder, depth, &is_gone, &mut { NAMES_MAX });
 }
 
-fn remove_abandoned_in(folder: &Path, depth: usize, is_ours: &dyn Fn(&str) -> bool, names_left: &mut usize) {
+/// Removes what was hidden for a checkpoint by runs that are over, of those whose names without what makes them hidden are ones for which
+/// `is_left` holds: what belongs to the checkpoint has its name already.
+pub(super) fn remove_left_over(folder: &Path, depth: usize, is_left: &dyn Fn(&str) -> bool) {
+    let is_gone = |name: &str, path: &Path| {
+        hidden_name(name, KEPT).is_some_and(is_left) && File::open(path).is_ok_and(|file| file.try_lock().is_ok())
+    };
+    remove_in(folder, depth, &is_gone, &mut { NAMES_MAX });
+}
+
+fn remove_in(folder: &Path, depth: usize, is_gone: &dyn Fn(&str, &Path) -> bool, names_left: &mut usize) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         if *names_left == 0 {
@@ -250,8 +315,8 @@ fn remove_abandoned_in(folder: &Path, depth: usize, is_ours: &dyn Fn(&str) -> bo
         let (path, name) = (entry.path(), entry.file_name());
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         if is_folder && depth > 0 {
-            remove_abandoned_in(&path, depth - 1, is_ours, names_left);
-        } else if !is_folder && hidden_name(&name.to_string_lossy()).is_some_and(is_ours) && is_abandoned(&path) {
+            remove_in(&path, depth - 1, is_gone, names_left);
+        } else if !is_folder && is_gone(&name.to_string_lossy(), &path) {
             match fs::remove_file(&path) {
                 Ok(()) => tracing::info!("removed {}, which a process that is gone did not finish", path.display()),
                 Err(error) => tracing::debug!("{} is not removed: {error}", path.display()),
@@ -261,8 +326,8 @@ fn remove_abandoned_in(folder: &Path, depth: usize, is_ours: &dyn Fn(&str) -> bo
 }
 
 /// Of the name of a hidden file that which it would have got.
-fn hidden_name(name: &str) -> Option<&str> {
-    let (name, process) = name.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit_once('.')?;
+fn hidden_name<'n>(name: &'n str, ending: &str) -> Option<&'n str> {
+    let (name, process) = name.strip_prefix('.')?.strip_suffix(ending)?.rsplit_once('.')?;
     let is_number = !process.is_empty() && process.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then_some(name)
 }

@@ -3,7 +3,7 @@
 //! What must hold: whoever reads the folder sees whole files only. A file is committed when it is large enough, when the commit
 //! interval is over, or at the end; what comes after it goes to the next one. One file alone is committed at the end.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,14 @@ use parking_lot::Mutex;
 use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
 
 use super::content::Content;
-use super::part::{Part, PartText, failed, recover, remove_abandoned};
+use super::part::{Part, PartText, failed, publish, recover, remove_abandoned, remove_left_over, run_of, sync_names};
 use super::partition::Partitioning;
 
 /// How many folders have a file open at a time. When there are more, the file that was begun first is committed.
 const OPEN_MAX: usize = 64;
+
+/// How many files may wait for a checkpoint. Each is a name in memory and in the checkpoint.
+const WHOLE_MAX: usize = 65_536;
 
 /// What the names of all files in a folder begin with.
 const PREFIX: &str = "part-";
@@ -51,9 +54,11 @@ pub(super) struct FolderSink {
 #[derive(Default)]
 pub(super) struct Pending {
     /// Whole since the last one.
-    whole: Vec<Part>,
+    whole: Vec<PartText>,
     /// Part of one that is being made.
-    prepared: Vec<Part>,
+    prepared: Vec<PartText>,
+    /// The folders in which files were begun since the last one.
+    folders: BTreeSet<PathBuf>,
 }
 
 impl FolderSink {
@@ -68,11 +73,18 @@ impl FolderSink {
     ) -> Result<Self, SinkError> {
         // The first one does it for all; folders by values are below.
         if instance == 0 {
+            let mut runs: BTreeSet<String> = BTreeSet::new();
             for prepared in checkpoints.unwrap_or_default() {
-                parts_of(prepared)?.into_iter().try_for_each(recover)?;
+                let parts = parts_of(prepared)?;
+                runs.extend(parts.iter().filter_map(run_of));
+                parts.into_iter().try_for_each(recover)?;
             }
             let depth = partitioning.as_ref().map_or(0, Partitioning::depth);
             remove_abandoned(&folder, depth, &|name| name.starts_with(PREFIX));
+            if !runs.is_empty() {
+                let run = |name: &str| Some(name.rsplit_once('-')?.0.to_owned());
+                remove_left_over(&folder, depth, &|name| run(name).is_some_and(|run| runs.contains(&run)));
+            }
         }
         let run_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
         let prefix = format!("{PREFIX}{run_us:x}-{}-{instance}", std::process::id());
@@ -82,17 +94,19 @@ impl FolderSink {
         Ok(Self { folder, content, partitioning, commits, open, last_commit, prefix, ending, files: 0, checkpoints })
     }
 
-    /// A file takes no more rows.
-    fn close(&mut self, index: usize) -> Result<(), SinkError> {
-        let mut part = self.open.remove(index).1;
-        match &mut self.checkpoints {
-            None => part.commit(),
-            Some(pending) => {
-                part.sync()?;
-                pending.whole.push(part);
-                Ok(())
-            }
+    /// A file takes no more rows. One that waits for a checkpoint is nothing but its names: there may be thousands.
+    fn complete(&mut self, index: usize) -> Result<(), SinkError> {
+        let part = self.open.remove(index).1;
+        let Some(pending) = &mut self.checkpoints else { return part.commit() };
+        pending.whole.push(part.into_whole()?);
+        if pending.whole.len() + pending.prepared.len() > WHOLE_MAX {
+            let folder = self.folder.display();
+            return Err(SinkError(format!(
+                "more than {WHOLE_MAX} files in {folder} wait for a checkpoint\nhint: make checkpoints more often (checkpoint.interval_s), \
+                 write fewer and larger files, and see with `rivulet status` whether checkpoints fail"
+            )));
         }
+        Ok(())
     }
 
     fn write_to(&mut self, folder: &str, batch: &Batch) -> Result<(), SinkError> {
@@ -100,12 +114,19 @@ impl FolderSink {
             Some(index) => index,
             None => {
                 if self.open.len() >= OPEN_MAX {
-                    self.close(0)?;
+                    self.complete(0)?;
                 }
                 let name = format!("{}-{}.{}", self.prefix, self.files, self.ending);
                 self.files += 1;
-                let part = self.content.begin(self.folder.join(folder).join(name))?;
-                let part = if self.checkpoints.is_some() { part.keep() } else { part };
+                let inside = self.folder.join(folder);
+                let part = self.content.begin(inside.join(name))?;
+                let part = match &mut self.checkpoints {
+                    Some(pending) => {
+                        pending.folders.insert(inside);
+                        part.keep()?
+                    }
+                    None => part,
+                };
                 self.open.push((folder.to_owned(), part));
                 self.open.len() - 1
             }
@@ -113,7 +134,7 @@ impl FolderSink {
         let part = &mut self.open[index].1;
         self.content.prepare(batch)?.write(part)?;
         if part.bytes() >= self.commits.bytes {
-            self.close(index)?;
+            self.complete(index)?;
         }
         Ok(())
     }
@@ -121,8 +142,13 @@ impl FolderSink {
     fn close_all(&mut self) -> Result<(), SinkError> {
         self.last_commit = Instant::now();
         // One that fails does not take the others along.
-        (0..self.open.len()).rev().map(|index| self.close(index)).fold(Ok(()), Result::and)
+        (0..self.open.len()).rev().map(|index| self.complete(index)).fold(Ok(()), Result::and)
     }
+}
+
+/// Makes final what a checkpoint has. A file that fails does not take the others along; it is tried again at the next start from that checkpoint.
+fn publish_all(parts: &mut Vec<PartText>) -> Result<(), SinkError> {
+    parts.drain(..).map(|(hidden, path, _)| publish(&hidden, &path)).fold(Ok(()), Result::and)
 }
 
 /// The files that an instance had when it prepared.
@@ -163,9 +189,13 @@ impl Sink for FolderSink {
     fn finish(&mut self) -> Result<(), SinkError> {
         self.close_all()?;
         self.checkpoints.as_mut().map_or(Ok(()), |pending| {
-            let all = pending.prepared.drain(..).chain(pending.whole.drain(..));
-            all.map(Part::publish).fold(Ok(()), Result::and)
+            pending.prepared.append(&mut pending.whole);
+            publish_all(&mut pending.prepared)
         })
+    }
+
+    fn close(&mut self) -> Result<(), SinkError> {
+        self.close_all()
     }
 
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
@@ -173,19 +203,23 @@ impl Sink for FolderSink {
         for index in (0..self.open.len()).rev() {
             match self.open[index].1.is_of_lines() {
                 true => self.open[index].1.sync()?,
-                false => self.close(index)?,
+                false => self.complete(index)?,
             }
         }
         let Some(pending) = &mut self.checkpoints else { return Ok(Some(String::new())) };
         pending.prepared.append(&mut pending.whole);
-        let whole = pending.prepared.iter().map(|part| part.to_text(true));
-        let open = self.open.iter().map(|(_, part)| part.to_text(false));
-        text_of(&whole.chain(open).collect::<Vec<_>>()).map(Some)
+        // A name is durable once its folder is, and that once the one above it is.
+        let begun = std::mem::take(&mut pending.folders);
+        let above = |folder: &PathBuf| folder.ancestors().take_while(|one| one.starts_with(&self.folder)).count();
+        let folders = begun.iter().flat_map(|folder| folder.ancestors().take(above(folder) + 1));
+        folders.collect::<BTreeSet<_>>().into_iter().for_each(sync_names);
+        let open = self.open.iter().map(|(_, part)| part.to_text());
+        text_of(&pending.prepared.iter().cloned().chain(open).collect::<Vec<_>>()).map(Some)
     }
 
-    fn commit(&mut self) -> Result<(), SinkError> {
+    fn commit(&mut self, _epoch: u64) -> Result<(), SinkError> {
         let Some(pending) = &mut self.checkpoints else { return Ok(()) };
-        pending.prepared.drain(..).map(Part::publish).fold(Ok(()), Result::and)
+        publish_all(&mut pending.prepared)
     }
 
     fn has_room(&self) -> bool {
@@ -238,15 +272,18 @@ impl FileSink {
         let prepared = checkpoints.unwrap_or_default().iter().map(|prepared| parts_of(prepared));
         let prepared = prepared.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().max_by_key(|part| part.2);
         let part = match prepared {
-            Some((hidden, path, Some(length))) => Part::resume(hidden, path, length)?,
+            Some((hidden, path, Some(length))) => Part::resume_published(hidden, path, length)?,
             _ => {
                 if let (Some(folder), Some(own)) = (path.parent(), path.file_name()) {
                     remove_abandoned(folder, 0, &|name| own == name);
+                    // Of a run that was killed before its first checkpoint.
+                    remove_left_over(folder, 0, &|name| own == name);
                 }
-                content.begin(path.clone())?
+                let part = content.begin(path.clone())?;
+                if checkpoints.is_some() && part.is_of_lines() { part.keep()? } else { part }
             }
         };
-        let part = Some(if checkpoints.is_some() && part.is_of_lines() { part.keep() } else { part });
+        let part = Some(part);
         let file = Arc::new(Mutex::new(SharedFile {
             part,
             path: path.clone(),
@@ -282,7 +319,9 @@ impl Sink for FileSink {
         let mut file = self.file.lock();
         let Some(part) = &mut file.part else { return Ok(Some(String::new())) };
         part.sync()?;
-        text_of(&[part.to_text(false)]).map(Some)
+        let text = part.to_text();
+        file.path.parent().into_iter().for_each(sync_names);
+        text_of(&[text]).map(Some)
     }
 
     /// Parquet has its index at the end, so that a file cannot be gone on with.

@@ -1,9 +1,11 @@
 //! `http:` events that others post to us, and results that we post to others (webhooks); `https:` the latter encrypted.
 //!
 //! - [`listener`]: the small server that takes posts, [`source`]: rows of them;
-//! - [`delivery`]: the threads that post, again and again if need be; [`sink`]: requests of rows.
+//! - [`delivery`]: the threads that post, again and again if need be; [`sink`]: requests of rows; [`keys`]: by which a receiver
+//!   tells which have come before.
 
 mod delivery;
+mod keys;
 mod listener;
 mod sink;
 mod source;
@@ -17,8 +19,8 @@ use super::description::{Check, Instance, Opening};
 use super::given_format::format_of_pieces;
 use super::outgoing::only_appends;
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, OptionDescription, OptionKind, Options, SinkSpec,
-    SourceSpec,
+    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
+    SinkSpec, SourceSpec,
 };
 use listener::{Listener, ListenerOptions};
 
@@ -36,6 +38,7 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
                too many do; 413 to bodies that are too large. A connection that is silent, or takes longer than 10 s for the head of a \
                request, is closed. One partition.",
         formats: FORMATS,
+        guarantees: &[("", Guarantee::AtMostOnce)],
         options: &[
             OptionDescription {
                 name: "body_bytes_max",
@@ -93,9 +96,11 @@ pub(super) const HTTPS: ConnectorDescription = ConnectorDescription {
 const SINK: DirectionDescription = DirectionDescription {
     help: "A POST for each row, or for so many rows as an array (JSON) or as lines. What the receiver does not take (no answer, 408, 429, 5xx) \
            is posted again after a pause that doubles up to 30 seconds, or that `Retry-After` says; then the query ends with an error. Each \
-           request has an `Idempotency-Key` of its own, the same however often it is posted, so that one that comes twice can be told. Results \
+           request has an `Idempotency-Key` of its own, the same however often it is posted, so that one that comes twice can be told; on a server that makes \
+           checkpoints also after a crash, if requests are of one row each. Results \
            that change are not taken.",
     formats: FORMATS,
+    guarantees: &[("", Guarantee::OncePerKey), ("`batch_rows` above 1", Guarantee::AtLeastOnce)],
     options: &[
         OptionDescription {
             name: "batch_rows",
@@ -212,7 +217,7 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
     Ok(vec![Box::new(source::HttpSource::new(listener, decoder))])
 }
 
-fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
+fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
     let connector = connector_of(spec);
     only_appends(
         connector,
@@ -231,7 +236,17 @@ fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<
         connections: options.count("connections").unwrap_or(1),
     };
     let batch_rows = options.count("batch_rows").unwrap_or(1);
-    Ok(Box::new(sink::HttpSink::new(delivery, &format, &spec.schema, batch_rows)?))
+    // Where rows do not come again, a row that is like one before a crash is another one.
+    let keys = spec.checkpoints.as_deref().filter(|_| spec.host.comes_again).map(|prepared| {
+        let query = format!("{}-{}", spec.host.server, spec.host.query);
+        keys::Keys::open(&query, instance.number, prepared).map_err(|error| ConnectorError::Open {
+            connector,
+            address: spec.address.clone(),
+            problem: error.0,
+            hint: "drop the query and create it again to begin anew".into(),
+        })
+    });
+    Ok(Box::new(sink::HttpSink::new(delivery, &format, &spec.schema, batch_rows, keys.transpose()?)?))
 }
 
 /// Cuts an address into host (with port) and path.

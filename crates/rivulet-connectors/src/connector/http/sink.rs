@@ -1,11 +1,13 @@
 //! Requests of rows.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
 
 use super::delivery::{Delivery, DeliveryOptions, Request};
+use super::keys::Keys;
 use crate::connector::outgoing::Outgoing;
 use crate::formats::{Format, FormatError, RowFormat};
 
@@ -31,6 +33,8 @@ pub(super) struct HttpSink {
     batch_rows: usize,
     /// Whether several rows are an array, and not lines.
     is_array: bool,
+    /// Where checkpoints are made, keys of requests that are the same when they come again.
+    keys: Option<Arc<Keys>>,
     /// Unlike that of any other run or instance.
     run: u64,
     /// How many requests there were.
@@ -43,6 +47,7 @@ impl HttpSink {
         format: &RowFormat,
         schema: &SchemaRef,
         batch_rows: usize,
+        keys: Option<Arc<Keys>>,
     ) -> Result<Self, FormatError> {
         if batch_rows > 1 && !format.is_text() {
             return Err(FormatError::Setting {
@@ -55,7 +60,7 @@ impl HttpSink {
         let is_array = content_type(format) == "application/json";
         let url = options.url.clone();
         let run = RandomState::new().build_hasher().finish();
-        Ok(Self { url, delivery: Delivery::start(options), outgoing, batch_rows, is_array, run, requests: 0 })
+        Ok(Self { url, delivery: Delivery::start(options), outgoing, batch_rows, is_array, keys, run, requests: 0 })
     }
 
     fn failed(&self, problem: &str) -> SinkError {
@@ -67,6 +72,7 @@ impl Sink for HttpSink {
     fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
         self.delivery.check().map_err(|problem| self.failed(&problem))?;
         let (is_array, batch_rows, run, requests) = (self.is_array, self.batch_rows, self.run, &mut self.requests);
+        let keys = self.keys.as_deref();
         let encoded = self.outgoing.encode(batch)?;
         let starts = (0..encoded.rows()).step_by(batch_rows);
         self.delivery.push(starts.map(|start| {
@@ -87,7 +93,8 @@ impl Sink for HttpSink {
             }
             // Of the delivery and not of its content: rows may be equal.
             *requests += 1;
-            Request { body, idempotency_key: format!("{run:016x}{requests:016x}") }
+            let idempotency_key = keys.map_or_else(|| format!("{run:016x}{requests:016x}"), |keys| keys.key(&body));
+            Request { body, idempotency_key }
         }));
         Ok(())
     }
@@ -102,7 +109,17 @@ impl Sink for HttpSink {
 
     /// All that was written has been taken by the receiver.
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
-        Ok(self.is_finished()?.then(String::new))
+        Ok(self.is_finished()?.then(|| self.keys.as_ref().map_or_else(String::new, |keys| keys.prepared())))
+    }
+
+    fn commit(&mut self, epoch: u64) -> Result<(), SinkError> {
+        self.keys.iter().for_each(|keys| keys.commit(epoch));
+        Ok(())
+    }
+
+    /// Keys behind a checkpoint are others.
+    fn waits_for_commit(&self) -> bool {
+        self.keys.is_some()
     }
 
     fn is_finished(&mut self) -> Result<bool, SinkError> {

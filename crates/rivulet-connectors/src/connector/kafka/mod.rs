@@ -2,7 +2,8 @@
 //!
 //! - [`start`]: which consumer reads which partitions, from where to where; [`fetch`]: the thread that reads them; [`queue`]: what waits then;
 //! - [`metadata`]: columns that come from a message and not from its payload; [`source`]: rows;
-//! - [`key`]: the keys of messages; [`newest`]: what a changing result comes to; [`sink`]: messages of rows.
+//! - [`key`]: the keys of messages; [`newest`]: what a changing result comes to; [`sink`]: messages of rows;
+//!   [`transaction`]: those that become final with a checkpoint.
 
 mod fetch;
 mod key;
@@ -12,6 +13,7 @@ mod queue;
 mod sink;
 mod source;
 mod start;
+mod transaction;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +26,10 @@ use rivulet_dataflow::{Sink, Source};
 use super::description::{Check, Instance, Opening};
 use super::given_format::format_of_pieces;
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, OptionDescription, OptionKind, Options, SinkSpec,
-    SourceSpec,
+    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
+    Settled, SinkSpec, SourceSpec,
 };
+use transaction::Transactions;
 
 /// How long opening waits for the broker.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -52,6 +55,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                others read are not waited for. One that is ours and has no messages is, unless the source has an `idle_timeout`. \
                Of a partition of which much waits to be processed, up to 4 MiB, nothing is read. Messages without a value are refused.",
         formats: FORMATS,
+        guarantees: &[("", Guarantee::ExactlyOnce)],
         options: &[
             OptionDescription {
                 name: "group",
@@ -105,7 +109,19 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                not take in the end ends the query. A result that changes needs a key: the newest row of each key is written, and a \
                message without value when there is none any more.",
         formats: FORMATS,
+        guarantees: &[("`delivery => 'exactly_once'`", Guarantee::ExactlyOnce), ("", Guarantee::AtLeastOnce)],
         options: &[
+            OptionDescription {
+                name: "delivery",
+                kind: OptionKind::Choice(&["at_least_once", "exactly_once"]),
+                default: Some("at_least_once"),
+                help: "With `at_least_once` rows can be read as soon as they are written, and those behind the last checkpoint come again after a \
+                       crash. With `exactly_once` they are written in transactions that are committed with checkpoints: whoever reads with \
+                       `isolation.level=read_committed` sees each row once, some seconds later. It needs a server that makes checkpoints. The \
+                       transactional identifier, and a consumer group in which the number of the last checkpoint stands, are \
+                       `rivulet-SERVER-QUERY`; `properties.transactional.id` changes both. A transaction that stays open for longer than \
+                       `properties.transaction.timeout.ms`, 5 minutes, is aborted, and the query goes on from its last checkpoint.",
+            },
             OptionDescription {
                 name: "key",
                 kind: OptionKind::Names,
@@ -173,13 +189,54 @@ fn open_source(
     Ok(sources.into_iter().map(|(_, source)| source).collect())
 }
 
-fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
-    let (brokers, topic) = parse_address(&spec.address)?;
+fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
+    let (_, topic) = parse_address(&spec.address)?;
     let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages")?;
     let key = key::KeyEncoder::new(spec, options)?;
+    let failed = |error| sink_problem(spec, options, error);
+    let (config, transactions) = match (transactions(spec, options)?, &spec.checkpoints) {
+        (None, _) => (producer(spec, options)?, None),
+        (Some(place), Some(prepared)) => {
+            let opened = Transactions::open(&place, instance.number, instance.of, prepared).map_err(failed)?;
+            (place.config, Some(opened))
+        }
+        (Some(_), None) => {
+            let hint = "run the query on a server with checkpoint.enabled = true, or leave the option out";
+            return Err(options.wrong("delivery", "is 'exactly_once', and nobody makes checkpoints here", hint));
+        }
+    };
+    let opened = sink::KafkaSink::open(&config, topic, &format, &spec.schema, spec.changes, key, transactions);
+    Ok(Box::new(opened.map_err(failed)?))
+}
+
+/// Up to which checkpoint the results of a query are final whose newest checkpoint is that of `spec`.
+pub(super) fn settled(spec: &SinkSpec, options: &Options) -> Result<Settled, ConnectorError> {
+    let Some(place) = transactions(spec, options)? else { return Ok(Settled::Any) };
+    let prepared = spec.checkpoints.as_deref().unwrap_or_default();
+    transaction::settled(&place, prepared).map_err(|error| sink_problem(spec, options, error))
+}
+
+/// Where transactions go, if that is asked for.
+fn transactions(spec: &SinkSpec, options: &Options) -> Result<Option<transaction::Place>, ConnectorError> {
+    if options.text("delivery") != Some("exactly_once") {
+        return Ok(None);
+    }
+    let mut config = producer(spec, options)?;
+    let own = format!("rivulet-{}-{}", spec.host.server, spec.host.query);
+    let id = config.get("transactional.id").map_or(own, str::to_owned);
+    config.set("transactional.id", &id);
+    if config.get("transaction.timeout.ms").is_none() {
+        config.set("transaction.timeout.ms", transaction::TIMEOUT_MS);
+    }
+    let topic = parse_address(&spec.address)?.1.to_owned();
+    Ok(Some(transaction::Place { config, id, topic }))
+}
+
+/// The settings of the producer.
+fn producer(spec: &SinkSpec, options: &Options) -> Result<ClientConfig, ConnectorError> {
     let mut config = ClientConfig::new();
     config
-        .set("bootstrap.servers", brokers)
+        .set("bootstrap.servers", parse_address(&spec.address)?.0)
         .set("client.id", "rivulet")
         .set("enable.idempotence", "true")
         // As clients in Java do it, so that equal keys meet in one partition whoever writes them.
@@ -188,16 +245,24 @@ fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<
         .set("queue.buffering.max.messages", sink::QUEUE_MESSAGES.to_string())
         .set("queue.buffering.max.kbytes", sink::QUEUE_KIB.to_string());
     set_properties(&mut config, options);
-    let opened = sink::KafkaSink::open(&config, topic, &format, &spec.schema, spec.changes, key);
-    Ok(Box::new(opened.map_err(|error| match error {
-        sink::OpenError::Format(error) => ConnectorError::Format(error),
-        sink::OpenError::Kafka(error) => config_problem(options, &error).unwrap_or_else(|| ConnectorError::Open {
-            connector: CONNECTOR.name,
-            address: spec.address.clone(),
-            problem: error.to_string(),
-            hint: "the address is 'kafka:host:port/topic'; is the broker there?".into(),
-        }),
-    })?))
+    Ok(config)
+}
+
+/// Why a sink does not open.
+fn sink_problem(spec: &SinkSpec, options: &Options, error: sink::OpenError) -> ConnectorError {
+    let (problem, hint) = match error {
+        sink::OpenError::Format(error) => return ConnectorError::Format(error),
+        sink::OpenError::Kafka(error) => match config_problem(options, &error) {
+            Some(problem) => return problem,
+            None => (error.to_string(), None),
+        },
+        sink::OpenError::Transaction(problem) => match problem.split_once("\nhint: ") {
+            Some((problem, hint)) => (problem.to_owned(), Some(hint.to_owned())),
+            None => (problem, None),
+        },
+    };
+    let hint = hint.unwrap_or_else(|| "the address is 'kafka:host:port/topic'; is the broker there?".into());
+    ConnectorError::Open { connector: CONNECTOR.name, address: spec.address.clone(), problem, hint }
 }
 
 /// Sets what the options say beyond what we know.

@@ -1,4 +1,4 @@
-//! Messages of rows.
+//! Messages of rows, in transactions where that is asked for.
 //!
 //! What must hold: an error of the broker about any message ends the query; nothing is taken for delivered that was not. What waits
 //! for the broker is bounded: above a mark there is no room, far below the bound of the library; what it does not take all the same waits here.
@@ -16,11 +16,12 @@ use rdkafka::ClientConfig;
 use rdkafka::client::ClientContext;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::producer::{BaseRecord, DeliveryResult, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
 use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
 
 use super::key::KeyEncoder;
 use super::newest::{Due, Newest};
+use super::transaction::Transactions;
 use crate::connector::outgoing::Outgoing;
 use crate::formats::{FormatError, RowFormat};
 
@@ -37,7 +38,7 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What became of messages.
 #[derive(Debug, Default)]
-struct Deliveries {
+pub(super) struct Deliveries {
     /// On their way, and how much that is.
     waiting: AtomicUsize,
     bytes: AtomicUsize,
@@ -45,8 +46,9 @@ struct Deliveries {
     failed: Mutex<Option<String>>,
 }
 
+/// What a producer tells of its messages.
 #[derive(Clone, Default)]
-struct Context(Arc<Deliveries>);
+pub(super) struct Context(Arc<Deliveries>);
 
 impl ClientContext for Context {}
 
@@ -67,6 +69,8 @@ impl ProducerContext for Context {
 pub(super) enum OpenError {
     Format(FormatError),
     Kafka(KafkaError),
+    /// There can be no transactions; a hint may be in it.
+    Transaction(String),
 }
 
 /// Messages of one instance.
@@ -78,12 +82,15 @@ pub(super) struct KafkaSink {
     newest: Option<Newest>,
     /// Until when all has to be delivered.
     finish_by: Option<Instant>,
+    /// Whether the others have been told that nothing more will be written.
+    has_left: bool,
 }
 
 /// The way to the broker.
 struct Sender {
-    /// There until it is dropped.
+    /// There until it is dropped. All instances have the same one where there are transactions, and wait for all messages of it.
     producer: Option<ThreadedProducer<Context>>,
+    transactions: Option<Arc<Transactions>>,
     deliveries: Arc<Deliveries>,
     topic: String,
     /// What the library had no room for, in order; looked at again whenever somebody asks whether there is room.
@@ -104,15 +111,26 @@ impl KafkaSink {
         schema: &SchemaRef,
         changes: bool,
         key: Option<KeyEncoder>,
+        transactions: Option<Arc<Transactions>>,
     ) -> Result<Self, OpenError> {
         // A row that was taken back is a message without value, so none says what it is.
         let outgoing = Outgoing::new(format, schema, false).map_err(OpenError::Format)?;
-        let context = Context::default();
-        let deliveries = context.0.clone();
-        let producer = ThreadedProducer::from_config_and_context(config, context).map_err(OpenError::Kafka)?;
+        let producer = match &transactions {
+            Some(transactions) => transactions.producer().clone(),
+            None => {
+                let made = ThreadedProducer::from_config_and_context(config, Context::default());
+                made.map_err(OpenError::Kafka)?
+            }
+        };
+        let deliveries = producer.context().0.clone();
         let overflow = RefCell::default();
-        let sender = Sender { producer: Some(producer), deliveries, topic: topic.to_owned(), overflow };
-        Ok(Self { sender, outgoing, key, newest: changes.then(Newest::default), finish_by: None })
+        let sender = Sender { producer: Some(producer), transactions, deliveries, topic: topic.to_owned(), overflow };
+        Ok(Self { sender, outgoing, key, newest: changes.then(Newest::default), finish_by: None, has_left: false })
+    }
+
+    /// Whether a transaction could not be committed.
+    fn is_uncommitted(&self) -> bool {
+        self.sender.transactions.as_ref().is_some_and(|transactions| transactions.is_settled().is_err())
     }
 
     fn write_changes(&mut self, batch: &Batch) -> Result<(), SinkError> {
@@ -162,6 +180,9 @@ impl Sender {
     /// Hands one message to the library; false if that has no room.
     fn try_send(&self, key: Option<&[u8]>, payload: Option<&[u8]>) -> Result<bool, SinkError> {
         let Some(producer) = &self.producer else { return Err(self.failed("it was given up")) };
+        if let Some(transactions) = &self.transactions {
+            transactions.begin().map_err(|error| self.given_up(&error))?;
+        }
         let bytes = key.map_or(0, <[u8]>::len) + payload.map_or(0, <[u8]>::len);
         let mut record = BaseRecord::<[u8], [u8], usize>::with_opaque_to(&self.topic, bytes);
         (record.key, record.payload) = (key, payload);
@@ -173,8 +194,15 @@ impl Sender {
         self.deliveries.bytes.fetch_sub(bytes, Ordering::AcqRel);
         match error {
             KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull) => Ok(false),
-            error => Err(self.failed(error)),
+            error => Err(self.given_up(&error)),
         }
+    }
+
+    /// A message cannot be written, and with it not the transaction.
+    fn given_up(&self, error: &KafkaError) -> SinkError {
+        let error = self.failed(error);
+        self.transactions.iter().for_each(|transactions| transactions.fail(&error.0));
+        error
     }
 
     /// Hands what is held to the library, as far as that has room.
@@ -197,8 +225,16 @@ impl Sender {
 impl Drop for Sender {
     fn drop(&mut self) {
         // What is on its way is given up; the library takes its time to do so, and nobody waits for it.
-        let producer = self.producer.take();
-        let given_up = std::thread::Builder::new().name("kafka sink".into()).spawn(move || drop(producer));
+        let (producer, transactions) = (self.producer.take(), self.transactions.take());
+        if let Some(transactions) = &transactions {
+            transactions.give_up();
+        }
+        // A transaction is aborted before its producer goes.
+        let give_up = move || {
+            drop(transactions);
+            drop(producer);
+        };
+        let given_up = std::thread::Builder::new().name("kafka sink".into()).spawn(give_up);
         if let Err(error) = given_up {
             tracing::debug!(topic = self.topic, "Kafka: the producer was dropped at once: {error}");
         }
@@ -230,7 +266,33 @@ impl Sink for KafkaSink {
         if !self.sender.is_idle() {
             return Ok(None);
         }
-        self.sender.check().map(|()| Some(String::new()))
+        self.sender.check()?;
+        Ok(Some(self.sender.transactions.as_ref().map_or_else(String::new, |transactions| transactions.prepared())))
+    }
+
+    /// What was written in the transaction becomes visible.
+    fn commit(&mut self, epoch: u64) -> Result<(), SinkError> {
+        if let Some(transactions) = &self.sender.transactions {
+            transactions.commit(epoch);
+        }
+        Ok(())
+    }
+
+    fn is_committed(&mut self) -> Result<bool, SinkError> {
+        match &self.sender.transactions {
+            Some(transactions) => transactions.is_settled().map_err(|problem| self.sender.failed(problem)),
+            None => Ok(true),
+        }
+    }
+
+    /// What is written behind a checkpoint must not become final with it.
+    fn waits_for_commit(&self) -> bool {
+        self.sender.transactions.is_some()
+    }
+
+    /// A transaction that failed is aborted, by us or by the broker when its time is over.
+    fn is_undone(&self) -> bool {
+        self.sender.transactions.is_some() && (self.sender.check().is_err() || self.is_uncommitted())
     }
 
     fn finish(&mut self) -> Result<(), SinkError> {
@@ -242,12 +304,26 @@ impl Sink for KafkaSink {
     fn is_finished(&mut self) -> Result<bool, SinkError> {
         self.sender.check()?;
         self.sender.send_held()?;
-        if self.sender.is_idle() {
+        // Others may write on in the same transaction, so that the producer is never idle; what was written is awaited by the commit.
+        if let (false, Some(transactions)) = (self.has_left, &self.sender.transactions)
+            && self.sender.overflow.borrow().is_empty()
+        {
+            transactions.finish();
+            self.has_left = true;
+        }
+        let is_done = match &self.sender.transactions {
+            Some(_) => self.has_left && self.is_committed()?,
+            None => self.sender.is_idle(),
+        };
+        if is_done {
             // The last one may have failed since.
             return self.sender.check().map(|()| true);
         }
         match self.finish_by {
-            Some(until) if Instant::now() >= until => Err(self.sender.failed("the broker does not answer")),
+            // A transaction waits for its broker until that has aborted it.
+            Some(until) if Instant::now() >= until && self.sender.transactions.is_none() => {
+                Err(self.sender.failed("the broker does not answer"))
+            }
             _ => Ok(false),
         }
     }

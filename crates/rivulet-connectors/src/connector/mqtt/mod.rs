@@ -18,8 +18,8 @@ use rivulet_dataflow::{Sink, Source};
 use super::description::{Check, Instance, Opening};
 use super::given_format::format_of_pieces;
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, Host, OptionDescription, OptionKind, Options, SinkSpec,
-    SourceSpec,
+    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, Host, OptionDescription, OptionKind,
+    Options, SinkSpec, SourceSpec,
 };
 use crate::mqtt::{BrokerAddress, ClientOptions, ClientTls, Qos};
 
@@ -55,6 +55,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                full the connection is not read any more, and everybody behind it waits, unless `overflow` says otherwise. With `broker` there is a connection of its own, which \
                is made again when it is lost; what is sent meanwhile is not seen.",
         formats: FORMATS,
+        guarantees: &[("", Guarantee::AtMostOnce)],
         options: &[
             BROKER,
             OptionDescription {
@@ -104,6 +105,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
         help: "A message for each row, in order. Columns in the topic are not in the payload as well unless that is asked for. Rows of a result that \
                changes say in `op` whether they came (`+`) or were taken back (`-`). While too much waits for the broker, the query does.",
         formats: FORMATS,
+        guarantees: &[("`qos => 1`", Guarantee::AtLeastOnce), ("`qos => 0`", Guarantee::None)],
         options: &[
             BROKER,
             OptionDescription {

@@ -1,7 +1,7 @@
 //! Messages of rows: a topic made of columns, and the others as payload.
 //!
 //! What must hold: a message is handed over for each row, in order; a row whose values make no topic ends the query, or is left out
-//! and said.
+//! and said. Behind a checkpoint, all messages before it have left.
 
 use std::sync::Arc;
 
@@ -146,11 +146,13 @@ pub(super) struct MqttSink {
     rows: Rows,
     /// Empty between writes, kept for its memory.
     batch: PublishBatch,
+    /// The number of the message before which all have to have left for a checkpoint.
+    awaited: Option<u64>,
 }
 
 impl MqttSink {
     pub(super) fn new(host: Arc<dyn MqttHost>, rows: Rows) -> Self {
-        Self { publisher: host.publisher(), host, rows, batch: PublishBatch::new() }
+        Self { publisher: host.publisher(), host, rows, batch: PublishBatch::new(), awaited: None }
     }
 }
 
@@ -158,6 +160,8 @@ impl Sink for MqttSink {
     fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
         let written = self.rows.write(batch, &mut self.batch, &*self.publisher);
         self.publisher.submit(&mut self.batch);
+        // A checkpoint that was being made was given up.
+        self.awaited = None;
         written
     }
 
@@ -167,6 +171,16 @@ impl Sink for MqttSink {
 
     fn flush(&mut self) -> Result<(), SinkError> {
         Ok(())
+    }
+
+    /// All that was written has left; with QoS 1 the broker has acknowledged it.
+    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+        let awaited = *self.awaited.get_or_insert_with(|| self.publisher.next());
+        if self.publisher.first_left() < awaited {
+            return Ok(None);
+        }
+        self.awaited = None;
+        Ok(Some(String::new()))
     }
 
     fn finish(&mut self) -> Result<(), SinkError> {

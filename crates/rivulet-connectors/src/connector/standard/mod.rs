@@ -11,8 +11,8 @@ use super::description::{Check, Instance, Opening};
 use super::given_format::format_or_json;
 use super::lines::{LINE_BYTES_MAX, LINE_FORMATS, MULTILINE, Reading};
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, OptionDescription, OptionKind, Options, SinkSpec,
-    SourceSpec,
+    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
+    SinkSpec, SourceSpec,
 };
 
 use sink::StandardSink;
@@ -27,6 +27,7 @@ pub(super) const STDIN: ConnectorDescription = ConnectorDescription {
     source: Some(DirectionDescription {
         help: "One partition, and one source in a process. Input is read as fast as it is processed, and not faster.",
         formats: LINE_FORMATS,
+        guarantees: &[("", Guarantee::AtMostOnce)],
         options: &[BOUNDED, MULTILINE, LINE_BYTES_MAX],
     }),
     sink: None,
@@ -52,6 +53,7 @@ pub(super) const STDOUT: ConnectorDescription = ConnectorDescription {
         help: "Whole batches at a time, at once. When the reader goes away, as `head` does, the query ends. A result that changes has a \
                first column `op`: `+` for a row that came, `-` for one that was taken back.",
         formats: LINE_FORMATS,
+        guarantees: &[("", Guarantee::AtLeastOnce)],
         options: &[],
     }),
     example: "CREATE SINK screen TO 'stdout:' FORMAT CSV (header => true);",

@@ -10,7 +10,7 @@ use rivulet_dataflow::{Source, SourceError};
 
 use crate::connector::description::{Check, Opening, OptionDescription, OptionKind};
 use crate::connector::options::{Options, shortened};
-use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, SourceSpec};
+use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, SourceSpec};
 
 use super::options::{COMMON_OPTIONS, StreamOptions, choose_columns, with_common, with_event_time};
 use super::schedule::Schedule;
@@ -34,6 +34,7 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
         help: "The columns need not be declared: `record` is the whole line of 187 bytes, the others are its parts. A visit is a \
                function of the seed and its number, whatever the partitions, and only columns that are read are made.",
         formats: &[],
+        guarantees: &[("", Guarantee::ExactlyOnce)],
         options: &OPTIONS,
     }),
     sink: None,

@@ -12,7 +12,7 @@ use rivulet_dataflow::Source;
 
 use crate::connector::description::{Check, Opening, OptionDescription, OptionKind};
 use crate::connector::options::{Options, shortened};
-use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, SourceSpec};
+use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, SourceSpec};
 
 use super::options::{COMMON_OPTIONS, StreamOptions, with_common, with_event_time};
 use super::random::Seed;
@@ -35,6 +35,7 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
         help: "The columns need not be declared. An event is a function of the seed and its number, whatever the partitions, and only \
                columns that are read are made. Sources with the same options are parts of one stream.",
         formats: &[],
+        guarantees: &[("", Guarantee::ExactlyOnce)],
         options: &OPTIONS,
     }),
     sink: None,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rivulet_dataflow::Push;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use super::super::acknowledge::Ledger;
+use super::super::acknowledge::{Admission, Ledger};
 use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
 use super::super::router::Pending;
@@ -226,6 +226,7 @@ impl<'a> Reader<'a> {
 
     async fn run(&mut self, mut socket: impl AsyncRead + Unpin) -> End {
         let mut read_bytes = 0;
+        self.take_over().await;
         loop {
             match self.process() {
                 Step::NeedsMore => {}
@@ -266,8 +267,16 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// What an earlier connection of the client has read goes into the log first, and is known when it comes again.
+    async fn take_over(&self) {
+        if let Some(ledger) = &self.ledger {
+            ledger.take_over().await;
+        }
+    }
+
     /// The connection was closed from this side while its last messages may have waited for room: they count all the same.
     async fn drain(&mut self) {
+        self.take_over().await;
         let waiting = async {
             while let Step::InboxFull = self.process()
                 && !self.shared.router.is_closed()
@@ -292,8 +301,10 @@ impl<'a> Reader<'a> {
         let mut consumed = 0;
         let mut step = Step::NeedsMore;
         let ledger = self.ledger.as_deref();
-        if ledger.is_some_and(Ledger::is_full) {
-            return Step::InboxFull;
+        match ledger.map_or(Admission::Open, Ledger::admission) {
+            Admission::Open => {}
+            Admission::Full => return Step::InboxFull,
+            Admission::TakenOver => return Step::NeedsMore,
         }
         let mut core = shared.core.lock();
         // Another connection may have taken the session over. Messages that were read count all the same, but they say
@@ -320,14 +331,9 @@ impl<'a> Reader<'a> {
                     };
                     let routed = routing.routed();
                     let (topic, payload) = (publish.topic, publish.payload);
-                    let mut logged_at = match ledger.filter(|_| publish.qos == Qos::AtLeastOnce) {
-                        None => None,
-                        Some(ledger) if publish.duplicate => ledger.find(publish.packet_id, topic, payload),
-                        Some(ledger) => {
-                            ledger.begins_anew();
-                            None
-                        }
-                    };
+                    let mut logged_at = ledger
+                        .filter(|_| publish.qos == Qos::AtLeastOnce)
+                        .and_then(|ledger| ledger.known_at(publish.duplicate, publish.packet_id, topic, payload));
                     if logged_at.is_none() {
                         // The engine first: its queries are no subscribers.
                         let packet_id = publish.packet_id;

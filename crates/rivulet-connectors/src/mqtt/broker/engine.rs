@@ -27,9 +27,10 @@ pub(super) async fn publish_results(shared: &Shared) {
         let will = shared.core.lock().take_will();
         if let Some(will) = will {
             results.publish(Source::Will(&will)).await;
-        } else if let Some(batch) = shared.outbound.take() {
+        } else if let Some((first, batch)) = shared.outbound.take() {
             results.unsent = Unsent { shared, messages: batch.len(), bytes: batch.queued_bytes() };
             results.publish(Source::Batch(&batch)).await;
+            shared.outbound.left(first + batch.len() as u64);
             shared.outbound.give_back(batch);
         } else {
             shared.outbound.wake.notified().await;
@@ -85,6 +86,7 @@ impl<'m> Source<'m> {
                 let publish = Publish {
                     topic: message.topic.as_bytes(),
                     payload: message.payload,
+                    properties: message.properties,
                     qos: message.options.qos.min(Qos::AtLeastOnce),
                     retain: message.options.retain,
                     ..Publish::default()

@@ -24,13 +24,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rivulet_dataflow::{Clock, LogPosition};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
 use self::core::Core;
-use super::acknowledge::{Ledgers, content_hash};
+use super::acknowledge::Ledgers;
 use super::log::LogMessage;
 use super::publisher::{Outbound, Publisher};
 use super::router::Router;
@@ -168,6 +169,15 @@ impl Broker {
         &self.addresses
     }
 
+    /// Serves a client over a stream that did not come through a listener, such as one in memory, until the client goes.
+    pub fn serve(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let open = Open::new(&self.shared);
+        async move { connection::serve(&open.0, stream).await }
+    }
+
     /// Where results are handed over. They reach subscribers and, like everything published, the router, so that a
     /// query may read what another writes.
     pub fn publisher(&self) -> Arc<dyn Publisher> {
@@ -177,8 +187,7 @@ impl Broker {
     /// Tells of a message that an earlier process had in its log, and may not have acknowledged: should it come again, it is acknowledged and
     /// nothing else.
     pub fn remember(&self, message: &LogMessage<'_>, position: LogPosition) {
-        let content = content_hash(message.topic, message.payload);
-        self.shared.ledgers.remember(message.client, message.packet_id, content, position);
+        self.shared.ledgers.remember(message, position);
     }
 
     /// The state of things.
@@ -191,6 +200,7 @@ impl Broker {
         stats.queued_bytes = shared.outbound.queued_bytes();
         stats.running = self.is_running();
         stats.panics = shared.supervisor.panics();
+        stats.dropped.clients_forgotten = shared.ledgers.forgotten();
         stats
     }
 

@@ -78,6 +78,8 @@ pub struct BrokerDrops {
     pub wills_full: u64,
     /// Results of the engine that were lost with a task that a defect cut short.
     pub lost_results: u64,
+    /// Clients whose messages are not known any more should they come again, because there were too many clients.
+    pub clients_forgotten: u64,
     /// Connections beyond the limit.
     pub connections_refused: u64,
     /// Connections with a wrong user or password.
@@ -100,6 +102,7 @@ impl Counters {
             deadlock_events: self.deadlock_events,
             wills_full: self.wills_full,
             lost_results: self.lost_results,
+            clients_forgotten: 0,
             connections_refused,
             logins_refused: self.logins_refused,
             qos2_refused: self.qos2_refused,

@@ -25,6 +25,8 @@ pub(super) struct InFlight {
 struct Entry {
     packet: Box<[u8]>,
     queued_bytes: usize,
+    /// Its number among all messages.
+    number: u64,
     /// Whether it went out on an earlier connection.
     is_resent: bool,
 }
@@ -44,6 +46,12 @@ impl InFlight {
         self.unacknowledged < usize::from(receive_max) && self.entries.len() < usize::from(PACKET_ID_MAX)
     }
 
+    /// The number of the oldest message that is not acknowledged.
+    pub(super) fn first_number(&self) -> Option<u64> {
+        // The first entry is one: those that were acknowledged go when they come first.
+        self.entries.front()?.as_ref().map(|entry| entry.number)
+    }
+
     /// The packet identifier of the next message.
     pub(super) fn next_id(&self) -> u16 {
         id_after(self.first_id, self.entries.len())
@@ -53,9 +61,9 @@ impl InFlight {
     ///
     /// # Panics
     /// If older ones are still to be sent again.
-    pub(super) fn push(&mut self, packet: Box<[u8]>, queued_bytes: usize) {
+    pub(super) fn push(&mut self, packet: Box<[u8]>, queued_bytes: usize, number: u64) {
         assert_eq!(self.sent, self.entries.len(), "messages go out in order");
-        self.entries.push_back(Some(Entry { packet, queued_bytes, is_resent: false }));
+        self.entries.push_back(Some(Entry { packet, queued_bytes, number, is_resent: false }));
         self.sent += 1;
         self.unacknowledged += 1;
     }
@@ -113,7 +121,7 @@ mod tests {
 
     fn push(in_flight: &mut InFlight) -> u16 {
         let id = in_flight.next_id();
-        in_flight.push(vec![0x32, id as u8].into(), 10);
+        in_flight.push(vec![0x32, id as u8].into(), 10, u64::from(id));
         id
     }
 

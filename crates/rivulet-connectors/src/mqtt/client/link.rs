@@ -9,7 +9,7 @@ use rivulet_dataflow::Push;
 use rmqtt_codec::{v3, v5};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use super::super::acknowledge::Ledger;
+use super::super::acknowledge::{Admission, Ledger};
 use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
 use super::super::publisher::{PublishBatch, Publisher};
@@ -35,6 +35,15 @@ const DRAIN_MAX: Duration = Duration::from_secs(5);
 pub(super) struct Outgoing {
     batch: PublishBatch,
     next: usize,
+    /// The number of the first message of the batch.
+    first: u64,
+}
+
+impl Outgoing {
+    /// The number of the next message.
+    fn number(&self) -> u64 {
+        self.first + self.next as u64
+    }
 }
 
 /// Why a connection has ended.
@@ -50,7 +59,7 @@ pub(super) async fn run(shared: &Shared, connection: Connection, outgoing: &mut 
     let Connection { stream, buffer, terms } = connection;
     let (read_half, write_half) = tokio::io::split(stream);
     let life = Life::default();
-    let ledger = shared.router.log().map(|_| shared.ledgers.begin(b""));
+    let ledger = shared.router.log().map(|_| shared.ledgers.begin_next(b""));
     if let Some(ledger) = ledger.as_ref().filter(|_| !terms.session_present) {
         // The broker begins to count anew.
         ledger.begins_anew();
@@ -211,7 +220,7 @@ impl<'a> Reader<'a> {
         let shared = self.shared;
         let version = shared.options.version;
         let ledger = self.ledger.as_deref();
-        if ledger.is_some_and(Ledger::is_full) {
+        if ledger.is_some_and(|ledger| ledger.admission() != Admission::Open) {
             return Ok(Step::InboxFull);
         }
         let data = self.buffer.data();
@@ -249,14 +258,9 @@ impl<'a> Reader<'a> {
                         && self.pending.is_empty()
                         && shared.subscriptions.lock().is_copy(publish.topic, publish.properties);
                     let (packet_id, topic, payload) = (publish.packet_id, publish.topic, publish.payload);
-                    let known_at = match ledger.filter(|_| publish.qos == Qos::AtLeastOnce) {
-                        None => None,
-                        Some(ledger) if publish.duplicate => ledger.find(packet_id, topic, payload),
-                        Some(ledger) => {
-                            ledger.begins_anew();
-                            None
-                        }
-                    };
+                    let known_at = ledger
+                        .filter(|_| publish.qos == Qos::AtLeastOnce)
+                        .and_then(|ledger| ledger.known_at(publish.duplicate, packet_id, topic, payload));
                     let mut logged_at = known_at.unwrap_or(0);
                     if is_copy {
                         copies += 1;
@@ -528,9 +532,9 @@ impl Writer<'_> {
                 continue;
             }
             let Some(message) = self.outgoing.batch.get(self.outgoing.next) else {
-                let Some(batch) = shared.outbound.take() else { break };
+                let Some((first, batch)) = shared.outbound.take() else { break };
                 shared.outbound.give_back(std::mem::replace(&mut self.outgoing.batch, batch));
-                self.outgoing.next = 0;
+                (self.outgoing.next, self.outgoing.first) = (0, first);
                 continue;
             };
             let qos = message.options.qos.min(self.terms.qos_max);
@@ -538,10 +542,12 @@ impl Writer<'_> {
                 waits_for_acknowledgements = true;
                 break;
             }
+            let number = self.outgoing.number();
             self.outgoing.next += 1;
             let publish = Publish {
                 topic: message.topic.as_bytes(),
                 payload: message.payload,
+                properties: message.properties,
                 packet_id: if qos == Qos::AtMostOnce { 0 } else { in_flight.next_id() },
                 qos,
                 retain: message.options.retain && self.terms.retain_available,
@@ -557,7 +563,7 @@ impl Writer<'_> {
             match encoded {
                 Ok(()) if qos == Qos::AtLeastOnce => {
                     // It counts as queued until it is acknowledged.
-                    in_flight.push(self.bytes[start..].into(), message.queued_bytes());
+                    in_flight.push(self.bytes[start..].into(), message.queued_bytes(), number);
                     self.messages_unsent += 1;
                     continue;
                 }
@@ -567,6 +573,7 @@ impl Writer<'_> {
             sent_messages += 1;
             sent_bytes += message.queued_bytes();
         }
+        shared.outbound.left(in_flight.first_number().unwrap_or(self.outgoing.number()));
         drop(in_flight);
         shared.waits_for_acknowledgements.store(waits_for_acknowledgements, Ordering::Relaxed);
         if sent_messages > 0 {

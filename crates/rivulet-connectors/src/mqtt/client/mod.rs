@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use super::acknowledge::{Ledgers, content_hash};
+use super::acknowledge::Ledgers;
 use super::codec::Qos;
 use super::log::LogMessage;
 use super::publisher::{Outbound, Publisher};
@@ -294,8 +294,7 @@ impl Client {
     /// Tells of a message that an earlier process had in its log, and may not have acknowledged: should it come again, it is acknowledged and
     /// nothing else.
     pub fn remember(&self, message: &LogMessage<'_>, position: LogPosition) {
-        let content = content_hash(message.topic, message.payload);
-        self.shared.ledgers.remember(message.client, message.packet_id, content, position);
+        self.shared.ledgers.remember(message, position);
     }
 
     /// Where results are handed over.

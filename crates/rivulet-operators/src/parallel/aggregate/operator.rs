@@ -11,6 +11,7 @@ use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, StateEr
 
 use super::AggregatePlan;
 use crate::aggregate::dense::RowSet;
+use crate::paged::Paged;
 use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::groups::GroupStates;
 use crate::parallel::keys::{BatchKeys, KeyIndex};
@@ -25,7 +26,7 @@ pub(super) struct AggregateOperator {
     pub(super) plan: Arc<AggregatePlan>,
     pub(super) index: KeyIndex,
     pub(super) states: GroupStates,
-    pub(super) groups: Vec<Group>,
+    pub(super) groups: Paged<Group>,
     /// Keys whose rows have changed since the last output.
     pub(super) touched: Vec<u32>,
     /// Of those that have a result outside: the keys, and the results in pieces.
@@ -58,7 +59,7 @@ impl AggregateOperator {
         Self {
             index: plan.keys.index(0),
             states: plan.groups.states(),
-            groups: Vec::new(),
+            groups: Paged::new(),
             touched: Vec::new(),
             given: Vec::new(),
             given_results: Vec::new(),
@@ -138,7 +139,7 @@ impl AggregateOperator {
 
     pub(super) fn grow(&mut self, groups: usize) {
         self.states.grow(&self.plan.groups, groups);
-        self.groups.resize(groups.max(self.groups.len()), Group { latest_us: i64::MIN, ..Group::default() });
+        self.groups.grow(groups, Group { latest_us: i64::MIN, ..Group::default() });
     }
 
     /// Remembers which keys change, and the results that they have outside.
@@ -181,14 +182,7 @@ impl AggregateOperator {
         let news = plan.groups.results(&self.states, &present, &mut failed)?;
 
         // Of keys that are on both sides, whether anything has changed.
-        let mut place_of_new = vec![u32::MAX; self.groups.len().min(self.index.numbers().max(1))];
-        present.iter().enumerate().for_each(|(at, &number)| place_of_new[number as usize] = at as u32);
-        let both: Vec<(u32, u32)> = given
-            .iter()
-            .enumerate()
-            .map(|(at, &number)| (at as u32, place_of_new[number as usize]))
-            .filter(|pair| pair.1 != u32::MAX)
-            .collect();
+        let both = places_of_both(&touched, &given, &present);
         let mut same = BooleanBuffer::new_set(both.len());
         let [old_places, new_places] = [
             UInt32Array::from_iter_values(both.iter().map(|pair| pair.0)),
@@ -287,7 +281,7 @@ impl AggregateOperator {
     }
 
     fn end(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        if self.plan.keys.len() == 0 && !self.groups.first().is_some_and(|group| group.is_given || group.is_touched) {
+        if self.plan.keys.len() == 0 && !self.groups.get(0).is_some_and(|group| group.is_given || group.is_touched) {
             // Nothing has come: that is a result too.
             self.grow(1);
             self.groups[0].latest_us = self.groups[0].latest_us.max(0);
@@ -296,6 +290,22 @@ impl AggregateOperator {
         }
         self.give(context)
     }
+}
+
+/// Where the keys are that are in two lists: the place in each. Both lists are parts of `all`, in its order, so that it costs as much as these
+/// keys and not as all there are.
+fn places_of_both(all: &[u32], some: &[u32], others: &[u32]) -> Vec<(u32, u32)> {
+    let mut both = Vec::with_capacity(some.len().min(others.len()));
+    let (mut one, mut other) = (0, 0);
+    for number in all {
+        let is_in = [some.get(one) == Some(number), others.get(other) == Some(number)];
+        if is_in == [true; 2] {
+            both.push((one as u32, other as u32));
+        }
+        one += usize::from(is_in[0]);
+        other += usize::from(is_in[1]);
+    }
+    both
 }
 
 impl Operator for AggregateOperator {
@@ -332,7 +342,7 @@ impl Operator for AggregateOperator {
     fn memory_bytes(&self) -> usize {
         self.index.memory_bytes()
             + self.states.memory_bytes()
-            + self.groups.capacity() * size_of::<Group>()
+            + self.groups.memory_bytes()
             + self.ttl.as_ref().map_or(0, TimeToLive::memory_bytes)
     }
 }

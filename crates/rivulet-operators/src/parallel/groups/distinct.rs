@@ -11,7 +11,6 @@ use arrow::datatypes::{DataType, Field, Schema};
 use arrow::error::ArrowError;
 use datafusion_physical_expr::PhysicalExpr;
 use foldhash::fast::RandomState;
-use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use std::hash::BuildHasher;
 
@@ -19,6 +18,7 @@ use super::{Place, valid_of};
 use crate::AggregateSpec;
 use crate::aggregate::dense::RowSet;
 use crate::parallel::keys::{BatchKeys, KeyIndex, KeyPlan};
+use crate::parallel::parts::Parts;
 use crate::parallel::words::{key_words_of, width_of};
 
 /// How many filters one set has bits for.
@@ -90,7 +90,7 @@ impl DistinctPlan {
         DistinctSet {
             filters: self.filters.len(),
             hasher: RandomState::default(),
-            table: HashTable::new(),
+            table: Parts::with_capacity(0),
             counts: Vec::new(),
             texts: self.texts.clone().map(|plan| (plan.index(0), plan)),
             numbers: Vec::new(),
@@ -117,7 +117,7 @@ pub(crate) struct DistinctValues {
 pub(crate) struct DistinctSet {
     filters: usize,
     hasher: RandomState,
-    table: HashTable<Value>,
+    table: Parts<Value>,
     /// By group and filter: how many values.
     counts: Vec<i64>,
     texts: Option<(KeyIndex, Arc<KeyPlan>)>,
@@ -197,7 +197,7 @@ impl DistinctSet {
     /// The values of all groups, by group.
     pub(super) fn by_group(&self, groups: usize) -> Vec<GroupValues> {
         let mut all = vec![GroupValues::default(); groups];
-        for value in &self.table {
+        for value in self.table.iter() {
             let group = &mut all[value.group as usize];
             match &self.texts {
                 None => group.words.push((value.word, value.passed)),
@@ -233,7 +233,7 @@ impl DistinctSet {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.table.allocation_size()
+        self.table.memory_bytes()
             + self.counts.capacity() * 8
             + self.texts.as_ref().map_or(0, |(index, _)| index.memory_bytes())
     }

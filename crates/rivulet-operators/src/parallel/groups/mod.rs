@@ -24,6 +24,7 @@ use crate::aggregate::layout::{Layout, Prepared, Source};
 use crate::aggregate::object::{Finished, Object, ObjectKind, ObjectUpdate, ObjectValues};
 use crate::aggregate::plan::guarded;
 use crate::expression::Expressions;
+use crate::paged::{Paged, PagedRows};
 use crate::window::output::SUM_OVERFLOW;
 use crate::{AggregateFunction, AggregateSpec, PlanError};
 
@@ -147,11 +148,11 @@ impl GroupPlan {
     /// No groups yet.
     pub(crate) fn states(&self) -> GroupStates {
         GroupStates {
-            words: Vec::new(),
+            words: PagedRows::new(self.layout.dense_words()),
             groups: 0,
-            objects: Vec::new(),
+            objects: Paged::new(),
             distinct: self.distinct.iter().map(DistinctPlan::set).collect(),
-            counted: self.counted.iter().map(|_| Vec::new()).collect(),
+            counted: self.counted.iter().map(|_| Paged::new()).collect(),
         }
     }
 
@@ -163,9 +164,7 @@ impl GroupPlan {
         groups: &[u32],
         failed: &mut Vec<(usize, &'static str)>,
     ) -> Result<Vec<ArrayRef>, ArrowError> {
-        let words = self.layout.dense_words();
-        let windows =
-            || groups.iter().map(|&group| &states.words[group as usize * words..(group as usize + 1) * words]);
+        let windows = || groups.iter().map(|&group| states.words.row(group as usize));
         let column = |(data_type, place): &(DataType, Place)| {
             let column = match *place {
                 Place::Layout(index) => {
@@ -239,11 +238,11 @@ pub(crate) struct GroupRows {
 
 /// The states of groups, by number.
 pub(crate) struct GroupStates {
-    words: Vec<u64>,
+    words: PagedRows,
     groups: usize,
-    objects: Vec<Box<[Object]>>,
+    objects: Paged<Box<[Object]>>,
     distinct: Vec<DistinctSet>,
-    counted: Vec<Vec<counted::Counted>>,
+    counted: Vec<Paged<counted::Counted>>,
 }
 
 impl GroupStates {
@@ -252,18 +251,12 @@ impl GroupStates {
         if groups <= self.groups {
             return;
         }
-        let empty = &plan.layout.empty_window;
-        if empty.iter().all(|&word| word == 0) {
-            self.words.resize(groups * empty.len(), 0);
-        } else {
-            self.words.reserve((groups - self.groups) * empty.len());
-            (self.groups..groups).for_each(|_| self.words.extend_from_slice(empty));
-        }
+        self.words.grow(groups, &plan.layout.empty_window);
         if !plan.layout.objects.is_empty() {
-            self.objects.resize_with(groups, || plan.layout.empty_objects());
+            self.objects.grow_with(groups, || plan.layout.empty_objects());
         }
         for (counted, plan) in self.counted.iter_mut().zip(&plan.counted) {
-            counted.resize_with(groups, || plan.empty());
+            counted.grow_with(groups, || plan.empty());
         }
         self.distinct.iter_mut().for_each(|set| set.grow(groups));
         self.groups = groups;
@@ -319,8 +312,7 @@ impl GroupStates {
 
     /// Makes a group as it is without rows.
     pub(crate) fn clear_group(&mut self, plan: &GroupPlan, group: u32) {
-        let words = plan.layout.dense_words();
-        self.words[group as usize * words..][..words].copy_from_slice(&plan.layout.empty_window);
+        self.words.row_mut(group as usize).copy_from_slice(&plan.layout.empty_window);
         if let Some(objects) = self.objects.get_mut(group as usize) {
             *objects = plan.layout.empty_objects();
         }
@@ -331,14 +323,14 @@ impl GroupStates {
 
     /// The words of a group.
     pub(crate) fn words(&self, plan: &GroupPlan, group: u32) -> &[u64] {
-        let words = plan.layout.dense_words();
-        &self.words[group as usize * words..][..words]
+        debug_assert_eq!(plan.layout.dense_words(), self.words.row(group as usize).len());
+        self.words.row(group as usize)
     }
 
     /// The words of a group, to change them.
     pub(crate) fn words_mut(&mut self, plan: &GroupPlan, group: u32) -> &mut [u64] {
-        let words = plan.layout.dense_words();
-        &mut self.words[group as usize * words..][..words]
+        debug_assert_eq!(plan.layout.dense_words(), self.words.row(group as usize).len());
+        self.words.row_mut(group as usize)
     }
 
     /// The objects of a group; none where aggregates need none.
@@ -388,8 +380,8 @@ impl GroupStates {
             .iter()
             .map(|objects| objects.iter().map(|object| size_of::<Object>() + object.memory_bytes()).sum::<usize>())
             .sum();
-        let counted: usize = self.counted.iter().flatten().map(counted::Counted::memory_bytes).sum();
-        self.words.capacity() * 8
+        let counted: usize = self.counted.iter().flat_map(Paged::iter).map(counted::Counted::memory_bytes).sum();
+        self.words.memory_bytes()
             + objects
             + counted
             + self.distinct.iter().map(DistinctSet::memory_bytes).sum::<usize>()

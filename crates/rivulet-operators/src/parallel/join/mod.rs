@@ -98,6 +98,8 @@ pub(crate) struct JoinPlan {
     output: SchemaRef,
     /// A row of a side is late when the watermark is greater than this.
     late: [Option<Expiry>; 2],
+    /// No partner of a side's row expires before this.
+    reach: [Option<Expiry>; 2],
 }
 
 impl KeyedJoin {
@@ -186,6 +188,25 @@ impl KeyedJoin {
         Ok(self)
     }
 
+    /// With what the condition says of those that a side's rows can meet: they expire no earlier than at its column's value and `after_us`. So
+    /// a row need not look at all that are kept of its key.
+    ///
+    /// # Errors
+    /// Columns that hold no times.
+    pub fn with_reach(mut self, reach: [Option<Expiry>; 2]) -> Result<Self, PlanError> {
+        for (side, schema) in [&self.plan.spec.left, &self.plan.spec.right].into_iter().enumerate() {
+            if let Some(reach) = reach[side] {
+                check_time(schema, reach.column, "the reach")?;
+            }
+        }
+        if let Some(plan) = Arc::get_mut(&mut self.plan) {
+            // What expires for another reason than the condition says nothing of whom it meets.
+            let expiry = plan.spec.expiry;
+            plan.reach = [expiry[1].and(reach[0]), expiry[0].and(reach[1])];
+        }
+        Ok(self)
+    }
+
     /// The columns that come out.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
@@ -244,7 +265,7 @@ impl JoinPlan {
             &spec.keys.iter().map(|key| key.1).collect::<Vec<_>>(),
         )?;
         let columns = spec.output.iter().map(|&column| place(column)).collect();
-        let plan = Self { keys, residual, columns, output, kept, spec, late: [None; 2] };
+        let plan = Self { keys, residual, columns, output, kept, spec, late: [None; 2], reach: [None; 2] };
         plan.stores()?;
         Ok(plan)
     }

@@ -20,7 +20,12 @@ use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
 
 /// Buckets of expiry, where rows without partner come out when they expire, and where nobody sees when they go.
 const EXACT_BUCKET_US: i64 = 1 << 16;
-const ROUGH_BUCKET_US: i64 = 1 << 20;
+const ROUGH_BUCKET_US: i64 = 1 << 17;
+
+/// Where nobody sees when they go, for each row that came so many that have expired are forgotten, and some more: more than come, so that all go, and not
+/// those of a whole bucket at once, for which others would wait.
+const FORGOTTEN_A_ROW: usize = 2;
+const FORGOTTEN_MIN: usize = 8192;
 
 /// How many pairs of a batch are looked at before others have a turn and it is seen whether there is room for more.
 const PAIRS_AT_ONCE: usize = 8 * OUTPUT_ROWS;
@@ -31,6 +36,8 @@ pub(super) struct JoinOperator {
     pub(super) heads: Heads,
     pub(super) sides: [Side; 2],
     pub(super) watermark_us: i64,
+    /// Rows that have come since rows were last forgotten.
+    arrived_rows: usize,
     keys: BatchKeys,
     output: Output,
     /// The batch at hand, of which more pairs come.
@@ -69,6 +76,8 @@ struct Arrived {
     retracts: bool,
     /// How many partners it has.
     partners: u32,
+    /// Partners are needed at this watermark at least.
+    from_us: i64,
 }
 
 impl JoinOperator {
@@ -86,6 +95,7 @@ impl JoinOperator {
             heads: Heads::new(),
             sides,
             watermark_us: i64::MIN,
+            arrived_rows: 0,
             keys: BatchKeys::default(),
             output: Output::default(),
             unfinished: None,
@@ -99,6 +109,7 @@ impl JoinOperator {
     }
 
     fn take_in(&mut self, side: usize, batch: &Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.arrived_rows += batch.rows();
         let plan = self.plan.clone();
         let columns: Vec<ArrayRef> = plan.kept[side].iter().map(|&column| batch.column(column).clone()).collect();
         let key_columns: Vec<&ArrayRef> = plan.keys[side].places().iter().map(|&key| batch.column(key)).collect();
@@ -127,6 +138,14 @@ impl JoinOperator {
 
         let expiry_times =
             plan.spec.expiry[side].map(|expiry| batch.column(expiry.column).as_primitive::<TimestampMicrosecondType>());
+        let from_times = plan.reach[side].map(|from| {
+            let times = batch.column(from.column).as_primitive::<TimestampMicrosecondType>();
+            (times, from.after_us)
+        });
+        let from_us = |at: usize| match from_times {
+            Some((times, after_us)) if times.is_valid(at) => times.value(at).saturating_add(after_us),
+            _ => i64::MIN,
+        };
         let mut arrived: Vec<Arrived> = Vec::with_capacity(all.len());
         let (mut removed, mut doubtful) = (Vec::new(), Vec::new());
         let mut numbers = numbers.into_iter();
@@ -142,7 +161,7 @@ impl JoinOperator {
                 let expires_us = plan.expires_us(side, batch.event_time_us[at as usize], time_us);
                 let is_late = expires_us < self.watermark_us;
                 self.sides[side].link(&mut self.heads, row, key, expires_us, !is_late);
-                arrived.push(Arrived { row, key, retracts, partners: 0 });
+                arrived.push(Arrived { row, key, retracts, partners: 0, from_us: from_us(at as usize) });
                 if is_late {
                     removed.push(row);
                     doubtful.push(key);
@@ -155,7 +174,7 @@ impl JoinOperator {
             // A row that is not known has expired; what it gave is final.
             if let Some(known) = known {
                 self.sides[side].unlink_early(&mut self.heads, known);
-                arrived.push(Arrived { row: known, key, retracts, partners: 0 });
+                arrived.push(Arrived { row: known, key, retracts, partners: 0, from_us: from_us(at as usize) });
                 removed.push(known);
             }
         }
@@ -217,7 +236,7 @@ impl JoinOperator {
 
     /// Makes room for the keys that are known.
     pub(super) fn grow(&mut self) {
-        self.heads.resize(self.index.numbers().max(self.heads.len()), [NONE; 2]);
+        self.heads.grow(self.index.numbers(), [NONE; 2]);
     }
 
     /// The rows that come behind the watermark, which are refused; `None`: none.
@@ -265,7 +284,9 @@ impl JoinOperator {
         // Places in `arrived`, and partners.
         let mut pairs: Vec<(u32, u32)> = Vec::with_capacity(OUTPUT_ROWS);
         while batch.at < batch.arrived.len() {
-            while batch.partner != NONE {
+            let from_us = batch.arrived[batch.at].from_us;
+            // Rows that have long been waiting for others lie behind those that this one can meet.
+            while batch.partner != NONE && self.sides[1 - side].reaches(batch.partner, from_us) {
                 if left == 0 {
                     self.take_pairs(side, &mut batch.arrived, &mut pairs, context)?;
                     return Ok(false);
@@ -433,9 +454,10 @@ impl JoinOperator {
             return Ok(());
         }
         self.watermark_us = watermark_us;
+        let rows_max = std::mem::take(&mut self.arrived_rows) * FORGOTTEN_A_ROW + FORGOTTEN_MIN;
         for side in 0..2 {
             let pads = self.plan.pads(side) && self.defers(side);
-            let expired = self.sides[side].expired(watermark_us, pads);
+            let expired = self.sides[side].expired(watermark_us, pads, rows_max);
             for &row in &expired {
                 let SideRow { matches, expires_us, .. } = self.sides[side].rows[row as usize];
                 if pads && matches == 0 {
@@ -520,6 +542,6 @@ impl Operator for JoinOperator {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.index.memory_bytes() + self.heads.capacity() * 8 + self.sides.iter().map(Side::memory_bytes).sum::<usize>()
+        self.index.memory_bytes() + self.heads.memory_bytes() + self.sides.iter().map(Side::memory_bytes).sum::<usize>()
     }
 }

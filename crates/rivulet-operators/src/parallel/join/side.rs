@@ -5,18 +5,19 @@ use std::collections::BTreeMap;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
+use crate::paged::Paged;
 use crate::parallel::keys::NONE;
 use crate::parallel::rows::RowStore;
 
 /// By key: the first row of each side, [`NONE`] without one. A row that comes looks at both, which are one line of memory.
-pub(super) type Heads = Vec<[u32; 2]>;
+pub(super) type Heads = Paged<[u32; 2]>;
 
 pub(super) struct Side {
     /// Which of the two it is.
     number: usize,
     pub(super) store: RowStore,
     /// By row.
-    pub(super) rows: Vec<SideRow>,
+    pub(super) rows: Paged<SideRow>,
     /// Rows by the bucket of their expiry.
     due: BTreeMap<i64, Vec<u32>>,
     bucket_us: i64,
@@ -37,6 +38,9 @@ pub(super) struct SideRow {
     pub(super) matches: u32,
     /// The last watermark at which it is needed.
     pub(super) expires_us: i64,
+    /// The latest at which it or any row behind it in the list of its key was needed when it was linked: who needs later ones need not look
+    /// further.
+    reach_us: i64,
 }
 
 impl Side {
@@ -45,7 +49,7 @@ impl Side {
         Self {
             number,
             store,
-            rows: Vec::new(),
+            rows: Paged::new(),
             due: BTreeMap::new(),
             bucket_us,
             waits_twice: false,
@@ -60,6 +64,12 @@ impl Side {
         self.rows[row as usize].next
     }
 
+    /// Whether this row, or one behind it in the list of its key, may be needed at this watermark.
+    #[inline]
+    pub(super) fn reaches(&self, row: u32, watermark_us: i64) -> bool {
+        self.rows[row as usize].reach_us >= watermark_us
+    }
+
     /// Whether a row of the store is in the lists.
     pub(super) fn is_linked(&self, row: u32) -> bool {
         self.rows[row as usize].expires_us != UNLINKED
@@ -68,17 +78,20 @@ impl Side {
     /// Links a row that has been added to the store. One that does not wait for its expiry is unlinked before anything else expires.
     pub(super) fn link(&mut self, heads: &mut Heads, row: u32, key: u32, expires_us: i64, waits: bool) {
         if row as usize >= self.rows.len() {
-            let empty = SideRow { key: NONE, next: NONE, previous: NONE, matches: 0, expires_us: UNLINKED };
-            self.rows.resize(self.store.numbers(), empty);
+            let empty =
+                SideRow { key: NONE, next: NONE, previous: NONE, matches: 0, expires_us: UNLINKED, reach_us: UNLINKED };
+            self.rows.grow(self.store.numbers(), empty);
         }
-        let mut next = NONE;
+        let (mut next, mut reach_us) = (NONE, expires_us);
         if key != NONE {
             next = std::mem::replace(&mut heads[key as usize][self.number], row);
             if next != NONE {
-                self.rows[next as usize].previous = row;
+                let behind = &mut self.rows[next as usize];
+                behind.previous = row;
+                reach_us = reach_us.max(behind.reach_us);
             }
         }
-        self.rows[row as usize] = SideRow { key, next, previous: NONE, matches: 0, expires_us };
+        self.rows[row as usize] = SideRow { key, next, previous: NONE, matches: 0, expires_us, reach_us };
         if waits && expires_us != i64::MAX {
             self.due.entry(expires_us.div_euclid(self.bucket_us)).or_default().push(row);
         }
@@ -129,10 +142,11 @@ impl Side {
         index.find(store.hash(pattern, hasher), |&row| store.compare_content(row, pattern).is_eq()).copied()
     }
 
-    /// The rows that have expired at this watermark, which stay linked. Where not `exactly`, some may be left for later.
-    pub(super) fn expired(&mut self, watermark_us: i64, exactly: bool) -> Vec<u32> {
+    /// The rows that have expired at this watermark, which stay linked. Where not `exactly`, some may be left for later, and about `rows_max` are
+    /// looked at.
+    pub(super) fn expired(&mut self, watermark_us: i64, exactly: bool, rows_max: usize) -> Vec<u32> {
         let mut expired = Vec::new();
-        self.take_due(watermark_us, exactly, |row| expired.push(row));
+        self.take_due(watermark_us, exactly, if exactly { usize::MAX } else { rows_max }, |row| expired.push(row));
         if self.waits_twice {
             expired.sort_unstable();
             expired.dedup();
@@ -140,15 +154,24 @@ impl Side {
         expired
     }
 
-    fn take_due(&mut self, watermark_us: i64, exactly: bool, mut each: impl FnMut(u32)) {
-        while let Some(entry) = self.due.first_entry() {
+    fn take_due(&mut self, watermark_us: i64, exactly: bool, rows_max: usize, mut each: impl FnMut(u32)) {
+        let mut left = rows_max;
+        while left > 0
+            && let Some(mut entry) = self.due.first_entry()
+        {
             let bucket = *entry.key();
             let is_whole = bucket.saturating_add(1).saturating_mul(self.bucket_us) <= watermark_us;
             if !is_whole && (!exactly || bucket.saturating_mul(self.bucket_us) > watermark_us) {
                 return;
             }
+            let due = entry.get_mut();
+            let looked_at = due.split_off(due.len().saturating_sub(left));
+            if due.is_empty() {
+                entry.remove();
+            }
+            left -= looked_at.len();
             let mut waiting = Vec::new();
-            for row in entry.remove() {
+            for row in looked_at {
                 let expires_us = self.rows[row as usize].expires_us;
                 let is_here = expires_us != UNLINKED
                     && expires_us != i64::MAX
@@ -160,15 +183,12 @@ impl Side {
                     true => waiting.push(row),
                 }
             }
-            if !is_whole {
-                if !waiting.is_empty() {
-                    self.due.insert(bucket, waiting);
-                }
-                return;
+            // Of a whole bucket, those that expire with its last microsecond.
+            let has_waiting = !waiting.is_empty();
+            if has_waiting {
+                self.due.entry(bucket).or_default().append(&mut waiting);
             }
-            // Those that expire with the last microsecond of a bucket.
-            if !waiting.is_empty() {
-                self.due.insert(bucket, waiting);
+            if has_waiting || !is_whole {
                 return;
             }
         }
@@ -176,7 +196,7 @@ impl Side {
 
     pub(super) fn memory_bytes(&self) -> usize {
         self.store.memory_bytes()
-            + self.rows.capacity() * size_of::<SideRow>()
+            + self.rows.memory_bytes()
             + self.due.values().map(|rows| rows.capacity() * 4).sum::<usize>()
             + self.by_content.as_ref().map_or(0, HashTable::allocation_size)
     }

@@ -14,6 +14,7 @@ use rivulet_dataflow::{
 
 use super::{OverFrame, OverPlan};
 use crate::aggregate::dense::RowSet;
+use crate::paged::Paged;
 use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::frame::Frame;
 use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
@@ -31,9 +32,9 @@ pub(super) struct ChangingOperator {
     store: RowStore,
     /// Results that are outside, and by row which is its own.
     results: RowStore,
-    result_of: Vec<u32>,
+    result_of: Paged<u32>,
     /// By partition: its rows in order.
-    partitions: Vec<Vec<u32>>,
+    partitions: Paged<Vec<u32>>,
     /// When partitions are forgotten.
     ttl: Option<TimeToLive>,
     keys: BatchKeys,
@@ -54,8 +55,8 @@ impl ChangingOperator {
             index: plan.keys.index(0),
             store: plan.store().expect(made),
             results: plan.result_store().expect(made),
-            result_of: Vec::new(),
-            partitions: Vec::new(),
+            result_of: Paged::new(),
+            partitions: Paged::new(),
             ttl: plan.ttl_us().map(TimeToLive::new),
             keys: BatchKeys::default(),
             plan,
@@ -71,12 +72,12 @@ impl ChangingOperator {
         let all: Vec<u32> = (0..batch.rows() as u32).collect();
         let (mut partitions, mut rows) = (Vec::new(), Vec::new());
         self.index.assign(&self.keys, &RowSet::List(&all), &mut partitions);
-        self.partitions.resize_with(self.index.numbers().max(self.partitions.len()), Vec::new);
+        self.partitions.grow_with(self.index.numbers(), Vec::new);
         if let Some(ttl) = &mut self.ttl {
             ttl.touch(&partitions, batch.event_time_us.iter().copied());
         }
         self.store.add(columns, &all, |row| (batch.event_time_us[row], batch.arrival_us[row]), &mut rows)?;
-        self.result_of.resize(self.store.numbers(), NONE);
+        self.result_of.grow(self.store.numbers(), NONE);
         let mut changes: Vec<Change> = Vec::new();
         let mut change_of = vec![NONE; self.partitions.len()];
         // Rows to be removed, and the results to be taken back of rows.
@@ -314,9 +315,9 @@ impl Operator for ChangingOperator {
         let all: Vec<u32> = (0..saved.len() as u32).collect();
         let (mut partitions, mut rows, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
         self.index.assign(&self.keys, &RowSet::List(&all), &mut partitions);
-        self.partitions.resize_with(self.index.numbers().max(self.partitions.len()), Vec::new);
+        self.partitions.grow_with(self.index.numbers(), Vec::new);
         self.store.add(columns, &all, |row| saved.times(row), &mut rows)?;
-        self.result_of.resize(self.store.numbers(), NONE);
+        self.result_of.grow(self.store.numbers(), NONE);
         let has_result = saved.added[0].as_boolean();
         let with: Vec<u32> = all.iter().copied().filter(|&row| has_result.value(row as usize)).collect();
         self.results.add(results, &with, |_| (0, 0), &mut numbers)?;
@@ -339,12 +340,13 @@ impl Operator for ChangingOperator {
     }
 
     fn memory_bytes(&self) -> usize {
-        let rows: usize = self.partitions.iter().map(|rows| size_of::<Vec<u32>>() + rows.capacity() * 4).sum();
+        let rows: usize = self.partitions.iter().map(|rows| rows.capacity() * 4).sum();
         self.index.memory_bytes()
             + self.store.memory_bytes()
             + self.results.memory_bytes()
-            + self.result_of.capacity() * 4
+            + self.result_of.memory_bytes()
             + self.ttl.as_ref().map_or(0, TimeToLive::memory_bytes)
+            + self.partitions.memory_bytes()
             + rows
     }
 }

@@ -13,6 +13,7 @@ use rivulet_dataflow::{
 
 use super::{OverFrame, OverPlan};
 use crate::aggregate::dense::RowSet;
+use crate::paged::Paged;
 use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::frame::Frame;
 use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
@@ -37,9 +38,9 @@ pub(super) struct WaitingOperator {
     index: KeyIndex,
     store: RowStore,
     /// By row.
-    partition_of: Vec<u32>,
+    partition_of: Paged<u32>,
     /// By partition.
-    frames: Vec<Frame>,
+    frames: Paged<Frame>,
     waiting: BTreeMap<i64, Vec<u32>>,
     watermark_us: i64,
     /// No row comes any more with a time before this: the watermark, and by how much rows are ahead of it.
@@ -54,8 +55,8 @@ impl WaitingOperator {
         Self {
             index: plan.keys.index(0),
             store: plan.store().expect("the store was made when the plan was checked"),
-            partition_of: Vec::new(),
-            frames: Vec::new(),
+            partition_of: Paged::new(),
+            frames: Paged::new(),
             waiting: BTreeMap::new(),
             watermark_us: i64::MIN,
             passed_us: i64::MIN,
@@ -111,12 +112,12 @@ impl WaitingOperator {
         self.index.assign(&self.keys, &RowSet::List(rows), &mut partitions);
         let plan = &self.plan;
         let frame = || Frame::new(&plan.groups, plan.is_bounded());
-        self.frames.resize_with(self.index.numbers().max(self.frames.len()), frame);
+        self.frames.grow_with(self.index.numbers(), frame);
         self.store.add(columns, rows, &times, &mut numbers)?;
         if let Some(ttl) = &mut self.ttl {
             ttl.touch(&partitions, rows.iter().map(|&row| times(row as usize).0));
         }
-        self.partition_of.resize(self.store.numbers(), 0);
+        self.partition_of.grow(self.store.numbers(), 0);
         for (&row, &partition) in numbers.iter().zip(&partitions) {
             self.partition_of[row as usize] = partition;
         }
@@ -335,7 +336,7 @@ impl WaitingOperator {
             ttl.touch(&partitions, totals.iter().map(|&row| saved.times(row as usize).0));
         }
         let frame_of = || Frame::new(&plan.groups, plan.is_bounded());
-        self.frames.resize_with(self.index.numbers().max(self.frames.len()), frame_of);
+        self.frames.grow_with(self.index.numbers(), frame_of);
         let mut decoded = plan.groups.states();
         decoded.grow(&plan.groups, 1);
         for (&row, &partition) in totals.iter().zip(&partitions) {
@@ -372,7 +373,7 @@ impl Operator for WaitingOperator {
     fn memory_bytes(&self) -> usize {
         self.index.memory_bytes()
             + self.store.memory_bytes()
-            + self.partition_of.capacity() * 4
+            + self.partition_of.memory_bytes()
             + self.frames.iter().map(Frame::memory_bytes).sum::<usize>()
             + self.ttl.as_ref().map_or(0, TimeToLive::memory_bytes)
             + self.waiting.values().map(|rows| rows.capacity() * 4).sum::<usize>()

@@ -1,5 +1,7 @@
 //! How a task comes to the barrier of a checkpoint, and how it goes on where another run was.
 
+use std::sync::atomic::Ordering;
+
 use rivulet_dataflow::{Element, StateSelection};
 
 use super::{Core, FlowTask};
@@ -12,12 +14,13 @@ use crate::flow::watermark::Watermarks;
 pub(super) struct Checkpoints {
     /// The newest barrier that has come by each channel.
     came: Vec<u64>,
-    /// The newest checkpoint for which it has captured its state.
+    /// The newest barrier at which it has captured its state.
     captured: u64,
     /// That for which its sink prepares.
     preparing: Option<u64>,
-    /// The newest that its sink has made final.
+    /// The newest of which its sink was told to make the checkpoint final, and whether it is still at it.
     committed: u64,
+    is_committing: bool,
     /// How it begins; nothing once it has.
     begins: Option<Begin>,
 }
@@ -31,7 +34,7 @@ struct Begin {
 impl Checkpoints {
     pub(super) fn new(channels: usize, reached_us: Option<i64>, has_ended: bool) -> Self {
         let begins = (reached_us.is_some() || has_ended).then_some(Begin { reached_us, has_ended });
-        Self { came: vec![0; channels], captured: 0, preparing: None, committed: 0, begins }
+        Self { came: vec![0; channels], captured: 0, preparing: None, committed: 0, is_committing: false, begins }
     }
 
     /// A barrier has come by a channel.
@@ -39,7 +42,7 @@ impl Checkpoints {
         self.came[channel] = number;
     }
 
-    /// The checkpoint whose barrier has come by all channels that are open, if it has not been captured.
+    /// The barrier that has come by all channels that are open, if its state was not captured there.
     pub(super) fn complete(&self, watermarks: &Watermarks) -> Option<u64> {
         let open = (0..self.came.len()).filter(|&channel| !watermarks.is_ended(channel));
         open.map(|channel| self.came[channel]).min().filter(|&number| number > self.captured)
@@ -49,12 +52,17 @@ impl Checkpoints {
         self.preparing.is_some()
     }
 
-    /// Whether its state has yet to be captured for this checkpoint, which is being made.
+    /// Whether its sink makes a checkpoint final, so that nothing may be written yet.
+    pub(super) fn is_committing(&self) -> bool {
+        self.is_committing
+    }
+
+    /// Whether its state has yet to be captured at this barrier, the newest.
     pub(super) fn lacks(&self, wanted: u64) -> bool {
         self.captured < wanted
     }
 
-    /// Whether its state was captured for this checkpoint, which is being made.
+    /// Whether its state was captured at this barrier, the newest.
     pub(super) fn has_captured(&self, wanted: u64) -> bool {
         wanted != 0 && self.captured == wanted
     }
@@ -84,14 +92,29 @@ impl FlowTask {
                 return Ok(());
             }
         }
-        let committed = self.flow.barrier.committed();
+        let committed = self.flow.barrier.committed_barrier();
         if core.checkpoints.committed < committed && core.checkpoints.captured == committed {
             core.checkpoints.committed = committed;
             if let Some(sink) = &mut core.sink {
-                sink.commit().map_err(|error| error.0)?;
+                sink.commit(self.flow.barrier.committed_checkpoint()).map_err(|error| error.0)?;
             }
+            core.checkpoints.is_committing = true;
+            self.commit(core)?;
         }
         Ok(())
+    }
+
+    /// Looks whether the sink has made final what it was told to; whether nothing is left of that.
+    pub(super) fn commit(&self, core: &mut Core) -> Result<bool, String> {
+        if !core.checkpoints.is_committing {
+            return Ok(true);
+        }
+        let is_done = core.sink.as_mut().map_or(Ok(true), |sink| sink.is_committed()).map_err(|error| error.0)?;
+        if is_done {
+            core.checkpoints.is_committing = false;
+            self.final_to.store(core.checkpoints.committed, Ordering::Release);
+        }
+        Ok(is_done)
     }
 
     /// A task of sources rests, behind its barrier.
@@ -120,6 +143,9 @@ impl FlowTask {
         }
         let mut prepared = None;
         if let Some(sink) = &mut core.sink {
+            if self.flow.closing.load(Ordering::Acquire) {
+                sink.close().map_err(|error| error.0)?;
+            }
             prepared = sink.prepare().map_err(|error| error.0)?;
             if prepared.is_none() {
                 return Ok(false);

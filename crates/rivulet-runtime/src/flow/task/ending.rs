@@ -37,6 +37,7 @@ impl FlowTask {
     /// The end, well or not: sources are closed, state and what was not written are given up.
     pub(super) fn let_go(&self, core: &mut Core) {
         core.has_ended = true;
+        self.final_to.store(u64::MAX, Ordering::Release);
         let mut figures = self.figures.lock();
         figures.progress = core.feed.take().and_then(|feed| feed.progress());
         figures.state_bytes = 0;

@@ -77,6 +77,8 @@ pub(crate) struct FlowTask {
     /// Whether it ends with a sink, and with one that waits for each checkpoint to be durable.
     writes: bool,
     waits_for_commit: bool,
+    /// The newest barrier of which its sink has made the checkpoint final; [`u64::MAX`] once it has ended.
+    final_to: AtomicU64,
     /// Whether it waits for a worker or runs. Only the one who turns it from false to true hands it to the scheduler.
     scheduled: AtomicBool,
     deadline: DeadlineId,
@@ -164,6 +166,7 @@ impl FlowTask {
             aligned: parts.aligned,
             writes: parts.sink.is_some(),
             waits_for_commit: parts.sink.as_ref().is_some_and(|sink| sink.waits_for_commit()),
+            final_to: AtomicU64::new(0),
             scheduled: AtomicBool::new(false),
             deadline: host.flow_deadlines.register(task.clone()),
             host,
@@ -211,6 +214,11 @@ impl FlowTask {
         self.waits_for_commit
     }
 
+    /// The newest barrier of which its sink has made the checkpoint final; [`u64::MAX`] once it has ended.
+    pub(super) fn final_to(&self) -> u64 {
+        self.final_to.load(Ordering::Acquire)
+    }
+
     /// Whether it reads sources.
     pub(super) fn reads(&self) -> bool {
         self.aligned.is_some()
@@ -252,12 +260,21 @@ impl FlowTask {
     fn step(&self, core: &mut Core) -> Result<Option<usize>, String> {
         let now_us = self.host.clock.now_us();
         let rows_max = self.flow.limits.batch_rows;
-        let Some(feed) = &mut core.feed else { return self.step_messages(core, now_us, rows_max) };
+        if core.feed.is_none() {
+            return self.step_messages(core, now_us, rows_max);
+        }
         if self.is_resting() && !self.flow.stopping.load(Ordering::Acquire) {
             // Whoever lets sources go on wakes it.
             self.sources_at_us.store(SOURCES_READY, Ordering::Release);
             return self.rest(core, now_us);
         }
+        // That they do not rest any more may be because the checkpoint was committed since this was last looked at.
+        self.go_on(core)?;
+        if core.checkpoints.is_committing() {
+            self.sources_at_us.store(SOURCES_READY, Ordering::Release);
+            return Ok(None);
+        }
+        let Some(feed) = &mut core.feed else { return Ok(None) };
         let fed = if self.flow.stopping.load(Ordering::Acquire) {
             Fed::End
         } else if self.flow.paused.load(Ordering::Acquire) {
@@ -318,6 +335,10 @@ impl FlowTask {
             rows = taken;
             // What came just now may lie behind a barrier that was committed since this was last looked at.
             self.go_on(core)?;
+            if core.checkpoints.is_committing() {
+                core.is_unfinished = true;
+                return Ok(Some(rows));
+            }
         }
         core.is_unfinished = !self.work_off(core, now_us)?;
         if core.is_unfinished {
@@ -523,7 +544,7 @@ impl FlowTask {
             if let Some(feed) = &mut core.feed {
                 feed.set_paused(self.flow.paused.load(Ordering::Acquire));
             }
-            if core.checkpoints.is_preparing() && !self.prepare(core)? {
+            if !self.commit(core)? || (core.checkpoints.is_preparing() && !self.prepare(core)?) {
                 break Activation::Ran(rows);
             }
             if core.is_finishing {
@@ -545,8 +566,12 @@ impl FlowTask {
                 break Activation::Yielded(rows);
             }
         };
-        // What timers bring about after the barrier would be counted twice, here and by those behind it.
-        if !core.is_finishing && !(core.checkpoints.has_captured(self.flow.barrier.wanted())) {
+        // What timers bring about after the barrier would be counted twice, here and by those behind it; and what the sink makes final comes first.
+        let is_at_barrier = core.checkpoints.has_captured(self.flow.barrier.wanted());
+        if !is_at_barrier {
+            self.go_on(core)?;
+        }
+        if !core.is_finishing && !is_at_barrier && !core.checkpoints.is_committing() {
             self.tick(core, clock.now_us())?;
             self.note_silence(core, clock.now_us())?;
         }
@@ -564,7 +589,7 @@ impl FlowTask {
         };
         // A sink that commits now and then is flushed also while nothing comes.
         let of_sink = match core.sink {
-            Some(_) if core.is_finishing || core.checkpoints.is_preparing() => {
+            Some(_) if core.is_finishing || core.checkpoints.is_preparing() || core.checkpoints.is_committing() => {
                 self.host.clock.now_us() + FINISHED_ASKED_US
             }
             Some(_) => self.host.clock.now_us() + SINK_FLUSH_US,
@@ -586,7 +611,9 @@ impl FlowTask {
             // It has to let go.
             return !core.has_ended;
         }
-        if core.has_ended || core.is_finishing || core.checkpoints.is_preparing() || !core.outputs.have_room() {
+        // Who waits for a device is run by the timer.
+        let waits = core.is_finishing || core.checkpoints.is_preparing() || core.checkpoints.is_committing();
+        if core.has_ended || waits || !core.outputs.have_room() {
             return false;
         }
         let is_stopping = core.feed.is_some() && self.flow.stopping.load(Ordering::Acquire);
@@ -626,7 +653,7 @@ impl Runnable for FlowTask {
         let worked = catch_unwind(AssertUnwindSafe(|| self.work(&mut core, slice)))
             .unwrap_or_else(|panic| Err(format!("a defect of the engine: {}", panic_text(&*panic))));
         let outcome = worked.unwrap_or_else(|error| {
-            self.flow.fail(error);
+            self.flow.fail(error, core.sink.as_ref().is_some_and(|sink| sink.is_undone()));
             Activation::Ran(0)
         });
         if core.has_ended || self.flow.cancelled.load(Ordering::Acquire) {

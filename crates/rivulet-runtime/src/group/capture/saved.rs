@@ -27,6 +27,9 @@ const QUERIES: (&str, u32) = ("queries", 1);
 /// More operators than any application has: a number beyond is no number of frames.
 const FRAMES_MAX: u32 = 4_096;
 
+/// More slots than a part of any version has.
+const SLOTS_MAX: usize = 4_096;
+
 /// Appends a part; returns how many slots are in it. Of everything, what is as good as new is left out.
 pub(super) fn write(slice: Slice, everything: bool, out: &mut Vec<u8>) -> Result<usize, StateError> {
     let Slice { slots, marks, queries, frames } = slice;
@@ -135,7 +138,7 @@ impl<'a> Saved<'a> {
         let part = u32::try_from(self.parts.len()).map_err(|_| corrupt("there are more parts than anybody writes"))?;
         let slots = head.slots();
         let places = slots.iter().max().map_or(0, |last| *last as usize + 1);
-        if places > super::CAPTURED_AT_ONCE {
+        if places > SLOTS_MAX {
             return Err(corrupt("a part of saved state has more slots than anybody writes"));
         }
         let mut marks = vec![Mark::default(); places];

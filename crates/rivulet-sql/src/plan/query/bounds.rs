@@ -120,8 +120,17 @@ fn constant(expression: &Expr) -> Option<i64> {
     }
 }
 
-/// From when on rows of a side can meet no new row of the other.
-pub(super) fn expiry(side: usize, constraints: &[Constraint], other: &Stream) -> Option<Expiry> {
+/// When rows of a side expire, and what that says of the other side's rows.
+#[derive(Clone, Copy)]
+pub(super) struct Forgetting {
+    /// From when on rows of the side can meet no new row of the other.
+    pub(super) expiry: Expiry,
+    /// By a row of the other side: none that it meets expires before.
+    pub(super) reach: Expiry,
+}
+
+/// When rows of a side are forgotten, if ever.
+pub(super) fn forgetting(side: usize, constraints: &[Constraint], other: &Stream) -> Option<Forgetting> {
     // What the other side takes back may have been joined long ago.
     if other.changes {
         return None;
@@ -133,9 +142,12 @@ pub(super) fn expiry(side: usize, constraints: &[Constraint], other: &Stream) ->
         // is more than the later time.
         .filter_map(|constraint| {
             let bound = other.bound_of(constraint.earlier)?;
-            Some(Expiry { column: constraint.later, after_us: constraint.plus_us.checked_sub(bound)? })
+            Some(Forgetting {
+                expiry: Expiry { column: constraint.later, after_us: constraint.plus_us.checked_sub(bound)? },
+                reach: Expiry { column: constraint.earlier, after_us: bound.checked_neg()? },
+            })
         })
-        .min_by_key(|expiry| expiry.after_us)
+        .min_by_key(|forgetting| forgetting.expiry.after_us)
 }
 
 /// When a row of a side is late, if that is known: behind the bound that the rows of its stream keep to.

@@ -10,7 +10,7 @@ use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::EdgeKind;
 use rivulet_operators::parallel::{KeyedJoin, KeyedJoinKind, KeyedJoinSpec};
 
-use super::bounds::{LEFT, RIGHT, Sides, bounds_of_pairs, expiry, lateness};
+use super::bounds::{LEFT, RIGHT, Sides, bounds_of_pairs, forgetting, lateness};
 use super::columns::used_columns;
 use super::error::{not_yet, place_of, refused};
 use super::lower::Lowering;
@@ -113,7 +113,9 @@ impl Lowering {
         let sides = Sides { schemas, streams: [&left, &right] };
         let mut constraints = sides.constraints(join.filter.into_iter().flat_map(split_conjunction));
         pairs.iter().for_each(|&(one, other)| constraints.extend(sides.equality(one, other)));
-        let expiries = [expiry(LEFT, &constraints, &right), expiry(RIGHT, &constraints, &left)];
+        let forgetting = [forgetting(LEFT, &constraints, &right), forgetting(RIGHT, &constraints, &left)];
+        let expiries = forgetting.map(|side| side.map(|side| side.expiry));
+        let reach = [RIGHT, LEFT].map(|other| forgetting[other].map(|other| other.reach));
 
         let residual = join.filter.map(|filter| self.residual(filter, schemas, [&left, &right])).transpose()?;
         // The columns that come out, and for each column of the plan where it is then.
@@ -147,6 +149,7 @@ impl Lowering {
         let what = format!("{:?} {:?} {:?} {:?} {:?}", spec.kind, spec.keys, spec.residual, spec.expiry, spec.output);
         let keyed = KeyedJoin::new(spec)
             .and_then(|join| join.with_lateness([lateness(&left), lateness(&right)]))
+            .and_then(|join| join.with_reach(reach))
             .map_err(|error| crate::plan::defect(error, position))?;
         let schema = keyed.output_schema().clone();
         let (edges, joined_by) = self.join_edges(&left, &right, &pairs);

@@ -1,22 +1,14 @@
 //! One step: a server and a generator in processes of their own, so many queries, so many seconds.
 
-use std::net::SocketAddr;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rivulet_bench::generator::handle::GeneratorHandle;
 use rivulet_bench::workload::Workload;
-use serde_json::Value;
 
 use super::stages::Profiler;
 use super::{ManyOptions, Model, StepReport, Variant};
-use crate::bench::process::{ServerProcess, error_of};
+use crate::bench::load::{dropped, processed, refused, register, start_generator, submit};
+use crate::bench::process::ServerProcess;
 
-/// Lines in one bulk request: its answers fit into the buffers of a connection, so that a client which first writes and then
-/// reads does not wait for a server that does the same.
-const LINES_PER_REQUEST: u64 = 20_000;
-/// Applications in one script, of a kilobyte each: a body has at most 4 MiB.
-const APPLICATIONS_PER_REQUEST: usize = 1_000;
 /// How long subscriptions may take to reach the generator, and the last events the engine.
 const SUBSCRIBE_MAX: Duration = Duration::from_secs(30);
 const DRAIN_MAX: Duration = Duration::from_secs(60);
@@ -52,16 +44,9 @@ pub(super) fn run_step(
         }
     }
     settings.extend(options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-    let mut server = ServerProcess::start(broker, &settings)?;
-    for table in workload.tables() {
-        let statement = table.write(server.folder()).map_err(|error| format!("a table's file: {error}"))?;
-        server.post("/api/v1/tables", statement.as_bytes())?;
-    }
+    let mut server = ServerProcess::start(Some(broker), &settings)?;
     let begun = Instant::now();
-    let statements: Vec<String> = workload.applications().map(|application| application.statement).collect();
-    for script in statements.chunks(APPLICATIONS_PER_REQUEST) {
-        server.post("/api/v1/sql", script.join("\n").as_bytes())?;
-    }
+    register(&mut server, &workload)?;
     let register_s = begun.elapsed().as_secs_f64();
     let rss_empty_bytes = server.rss_bytes();
     let begun = Instant::now();
@@ -149,47 +134,6 @@ pub(super) fn run_step(
         stages,
         latency_distribution,
     })
-}
-
-fn start_generator(external_broker: Option<SocketAddr>, is_crowded: bool) -> Result<GeneratorHandle, String> {
-    let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    let mut command = Command::new(program);
-    command.args(["bench", "generator"]);
-    if let Some(broker) = external_broker {
-        command.args(["--broker", &broker.to_string()]);
-    } else if is_crowded {
-        command.arg("--crowd");
-    }
-    GeneratorHandle::spawn(command).map_err(|error| error.to_string())
-}
-
-fn submit(server: &mut ServerProcess, workload: &Workload, queries: u64) -> Result<(), String> {
-    let mut body = Vec::new();
-    for first in (0..queries).step_by(LINES_PER_REQUEST as usize) {
-        body.clear();
-        for number in first..queries.min(first + LINES_PER_REQUEST) {
-            workload.write_query_line(number, &mut body);
-        }
-        let answers = server.post("/api/v1/queries/bulk", &body)?;
-        if let Some(refused) = answers.lines().find(|line| line.contains("\"error\"")) {
-            return Err(format!("a query was refused: {}", error_of(refused)));
-        }
-    }
-    Ok(())
-}
-
-fn processed(status: &Value) -> u64 {
-    status["total"]["events"].as_u64().unwrap_or(0)
-}
-
-/// Events that reached the engine and were counted as dropped.
-fn dropped(status: &Value) -> u64 {
-    status["messages_unrouted"].as_u64().unwrap_or(0) + refused(&status["total"], |reason| reason == "overflow")
-}
-
-fn refused(total: &Value, of: impl Fn(&str) -> bool) -> u64 {
-    let Some(reasons) = total["refused"].as_object() else { return 0 };
-    reasons.iter().filter(|(reason, _)| of(reason)).filter_map(|(_, count)| count.as_u64()).sum()
 }
 
 /// The buckets of the latency from creation to the end of processing, over all applications, from Prometheus metrics.

@@ -2,6 +2,7 @@
 
 mod hibench;
 mod nexmark;
+mod recovery;
 mod streams;
 
 use std::fs::OpenOptions;
@@ -24,6 +25,7 @@ use crate::cli::{Global, duration};
 
 use hibench::HibenchArguments;
 use nexmark::NexmarkArguments;
+use recovery::RecoveryArguments;
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
@@ -37,6 +39,9 @@ pub(in crate::cli) enum BenchCommand {
     /// The streaming workloads of HiBench
     #[command(after_help = streams::COLUMNS)]
     Hibench(HibenchArguments),
+    /// How long a server that was killed takes until it works again
+    #[command(after_help = recovery::COLUMNS)]
+    Recovery(RecoveryArguments),
     /// One script in a process of its own, which the other commands start
     #[command(hide = true)]
     Script,
@@ -174,6 +179,7 @@ pub(in crate::cli) fn run(global: Global, command: BenchCommand) -> Result<(), C
         BenchCommand::Many(arguments) => run_many_command(global, arguments),
         BenchCommand::Nexmark(arguments) => nexmark::run(global, arguments),
         BenchCommand::Hibench(arguments) => hibench::run(global, arguments),
+        BenchCommand::Recovery(arguments) => recovery::run(global, arguments),
         BenchCommand::Script => streams::run_job(),
         BenchCommand::Generator(arguments) => {
             let options = match arguments.broker {

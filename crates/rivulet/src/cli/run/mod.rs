@@ -167,7 +167,14 @@ impl Console<'_> {
         if let (Some((file, bytes)), 0) = (&named.replaces, report.flow.rows_out) {
             eprintln!("{name}: no row was written; {}, which had {bytes} bytes, has no row any more", file.display());
         }
-        Ok(report)
+        // Late rows belong to what was asked for.
+        let failures = Reason::ALL.into_iter().filter(|&reason| reason != Reason::Late);
+        let refused: u64 = failures.map(|reason| report.flow.refused[reason as usize]).sum();
+        match report.flow.rows_out == 0 && refused > 0 {
+            true => Err(CliError::new(format!("{name} wrote no row, and {refused} rows were refused"))
+                .with_hint("do the columns of the source fit to what it reads?")),
+            false => Ok(report),
+        }
     }
 
     /// Rows that were not processed are never passed over in silence.

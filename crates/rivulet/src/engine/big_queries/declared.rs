@@ -1,6 +1,7 @@
 //! Sources, sinks and views: declared, remembered, shown, and dropped as long as nothing needs them.
 
-use rivulet_sql::{Name, Scope, SqlError, Statement, plan_query};
+use arrow::datatypes::{DataType, SchemaRef};
+use rivulet_sql::{Name, Scope, SqlError, Statement, plan_query, type_name};
 
 use crate::engine::Engine;
 use crate::run::{check_sink, check_source, own_columns};
@@ -14,6 +15,18 @@ pub(in crate::engine) enum Declared {
     Source,
     Sink,
     View,
+}
+
+/// What there is to know of something that is declared.
+pub(in crate::engine) struct Description {
+    /// Where rows come from or go to; a view has none.
+    pub address: Option<String>,
+    /// Name and SQL type of its columns; none of a sink that takes whatever is written.
+    pub columns: Vec<(String, String)>,
+    /// The names of views and queries that could not be without it.
+    pub needed_by: Vec<String>,
+    /// The statement as it was written.
+    pub text: String,
 }
 
 /// A statement that declares something: what, its name, whether it may be there already, and its text.
@@ -90,20 +103,29 @@ fn check(statement: &Statement) -> Result<(), ServiceError> {
 }
 
 impl Known {
-    /// That all statements but the one with this number can be carried out without it; an error says which one needs it.
-    fn check_without(&self, number: u64, mut scope: Scope) -> Result<(), ServiceError> {
+    /// The names of what could not be carried out without the statement with this number; `scope` has the reference tables.
+    fn need(&self, number: u64, mut scope: Scope) -> Vec<String> {
+        let mut needing = Vec::new();
         for (_, statement) in self.remembered.iter().filter(|(other, _)| **other != number) {
-            let (what, done) = match (statement, Declaration::of(statement)) {
-                (Statement::CreateBigQuery { name, query, .. }, _) => (name, plan_query(query, &scope).map(drop)),
-                (_, Some(declaration)) => (declaration.name, declare(statement, &mut scope)),
+            let (what, is_done) = match (statement, Declaration::of(statement)) {
+                (Statement::CreateBigQuery { name, query, .. }, _) => (name, plan_query(query, &scope).is_ok()),
+                (_, Some(declaration)) => (declaration.name, declare(statement, &mut scope).is_ok()),
                 _ => continue,
             };
-            if done.is_err() {
-                return Err(ServiceError::new(ErrorKind::Conflict, format!("'{what}' needs it"))
-                    .with_hint(format!("drop '{what}' first")));
+            if !is_done {
+                needing.push(what.text.clone());
             }
         }
-        Ok(())
+        needing
+    }
+
+    /// That nothing needs the statement with this number; an error says what does.
+    fn check_without(&self, number: u64, scope: Scope) -> Result<(), ServiceError> {
+        match self.need(number, scope).first() {
+            None => Ok(()),
+            Some(what) => Err(ServiceError::new(ErrorKind::Conflict, format!("'{what}' needs it"))
+                .with_hint(format!("drop '{what}' first"))),
+        }
     }
 }
 
@@ -164,6 +186,37 @@ impl Engine {
         };
         known.remembered.remove(&number);
         Ok(true)
+    }
+
+    /// What there is to know of a source, sink or view; `None` if there is no such thing.
+    pub(in crate::engine) fn describe_declared(&self, what: Declared, name: &str) -> Option<Description> {
+        let columns_of = |schema: &SchemaRef| -> Vec<(String, DataType)> {
+            schema.fields().iter().map(|field| (field.name().clone(), field.data_type().clone())).collect()
+        };
+        let mut tables = Scope::new();
+        self.add_tables(&mut tables);
+        let known = self.big_queries.known.lock();
+        let (address, columns, text) = match what {
+            Declared::Source => {
+                let one = known.scope.source(name)?;
+                (Some(one.address.clone()), columns_of(&one.schema), one.text.clone())
+            }
+            Declared::Sink => {
+                let one = known.scope.sink(name)?;
+                let columns = one.schema.as_ref().map(columns_of).unwrap_or_default();
+                (Some(one.address.clone()), columns, one.text.clone())
+            }
+            Declared::View => {
+                let one = known.scope.view(name)?;
+                (None, one.columns(), one.text.clone())
+            }
+        };
+        let is_it = |statement: &Statement| {
+            Declaration::of(statement).is_some_and(|one| one.what == what && one.name.text == name)
+        };
+        let number = known.remembered.iter().find(|(_, statement)| is_it(statement)).map(|(number, _)| *number)?;
+        let columns = columns.into_iter().map(|(name, data_type)| (name, type_name(&data_type))).collect();
+        Some(Description { address, columns, needed_by: known.need(number, tables), text })
     }
 
     /// Name and address, or text, of the sources, sinks or views.

@@ -4,18 +4,20 @@
 //! statement is remembered only after it was carried out, and nothing is dropped that one which is remembered needs.
 //!
 //! In reading order: `declared`: sources, sinks and views; here: queries, from their creation to their end; `saved`: what outlives the
-//! process; `info`: what is shown of them; `watch`: what is done about those that fail or do not start.
+//! process; `settle`: where one goes on whose results are final by themselves; `info`: what is shown of them; `watch`: what is done about those that fail or do not start.
 
 mod declared;
 mod info;
 mod saved;
+mod settle;
 mod watch;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rivulet_connectors::connector::Host;
 use rivulet_runtime::Policy;
 use rivulet_runtime::flow::checkpoint::Snapshot;
 use rivulet_sql::{BigQuery, Name, QueryPlan, Scope, Statement, explain_query, plan_query};
@@ -26,10 +28,15 @@ use super::submit::check_free;
 use crate::run::{self, RunOptions};
 use crate::service::{ErrorKind, QueryState, ServiceError};
 use saved::Saved;
+use settle::{Begin, settle};
 
 pub(super) use declared::Declared;
 pub(super) use info::BigQuerySnapshot;
+pub(super) use saved::LineStatus;
 pub(super) use watch::start as watch;
+
+/// What is said of a query that has come to the end of its input.
+const ENDS: &str = "it has come to the end of its input, and that is being saved";
 
 /// How long a dropped query may take to write what it has in hand.
 const STOP_MAX: Duration = Duration::from_secs(5);
@@ -48,8 +55,6 @@ pub(super) struct BigQueries {
     changing: Mutex<()>,
     /// Locked for moments only: queries can be looked at while another one is started.
     known: Mutex<Known>,
-    /// Where checkpoints lie, once any is made or looked for.
-    store: OnceLock<Arc<Store>>,
 }
 
 #[derive(Default)]
@@ -72,7 +77,7 @@ struct OneQuery {
     plan: Option<Arc<QueryPlan>>,
     /// Its checkpoints, where any are made.
     saved: Option<Arc<Mutex<Saved>>>,
-    /// It had come to the end of its input when the server started.
+    /// It has come to the end of its input, and a restart will know.
     has_ended: bool,
     /// What was started. Neither this nor a problem: it was paused when the server started, and has nothing open.
     running: Option<Arc<run::Running>>,
@@ -93,6 +98,13 @@ pub(super) enum Resumed {
     FromTheStart,
 }
 
+/// What starting a query came to.
+enum Started {
+    Runs(Resumed, run::Running),
+    /// It has come to the end of its input, which was not known.
+    HasEnded,
+}
+
 impl OneQuery {
     /// Whether it runs, and if not, why.
     fn state(&self) -> (QueryState, Option<String>) {
@@ -106,12 +118,29 @@ impl OneQuery {
             (None, None) => (QueryState::Paused, None),
             (Some(running), _) => match running.flow().wait(Duration::ZERO) {
                 Some(Err(error)) => (QueryState::Failed, Some(error.0.replace("\nhint: ", "; "))),
+                Some(Ok(())) if self.ends() => (QueryState::Running, Some(ENDS.to_owned())),
                 Some(Ok(())) => (QueryState::Ended, None),
                 None if self.is_paused => (QueryState::Paused, None),
                 None if running.holds_up_others() => (QueryState::Running, Some(HOLDS_UP.to_owned())),
                 None => (QueryState::Running, None),
             },
         }
+    }
+}
+
+impl OneQuery {
+    /// It turned out to have come to the end of its input.
+    fn end(&mut self) {
+        (self.has_ended, self.has_failed) = (true, false);
+        (self.running, self.problem) = (None, None);
+    }
+
+    /// Whether it has come to the end of its input, and a restart would not know.
+    fn ends(&self) -> bool {
+        let has_come = |running: &Arc<run::Running>| {
+            !running.was_stopped() && matches!(running.flow().wait(Duration::ZERO), Some(Ok(())))
+        };
+        !self.has_ended && self.saved.is_some() && self.running.as_ref().is_some_and(has_come)
     }
 }
 
@@ -123,6 +152,13 @@ impl Known {
     fn change(&mut self, name: &str, change: impl FnOnce(&mut OneQuery)) {
         if let Some(one) = self.queries.get_mut(name) {
             change(one);
+        }
+    }
+
+    /// A restart will know that this query has come to its end, unless it was dropped meanwhile.
+    fn note_end(&mut self, name: &str, number: u64) {
+        if let Some(one) = self.queries.get_mut(name).filter(|one| one.number == number) {
+            one.has_ended = true;
         }
     }
 }
@@ -180,7 +216,14 @@ impl Engine {
                 return Err(error.into());
             }
         };
-        let saved = self.new_line(number);
+        let saved = match self.new_line(number, &query.text) {
+            Ok(saved) => saved,
+            Err(error) => {
+                running.stop();
+                self.catalog.remove_statement(number)?;
+                return Err(error);
+            }
+        };
         let statement = Statement::CreateBigQuery { name: name.clone(), if_not_exists, query: query.clone() };
         let (plan, running) = (Some(Arc::new(plan)), Some(Arc::new(running)));
         let one = OneQuery {
@@ -200,54 +243,55 @@ impl Engine {
         Ok(())
     }
 
-    /// Where checkpoints lie, if any are made.
-    fn store(&self) -> Result<Option<(&Arc<Store>, usize)>, ServiceError> {
-        let Some(settings) = &self.config.checkpoint else { return Ok(None) };
-        let store = match self.big_queries.store.get() {
-            Some(store) => store,
-            None => {
-                let opened = Store::folder(&settings.folder)
-                    .map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
-                self.big_queries.store.get_or_init(|| Arc::new(opened))
-            }
-        };
-        Ok(Some((store, settings.retained)))
+    /// Where checkpoints lie, and how many are kept, if any are made.
+    fn store(&self) -> Option<(&Arc<Store>, usize)> {
+        self.checkpoints.as_ref().map(|checkpoints| checkpoints.store())
     }
 
-    /// An empty line of checkpoints. Where there can be none, the query runs without, and it is said.
-    fn new_line(&self, number: u64) -> Option<Arc<Mutex<Saved>>> {
-        let opened = self.store().and_then(|store| {
-            let Some((store, retained)) = store else { return Ok(None) };
-            // Numbers are given out again.
-            saved::forget(store, number);
-            Saved::open(store, number, retained).map(|saved| Some(Arc::new(Mutex::new(saved))))
-        });
-        opened.unwrap_or_else(|error| {
-            tracing::error!("a query has no checkpoints: {error}");
-            None
-        })
+    /// An empty line of checkpoints, if any are made.
+    ///
+    /// # Errors
+    /// There can be none: a query that would be lost with the process is not taken for one that is not.
+    fn new_line(&self, number: u64, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
+        let Some((store, _)) = self.store() else { return Ok(None) };
+        // Of a catalog that was restored, which gives numbers out again.
+        saved::forget(store, number)?;
+        self.line(number, text)
     }
 
-    /// Saves where each big query is; the bytes that were written, and those that a restart would read. What fails is said, and is tried
-    /// again the next time.
-    pub(super) fn save_big_queries(&self) -> (u64, u64) {
+    /// The line of checkpoints of a query, if any are made.
+    fn line(&self, number: u64, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
+        let Some((store, retained)) = self.store() else { return Ok(None) };
+        Saved::open(store, number, text, retained).map(|saved| Some(Arc::new(Mutex::new(saved))))
+    }
+
+    /// Saves where each big query is, and how their checkpoints stand. What fails is said, and is tried again the next time; whoever asks has
+    /// it tried at once.
+    pub(super) fn save_big_queries(&self, is_asked: bool) -> Vec<LineStatus> {
         let all: Vec<(String, OneQuery)> = {
             let known = self.big_queries.known.lock();
             known.queries.iter().map(|(name, one)| (name.clone(), one.clone())).collect()
         };
-        let mut bytes = (0, 0);
+        let mut statuses = Vec::with_capacity(all.len());
         for (name, one) in all {
             let (Some(plan), Some(saved), Some(running)) = (&one.plan, &one.saved, &one.running) else { continue };
-            match saved.lock().save(plan, running) {
-                Ok(Some(written)) => {
-                    tracing::debug!(query = name, epoch = written.epoch, bytes = written.written_bytes, "checkpoint");
-                    bytes = (bytes.0 + written.written_bytes, bytes.1 + written.live_bytes);
+            let mut saved = saved.lock();
+            let written = match saved.save(plan, running, is_asked) {
+                Ok(written) => written,
+                Err(error) => {
+                    tracing::warn!(query = name, "no checkpoint was made, and it is tried again: {error}");
+                    None
                 }
-                Ok(None) => {}
-                Err(error) => tracing::warn!(query = name, "no checkpoint was made, and it is tried again: {error}"),
+            };
+            if let Some(written) = written {
+                tracing::debug!(query = name, epoch = written.epoch, bytes = written.written_bytes, "checkpoint");
+            }
+            statuses.push(saved.status(&name, written.map(|written| written.written_bytes)));
+            if saved.has_ended() {
+                self.big_queries.known.lock().note_end(&name, one.number);
             }
         }
-        bytes
+        statuses
     }
 
     /// Has a query run from its last checkpoint on, or from the start if it has none.
@@ -256,9 +300,18 @@ impl Engine {
         name: &str,
         plan: &QueryPlan,
         saved: Option<&Arc<Mutex<Saved>>>,
-    ) -> Result<(Resumed, run::Running), ServiceError> {
-        let (found, problems) = saved.map_or(Ok((None, Vec::new())), |saved| saved.lock().restore(plan))?;
-        problems.iter().for_each(|problem| tracing::error!(query = name, "{problem}"));
+    ) -> Result<Started, ServiceError> {
+        let mut found = None;
+        if let Some(saved) = saved {
+            let mut saved = saved.lock();
+            let (newest, problems) = saved.restore(plan)?;
+            let begin = settle(plan, &self.host_of(name), &mut saved, newest);
+            self.note_damage(name, &problems, &begin);
+            found = match begin? {
+                Begin::At(found) => found,
+                Begin::HasEnded => return Ok(Started::HasEnded),
+            };
+        }
         let (resumed, snapshot) = match found {
             Some((epoch, snapshot)) => (Resumed::FromCheckpoint(epoch), Some(snapshot)),
             None => (Resumed::FromTheStart, None),
@@ -267,7 +320,30 @@ impl Engine {
         if let Resumed::FromCheckpoint(epoch) = resumed {
             tracing::info!(query = name, epoch, "goes on from its checkpoint");
         }
-        Ok((resumed, running))
+        Ok(Started::Runs(resumed, running))
+    }
+
+    /// Says that checkpoints of a query are damaged, if any are, and what that means for how it begins.
+    fn note_damage(&self, name: &str, problems: &[String], begin: &Result<Begin, ServiceError>) {
+        if problems.is_empty() {
+            return;
+        }
+        let goes_on = match begin {
+            Ok(Begin::At(Some((epoch, _)))) => {
+                format!("it goes on from checkpoint {epoch}, and what was written since then may come twice")
+            }
+            Ok(Begin::At(None)) => "it begins anew, and what was written before may come twice".to_owned(),
+            Ok(Begin::HasEnded) => "it has come to the end of its input all the same".to_owned(),
+            Err(_) => "it does not run".to_owned(),
+        };
+        let problem = format!("checkpoints of the query '{name}' are damaged: {}; {goes_on}", problems.join("; "));
+        tracing::error!("{problem}");
+        self.checkpoints.iter().for_each(|checkpoints| checkpoints.note_damage(problem.clone()));
+    }
+
+    /// What a query finds in this process.
+    fn host_of(&self, name: &str) -> Host {
+        Host { server: self.server_id.clone(), query: name.to_owned(), ..self.messaging.host() }
     }
 
     fn start_flow(
@@ -281,7 +357,7 @@ impl Engine {
             return Err(ServiceError::new(ErrorKind::Unavailable, message)
                 .with_hint("set scheduler.policy to 'group', or run the query with `rivulet run`"));
         }
-        let (options, host) = (RunOptions::new(self.config.workers.threads), self.messaging.host());
+        let (options, host) = (RunOptions::new(self.config.workers.threads), self.host_of(name));
         let checkpoints = self.config.checkpoint.is_some().then_some(snapshot);
         // Sources and sinks were declared in other scripts, in which the places of their errors are.
         run::start(&self.workers, options, &host, plan, name, None, checkpoints).map_err(|error| ServiceError {
@@ -319,11 +395,7 @@ impl Engine {
         let Some(one) = self.big_queries.known.lock().query(name) else { return Ok(None) };
         let resumed = match (one.state().0, &one.running) {
             (QueryState::Running, _) => return Ok(Some(Resumed::GoesOn)),
-            (QueryState::Ended, _) => {
-                let message = format!("the query '{name}' has come to the end of its input");
-                return Err(ServiceError::new(ErrorKind::Conflict, message)
-                    .with_hint("drop it, and create it again to run it from the start"));
-            }
+            (QueryState::Ended, _) => return Err(has_come_to_its_end(name)),
             (QueryState::Paused, Some(running)) => {
                 self.catalog.set_statement_paused(one.number, false)?;
                 running.flow().resume();
@@ -359,16 +431,25 @@ impl Engine {
             });
             close(running);
         }
-        let started = self.start_saved(name, &plan, one.saved.as_ref());
-        self.big_queries.known.lock().change(name, |one| one.plan = Some(plan));
+        // Its checkpoints could not be opened when the server started: without them it would begin anew.
+        let saved = match one.saved {
+            Some(saved) => Some(saved),
+            None => self.line(one.number, &one.query.text)?,
+        };
+        let started = self.start_saved(name, &plan, saved.as_ref());
+        self.big_queries.known.lock().change(name, |one| (one.plan, one.saved) = (Some(plan), saved));
         match started {
-            Ok((resumed, running)) => {
+            Ok(Started::Runs(resumed, running)) => {
                 self.big_queries.known.lock().change(name, |one| {
                     one.running = Some(Arc::new(running));
                     one.problem = None;
                     one.has_failed = false;
                 });
                 Ok(resumed)
+            }
+            Ok(Started::HasEnded) => {
+                self.big_queries.known.lock().change(name, OneQuery::end);
+                Err(has_come_to_its_end(name))
             }
             Err(error) => {
                 // Of one that has failed the reason for that stays.
@@ -396,9 +477,11 @@ impl Engine {
                 tracing::warn!(query = name, "dropped before all of it was written");
             }
         }
-        if let (Some(saved), Ok(Some((store, _)))) = (&one.saved, self.store()) {
+        if let (Some(saved), Some((store, _))) = (&one.saved, self.store()) {
             let _saves_no_more = saved.lock();
-            saved::forget(store, one.number);
+            if let Err(error) = saved::forget(store, one.number) {
+                tracing::warn!(query = name, "checkpoints of a query that is gone are left for now: {error}");
+            }
         }
         tracing::info!(query = name, "dropped");
         Ok(true)
@@ -432,7 +515,16 @@ impl Engine {
     /// Carries out what the catalog remembers. What cannot be carried out any more is said, and the rest runs.
     pub(super) fn load_big_queries(&self) -> Result<(), ServiceError> {
         let _changing = self.big_queries.changing.lock();
-        for stored in self.catalog.statements()? {
+        let statements = self.catalog.statements()?;
+        if let Some((store, _)) = self.store() {
+            if let Err(error) = store.remove_unfinished() {
+                tracing::warn!("checkpoints that were not written in full are left: {error}");
+            }
+            // Of those that were dropped while no checkpoints were made.
+            let known = statements.iter().map(|stored| stored.number).collect();
+            saved::forget_dropped(store, self.catalog.statement_next()?, &known);
+        }
+        for stored in statements {
             let Some((statement, _)) = rivulet_sql::parse_script(&stored.sql).ok().and_then(|mut one| one.pop()) else {
                 tracing::error!(sql = stored.sql, "a remembered statement is not understood by this version");
                 continue;
@@ -487,14 +579,17 @@ impl Engine {
         let planned = plan_query(&one.query, &self.scope()).map_err(ServiceError::from);
         let loaded = planned.and_then(|plan| {
             let plan = one.plan.insert(Arc::new(plan)).clone();
-            if let Some((store, retained)) = self.store()? {
-                let saved = Saved::open(store, number, retained)?;
-                one.has_ended = saved.has_ended();
-                one.saved = Some(Arc::new(Mutex::new(saved)));
-            }
+            one.saved = self.line(number, &one.query.text)?;
+            one.has_ended = one.saved.as_ref().is_some_and(|saved| saved.lock().has_ended());
             match is_paused || has_failed || one.has_ended {
                 true => Ok(None),
-                false => self.start_saved(name, &plan, one.saved.as_ref()).map(|(_, running)| Some(running)),
+                false => Ok(match self.start_saved(name, &plan, one.saved.as_ref())? {
+                    Started::Runs(_, running) => Some(running),
+                    Started::HasEnded => {
+                        one.has_ended = true;
+                        None
+                    }
+                }),
             }
         });
         match loaded {
@@ -517,9 +612,14 @@ impl Engine {
         // What has checkpoints goes on from the last one, which is made now that nothing comes any more. What was written after it would come
         // twice, so nothing is.
         let (saved, running): (Vec<_>, Vec<_>) = running.into_iter().partition(|one| one.has_checkpoints());
-        saved.iter().for_each(|one| one.flow().pause());
+        saved.iter().for_each(|one| one.flow().close());
         if !saved.is_empty() {
             self.save_big_queries_at_the_end();
+        }
+        // Their sinks are told to make final what belongs to it, and may have to wait for others.
+        let deadline = Instant::now() + STOP_MAX;
+        for one in &saved {
+            one.flow().wait_committed(deadline.saturating_duration_since(Instant::now()));
         }
         saved.iter().for_each(|one| one.cancel());
         running.iter().for_each(|one| one.stop());
@@ -531,6 +631,12 @@ impl Engine {
             }
         }
     }
+}
+
+/// Why a query is not resumed that has nothing left to do.
+fn has_come_to_its_end(name: &str) -> ServiceError {
+    let message = format!("the query '{name}' has come to the end of its input");
+    ServiceError::new(ErrorKind::Conflict, message).with_hint("drop it, and create it again to run it from the start")
 }
 
 /// Lets go of what a flow has opened. Whoever looks at its figures may hold it for a moment.

@@ -1,5 +1,6 @@
 //! Looks after big queries while nobody looks at them: says and remembers that one has failed, and tries again to start one whose
-//! source or sink could not be opened, as after a power cut, when everything comes up in any order.
+//! source or sink could not be opened, as after a power cut, when everything comes up in any order, or whose results since the last
+//! checkpoint were lost.
 //!
 //! What must hold: a query is started only by one who holds what changes big queries, or is not known as running before that; and what is
 //! tried in vain is tried less and less often.
@@ -12,12 +13,15 @@ use std::time::{Duration, Instant};
 
 use rivulet_sql::plan_query;
 
-use super::{OneQuery, close};
+use super::{BigQueries, OneQuery, Started, close};
 use crate::engine::Engine;
 use crate::service::{QueryState, ServiceError};
 
 /// How often all of them are looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether one has come to its end: what it has written since its last checkpoint comes twice after a crash until that is saved.
+const END_LOOK_PERIOD: Duration = Duration::from_millis(25);
 
 /// The pause before something is tried the second time; it doubles.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -36,6 +40,18 @@ struct Attempts {
 impl Attempts {
     fn new() -> Self {
         Self { next: Instant::now() + PAUSE_MIN, pause: PAUSE_MIN, said: String::new() }
+    }
+
+    /// Whether what was started has not had to be started again for so long that it counts as new.
+    fn is_past(&self) -> bool {
+        self.next.elapsed() >= 2 * PAUSE_MAX
+    }
+
+    /// It was started. Should it not last, the next attempt comes later.
+    fn began(&mut self) {
+        self.pause = (2 * self.pause).min(PAUSE_MAX);
+        self.next = Instant::now() + self.pause;
+        self.said.clear();
     }
 
     fn is_due(&self) -> bool {
@@ -57,16 +73,27 @@ impl Attempts {
 struct Watch {
     /// By the number of the query's statement.
     queries: HashMap<u64, Attempts>,
+    /// The same, of those whose end cannot be saved.
+    ends: HashMap<u64, Attempts>,
     catalog: Option<Attempts>,
 }
 
 /// Starts the thread that looks after the big queries of an engine, for as long as there is the engine.
 pub(in crate::engine) fn start(engine: &Arc<Engine>) -> Result<(), std::io::Error> {
-    let engine = Arc::downgrade(engine);
+    // What it looks at often it can look at without the engine: whoever drops that has its folder for himself.
+    let (engine, big_queries) = (Arc::downgrade(engine), Arc::downgrade(&engine.big_queries));
     let watch = move || {
         let mut watch = Watch::default();
+        let mut looked = Instant::now();
         loop {
-            thread::sleep(LOOK_PERIOD);
+            thread::sleep(END_LOOK_PERIOD);
+            let Some(big_queries) = big_queries.upgrade() else { return };
+            big_queries.save_ends(&mut watch.ends);
+            drop(big_queries);
+            if looked.elapsed() < LOOK_PERIOD {
+                continue;
+            }
+            looked = Instant::now();
             let Some(engine) = engine.upgrade() else { return };
             if engine.is_stopped.load(Ordering::Acquire) {
                 return;
@@ -86,16 +113,41 @@ impl OneQuery {
     }
 }
 
-impl Engine {
-    fn big_queries_that(&self, is_wanted: impl Fn(&OneQuery) -> bool) -> Vec<(String, OneQuery)> {
-        let known = self.big_queries.known.lock();
+impl BigQueries {
+    fn that(&self, is_wanted: impl Fn(&OneQuery) -> bool) -> Vec<(String, OneQuery)> {
+        let known = self.known.lock();
         let wanted = known.queries.iter().filter(|(_, one)| is_wanted(one));
         wanted.map(|(name, one)| (name.clone(), one.clone())).collect()
     }
 
+    /// Saves of each query that has come to the end of its input that it has.
+    fn save_ends(&self, vain: &mut HashMap<u64, Attempts>) {
+        let queries = self.that(OneQuery::ends);
+        vain.retain(|number, _| queries.iter().any(|(_, one)| one.number == *number));
+        for (name, one) in queries {
+            let (Some(plan), Some(saved)) = (&one.plan, &one.saved) else { continue };
+            // Whoever makes a checkpoint of it now notes the end as well.
+            let Some(mut saved) = saved.try_lock() else { continue };
+            if vain.get(&one.number).is_some_and(|attempts| !attempts.is_due()) {
+                continue;
+            }
+            // A checkpoint was faster.
+            let ended = if saved.has_ended() { Ok(()) } else { saved.end(plan) };
+            match ended {
+                Ok(()) => self.known.lock().note_end(&name, one.number),
+                Err(error) if vain.entry(one.number).or_insert_with(Attempts::new).put_off(&error) => {
+                    tracing::warn!(query = name, "{}, and it is tried again", error.message);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl Engine {
     /// Says of each query that an error has ended since the last call that it has, and has the catalog remember it.
     pub(super) fn note_failures(&self) {
-        for (name, one) in self.big_queries_that(|one| one.running.is_some() && !one.has_failed) {
+        for (name, one) in self.big_queries.that(|one| one.running.is_some() && !one.has_failed) {
             let (QueryState::Failed, Some(reason)) = one.state() else { continue };
             // Whoever opens a source now may take long; then it is said the next time.
             let Some(_changing) = self.big_queries.changing.try_lock_for(LOOK_PERIOD) else { return };
@@ -105,6 +157,17 @@ impl Engine {
             };
             // It may have been resumed or dropped meanwhile.
             if !self.big_queries.known.lock().query(&name).is_some_and(|now| is_the_same(&now)) {
+                continue;
+            }
+            if one.running.as_ref().is_some_and(|running| running.has_checkpoints() && running.flow().is_undone()) {
+                tracing::warn!(
+                    query = name,
+                    "a query has failed, and is started again from its last checkpoint: {reason}"
+                );
+                self.big_queries.known.lock().change(&name, |now| {
+                    (now.running, now.problem) = (None, Some(reason));
+                });
+                one.running.into_iter().for_each(close);
                 continue;
             }
             tracing::error!(query = name, "a query has failed, and runs again with RESUME QUERY: {reason}");
@@ -117,15 +180,15 @@ impl Engine {
 
     /// Tries again to start what could not be started.
     fn start_those_that_wait(&self, waiting: &mut HashMap<u64, Attempts>) {
-        let queries = self.big_queries_that(OneQuery::waits_to_start);
-        waiting.retain(|number, _| queries.iter().any(|(_, one)| one.number == *number));
+        let queries = self.big_queries.that(OneQuery::waits_to_start);
+        waiting.retain(|number, attempts| !attempts.is_past() || queries.iter().any(|(_, one)| one.number == *number));
         for (name, one) in queries {
             let attempts = waiting.entry(one.number).or_insert_with(Attempts::new);
             if !attempts.is_due() {
                 continue;
             }
             match self.try_to_start(&name, &one) {
-                Ok(()) => _ = waiting.remove(&one.number),
+                Ok(()) => attempts.began(),
                 Err(error) if attempts.put_off(&error) => {
                     tracing::warn!(query = name, "not started yet, and tried again until it is: {}", error.message);
                 }
@@ -137,20 +200,24 @@ impl Engine {
     fn try_to_start(&self, name: &str, one: &OneQuery) -> Result<(), ServiceError> {
         let plan = Arc::new(plan_query(&one.query, &self.scope())?);
         // Nobody waits for this: what is not there may take its time to say so.
-        let started = self.start_saved(name, &plan, one.saved.as_ref()).map(|(_, running)| running);
+        let started = self.start_saved(name, &plan, one.saved.as_ref());
         let _changing = self.big_queries.changing.lock();
         let is_wanted = |now: &OneQuery| now.number == one.number && now.waits_to_start();
         if !self.big_queries.known.lock().query(name).is_some_and(|now| is_wanted(&now)) {
-            // Dropped, paused or resumed meanwhile.
-            if let Ok(running) = started {
-                running.stop();
+            // Dropped, paused or resumed meanwhile. Nothing of it is final: whoever resumed it writes the same.
+            if let Ok(Started::Runs(_, running)) = started {
+                running.cancel();
                 close(Arc::new(running));
             }
             return Ok(());
         }
         let mut known = self.big_queries.known.lock();
         match started {
-            Ok(running) => {
+            Ok(Started::HasEnded) => {
+                known.change(name, OneQuery::end);
+                Ok(())
+            }
+            Ok(Started::Runs(_, running)) => {
                 known.change(name, |one| {
                     (one.plan, one.running, one.problem) = (Some(plan), Some(Arc::new(running)), None);
                 });

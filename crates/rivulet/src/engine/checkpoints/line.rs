@@ -10,13 +10,12 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rivulet_dataflow::LogPosition;
+use rivulet_dataflow::{LogPosition, StateError};
 use rivulet_runtime::Captured;
 use rivulet_storage::{Epoch, EpochSettings, Epochs, Piece, Restored, StorageError, Store};
 use serde_json::json;
 
 use crate::catalog::ApplicationNumber;
-use crate::config::CheckpointConfig;
 use crate::service::CheckpointInfo;
 
 /// The name of the line.
@@ -26,10 +25,12 @@ pub(crate) const LINE: &str = "applications";
 const CHANGES_MAX: usize = 8;
 
 /// What the note of an epoch has: from where on the log is replayed behind it, and the highest position of an event that is in it.
-pub(super) const POSITION: &str = "position";
+pub(crate) const POSITION: &str = "position";
 pub(super) const APPLIED: &str = "applied";
 
+/// What a piece begins with; the last two digits are the version of its form.
 const MARK: &[u8; 8] = b"RVAPPL01";
+const VERSION: u32 = 1;
 
 /// What was written of an application and still counts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,6 +40,17 @@ struct Written {
     changes: usize,
     /// What is saved does not fit to what has changed since: everything is to be taken.
     must_be_whole: bool,
+}
+
+/// Why what was captured may not be saved yet.
+pub(super) struct NotReady {
+    pub(super) what: &'static str,
+    pub(super) why: &'static str,
+}
+
+impl NotReady {
+    /// State may not know of events that the log could still lose.
+    pub(super) const DISK: Self = Self { what: "the log of events cannot be written", why: "the disk takes too long" };
 }
 
 /// What is about to be written of an application.
@@ -72,10 +84,25 @@ impl Taken {
 }
 
 /// The identity of the text that a piece was written for, and what was captured.
-pub(crate) fn read_piece(piece: &[u8]) -> Option<(&str, &[u8])> {
-    let (length, rest) = piece.strip_prefix(MARK)?.split_first_chunk::<2>()?;
-    let (id, captured) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
-    Some((std::str::from_utf8(id).ok()?, captured))
+///
+/// # Errors
+/// It is of a later version, or nothing of the kind.
+pub(crate) fn read_piece(piece: &[u8]) -> Result<(&str, &[u8]), StateError> {
+    if let Some(found) = later_version(piece) {
+        return Err(StateError::Version { operator: "an application".into(), found, known: VERSION });
+    }
+    let read = || {
+        let (length, rest) = piece.strip_prefix(MARK)?.split_first_chunk::<2>()?;
+        let (id, captured) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
+        Some((std::str::from_utf8(id).ok()?, captured))
+    };
+    read().ok_or_else(|| StateError::Corrupt("the beginning of a piece makes no sense".into()))
+}
+
+/// The version of the form of a piece, where that is later than what is known here.
+fn later_version(piece: &[u8]) -> Option<u32> {
+    let digits = piece.get(..MARK.len())?.strip_prefix(&MARK[..MARK.len() - 2])?;
+    std::str::from_utf8(digits).ok()?.parse().ok().filter(|found| *found > VERSION)
 }
 
 /// The line, and what is known of its pieces.
@@ -85,23 +112,25 @@ pub(super) struct Line {
     /// From where on the log would be replayed, of the epochs that are kept, oldest first.
     positions: VecDeque<LogPosition>,
     retained: usize,
+    /// From where on the log is replayed behind the newest epoch.
+    position: LogPosition,
     /// The highest position of an event that is in any of them.
     applied: LogPosition,
 }
 
 impl Line {
-    pub(super) fn open(settings: &CheckpointConfig) -> Result<Self, StorageError> {
-        let store = Arc::new(Store::folder(&settings.folder)?);
-        let epochs = Epochs::open(store, LINE, EpochSettings { retained: settings.retained })?;
+    pub(super) fn open(store: Arc<Store>, retained: usize) -> Result<Self, StorageError> {
+        let epochs = Epochs::open(store, LINE, EpochSettings { retained })?;
         let (written, positions) = (BTreeMap::new(), VecDeque::new());
-        Ok(Self { epochs, written, positions, retained: settings.retained, applied: 0 })
+        Ok(Self { epochs, written, positions, retained, position: 0, applied: 0 })
     }
 
     /// What the newest epoch has, and what was wrong with newer ones.
     pub(super) fn restore(&mut self) -> Result<(Option<Restored>, Vec<String>), StorageError> {
         let problems = self.epochs.problems().to_vec();
         let restored = self.epochs.restore()?;
-        self.applied = restored.as_ref().and_then(|restored| restored.note.get(APPLIED)?.as_u64()).unwrap_or(0);
+        let noted = |key| restored.as_ref().and_then(|restored| restored.note.get(key)?.as_u64()).unwrap_or(0);
+        (self.position, self.applied) = (noted(POSITION), noted(APPLIED));
         for (name, pieces) in restored.iter().flat_map(|restored| &restored.pieces) {
             let Some(number) = number_of(name) else { continue };
             let bytes = |piece: &Bytes| piece.len() as u64;
@@ -145,11 +174,17 @@ impl Line {
         }
     }
 
-    /// What was taken is not written: the log is not on disk.
-    pub(super) fn give_up(&mut self, taken: &[Taken]) -> StorageError {
+    /// What was taken is not written, because something else takes too long.
+    pub(super) fn give_up(&mut self, taken: &[Taken], NotReady { what, why }: NotReady) -> StorageError {
         taken.iter().for_each(|one| self.want_everything(one.number));
-        let source = io::Error::new(io::ErrorKind::TimedOut, "the disk takes too long");
-        StorageError::Io { what: "the log of events cannot be written".into(), source }
+        StorageError::Io { what: what.into(), source: io::Error::new(io::ErrorKind::TimedOut, why) }
+    }
+
+    /// Writes what was taken of one application; of the others what was written before stays in force.
+    pub(super) fn commit_one(&mut self, taken: Taken) -> Result<CheckpointInfo, StorageError> {
+        let known: Vec<ApplicationNumber> = self.written.keys().copied().chain([taken.number]).collect();
+        // What the others lack is still to be replayed.
+        self.commit(vec![taken], &known, self.position)
     }
 
     /// Writes what was taken, and drops what was written of applications that are not among those `known`.
@@ -168,16 +203,17 @@ impl Line {
             }
         }
         let queries = taken.iter().map(|one| one.slots).sum();
-        let is_new = position > self.positions.back().copied().unwrap_or(1);
+        // As many as are kept, also where nothing comes: a log that is full is shortened only then, and takes nothing before that.
+        let is_new = position > 1
+            && (self.positions.len() < self.retained || self.positions.front().is_none_or(|&first| position > first));
         if taken.is_empty() && gone.is_empty() && !is_new {
-            let epoch = self.epochs.newest().unwrap_or(0);
-            return Ok(CheckpointInfo { epoch, ..CheckpointInfo::default() });
+            let (epoch, live_bytes) = (self.epochs.newest().unwrap_or(0), self.epochs.live_bytes());
+            return Ok(CheckpointInfo { epoch, live_bytes, ..CheckpointInfo::default() });
         }
         let applied = taken.iter().map(Taken::position).fold(self.applied, LogPosition::max);
-        let pieces = taken.iter().map(|one| Piece {
-            name: name_of(one.number),
-            is_delta: !self.replaces(one),
-            bytes: one.bytes.clone(),
+        let pieces = taken.iter().map(|one| match self.replaces(one) {
+            true => Piece::whole(name_of(one.number), one.bytes.clone()),
+            false => Piece::delta(name_of(one.number), one.bytes.clone()),
         });
         let epoch = Epoch {
             note: json!({ POSITION: position, APPLIED: applied }),
@@ -207,7 +243,7 @@ impl Line {
             };
         }
         self.written.retain(|number, _| known.contains(number));
-        self.applied = applied;
+        (self.position, self.applied) = (position, applied);
         self.positions.push_back(position);
         while self.positions.len() > self.retained {
             self.positions.pop_front();
@@ -215,6 +251,7 @@ impl Line {
         Ok(CheckpointInfo {
             epoch: committed.epoch,
             queries,
+            big_queries: 0,
             written_bytes: committed.written_bytes,
             live_bytes: committed.live_bytes,
             duration_ms: 0,
@@ -229,4 +266,24 @@ fn name_of(number: ApplicationNumber) -> String {
 /// The application whose state stands under a name.
 pub(crate) fn number_of(name: &str) -> Option<ApplicationNumber> {
     name.strip_prefix("application-")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_is_read_as_it_was_written_and_a_later_one_is_told_from_a_broken_one() {
+        let captured = Captured { bytes: vec![1, 2, 3], slots: 1, position: 7, failures: (0, None) };
+        let taken = Taken::new(3, "abc", captured).expect("something was captured");
+        assert_eq!(read_piece(&taken.bytes).expect("it is whole"), ("abc", &[1, 2, 3][..]));
+        let mut later = taken.bytes.to_vec();
+        later[7] = b'2';
+        let error = read_piece(&later).expect_err("a later one").to_string();
+        assert!(error.contains("version 2") && error.contains("hint:"), "{error}");
+        for broken in [&later[..6], &b"RVAPPLxx"[..], &taken.bytes[..10], b""] {
+            assert!(matches!(read_piece(broken), Err(StateError::Corrupt(_))), "{broken:?}");
+        }
+        assert!(Taken::new(3, "abc", Captured::default()).is_none());
+    }
 }

@@ -1,7 +1,8 @@
 //! Checkpoints: the state of queries is saved while they run, and comes back at the next start.
 //!
 //! One thread makes them, on a timer; so does whoever asks, and the end of the server. Groups are captured one after the other, each
-//! what changed since the last time, and nobody waits for anybody ([`rivulet_runtime::Group::capture`]). What they give is one epoch of one line
+//! what changed since the last time, and nobody waits for anybody ([`rivulet_runtime::Group::capture`]); on the timer it takes its time, so that
+//! events are not late for it. What they give is one epoch of one line
 //! ([`line`]), written as a whole or not at all. At the start [`recovery`] gives it back, before anything is received.
 //!
 //! What must hold: a checkpoint that fails harms nothing. The one before stays in force, it is said, and the next one takes along
@@ -9,10 +10,12 @@
 //!
 //! Locks: the line, for as long as a checkpoint takes; behind it the state of the engine and groups. Never the other way round.
 
+pub(crate) mod catalog;
 pub(crate) mod line;
 mod recovery;
+mod replacement;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,29 +23,42 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rivulet_dataflow::LogPosition;
 use rivulet_runtime::Group;
-use rivulet_storage::StorageError;
+use rivulet_storage::{Place, StorageError, Store};
 
+use super::big_queries::LineStatus;
 use super::{Engine, Running};
-use crate::catalog::ApplicationNumber;
+use crate::catalog::{ApplicationNumber, Catalog};
 use crate::config::CheckpointConfig;
-use crate::service::{CheckpointInfo, CheckpointStatus, ErrorKind, RecoveryStatus, ServiceError};
-use line::{Line, Taken};
+use crate::service::{CheckpointInfo, CheckpointStatus, ErrorKind, QueryCheckpoint, RecoveryStatus, ServiceError};
+use catalog::CatalogLine;
+use line::{Line, NotReady, Taken};
 
 pub(super) use recovery::{Loading, SavedStates, Unrestored};
 
 /// How long a checkpoint waits for the log to be on disk.
 const DISK_WAIT_MAX: Duration = Duration::from_secs(30);
 
+/// How long a checkpoint waits for the results of what it has captured to leave.
+const WAY_OUT_MAX: Duration = Duration::from_secs(10);
+
+/// For so many times as long as it took to capture some queries, a checkpoint of the timer leaves the machine to those who work.
+const RESTS: u32 = 4;
+
 /// What an engine has for making checkpoints.
 pub(super) struct Checkpoints {
     settings: CheckpointConfig,
+    store: Arc<Store>,
     /// None once the engine has stopped.
     line: Mutex<Option<Line>>,
+    /// The catalog, where it is saved too. Taken behind the line.
+    catalog: Mutex<Option<CatalogLine>>,
     /// Applications of which what is saved does not fit to what they have; the next checkpoint takes everything of them.
     unfit: Mutex<Vec<ApplicationNumber>>,
     report: Mutex<Report>,
     /// Whether the engine runs: what failed half way at its start must not be saved.
     is_active: AtomicBool,
+    /// How many wait for a checkpoint of their own: the one that is being made hurries.
+    waiting: AtomicUsize,
     /// Tells the thread that it is over.
     is_over: Mutex<bool>,
     bell: Condvar,
@@ -50,12 +66,14 @@ pub(super) struct Checkpoints {
 }
 
 /// What became of checkpoints so far.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Report {
     last: Option<(CheckpointInfo, Instant)>,
     made: u64,
     failed: u64,
     last_error: Option<String>,
+    /// How those of big queries stood then.
+    big_queries: Vec<LineStatus>,
     recovered: Option<RecoveryStatus>,
 }
 
@@ -65,13 +83,34 @@ impl Checkpoints {
     /// # Errors
     /// A folder that cannot be used, or that a later version wrote.
     pub(super) fn open(settings: &CheckpointConfig) -> Result<Arc<Self>, ServiceError> {
-        let line = Line::open(settings).map_err(|error| refused("the checkpoints cannot be opened", &error))?;
+        let store =
+            Store::open(&settings.place).map_err(|error| refused("the checkpoints cannot be opened", &error))?;
+        Self::open_in(Arc::new(store), settings)
+    }
+
+    /// The same in a store.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::open`] has.
+    pub(super) fn open_in(store: Arc<Store>, settings: &CheckpointConfig) -> Result<Arc<Self>, ServiceError> {
+        let opened = Line::open(store.clone(), settings.retained).and_then(|line| {
+            // A folder is lost or kept with the data folder, where the catalog is; a bucket outlives the machine.
+            let catalog = match &settings.place {
+                Place::S3(_) => Some(CatalogLine::open(store.clone(), settings.retained)?),
+                Place::Folder(_) => None,
+            };
+            Ok((line, catalog))
+        });
+        let (line, catalog) = opened.map_err(|error| refused("the checkpoints cannot be opened", &error))?;
         Ok(Arc::new(Self {
             settings: settings.clone(),
+            store,
             line: Mutex::new(Some(line)),
+            catalog: Mutex::new(catalog),
             unfit: Mutex::default(),
             report: Mutex::default(),
             is_active: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
             is_over: Mutex::new(false),
             bell: Condvar::new(),
             thread: Mutex::default(),
@@ -86,8 +125,17 @@ impl Checkpoints {
         let keep_on = move || {
             while !checkpoints.is_over_within(interval) {
                 let Some(engine) = engine.upgrade() else { return };
+                // Half of the time at most, so that the next one has as much to save as this one.
+                let mut left = interval / 2;
+                let mut rest = |worked: Duration| {
+                    if checkpoints.waiting.load(Ordering::Relaxed) == 0 {
+                        let rest = left.min(worked * RESTS);
+                        left -= rest;
+                        checkpoints.is_over_within(rest);
+                    }
+                };
                 // Its failure is in the report and the log.
-                let _ = engine.make_checkpoint(&checkpoints);
+                let _ = engine.make_checkpoint(&checkpoints, &mut rest, false);
             }
         };
         let thread = std::thread::Builder::new().name("rivulet-checkpoint".into()).spawn(keep_on);
@@ -121,22 +169,51 @@ impl Checkpoints {
         }
     }
 
+    /// Whether there are checkpoints that belong to a catalog elsewhere, as it is where the catalog is not saved with them.
+    pub(super) fn has_orphans(&self) -> Result<bool, ServiceError> {
+        if self.catalog.lock().is_some() {
+            return Ok(false);
+        }
+        let names = self.store.names().map_err(|error| refused("the checkpoints cannot be read", &error))?;
+        Ok(names.iter().any(|(name, _)| name.ends_with(".manifest")))
+    }
+
+    /// Takes the catalog from the store, if that of the data folder is new and there is one.
+    pub(super) fn restore_catalog(&self, catalog: &Catalog) -> Result<(), ServiceError> {
+        self.catalog.lock().as_ref().map_or(Ok(()), |line| line.restore(catalog))
+    }
+
     /// Lets go of the files.
     fn close(&self) {
         self.line.lock().take();
     }
 
+    /// Where they lie, and how many are kept.
+    pub(super) fn store(&self) -> (&Arc<Store>, usize) {
+        (&self.store, self.settings.retained)
+    }
+
     pub(super) fn status(&self) -> CheckpointStatus {
         let report = self.report.lock();
         CheckpointStatus {
-            place: self.settings.folder.display().to_string(),
+            place: self.store.place().to_owned(),
             interval_ms: self.settings.interval.map(|interval| interval.as_millis() as u64),
             last: report.last.as_ref().map(|(info, _)| info.clone()),
             age_ms: report.last.as_ref().map(|(_, at)| at.elapsed().as_millis() as u64),
             made: report.made,
             failed: report.failed,
             last_error: report.last_error.clone(),
+            big_queries: report.big_queries.iter().map(QueryCheckpoint::from).collect(),
             recovered: report.recovered.clone(),
+        }
+    }
+
+    /// Something of what was saved is damaged, which was found while something was started.
+    pub(super) fn note_damage(&self, problem: String) {
+        let mut report = self.report.lock();
+        let problems = &mut report.recovered.get_or_insert_default().problems;
+        if !problems.contains(&problem) {
+            problems.push(problem);
         }
     }
 
@@ -144,15 +221,51 @@ impl Checkpoints {
     pub(super) fn problems(&self) -> Vec<String> {
         let report = self.report.lock();
         let failing = report.last_error.iter().map(|error| format!("checkpoints fail: {error}"));
+        let failing = failing.chain(report.big_queries.iter().filter_map(LineStatus::failure));
         failing.chain(report.recovered.iter().flat_map(|recovered| recovered.problems.clone())).collect()
     }
 }
 
+impl LineStatus {
+    /// Why there is no newer checkpoint of a big query, if there should be.
+    fn failure(&self) -> Option<String> {
+        self.problem.as_ref().map(|problem| format!("no checkpoint is made of the query '{}': {problem}", self.query))
+    }
+}
+
+impl From<&LineStatus> for QueryCheckpoint {
+    fn from(status: &LineStatus) -> Self {
+        Self {
+            query: status.query.clone(),
+            epoch: status.epoch,
+            age_ms: status.made.map(|made| made.elapsed().as_millis() as u64),
+            live_bytes: status.live_bytes,
+            last_error: status.problem.clone(),
+        }
+    }
+}
+
 impl Engine {
-    /// Makes a checkpoint now, if the server makes any.
+    /// Makes a checkpoint now, if the server makes any, and of everything.
     pub(super) fn checkpoint_now(&self) -> Result<CheckpointInfo, ServiceError> {
+        let (info, failures) = self.checkpoint_of_most()?;
+        if failures.is_empty() {
+            return Ok(info);
+        }
+        let message = format!("the checkpoint is not whole: {}", failures.join("; "));
+        Err(ServiceError::new(ErrorKind::Unavailable, message)
+            .with_hint("everything else is saved; see with DESCRIBE QUERY whether its sink takes what it has"))
+    }
+
+    /// The same for whom an older one will do of big queries of which none can be made now; says why of each.
+    pub(super) fn checkpoint_of_most(&self) -> Result<(CheckpointInfo, Vec<String>), ServiceError> {
         match &self.checkpoints {
-            Some(checkpoints) => self.make_checkpoint(checkpoints),
+            Some(checkpoints) => {
+                checkpoints.waiting.fetch_add(1, Ordering::Relaxed);
+                let made = self.make_checkpoint(checkpoints, &mut |_| {}, true);
+                checkpoints.waiting.fetch_sub(1, Ordering::Relaxed);
+                made
+            }
             None => Err(ServiceError::new(ErrorKind::Conflict, "this server makes no checkpoints")
                 .with_hint("set checkpoint.enabled to true")),
         }
@@ -165,7 +278,7 @@ impl Engine {
         checkpoints.end();
         let save = || {
             if checkpoints.are_active()
-                && let Ok(last) = self.make_checkpoint(checkpoints)
+                && let Ok((last, _)) = self.make_checkpoint(checkpoints, &mut |_| {}, true)
             {
                 tracing::info!(epoch = last.epoch, elapsed_ms = last.duration_ms, "state is saved");
             }
@@ -181,18 +294,25 @@ impl Engine {
         let save = || {
             // One that is being made is waited for.
             let _line = checkpoints.line.lock();
-            self.save_big_queries();
+            checkpoints.report.lock().big_queries = self.save_big_queries(true);
         };
         let _ = std::thread::scope(|scope| scope.spawn(save).join());
     }
 
-    fn make_checkpoint(&self, checkpoints: &Checkpoints) -> Result<CheckpointInfo, ServiceError> {
+    /// Makes a checkpoint; `rest` as in [`Group::capture`]. Who asks for it wants all queries to be in it; says of which big queries none could be
+    /// made.
+    fn make_checkpoint(
+        &self,
+        checkpoints: &Checkpoints,
+        rest: &mut dyn FnMut(Duration),
+        is_asked: bool,
+    ) -> Result<(CheckpointInfo, Vec<String>), ServiceError> {
         let mut line = checkpoints.line.lock();
         let Some(line) = line.as_mut() else {
             return Err(ServiceError::new(ErrorKind::Unavailable, "the server is stopping"));
         };
         let begun = Instant::now();
-        checkpoints.unfit.lock().drain(..).for_each(|number| line.want_everything(number));
+        let catalog = checkpoints.catalog.lock().as_mut().map_or(Ok((0, 0)), |line| line.save(&self.catalog));
         // First: what comes from now on may be in what is captured, but need not.
         let position = self.replayed_from();
         let (running, known): (Vec<Arc<Running>>, Vec<ApplicationNumber>) = {
@@ -200,29 +320,42 @@ impl Engine {
             let known = state.numbered.keys().chain(state.not_running.values().map(|other| &other.stored.number));
             (state.numbered.values().cloned().collect(), known.copied().collect())
         };
+        // Of those that run it was noted before they did.
+        checkpoints.unfit.lock().drain(..).for_each(|number| line.want_everything(number));
         let taken: Vec<Taken> = running
             .iter()
             .filter(|running| running.group.is_captured())
             .filter_map(|running| {
-                let captured = running.group.capture(line.wants_everything(running.number));
+                let captured = running.group.capture(line.wants_everything(running.number), rest);
                 Taken::new(running.number, &running.application.id, captured)
             })
             .collect();
         let applied = taken.iter().map(Taken::position).max().unwrap_or(0);
-        let committed = match self.event_log.wait_durable(applied, DISK_WAIT_MAX) {
-            true => line.commit(taken, &known, position),
-            // State may not know of events that the log could still lose.
-            false => Err(line.give_up(&taken)),
+        let committed = match self.wait_for_both_ends(applied) {
+            Ok(()) => line.commit(taken, &known, position),
+            Err(not_ready) => Err(line.give_up(&taken, not_ready)),
         };
         if committed.is_ok() {
             self.event_log.forget_before(line.needed_from());
         }
-        let (written, live) = self.save_big_queries();
+        let of_big = self.save_big_queries(is_asked);
+        // What could not be saved of one does not keep the other from being saved.
+        let committed = committed.map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()));
+        let committed = committed.and_then(|info| {
+            let (of_catalog, live_of_catalog) = catalog?;
+            let (written_bytes, live_bytes) = (info.written_bytes + of_catalog, info.live_bytes + live_of_catalog);
+            Ok(CheckpointInfo { written_bytes, live_bytes, ..info })
+        });
         let mut report = checkpoints.report.lock();
+        let failures: Vec<String> = of_big.iter().filter_map(LineStatus::failure).collect();
+        let written: Vec<u64> = of_big.iter().filter_map(|one| one.written_bytes).collect();
+        let live: u64 = of_big.iter().map(|one| one.live_bytes).sum();
+        report.big_queries = of_big;
         match committed {
             Ok(info) => {
                 let info = CheckpointInfo {
-                    written_bytes: info.written_bytes + written,
+                    big_queries: written.len() as u64,
+                    written_bytes: info.written_bytes + written.iter().sum::<u64>(),
                     live_bytes: info.live_bytes + live,
                     ..info
                 };
@@ -232,11 +365,13 @@ impl Engine {
                     tracing::info!(epoch = info.epoch, "checkpoints work again");
                 }
                 report.made += 1;
+                report.failed += u64::from(!failures.is_empty());
                 report.last = Some((info.clone(), Instant::now()));
-                Ok(info)
+                Ok((info, failures))
             }
             Err(error) => {
-                let text = error.to_string();
+                let hint = error.hint.as_ref().map_or_else(String::new, |hint| format!("\nhint: {hint}"));
+                let text = format!("{}{hint}", error.message);
                 // Said once, not every few seconds.
                 if report.last_error.as_ref() != Some(&text) {
                     tracing::error!(
@@ -245,9 +380,29 @@ impl Engine {
                 }
                 report.failed += 1;
                 report.last_error = Some(text);
-                Err(refused("the checkpoint failed", &error))
+                Err(ServiceError { message: format!("the checkpoint failed: {}", error.message), ..error })
             }
         }
+    }
+
+    /// Waits for what was captured to be true after a restart, if the events up to `applied` are in it: state may not know of events that
+    /// the log could still lose, nor have given results that nobody would compute again and that are still on their way.
+    fn wait_for_both_ends(&self, applied: LogPosition) -> Result<(), NotReady> {
+        if !self.event_log.wait_durable(applied, DISK_WAIT_MAX) {
+            return Err(NotReady::DISK);
+        }
+        // While the server stops, what could be sent is sent.
+        let limit = if self.is_stopped.load(Ordering::Acquire) { Duration::ZERO } else { WAY_OUT_MAX };
+        // Results may wait for the log themselves, where one query's result is another's event: a full one is shortened first.
+        let is_full = self.event_log.is_full();
+        // Without a durable event nothing comes again anyway.
+        if applied > 0 && !is_full && !self.messaging.publisher().wait_until_left(limit) {
+            return Err(NotReady {
+                what: "results of durable events have not left, and saved state would not give them again",
+                why: "the broker does not take them\nhint: look whether it is there; the log keeps the events until it does",
+            });
+        }
+        Ok(())
     }
 
     /// From where on the log would be replayed after a restart that finds what is captured from now on.

@@ -11,13 +11,14 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use rivulet_dataflow::{LogPosition, QueryId, Slot, StateError};
+use rivulet_dataflow::{LogPosition, QueryId, Slot, StateError, StateMap};
 use rivulet_runtime::{Restored, Saved};
+use rivulet_sql::Application;
 
 use super::line::{APPLIED, POSITION, number_of, read_piece};
 use super::{Engine, refused};
-use crate::catalog::ApplicationNumber;
-use crate::engine::{Running, State};
+use crate::catalog::{ApplicationNumber, Catalog};
+use crate::engine::{Running, State, statements};
 use crate::service::{RecoveryStatus, ServiceError};
 
 /// What was saved of applications, as it was read.
@@ -27,6 +28,10 @@ pub(in crate::engine) type Unrestored = BTreeMap<ApplicationNumber, Vec<Bytes>>;
 #[derive(Default)]
 pub(in crate::engine) struct SavedStates<'a> {
     by_application: BTreeMap<ApplicationNumber, (&'a str, Saved<'a>)>,
+    /// Of applications whose state was saved by a version before: where it goes in the version that runs.
+    maps: BTreeMap<ApplicationNumber, StateMap>,
+    /// Those of which what was saved cannot be read.
+    unreadable: Vec<ApplicationNumber>,
     problems: Vec<String>,
 }
 
@@ -41,7 +46,7 @@ pub(in crate::engine) struct Loading<'a> {
 impl Loading<'_> {
     /// Of a query that was saved, a number that is equal for those with which it shared a slot.
     pub(in crate::engine) fn shared(&self, running: &Running, query: QueryId) -> Option<u64> {
-        self.saved.of(running)?.shared(query)
+        self.saved.of(running)?.0.shared(query)
     }
 }
 
@@ -49,18 +54,20 @@ impl<'a> SavedStates<'a> {
     pub(in crate::engine) fn read(unrestored: &'a Unrestored) -> Self {
         let mut states = Self::default();
         for (&number, pieces) in unrestored {
-            let parts: Option<Vec<(&str, &[u8])>> = pieces.iter().map(|piece| read_piece(piece)).collect();
-            let read = match parts.as_deref() {
-                Some([.., (id, _)]) => {
-                    Saved::read(parts.iter().flatten().map(|(_, captured)| *captured)).map(|saved| (*id, saved))
+            let parts: Result<Vec<(&str, &[u8])>, StateError> = pieces.iter().map(|piece| read_piece(piece)).collect();
+            let read = parts.and_then(|parts| {
+                let (id, _) = parts.last().ok_or_else(|| StateError::Corrupt("there is no piece of it".into()))?;
+                if parts.iter().any(|(other, _)| other != id) {
+                    return Err(StateError::Corrupt("its pieces are of different texts".into()));
                 }
-                _ => Err(StateError::Corrupt("the beginning of a piece makes no sense".into())),
-            };
+                Ok((*id, Saved::read(parts.iter().map(|(_, captured)| *captured))?))
+            });
             match read {
                 Ok(read) => drop(states.by_application.insert(number, read)),
                 Err(error) => {
                     let problem = format!("the state of application {number} is lost: {error}");
                     tracing::error!("{problem}");
+                    states.unreadable.push(number);
                     states.problems.push(problem);
                 }
             }
@@ -68,11 +75,45 @@ impl<'a> SavedStates<'a> {
         states
     }
 
-    /// What was saved of an application.
-    pub(in crate::engine) fn of(&self, running: &Running) -> Option<&Saved<'a>> {
+    /// What was saved of an application, and where it goes if a version before has saved it.
+    pub(in crate::engine) fn of(&self, running: &Running) -> Option<(&Saved<'a>, Option<&StateMap>)> {
         let (id, saved) = self.by_application.get(&running.number)?;
-        (*id == running.application.id).then_some(saved)
+        match *id == running.application.id {
+            true => Some((saved, None)),
+            false => Some((saved, Some(self.maps.get(&running.number)?))),
+        }
     }
+
+    /// Finds out where state goes that was saved by versions before those that run: the server may have ended before a checkpoint of
+    /// these was made. To be called when applications run, before their queries do.
+    pub(in crate::engine) fn fit(&mut self, state: &State, catalog: &Catalog) {
+        for (number, (id, _)) in &self.by_application {
+            let Some(running) = state.numbered.get(number).filter(|running| running.application.id != *id) else {
+                continue;
+            };
+            match map_from(state, catalog, running, id) {
+                Ok(Some(map)) => drop(self.maps.insert(*number, map)),
+                // It is said when its state is missed.
+                Ok(None) => {}
+                Err(error) => {
+                    let name = &running.application.name;
+                    self.problems
+                        .push(format!("the version before of the application '{name}' is not understood: {error}"));
+                }
+            }
+        }
+    }
+}
+
+/// Where the state goes that the version `id` of an application has saved; nothing if there was no such version.
+fn map_from(state: &State, catalog: &Catalog, running: &Running, id: &str) -> Result<Option<StateMap>, ServiceError> {
+    let versions = catalog.versions(running.number)?;
+    let Some(first) = versions.iter().rposition(|version| version.id == id) else { return Ok(None) };
+    let planned = versions[first..].iter().map(|version| statements::plan(&version.sql, &state.tables));
+    let planned: Vec<Application> = planned.collect::<Result<_, _>>()?;
+    let after = planned.iter().skip(1).chain([&running.application]);
+    let maps = planned.iter().zip(after).map(|(before, after)| rivulet_sql::succession(before, after).map);
+    Ok(maps.reduce(|map, next| map.then(&next)))
 }
 
 impl Engine {
@@ -102,30 +143,32 @@ impl Engine {
     pub(in crate::engine) fn restore_all(&self, state: &State, saved: &SavedStates<'_>, found: &mut RecoveryStatus) {
         let begun = Instant::now();
         found.problems.extend(saved.problems.iter().cloned());
-        let mut of_groups: Vec<(&Running, &Saved<'_>)> = Vec::new();
+        self.note_unfitting(saved);
+        let mut of_groups: Vec<(&Running, &Saved<'_>, Option<&StateMap>)> = Vec::new();
         for running in state.numbered.values() {
             match saved.of(running) {
-                Some(of_group) => of_groups.push((running, of_group)),
+                Some((of_group, map)) => of_groups.push((running, of_group, map)),
                 None if saved.by_application.contains_key(&running.number) => {
                     let name = &running.application.name;
                     let problem =
                         format!("the state of the application '{name}' is lost: it was saved for another text");
                     tracing::error!("{problem}");
                     found.problems.push(problem);
+                    self.note_unfit(running.number);
                 }
                 None => {}
             }
         }
         // The largest first, so that no thread begins it when the others are done.
-        of_groups.sort_by_key(|(_, saved)| std::cmp::Reverse(saved.queries()));
+        of_groups.sort_by_key(|(_, saved, _)| std::cmp::Reverse(saved.queries()));
         let registry = &state.registry;
         let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
             for _ in 0..self.config.workers.threads.clamp(1, of_groups.len().max(1)) {
                 scope.spawn(|| {
-                    while let Some(&(running, saved)) = of_groups.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    while let Some(&(running, saved, map)) = of_groups.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let slot_of = |query: QueryId| registry.get(query).and_then(|entry| entry.slot);
-                        results.lock().push((running, running.group.restore(saved, &slot_of)));
+                        results.lock().push((running, running.group.restore_from(saved, map, &slot_of)));
                     }
                 });
             }
@@ -145,9 +188,19 @@ impl Engine {
             let problem = format!("{lost} queries of the application '{name}' begin anew: {error}");
             tracing::error!("{problem}");
             found.problems.push(problem);
-            if let Some(checkpoints) = &self.checkpoints {
-                checkpoints.unfit.lock().push(running.number);
-            }
+            self.note_unfit(running.number);
+        }
+    }
+
+    /// Changes must not be written behind what nobody can read, nor behind what has the form of a version before.
+    pub(in crate::engine) fn note_unfitting(&self, saved: &SavedStates<'_>) {
+        saved.unreadable.iter().chain(saved.maps.keys()).for_each(|&number| self.note_unfit(number));
+    }
+
+    /// What is saved of an application does not fit to what it has.
+    fn note_unfit(&self, number: ApplicationNumber) {
+        if let Some(checkpoints) = &self.checkpoints {
+            checkpoints.unfit.lock().push(number);
         }
     }
 
@@ -170,9 +223,9 @@ impl Engine {
         running: &Running,
         slots: &[(QueryId, Slot)],
     ) {
-        let Some(saved) = loading.saved.of(running).filter(|_| loading.restores_at_once) else { return };
+        let Some((saved, map)) = loading.saved.of(running).filter(|_| loading.restores_at_once) else { return };
         let slots: HashMap<QueryId, Slot> = slots.iter().copied().collect();
-        let restored = running.group.restore(saved, &|query| slots.get(&query).copied());
+        let restored = running.group.restore_from(saved, map, &|query| slots.get(&query).copied());
         self.note_restored(running, restored, &mut RecoveryStatus::default());
     }
 }

@@ -8,6 +8,7 @@
 
 mod replay;
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,25 +16,42 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rivulet_connectors::mqtt::{LogMessage, Logged, MessageLog};
-use rivulet_dataflow::LogPosition;
-use rivulet_storage::log::{Appended, Found, Log, LogSettings, LogStats, Record};
+use rivulet_connectors::mqtt::{LogMessage, Logged, MessageLog, REMEMBERED_FOR};
+use rivulet_dataflow::{Clock, LogPosition};
+use rivulet_storage::log::{Appended, Found, HeldLog, Log, LogSettings, LogStats, Record};
+use rivulet_storage::{Disk, StorageError};
 use tokio::sync::Notify;
 
 use super::messaging::Messaging;
 use crate::config::DurabilityConfig;
+use crate::data_folder::LOG;
 use crate::service::{ErrorKind, LogStatus, ServiceError};
+use replay::Replay;
 
-/// How far back from the end of the log its messages may not have been acknowledged although they are in it. An acknowledgement follows
-/// within milliseconds.
+/// For how long messages stay in the log in any case: their senders may not have been told yet that they are there. An acknowledgement
+/// follows within milliseconds.
 const UNACKNOWLEDGED_US: i64 = 10_000_000;
+
+/// How many messages at the end of the log may be sent again.
+const UNACKNOWLEDGED_MAX: u64 = 1_000_000;
+
+/// A log that is full has so many segments at least.
+const SEGMENTS_MIN: u64 = 8;
+
+/// The least time between two positions that are remembered with their time.
+const SETTLING_STEP_US: i64 = 1_000_000;
 
 /// The log of one server.
 pub(super) struct EventLog {
     log: Arc<Log>,
+    clock: Arc<dyn Clock>,
+    /// The ends of the log in the last while, with their times, oldest first.
+    recent: Mutex<VecDeque<(i64, LogPosition)>>,
     found: Found,
     progress: Arc<Progress>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The replay, where no thread does it, until it is over.
+    by_hand: Option<Mutex<Option<Replay>>>,
 }
 
 /// How far the replay has come.
@@ -58,17 +76,46 @@ impl EventLog {
     ///
     /// # Errors
     /// It cannot be used.
-    pub(super) fn open(data_dir: &Path, config: &DurabilityConfig) -> Result<Self, ServiceError> {
+    pub(super) fn open(
+        data_dir: &Path,
+        config: &DurabilityConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, ServiceError> {
         let settings = LogSettings {
             bytes_max: config.log_bytes_max,
             commit_interval: config.commit_interval,
             ..LogSettings::default()
         };
-        let opened = Log::open(&data_dir.join("log"), settings);
-        let (log, found) =
-            opened.map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
+        // Only whole segments are forgotten, so there must be several of them.
+        let segment_bytes = settings.segment_bytes.min(settings.bytes_max / SEGMENTS_MIN);
+        let opened = Log::open(&data_dir.join(LOG), LogSettings { segment_bytes, ..settings });
+        let (log, found) = opened.map_err(|error| unavailable(&error))?;
+        Ok(Self::new(log, found, clock, None))
+    }
+
+    fn new(log: Log, found: Found, clock: Arc<dyn Clock>, by_hand: Option<Mutex<Option<Replay>>>) -> Self {
         let progress = Arc::new(Progress { position: AtomicU64::new(found.first), ..Progress::default() });
-        Ok(Self { log: Arc::new(log), found, progress, thread: Mutex::default() })
+        let recent = Mutex::default();
+        Self { log: Arc::new(log), clock, recent, found, progress, thread: Mutex::default(), by_hand }
+    }
+
+    /// A log without threads: somebody calls [`EventLog::commit`] and [`EventLog::replay_some`].
+    ///
+    /// # Errors
+    /// As [`EventLog::open`] has.
+    pub(super) fn by_hand(
+        disk: Arc<dyn Disk>,
+        folder: &Path,
+        settings: LogSettings,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, ServiceError> {
+        let (log, found) = Log::by_hand(disk, folder, settings).map_err(|error| unavailable(&error))?;
+        Ok(Self::new(log, found, clock, Some(Mutex::default())))
+    }
+
+    /// Of a log by hand, tries to write what has gathered; whether nothing is left.
+    pub(super) fn commit(&self) -> bool {
+        self.log.commit()
     }
 
     /// Lets the router log, and tells those who receive what senders may send again. Nothing is received before that.
@@ -76,18 +123,20 @@ impl EventLog {
     /// # Errors
     /// The end of the log cannot be read.
     pub(super) fn attach(&self, messaging: &Messaging) -> Result<(), ServiceError> {
-        let read = self.log.read_end(UNACKNOWLEDGED_US, &mut |record| {
+        // For as long as a client is remembered that has gone: the log may have grown since by what others sent.
+        let window_us = REMEMBERED_FOR.as_micros() as i64;
+        let read = self.log.read_end(window_us, UNACKNOWLEDGED_MAX, &mut |record| {
             if record.packet_id != 0 {
                 messaging.remember(&message(&record), record.position);
             }
         });
-        read.map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
+        read.map_err(|error| unavailable(&error))?;
         messaging.router().log_to(Arc::new(RouterLog(self.log.clone())));
         Ok(())
     }
 
     /// The lowest position that the log still has.
-    pub(super) fn first(&self) -> LogPosition {
+    fn first(&self) -> LogPosition {
         self.found.first
     }
 
@@ -100,9 +149,19 @@ impl EventLog {
         }
     }
 
+    /// Whether what it had at the start is still being replayed.
+    pub(super) fn is_replaying(&self) -> bool {
+        !self.progress.is_over.load(Ordering::Acquire)
+    }
+
     /// Waits until everything before `position` is on disk; false if that takes longer than `limit`.
     pub(super) fn wait_durable(&self, position: LogPosition, limit: Duration) -> bool {
         self.log.wait_durable(position, limit)
+    }
+
+    /// Whether nothing more is received until checkpoints have what is in it.
+    pub(super) fn is_full(&self) -> bool {
+        self.log.is_full()
     }
 
     /// From now on positions are higher than `position`, up to which a checkpoint has come.
@@ -110,9 +169,32 @@ impl EventLog {
         self.log.pass(position);
     }
 
-    /// No checkpoint that is kept needs what is before `position`.
+    /// Waits until everything that was received by now is on disk; false if that takes longer than `limit`.
+    pub(super) fn wait_all_durable(&self, limit: Duration) -> bool {
+        self.log.wait_durable(self.log.next() - 1, limit)
+    }
+
+    /// Its files as they are now; none is deleted as long as this is there.
+    pub(super) fn hold(&self) -> HeldLog {
+        self.log.hold()
+    }
+
+    /// No checkpoint that is kept needs what is before `position`. What may come again, because its sender was not told that it is here, is
+    /// kept nevertheless: after a restart it is recognised by the log alone.
     pub(super) fn forget_before(&self, position: LogPosition) {
-        self.log.forget_before(position);
+        let (now_us, next) = (self.clock.now_us(), self.log.next());
+        let mut recent = self.recent.lock();
+        // A clock that was set back tells nothing of what came before.
+        recent.retain(|(at_us, _)| *at_us <= now_us);
+        if recent.back().is_none_or(|(at_us, _)| now_us - at_us >= SETTLING_STEP_US) {
+            recent.push_back((now_us, next));
+        }
+        let is_settled = |(at_us, _): &(i64, LogPosition)| now_us - at_us >= UNACKNOWLEDGED_US;
+        while recent.get(1).is_some_and(is_settled) {
+            recent.pop_front();
+        }
+        let settled = recent.front().filter(|one| is_settled(one)).map_or(0, |(_, next)| *next);
+        self.log.forget_before(position.min(settled));
     }
 
     /// Ends the replay, if it is still under way: what is left is replayed at the next start.
@@ -142,6 +224,12 @@ impl EventLog {
         self.log.stats().problem.or_else(|| self.progress.problem.lock().clone())
     }
 
+    /// What an operator of the server should know: what was lost of it.
+    pub(super) fn loss(&self) -> Option<String> {
+        let lost = self.progress.lost.load(Ordering::Relaxed);
+        (lost > 0).then(|| format!("{lost} events of the log were lost or damaged, and could not be replayed"))
+    }
+
     /// How it stands, for people.
     pub(super) fn status(&self) -> LogStatus {
         let stats = self.log.stats();
@@ -154,7 +242,7 @@ impl EventLog {
             segments: stats.segments,
             commits: stats.commits,
             torn_bytes: self.found.torn_bytes,
-            is_replaying: !progress.is_over.load(Ordering::Acquire),
+            is_replaying: self.is_replaying(),
             replayed_events: progress.events.load(Ordering::Relaxed),
             replay_ms: progress.elapsed_ms.load(Ordering::Relaxed),
             lost_events: progress.lost.load(Ordering::Relaxed),
@@ -167,6 +255,10 @@ impl Drop for EventLog {
     fn drop(&mut self) {
         self.end_replay();
     }
+}
+
+fn unavailable(error: &StorageError) -> ServiceError {
+    ServiceError::from_text(ErrorKind::Unavailable, &error.to_string())
 }
 
 /// A record as a message of the router.

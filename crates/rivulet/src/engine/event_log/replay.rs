@@ -27,14 +27,20 @@ const DISK_WAIT_MAX: Duration = Duration::from_millis(100);
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 impl EventLog {
-    /// Begins to replay from a position, in a thread of its own.
+    /// Begins to replay from a position, in a thread of its own. What the log does not have any more of it is counted as lost.
     ///
     /// # Errors
     /// There can be no more threads.
     pub(in crate::engine) fn replay(&self, engine: &Arc<Engine>, from: LogPosition) -> Result<(), ServiceError> {
         let router = engine.messaging.router().clone();
+        let wanted = from;
+        let from = from.max(self.first());
+        if wanted > 0 {
+            self.progress.lost.store(from - wanted, Ordering::Relaxed);
+        }
         self.progress.position.store(from, Ordering::Release);
         if self.log.next() <= from && router.end_replay(|_| true) {
+            say_loss(self.progress.lost.load(Ordering::Relaxed));
             self.progress.is_over.store(true, Ordering::Release);
             return Ok(());
         }
@@ -47,17 +53,46 @@ impl EventLog {
             progress: self.progress.clone(),
             known_to: self.log.next(),
             begun: Instant::now(),
+            next: from,
+            waits_for_room: self.by_hand.is_none(),
         };
-        let thread = std::thread::Builder::new().name("rivulet-replay".into()).spawn(move || replay.run(from));
+        if let Some(by_hand) = &self.by_hand {
+            *by_hand.lock() = Some(replay);
+            return Ok(());
+        }
+        let thread = std::thread::Builder::new().name("rivulet-replay".into()).spawn(move || replay.run());
         let thread = thread.map_err(|error| {
             ServiceError::new(ErrorKind::Unavailable, format!("cannot start the thread that replays: {error}"))
         })?;
         *self.thread.lock() = Some(thread);
         Ok(())
     }
+
+    /// Where no thread replays, hands over at most so many events, and if `ends` is true all that are left, if they are few; whether
+    /// the replay is over.
+    pub(in crate::engine) fn replay_some(&self, events_max: u64, ends: bool) -> bool {
+        let Some(by_hand) = &self.by_hand else { return self.progress.is_over.load(Ordering::Acquire) };
+        let mut replay = by_hand.lock();
+        let is_over = replay.as_mut().is_none_or(|replay| replay.advance(events_max, ends) == Advance::Over);
+        if is_over {
+            *replay = None;
+        }
+        is_over
+    }
 }
 
-struct Replay {
+/// What came of a part of a replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Advance {
+    /// There is more.
+    GoesOn,
+    /// The disk refuses.
+    Failed,
+    /// Everything was handed over.
+    Over,
+}
+
+pub(super) struct Replay {
     /// Whose timers must not run ahead.
     engine: Weak<Engine>,
     log: Arc<Log>,
@@ -66,36 +101,57 @@ struct Replay {
     /// What came from here on was received since the start.
     known_to: LogPosition,
     begun: Instant,
+    /// The position of the next event.
+    next: LogPosition,
+    /// Whether to wait for room in an inbox; otherwise whoever asks for the next part does.
+    waits_for_room: bool,
 }
 
 impl Replay {
-    fn run(&self, from: LogPosition) {
-        let mut next = from;
-        tracing::info!(from, to = self.known_to, "events of the log are replayed");
+    fn run(mut self) {
+        tracing::info!(from = self.next, to = self.known_to, "events of the log are replayed");
         while !self.is_to_end() {
-            // What is not on disk yet is not read, and will be in a moment.
-            let disk_answers = self.log.wait_durable(self.log.next() - 1, DISK_WAIT_MAX);
-            match self.log.read(next, LogPosition::MAX, &mut |record| self.push(&record)) {
-                Ok(Read { next: read, lost, .. }) => {
-                    next = read;
-                    self.progress.problem.lock().take();
-                    self.progress.lost.fetch_add(lost, Ordering::Relaxed);
-                    self.progress.position.fetch_max(next, Ordering::AcqRel);
-                    let is_near = disk_answers && self.log.next() - next <= REST_MAX;
-                    if is_near && !self.is_to_end() && self.hand_over_rest(next) {
-                        return self.finish();
-                    }
-                    next = self.progress.position.load(Ordering::Acquire);
-                }
-                Err(error) => {
-                    let text = error.to_string();
-                    tracing::error!("the log cannot be replayed, it is tried again: {text}");
-                    next = self.progress.position.load(Ordering::Acquire);
-                    *self.progress.problem.lock() = Some(text);
-                    std::thread::sleep(RETRY_PAUSE);
-                }
+            match self.advance(u64::MAX, true) {
+                Advance::GoesOn => {}
+                Advance::Failed => std::thread::sleep(RETRY_PAUSE),
+                Advance::Over => return,
             }
         }
+    }
+
+    /// Hands over what is on disk, but no more than so many events; behind that, if it `ends`, the rest.
+    fn advance(&mut self, events_max: u64, ends: bool) -> Advance {
+        // What is not on disk yet is not read, and will be in a moment.
+        let disk_answers = self.log.wait_durable(self.log.next() - 1, DISK_WAIT_MAX);
+        let mut left = events_max;
+        let read = self.log.read(self.next, LogPosition::MAX, &mut |record| {
+            let is_pushed = left > 0 && self.push(&record);
+            left -= u64::from(is_pushed);
+            is_pushed
+        });
+        let advance = match read {
+            Ok(Read { next: read, lost, .. }) => {
+                self.progress.problem.lock().take();
+                self.progress.lost.fetch_add(lost, Ordering::Relaxed);
+                self.progress.position.fetch_max(read, Ordering::AcqRel);
+                let is_near = disk_answers && self.log.next() - read <= REST_MAX;
+                match ends && is_near && !self.is_to_end() && self.hand_over_rest(read) {
+                    true => {
+                        self.finish();
+                        Advance::Over
+                    }
+                    false => Advance::GoesOn,
+                }
+            }
+            Err(error) => {
+                let text = error.to_string();
+                tracing::error!("the log cannot be replayed, it is tried again: {text}");
+                *self.progress.problem.lock() = Some(text);
+                Advance::Failed
+            }
+        };
+        self.next = self.progress.position.load(Ordering::Acquire);
+        advance
     }
 
     /// Hands over the last events while nothing new is received, so that what comes then goes to its inboxes; false if that was not
@@ -112,7 +168,10 @@ impl Replay {
                     true
                 })
             });
-            matches!(read, Some(Ok(read)) if read.next == next)
+            let Some(Ok(read)) = read else { return false };
+            self.progress.lost.fetch_add(read.lost, Ordering::Relaxed);
+            self.progress.position.fetch_max(read.next, Ordering::AcqRel);
+            read.next == next
         })
     }
 
@@ -122,12 +181,10 @@ impl Replay {
         self.progress.is_over.store(true, Ordering::Release);
         let (events, lost) = (self.progress.events.load(Ordering::Relaxed), self.progress.lost.load(Ordering::Relaxed));
         tracing::info!(events, lost, elapsed_ms = self.begun.elapsed().as_millis() as u64, "the log is replayed");
-        if lost > 0 {
-            tracing::error!(events = lost, "events of the log are damaged and could not be replayed");
-        }
+        say_loss(lost);
     }
 
-    /// Puts an event into its inboxes; false if the engine stops.
+    /// Puts an event into its inboxes; false if the engine stops, or there is no room and that is not waited for.
     fn push(&self, record: &Record<'_>) -> bool {
         let message = message(record);
         self.hold_timers_at(record.arrival_us);
@@ -138,6 +195,9 @@ impl Replay {
             let pushed = self.router.read().replay(&message, record.position, record.position >= self.known_to);
             if pushed == Push::Taken {
                 break;
+            }
+            if !self.waits_for_room {
+                return false;
             }
             self.note_time();
             std::thread::sleep(FULL_PAUSE);
@@ -159,5 +219,12 @@ impl Replay {
 
     fn is_to_end(&self) -> bool {
         self.progress.is_to_end.load(Ordering::Acquire)
+    }
+}
+
+/// Says once how much of the log is lost, if any is.
+fn say_loss(lost: u64) {
+    if lost > 0 {
+        tracing::error!(events = lost, "events of the log were lost or damaged, and could not be replayed");
     }
 }

@@ -1,4 +1,7 @@
 //! The sink of a shared input: hands rows on to the queries they can concern.
+//!
+//! What must hold: events of the log are handed on in the order of their positions, those that could not be decoded among the others. So
+//! nothing is handed on before an activation has told of both.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,15 +46,11 @@ impl FanOut {
 
 impl Sink for FanOut {
     fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
-        let known = self.readers.known();
-        let mut waiting = self.readers.waiting.lock();
-        waiting.batches.push_back((batch.clone(), 0));
-        waiting.hand_on(&known);
+        self.readers.waiting.lock().batches.push_back((batch.clone(), 0));
         Ok(())
     }
 
     fn refused(&mut self, refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
-        let known = self.readers.known();
         let mut waiting = self.readers.waiting.lock();
         waiting.undecoded.extend(refusals.records().iter().filter_map(|refusal| match &refusal.content {
             Refused::Payload(payload) => Some(Undecoded {
@@ -63,11 +62,12 @@ impl Sink for FanOut {
             }),
             Refused::Row(_) => None,
         }));
-        waiting.hand_on(&known);
         Ok(())
     }
 
     fn flush(&mut self) -> Result<(), SinkError> {
+        // What finds no room is handed on by `has_room`.
+        self.has_room();
         Ok(())
     }
 
@@ -86,33 +86,51 @@ impl Waiting {
                 .into_iter()
                 .filter_map(|(group, rows)| group.push_rows(rows).map(|rows| (group, rows)))
                 .collect();
-            if !self.hand_on_undecoded(known) || !self.rows.is_empty() {
+            if !self.rows.is_empty() {
                 return false;
             }
-            let Some((batch, from)) = self.batches.pop_front() else { return true };
-            let next = known.pick(&batch, from, &mut self.rows);
-            if next < batch.rows() {
-                self.batches.push_front((batch, next));
+            while self.batches.pop_front_if(|(batch, from)| *from >= batch.rows()).is_some() {}
+            let row_at = self.batches.front().map(|(batch, from)| batch.position(*from));
+            let undecoded_at = self.undecoded.front().map(|first| first.position);
+            match undecoded_at {
+                // 0 is in no log, and comes when it likes.
+                Some(at) if at == 0 || row_at.is_none_or(|row_at| at < row_at) => {
+                    if !self.hand_on_undecoded(known) {
+                        return false;
+                    }
+                }
+                _ => {
+                    let Some((batch, from)) = self.batches.pop_front() else { return true };
+                    let end = match undecoded_at {
+                        Some(at) => (from..batch.rows()).find(|&row| batch.position(row) > at),
+                        None => None,
+                    };
+                    let end = end.unwrap_or(batch.rows());
+                    let next = from + known.pick(&batch.slice(from, end - from), 0, &mut self.rows);
+                    if next < batch.rows() {
+                        self.batches.push_front((batch, next));
+                    }
+                }
             }
         }
     }
 
+    /// Hands on the first payload that could not be decoded, as far as there is room.
     fn hand_on_undecoded(&mut self, known: &Known) -> bool {
-        while let Some(first) = self.undecoded.front_mut() {
-            if !first.has_targets {
-                self.targets.extend(known.all(first.topic).map(|(group, slot)| (group.clone(), slot)));
-                first.has_targets = true;
-            }
-            while let Some((group, slot)) = self.targets.last() {
-                let Undecoded { arrival_us, position, payload, .. } = &*first;
-                let event = Event { input: 0, slot: *slot, arrival_us: *arrival_us, position: *position, payload };
-                if group.push_event(event, false) == Push::Full {
-                    return false;
-                }
-                self.targets.pop();
-            }
-            self.undecoded.pop_front();
+        let Some(first) = self.undecoded.front_mut() else { return true };
+        if !first.has_targets {
+            self.targets.extend(known.all(first.topic).map(|(group, slot)| (group.clone(), slot)));
+            first.has_targets = true;
         }
+        while let Some((group, slot)) = self.targets.last() {
+            let Undecoded { arrival_us, position, payload, .. } = &*first;
+            let event = Event { input: 0, slot: *slot, arrival_us: *arrival_us, position: *position, payload };
+            if group.push_event(event, false) == Push::Full {
+                return false;
+            }
+            self.targets.pop();
+        }
+        self.undecoded.pop_front();
         true
     }
 
@@ -122,6 +140,14 @@ impl Waiting {
         self.targets.retain(|(of, slot)| !is_gone(of, *slot));
         for (of, rows) in &mut self.rows {
             rows.retain_slots(|slot| !is_gone(of, slot));
+        }
+    }
+
+    /// What waits for queries of one group is for those in the same slots of another one.
+    pub(super) fn succeed(&mut self, before: &Arc<Group>, after: &Arc<Group>) {
+        let of_rows = self.rows.iter_mut().map(|(of, _)| of);
+        for of in of_rows.chain(self.targets.iter_mut().map(|(of, _)| of)).filter(|of| Arc::ptr_eq(of, before)) {
+            *of = after.clone();
         }
     }
 

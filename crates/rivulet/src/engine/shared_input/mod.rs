@@ -163,6 +163,28 @@ impl State {
         (own, shared)
     }
 
+    /// The group that decodes shared topics for an application, if some of its queries may read any.
+    pub(super) fn shared_group_of(&self, running: &Running) -> Option<Arc<Group>> {
+        self.shared_inputs.get(&running.shape.as_ref()?.signature).map(|input| input.group.clone())
+    }
+
+    /// Waits until no rows are being handed on to an application: from now on everybody knows whether it takes any.
+    pub(super) fn settle_shared(&self, running: &Running) {
+        let input = running.shape.as_ref().and_then(|shape| self.shared_inputs.get(&shape.signature));
+        if let Some(input) = input {
+            input.readers.settle();
+        }
+    }
+
+    /// Lets the next version of an application, with an input of the same shape, read what the one before reads.
+    pub(super) fn succeed_in_shared(&self, before: &Running, after: &Running) {
+        let Some(input) = after.shape.as_ref().and_then(|shape| self.shared_inputs.get(&shape.signature)) else {
+            return;
+        };
+        after.group.follow(&input.group);
+        input.readers.succeed(before, after);
+    }
+
     /// Lets queries read the shared topics that `split_shared` has found.
     pub(super) fn join_shared(&self, running: &Running, shared: &Shared) {
         let input = running.shape.as_ref().and_then(|shape| self.shared_inputs.get(&shape.signature));

@@ -106,6 +106,31 @@ impl Readers {
         self.waiting.lock().forget(&running.group, &gone);
     }
 
+    /// Lets the next version of an application read what the one before reads, by queries in the same slots; the one before stands
+    /// still. What waits for it is for the next one.
+    pub(super) fn succeed(&self, before: &Running, after: &Running) {
+        let mut guard = self.known.write();
+        let known = &mut *guard;
+        let of_it = |reader: &Option<Reader>| reader.as_ref().is_some_and(|reader| reader.number == before.number);
+        let Some(place) = known.applications.iter().position(of_it) else { return };
+        let matching = after.application.matching;
+        for queries in known.topics.iter_mut().flatten().filter(|queries| queries.reader == place) {
+            let slots: Vec<Slot> = queries.index.all().collect();
+            queries.index = MatchIndex::new(matching.map(|one| one.comparison));
+            for (&slot, key) in slots.iter().zip(keys_of(after, &slots)) {
+                queries.index.insert(slot, key);
+            }
+        }
+        let reader = known.applications[place].as_mut().expect("it was just found");
+        (reader.group, reader.matching) = (after.group.clone(), matching);
+        self.waiting.lock().succeed(&before.group, &after.group);
+    }
+
+    /// Waits until nothing is being handed on.
+    pub(super) fn settle(&self) {
+        drop(self.known.write());
+    }
+
     /// Forgets what waits for topics that nobody reads.
     pub(super) fn forget_topics(&self, topics: &[Slot]) {
         let _still = self.known.write();

@@ -1,0 +1,155 @@
+//! Idempotency keys that are the same when a request comes once more after a crash.
+//!
+//! A query goes on from its last checkpoint and computes the rows behind it once more, perhaps in another order and in other instances. So a key
+//! is made of what stays: the line of checkpoints, how many there were, the content of the request, and which of the equal ones since the checkpoint
+//! it is. Which of several equal requests has which number does not matter.
+//!
+//! What must hold: no two requests have the same key, unless one is the other come again. So this is for queries all of whose sources are read again; all instances count together, and nothing is written
+//! between the moment at which a checkpoint captures and the one at which it is known to be durable.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rivulet_dataflow::SinkError;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+use crate::connector::instances::Instances;
+
+/// So many different requests are told apart between two checkpoints; further ones get keys that are new each time.
+const SEEN_MAX: usize = 1 << 20;
+
+/// What a checkpoint remembers of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Prepared {
+    line: String,
+    /// How many checkpoints there were, this one included.
+    checkpoints: u64,
+}
+
+/// The keys of all instances of a sink.
+pub(super) struct Keys {
+    line: String,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// How many checkpoints of the line are durable, and the number of the newest since the start.
+    checkpoints: u64,
+    epoch: u64,
+    /// How often each content was sent since then.
+    seen: HashMap<u128, u64>,
+    /// Requests that are not told apart, and what they have in common.
+    unseen: u64,
+    run: String,
+}
+
+/// The keys of sinks that are open, by their query.
+static OPEN: Instances<Keys> = Instances::new();
+
+fn unlike_any_other() -> String {
+    format!("{:016x}", RandomState::new().build_hasher().finish())
+}
+
+impl Keys {
+    /// Those of a sink of a query, opened by its first instance and found by the others, that goes on from what a checkpoint remembers.
+    pub(super) fn open(query: &str, instance: usize, prepared: &[String]) -> Result<Arc<Self>, SinkError> {
+        if let Some(open) = OPEN.find(query).filter(|_| instance > 0) {
+            return Ok(open);
+        }
+        let prepared = prepared.iter().find(|text| !text.is_empty()).map(|text| {
+            serde_json::from_str::<Prepared>(text)
+                .map_err(|error| SinkError(format!("a checkpoint has '{text}', which is not understood: {error}")))
+        });
+        let prepared = prepared.transpose()?;
+        let (line, checkpoints) =
+            prepared.map_or_else(|| (unlike_any_other(), 0), |prepared| (prepared.line, prepared.checkpoints));
+        let state = State { checkpoints, epoch: 0, seen: HashMap::new(), unseen: 0, run: unlike_any_other() };
+        let opened = Arc::new(Self { line, state: Mutex::new(state) });
+        OPEN.put(query, &opened);
+        Ok(opened)
+    }
+
+    /// The key of a request with this content.
+    pub(super) fn key(&self, body: &[u8]) -> String {
+        let mut state = self.state.lock();
+        let hash = xxh3_128_with_seed(body, state.checkpoints);
+        if state.seen.len() >= SEEN_MAX && !state.seen.contains_key(&hash) {
+            if state.unseen == 0 {
+                tracing::warn!(
+                    "more than {SEEN_MAX} different requests since the last checkpoint: further ones have another idempotency key if they come \
+                     again after a crash; make checkpoints more often"
+                );
+            }
+            state.unseen += 1;
+            return format!("{}{:x}", state.run, state.unseen);
+        }
+        let times = state.seen.entry(hash).or_default();
+        *times += 1;
+        let mut key = String::with_capacity(self.line.len() + 34);
+        key.push_str(&self.line);
+        // Writing to a text does not fail.
+        let _ = write!(key, "{hash:032x}{times:x}");
+        key
+    }
+
+    /// What a checkpoint that is about to be made is to remember.
+    pub(super) fn prepared(&self) -> String {
+        let prepared = Prepared { line: self.line.clone(), checkpoints: self.state.lock().checkpoints + 1 };
+        serde_json::to_string(&prepared).expect("texts and numbers are always JSON")
+    }
+
+    /// The checkpoint with this number is durable. Each instance says so.
+    pub(super) fn commit(&self, epoch: u64) {
+        let mut state = self.state.lock();
+        if state.epoch < epoch {
+            (state.epoch, state.unseen) = (epoch, 0);
+            state.checkpoints += 1;
+            state.seen.clear();
+            state.run = unlike_any_other();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn keys(keys: &Keys, bodies: &[&str]) -> BTreeSet<String> {
+        bodies.iter().map(|body| keys.key(body.as_bytes())).collect()
+    }
+
+    #[test]
+    fn what_comes_again_behind_a_checkpoint_has_the_keys_it_had() {
+        let first = Keys::open("again", 0, &[]).unwrap();
+        let before = keys(&first, &["a", "a", "b"]);
+        assert_eq!(before.len(), 3, "equal requests are two");
+        let prepared = [first.prepared()];
+        first.commit(7);
+        first.commit(7);
+        let behind = keys(&first, &["a", "c", "a"]);
+        assert_eq!(before.intersection(&behind).count(), 0);
+        // A checkpoint that did not become durable counts for nothing.
+        let _ = first.prepared();
+        let behind: BTreeSet<_> = behind.into_iter().chain(keys(&first, &["d"])).collect();
+        let again = Keys::open("again", 0, &prepared).unwrap();
+        let other = Keys::open("again", 1, &prepared).unwrap();
+        // In another order, and by two instances.
+        let came_again: BTreeSet<_> = keys(&again, &["d", "a"]).into_iter().chain(keys(&other, &["c", "a"])).collect();
+        assert_eq!(came_again, behind);
+        assert_eq!(keys(&again, &["a"]).intersection(&behind).count(), 0, "a third one is new");
+    }
+
+    #[test]
+    fn no_two_queries_share_a_key() {
+        let one = Keys::open("one", 0, &[]).unwrap();
+        let two = Keys::open("two", 0, &[]).unwrap();
+        assert_ne!(keys(&one, &["a"]), keys(&two, &["a"]));
+        assert!(Keys::open("three", 0, &["{".into()]).is_err());
+    }
+}

@@ -1,0 +1,437 @@
+//! Transactions: what all instances of a sink write between two checkpoints becomes visible together, or not at all.
+//!
+//! A checkpoint is durable first, then the transaction that belongs to it is committed. A crash between the two leaves a checkpoint whose rows were
+//! aborted. So each transaction commits, with its rows, the number of its checkpoint, as the offset of a consumer group that nobody reads with: the
+//! *marker*. A restart reads it ([`settled`]) and goes on from the checkpoint that it names, which is the newest one or the one before. Both are there or
+//! neither, because they are one transaction.
+//!
+//! What must hold: nothing is written while a transaction is committed. Before the marker is read, no producer of an earlier run can commit any more: whoever
+//! opens a transactional identifier shuts out those who had it. A marker counts only for the line of checkpoints that it was written for.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{Producer, ThreadedProducer};
+use rdkafka::{Offset, TopicPartitionList};
+use serde::{Deserialize, Serialize};
+
+use super::sink::{Context, OpenError};
+use crate::connector::Settled;
+use crate::connector::instances::Instances;
+
+/// How long opening waits for the broker.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long one request of a commit may take before it is looked whether it is still wanted, and the pause before the next.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
+const COMMIT_PAUSE: Duration = Duration::from_millis(200);
+
+/// How often it is said at most that a commit takes long.
+const SAY_PERIOD: Duration = Duration::from_secs(60);
+
+/// How long whoever gives up a transaction waits for the broker to know.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The partition of the topic under which the marker stands. Any would do; this one every topic has.
+const MARKER_PARTITION: i32 = 0;
+
+/// The longest that a transaction may stay open, milliseconds: what `transaction.timeout.ms` is if nobody says otherwise.
+pub(super) const TIMEOUT_MS: &str = "300000";
+
+/// What a checkpoint remembers of a sink.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Prepared {
+    /// The line of checkpoints, unlike any other.
+    line: String,
+    /// The newest checkpoint whose transaction had been committed.
+    settled: Option<u64>,
+}
+
+/// What stands beside the number of the marker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Note {
+    line: String,
+    /// The query has come to the end of its input.
+    has_ended: bool,
+}
+
+/// Where transactions go, and under which name.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// The settings of the producer, its transactional identifier among them.
+    pub(super) config: ClientConfig,
+    /// The identifier, which is also the name of the group of the marker.
+    pub(super) id: String,
+    pub(super) topic: String,
+}
+
+/// The producer that all instances of a sink share.
+pub(super) struct Transactions {
+    producer: ThreadedProducer<Context>,
+    group: ConsumerGroupMetadata,
+    id: String,
+    topic: String,
+    line: String,
+    is_open: AtomicBool,
+    /// Nobody waits for a commit any more.
+    is_given_up: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The newest checkpoint whose transaction was committed, or is being.
+    begun: Option<u64>,
+    /// The newest one whose transaction was.
+    settled: Option<u64>,
+    is_committing: bool,
+    /// Instances that have not come to their end, and whether the last transaction was begun to be committed.
+    to_finish: usize,
+    is_ending: bool,
+    failed: Option<String>,
+}
+
+/// The transactions of sinks that are open, by their identifier.
+static OPEN: Instances<Transactions> = Instances::new();
+
+impl Place {
+    /// A producer that has shut out all others of the same identifier; what they had open is aborted, or committed if that had begun.
+    fn producer(&self) -> Result<ThreadedProducer<Context>, OpenError> {
+        let producer = ThreadedProducer::from_config_and_context(&self.config, Context::default());
+        let producer: ThreadedProducer<Context> = producer.map_err(OpenError::Kafka)?;
+        // A topic that is made when it is first asked for is made now: the marker is an offset of it.
+        let deadline = Instant::now() + OPEN_TIMEOUT;
+        loop {
+            let metadata = producer.client().fetch_metadata(Some(&self.topic), OPEN_TIMEOUT);
+            let metadata = metadata.map_err(OpenError::Kafka)?;
+            let found = metadata.topics().iter().find(|found| found.name() == self.topic);
+            match found.map(|found| (found.error(), found.partitions().is_empty())) {
+                Some((None, false)) => break,
+                _ if Instant::now() < deadline => thread::sleep(COMMIT_PAUSE),
+                Some((Some(error), _)) => {
+                    return Err(OpenError::Transaction(RDKafkaErrorCode::from(error).to_string()));
+                }
+                _ => return Err(OpenError::Transaction("there is no such topic".into())),
+            }
+        }
+        let begun = producer.init_transactions(OPEN_TIMEOUT);
+        begun.map_err(|error| OpenError::Transaction(problem(&error)))?;
+        Ok(producer)
+    }
+
+    /// The group of the marker.
+    fn consumer(&self) -> Result<BaseConsumer, OpenError> {
+        let mut config = self.config.clone();
+        for of_producers in PRODUCER_PROPERTIES {
+            config.remove(of_producers);
+        }
+        config.set("group.id", &self.id).set("enable.auto.commit", "false");
+        config.create().map_err(OpenError::Kafka)
+    }
+
+    /// The marker and what stands beside it, once no transaction may change it any more.
+    fn marker(&self) -> Result<Option<(u64, String)>, OpenError> {
+        let consumer = self.consumer()?;
+        let deadline = Instant::now() + OPEN_TIMEOUT;
+        loop {
+            let mut wanted = TopicPartitionList::new();
+            wanted.add_partition(&self.topic, MARKER_PARTITION);
+            let found = consumer.committed_offsets(wanted, OPEN_TIMEOUT);
+            let problem = match &found {
+                Ok(found) => match found.find_partition(&self.topic, MARKER_PARTITION) {
+                    Some(place) => match (place.error(), place.offset()) {
+                        (Ok(()), Offset::Offset(offset)) => {
+                            return Ok(u64::try_from(offset).ok().map(|epoch| (epoch, place.metadata().to_owned())));
+                        }
+                        (Ok(()), _) => return Ok(None),
+                        (Err(error), _) => error.to_string(),
+                    },
+                    None => return Ok(None),
+                },
+                Err(error) => error.to_string(),
+            };
+            if Instant::now() >= deadline {
+                return Err(OpenError::Transaction(problem));
+            }
+            thread::sleep(COMMIT_PAUSE);
+        }
+    }
+}
+
+/// What is set for producers and means nothing to a consumer.
+const PRODUCER_PROPERTIES: [&str; 7] = [
+    "transactional.id",
+    "transaction.timeout.ms",
+    "enable.idempotence",
+    "partitioner",
+    "linger.ms",
+    "queue.buffering.max.messages",
+    "queue.buffering.max.kbytes",
+];
+
+/// Up to which checkpoint results are final, of a query of whose checkpoints the newest says this.
+pub(super) fn settled(place: &Place, prepared: &[String]) -> Result<Settled, OpenError> {
+    let Some(prepared) = parsed(prepared)? else { return Ok(Settled::Any) };
+    // Whoever may still be at work for this query is shut out before it is looked what it has done.
+    drop(place.producer()?);
+    settled_by(place.marker()?, &prepared).map_err(|problem| {
+        OpenError::Transaction(format!(
+            "{problem}\nhint: set the offset of the consumer group '{}' for partition {MARKER_PARTITION} of the topic, with \
+             kafka-consumer-groups --reset-offsets, to the number of the checkpoint up to which results are in the topic; or drop the query and \
+             create it again to begin anew",
+            place.id
+        ))
+    })
+}
+
+fn settled_by(marker: Option<(u64, String)>, prepared: &Prepared) -> Result<Settled, String> {
+    // One that was set by hand has nothing beside it, and counts.
+    let marker = marker.and_then(|(epoch, note)| match serde_json::from_str::<Note>(&note) {
+        Ok(note) => (note.line == prepared.line).then_some((epoch, note.has_ended)),
+        Err(_) => note.is_empty().then_some((epoch, false)),
+    });
+    match (marker, prepared.settled) {
+        (Some((_, true)), _) => Ok(Settled::Ended),
+        (Some((epoch, false)), _) => Ok(Settled::Epoch(epoch)),
+        (None, None) => Ok(Settled::Nothing),
+        (None, Some(settled)) => Err(format!(
+            "the broker does not say any more up to which checkpoint results are final; that of checkpoint {settled} were. It forgets that \
+             offsets.retention.minutes after a query has stopped"
+        )),
+    }
+}
+
+/// What the instances of a sink have said to a checkpoint; they all say the same.
+fn parsed(prepared: &[String]) -> Result<Option<Prepared>, OpenError> {
+    let Some(text) = prepared.iter().find(|text| !text.is_empty()) else { return Ok(None) };
+    serde_json::from_str(text).map(Some).map_err(|error| {
+        OpenError::Transaction(format!("a checkpoint has a transaction '{text}', which is not understood: {error}"))
+    })
+}
+
+impl Transactions {
+    /// Those of a sink with so many instances, opened by the first of them and found by the others.
+    pub(super) fn open(
+        place: &Place,
+        instance: usize,
+        instances: usize,
+        prepared: &[String],
+    ) -> Result<Arc<Self>, OpenError> {
+        if instance > 0 {
+            return OPEN
+                .find(&place.id)
+                .ok_or_else(|| OpenError::Transaction("another query has opened the same identifier".into()));
+        }
+        let prepared = parsed(prepared)?;
+        let producer = place.producer()?;
+        let group = place.consumer()?.group_metadata();
+        let group = group.ok_or_else(|| OpenError::Transaction("the consumer group has no name".into()))?;
+        // Those before it in the line were settled when the query was told from where to go on.
+        let (line, settled) = match prepared {
+            Some(Prepared { line, settled }) => (line, settled),
+            None => (format!("{:016x}", RandomState::new().build_hasher().finish()), None),
+        };
+        let opened = Arc::new(Self {
+            producer,
+            group,
+            id: place.id.clone(),
+            topic: place.topic.clone(),
+            line,
+            is_open: AtomicBool::new(false),
+            is_given_up: AtomicBool::new(false),
+            state: Mutex::new(State { settled, to_finish: instances, ..State::default() }),
+        });
+        OPEN.put(&place.id, &opened);
+        Ok(opened)
+    }
+
+    /// The producer.
+    pub(super) fn producer(&self) -> &ThreadedProducer<Context> {
+        &self.producer
+    }
+
+    /// Before a message is written: begins a transaction unless one is open.
+    pub(super) fn begin(&self) -> Result<(), KafkaError> {
+        if self.is_open.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // One of the instances does it, and the others wait for that moment.
+        let _state = self.state.lock();
+        if !self.is_open.load(Ordering::Acquire) {
+            self.producer.begin_transaction()?;
+            self.is_open.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Something could not be written, so that the transaction cannot be committed.
+    pub(super) fn fail(&self, problem: &str) {
+        self.state.lock().failed.get_or_insert_with(|| problem.to_owned());
+    }
+
+    /// What a checkpoint is to remember.
+    pub(super) fn prepared(&self) -> String {
+        let prepared = Prepared { line: self.line.clone(), settled: self.state.lock().settled };
+        serde_json::to_string(&prepared).expect("texts and numbers are always JSON")
+    }
+
+    /// Begins to commit what belongs to a checkpoint, unless another instance has.
+    pub(super) fn commit(self: &Arc<Self>, epoch: u64) {
+        let mut state = self.state.lock();
+        if state.begun < Some(epoch) && !state.is_ending {
+            self.start(&mut state, epoch, false);
+        }
+    }
+
+    /// An instance has written all that it will. The last one begins to commit what is left.
+    pub(super) fn finish(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        state.to_finish = state.to_finish.saturating_sub(1);
+        if state.to_finish == 0 && !state.is_ending {
+            state.is_ending = true;
+            let epoch = state.begun.or(state.settled).unwrap_or(0);
+            self.start(&mut state, epoch, true);
+        }
+    }
+
+    /// Whether nothing is being committed. Fails if something could not be.
+    pub(super) fn is_settled(&self) -> Result<bool, String> {
+        let state = self.state.lock();
+        state.failed.clone().map_or(Ok(!state.is_committing), Err)
+    }
+
+    fn start(self: &Arc<Self>, state: &mut State, epoch: u64, has_ended: bool) {
+        (state.begun, state.is_committing) = (Some(epoch), true);
+        let this = self.clone();
+        let settle = move || {
+            let outcome = this.settle(epoch, has_ended);
+            let mut state = this.state.lock();
+            state.is_committing = false;
+            match outcome {
+                Ok(()) => {
+                    this.is_open.store(false, Ordering::Release);
+                    state.settled = Some(epoch);
+                }
+                Err(problem) => state.failed = Some(problem),
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("kafka commit".into()).spawn(settle) {
+            state.failed = Some(format!("no thread: {error}"));
+        }
+    }
+
+    /// Commits the transaction, with the marker.
+    fn settle(&self, epoch: u64, has_ended: bool) -> Result<(), String> {
+        let failed =
+            |error: &KafkaError| format!("the transaction of checkpoint {epoch} was not committed: {}", problem(error));
+        self.begin().map_err(|error| failed(&error))?;
+        let note = Note { line: self.line.clone(), has_ended };
+        let note = serde_json::to_string(&note).expect("texts are always JSON");
+        let mut marker = TopicPartitionList::new();
+        let mut place = marker.add_partition(&self.topic, MARKER_PARTITION);
+        place.set_metadata(note);
+        let offset = Offset::Offset(i64::try_from(epoch).unwrap_or(i64::MAX));
+        place.set_offset(offset).map_err(|error| failed(&error))?;
+        self.insist(|| self.producer.send_offsets_to_transaction(&marker, &self.group, COMMIT_TIMEOUT))
+            .and_then(|()| self.insist(|| self.producer.commit_transaction(COMMIT_TIMEOUT)))
+            .map_err(|error| failed(&error))
+    }
+
+    /// Asks the broker until it answers; it may be away for a while. How long is bounded by the transaction's timeout.
+    fn insist(&self, ask: impl Fn() -> Result<(), KafkaError>) -> Result<(), KafkaError> {
+        let mut say_at = Instant::now() + COMMIT_TIMEOUT;
+        loop {
+            match ask() {
+                Err(error) if is_passing(&error) && !self.is_given_up.load(Ordering::Acquire) => {
+                    if Instant::now() >= say_at {
+                        say_at = Instant::now() + SAY_PERIOD;
+                        let (id, topic) = (&self.id, &self.topic);
+                        tracing::warn!(
+                            id,
+                            topic,
+                            "a transaction is not committed yet, and tried again: {}",
+                            problem(&error)
+                        );
+                    }
+                    thread::sleep(COMMIT_PAUSE);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Nobody waits for a commit any more.
+    pub(super) fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Transactions {
+    /// What is open is aborted, so that readers of what was committed need not wait until it times out.
+    fn drop(&mut self) {
+        if self.is_open.load(Ordering::Acquire)
+            && let Err(error) = self.producer.abort_transaction(ABORT_TIMEOUT)
+        {
+            tracing::debug!(id = self.id, "Kafka: a transaction is left to time out: {}", problem(&error));
+        }
+    }
+}
+
+/// Whether the same may go well a moment later.
+fn is_passing(error: &KafkaError) -> bool {
+    match error {
+        KafkaError::Transaction(error) => error.is_retriable() && !error.txn_requires_abort() && !error.is_fatal(),
+        KafkaError::Flush(code) => *code == RDKafkaErrorCode::OperationTimedOut,
+        _ => false,
+    }
+}
+
+/// What went wrong, in words of the broker or the library.
+fn problem(error: &KafkaError) -> String {
+    match error {
+        KafkaError::Transaction(error) => error.string(),
+        error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn marker(epoch: u64, line: &str, has_ended: bool) -> Option<(u64, String)> {
+        Some((epoch, serde_json::to_string(&Note { line: line.into(), has_ended }).unwrap()))
+    }
+
+    #[test]
+    fn a_marker_counts_for_the_line_that_it_was_written_for() {
+        let first = Prepared { line: "a".into(), settled: None };
+        let later = Prepared { line: "a".into(), settled: Some(6) };
+        assert_eq!(settled_by(marker(7, "a", false), &later), Ok(Settled::Epoch(7)));
+        assert_eq!(settled_by(marker(7, "a", true), &later), Ok(Settled::Ended));
+        // That of a query of the same name, which was dropped.
+        assert_eq!(settled_by(marker(57, "b", false), &first), Ok(Settled::Nothing));
+        assert_eq!(settled_by(None, &first), Ok(Settled::Nothing));
+        assert_eq!(settled_by(Some((5, String::new())), &later), Ok(Settled::Epoch(5)), "set by hand");
+        for lost in [None, marker(57, "b", false)] {
+            assert!(settled_by(lost, &later).unwrap_err().contains("that of checkpoint 6 were"));
+        }
+    }
+
+    #[test]
+    fn what_a_checkpoint_remembers_is_read_back() {
+        let prepared = Prepared { line: "a".into(), settled: Some(6) };
+        let text = serde_json::to_string(&prepared).unwrap();
+        assert_eq!(parsed(&[String::new(), text]).ok(), Some(Some(prepared)));
+        assert_eq!(parsed(&[]).ok(), Some(None));
+        assert!(
+            matches!(parsed(&["{".into()]), Err(OpenError::Transaction(problem)) if problem.contains("not understood"))
+        );
+    }
+}

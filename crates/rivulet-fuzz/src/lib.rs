@@ -1,0 +1,51 @@
+//! What is fuzzed: for places where bytes come from outside, one function that takes any bytes and panics if anything is wrong.
+//!
+//! - [`Target`]: such a function with its name; [`TARGETS`]: all of them;
+//! - [`targets`]: one file each, which says what must hold;
+//! - [`input`]: bytes read as a list of choices; [`edits`]: changes to files that were whole; [`reference`]: simple doubles of what is tested;
+//! - [`mutate`]: bytes into other bytes, for the test that has no fuzzer.
+//!
+//! `cargo xtask fuzz TARGET` runs one under libFuzzer, which looks for inputs that reach new code (`fuzz/`); the test of this crate runs
+//! all of them over the committed inputs (`fuzz/corpus/TARGET/`) and a number of mutations of these.
+//!
+//! The invariant: a target is a function of its bytes. It leaves nothing behind, neither in memory nor on disk, opens no socket, and
+//! reads and writes no file but its own.
+
+pub mod edits;
+pub mod input;
+pub mod mutate;
+pub mod reference;
+pub mod scratch;
+pub mod targets;
+
+/// A function that any bytes may be given to.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The name: of the folder of its inputs, and of the program that fuzzes it.
+    pub name: &'static str,
+    /// The function. It panics if what must hold does not.
+    pub run: fn(&[u8]),
+    /// Pieces of what it reads, for mutations.
+    pub words: &'static [&'static str],
+    /// How many mutations the test tries: fewer of what takes long.
+    pub mutations: usize,
+}
+
+/// Everything that is fuzzed.
+pub const TARGETS: &[Target] = &[
+    targets::mqtt_packets::TARGET,
+    targets::mqtt_topics::TARGET,
+    targets::mqtt_broker::TARGET,
+    targets::json::TARGET,
+    targets::csv::TARGET,
+    targets::plain_payloads::TARGET,
+    targets::binary_payloads::TARGET,
+    targets::files::TARGET,
+    targets::event_log::TARGET,
+    targets::epochs::TARGET,
+];
+
+/// The target with this name.
+pub fn target(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}

@@ -1,0 +1,91 @@
+//! Avro and Protobuf payloads. What is written is read again.
+
+use std::sync::OnceLock;
+
+use rivulet_connectors::formats::RowFormat;
+
+use super::payload::{columns, decode, round_trip};
+use crate::input::Input;
+use crate::{Target, scratch};
+
+/// See the module.
+pub const TARGET: Target =
+    Target { name: "binary_payloads", run, words: &["\u{1}", "\u{0}", "text"], mutations: 8_000 };
+
+const AVRO: &str = r#"{"type": "record", "name": "Row", "fields": [
+    {"name": "other", "type": {"type": "array", "items": {"type": "map", "values": ["null", "string", "bytes"]}}},
+    {"name": "t", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+    {"name": "v", "type": ["null", "double"]},
+    {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+    {"name": "n", "type": ["long", "null"]},
+    {"name": "s", "type": ["null", "string"]},
+    {"name": "f", "type": ["null", "boolean"]},
+    {"name": "again", "type": ["null", "Row"]},
+    {"name": "id", "type": {"type": "fixed", "name": "Id", "size": 3}}
+]}"#;
+
+/// What can be written from the columns alone.
+const AVRO_WRITTEN: &str = r#"{"type": "record", "name": "Row", "fields": [
+    {"name": "t", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+    {"name": "v", "type": ["null", "double"]},
+    {"name": "n", "type": ["null", "long"]},
+    {"name": "s", "type": ["null", "string"]},
+    {"name": "f", "type": ["null", "boolean"]}
+]}"#;
+
+const PROTO: &str = r#"
+    syntax = "proto3";
+    import "google/protobuf/timestamp.proto";
+    message Row {
+        optional google.protobuf.Timestamp t = 1;
+        optional double v = 2;
+        optional sint64 n = 3;
+        optional string s = 4;
+        optional bool f = 5;
+        message Other { repeated int32 numbers = 1; map<string, Other> more = 2; }
+        repeated Other others = 6;
+    }
+"#;
+
+fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let format = &formats()[input.below(4)];
+    let read: &[usize] = if input.byte() & 1 == 0 { &[0, 1, 2, 3, 4] } else { &[2, 3] };
+    let mut payloads = Vec::new();
+    while !input.is_empty() && payloads.len() < 16 {
+        payloads.push(input.piece());
+    }
+    let schema = columns(false);
+    let mut decoder = format.0.decoder(&schema, read, None).expect("the columns suit the format");
+    let batch = decode(&mut *decoder, &payloads);
+    if format.1 && read.len() == schema.fields().len() {
+        let mut encoder = format.0.encoder(schema).expect("the columns suit the format");
+        round_trip(&batch, &mut *encoder, &mut *decoder);
+    }
+}
+
+/// The formats, and whether rows of the columns can be written in them.
+fn formats() -> &'static [(RowFormat, bool); 4] {
+    static FORMATS: OnceLock<[(RowFormat, bool); 4]> = OnceLock::new();
+    FORMATS.get_or_init(|| {
+        let folder = scratch::folder();
+        let path = folder.path().join("row.proto");
+        std::fs::write(&path, PROTO).expect("the file can be written");
+        let path = path.to_str().expect("the path is text");
+        let parse = |name, options: &[(&str, &str)]| {
+            RowFormat::parse(name, options.iter().copied()).unwrap_or_else(|error| panic!("{error}"))
+        };
+        [
+            (parse("AVRO", &[("schema", AVRO)]), false),
+            (parse("AVRO", &[("schema", AVRO_WRITTEN), ("framing", "registry"), ("schema_id", "7")]), true),
+            (parse("PROTOBUF", &[("schema_file", path), ("message", "Row")]), true),
+            (
+                parse(
+                    "PROTOBUF",
+                    &[("schema_file", path), ("message", "Row"), ("framing", "registry"), ("schema_id", "7")],
+                ),
+                true,
+            ),
+        ]
+    })
+}

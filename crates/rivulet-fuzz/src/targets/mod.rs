@@ -1,0 +1,13 @@
+//! What is fuzzed, one file each. Each says what must hold for any bytes.
+
+pub mod binary_payloads;
+pub mod csv;
+pub mod epochs;
+pub mod event_log;
+pub mod files;
+pub mod json;
+pub mod mqtt_broker;
+pub mod mqtt_packets;
+pub mod mqtt_topics;
+pub(crate) mod payload;
+pub mod plain_payloads;

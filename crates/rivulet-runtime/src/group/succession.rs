@@ -1,0 +1,176 @@
+//! All queries of a group go over to another one: that of a new version of their application.
+//!
+//! Slots stay what they are, so routes, registry and whoever pushes know nothing of it. The group before [stands
+//! still](Group::stand_still) meanwhile: it takes nothing in and processes nothing, and whoever pushes is told that it is full. So there is one
+//! moment at which state, parameters and waiting events change hands, and as long as it has not come nothing has happened: a step that
+//! fails leaves the group as it was, to [go on](Group::go_on).
+//!
+//! The steps: [`Group::take_over`] copies queries and state and may fail; [`Group::hand_over`] moves the waiting events and cannot;
+//! [`Group::retire`] ends the group before.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use arrow::array::RecordBatch;
+use rivulet_dataflow::{Chain, QueryId, Slot, StateError, StateMap};
+
+use super::moves::{Copied, MOVED_AT_ONCE};
+use super::{Group, Place};
+use crate::Task;
+use crate::scheduler::Runnable;
+
+const RUNS: u8 = 0;
+const REFUSES_INPUT: u8 = 1;
+const STANDS_STILL: u8 = 2;
+
+/// Whether a group does less than usual.
+#[derive(Debug, Default)]
+pub(crate) struct Rest(AtomicU8);
+
+impl Rest {
+    /// Whether events are to wait where they come from.
+    #[inline]
+    pub(crate) fn refuses_input(&self) -> bool {
+        self.0.load(Ordering::Acquire) != RUNS
+    }
+
+    /// Whether nothing is processed either.
+    #[inline]
+    pub(crate) fn stands_still(&self) -> bool {
+        self.0.load(Ordering::Acquire) == STANDS_STILL
+    }
+}
+
+/// What queries become in the group that takes them over.
+pub struct Succession<'a> {
+    /// Whose state the operators take over.
+    pub state: &'a StateMap,
+    /// The parameters that queries have there, a row for each. Queries that share a slot are equal there too.
+    pub parameters: &'a dyn Fn(&[QueryId]) -> RecordBatch,
+}
+
+impl Group {
+    /// From now on every event from outside is told that there is no room; what waits is processed, and rows that are handed on still
+    /// come. Whoever pushes may be half way: see [`Router::settle`] of the connectors.
+    ///
+    /// [`Router::settle`]: Group::stand_still
+    pub fn refuse_input(&self) {
+        self.settings.rest.0.store(REFUSES_INPUT, Ordering::Release);
+    }
+
+    /// From now on nothing is processed and no event taken in; when this returns nothing is under way. Workers come back to its tasks
+    /// as they do where results find no room.
+    pub fn stand_still(&self) {
+        self.settings.rest.0.store(STANDS_STILL, Ordering::Release);
+        for (_, task) in self.all_tasks() {
+            drop(task.inbox().lock());
+            // An activation that was under way ends first.
+            drop(task.lock());
+        }
+    }
+
+    /// Takes back [`Group::refuse_input`] and [`Group::stand_still`].
+    pub fn go_on(&self) {
+        self.settings.rest.0.store(RUNS, Ordering::Release);
+    }
+
+    /// Whether nothing waits, nor is yet to be handed on. An activation may still be under way.
+    pub fn is_idle(&self) -> bool {
+        self.waiting().0 == 0 && self.oldest_us() == i64::MAX
+    }
+
+    /// Copies the queries of `before`, with their state, into this group, which has had none yet. Each gets the slot that it has there.
+    /// Both stand still: a timer must not be served by both.
+    ///
+    /// Silent queries whose state is on disk come into memory by this, until they are found silent again.
+    ///
+    /// # Errors
+    /// State that cannot be read or does not fit. `before` is as it was; this group is of no use any more.
+    pub fn take_over(&self, before: &Self, succession: &Succession<'_>) -> Result<(), StateError> {
+        let stand_still = before.settings.rest.stands_still() && self.settings.rest.stands_still();
+        assert!(stand_still, "who is taken over stands still, and who takes over too");
+        let (mut free, _still) = (self.free.lock(), before.free.lock());
+        assert_eq!(self.tasks.count(), 0, "who takes over has no queries yet");
+        let places = boxcar::Vec::new();
+        for _ in 0..before.slots() {
+            places.push(AtomicU64::new(Place::NOWHERE));
+        }
+        for (index, source) in before.all_tasks() {
+            let (inner, outer) = before.slots_by_place(index);
+            // The first one is there for the counters at least, which are of the application, whatever its version.
+            if inner.is_empty() && index != 0 {
+                continue;
+            }
+            let target =
+                Task::new(self.settings.clone(), self.new_slots(), (self.settings.make)(), self.host.clone(), None);
+            if self.host.policy.is_balanced() {
+                target.assign(source.worker());
+            }
+            let to = self.tasks.push(target.clone());
+            if to == 0 {
+                target.lock().count_further(&before.metrics());
+            }
+            for (inner, outer) in inner.chunks(MOVED_AT_ONCE).zip(outer.chunks(MOVED_AT_ONCE)) {
+                let copied = Copied::new(&source.lock(), inner)?.translate(succession)?;
+                let new = copied.put(&mut target.lock(), &target, inner)?;
+                for (&outer, slot) in outer.iter().zip(new) {
+                    places[outer as usize].store(Place { task: to as u32, slot }.pack(), Ordering::Release);
+                }
+            }
+        }
+        let is_free = |(_, place): &(usize, &AtomicU64)| place.load(Ordering::Acquire) == Place::NOWHERE;
+        free.extend(places.iter().filter(is_free).map(|(slot, _)| slot as Slot));
+        assert!(self.places.set(places).is_ok(), "a group without tasks has no places");
+        Ok(())
+    }
+
+    /// Gives the events that wait to the group that has taken over, in their order.
+    pub fn hand_over(&self, after: &Self) {
+        let (_still, _also) = (after.free.lock(), self.free.lock());
+        for (index, source) in self.all_tasks() {
+            let (inner, outer) = self.slots_by_place(index);
+            for (to, target) in after.tasks.iter() {
+                let (mut from_queue, mut to_queue) = (source.inbox().lock(), target.inbox().lock());
+                let place = |slot: Slot| {
+                    let slot = outer[inner.binary_search(&slot).ok()?];
+                    after.place(slot).filter(|place| place.task as usize == to).map(|place| place.slot)
+                };
+                from_queue.move_events(&mut to_queue, target.inbox().chunk_rows(), place);
+                let has_events = to_queue.waiting().0 > 0;
+                drop((from_queue, to_queue));
+                if has_events {
+                    target.schedule();
+                }
+            }
+        }
+    }
+
+    /// Forgets all queries, which another group has: nothing of them is done here any more.
+    pub fn retire(&self) {
+        let mut free = self.free.lock();
+        for (index, task) in self.all_tasks() {
+            let inner = self.slots_by_place(index).0;
+            let mut core = task.lock();
+            task.remove(&mut core, &inner);
+            core.renew(self.new_slots(), Chain::new(Vec::new()));
+            core.recycle();
+            task.note_deadline(&core);
+        }
+        self.make_places(&mut free);
+        for (_, place) in self.places.get().into_iter().flat_map(|places| places.iter()) {
+            place.store(Place::NOWHERE, Ordering::Release);
+        }
+        // So that its tasks come to an end where they wait to be run.
+        self.go_on();
+    }
+}
+
+impl Copied {
+    /// What is copied as the new version has it.
+    fn translate(mut self, succession: &Succession<'_>) -> Result<Self, StateError> {
+        let parameters = succession.parameters;
+        self.parameters = parameters(&self.queries);
+        self.further.iter_mut().for_each(|(_, queries, of_these)| *of_these = parameters(queries));
+        self.frames = succession.state.apply(&self.frames)?;
+        Ok(self)
+    }
+}

@@ -1,0 +1,46 @@
+//! The scheduler of workers without threads: what is ready waits until somebody chooses among it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Runnable, Scheduler};
+
+/// What is ready, in the order in which it came.
+#[derive(Default)]
+pub(crate) struct ByHand(Mutex<Vec<Arc<dyn Runnable>>>);
+
+impl ByHand {
+    /// Takes one of those that are ready: `choose` is told how many there are, and says which.
+    pub(crate) fn take(&self, choose: impl FnOnce(usize) -> usize) -> Option<Arc<dyn Runnable>> {
+        let mut ready = self.0.lock();
+        let count = ready.len();
+        (count > 0).then(|| ready.remove(choose(count).min(count - 1)))
+    }
+}
+
+impl Scheduler for Arc<ByHand> {
+    fn ready(&self, task: Arc<dyn Runnable>) {
+        self.0.lock().push(task);
+    }
+
+    fn next(&self, _worker: usize) -> Option<Arc<dyn Runnable>> {
+        self.take(|_| 0)
+    }
+
+    fn waiting(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    fn add_worker(&self) -> usize {
+        0
+    }
+
+    fn remove_worker(&self, _worker: usize) {}
+
+    fn wake_all(&self) {}
+
+    fn clear(&self) {
+        self.0.lock().clear();
+    }
+}

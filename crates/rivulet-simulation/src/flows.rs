@@ -1,0 +1,673 @@
+//! Big queries: real flows of planned SQL, whose tasks run in any order, with checkpoints in a line of epochs on the simulated disk, and restarts at another
+//! parallelism.
+//!
+//! Their sources are files that grow; their sinks write files, of which an epoch says how much is final. In the end the final rows have to be those
+//! that a loop over all rows gives, each once.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, TimestampMicrosecondArray};
+use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rivulet_dataflow::{
+    Batch, ManualClock, Polled, Refusals, Sink, SinkError, SlotTable, Source, SourceError, StateFrame,
+};
+use rivulet_runtime::flow::checkpoint::{CheckpointError, PartitionState, Snapshot};
+use rivulet_runtime::flow::stage::sink_instances;
+use rivulet_runtime::{Flow, FlowLimits, FlowParts, Partition, Workers};
+use rivulet_sql::{QueryPlan, Scope, Statement, parse_script, plan_query};
+use rivulet_storage::{Disk, DiskFile, Epoch, EpochSettings, Epochs, Piece, Store};
+use serde_json::json;
+
+use crate::disk::{Crash, Lies, SimulatedDisk};
+use crate::objects::Objects;
+use crate::{Counts, Outcome};
+
+const START_US: i64 = 1_766_275_200_000_000;
+const STEP_US: i64 = 500_000;
+const WINDOW_US: i64 = 10_000_000;
+const KEYS: i64 = 5;
+
+/// How often everything is tried at the end, until it has to be done.
+const ROUNDS_MAX: usize = 20_000;
+
+/// A row of a result.
+type Row = [i64; 4];
+
+/// What is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowKind {
+    /// Sums by key in windows.
+    Windows,
+    /// Rows that pass a condition.
+    Rows,
+}
+
+impl FlowKind {
+    fn sql(self) -> &'static str {
+        match self {
+            Self::Windows => {
+                "SELECT key, count(*) AS c, sum(v) AS s, window_start AS w FROM readings GROUP BY key, tumble(ts, INTERVAL '10 seconds')"
+            }
+            Self::Rows => "SELECT key, v, v * 2 AS twice, ts FROM readings WHERE v % 3 <> 0",
+        }
+    }
+
+    /// What is to come of so many rows of each partition, sorted.
+    fn expected(self, rows: &[i64]) -> Vec<Row> {
+        let all = rows.iter().zip(0_i64..).flat_map(|(&rows, partition)| (0..rows).map(move |row| (partition, row)));
+        let mut expected: Vec<Row> = match self {
+            Self::Rows => all
+                .filter(|(_, row)| row % 3 != 0)
+                .map(|(partition, row)| [key(partition, row), row, row * 2, START_US + row * STEP_US])
+                .collect(),
+            Self::Windows => {
+                let mut sums: BTreeMap<(i64, i64), (i64, i64)> = BTreeMap::new();
+                for (partition, row) in all {
+                    let at_us = START_US + row * STEP_US;
+                    let sum = sums.entry((key(partition, row), at_us - at_us % WINDOW_US)).or_default();
+                    *sum = (sum.0 + 1, sum.1 + row);
+                }
+                sums.into_iter().map(|((key, window), (count, sum))| [key, count, sum, window]).collect()
+            }
+        };
+        expected.sort_unstable();
+        expected
+    }
+}
+
+fn key(partition: i64, row: i64) -> i64 {
+    (row * 7 + partition) % KEYS
+}
+
+/// A simulation of a flow.
+#[derive(Clone, Debug)]
+pub struct FlowPlan {
+    /// Where it comes from.
+    pub seed: u64,
+    /// What is computed.
+    pub kind: FlowKind,
+    /// How many files are read.
+    pub partitions: usize,
+    /// What happens.
+    pub steps: Vec<FlowStep>,
+}
+
+/// Something that happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowStep {
+    /// A file gets more rows.
+    Grow {
+        /// Which file.
+        partition: usize,
+        /// How many.
+        rows: u8,
+    },
+    /// Tasks run.
+    Run {
+        /// Chooses among those that are ready.
+        choose: u16,
+        /// How many.
+        times: u8,
+    },
+    /// Time passes.
+    Tick,
+    /// A checkpoint begins.
+    Checkpoint,
+    /// If all tasks have come to the barrier, it is written.
+    Finish,
+    /// It is given up.
+    GiveUp,
+    /// The disk is full, or has room again.
+    Disk {
+        /// Whether it is full.
+        is_full: bool,
+    },
+    /// Everything ends after so many operations of the disk, and goes on at another parallelism.
+    Crash {
+        /// How.
+        crash: Crash,
+        /// After how many operations; at once if 0.
+        operations: u16,
+        /// In how many instances it goes on.
+        parallelism: u8,
+    },
+}
+
+impl FlowPlan {
+    /// The plan of a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut random = StdRng::seed_from_u64(seed ^ 0xf10f);
+        let partitions = random.random_range(1..4);
+        let has_disk_faults = random.random_bool(0.3);
+        let step = |random: &mut StdRng| match random.random_range(0..100) {
+            0..20 => FlowStep::Grow { partition: random.random_range(0..partitions), rows: random.random_range(1..30) },
+            20..70 => FlowStep::Run { choose: random.random(), times: random.random_range(1..8) },
+            70..76 => FlowStep::Tick,
+            76..83 => FlowStep::Checkpoint,
+            83..93 => FlowStep::Finish,
+            93 => FlowStep::GiveUp,
+            94 if has_disk_faults => FlowStep::Disk { is_full: random.random_bool(0.4) },
+            95..98 => FlowStep::Crash {
+                crash: if random.random_bool(0.6) { Crash::Power } else { Crash::Process },
+                operations: [0, 3, 12][random.random_range(0..3)] + random.random_range(0..6),
+                parallelism: random.random_range(1..4),
+            },
+            _ => FlowStep::Finish,
+        };
+        let steps = (0..random.random_range(20..300)).map(|_| step(&mut random)).collect();
+        let kind = if random.random_bool(0.7) { FlowKind::Windows } else { FlowKind::Rows };
+        Self { seed, kind, partitions, steps }
+    }
+}
+
+/// A file that grows.
+#[derive(Clone, Default)]
+struct Growing {
+    rows: Arc<AtomicI64>,
+    has_ended: Arc<AtomicBool>,
+}
+
+/// One that is read.
+struct Reader {
+    file: Growing,
+    partition: i64,
+    next: i64,
+    columns: Vec<usize>,
+}
+
+impl Source for Reader {
+    fn poll(&mut self, rows_max: usize, now_us: i64, _: &mut Refusals) -> Result<Polled, SourceError> {
+        let rows = (self.file.rows.load(Ordering::Relaxed) - self.next).min(rows_max as i64);
+        if rows == 0 {
+            return Ok(match self.file.has_ended.load(Ordering::Relaxed) {
+                true => Polled::End,
+                false => Polled::Nothing(Duration::from_millis(1)),
+            });
+        }
+        let numbers = self.next..self.next + rows;
+        let columns: [ArrayRef; 3] = [
+            Arc::new(Int64Array::from_iter_values(numbers.clone().map(|row| key(self.partition, row)))),
+            Arc::new(Int64Array::from_iter_values(numbers.clone())),
+            Arc::new(TimestampMicrosecondArray::from_iter_values(numbers.map(|row| START_US + row * STEP_US))),
+        ];
+        self.next += rows;
+        let read = self.columns.iter().map(|&column| (["key", "v", "ts"][column], columns[column].clone()));
+        let columns = RecordBatch::try_from_iter(read).map_err(|error| SourceError(error.to_string()))?;
+        Ok(Polled::Rows { columns, arrival_us: now_us })
+    }
+
+    fn position(&mut self) -> Option<String> {
+        Some(format!("{} {}", self.partition, self.next))
+    }
+}
+
+/// A sink's file, of which what an epoch names is final.
+struct Part {
+    file: Box<dyn DiskFile>,
+    name: String,
+    rows: u64,
+}
+
+/// The bytes of a row in a file.
+const ROW_BYTES: usize = 32;
+
+fn sink_error(error: std::io::Error) -> SinkError {
+    SinkError(error.to_string())
+}
+
+impl Sink for Part {
+    fn write(&mut self, batch: &Batch, _: &SlotTable) -> Result<(), SinkError> {
+        let columns: Vec<Vec<i64>> = (0..4)
+            .map(|column| match batch.column(column) {
+                numbers if numbers.data_type().is_integer() => numbers.as_primitive::<Int64Type>().values().to_vec(),
+                times => times.as_primitive::<TimestampMicrosecondType>().values().to_vec(),
+            })
+            .collect();
+        let bytes: Vec<u8> = (0..batch.rows())
+            .flat_map(|row| columns.iter().flat_map(move |column| column[row].to_le_bytes()))
+            .collect();
+        self.file.write_at(&bytes, self.rows * ROW_BYTES as u64).map_err(sink_error)?;
+        self.rows += batch.rows() as u64;
+        Ok(())
+    }
+
+    fn refused(&mut self, _: &Refusals, _: &SlotTable) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+        self.file.sync().map_err(sink_error)?;
+        Ok(Some(format!("{} {}", self.name, self.rows)))
+    }
+
+    fn has_room(&self) -> bool {
+        true
+    }
+}
+
+/// A flow that runs.
+struct Running {
+    workers: Workers,
+    flow: Flow,
+    epochs: Epochs,
+    /// What was final when it began.
+    final_before: Vec<String>,
+    /// The names of its own files.
+    files: Vec<String>,
+    /// The number of the checkpoint that is being made.
+    under_way: Option<u64>,
+}
+
+struct FlowWorld {
+    plan: FlowPlan,
+    query: QueryPlan,
+    disk: SimulatedDisk,
+    clock: Arc<ManualClock>,
+    sources: Vec<Growing>,
+    running: Option<Running>,
+    parallelism: usize,
+    crash: Crash,
+    next_part: u64,
+    next_checkpoint: u64,
+    history: String,
+    counts: Counts,
+}
+
+/// Runs a plan.
+pub fn run(plan: &FlowPlan) -> Outcome {
+    let mut world = match FlowWorld::new(plan) {
+        Ok(world) => world,
+        Err(failure) => return Outcome { history: String::new(), counts: Counts::default(), failure: Some(failure) },
+    };
+    let failure = crate::failure_of(|| world.run());
+    world.counts.faults = world.disk.faults();
+    world.counts.disk_operations = world.disk.operations();
+    Outcome { history: std::mem::take(&mut world.history), counts: world.counts, failure }
+}
+
+fn planned(kind: FlowKind) -> Result<QueryPlan, String> {
+    let script = format!(
+        "CREATE SOURCE readings (key BIGINT NOT NULL, v BIGINT NOT NULL, ts TIMESTAMP EVENT TIME) FROM 'simulated:readings'; {}",
+        kind.sql()
+    );
+    let mut scope = Scope::new();
+    let mut last = None;
+    for (statement, _) in parse_script(&script).map_err(|error| error.render(&script))? {
+        let done = match statement {
+            Statement::CreateSource(create) => create.declare(|_, _| None).and_then(|source| scope.add_source(source)),
+            Statement::RunQuery(query) => plan_query(&query, &scope).map(|plan| last = Some(plan)),
+            other => return Err(format!("not a statement of big queries: {other:?}")),
+        };
+        done.map_err(|error| error.render(&script))?;
+    }
+    last.ok_or_else(|| "there is no query".into())
+}
+
+impl FlowWorld {
+    fn new(plan: &FlowPlan) -> Result<Self, String> {
+        Ok(Self {
+            query: planned(plan.kind)?,
+            disk: SimulatedDisk::new(plan.seed, Lies::default()),
+            clock: Arc::new(ManualClock::new(START_US)),
+            sources: (0..plan.partitions).map(|_| Growing::default()).collect(),
+            plan: plan.clone(),
+            running: None,
+            parallelism: 2,
+            crash: Crash::Process,
+            next_part: 0,
+            next_checkpoint: 1,
+            history: String::new(),
+            counts: Counts::default(),
+        })
+    }
+
+    fn note(&mut self, text: &str) {
+        let _ = writeln!(self.history, "{text}");
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        self.disk.make_folder(Path::new("sink")).map_err(|error| error.to_string())?;
+        for place in 0..self.plan.steps.len() {
+            let step = self.plan.steps[place];
+            self.counts.steps += 1;
+            self.step(step)?;
+            self.look()?;
+        }
+        self.settle()
+    }
+
+    fn look(&mut self) -> Result<(), String> {
+        if self.disk.is_off() {
+            self.end_process(self.crash);
+        }
+        let Some(running) = &self.running else { return Ok(()) };
+        if let Some(Err(error)) = running.flow.wait(Duration::ZERO) {
+            if !self.disk.is_sick() {
+                return Err(format!("the query fails: {error}"));
+            }
+            self.note(&format!("the query fails: {error}"));
+            self.running = None;
+        }
+        Ok(())
+    }
+
+    fn end_process(&mut self, crash: Crash) {
+        match crash {
+            Crash::Power => self.counts.power_losses += 1,
+            Crash::Process => self.counts.kills += 1,
+        }
+        self.disk.go_off_after(0);
+        self.running = None;
+        self.disk.after_crash(crash);
+        self.note(match crash {
+            Crash::Power => "-- the power is lost",
+            Crash::Process => "-- the process is killed",
+        });
+    }
+
+    /// Starts the flow where its newest epoch is.
+    fn start(&mut self) -> Result<(), String> {
+        if self.running.is_some() {
+            return Ok(());
+        }
+        match self.open() {
+            Ok(running) => {
+                self.counts.starts += 1;
+                let line =
+                    format!("the query goes on behind {:?} in {} instances", running.epochs.newest(), self.parallelism);
+                self.note(&line);
+                self.running = Some(running);
+                Ok(())
+            }
+            Err(_) if self.disk.is_off() => {
+                self.end_process(self.crash);
+                Ok(())
+            }
+            Err(error) if self.disk.is_sick() => {
+                self.note(&format!("the query does not start: {error}"));
+                Ok(())
+            }
+            Err(error) => Err(format!("the query does not start: {error}")),
+        }
+    }
+
+    fn open(&mut self) -> Result<Running, String> {
+        let text = |error: rivulet_storage::StorageError| error.to_string();
+        let folder = Path::new("checkpoints");
+        self.disk.make_folder(folder).map_err(|error| error.to_string())?;
+        let root = Some((Arc::new(self.disk.clone()) as Arc<_>, folder.to_owned()));
+        let store = Store::over(Arc::new(Objects::new(self.disk.clone(), folder)), root, "checkpoints".into());
+        let store = Arc::new(store.map_err(text)?);
+        let epochs = Epochs::open(store, "queries/1", EpochSettings { retained: 2 }).map_err(text)?;
+        let restored = epochs.restore().map_err(text)?;
+        let mut final_before: Vec<String> = Vec::new();
+        let snapshot = match restored {
+            None => None,
+            Some(restored) => {
+                let (snapshot, is_final) = read_snapshot(&restored)?;
+                final_before = is_final;
+                Some(snapshot)
+            }
+        };
+        let columns = &self.query.sources[0].columns;
+        let reader = |partition: usize, next: i64| -> Box<dyn Source> {
+            Box::new(Reader {
+                file: self.sources[partition].clone(),
+                partition: partition as i64,
+                next,
+                columns: columns.clone(),
+            })
+        };
+        let made = |source: Box<dyn Source>, newest_us| Partition {
+            event_time_column: self.query.sources[0].event_time,
+            newest_us,
+            ..Partition::from(source)
+        };
+        let sources: Vec<Partition> = match &snapshot {
+            None => (0..self.plan.partitions).map(|partition| made(reader(partition, 0), None)).collect(),
+            Some(snapshot) => snapshot.sources[0]
+                .iter()
+                .map(|state| {
+                    let position = state.position.as_deref().and_then(|position| position.split_once(' '));
+                    let (partition, next) = position.ok_or("a partition without position")?;
+                    let numbers = partition.parse().ok().zip(next.parse().ok());
+                    let (partition, next) = numbers.ok_or("a position that makes no sense")?;
+                    Ok(made(reader(partition, next), state.newest_us))
+                })
+                .collect::<Result<_, String>>()?,
+        };
+        let instances = sink_instances(&self.query.dataflow, &[sources.len()], self.parallelism)[0];
+        let mut files = Vec::new();
+        let mut parts: Vec<Box<dyn Sink>> = Vec::new();
+        for _ in 0..instances {
+            let name = format!("sink/{}", self.next_part);
+            self.next_part += 1;
+            let file = self.disk.create(Path::new(&name)).map_err(|error| error.to_string())?;
+            self.disk.sync_folder(Path::new("sink")).map_err(|error| error.to_string())?;
+            parts.push(Box::new(Part { file, name: name.clone(), rows: 0 }));
+            files.push(name);
+        }
+        let workers = Workers::by_hand(self.clock.clone());
+        let flow = workers.start_flow(FlowParts {
+            name: "q".into(),
+            dataflow: self.query.dataflow.clone(),
+            sources: vec![sources],
+            sinks: vec![parts],
+            parallelism: self.parallelism,
+            limits: FlowLimits { rows_max: 16, bytes_max: 1 << 20, batch_rows: 4 },
+            measures: false,
+            restored: snapshot,
+        });
+        let flow = flow.map_err(|error| error.to_string())?;
+        Ok(Running { workers, flow, epochs, final_before, files, under_way: None })
+    }
+
+    fn step(&mut self, step: FlowStep) -> Result<(), String> {
+        match step {
+            FlowStep::Grow { partition, rows } => {
+                self.sources[partition].rows.fetch_add(rows.into(), Ordering::Relaxed);
+                self.counts.events += u64::from(rows);
+                self.note(&format!("file {partition} gets {rows} rows"));
+                return Ok(());
+            }
+            FlowStep::Disk { is_full } => self.disk.set_full(is_full),
+            FlowStep::Crash { crash, operations, parallelism } => {
+                self.crash = crash;
+                self.parallelism = parallelism.into();
+                match operations {
+                    0 => self.end_process(crash),
+                    operations => self.disk.go_off_after(operations.into()),
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+        self.start()?;
+        let Some(running) = &mut self.running else { return Ok(()) };
+        match step {
+            FlowStep::Run { choose, times } => {
+                let mut ran = 0;
+                for turn in 0..times {
+                    ran += u8::from(
+                        running
+                            .workers
+                            .run_one(|ready| (usize::from(choose) + usize::from(turn)) % ready, Duration::ZERO),
+                    );
+                }
+                self.note(&format!("{ran} tasks run"));
+            }
+            FlowStep::Tick => {
+                self.clock.advance_us(1_000);
+                running.workers.keep_time_once();
+            }
+            FlowStep::Checkpoint if running.under_way.is_none() => {
+                let number = self.next_checkpoint;
+                self.next_checkpoint += 1;
+                if running.flow.begin_checkpoint(number).is_ok() {
+                    running.under_way = Some(number);
+                    self.note(&format!("checkpoint {number} begins"));
+                }
+            }
+            FlowStep::Finish => return self.finish().map(drop),
+            FlowStep::GiveUp if running.under_way.take().is_some() => {
+                running.flow.abandon_checkpoint();
+                self.note("the checkpoint is given up");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Writes the checkpoint that is under way, if all tasks have come to its barrier; whether none is under way any more.
+    fn finish(&mut self) -> Result<bool, String> {
+        let Some(running) = &mut self.running else { return Ok(true) };
+        let Some(number) = running.under_way else { return Ok(true) };
+        let line = match running.flow.look_at_checkpoint() {
+            None => return Ok(false),
+            Some(Err(CheckpointError::Ending)) => {
+                running.under_way = None;
+                "the query is coming to its end".into()
+            }
+            Some(Err(error)) if self.disk.is_sick() || self.disk.is_off() => {
+                running.under_way = None;
+                format!("no checkpoint: {error}")
+            }
+            Some(Err(error)) => return Err(format!("no checkpoint: {error}")),
+            Some(Ok(snapshot)) => {
+                running.under_way = None;
+                match running.epochs.commit(epoch_of(&snapshot, &running.final_before)?) {
+                    Ok(committed) => {
+                        running.flow.committed(number);
+                        self.counts.checkpoints += 1;
+                        format!("checkpoint {number} is epoch {}", committed.epoch)
+                    }
+                    Err(_) if self.disk.is_sick() || self.disk.is_off() => {
+                        running.flow.give_up();
+                        self.counts.checkpoints_failed += 1;
+                        "a checkpoint fails".into()
+                    }
+                    Err(error) => return Err(format!("a checkpoint fails: {error}")),
+                }
+            }
+        };
+        self.note(&line);
+        Ok(true)
+    }
+
+    fn settle(&mut self) -> Result<(), String> {
+        self.note("-- nothing fails any more, and the files end");
+        self.disk.stay_on();
+        self.disk.set_full(false);
+        self.sources.iter().for_each(|source| source.has_ended.store(true, Ordering::Relaxed));
+        for _ in 0..ROUNDS_MAX {
+            self.start()?;
+            self.finish()?;
+            self.look()?;
+            let Some(running) = &self.running else { continue };
+            if let Some(Ok(())) = running.flow.wait(Duration::ZERO) {
+                return self.check();
+            }
+            self.clock.advance_us(1_000);
+            running.workers.keep_time_once();
+            running.workers.run_one(|_| 0, Duration::ZERO);
+        }
+        Err("it does not come to its end".into())
+    }
+
+    /// Everything that is final, and what the last run has written beyond it.
+    fn check(&mut self) -> Result<(), String> {
+        let Some(running) = &self.running else { return Err("nothing runs".into()) };
+        let mut found: Vec<Row> = Vec::new();
+        let own = running.files.iter().map(|file| (PathBuf::from(file), usize::MAX));
+        let before = running.final_before.iter().filter_map(|part| {
+            let (file, rows) = part.split_once(' ')?;
+            Some((PathBuf::from(file), rows.parse().ok()?))
+        });
+        for (file, rows) in before.chain(own) {
+            let bytes = self.disk.read(&file).map_err(|error| error.to_string())?;
+            let all = bytes.chunks_exact(ROW_BYTES).take(rows);
+            let read = all.map(|row| -> Row {
+                std::array::from_fn(|place| {
+                    let number = row[place * 8..].first_chunk::<8>().copied().unwrap_or_default();
+                    i64::from_le_bytes(number)
+                })
+            });
+            let before = found.len();
+            found.extend(read);
+            if rows != usize::MAX && found.len() - before != rows {
+                return Err(format!("{} was final with {rows} rows and has {}", file.display(), found.len() - before));
+            }
+        }
+        found.sort_unstable();
+        self.counts.results += found.len() as u64;
+        let rows: Vec<i64> = self.sources.iter().map(|source| source.rows.load(Ordering::Relaxed)).collect();
+        let expected = self.plan.kind.expected(&rows);
+        if found == expected {
+            return Ok(());
+        }
+        let missing = expected.iter().find(|row| found.binary_search(row).is_err());
+        let extra = found.iter().find(|row| expected.binary_search(row).is_err());
+        let double = found.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        Err(format!(
+            "{} rows and not {}: missing {missing:?}, too much {extra:?}, twice {double:?}",
+            found.len(),
+            expected.len()
+        ))
+    }
+}
+
+/// What is saved of a flow.
+fn epoch_of(snapshot: &Snapshot, final_before: &[String]) -> Result<Epoch, String> {
+    let sources: Vec<_> = snapshot.sources[0].iter().map(|state| json!([state.position, state.newest_us])).collect();
+    let reached: Vec<_> = snapshot.reached_us.iter().map(|(node, reached_us)| json!([node, reached_us])).collect();
+    let is_final: Vec<&String> = final_before.iter().chain(&snapshot.sinks[0]).collect();
+    let mut pieces = Vec::new();
+    for (node, frames) in &snapshot.state {
+        let all = StateFrame::concat(frames).map_err(|error| error.to_string())?;
+        if let Some(frame) = all {
+            let bytes = frame.to_bytes().map_err(|error| error.to_string())?;
+            pieces.push(Piece::whole(node.to_string(), bytes));
+        }
+    }
+    let has = |node: &usize| snapshot.state.contains_key(node);
+    let dropped = (0..100_usize).filter(|node| !has(node)).map(|node| node.to_string()).collect();
+    let note = json!({"sources": sources, "reached": reached, "ended": snapshot.ended, "final": is_final});
+    Ok(Epoch { note, pieces, dropped })
+}
+
+fn read_snapshot(restored: &rivulet_storage::Restored) -> Result<(Snapshot, Vec<String>), String> {
+    let note = &restored.note;
+    let list = |key: &str| note[key].as_array().cloned().unwrap_or_default();
+    let partition = |state: &serde_json::Value| PartitionState {
+        position: state[0].as_str().map(str::to_owned),
+        newest_us: state[1].as_i64(),
+    };
+    let node = |value: &serde_json::Value| value.as_u64().map(|node| node as usize);
+    let mut state = BTreeMap::new();
+    for (name, pieces) in &restored.pieces {
+        let node: usize = name.parse().map_err(|_| "a piece without node")?;
+        for bytes in pieces {
+            let frame = StateFrame::from_bytes(bytes).map_err(|error| error.to_string())?;
+            state.entry(node).or_insert_with(Vec::new).push(frame);
+        }
+    }
+    let snapshot = Snapshot {
+        sources: vec![list("sources").iter().map(partition).collect()],
+        sinks: Vec::new(),
+        state,
+        reached_us: list("reached").iter().filter_map(|pair| node(&pair[0]).zip(pair[1].as_i64())).collect(),
+        ended: list("ended").iter().filter_map(node).collect(),
+    };
+    Ok((snapshot, list("final").iter().filter_map(|part| part.as_str().map(str::to_owned)).collect()))
+}

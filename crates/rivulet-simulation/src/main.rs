@@ -1,0 +1,136 @@
+//! `cargo xtask sim`: one seed with its history, or many with what they came to.
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use rivulet_simulation::flows::FlowPlan;
+use rivulet_simulation::plan::Plan;
+use rivulet_simulation::shrink::{Shrinks, shrink};
+use rivulet_simulation::{Counts, Defect};
+
+const HELP: &str = "\
+cargo xtask sim SEED                       one simulation, with its history
+cargo xtask sim --seeds N [--from SEED]    N simulations on all cores, and what was counted
+    --small, --big                         small queries only, big ones only
+    --defect NAME                          with something wrong on purpose, to see whether that is noticed:
+";
+
+/// After so many seeds progress is shown.
+const SHOWN_EVERY: u64 = 100;
+
+fn help() -> ExitCode {
+    eprint!("{HELP}");
+    Defect::ALL.iter().for_each(|defect| eprintln!("        {}", defect.name()));
+    ExitCode::from(2)
+}
+
+/// What is run of a seed.
+#[derive(Clone, Copy)]
+struct What {
+    small: bool,
+    big: bool,
+    defect: Option<Defect>,
+}
+
+fn main() -> ExitCode {
+    let (mut seed, mut seeds, mut from) = (None, None, 0);
+    let mut what = What { small: true, big: true, defect: None };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
+        let is_understood = match argument.as_str() {
+            "--seeds" => number().map(|number| seeds = Some(number)).is_some(),
+            "--from" => number().map(|number| from = number).is_some(),
+            "--small" => std::mem::replace(&mut what.big, false),
+            "--big" => std::mem::replace(&mut what.small, false),
+            "--defect" => {
+                let name = arguments.next().unwrap_or_default();
+                what.defect = Defect::ALL.into_iter().find(|defect| defect.name() == name);
+                what.big = false;
+                what.defect.is_some()
+            }
+            text => text.parse().map(|number: u64| seed = Some(number)).is_ok(),
+        };
+        if !is_understood {
+            return help();
+        }
+    }
+    match (seed, seeds) {
+        (Some(seed), None) => one(seed, what),
+        (None, Some(seeds)) => many(from, seeds, what),
+        _ => help(),
+    }
+}
+
+fn one(seed: u64, what: What) -> ExitCode {
+    let small = what.small.then(|| show(&(Plan::new(seed), what.defect)));
+    let big = what.big.then(|| show(&FlowPlan::new(seed)));
+    let has_failed = [small, big].into_iter().flatten().any(|fails| fails);
+    if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Runs a plan and shows all of it; whether it fails.
+fn show(plan: &impl Shrinks) -> bool {
+    let outcome = plan.run();
+    println!("{}", outcome.history);
+    let fails = outcome.failure.is_some();
+    if fails {
+        explain(plan);
+    }
+    fails
+}
+
+/// Shows the least of a plan that fails.
+fn explain<P: Shrinks>(plan: &P) {
+    if let Some((least, outcome)) = shrink(plan) {
+        println!("the least of it that fails, {} of {} parts:\n\n{}", least.parts(), plan.parts(), outcome.history);
+    }
+}
+
+fn many(from: u64, seeds: u64, what: What) -> ExitCode {
+    let begun = Instant::now();
+    let (next, has_failed) = (AtomicU64::new(from), AtomicBool::new(false));
+    // How many were run, what they came to, and the lowest that has failed.
+    let sum = Mutex::new((0, Counts::default(), None::<(u64, String)>));
+    let until = from.saturating_add(seeds);
+    let work = || {
+        while !has_failed.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= until {
+                return;
+            }
+            let small = what.small.then(|| (Plan::new(seed), what.defect).run());
+            let big = what.big.then(|| FlowPlan::new(seed).run());
+            // Panics of a simulation are its failures, so the lock is never poisoned.
+            let Ok(mut sum) = sum.lock() else { return };
+            sum.0 += 1;
+            for outcome in [small, big].into_iter().flatten() {
+                sum.1 += outcome.counts;
+                if let Some(failure) = outcome.failure
+                    && sum.2.as_ref().is_none_or(|(other, _)| seed < *other)
+                {
+                    has_failed.store(true, Ordering::Relaxed);
+                    sum.2 = Some((seed, failure));
+                }
+            }
+            if sum.0 % SHOWN_EVERY == 0 {
+                eprintln!("{} seeds, {:.0} s", sum.0, begun.elapsed().as_secs_f64());
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let Ok((done, counts, failure)) = sum.into_inner() else { return ExitCode::FAILURE };
+    println!("{done} seeds from {from} in {:.1} s\n{counts:#?}", begun.elapsed().as_secs_f64());
+    let Some((seed, failure)) = failure else { return ExitCode::SUCCESS };
+    println!("\nseed {seed} fails: {failure}\nhint: `cargo xtask sim {seed}` shows all of it");
+    if what.small {
+        explain(&(Plan::new(seed), what.defect));
+    }
+    if what.big {
+        explain(&FlowPlan::new(seed));
+    }
+    ExitCode::FAILURE
+}

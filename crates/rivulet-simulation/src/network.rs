@@ -1,0 +1,217 @@
+//! The network: clients that send with QoS 1 and send again what was not acknowledged, and a receiver of results.
+//!
+//! Between a client and the engine are two queues, of messages and of acknowledgements; the end of a connection empties both. What the engine does with a
+//! message is what its broker does: ask the ledger of the client whether it has come before, route it, and acknowledge it when the log has it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use rivulet::engine::Engine;
+use rivulet::engine::by_hand::Network;
+use rivulet_connectors::mqtt::acknowledge::{Admission, Ledger, Ledgers};
+use rivulet_connectors::mqtt::{LogMessage, Pending, PublishBatch, Publisher, RoomCallback};
+use rivulet_dataflow::{LogPosition, Push};
+
+use crate::Defect;
+
+/// The most messages of a client that wait for an acknowledgement.
+const UNACKNOWLEDGED_MAX: usize = 8;
+
+/// The side of the engine: what it knows of clients, and the results that it has published. One for each process.
+#[derive(Default)]
+pub(crate) struct Side {
+    ledgers: Ledgers,
+    results: Arc<Results>,
+}
+
+#[derive(Default)]
+struct Results {
+    published: Mutex<Vec<(String, Vec<u8>)>>,
+    /// How many there were.
+    count: AtomicU64,
+    are_away: AtomicBool,
+}
+
+impl Side {
+    /// Takes the results that were published since the last call: topics and payloads.
+    pub(crate) fn take_results(&self) -> Vec<(String, Vec<u8>)> {
+        std::mem::take(&mut *self.results.published.lock())
+    }
+
+    /// Whether results find no room.
+    pub(crate) fn keep_away(&self, are_away: bool) {
+        self.results.are_away.store(are_away, Ordering::Relaxed);
+    }
+}
+
+impl Network for Side {
+    fn publisher(&self) -> Arc<dyn Publisher> {
+        self.results.clone()
+    }
+
+    fn remember(&self, message: &LogMessage<'_>, position: LogPosition) {
+        self.ledgers.remember(message, position);
+    }
+}
+
+impl Publisher for Results {
+    fn submit(&self, batch: &mut PublishBatch) {
+        let mut published = self.published.lock();
+        self.count.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        let messages = (0..batch.len()).filter_map(|index| batch.get(index));
+        published.extend(messages.map(|message| (message.topic.to_owned(), message.payload.to_vec())));
+        batch.clear();
+    }
+
+    fn has_room(&self) -> bool {
+        !self.are_away.load(Ordering::Relaxed)
+    }
+
+    fn on_room(&self, _: RoomCallback) {}
+
+    fn next(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn first_left(&self) -> u64 {
+        self.next()
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Message {
+    packet_id: u16,
+    topic: String,
+    payload: String,
+    /// Whether it was under way before: then it comes marked as a duplicate.
+    was_sent: bool,
+}
+
+/// What became of a message that the engine was to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivered {
+    /// Nothing was under way.
+    Nothing,
+    /// There is no room; it stays under way.
+    Full,
+    /// It was taken, for the first time as far as the engine knows.
+    New(LogPosition),
+    /// The engine has recognised it.
+    Again(LogPosition),
+}
+
+/// A client that publishes.
+pub(crate) struct Client {
+    name: String,
+    next_packet_id: u16,
+    /// What it has sent and not heard of, oldest first.
+    unacknowledged: VecDeque<Message>,
+    /// Under way to the engine; whether marked as duplicate.
+    under_way: VecDeque<(Message, bool)>,
+    pending: Pending,
+    ledger: Option<Arc<Ledger>>,
+}
+
+impl Client {
+    pub(crate) fn new(number: usize) -> Self {
+        Self {
+            name: format!("client{number}"),
+            next_packet_id: 1,
+            unacknowledged: VecDeque::new(),
+            under_way: VecDeque::new(),
+            pending: Pending::default(),
+            ledger: None,
+        }
+    }
+
+    /// Whether it may send one more.
+    pub(crate) fn has_room(&self) -> bool {
+        self.unacknowledged.len() < UNACKNOWLEDGED_MAX
+    }
+
+    /// Whether everything was acknowledged.
+    pub(crate) fn is_done(&self) -> bool {
+        self.unacknowledged.is_empty()
+    }
+
+    pub(crate) fn send(&mut self, topic: String, payload: String) {
+        let mut message = Message { packet_id: self.next_packet_id, topic, payload, was_sent: false };
+        self.next_packet_id = self.next_packet_id % 20 + 1;
+        if self.ledger.is_some() {
+            self.under_way.push_back((message.clone(), false));
+            message.was_sent = true;
+        }
+        self.unacknowledged.push_back(message);
+    }
+
+    /// The connection is over, and all that was under way in it.
+    pub(crate) fn lose_connection(&mut self, side: Option<&Side>) {
+        self.under_way.clear();
+        self.pending = Pending::default();
+        if let (Some(ledger), Some(side)) = (self.ledger.take(), side) {
+            side.ledgers.end(self.name.as_bytes(), &ledger);
+        }
+    }
+
+    /// Comes back, and sends again what was not acknowledged, before anything new; returns how many messages that are.
+    pub(crate) fn connect(&mut self, side: &Side) -> usize {
+        if self.ledger.is_some() {
+            return 0;
+        }
+        self.ledger = Some(side.ledgers.begin_next(self.name.as_bytes()));
+        self.under_way = self.unacknowledged.iter().map(|message| (message.clone(), message.was_sent)).collect();
+        self.unacknowledged.iter_mut().for_each(|message| message.was_sent = true);
+        self.under_way.len()
+    }
+
+    /// The engine reads the next message, as its broker does.
+    pub(crate) fn deliver(&mut self, engine: &Engine, now_us: i64, defect: Option<Defect>) -> Delivered {
+        let Some(ledger) = self.ledger.as_deref().filter(|ledger| ledger.admission() == Admission::Open) else {
+            return Delivered::Nothing;
+        };
+        let Some((message, is_duplicate)) = self.under_way.front() else { return Delivered::Nothing };
+        let (topic, payload, packet_id) = (message.topic.as_bytes(), message.payload.as_bytes(), message.packet_id);
+        let is_duplicate = *is_duplicate && defect != Some(Defect::DuplicatesAreNew);
+        let (position, delivered) = match ledger.known_at(is_duplicate, packet_id, topic, payload) {
+            Some(position) => (position, Delivered::Again(position)),
+            None => {
+                let mut routing = engine.router().read().from_client(self.name.as_bytes());
+                match routing.route_numbered(packet_id, topic, payload, now_us, &mut self.pending) {
+                    Push::Full => return Delivered::Full,
+                    Push::Taken => (self.pending.position(), Delivered::New(self.pending.position())),
+                }
+            }
+        };
+        let mut at_once = Vec::new();
+        ledger.acknowledge(position, (packet_id, 0), (topic, payload), &mut at_once);
+        self.under_way.pop_front();
+        self.acknowledged(&at_once);
+        delivered
+    }
+
+    /// Hears of what the log has by now; returns of how many messages.
+    pub(crate) fn acknowledge(&mut self, engine: &Engine, defect: Option<Defect>) -> usize {
+        let (Some(ledger), Some(log)) = (&self.ledger, engine.router().log()) else { return 0 };
+        let durable = match defect {
+            Some(Defect::AcknowledgesBeforeSync) => log.next() - 1,
+            _ => log.durable(),
+        };
+        let mut answers = Vec::new();
+        ledger.release(durable, Instant::now(), &mut answers);
+        self.acknowledged(&answers)
+    }
+
+    /// Reads PUBACK packets.
+    fn acknowledged(&mut self, answers: &[u8]) -> usize {
+        for answer in answers.chunks_exact(4) {
+            let packet_id = u16::from_be_bytes([answer[2], answer[3]]);
+            if let Some(place) = self.unacknowledged.iter().position(|message| message.packet_id == packet_id) {
+                self.unacknowledged.remove(place);
+            }
+        }
+        answers.len() / 4
+    }
+}

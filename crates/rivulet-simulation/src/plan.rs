@@ -1,0 +1,224 @@
+//! What happens in one simulation, written down before it happens: everything from one seed, and each step by itself, so that
+//! steps can be left out to find those that matter.
+
+use std::fmt;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::disk::Crash;
+use crate::model::Kind;
+
+/// A simulation.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where it comes from.
+    pub seed: u64,
+    /// How many clients send; device `d` belongs to client `d % clients`.
+    pub clients: usize,
+    /// Most events in front of a task.
+    pub inbox_rows_max: usize,
+    /// How large a segment of the log becomes.
+    pub segment_bytes: u64,
+    /// What runs.
+    pub queries: Vec<QueryPlan>,
+    /// What happens.
+    pub steps: Vec<Step>,
+}
+
+/// A query.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryPlan {
+    /// What it computes.
+    pub kind: Kind,
+    /// Whose events.
+    pub device: usize,
+    /// Its bound.
+    pub low: i32,
+}
+
+/// Something that happens. Where one of several is meant, a number chooses among those that there are then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A device measures something so long after the last time, and its client sends it.
+    Send {
+        /// Which device.
+        device: usize,
+        /// What it measures.
+        value: i32,
+        /// How long after the event before, seconds.
+        gap_s: u8,
+    },
+    /// The engine reads so many messages of a client.
+    Deliver {
+        /// Which client.
+        client: usize,
+        /// How many.
+        messages: u8,
+    },
+    /// A client gets the acknowledgements that are due.
+    Acknowledge {
+        /// Which client.
+        client: usize,
+    },
+    /// A connection ends, with all that is under way in it, and its client comes back.
+    Disconnect {
+        /// Which client.
+        client: usize,
+    },
+    /// A task that is ready runs, to its end or for one batch.
+    Run {
+        /// Chooses the task.
+        choose: u16,
+        /// Whether for one batch.
+        is_short: bool,
+    },
+    /// Time passes.
+    Tick {
+        /// How much, milliseconds.
+        by_ms: u16,
+    },
+    /// So much time passes that whoever was not told of a message has come back by now, if all have.
+    Rest,
+    /// The log is written.
+    Commit,
+    /// A checkpoint is made.
+    Checkpoint,
+    /// Some of the log is replayed, if it has to be.
+    Replay {
+        /// How many at most.
+        events: u8,
+        /// Whether all that is left may be handed over.
+        ends: bool,
+    },
+    /// Half of the queries of a task go to another one, or two tasks become one.
+    Rebalance {
+        /// Chooses the group, and the task.
+        choose: u16,
+        /// Whether two become one.
+        merges: bool,
+    },
+    /// Results find no room, or do again.
+    Receivers {
+        /// Whether there is no room.
+        are_away: bool,
+    },
+    /// The disk is full, or has room again.
+    Disk {
+        /// Whether it is full.
+        is_full: bool,
+    },
+    /// Syncs fail, or do not any more.
+    Syncs {
+        /// Whether they fail.
+        fail: bool,
+    },
+    /// A query is dropped.
+    Drop {
+        /// Which one.
+        query: usize,
+    },
+    /// The engine ends after so many operations of the disk, in the middle of one.
+    Crash {
+        /// How.
+        crash: Crash,
+        /// After how many operations; at once if 0.
+        operations: u16,
+    },
+    /// The engine is stopped and started.
+    Restart,
+}
+
+/// How much there is in one simulation.
+const STEPS_MAX: usize = 320;
+const QUERIES_MAX: usize = 9;
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut random = StdRng::seed_from_u64(seed);
+        let random = &mut random;
+        let devices = random.random_range(1..4);
+        let kinds: Vec<Kind> =
+            (0..random.random_range(1..4)).map(|_| Kind::ALL[random.random_range(0..Kind::ALL.len())]).collect();
+        let mut queries: Vec<QueryPlan> = Vec::new();
+        for _ in 0..random.random_range(1..QUERIES_MAX) {
+            // Some are equal and share a slot.
+            let again = queries.get(random.random_range(0..QUERIES_MAX)).filter(|_| random.random_bool(0.3)).copied();
+            queries.push(again.unwrap_or_else(|| QueryPlan {
+                kind: kinds[random.random_range(0..kinds.len())],
+                device: random.random_range(0..devices),
+                low: random.random_range(0..50),
+            }));
+        }
+        let clients = random.random_range(1..3);
+        let (has_crashes, has_disk_faults) = (random.random_bool(0.85), random.random_bool(0.4));
+        let steps = (0..random.random_range(20..STEPS_MAX))
+            .map(|_| Step::new(random, devices, clients, queries.len(), has_crashes, has_disk_faults))
+            .collect();
+        Self {
+            seed,
+            clients,
+            inbox_rows_max: [4, 16, 1_000][random.random_range(0..3)],
+            segment_bytes: [300, 2_000, 1 << 20][random.random_range(0..3)],
+            queries,
+            steps,
+        }
+    }
+
+    /// How many devices there are.
+    pub fn devices(&self) -> usize {
+        let of_queries = self.queries.iter().map(|query| query.device);
+        let of_steps = self.steps.iter().filter_map(|step| match step {
+            Step::Send { device, .. } => Some(*device),
+            _ => None,
+        });
+        of_queries.chain(of_steps).max().map_or(1, |last| last + 1)
+    }
+}
+
+impl Step {
+    fn new(
+        random: &mut StdRng,
+        devices: usize,
+        clients: usize,
+        queries: usize,
+        has_crashes: bool,
+        has_disk_faults: bool,
+    ) -> Self {
+        let client = random.random_range(0..clients);
+        match random.random_range(0..100) {
+            0..24 => Self::Send {
+                device: random.random_range(0..devices),
+                value: random.random_range(-10..80),
+                gap_s: random.random_range(0..6),
+            },
+            24..46 => Self::Deliver { client, messages: random.random_range(1..5) },
+            46..62 => Self::Run { choose: random.random(), is_short: random.random_bool(0.3) },
+            62..70 => Self::Commit,
+            70..77 => Self::Acknowledge { client },
+            77 => Self::Tick { by_ms: random.random_range(1..300) },
+            78 => Self::Rest,
+            79..83 => Self::Checkpoint,
+            83..87 => Self::Replay { events: random.random_range(0..6), ends: random.random_bool(0.4) },
+            87..90 => Self::Rebalance { choose: random.random(), merges: random.random_bool(0.4) },
+            90..92 => Self::Disconnect { client },
+            92 => Self::Receivers { are_away: random.random_bool(0.5) },
+            93 if has_disk_faults => Self::Disk { is_full: random.random_bool(0.4) },
+            94 if has_disk_faults => Self::Syncs { fail: random.random_bool(0.3) },
+            95 => Self::Drop { query: random.random_range(0..queries) },
+            96..99 if has_crashes => Self::Crash {
+                crash: if random.random_bool(0.6) { Crash::Power } else { Crash::Process },
+                operations: [0, 4, 30][random.random_range(0..3)] + random.random_range(0..6),
+            },
+            99 if has_crashes => Self::Restart,
+            _ => Self::Commit,
+        }
+    }
+}
+
+impl fmt::Display for QueryPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of device {} with {}", self.kind.name(), self.device, self.low)
+    }
+}

@@ -1,0 +1,86 @@
+//! From a plan that fails to a small one that fails too: parts are left out for as long as something still fails.
+
+use std::ops::Range;
+
+use crate::flows::{self, FlowPlan};
+use crate::plan::Plan;
+use crate::{Defect, Outcome, run};
+
+/// How many plans are tried.
+const TRIES_MAX: usize = 600;
+
+/// Something that can be run with parts left out.
+pub trait Shrinks: Clone {
+    /// Runs it.
+    fn run(&self) -> Outcome;
+
+    /// How many parts it has.
+    fn parts(&self) -> usize;
+
+    /// The same without some of its parts; `None` if they cannot be spared.
+    fn without(&self, parts: Range<usize>) -> Option<Self>;
+}
+
+/// A plan, and what is wrong on purpose.
+impl Shrinks for (Plan, Option<Defect>) {
+    fn run(&self) -> Outcome {
+        run(&self.0, self.1)
+    }
+
+    fn parts(&self) -> usize {
+        self.0.steps.len() + self.0.queries.len()
+    }
+
+    fn without(&self, parts: Range<usize>) -> Option<Self> {
+        let (mut plan, defect) = self.clone();
+        let steps = plan.steps.len();
+        let queries = parts.start.max(steps) - steps..parts.end.max(steps) - steps;
+        plan.steps.drain(parts.start.min(steps)..parts.end.min(steps));
+        plan.queries.drain(queries);
+        (!plan.queries.is_empty()).then_some((plan, defect))
+    }
+}
+
+impl Shrinks for FlowPlan {
+    fn run(&self) -> Outcome {
+        flows::run(self)
+    }
+
+    fn parts(&self) -> usize {
+        self.steps.len()
+    }
+
+    fn without(&self, parts: Range<usize>) -> Option<Self> {
+        let mut plan = self.clone();
+        plan.steps.drain(parts);
+        Some(plan)
+    }
+}
+
+/// The smallest part found that fails, and what came of it; `None` if `plan` does not fail.
+pub fn shrink<P: Shrinks>(plan: &P) -> Option<(P, Outcome)> {
+    let outcome = plan.run();
+    outcome.failure.as_ref()?;
+    let (mut smallest, mut outcome) = (plan.clone(), outcome);
+    let mut tries = 0;
+    loop {
+        let before = smallest.parts();
+        let mut length = before.div_ceil(2);
+        while length > 0 {
+            let mut from = 0;
+            while from < smallest.parts() && tries < TRIES_MAX {
+                tries += 1;
+                let fewer = smallest.without(from..(from + length).min(smallest.parts()));
+                match fewer.map(|fewer| (fewer.run(), fewer)) {
+                    // What comes behind has moved to here.
+                    Some((again, fewer)) if again.failure.is_some() => (smallest, outcome) = (fewer, again),
+                    _ => from += length,
+                }
+            }
+            length /= 2;
+        }
+        if smallest.parts() == before || tries >= TRIES_MAX {
+            return Some((smallest, outcome));
+        }
+    }
+}

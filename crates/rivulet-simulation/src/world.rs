@@ -1,0 +1,578 @@
+//! One simulation as it happens: the engine by hand, everything around it, and what is checked.
+//!
+//! What is checked:
+//! - each query gives the results of its [`Model`] over the events of its device, in their order. After a crash it may go back, but to nowhere
+//!   that it had not reached, and goes on from there without a gap: so each event is in its state exactly once, and each result comes at least once;
+//! - a query that was dropped gives nothing any more;
+//! - when nothing fails any more everything comes to its end, within a bounded number of steps: each message is acknowledged, and each result there;
+//! - the engine starts whenever the disk is well, and finds its queries.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rivulet::catalog::Catalog;
+use rivulet::config::{CheckpointConfig, Config, DurabilityConfig, Sources};
+use rivulet::engine::Engine;
+use rivulet::engine::by_hand::Surroundings;
+use rivulet::service::Service;
+use rivulet_dataflow::ManualClock;
+use rivulet_sql::Durability;
+use rivulet_storage::log::LogSettings;
+use rivulet_storage::{Disk, Place, Store};
+use serde_json::Value;
+
+use crate::disk::{Crash, Lies, SimulatedDisk};
+use crate::model::{Event, Model, is_same};
+use crate::network::{Client, Delivered, Side};
+use crate::objects::Objects;
+use crate::plan::{Plan, Step};
+use crate::{Counts, Defect};
+
+/// When simulations begin, microseconds since the epoch.
+const START_US: i64 = 1_766_275_200_000_000;
+
+/// After so long nothing is sent again of which a client was not told: longer than the engine expects it.
+const REST_US: i64 = 11_000_000;
+
+/// How often everything is tried when nothing fails any more, until it has to be done.
+const ROUNDS_MAX: usize = 300;
+
+/// How many tasks are run in one such round.
+const RUNS_MAX: usize = 5_000;
+
+/// A query and what is known of its results.
+struct Watched {
+    /// `None` for one that was left out of the plan.
+    name: String,
+    topic: String,
+    device: usize,
+    model: Model,
+    /// What it is to give for all that was sent.
+    expected: Vec<Value>,
+    /// Which of them may come next: after a crash several may, until one comes that decides.
+    next: Vec<usize>,
+    /// How many of them were seen.
+    reached: usize,
+    life: Life,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Lives,
+    /// Dropping it failed: it may be there after a restart, or not.
+    Unclear,
+    Dropped,
+}
+
+struct Device {
+    client: usize,
+    sent: Vec<Event>,
+}
+
+/// Why a simulation has failed.
+pub(crate) type Failure = String;
+
+pub(crate) struct World {
+    plan: Plan,
+    defect: Option<Defect>,
+    config: Config,
+    disk: SimulatedDisk,
+    clock: Arc<ManualClock>,
+    side: Arc<Side>,
+    engine: Option<Arc<Engine>>,
+    clients: Vec<Client>,
+    devices: Vec<Device>,
+    watched: Vec<Watched>,
+    /// How the engine ends when the disk goes off.
+    crash: Crash,
+    pub(crate) history: String,
+    pub(crate) counts: Counts,
+}
+
+impl World {
+    pub(crate) fn new(plan: &Plan, defect: Option<Defect>) -> Self {
+        let lies = match defect {
+            Some(Defect::LogIsNotSynced) => Lies { syncs_nothing_in: Some("log"), ..Lies::default() },
+            Some(Defect::CheckpointsAreNotSynced) => Lies { syncs_nothing_in: Some("checkpoints"), ..Lies::default() },
+            Some(Defect::NamesAreNotSynced) => Lies { forgets_names: true, ..Lies::default() },
+            _ => Lies::default(),
+        };
+        let devices = (0..plan.devices()).map(|device| Device { client: device % plan.clients, sent: Vec::new() });
+        let watched = plan.queries.iter().enumerate().map(|(number, query)| Watched {
+            name: format!("q{number}"),
+            topic: format!("out/r{number}"),
+            device: query.device,
+            model: Model::new(query.kind, f64::from(query.low)),
+            expected: Vec::new(),
+            next: vec![0],
+            reached: 0,
+            life: Life::Lives,
+        });
+        Self {
+            plan: plan.clone(),
+            defect,
+            config: config(plan),
+            disk: SimulatedDisk::new(plan.seed, lies),
+            clock: Arc::new(ManualClock::new(START_US)),
+            side: Arc::default(),
+            engine: None,
+            clients: (0..plan.clients).map(Client::new).collect(),
+            devices: devices.collect(),
+            watched: watched.collect(),
+            crash: Crash::Process,
+            history: String::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Runs all of it.
+    pub(crate) fn run(&mut self) -> Result<(), Failure> {
+        let outcome = self.run_all();
+        self.counts.faults = self.disk.faults();
+        self.counts.disk_operations = self.disk.operations();
+        if let Err(failure) = &outcome {
+            self.note(&format!("FAILED: {failure}"));
+        }
+        outcome
+    }
+
+    fn run_all(&mut self) -> Result<(), Failure> {
+        self.create()?;
+        for place in 0..self.plan.steps.len() {
+            let step = self.plan.steps[place];
+            self.counts.steps += 1;
+            self.step(step)?;
+            self.look()?;
+        }
+        self.note("-- nothing fails any more");
+        self.settle()?;
+        self.note("-- once more from what is on disk");
+        // So often that the log has nothing of what came first: what is saved is all there is to know.
+        for value in [11, 77, 30] {
+            for device in 0..self.devices.len() {
+                self.send(device, value, 6);
+            }
+            self.settle()?;
+            self.rest();
+            self.checkpoint(true)?;
+        }
+        self.end_process(Crash::Power);
+        for device in 0..self.devices.len() {
+            for value in [70, 0, 40] {
+                self.send(device, value, 4);
+            }
+        }
+        self.settle()
+    }
+
+    fn note(&mut self, text: &str) {
+        let _ = writeln!(self.history, "{text}");
+    }
+
+    /// Registers applications and queries, on a disk that is well.
+    fn create(&mut self) -> Result<(), Failure> {
+        self.start()?;
+        let Some(engine) = self.engine.clone() else { return Err("the engine does not start".into()) };
+        let mut script = Vec::new();
+        for (number, query) in self.plan.queries.iter().enumerate() {
+            if !self.plan.queries[..number].iter().any(|other| other.kind == query.kind) {
+                script.push(query.kind.sql());
+            }
+            script.push(format!(
+                "CREATE QUERY q{number} FROM APPLICATION {}_queries WITH (device => 'd{}', low => {}.0, result => 'r{number}')",
+                query.kind.name(),
+                query.device,
+                query.low
+            ));
+        }
+        for (number, query) in self.plan.queries.clone().iter().enumerate() {
+            self.note(&format!("q{number} is {query}"));
+        }
+        for statement in &script {
+            for answer in engine.execute(statement) {
+                answer.map_err(|error| format!("{statement}: {error}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the engine, if that can be done now.
+    fn start(&mut self) -> Result<(), Failure> {
+        if self.engine.is_some() {
+            return Ok(());
+        }
+        self.side = Arc::default();
+        match self.open() {
+            Ok(engine) => self.engine = Some(engine),
+            Err(_) if self.disk.is_off() => {
+                self.end_process(self.crash);
+                return Ok(());
+            }
+            Err(error) if self.disk.is_sick() => {
+                self.note(&format!("the engine does not start: {error}"));
+                return Ok(());
+            }
+            Err(error) => return Err(format!("the engine does not start: {error}")),
+        }
+        self.counts.starts += 1;
+        let Some(engine) = &self.engine else { return Ok(()) };
+        for watched in &mut self.watched {
+            let is_there = engine.query(&watched.name).is_ok();
+            match (watched.life, is_there) {
+                (Life::Unclear, _) => watched.life = if is_there { Life::Lives } else { Life::Dropped },
+                (Life::Lives, false) if self.counts.starts > 1 => {
+                    return Err(format!("{} is not there any more", watched.name));
+                }
+                (Life::Dropped, true) => return Err(format!("{} was dropped and is there again", watched.name)),
+                _ => {}
+            }
+            watched.next = (0..=watched.reached).collect();
+        }
+        let line = format!("the engine starts, the log is on disk up to {}", engine.logged_to());
+        self.note(&line);
+        Ok(())
+    }
+
+    fn open(&self) -> Result<Arc<Engine>, String> {
+        let (disk, file) = (self.disk.clone(), PathBuf::from("catalog.redb"));
+        let path = file.clone();
+        let catalog = Catalog::on(file, move || disk.open_or_create(&path)).map_err(|error| error.to_string())?;
+        let folder = Path::new("checkpoints");
+        let objects = Objects::new(self.disk.clone(), folder);
+        self.disk.make_folder(folder).map_err(|error| error.to_string())?;
+        let root = Some((Arc::new(self.disk.clone()) as Arc<_>, folder.to_owned()));
+        let store = Store::over(Arc::new(objects), root, "checkpoints".into()).map_err(|error| error.to_string())?;
+        let log = LogSettings { segment_bytes: self.plan.segment_bytes, ..LogSettings::default() };
+        let surroundings = Surroundings {
+            clock: self.clock.clone(),
+            disk: Arc::new(self.disk.clone()),
+            log,
+            store: Arc::new(store),
+            catalog,
+            network: self.side.clone(),
+        };
+        Engine::by_hand(self.config.clone(), surroundings).map_err(|error| error.to_string())
+    }
+
+    /// The engine is gone, and with it what was in memory.
+    fn end_process(&mut self, crash: Crash) {
+        match crash {
+            Crash::Power => self.counts.power_losses += 1,
+            Crash::Process => self.counts.kills += 1,
+        }
+        // What it does as it goes reaches nothing any more.
+        self.disk.go_off_after(0);
+        self.drop_engine();
+        self.disk.after_crash(crash);
+        self.note(match crash {
+            Crash::Power => "-- the power is lost",
+            Crash::Process => "-- the process is killed",
+        });
+    }
+
+    fn drop_engine(&mut self) {
+        self.clients.iter_mut().for_each(|client| client.lose_connection(None));
+        self.engine = None;
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), Failure> {
+        if let Step::Send { device, value, gap_s } = step {
+            self.send(device, value, gap_s);
+            return Ok(());
+        }
+        match step {
+            Step::Disk { is_full } => self.disk.set_full(is_full),
+            Step::Syncs { fail } => self.disk.fail_to_sync(fail),
+            _ => {}
+        }
+        self.start()?;
+        let Some(engine) = self.engine.clone() else { return Ok(()) };
+        match step {
+            Step::Deliver { client, messages } => {
+                for _ in 0..messages {
+                    if !self.deliver(&engine, client) {
+                        break;
+                    }
+                }
+            }
+            Step::Acknowledge { client } => self.acknowledge(&engine, client),
+            Step::Disconnect { client } => {
+                self.counts.disconnects += 1;
+                self.note(&format!("client {client} loses its connection"));
+                self.clients[client].lose_connection(Some(&*self.side));
+            }
+            Step::Run { choose, is_short } => {
+                let slice = if is_short { Duration::ZERO } else { Duration::MAX };
+                if engine.run_one(|ready| usize::from(choose) % ready, slice) {
+                    self.note("a task runs");
+                }
+            }
+            Step::Tick { by_ms } => {
+                self.clock.advance_us(i64::from(by_ms) * 1_000);
+                engine.keep_time_once();
+            }
+            Step::Rest => {
+                for client in 0..self.clients.len() {
+                    while self.deliver(&engine, client) {}
+                }
+                engine.commit_log();
+                for client in 0..self.clients.len() {
+                    self.acknowledge(&engine, client);
+                }
+                self.rest();
+                engine.keep_time_once();
+            }
+            Step::Commit => {
+                let is_done = engine.commit_log();
+                let line = format!(
+                    "the log is written up to {}{}",
+                    engine.logged_to(),
+                    if is_done { "" } else { ", not all" }
+                );
+                self.note(&line);
+            }
+            Step::Checkpoint => self.checkpoint(false)?,
+            Step::Replay { events, ends } => {
+                if !engine.replay_some(events.into(), ends) {
+                    self.note("some of the log is replayed");
+                }
+            }
+            Step::Rebalance { choose, merges } => self.rebalance(&engine, choose.into(), merges)?,
+            Step::Receivers { are_away } => self.side.keep_away(are_away),
+            Step::Drop { query } => self.drop_query(&engine, query)?,
+            Step::Crash { crash, operations } => {
+                self.crash = crash;
+                match operations {
+                    0 => self.end_process(crash),
+                    operations => self.disk.go_off_after(operations.into()),
+                }
+                return Ok(());
+            }
+            Step::Restart => {
+                self.note("-- the engine is stopped");
+                self.counts.stops += 1;
+                self.checkpoint(false)?;
+                if !self.disk.is_off() {
+                    engine.shutdown();
+                    drop(engine);
+                    self.drop_engine();
+                }
+            }
+            Step::Send { .. } | Step::Disk { .. } | Step::Syncs { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// After each step: results, and whether it was the last of the process.
+    fn look(&mut self) -> Result<(), Failure> {
+        self.take_results()?;
+        if self.disk.is_off() {
+            self.end_process(self.crash);
+        }
+        Ok(())
+    }
+
+    fn take_results(&mut self) -> Result<(), Failure> {
+        for (topic, payload) in self.side.take_results() {
+            let text = String::from_utf8_lossy(&payload).into_owned();
+            let Some(watched) = self.watched.iter_mut().find(|watched| watched.topic == topic) else {
+                return Err(format!("a result for {topic}, which nobody asked for: {text}"));
+            };
+            let found: Value = serde_json::from_str(&text).map_err(|error| format!("{text}: {error}"))?;
+            if watched.life == Life::Dropped {
+                return Err(format!("{} was dropped and gives {text}", watched.name));
+            }
+            self.counts.results += 1;
+            let before = watched.next.clone();
+            watched.next.retain(|&next| watched.expected.get(next).is_some_and(|expected| is_same(expected, &found)));
+            watched.next.iter_mut().for_each(|next| *next += 1);
+            watched.reached = watched.next.iter().copied().fold(watched.reached, usize::max);
+            let line = format!("{} gives {text}", watched.name);
+            if watched.next.is_empty() {
+                let expected: Vec<String> = before
+                    .iter()
+                    .rev()
+                    .take(4)
+                    .map(|&next| watched.expected.get(next).map_or("nothing yet".into(), Value::to_string))
+                    .collect();
+                return Err(format!("{line}, and not {}", expected.join(" or ")));
+            }
+            self.note(&line);
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, device: usize, value: i32, gap_s: u8) {
+        let Device { client, sent } = &mut self.devices[device];
+        let client = &mut self.clients[*client];
+        if !client.has_room() {
+            return;
+        }
+        let last_s = sent.last().map_or(0, |last| last.at_s);
+        let event = Event { number: sent.len() as i64 + 1, at_s: last_s + i64::from(gap_s), value: value.into() };
+        sent.push(event);
+        let at_ms = START_US / 1_000 + event.at_s * 1_000;
+        let payload = format!("{{\"ts\":{at_ms},\"n\":{},\"v\":{value}}}", event.number);
+        for watched in self.watched.iter_mut().filter(|watched| watched.device == device) {
+            watched.expected.extend(watched.model.see(event));
+        }
+        client.send(format!("in/d{device}"), payload.clone());
+        self.counts.events += 1;
+        self.note(&format!("device {device} sends {payload}"));
+    }
+
+    /// Whether a message was taken.
+    fn deliver(&mut self, engine: &Engine, client: usize) -> bool {
+        let again = self.clients[client].connect(&self.side);
+        if again > 0 {
+            self.note(&format!("client {client} comes back and sends {again} again"));
+        }
+        use rivulet_dataflow::Clock;
+        let delivered = self.clients[client].deliver(engine, self.clock.now_us(), self.defect);
+        match delivered {
+            Delivered::Nothing => return false,
+            Delivered::Full => {
+                self.counts.full += 1;
+                self.note(&format!("there is no room for client {client}"));
+                return false;
+            }
+            Delivered::New(position) => self.note(&format!("from client {client} comes {position}")),
+            Delivered::Again(position) => {
+                self.counts.recognised += 1;
+                self.note(&format!("from client {client} comes {position} again"));
+            }
+        }
+        true
+    }
+
+    fn acknowledge(&mut self, engine: &Engine, client: usize) {
+        let acknowledged = self.clients[client].acknowledge(engine, self.defect);
+        self.counts.acknowledged += acknowledged as u64;
+        if acknowledged > 0 {
+            self.note(&format!("client {client} hears of {acknowledged}"));
+        }
+    }
+
+    fn checkpoint(&mut self, must_work: bool) -> Result<(), Failure> {
+        let Some(engine) = self.engine.clone() else { return Ok(()) };
+        match engine.checkpoint() {
+            Ok(made) => {
+                self.counts.checkpoints += 1;
+                self.note(&format!("checkpoint {} of {} queries", made.epoch, made.queries));
+            }
+            Err(error) if must_work || !(self.disk.is_sick() || self.disk.is_off()) => {
+                return Err(format!("a checkpoint fails: {error}"));
+            }
+            Err(_) => {
+                self.counts.checkpoints_failed += 1;
+                self.note("a checkpoint fails");
+            }
+        }
+        Ok(())
+    }
+
+    fn rebalance(&mut self, engine: &Engine, choose: usize, merges: bool) -> Result<(), Failure> {
+        let groups = engine.groups();
+        let Some(group) = groups.get(choose % groups.len().max(1)) else { return Ok(()) };
+        let tasks: Vec<_> = group.tasks().filter(|task| task.queries() > 0).cloned().collect();
+        let done = match tasks.as_slice() {
+            [one, other, ..] if merges => group.merge(one, other),
+            [_, ..] => group.split(&tasks[choose % tasks.len()]).map(drop),
+            [] => return Ok(()),
+        };
+        self.note(&format!("{} {}", group.name(), if merges { "is merged" } else { "is split" }));
+        done.map_err(|error| format!("queries cannot be moved: {error}"))
+    }
+
+    fn drop_query(&mut self, engine: &Engine, query: usize) -> Result<(), Failure> {
+        let Some(watched) = self.watched.get_mut(query).filter(|watched| watched.life == Life::Lives) else {
+            return Ok(());
+        };
+        // What it gave before counts.
+        let name = watched.name.clone();
+        let dropped = engine.drop_query(&name);
+        self.take_results()?;
+        let is_unwell = self.disk.is_sick() || self.disk.is_off();
+        self.watched[query].life = match dropped {
+            Ok(()) => Life::Dropped,
+            Err(_) if is_unwell => Life::Unclear,
+            Err(error) => return Err(format!("{name} cannot be dropped: {error}")),
+        };
+        self.note(&format!("{name} is dropped"));
+        Ok(())
+    }
+
+    /// Whoever was not told of a message has come back by now, if all have.
+    fn rest(&mut self) {
+        if self.clients.iter().all(Client::is_done) {
+            self.clock.advance_us(REST_US);
+            self.note("a while passes");
+        }
+    }
+
+    /// Nothing fails any more: everything has to come to its end.
+    fn settle(&mut self) -> Result<(), Failure> {
+        self.disk.stay_on();
+        self.disk.set_full(false);
+        self.disk.fail_to_sync(false);
+        for _ in 0..ROUNDS_MAX {
+            self.start()?;
+            let Some(engine) = self.engine.clone() else { continue };
+            self.side.keep_away(false);
+            self.clock.advance_us(1_000);
+            for client in 0..self.clients.len() {
+                while self.deliver(&engine, client) {}
+            }
+            let is_replayed = engine.replay_some(u64::MAX, true);
+            engine.keep_time_once();
+            let mut runs = 0;
+            while engine.run_one(|_| 0, Duration::MAX) {
+                runs += 1;
+                if runs > RUNS_MAX {
+                    return Err("tasks are ready for ever".into());
+                }
+            }
+            let is_logged = engine.commit_log();
+            for client in 0..self.clients.len() {
+                self.acknowledge(&engine, client);
+            }
+            self.look()?;
+            if is_replayed && is_logged && runs == 0 && self.clients.iter().all(Client::is_done) {
+                return self.check_complete();
+            }
+        }
+        Err("it does not come to its end".into())
+    }
+
+    /// Each query that lives has given all of its results.
+    fn check_complete(&self) -> Result<(), Failure> {
+        for watched in self.watched.iter().filter(|watched| watched.life != Life::Dropped) {
+            let all = watched.expected.len();
+            let has_ended = watched.next.contains(&all) && watched.reached == all;
+            if !has_ended && watched.life == Life::Lives {
+                return Err(format!(
+                    "{} has given {} of {all} results, the next is {}",
+                    watched.name,
+                    watched.reached,
+                    watched.expected.get(watched.reached).map_or("none".into(), Value::to_string)
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn config(plan: &Plan) -> Config {
+    let loaded = rivulet::config::load(&Sources::default()).expect("what is not configured has its default");
+    let mut config = loaded.config;
+    config.workers.threads = 1;
+    config.inbox_rows_max = plan.inbox_rows_max;
+    config.memory_bytes_max = None;
+    config.spill_after = None;
+    config.checkpoint =
+        Some(CheckpointConfig { interval: None, place: Place::Folder("checkpoints".into()), retained: 2 });
+    config.durability = DurabilityConfig { default: Durability::Log, ..config.durability };
+    config
+}

@@ -1,0 +1,200 @@
+//! Which bucket, where, and who asks.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A bucket, and what the names of its objects begin with: `s3://bucket/prefix`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketName {
+    pub(super) bucket: String,
+    /// Without `/` at either end; may be empty.
+    pub(super) prefix: String,
+}
+
+impl BucketName {
+    /// How an address begins that names a bucket.
+    pub const SCHEME: &str = "s3://";
+
+    /// Reads `s3://bucket` or `s3://bucket/prefix`; the error says what is wrong.
+    ///
+    /// # Errors
+    /// It is something else, or there is no bucket of that name anywhere.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let rest = text.strip_prefix(Self::SCHEME).ok_or_else(|| format!("'{text}' does not begin with s3://"))?;
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let is_usual = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
+        let has_ends =
+            |name: &str| !name.starts_with(['.', '-']) && !name.ends_with(['.', '-']) && !name.contains("..");
+        if !(3..=63).contains(&bucket.len()) || !bucket.bytes().all(is_usual) || !has_ends(bucket) {
+            return Err(format!(
+                "'{bucket}' is no name of a bucket: those have 3 to 63 lower-case letters, digits, points and hyphens"
+            ));
+        }
+        let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
+        let is_part = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(char::is_control);
+        if !prefix.is_empty() && !prefix.split('/').all(is_part) {
+            return Err(format!("'{prefix}' is no prefix of names: one of its parts is empty, '.' or '..'"));
+        }
+        Ok(Self { bucket: bucket.into(), prefix: prefix.into() })
+    }
+}
+
+impl fmt::Display for BucketName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}{}", Self::SCHEME, self.bucket)?;
+        if self.prefix.is_empty() { Ok(()) } else { write!(formatter, "/{}", self.prefix) }
+    }
+}
+
+/// Who asks. It does not show its secrets.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The name of the key.
+    pub access_key_id: String,
+    /// The key.
+    pub secret_access_key: String,
+    /// What belongs to a key that is given for some hours only.
+    pub session_token: Option<String>,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Credentials({}, hidden)", self.access_key_id)
+    }
+}
+
+/// How a bucket is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct S3Settings {
+    /// The bucket.
+    pub name: BucketName,
+    /// `https://host:port` of the object store; that of Amazon's region without.
+    pub endpoint: Option<String>,
+    /// The region, which is part of each signature.
+    pub region: String,
+    /// Who asks.
+    pub credentials: Credentials,
+    /// Whether an endpoint may be `http://`: everybody on the way can read and change what is saved then.
+    pub allows_http: bool,
+    /// Certificate authorities in PEM; the usual public ones without.
+    pub ca_file: Option<PathBuf>,
+    /// How long the object store may be silent before a request is given up.
+    pub timeout: Duration,
+}
+
+/// Where requests go, of the settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Endpoint {
+    pub(super) scheme: &'static str,
+    /// The host and its port, as the header has it.
+    pub(super) host: String,
+    /// What stands before the name of an object: the bucket, where that is not part of the host.
+    pub(super) path: String,
+}
+
+impl S3Settings {
+    /// Whether requests can be made at all.
+    ///
+    /// # Errors
+    /// What is wrong, and what to do about it.
+    pub fn check(&self) -> Result<(), (String, &'static str)> {
+        self.endpoint().map(drop)
+    }
+
+    /// Where requests go; the error says what is wrong, and what to do.
+    pub(super) fn endpoint(&self) -> Result<Endpoint, (String, &'static str)> {
+        let BucketName { bucket, .. } = &self.name;
+        let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        if self.region.is_empty() || !self.region.bytes().all(is_word) {
+            return Err((format!("'{}' is no name of a region", self.region), "write one such as eu-central-1"));
+        }
+        let Some(endpoint) = &self.endpoint else {
+            // A point in the name of a bucket would be one in a name that no certificate is for.
+            let host = format!("s3.{}.amazonaws.com", self.region);
+            return Ok(match bucket.contains('.') {
+                true => Endpoint { scheme: "https", host, path: format!("/{bucket}") },
+                false => Endpoint { scheme: "https", host: format!("{bucket}.{host}"), path: String::new() },
+            });
+        };
+        let (scheme, host, usual_port) = match (endpoint.strip_prefix("https://"), endpoint.strip_prefix("http://")) {
+            (Some(host), _) => ("https", host, ":443"),
+            (None, Some(host)) if self.allows_http => ("http", host, ":80"),
+            (None, Some(_)) => {
+                let hint = "write https://, or set checkpoint.s3.allow_http to true in a network that you trust: \
+                            everybody on the way can read and change what is saved";
+                return Err((format!("the endpoint {endpoint} is not encrypted"), hint));
+            }
+            (None, None) => {
+                return Err((format!("'{endpoint}' is no endpoint"), "write https://host or https://host:port"));
+            }
+        };
+        let host = host.strip_suffix('/').unwrap_or(host);
+        let host = host.strip_suffix(usual_port).unwrap_or(host);
+        let is_host = |byte: u8| is_word(byte) || b".:[]_".contains(&byte);
+        if host.is_empty() || !host.bytes().all(is_host) {
+            return Err((
+                format!("'{endpoint}' is no endpoint"),
+                "write https://host or https://host:port, without a path",
+            ));
+        }
+        Ok(Endpoint { scheme, host: host.into(), path: format!("/{bucket}") })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_wrong_ones_refused() {
+        for text in ["s3://state", "s3://my.state-1/a/b", "s3://state/with space"] {
+            assert_eq!(BucketName::parse(text).unwrap().to_string(), text);
+        }
+        assert_eq!(BucketName::parse("s3://state/").unwrap().to_string(), "s3://state");
+        for text in [
+            "",
+            "state",
+            "s3://",
+            "s3://ab",
+            "s3://State",
+            "s3://-abc",
+            "s3://a..b",
+            "s3://state//a",
+            "s3://state/../x",
+            "s3:///a",
+        ] {
+            assert!(BucketName::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn requests_go_where_the_settings_say() {
+        let of = |name: &str, endpoint: Option<&str>, allows_http: bool| {
+            let settings = S3Settings {
+                name: BucketName::parse(name).unwrap(),
+                endpoint: endpoint.map(str::to_owned),
+                region: "eu-central-1".into(),
+                credentials: Credentials {
+                    access_key_id: "key".into(),
+                    secret_access_key: "rose".into(),
+                    session_token: Some("rose".into()),
+                },
+                allows_http,
+                ca_file: None,
+                timeout: Duration::from_secs(1),
+            };
+            assert!(!format!("{settings:?}").contains("rose"));
+            settings.endpoint().map(|endpoint| format!("{}://{}{}", endpoint.scheme, endpoint.host, endpoint.path))
+        };
+        assert_eq!(of("s3://state/a", None, false).unwrap(), "https://state.s3.eu-central-1.amazonaws.com");
+        assert_eq!(of("s3://my.state", None, false).unwrap(), "https://s3.eu-central-1.amazonaws.com/my.state");
+        assert_eq!(of("s3://state", Some("https://minio:443/"), false).unwrap(), "https://minio/state");
+        assert_eq!(of("s3://state", Some("http://[::1]:9000"), true).unwrap(), "http://[::1]:9000/state");
+        for (endpoint, allows_http) in
+            [("http://minio", false), ("minio:9000", true), ("https://", true), ("https://a/b", true)]
+        {
+            assert!(of("s3://state", Some(endpoint), allows_http).is_err(), "{endpoint}");
+        }
+    }
+}

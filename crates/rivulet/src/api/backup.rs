@@ -1,0 +1,84 @@
+//! A backup of the running server, as a stream.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use super::Api;
+use super::error::ApiError;
+use super::types::ErrorAnswer;
+
+/// So many parts wait for a client that is slow; then reading waits too.
+const PARTS_MAX: usize = 4;
+
+/// A client that takes nothing for so long is given up: as long as it is waited for, nothing old is deleted.
+const CLIENT_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// How large a part is.
+const PART_BYTES: usize = 1 << 20;
+
+/// Make a backup of everything
+///
+/// A checkpoint is made, and then all that a server needs is sent as one file while this one goes on: `rivulet restore` makes a data folder of it.
+/// A file without its end is no backup, and is not taken for one.
+#[utoipa::path(
+    post, path = "/api/v1/backup", tag = "server",
+    responses(
+        (status = 200, description = "The file", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn make_backup(State(api): State<Api>) -> Result<impl IntoResponse, ApiError> {
+    let backup = api.blocking(|service| service.back_up()).await??;
+    let (sender, receiver) = mpsc::channel(PARTS_MAX);
+    tokio::task::spawn_blocking(move || {
+        let mut out = Parts { sender, runtime: Handle::current(), part: Vec::with_capacity(PART_BYTES) };
+        match backup.write(&mut out) {
+            Ok(contents) => tracing::info!(files = contents.files, bytes = contents.bytes, "a backup is sent"),
+            Err(error) => {
+                tracing::error!("a backup could not be sent: {error}");
+                // Cuts the connection, so that the client does not take this for the end.
+                let _ = out.send(Err(io::Error::other(error.to_string())));
+            }
+        }
+    });
+    let parts = unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) });
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], Body::from_stream(parts)))
+}
+
+/// Gives what is written to a client, part by part.
+struct Parts {
+    sender: mpsc::Sender<io::Result<Bytes>>,
+    runtime: Handle,
+    part: Vec<u8>,
+}
+
+impl Parts {
+    fn send(&self, part: io::Result<Bytes>) -> io::Result<()> {
+        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the client is gone, or takes nothing any more");
+        self.runtime.block_on(self.sender.send_timeout(part, CLIENT_WAIT_MAX)).map_err(gone)
+    }
+}
+
+impl Write for Parts {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.part.extend_from_slice(bytes);
+        if self.part.len() >= PART_BYTES {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let part = std::mem::replace(&mut self.part, Vec::with_capacity(PART_BYTES));
+        self.send(Ok(part.into()))
+    }
+}

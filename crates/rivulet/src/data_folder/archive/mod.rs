@@ -1,0 +1,382 @@
+//! A data folder as one file, for `rivulet backup` and `rivulet restore`: of a server that does not run ([`back_up`]), and of one that does ([`Backup`]).
+//! How the file looks: [`format`].
+//!
+//! What must hold: a backup is there as a whole under its name or not at all, and so is what is restored of it.
+
+mod format;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rivulet_storage::log::HeldLog;
+use rivulet_storage::{Hold, Place, StorageError, Store};
+
+use super::{CHECKPOINTS, LOG};
+use crate::catalog::{self, Catalog, CatalogError};
+use format::{Origin, Source};
+
+/// So much is gathered before the system is asked to write it.
+const BUFFER_BYTES: usize = 1 << 20;
+
+fn without_hint(error: &StorageError) -> String {
+    error.to_string().split("\nhint: ").next().unwrap_or_default().to_owned()
+}
+
+/// Why a folder could not be made a file, or a file a folder.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// The catalog cannot be used, for example because a server does.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// There is no data in the folder.
+    #[error("there is no catalog in {}", .0.display())]
+    NoData(PathBuf),
+    /// The system refuses.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Checkpoints cannot be read.
+    #[error("{}", without_hint(.0))]
+    Store(#[from] StorageError),
+    /// The folder has something in it already.
+    #[error("{} is not empty", .0.display())]
+    NotEmpty(PathBuf),
+    /// The file is no backup, or not a whole one.
+    #[error("{} is not a whole backup: {detail}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// How it shows.
+        detail: String,
+    },
+}
+
+impl ArchiveError {
+    /// What to do about it, in one sentence.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Catalog(CatalogError::Locked { .. }) => {
+                "have the server make it, with --server and its address, or stop it first".into()
+            }
+            Self::Catalog(error) => error.hint(),
+            Self::Store(error) => match error.to_string().split_once("\nhint: ") {
+                Some((_, hint)) => hint.to_owned(),
+                None => "`rivulet doctor` explains what it finds".into(),
+            },
+            Self::NoData(_) => "name the data folder of a server with --data-dir".into(),
+            Self::Io { .. } => "make room on the disk, or name a place that can be written".into(),
+            Self::NotEmpty(_) => "restore into a new folder, and start the server with that".into(),
+            Self::Damaged { .. } => "use another backup; nothing was restored".into(),
+        }
+    }
+}
+
+/// What an archive has in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+fn failed<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(io::Error) -> ArchiveError + 'a {
+    move |source| ArchiveError::Io { what: format!("{what} {}", path.display()), source }
+}
+
+/// Writes the data of a folder, with checkpoints that may be elsewhere, to a new file.
+///
+/// # Errors
+/// A server that runs on the folder, and whatever the system says. There is no file then.
+pub fn back_up(folder: &Path, checkpoints: &Place, file: &Path) -> Result<Contents, ArchiveError> {
+    if !folder.join(catalog::FILE_NAME).is_file() {
+        return Err(ArchiveError::NoData(folder.to_path_buf()));
+    }
+    // That it can be opened shows that it is whole. Closed again, it is a file like any other; held, no server begins to write to it.
+    drop(Catalog::open(folder)?);
+    let catalog = folder.join(catalog::FILE_NAME);
+    let held = File::open(&catalog).map_err(failed("cannot read", &catalog))?;
+    held.try_lock().map_err(|_| CatalogError::Locked { folder: folder.to_path_buf() })?;
+    let mut sources = vec![file_source(catalog::FILE_NAME.to_owned(), catalog)?];
+    if !matches!(checkpoints, Place::Folder(folder) if !folder.is_dir()) {
+        sources.extend(objects(&Arc::new(Store::open(checkpoints)?))?);
+    }
+    sources.extend(files_of_log(&folder.join(LOG))?);
+    put(file, |out| format::write(&sources, out))
+}
+
+/// Writes a backup that comes from elsewhere to a new file, and reads it to its end to see that it is whole.
+///
+/// # Errors
+/// What `receive` says, or the system; or what was received is no whole backup. There is no file then.
+pub fn receive<E: From<ArchiveError>>(
+    file: &Path,
+    receive: impl FnOnce(&mut dyn Write) -> Result<(), E>,
+) -> Result<Contents, E> {
+    let partial = with_ending(file, "received");
+    let received = put(&partial, receive).and_then(|()| {
+        let contents = format::read(&partial, None)?;
+        fs::rename(&partial, file).and_then(|()| sync_parent(file)).map_err(failed("cannot write", file))?;
+        Ok(contents)
+    });
+    if received.is_err() {
+        // What was there before under the name stays.
+        let _ = fs::remove_file(&partial);
+    }
+    received
+}
+
+/// Has `write` write to a file that gets its name when it is whole, and on disk.
+fn put<T, E: From<ArchiveError>>(file: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T, E>) -> Result<T, E> {
+    let partial = with_ending(file, "partial");
+    let written = write_to(&partial, write).and_then(|done| {
+        fs::rename(&partial, file).and_then(|()| sync_parent(file)).map_err(failed("cannot write", file))?;
+        Ok(done)
+    });
+    if written.is_err() {
+        // What is half there is of no use.
+        let _ = fs::remove_file(&partial);
+    }
+    written
+}
+
+fn write_to<T, E: From<ArchiveError>>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T, E>) -> Result<T, E> {
+    let created = OpenOptions::new().write(true).create(true).truncate(true).open(path);
+    let mut out = BufWriter::with_capacity(BUFFER_BYTES, created.map_err(failed("cannot write", path))?);
+    let done = write(&mut out)?;
+    let file = out.into_inner().map_err(io::IntoInnerError::into_error).map_err(failed("cannot write", path))?;
+    file.sync_all().map_err(failed("cannot write", path))?;
+    Ok(done)
+}
+
+fn file_source(name: String, path: PathBuf) -> Result<Source, ArchiveError> {
+    let bytes = fs::metadata(&path).map_err(failed("cannot read", &path))?.len();
+    Ok(Source { name, bytes, origin: Origin::File(path) })
+}
+
+/// What a store has now.
+fn objects(store: &Arc<Store>) -> Result<Vec<Source>, ArchiveError> {
+    let source = |(name, bytes): (String, u64)| {
+        let origin = Origin::Object(store.clone(), name.clone());
+        Source { name: format!("{CHECKPOINTS}/{name}"), bytes, origin }
+    };
+    Ok(store.names()?.into_iter().map(source).collect())
+}
+
+/// The files of a log that no server has open. A folder that is not there has none.
+fn files_of_log(folder: &Path) -> Result<Vec<Source>, ArchiveError> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed("cannot read", folder)(error)),
+    };
+    let mut sources = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed("cannot read", folder))?;
+        let is_file = entry.file_type().map_err(failed("cannot read", folder))?.is_file();
+        if let (true, Ok(name)) = (is_file, entry.file_name().into_string()) {
+            sources.push(file_source(format!("{LOG}/{name}"), entry.path())?);
+        }
+    }
+    sources.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(sources)
+}
+
+/// Everything of a running server at one moment, ready to be written while the server goes on. Nothing of it is deleted or changed as long as this is there.
+pub struct Backup {
+    sources: Vec<Source>,
+    /// The catalog's copy, which goes with this.
+    catalog: PathBuf,
+    _held: (Option<Hold>, HeldLog, Arc<()>),
+}
+
+impl Backup {
+    /// What is in the store of checkpoints now, if there is one, and in what is held of the log; `catalog` is a copy of the catalog that is
+    /// deleted at the end, when `token` is let go of too.
+    ///
+    /// # Errors
+    /// Something cannot be read.
+    pub(crate) fn new(
+        catalog: PathBuf,
+        store: Option<(&Arc<Store>, Hold)>,
+        log: HeldLog,
+        token: Arc<()>,
+    ) -> Result<Self, ArchiveError> {
+        let mut sources = Vec::new();
+        for (path, bytes) in log.files() {
+            if let Some(name) = path.file_name().and_then(|name| name.to_str()) {
+                sources.push(Source {
+                    name: format!("{LOG}/{name}"),
+                    bytes: *bytes,
+                    origin: Origin::File(path.clone()),
+                });
+            }
+        }
+        let (store, hold) = store.unzip();
+        // From here on the copy is deleted, whatever happens.
+        let mut backup = Self { sources, catalog, _held: (hold, log, token) };
+        backup.sources.extend(store.map_or_else(|| Ok(Vec::new()), objects)?);
+        backup.sources.push(file_source(catalog::FILE_NAME.to_owned(), backup.catalog.clone())?);
+        Ok(backup)
+    }
+
+    /// Writes all of it.
+    ///
+    /// # Errors
+    /// Something cannot be read or written; what was written is no whole backup then, and nobody takes it for one.
+    pub fn write(&self, out: &mut dyn Write) -> Result<Contents, ArchiveError> {
+        format::write(&self.sources, out)
+    }
+}
+
+impl Drop for Backup {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.catalog);
+    }
+}
+
+/// Makes a data folder of a file that [`back_up`] wrote. The folder must not be there, or be empty.
+///
+/// # Errors
+/// A file that is no whole backup, a folder with something in it, and whatever the system says. The folder is as it was then.
+pub fn restore(file: &Path, folder: &Path) -> Result<Contents, ArchiveError> {
+    match fs::read_dir(folder) {
+        Ok(mut entries) => {
+            if entries.next().is_some() {
+                return Err(ArchiveError::NotEmpty(folder.to_path_buf()));
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed("cannot read", folder)(error)),
+    }
+    let partial = with_ending(folder, "partial");
+    if fs::exists(&partial).map_err(failed("cannot read", &partial))? {
+        return Err(ArchiveError::NotEmpty(partial));
+    }
+    let restored = format::read(file, Some(&partial)).and_then(|contents| {
+        // An empty folder gives way to one with everything in it.
+        fs::rename(&partial, folder).and_then(|()| sync_parent(folder)).map_err(failed("cannot make", folder))?;
+        Ok(contents)
+    });
+    if restored.is_err() {
+        let _ = fs::remove_dir_all(&partial);
+    }
+    restored
+}
+
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".");
+    name.push(ending);
+    path.with_file_name(name)
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => File::open(".")?.sync_all(),
+        Some(parent) => File::open(parent)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(folder: &Path) {
+        drop(Catalog::open(folder).unwrap());
+        fs::create_dir_all(folder.join("checkpoints/applications")).unwrap();
+        fs::write(folder.join("checkpoints/applications/1.pack"), b"state").unwrap();
+        fs::write(folder.join("spill.tmp"), b"not of interest").unwrap();
+    }
+
+    #[test]
+    fn a_folder_comes_back_as_it_was_and_nothing_is_overwritten() {
+        let place = tempfile::tempdir().unwrap();
+        let (folder, file, copy) = (place.path().join("data"), place.path().join("backup"), place.path().join("copy"));
+        data(&folder);
+        let written = back_up(&folder, &Place::Folder(folder.join(CHECKPOINTS)), &file).unwrap();
+        assert_eq!(written.files, 2);
+        assert_eq!(restore(&file, &copy).unwrap(), written);
+        assert_eq!(fs::read(copy.join("checkpoints/applications/1.pack")).unwrap(), b"state");
+        assert_eq!(fs::read(copy.join("catalog.redb")).unwrap(), fs::read(folder.join("catalog.redb")).unwrap());
+        assert!(matches!(restore(&file, &copy), Err(ArchiveError::NotEmpty(_))));
+        assert!(matches!(
+            back_up(place.path(), &Place::Folder(place.path().into()), &file),
+            Err(ArchiveError::NoData(_))
+        ));
+        let _server = Catalog::open(&folder).unwrap();
+        let error =
+            back_up(&folder, &Place::Folder(folder.join(CHECKPOINTS)), &place.path().join("other")).unwrap_err();
+        assert!(error.hint().contains("--server"), "{error}");
+        assert!(!place.path().join("other").exists());
+    }
+
+    #[test]
+    fn a_broken_backup_leaves_nothing_behind() {
+        let place = tempfile::tempdir().unwrap();
+        let (folder, file, copy) = (place.path().join("data"), place.path().join("backup"), place.path().join("copy"));
+        fs::create_dir_all(folder.join(CHECKPOINTS)).unwrap();
+        fs::write(folder.join(catalog::FILE_NAME), b"short").unwrap();
+        fs::write(folder.join("checkpoints/one"), b"and another").unwrap();
+        let mut sources = vec![file_source(catalog::FILE_NAME.into(), folder.join(catalog::FILE_NAME)).unwrap()];
+        sources.extend(objects(&Arc::new(Store::folder(&folder.join(CHECKPOINTS)).unwrap())).unwrap());
+        put(&file, |out| format::write(&sources, out)).unwrap();
+        let whole = fs::read(&file).unwrap();
+        for place in 0..whole.len() {
+            let mut broken = whole.clone();
+            broken[place] ^= 0x10;
+            fs::write(&file, &broken).unwrap();
+            assert!(restore(&file, &copy).is_err(), "byte {place}");
+            fs::write(&file, &whole[..place]).unwrap();
+            assert!(restore(&file, &copy).is_err(), "cut at {place}");
+        }
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 2);
+        fs::write(&file, &whole).unwrap();
+        assert_eq!(restore(&file, &copy).unwrap(), Contents { files: 2, bytes: 16 });
+    }
+
+    #[test]
+    fn what_is_received_is_whole_or_not_there() {
+        let place = tempfile::tempdir().unwrap();
+        let (folder, file, copy) = (place.path().join("data"), place.path().join("backup"), place.path().join("copy"));
+        data(&folder);
+        let written = back_up(&folder, &Place::Folder(folder.join(CHECKPOINTS)), &file).unwrap();
+        let whole = fs::read(&file).unwrap();
+        let received = |file: &Path, bytes: &[u8]| {
+            receive(file, |out| out.write_all(bytes).map_err(failed("cannot write", Path::new("copy"))))
+        };
+        assert_eq!(received(&copy, &whole).unwrap(), written);
+        let half = place.path().join("half");
+        for file in [&half, &copy] {
+            assert!(matches!(received(file, &whole[..whole.len() - 1]), Err(ArchiveError::Damaged { .. })));
+        }
+        assert!(!half.exists());
+        assert_eq!(fs::read(&copy).unwrap(), whole, "the one before stays");
+    }
+
+    #[test]
+    fn names_lead_nowhere_else() {
+        for name in ["catalog.redb", "checkpoints/applications/1.pack", "log/1"] {
+            assert!(format::is_ours(name), "{name}");
+        }
+        for name in [
+            "../catalog.redb",
+            "/etc/passwd",
+            "checkpoints/../../x",
+            "checkpoints",
+            "log/",
+            "other/x",
+            "catalog.redb/x",
+            "",
+        ] {
+            assert!(!format::is_ours(name), "{name}");
+        }
+    }
+}

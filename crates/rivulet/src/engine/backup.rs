@@ -1,0 +1,58 @@
+//! A backup of the server while it runs: what a restart would find if the process were killed at one moment.
+//!
+//! First a checkpoint, then the catalog, then the log, so that each has what the one before it needs from it: the log has all events behind the
+//! checkpoint, and what was created after the checkpoint begins anew, as after a crash. Objects of checkpoints and whole frames of the log never change, so they are
+//! read while the server goes on; it deletes none of them meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Engine;
+use crate::catalog;
+use crate::data_folder::archive::{ArchiveError, Backup};
+use crate::service::{ErrorKind, ServiceError};
+
+/// How long a backup waits for the log to be on disk.
+const DISK_WAIT_MAX: Duration = Duration::from_secs(30);
+
+impl Engine {
+    /// Everything as it is now.
+    pub(super) fn begin_backup(&self) -> Result<Backup, ServiceError> {
+        let token = {
+            let mut current = self.backup.lock();
+            if current.strong_count() > 0 {
+                return Err(ServiceError::new(ErrorKind::Conflict, "a backup is being made already")
+                    .with_hint("wait until it is there: one at a time is enough for disk and network"));
+            }
+            let token = Arc::new(());
+            *current = Arc::downgrade(&token);
+            token
+        };
+        // From here on nothing is deleted, so that what the checkpoint needs is there when it is listed.
+        let _kept = self.event_log.hold();
+        let store = self.checkpoints.as_ref().map(|checkpoints| checkpoints.store().0);
+        let held = store.map(|store| (store, store.hold()));
+        if self.checkpoints.is_some() {
+            let (_, failures) = self.checkpoint_of_most()?;
+            failures.iter().for_each(|failure| tracing::warn!("the backup has an older one: {failure}"));
+        }
+        // No epoch is half there while the store is listed.
+        let _no_checkpoint = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
+        let copy = self.config.data_dir.join(format!("{}.backup", catalog::FILE_NAME));
+        // One that was left by a process that ended in the middle of this.
+        let _ = std::fs::remove_file(&copy);
+        let copied = self.catalog.copy_to(&copy);
+        if !self.event_log.wait_all_durable(DISK_WAIT_MAX) {
+            let _ = std::fs::remove_file(&copy);
+            return Err(ServiceError::new(ErrorKind::Unavailable, "the log of events is not on disk yet")
+                .with_hint("look at the disk, and try again"));
+        }
+        let refused =
+            |error: ArchiveError| ServiceError::new(ErrorKind::Unavailable, error.to_string()).with_hint(error.hint());
+        let backup = Backup::new(copy, held, self.event_log.hold(), token).map_err(refused);
+        copied?;
+        let backup = backup?;
+        tracing::info!("a backup is being made");
+        Ok(backup)
+    }
+}

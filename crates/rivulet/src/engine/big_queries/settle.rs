@@ -1,0 +1,60 @@
+//! Where a query goes on whose sink makes results final by itself, as in a transaction: at its newest checkpoint whose results are. A crash between a
+//! checkpoint and the transaction that belongs to it leaves one whose results are not, and never came.
+//!
+//! What must hold: results up to where a query goes on are final, and none behind that; otherwise it does not go on, and what to do is said.
+
+use rivulet_connectors::connector::{Host, Settled};
+use rivulet_runtime::flow::checkpoint::Snapshot;
+use rivulet_sql::QueryPlan;
+
+use super::saved::Saved;
+use crate::run;
+use crate::service::{ErrorKind, ServiceError};
+
+/// How a query begins.
+pub(super) enum Begin {
+    /// From a checkpoint, or anew.
+    At(Option<(u64, Snapshot)>),
+    /// Not at all: it has come to the end of its input.
+    HasEnded,
+}
+
+/// Where a query goes on of which `found` is the newest checkpoint. Those behind that are given up.
+pub(super) fn settle(
+    plan: &QueryPlan,
+    host: &Host,
+    saved: &mut Saved,
+    found: Option<(u64, Snapshot)>,
+) -> Result<Begin, ServiceError> {
+    let Some((epoch, snapshot)) = found else { return Ok(Begin::At(None)) };
+    let to = match run::settled(plan, host, &snapshot)? {
+        Settled::Any => return Ok(Begin::At(Some((epoch, snapshot)))),
+        Settled::Epoch(settled) if settled == epoch => return Ok(Begin::At(Some((epoch, snapshot)))),
+        Settled::Ended => {
+            saved.end(plan)?;
+            return Ok(Begin::HasEnded);
+        }
+        Settled::Epoch(settled) if settled > epoch => {
+            let message = format!(
+                "its results are final up to checkpoint {settled}, and the newest that can be used is {epoch}: what came between would come twice"
+            );
+            return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint(format!(
+                "restore checkpoint {settled}; or, to go on all the same, set the offset of the sink's consumer group, with \
+                 kafka-consumer-groups --reset-offsets, to {epoch}"
+            )));
+        }
+        Settled::Epoch(settled) => Some(settled),
+        Settled::Nothing => None,
+    };
+    if !saved.go_back(to)? {
+        let message = format!("its results are final up to checkpoint {}, which is not there", to.unwrap_or_default());
+        return Err(ServiceError::new(ErrorKind::Unavailable, message)
+            .with_hint("drop the query and create it again to begin anew"));
+    }
+    let query = &host.query;
+    match to {
+        Some(to) => tracing::warn!(query, "results behind checkpoint {to} were not final, and are computed once more"),
+        None => tracing::warn!(query, "its first results were not final, and are computed once more"),
+    }
+    Ok(Begin::At(saved.restore(plan)?.0))
+}

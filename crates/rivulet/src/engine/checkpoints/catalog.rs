@@ -1,0 +1,86 @@
+//! The catalog in the object store, beside the state: for the case that the machine is lost with its data folder.
+//!
+//! Nothing of it is read as long as there is a data folder: there the catalog is durable with every change, and here only with every checkpoint.
+//!
+//! What must hold: a server that begins with an empty data folder takes all of the catalog or nothing, and before anything is written to the store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rivulet_storage::{Epoch, EpochSettings, Epochs, Piece, StorageError, Store};
+use serde_json::json;
+
+use super::refused;
+use crate::catalog::Catalog;
+use crate::service::{ErrorKind, ServiceError};
+
+/// The name of the line.
+pub(crate) const LINE: &str = "catalog";
+
+/// What the note of an epoch has: the format of the catalog.
+const FORMAT: &str = "format";
+
+/// The catalog's line of epochs.
+pub(super) struct CatalogLine {
+    epochs: Epochs,
+    /// How many changes the catalog had when it was saved.
+    saved: Option<u64>,
+}
+
+impl CatalogLine {
+    pub(super) fn open(store: Arc<Store>, retained: usize) -> Result<Self, StorageError> {
+        Ok(Self { epochs: Epochs::open(store, LINE, EpochSettings { retained })?, saved: None })
+    }
+
+    /// Saves what has changed; returns how many bytes were written, and how many a restart would read.
+    pub(super) fn save(&mut self, catalog: &Catalog) -> Result<(u64, u64), ServiceError> {
+        // Before it is read: what is changed meanwhile may be in it or not.
+        let changes = catalog.changes();
+        if self.saved == Some(changes) {
+            return Ok((0, 0));
+        }
+        let written = self.epochs.checksums();
+        let (mut pieces, mut names) = (Vec::new(), BTreeSet::new());
+        catalog.parts(&mut |name, bytes| {
+            let piece = Piece::whole(name, bytes);
+            names.insert(piece.name().to_owned());
+            if written.get(piece.name()) != Some(&piece.checksum()) {
+                pieces.push(piece);
+            }
+        })?;
+        let dropped: Vec<String> =
+            written.keys().filter(|name| !names.contains(**name)).map(|&name| name.to_owned()).collect();
+        let mut bytes = (0, 0);
+        if !pieces.is_empty() || !dropped.is_empty() {
+            let epoch = Epoch { note: json!({ FORMAT: Catalog::FORMAT }), pieces, dropped };
+            let committed = self.epochs.commit(epoch).map_err(|error| refused("the catalog is not saved", &error))?;
+            bytes = (committed.written_bytes, committed.live_bytes);
+        }
+        self.saved = Some(changes);
+        Ok(bytes)
+    }
+
+    /// Fills a catalog in which nothing was ever stored with what was saved, if anything was.
+    pub(super) fn restore(&self, catalog: &Catalog) -> Result<(), ServiceError> {
+        if !catalog.is_new()? {
+            return Ok(());
+        }
+        let restored = self.epochs.restore().map_err(|error| refused("the saved catalog cannot be read", &error))?;
+        let Some(restored) = restored else { return Ok(()) };
+        let format = restored.note.get(FORMAT).and_then(serde_json::Value::as_u64);
+        if format.is_none_or(|format| format > Catalog::FORMAT) {
+            let message = "the catalog in the store of checkpoints was saved by a later version";
+            return Err(ServiceError::new(ErrorKind::Unavailable, message)
+                .with_hint("use the version of the program that wrote it, or a later one"));
+        }
+        let parts: BTreeMap<String, Vec<u8>> =
+            restored.pieces.into_iter().map(|(name, pieces)| (name, pieces.concat())).collect();
+        catalog.fill(&parts)?;
+        tracing::warn!(
+            epoch = restored.epoch,
+            queries = catalog.queries_count()?,
+            "the data folder was empty: the catalog comes from the store of checkpoints, as it was at the last one"
+        );
+        Ok(())
+    }
+}

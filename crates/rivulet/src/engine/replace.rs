@@ -1,0 +1,441 @@
+//! `CREATE OR REPLACE APPLICATION`: a new version of an application takes over its queries, with their names, values, topics and,
+//! as far as it can use it, their state ([`rivulet_sql::succession`]).
+//!
+//! Everything that can be refused is refused before anything changes: state that would be lost, queries that do not fit the new version.
+//! Then the version before [stands still](rivulet_runtime::Group::stand_still); what it has done is saved; the new one gets a copy of the state; the
+//! catalog is told, and that is the moment from which on the new version counts, also after a crash. Behind it nothing can fail:
+//! waiting events go over, then inboxes and routes.
+//!
+//! What must hold: every event is processed by one of the two versions, those of a query in their order, first by the one and then by
+//! the other. Until the catalog has the new version, an error leaves the old one as it was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::compute::interleave_record_batch;
+use arrow::datatypes::SchemaRef;
+use arrow::row::{RowConverter, SortField};
+use rivulet_dataflow::{QueryId, Slot};
+use rivulet_runtime::{Group, Succession};
+use rivulet_sql::{Application, ParameterRows, StateWish};
+
+use super::submit::{LOAD_BATCH, bind_error, param_value, topics_of};
+use super::{Engine, Prepared, Running, State, inbox_of};
+use crate::service::{ErrorKind, Replacement, ServiceError};
+
+/// How long events that wait may take to be processed by the version before, where the new one could not take them over.
+const REST_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether they are.
+const REST_LOOK_PERIOD: Duration = Duration::from_millis(1);
+
+/// How many differences or losses an error names.
+const NAMED_MAX: usize = 3;
+
+/// The queries of an application, bound to the parameters of another version.
+struct Bound {
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+    /// In ascending order: each query with its batch and row.
+    places: Vec<(QueryId, usize, usize)>,
+    /// Parameters that queries have given and that are no more.
+    dropped: BTreeSet<String>,
+}
+
+/// What stands still, to go on when this is dropped.
+struct Resting(Vec<Arc<Group>>);
+
+impl Drop for Resting {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|group| group.go_on());
+    }
+}
+
+impl Engine {
+    /// Registers an application, or lets it take over the queries of the one of its name.
+    ///
+    /// # Errors
+    /// What registering refuses; queries that do not fit it; state that would be lost, unless that is wished; a disk that does not take what
+    /// is to be saved. The version before goes on then.
+    pub(super) fn replace(
+        &self,
+        application: Application,
+        wish: StateWish,
+    ) -> Result<(Arc<Running>, Replacement), ServiceError> {
+        let prepared = self.prepare(application)?;
+        let mut paused = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let name = prepared.application.name.clone();
+        let before = match state.applications.get(&name) {
+            Some(before) if before.application.id == prepared.application.id => {
+                return Ok((before.clone(), Replacement::default()));
+            }
+            Some(before) => before.clone(),
+            None => {
+                drop(guard);
+                drop(paused);
+                let (running, is_new) = self.register(prepared.application)?;
+                return Ok((running, Replacement { is_new, ..Replacement::default() }));
+            }
+        };
+        self.check_replaceable(state, &prepared.application)?;
+        let succession = rivulet_sql::succession(&before.application, &prepared.application);
+        let bound = self.bind_again(state, &before, &prepared)?;
+        if wish == StateWish::Keep && !succession.lost.is_empty() && !bound.places.is_empty() {
+            return Err(state_would_be_lost(&name, &succession.lost));
+        }
+
+        let inputs_stay = self.inputs_stay(&before.application, &prepared.application)
+            && shape_of(&before) == prepared.shape.as_ref().map(|shape| &*shape.signature);
+        let unequal = bound.unequal(state, &before, &prepared.application);
+        let mut resting = Resting(vec![before.group.clone()]);
+        if !inputs_stay || !unequal.is_empty() {
+            self.let_rest(state, &before, &mut resting)?;
+        }
+        self.part(state, &before, &unequal)?;
+        before.group.stand_still();
+        state.settle_shared(&before);
+        // What came until now is not for queries that read something else from now on.
+        let passed = (!inputs_stay).then(|| self.event_log.next().saturating_sub(1));
+        if let Some(position) = passed {
+            before.group.pass(position);
+        }
+        if let Some(paused) = paused.as_mut().filter(|_| before.group.is_captured()) {
+            paused.save(&self.event_log, &before)?;
+        }
+
+        let Prepared { application, topics, outputs, shape, parts, last_refusal } = prepared;
+        let group = self.workers.create_group(parts);
+        // Its timers too have to wait until the version counts.
+        group.stand_still();
+        let parameters = |queries: &[QueryId]| bound.rows(queries);
+        let taken = group.take_over(&before.group, &Succession { state: &succession.map, parameters: &parameters });
+        if let Some(position) = passed {
+            group.pass(position);
+        }
+        let dropped: Vec<&str> = bound.dropped.iter().map(String::as_str).collect();
+        let queries = bound.places.iter().map(|(query, ..)| *query);
+        let stored = match taken {
+            Ok(()) => self
+                .catalog
+                .replace_application(&name, &application.id, &application.text, &dropped, queries)
+                .map_err(ServiceError::from),
+            Err(error) => {
+                Err(ServiceError::from_text(ErrorKind::Unavailable, &format!("'{name}' stays as it was: {error}")))
+            }
+        };
+        if let Err(error) = stored {
+            self.workers.remove_group(group.id());
+            return Err(error);
+        }
+
+        let inboxes = match inputs_stay {
+            true => before.inboxes.clone(),
+            false => {
+                self.messaging.subscribe(topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
+                self.register_inboxes(&group, &application)
+            }
+        };
+        let of = |counter: &AtomicU64| AtomicU64::new(counter.load(Ordering::Relaxed));
+        let after = Arc::new(Running {
+            number: before.number,
+            application,
+            group,
+            inboxes,
+            topics,
+            outputs,
+            shape,
+            queries_running: of(&before.queries_running),
+            queries_paused: of(&before.queries_paused),
+            last_refusal,
+        });
+        self.switch(state, &before, &after, inputs_stay);
+        before.group.retire();
+        self.workers.remove_group(before.group.id());
+        if let Some(paused) = &mut paused {
+            paused.outdated(before.number);
+        }
+        drop(resting);
+        drop(guard);
+        drop(paused);
+        let replaced = Replacement {
+            is_new: false,
+            is_changed: true,
+            queries: bound.places.len() as u64,
+            parameters_dropped: bound.dropped.into_iter().collect(),
+            state_discarded: succession.lost,
+        };
+        tracing::info!(application = name, queries = replaced.queries, "a new version has taken over");
+        if after.group.is_captured() {
+            // If that fails it is in the log and the status, and what was saved of the version before can be read all the same.
+            let _ = self.checkpoint_now();
+        }
+        Ok((after, replaced))
+    }
+
+    /// Whether an application may be replaced now by this one.
+    fn check_replaceable(&self, state: &State, application: &Application) -> Result<(), ServiceError> {
+        state.check_tables(&application.tables)?;
+        if self.messaging.own_connections().is_some() {
+            return Err(ServiceError::new(
+                ErrorKind::Conflict,
+                "applications cannot be replaced where each query has its own connection",
+            )
+            .with_hint("drop it and its queries, and create them anew"));
+        }
+        if self.event_log.is_replaying() {
+            return Err(ServiceError::new(
+                ErrorKind::Unavailable,
+                "the log of events is being replayed since the start",
+            )
+            .with_hint("try again in a moment: /health/ready tells when it is over"));
+        }
+        match state.hashed.get(&application.id) {
+            Some(other) => {
+                let message = format!("this text is registered already, as '{}'", other.application.name);
+                Err(ServiceError::new(ErrorKind::AlreadyExists, message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Binds the queries of an application, as they were given, to the parameters of its new version.
+    fn bind_again(&self, state: &State, before: &Running, prepared: &Prepared) -> Result<Bound, ServiceError> {
+        let application = &prepared.application;
+        let gone = |name: &str| before.application.parameter(name).is_some() && application.parameter(name).is_none();
+        let mut rows = ParameterRows::new(application);
+        let mut bound = Bound {
+            schema: application.parameter_schema.clone(),
+            batches: Vec::new(),
+            places: Vec::new(),
+            dropped: BTreeSet::new(),
+        };
+        let (mut waiting, mut refused) = (Vec::new(), Vec::new());
+        self.catalog.scan_queries(|query| {
+            let runs = state.registry.get(query.id).is_some_and(|entry| entry.slot.is_some());
+            if query.application != before.number || !runs {
+                return;
+            }
+            for (name, _) in query.parameters.iter().filter(|(name, _)| gone(name)) {
+                if !bound.dropped.contains(&**name) {
+                    bound.dropped.insert(name.to_string());
+                }
+            }
+            let values = query.parameters.iter().filter(|(name, _)| !gone(name));
+            match rows.push(values.map(|(name, value)| (name.as_ref(), param_value(value)))) {
+                Ok(()) => waiting.push(query.id),
+                Err(error) => refused.push((query.id, bind_error(error))),
+            }
+            if waiting.len() == LOAD_BATCH {
+                bound.add(prepared, rows.finish(), &mut waiting, &mut refused);
+            }
+        })?;
+        bound.add(prepared, rows.finish(), &mut waiting, &mut refused);
+        let count = refused.len();
+        match refused.into_iter().next() {
+            Some((query, error)) => Err(do_not_fit(&application.name, count, &state.registry.name(query), error)),
+            None => Ok(bound),
+        }
+    }
+
+    /// Whether queries go on reading the same topics, by the same inboxes.
+    fn inputs_stay(&self, before: &Application, after: &Application) -> bool {
+        let is_same = |(one, other): (&rivulet_sql::Input, &rivulet_sql::Input)| {
+            // A value that was not given may be another one now.
+            let parameters = one.address.parameters().zip(other.address.parameters());
+            let mut parameters = parameters.map(|(one, other)| (&before.parameters[one], &after.parameters[other]));
+            (&one.address.connector, &one.address.template) == (&other.address.connector, &other.address.template)
+                && self.is_logged(one) == self.is_logged(other)
+                && parameters.all(|(one, other)| one == other)
+        };
+        before.inputs.len() == after.inputs.len() && before.inputs.iter().zip(&after.inputs).all(is_same)
+    }
+
+    /// Has everything that waits for the queries of an application processed, while nothing new comes.
+    fn let_rest(&self, state: &State, before: &Running, resting: &mut Resting) -> Result<(), ServiceError> {
+        let shared = state.shared_group_of(before);
+        resting.0.extend(shared.clone());
+        for group in shared.iter().chain([&before.group]) {
+            group.refuse_input();
+            self.messaging.router().settle();
+            let until = Instant::now() + REST_WAIT_MAX;
+            while !group.is_idle() {
+                if Instant::now() >= until {
+                    let name = &before.application.name;
+                    let message = format!("'{name}' stays as it was: events that wait for it are not processed");
+                    return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint(
+                        "try again when its results find their way out: SHOW APPLICATIONS and the status say more",
+                    ));
+                }
+                std::thread::sleep(REST_LOOK_PERIOD);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives queries a slot of their own that shared one and are not equal any more in the new version.
+    fn part(&self, state: &mut State, before: &Running, queries: &[(Slot, QueryId)]) -> Result<(), ServiceError> {
+        for &(slot, query) in queries {
+            let parted = before.group.part(slot, query).map_err(|error| {
+                let message = format!("'{}' stays as it was: {error}", before.application.name);
+                ServiceError::from_text(ErrorKind::Unavailable, &message)
+            })?;
+            if parted != slot {
+                if let Some(entry) = state.registry.get_mut(query) {
+                    entry.slot = Some(parted);
+                }
+                let topics = topics_of(before, &[parted]);
+                self.add_routes(state, before, &[parted], &topics);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets events go to the new version, those that wait first.
+    fn switch(&self, state: &mut State, before: &Arc<Running>, after: &Arc<Running>, inputs_stay: bool) {
+        before.group.hand_over(&after.group);
+        if inputs_stay {
+            let router = self.messaging.router();
+            for (input, &inbox) in after.inboxes.iter().enumerate() {
+                router.replace_inbox(inbox, inbox_of(&after.group, input));
+            }
+            state.succeed_in_shared(before, after);
+            // What could not be refused meanwhile.
+            before.group.hand_over(&after.group);
+        }
+        let slots = match inputs_stay {
+            true => Vec::new(),
+            false => state.running_slots(before),
+        };
+        if !inputs_stay {
+            self.remove_routes(state, before, &slots);
+            for inbox in &before.inboxes {
+                self.messaging.router().unregister_inbox(*inbox);
+                state.by_inbox.remove(inbox);
+            }
+        }
+        state.hashed.remove(&before.application.id);
+        state.insert(after);
+        if !inputs_stay {
+            let topics = topics_of(after, &slots);
+            for (slots, topics) in slots.chunks(LOAD_BATCH).zip(topics.chunks(LOAD_BATCH)) {
+                self.add_routes(state, after, slots, topics);
+            }
+            self.messaging.unsubscribe(before.topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
+        }
+        for (now, then) in after.outputs.rows.iter().zip(&before.outputs.rows) {
+            now.fetch_add(then.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        after.group.go_on();
+    }
+}
+
+impl State {
+    /// The slots of an application's queries that get events, each once.
+    fn running_slots(&self, running: &Running) -> Vec<Slot> {
+        let queries = self.registry.of_application(running.number).filter_map(|query| self.registry.get(query));
+        let mut slots: Vec<Slot> = queries.filter(|entry| !entry.is_paused).filter_map(|entry| entry.slot).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        slots
+    }
+}
+
+impl Bound {
+    /// Checks what was bound, a row for each of the queries that wait.
+    fn add(
+        &mut self,
+        prepared: &Prepared,
+        rows: RecordBatch,
+        waiting: &mut Vec<QueryId>,
+        refused: &mut Vec<(QueryId, ServiceError)>,
+    ) {
+        let topics = prepared.topics.bind(&rows);
+        let checked = prepared.application.check(&rows).into_iter().zip(waiting.drain(..)).enumerate();
+        for (row, (checked, query)) in checked {
+            match checked.map_err(bind_error).and_then(|()| topics(row).map(drop)) {
+                Ok(()) => self.places.push((query, self.batches.len(), row)),
+                Err(error) => refused.push((query, error)),
+            }
+        }
+        drop(topics);
+        self.batches.push(rows);
+    }
+
+    /// The parameters of queries, a row for each.
+    fn rows(&self, queries: &[QueryId]) -> RecordBatch {
+        let place = |query: &QueryId| {
+            let found = self.places.binary_search_by_key(query, |(query, ..)| *query);
+            let (_, batch, row) = self.places[found.expect("every query with a slot was bound")];
+            (batch, row)
+        };
+        let places: Vec<(usize, usize)> = queries.iter().map(place).collect();
+        if self.schema.fields().is_empty() || places.is_empty() {
+            let options = RecordBatchOptions::new().with_row_count(Some(places.len()));
+            let columns = self.schema.fields().iter().map(|field| arrow::array::new_empty_array(field.data_type()));
+            return RecordBatch::try_new_with_options(self.schema.clone(), columns.collect(), &options)
+                .expect("as many rows as there are columns for");
+        }
+        let batches: Vec<&RecordBatch> = self.batches.iter().collect();
+        interleave_record_batch(&batches, &places).expect("all batches have the parameters of the application")
+    }
+
+    /// Queries that share a slot with one before them, to which they are not equal in the new version.
+    fn unequal(&self, state: &State, before: &Running, after: &Application) -> Vec<(Slot, QueryId)> {
+        if before.group.further_queries() == 0 {
+            return Vec::new();
+        }
+        let mut by_slot: BTreeMap<Slot, Vec<QueryId>> = BTreeMap::new();
+        for &(query, ..) in &self.places {
+            if let Some(slot) = state.registry.get(query).and_then(|entry| entry.slot) {
+                by_slot.entry(slot).or_default().push(query);
+            }
+        }
+        by_slot.retain(|_, queries| queries.len() > 1);
+        let deciding = &after.deciding_parameters;
+        if by_slot.is_empty() || deciding.is_empty() {
+            return Vec::new();
+        }
+        let fields = deciding.iter().map(|&one| SortField::new(self.schema.field(one).data_type().clone())).collect();
+        let converter = RowConverter::new(fields).expect("parameters have types that can be compared");
+        let mut unequal = Vec::new();
+        for (slot, queries) in by_slot {
+            let rows = self.rows(&queries).project(deciding).expect("the parameters are there");
+            let keys = converter.convert_columns(rows.columns()).expect("they have the types of their declaration");
+            let others = (1..queries.len()).filter(|&other| keys.row(other) != keys.row(0));
+            unequal.extend(others.map(|other| (slot, queries[other])));
+        }
+        unequal
+    }
+}
+
+fn shape_of(running: &Running) -> Option<&str> {
+    running.shape.as_ref().map(|shape| &*shape.signature)
+}
+
+fn state_would_be_lost(name: &str, lost: &[String]) -> ServiceError {
+    let shown = lost.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join("; ");
+    ServiceError::new(ErrorKind::Conflict, format!("'{name}' is not replaced, for its queries would lose state: {shown}"))
+        .with_hint(format!(
+            "leave these parts as they are, or let them begin anew: CREATE OR REPLACE APPLICATION {} WITH (state => 'discard') ...",
+            rivulet_sql::name_in_sql(name)
+        ))
+}
+
+fn do_not_fit(name: &str, count: usize, query: &str, error: ServiceError) -> ServiceError {
+    let which = match count {
+        1 => format!("its query '{query}' does not fit"),
+        _ => format!("{count} of its queries do not fit, for example '{query}'"),
+    };
+    let refused =
+        ServiceError::new(ErrorKind::Conflict, format!("'{name}' is not replaced, for {which}: {}", error.message));
+    let hint = "a new parameter needs a DEFAULT, and one that stays the type of its values";
+    refused.with_hint(match error.hint {
+        Some(of_error) => format!("{of_error}; {hint}"),
+        None => hint.into(),
+    })
+}

@@ -1,0 +1,98 @@
+//! The disk fills up under load over MQTT QoS 1, and there is room again later, with and without a crash between: every event that was acknowledged is
+//! counted once.
+//!
+//! The disk is a small file system in memory, for which the process has to be allowed to mount.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::kill::Load;
+use crate::server::{Server, free_port, wait};
+
+/// Enough for the catalog, checkpoints and what the log gathers meanwhile.
+const DISK_MIB: usize = 160;
+
+/// A file system of its own; gone when dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    /// `None` where that is not allowed.
+    fn mount(folder: &Path) -> Option<Self> {
+        fs::create_dir(folder).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={DISK_MIB}m"), "tmpfs"]).arg(folder);
+        let mounted = mount.output().is_ok_and(|output| output.status.success());
+        mounted.then(|| Self(folder.to_owned()))
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.0.join("ballast")
+    }
+
+    /// Leaves no room.
+    fn fill(&self) {
+        let mut file = File::create(self.ballast()).unwrap();
+        // Smaller and smaller pieces, until not one byte fits.
+        for piece in [1 << 20, 4096, 1] {
+            let piece = vec![0; piece];
+            while file.write_all(&piece).is_ok() {}
+        }
+    }
+
+    fn make_room(&self) {
+        fs::remove_file(self.ballast()).unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_the_disk_was_full() {
+    let folder = TempDir::new().unwrap();
+    let Some(disk) = Disk::mount(&folder.path().join("data")) else {
+        eprintln!("skipped: this process may not mount a file system");
+        return;
+    };
+    let mqtt = free_port();
+    let settings =
+        [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()), ("RIVULET_CHECKPOINT_INTERVAL_S", "1".to_owned())];
+    let start = || {
+        let server = Server::spawn(folder.path(), mqtt, &settings);
+        server.wait_until_ready();
+        server
+    };
+    let mut server = start();
+    let load = Load::start(&server, 3);
+    for crashes in [false, true] {
+        load.wait_for_more(200);
+        disk.fill();
+        wait("the server to say that the disk is full", || !server.status()["log"]["problem"].is_null());
+        // Nobody is told that an event is safe that is not.
+        let before = load.acknowledged();
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(load.acknowledged(), before, "acknowledged with a full disk");
+        if crashes {
+            server.kill_9();
+        }
+        disk.make_room();
+        if crashes {
+            server = start();
+            wait("the end of the replay", || server.status()["log"]["is_replaying"] == json!(false));
+        }
+        wait("the server to be well again", || server.status()["log"]["problem"].is_null());
+    }
+    load.wait_for_more(200);
+    load.finish(mqtt);
+    // Before its disk goes.
+    drop(server);
+}

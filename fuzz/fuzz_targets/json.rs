@@ -1,0 +1,4 @@
+//! Fuzzes `json`; see there.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (rivulet_fuzz::targets::json::TARGET.run)(bytes));
