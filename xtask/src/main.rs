@@ -14,7 +14,7 @@ cargo xtask <chore>
   docs      write the generated references in docs/reference again
   bench     the canonical benchmark: many small queries, one step
   sim       simulations of the whole engine: SEED, or --seeds N [--from SEED]; every failure has a seed
-  fuzz      fuzzers for places where bytes come from outside: [TARGET] [--seconds N]
+  fuzz      fuzzers for every place where bytes come from outside: [TARGET]... [--seconds N] [--json], or TARGET --input FILE
   numa      the program on an emulated machine with two memory nodes; needs QEMU, and says what to install
   oracle    compute the known answers of NEXMark and of other queries again, with DuckDB
 ";
@@ -94,17 +94,24 @@ fn oracle() -> Result<(), String> {
 
 fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {
     eprintln!("+ cargo {}", arguments.join(" "));
-    let mut command = Command::new(env!("CARGO"));
-    // Build scripts that look at them would run again each time that somebody builds without this program.
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_MANIFEST_")) {
-        command.env_remove(name);
-    }
-    let status = command
+    let status = plain_cargo()
         .args(arguments)
         .envs(environment.iter().copied())
         .status()
         .map_err(|error| format!("cargo could not be started: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("`cargo {}` failed ({status})", arguments.join(" "))) }
+}
+
+/// Cargo, without what it has told this program of itself: build scripts that look at that would run again each time that somebody builds
+/// without this program.
+fn plain_cargo() -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    for (name, _) in std::env::vars_os() {
+        if ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 fn which(program: &str) -> Option<std::path::PathBuf> {

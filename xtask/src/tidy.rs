@@ -121,7 +121,7 @@ fn every_crate_has_a_section_on_the_map() {
 
 #[test]
 fn every_link_in_the_documents_leads_somewhere() {
-    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md"] {
+    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md", "docs/operations.md"] {
         let folder = root().join(document).parent().unwrap().to_owned();
         for target in read(document).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let path = target.split('#').next().unwrap();
@@ -129,6 +129,26 @@ fn every_link_in_the_documents_leads_somewhere() {
                 assert!(folder.join(path).exists(), "{document} links to {path}, which is not there");
             }
         }
+    }
+}
+
+#[test]
+fn fuzzers_are_built_of_the_same_versions() {
+    // Otherwise `cargo xtask fuzz` compiles DataFusion once more, and fuzzes what is not shipped.
+    let versions = |path: &str| -> Vec<String> {
+        let text = read(path);
+        let packages = text.split("[[package]]").skip(1);
+        packages.map(|package| package.lines().skip(1).take(2).collect::<Vec<_>>().join(" ")).collect()
+    };
+    let workspace = versions("Cargo.lock");
+    let own = ["libfuzzer-sys", "arbitrary", "rivulet-fuzz-programs"].map(|name| format!("name = \"{name}\""));
+    for package in versions("fuzz/Cargo.lock") {
+        let is_own = own.iter().any(|name| package.starts_with(name));
+        assert!(
+            is_own || workspace.contains(&package),
+            "fuzz/Cargo.lock has another version than Cargo.lock: {package}\n\
+             hint: cp Cargo.lock fuzz/ && cd fuzz && cargo update --workspace"
+        );
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rivulet_bench::random::Random;
 use rivulet_bench::streams::{Stream, StreamType};
 use rivulet_bench::{GeneratorHandle, GeneratorOptions, Workload, WorkloadOptions};
-use rivulet_connectors::mqtt::codec::encode_v3;
+use rivulet_connectors::mqtt::codec::{Qos, encode_v3};
 use rmqtt_codec::types::{MQTT_LEVEL_311, Protocol, QoS};
 use rmqtt_codec::v3;
 
@@ -56,7 +56,7 @@ fn lines(queries: u32) {
 /// As many events as the sender can send, to a client that drops them.
 fn over_loopback(queries: u32) -> Result<(), Box<dyn Error>> {
     const DURATION: Duration = Duration::from_secs(3);
-    let mut generator = GeneratorHandle::in_this_process(GeneratorOptions::Broker(([127, 0, 0, 1], 0).into()))?;
+    let mut generator = GeneratorHandle::in_this_process(GeneratorOptions::broker(Qos::AtMostOnce))?;
     let start = Instant::now();
     let memory_bytes = generator.prepare(queries, WorkloadOptions::default())?;
     println!(

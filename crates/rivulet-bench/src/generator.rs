@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rivulet_connectors::mqtt::codec::Qos;
+
 use crate::arrivals::PoissonArrivals;
 use crate::clients::{BrokerOptions, Clients};
 use crate::feed::{Feed, QUERIES_MAX};
@@ -39,12 +41,24 @@ const WAIT_MAX: Duration = Duration::from_secs(600);
 /// What a generator is.
 #[derive(Clone, Debug)]
 pub enum GeneratorOptions {
-    /// It listens here (port 0 for any) and is the broker.
-    Broker(SocketAddr),
+    /// It is the broker.
+    Broker {
+        /// It listens here (port 0 for any).
+        address: SocketAddr,
+        /// At which quality of service events are delivered: at most once, or at least once.
+        qos: Qos,
+    },
     /// The same for an engine that makes connections for each query.
     Crowd(SocketAddr),
     /// It is a client of this broker.
     Client(BrokerOptions),
+}
+
+impl GeneratorOptions {
+    /// A broker on a free port of this machine.
+    pub fn broker(qos: Qos) -> Self {
+        Self::Broker { address: ([127, 0, 0, 1], 0).into(), qos }
+    }
 }
 
 /// Why a generator cannot go on.
@@ -134,8 +148,9 @@ struct Run {
 impl Generator {
     fn new(options: GeneratorOptions) -> Result<Self, GeneratorError> {
         let side = match options {
-            GeneratorOptions::Broker(address) => {
-                Side::Broker(Broker::listen(address).map_err(|error| GeneratorError::Listen { address, error })?)
+            GeneratorOptions::Broker { address, qos } => {
+                let listening = Broker::listen(address, qos);
+                Side::Broker(listening.map_err(|error| GeneratorError::Listen { address, error })?)
             }
             GeneratorOptions::Crowd(address) => Side::Crowd(Box::new(
                 Crowd::listen(address).map_err(|error| GeneratorError::Listen { address, error })?,

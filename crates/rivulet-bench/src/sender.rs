@@ -5,12 +5,13 @@
 //! intended time, and the delay shows in the sender's lateness.
 
 use std::io;
+use std::num::NonZeroU16;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rivulet_connectors::mqtt::codec::{Publish, Version};
+use rivulet_connectors::mqtt::codec::{Publish, Qos, Version};
 
 use crate::arrivals::{Arrival, PoissonArrivals};
 use crate::feed::Feed;
@@ -29,7 +30,7 @@ const CPU_READ_US: i64 = 100_000;
 /// How many events' queries are brought into the caches together.
 const WARM_EVENTS: usize = 32;
 /// The most events of one write.
-const CHUNK_EVENTS: usize = 4096;
+pub(crate) const CHUNK_EVENTS: usize = 4096;
 
 /// Where packets go: connections, by number below [`OUTLETS_MAX`].
 pub(crate) trait Outlets {
@@ -41,6 +42,12 @@ pub(crate) trait Outlets {
 
     /// What an outlet speaks.
     fn version(&self, outlet: usize) -> Version;
+
+    /// The identifier of the next packet for an outlet that acknowledges them (QoS 1); nothing for one that does not.
+    #[inline]
+    fn next_packet_id(&mut self, _outlet: usize) -> Option<NonZeroU16> {
+        None
+    }
 
     /// Writes whole packets. An error means that the outlet is gone and none, some or all of them were received.
     fn write(&mut self, outlet: usize, packets: &[u8], stop: &AtomicBool) -> io::Result<()>;
@@ -167,7 +174,11 @@ impl Sender<'_> {
                 while targets != 0 {
                     let outlet = targets.trailing_zeros() as usize;
                     targets &= targets - 1;
-                    Publish { topic, payload, ..Publish::default() }
+                    let mut publish = Publish { topic, payload, ..Publish::default() };
+                    if let Some(packet_id) = outlets.next_packet_id(outlet) {
+                        (publish.qos, publish.packet_id) = (Qos::AtLeastOnce, packet_id.get());
+                    }
+                    publish
                         .encode(outlets.version(outlet), &mut buffers[outlet])
                         .expect("topics and payloads of the workload are short");
                     counts[outlet] += 1;

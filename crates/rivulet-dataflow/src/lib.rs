@@ -13,7 +13,7 @@
 //! - [`graph`]: a [`Line`] or [`Dataflow`] of operators, as planned and as explained;
 //! - [`source`]: where the rows of a big query come from ([`Source`]);
 //! - [`state`]: state as a versioned Arrow frame, selected by slot or by key group;
-//! - [`state_map`]: whose state the operators of a new version take over ([`StateMap`]);
+//! - [`state_map`]: whose state the operators of a new version take over ([`StateMap`], [`FlowMap`]);
 //! - [`key_group`]: the fixed hash ranges in which state is saved, moved and rescaled, and [`key_hash`]: the hash of columns;
 //! - [`event`]: raw events as a source received them, and the traits of sources, decoders and sinks;
 //! - [`refusal`]: what happens to a row that cannot be processed: counted, and sent aside with its reason;
@@ -43,4 +43,4 @@ pub use refusal::{Reason, Refusal, Refusals, Refused};
 pub use slots::{QueryId, Slot, SlotTable};
 pub use source::{Polled, Source, SourceError};
 pub use state::{StateError, StateFrame, StateSelection};
-pub use state_map::StateMap;
+pub use state_map::{FlowMap, StateMap};

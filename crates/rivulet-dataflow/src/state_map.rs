@@ -1,7 +1,18 @@
-//! Which operators of one chain take over the state of which operators of another: what a new version of an application
-//! does with the state of the one before.
+//! Which operators take over the state of which others: what a new version of an application, which is a chain, or of a big query, which is a
+//! dataflow, does with the state of the one before.
 
-use crate::{StateError, StateFrame};
+use crate::{NodeId, StateError, StateFrame};
+
+/// What of a dataflow goes on where something of the one before it was.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowMap {
+    /// For each source the place, among those before, of the one whose positions it takes over; without, it begins.
+    pub sources: Vec<Option<usize>>,
+    /// For each node the one before whose state it takes over.
+    pub operators: Vec<Option<NodeId>>,
+    /// For each sink the place, among those before, of the one that it goes on with.
+    pub sinks: Vec<Option<usize>>,
+}
 
 /// For each operator of a chain the place, in the chain before it, of the one whose state it takes over.
 #[derive(Clone, Debug, PartialEq, Eq)]

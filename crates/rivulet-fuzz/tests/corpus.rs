@@ -67,7 +67,24 @@ macro_rules! exercise {
     };
 }
 
-exercise!(mqtt_packets, mqtt_topics, mqtt_broker, json, csv, plain_payloads, binary_payloads, files, event_log, epochs,);
+exercise!(
+    mqtt_packets,
+    mqtt_topics,
+    mqtt_broker,
+    json,
+    csv,
+    plain_payloads,
+    binary_payloads,
+    files,
+    event_log,
+    epochs,
+    state_frames,
+    sql,
+    rest,
+    config,
+    catalog,
+    backup,
+);
 
 #[test]
 fn every_target_is_exercised_and_has_a_program() {

@@ -38,6 +38,7 @@ use moves::renumber;
 use shelf::Shelf;
 use twins::Twins;
 
+pub use crate::task::progress::Absences;
 pub use capture::{Captured, Restored, Saved};
 pub(crate) use succession::Rest;
 pub use succession::Succession;

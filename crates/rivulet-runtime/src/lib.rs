@@ -36,7 +36,7 @@ pub mod threads;
 pub mod workers;
 
 pub use flow::{Flow, FlowError, FlowLimits, FlowParts, FlowReport, OperatorReport, Partition, TaskReport};
-pub use group::{Captured, Group, GroupId, GroupInput, GroupParts, Joined, Restored, Saved, Succession};
+pub use group::{Absences, Captured, Group, GroupId, GroupInput, GroupParts, Joined, Restored, Saved, Succession};
 pub use inbox::{InboxLimits, Overflow};
 pub use metrics::{GroupMetrics, Histogram};
 pub use numa::{Numa, Place, Topology};

@@ -432,7 +432,7 @@ impl Runnable for Task {
 
     fn run(&self, slice: Duration) -> Activation {
         if let Some(group) = &self.shelf_of {
-            if self.settings.rest.stands_still() {
+            if self.settings.rest.holds_back() {
                 return Activation::Blocked;
             }
             let Some(group) = group.upgrade() else {
@@ -444,7 +444,7 @@ impl Runnable for Task {
         }
         let mut core = self.lock_to_run();
         // Looked at under the lock: whoever has it stand still waits for the lock then.
-        if self.settings.rest.stands_still() {
+        if self.settings.rest.holds_back() {
             return Activation::Blocked;
         }
         if let Some(parts) = self.parts_as_wanted(&mut core) {
@@ -575,17 +575,20 @@ impl Core {
         self.metrics.merge(metrics);
     }
 
-    /// Takes out the events that are in the state of their slots already: the log gives them once more after a restart.
+    /// Takes out the events that are in the state of their slots already, and those that came while their query was away: the log gives them after a restart.
     fn pass_over_repeated(&mut self, chunk: &mut Chunk) {
         let Some(progress) = &self.progress else { return };
         // Behind the last of them this is all that it costs.
         if !chunk.has_positions() || !(0..chunk.rows()).any(|row| progress.may_repeat(chunk.stamp(row))) {
             return;
         }
-        let has_applied = |row| progress.has_applied(chunk.slots()[row], chunk.stamp(row));
-        let repeated: Vec<bool> = (0..chunk.rows()).map(has_applied).collect();
-        if repeated.contains(&true) {
-            chunk.retain_rows(|row| !repeated[row]);
+        let is_passed_over = |row| {
+            let (slot, stamp) = (chunk.slots()[row], chunk.stamp(row));
+            progress.has_applied(slot, stamp) || progress.was_away(self.slots.query(slot), stamp)
+        };
+        let passed_over: Vec<bool> = (0..chunk.rows()).map(is_passed_over).collect();
+        if passed_over.contains(&true) {
+            chunk.retain_rows(|row| !passed_over[row]);
         }
     }
 

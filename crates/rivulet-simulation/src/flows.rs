@@ -4,7 +4,7 @@
 //! Their sources are files that grow; their sinks write files, of which an epoch says how much is final. In the end the final rows have to be those
 //! that a loop over all rows gives, each once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -664,6 +664,7 @@ fn read_snapshot(restored: &rivulet_storage::Restored) -> Result<(Snapshot, Vec<
     }
     let snapshot = Snapshot {
         sources: vec![list("sources").iter().map(partition).collect()],
+        begins: BTreeSet::new(),
         sinks: Vec::new(),
         state,
         reached_us: list("reached").iter().filter_map(|pair| node(&pair[0]).zip(pair[1].as_i64())).collect(),

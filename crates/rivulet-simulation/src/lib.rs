@@ -10,10 +10,11 @@
 //! That it bites is tested with defects on purpose ([`Defect`]); each is found within some hundred seeds, most within the first ten. What it has
 //! found in earnest, now mended: folders whose own names were not synced, so that the loss of power took whole lines of checkpoints; a segment of the log
 //! that stopped the start because its header had not come to the disk; frames that a killed process had written and not synced, taken for durable by the next; messages
-//! forgotten by the log while their senders could still send them again.
+//! forgotten by the log while their senders could still send them again; results that were events of other queries, lost because they had left before the log was on disk.
 //!
-//! Not simulated: results on their way to a broker (they leave at once), queries that are created or paused while others run, shelves of
-//! silent queries, shared inputs.
+//! Queries are created, paused, resumed and dropped while others run, and some read the results of others.
+//!
+//! Not simulated: results on their way to a broker (they leave as soon as who reads them has room), shelves of silent queries, shared inputs.
 //!
 //! In reading order: [`plan`], [`model`], [`disk`], `network`, `world`, [`shrink`]; [`flows`] are the same for big queries.
 
@@ -46,16 +47,22 @@ pub enum Defect {
     CheckpointsAreNotSynced,
     /// Syncs of folders do nothing.
     NamesAreNotSynced,
+    /// The catalog forgets when queries were created, paused and resumed.
+    AttendanceIsForgotten,
+    /// Results that are given once more are not known by their identity.
+    ResultsHaveNoIdentity,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::AcknowledgesBeforeSync,
         Self::DuplicatesAreNew,
         Self::LogIsNotSynced,
         Self::CheckpointsAreNotSynced,
         Self::NamesAreNotSynced,
+        Self::AttendanceIsForgotten,
+        Self::ResultsHaveNoIdentity,
     ];
 
     /// Its name on the command line.
@@ -66,6 +73,8 @@ impl Defect {
             Self::LogIsNotSynced => "log-is-not-synced",
             Self::CheckpointsAreNotSynced => "checkpoints-are-not-synced",
             Self::NamesAreNotSynced => "names-are-not-synced",
+            Self::AttendanceIsForgotten => "attendance-is-forgotten",
+            Self::ResultsHaveNoIdentity => "results-have-no-identity",
         }
     }
 }
@@ -95,6 +104,8 @@ pub struct Counts {
     pub power_losses: u64,
     /// Connections that were lost.
     pub disconnects: u64,
+    /// Queries that were created, paused and resumed while others ran.
+    pub changes: u64,
     /// Checkpoints.
     pub checkpoints: u64,
     /// Checkpoints that could not be made.
@@ -119,6 +130,7 @@ impl AddAssign for Counts {
             (&mut self.kills, other.kills),
             (&mut self.power_losses, other.power_losses),
             (&mut self.disconnects, other.disconnects),
+            (&mut self.changes, other.changes),
             (&mut self.checkpoints, other.checkpoints),
             (&mut self.checkpoints_failed, other.checkpoints_failed),
             (&mut self.disk_operations, other.disk_operations),

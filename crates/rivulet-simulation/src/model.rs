@@ -29,10 +29,14 @@ pub enum Kind {
     Tumble,
     /// The sum of each three rows.
     CountWindow,
+    /// Rows above a bound, of those that another query gives.
+    Relay,
+    /// The sum of each two rows that another query gives.
+    Sums,
 }
 
 impl Kind {
-    /// All of them.
+    /// All that read devices.
     pub const ALL: [Self; 6] =
         [Self::Filter, Self::OnChange, Self::Lag, Self::Hysteresis, Self::Tumble, Self::CountWindow];
 
@@ -45,7 +49,14 @@ impl Kind {
             Self::Hysteresis => "hysteresis",
             Self::Tumble => "tumble",
             Self::CountWindow => "count_window",
+            Self::Relay => "relay",
+            Self::Sums => "sums",
         }
+    }
+
+    /// Whether its results can be read by other queries: numbers and values, of each event at most one.
+    pub fn is_chained(self) -> bool {
+        matches!(self, Self::Filter | Self::Relay | Self::Sums)
     }
 
     /// Its application.
@@ -61,7 +72,17 @@ impl Kind {
                 "SELECT count(*) AS c, sum(v) AS s, max(n) AS n FROM readings GROUP BY tumble(ts, INTERVAL '10 seconds')"
             }
             Self::CountWindow => "SELECT sum(v) AS s, max(n) AS n FROM readings GROUP BY count_window(3)",
+            Self::Relay => "SELECT n, v FROM readings WHERE v > $low",
+            Self::Sums => "SELECT sum(v) AS v, max(n) AS n FROM readings GROUP BY count_window(2)",
         };
+        if matches!(self, Self::Relay | Self::Sums) {
+            return format!(
+                "CREATE APPLICATION {}_queries (device TEXT, low DOUBLE, result TEXT) \
+                 INPUT readings (n BIGINT, v DOUBLE) FROM 'mqtt:out/{{device}}' FORMAT JSON \
+                 OUTPUT 'mqtt:out/{{result}}' FORMAT JSON AS {select}",
+                self.name()
+            );
+        }
         format!(
             "CREATE APPLICATION {}_queries (device TEXT, low DOUBLE, result TEXT) \
              INPUT readings (ts TIMESTAMP EVENT TIME, n BIGINT, v DOUBLE) FROM 'mqtt:in/{{device}}' FORMAT JSON \
@@ -92,7 +113,7 @@ impl Model {
     pub fn see(&mut self, event: Event) -> Option<Value> {
         let Event { number, value, .. } = event;
         match self.kind {
-            Kind::Filter => (value > self.low).then(|| json!({"n": number, "v": value})),
+            Kind::Filter | Kind::Relay => (value > self.low).then(|| json!({"n": number, "v": value})),
             Kind::OnChange => {
                 let level = if value > self.low { "high" } else { "low" };
                 (self.level.replace(level) != Some(level)).then(|| json!({"level": level}))
@@ -114,6 +135,11 @@ impl Model {
                 let closed = is_over.then(|| std::mem::take(&mut self.window));
                 self.window.push(event);
                 closed.map(|rows| json!({"c": rows.len(), "s": sum(&rows), "n": rows[rows.len() - 1].number}))
+            }
+            Kind::Sums => {
+                self.window.push(event);
+                let closed = (self.window.len() == 2).then(|| std::mem::take(&mut self.window));
+                closed.map(|rows| json!({"v": sum(&rows), "n": number}))
             }
             Kind::CountWindow => {
                 self.window.push(event);

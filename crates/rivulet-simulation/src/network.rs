@@ -1,19 +1,20 @@
 //! The network: clients that send with QoS 1 and send again what was not acknowledged, and a receiver of results.
 //!
 //! Between a client and the engine are two queues, of messages and of acknowledgements; the end of a connection empties both. What the engine does with a
-//! message is what its broker does: ask the ledger of the client whether it has come before, route it, and acknowledge it when the log has it.
+//! message is what its broker does: ask the ledger of the client whether it has come before, route it, and acknowledge it when the log has it. Results too go
+//! their way as in the broker: first to other queries that read them, in their order, then to the receiver.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rivulet::engine::Engine;
 use rivulet::engine::by_hand::Network;
 use rivulet_connectors::mqtt::acknowledge::{Admission, Ledger, Ledgers};
-use rivulet_connectors::mqtt::{LogMessage, Pending, PublishBatch, Publisher, RoomCallback};
-use rivulet_dataflow::{LogPosition, Push};
+use rivulet_connectors::mqtt::{LogMessage, Pending, PublishBatch, Publisher, RoomCallback, Router};
+use rivulet_dataflow::{Clock, LogPosition, Push};
 
 use crate::Defect;
 
@@ -21,24 +22,82 @@ use crate::Defect;
 const UNACKNOWLEDGED_MAX: usize = 8;
 
 /// The side of the engine: what it knows of clients, and the results that it has published. One for each process.
-#[derive(Default)]
 pub(crate) struct Side {
     ledgers: Ledgers,
     results: Arc<Results>,
 }
 
-#[derive(Default)]
 struct Results {
-    published: Mutex<Vec<(String, Vec<u8>)>>,
+    clock: Arc<dyn Clock>,
+    defect: Option<Defect>,
+    /// Where other queries read them, once the engine is there.
+    router: OnceLock<Arc<Router>>,
+    way: Mutex<Way>,
     /// How many there were.
     count: AtomicU64,
     are_away: AtomicBool,
 }
 
+/// Results on their way.
+#[derive(Default)]
+struct Way {
+    waiting: VecDeque<GivenResult>,
+    /// The first of them, if some queries have it and others have no room.
+    pending: Pending,
+    published: Vec<(String, Vec<u8>)>,
+}
+
+struct GivenResult {
+    topic: String,
+    id: String,
+    payload: Vec<u8>,
+}
+
+impl Results {
+    /// Lets those leave that can; whether all have.
+    fn leave(&self) -> bool {
+        let mut way = self.way.lock();
+        let Way { waiting, pending, published } = &mut *way;
+        let Some(router) = self.router.get() else { return waiting.is_empty() };
+        let mut routing = router.read_for_results();
+        while let Some(GivenResult { topic, id, payload }) = waiting.front() {
+            routing.of_result(if self.defect == Some(Defect::ResultsHaveNoIdentity) { "" } else { id });
+            if routing.route(topic.as_bytes(), payload, self.clock.now_us(), pending) == Push::Full {
+                return false;
+            }
+            published.extend(waiting.pop_front().map(|left| (left.topic, left.payload)));
+        }
+        true
+    }
+}
+
 impl Side {
+    pub(crate) fn new(clock: Arc<dyn Clock>, defect: Option<Defect>) -> Self {
+        let results = Results {
+            clock,
+            defect,
+            router: OnceLock::new(),
+            way: Mutex::default(),
+            count: AtomicU64::new(0),
+            are_away: AtomicBool::new(false),
+        };
+        Self { ledgers: Ledgers::default(), results: Arc::new(results) }
+    }
+
+    /// From now on queries read results of others.
+    pub(crate) fn route_to(&self, router: &Arc<Router>) {
+        let _ = self.results.router.set(router.clone());
+    }
+
+    /// Whether all results have left.
+    pub(crate) fn has_sent_all(&self) -> bool {
+        self.results.leave()
+    }
+
     /// Takes the results that were published since the last call: topics and payloads.
     pub(crate) fn take_results(&self) -> Vec<(String, Vec<u8>)> {
-        std::mem::take(&mut *self.results.published.lock())
+        self.results.leave();
+        std::mem::take(&mut self.results.way.lock().published)
     }
 
     /// Whether results find no room.
@@ -59,10 +118,13 @@ impl Network for Side {
 
 impl Publisher for Results {
     fn submit(&self, batch: &mut PublishBatch) {
-        let mut published = self.published.lock();
         self.count.fetch_add(batch.len() as u64, Ordering::Relaxed);
         let messages = (0..batch.len()).filter_map(|index| batch.get(index));
-        published.extend(messages.map(|message| (message.topic.to_owned(), message.payload.to_vec())));
+        self.way.lock().waiting.extend(messages.map(|message| GivenResult {
+            topic: message.topic.to_owned(),
+            id: message.id().to_owned(),
+            payload: message.payload.to_vec(),
+        }));
         batch.clear();
     }
 
@@ -77,12 +139,26 @@ impl Publisher for Results {
     }
 
     fn first_left(&self) -> u64 {
-        self.next()
+        self.next() - self.way.lock().waiting.len() as u64
     }
+
+    /// Nothing happens by waiting.
+    fn wait_until_left(&self, until: u64, _limit: Duration, _is_given_up: &dyn Fn() -> bool) -> bool {
+        self.leave();
+        self.first_left() >= until
+    }
+}
+
+/// Which event of which device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EventName {
+    pub(crate) device: usize,
+    pub(crate) index: usize,
 }
 
 #[derive(Clone, Debug)]
 struct Message {
+    event: EventName,
     packet_id: u16,
     topic: String,
     payload: String,
@@ -98,9 +174,9 @@ pub(crate) enum Delivered {
     /// There is no room; it stays under way.
     Full,
     /// It was taken, for the first time as far as the engine knows.
-    New(LogPosition),
+    New(EventName, LogPosition),
     /// The engine has recognised it.
-    Again(LogPosition),
+    Again(EventName, LogPosition),
 }
 
 /// A client that publishes.
@@ -137,8 +213,8 @@ impl Client {
         self.unacknowledged.is_empty()
     }
 
-    pub(crate) fn send(&mut self, topic: String, payload: String) {
-        let mut message = Message { packet_id: self.next_packet_id, topic, payload, was_sent: false };
+    pub(crate) fn send(&mut self, event: EventName, topic: String, payload: String) {
+        let mut message = Message { event, packet_id: self.next_packet_id, topic, payload, was_sent: false };
         self.next_packet_id = self.next_packet_id % 20 + 1;
         if self.ledger.is_some() {
             self.under_way.push_back((message.clone(), false));
@@ -176,12 +252,15 @@ impl Client {
         let (topic, payload, packet_id) = (message.topic.as_bytes(), message.payload.as_bytes(), message.packet_id);
         let is_duplicate = *is_duplicate && defect != Some(Defect::DuplicatesAreNew);
         let (position, delivered) = match ledger.known_at(is_duplicate, packet_id, topic, payload) {
-            Some(position) => (position, Delivered::Again(position)),
+            Some(position) => (position, Delivered::Again(message.event, position)),
             None => {
                 let mut routing = engine.router().read().from_client(self.name.as_bytes());
                 match routing.route_numbered(packet_id, topic, payload, now_us, &mut self.pending) {
                     Push::Full => return Delivered::Full,
-                    Push::Taken => (self.pending.position(), Delivered::New(self.pending.position())),
+                    Push::Taken => {
+                        let position = self.pending.position();
+                        (position, Delivered::New(message.event, position))
+                    }
                 }
             }
         };

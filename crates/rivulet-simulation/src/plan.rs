@@ -29,12 +29,25 @@ pub struct Plan {
 /// A query.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryPlan {
+    /// What it is known by, also when others are left out.
+    pub number: usize,
     /// What it computes.
     pub kind: Kind,
     /// Whose events.
-    pub device: usize,
+    pub reads: Reads,
     /// Its bound.
     pub low: i32,
+    /// Whether it is created by a step, and not at the beginning.
+    pub comes_later: bool,
+}
+
+/// What a query reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// The events of a device.
+    Device(usize),
+    /// The results of the query with this number, or nothing if that was left out.
+    Query(usize),
 }
 
 /// Something that happens. Where one of several is meant, a number chooses among those that there are then.
@@ -113,6 +126,18 @@ pub enum Step {
         /// Whether they fail.
         fail: bool,
     },
+    /// A query is created that was not at the beginning.
+    Create {
+        /// Which one.
+        query: usize,
+    },
+    /// A query is paused, or resumed.
+    Pause {
+        /// Which one.
+        query: usize,
+        /// Whether it is paused.
+        is_paused: bool,
+    },
     /// A query is dropped.
     Drop {
         /// Which one.
@@ -132,6 +157,10 @@ pub enum Step {
 /// How much there is in one simulation.
 const STEPS_MAX: usize = 320;
 const QUERIES_MAX: usize = 9;
+const CHAINED_MAX: usize = 4;
+
+/// All that is measured is less.
+pub const VALUE_END: i32 = 80;
 
 impl Plan {
     /// The plan of a seed.
@@ -142,14 +171,29 @@ impl Plan {
         let kinds: Vec<Kind> =
             (0..random.random_range(1..4)).map(|_| Kind::ALL[random.random_range(0..Kind::ALL.len())]).collect();
         let mut queries: Vec<QueryPlan> = Vec::new();
-        for _ in 0..random.random_range(1..QUERIES_MAX) {
+        for number in 0..random.random_range(1..QUERIES_MAX) {
             // Some are equal and share a slot.
             let again = queries.get(random.random_range(0..QUERIES_MAX)).filter(|_| random.random_bool(0.3)).copied();
-            queries.push(again.unwrap_or_else(|| QueryPlan {
+            let query = again.unwrap_or_else(|| QueryPlan {
+                number,
                 kind: kinds[random.random_range(0..kinds.len())],
-                device: random.random_range(0..devices),
+                reads: Reads::Device(random.random_range(0..devices)),
                 low: random.random_range(0..50),
-            }));
+                comes_later: false,
+            });
+            queries.push(QueryPlan { number, comes_later: random.random_bool(0.3), ..query });
+        }
+        for _ in 0..random.random_range(0..CHAINED_MAX) {
+            let read: Vec<usize> = queries.iter().filter(|one| one.kind.is_chained()).map(|one| one.number).collect();
+            if let Some(&read) = read.get(random.random_range(0..QUERIES_MAX)) {
+                queries.push(QueryPlan {
+                    number: queries.len(),
+                    kind: [Kind::Relay, Kind::Sums][random.random_range(0..2)],
+                    reads: Reads::Query(read),
+                    low: random.random_range(0..30),
+                    comes_later: false,
+                });
+            }
         }
         let clients = random.random_range(1..3);
         let (has_crashes, has_disk_faults) = (random.random_bool(0.85), random.random_bool(0.4));
@@ -168,7 +212,10 @@ impl Plan {
 
     /// How many devices there are.
     pub fn devices(&self) -> usize {
-        let of_queries = self.queries.iter().map(|query| query.device);
+        let of_queries = self.queries.iter().filter_map(|query| match query.reads {
+            Reads::Device(device) => Some(device),
+            Reads::Query(_) => None,
+        });
         let of_steps = self.steps.iter().filter_map(|step| match step {
             Step::Send { device, .. } => Some(*device),
             _ => None,
@@ -187,10 +234,10 @@ impl Step {
         has_disk_faults: bool,
     ) -> Self {
         let client = random.random_range(0..clients);
-        match random.random_range(0..100) {
+        match random.random_range(0..106) {
             0..24 => Self::Send {
                 device: random.random_range(0..devices),
-                value: random.random_range(-10..80),
+                value: random.random_range(-10..VALUE_END),
                 gap_s: random.random_range(0..6),
             },
             24..46 => Self::Deliver { client, messages: random.random_range(1..5) },
@@ -212,6 +259,9 @@ impl Step {
                 operations: [0, 4, 30][random.random_range(0..3)] + random.random_range(0..6),
             },
             99 if has_crashes => Self::Restart,
+            100..102 => Self::Create { query: random.random_range(0..queries) },
+            102..104 => Self::Pause { query: random.random_range(0..queries), is_paused: true },
+            104..106 => Self::Pause { query: random.random_range(0..queries), is_paused: false },
             _ => Self::Commit,
         }
     }
@@ -219,6 +269,9 @@ impl Step {
 
 impl fmt::Display for QueryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of device {} with {}", self.kind.name(), self.device, self.low)
+        match self.reads {
+            Reads::Device(device) => write!(f, "{} of device {device} with {}", self.kind.name(), self.low),
+            Reads::Query(query) => write!(f, "{} of the results of q{query} with {}", self.kind.name(), self.low),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Some hundred seeds; that the same seed is the same simulation; that defects are noticed.
+//! Some thousand seeds; that the same seed is the same simulation; that defects are noticed.
 
 use rivulet_simulation::flows::FlowPlan;
 use rivulet_simulation::plan::Plan;
@@ -7,7 +7,7 @@ use rivulet_simulation::{Counts, Defect};
 
 /// `RIVULET_SEEDS=100000 cargo test --release --package rivulet-simulation` runs more.
 fn seeds() -> u64 {
-    std::env::var("RIVULET_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(200)
+    std::env::var("RIVULET_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000)
 }
 
 /// Runs many, and counts.

@@ -15,7 +15,7 @@
 //! - [`scope`]: the sources, views, tables and sinks that big queries name ([`Scope`]);
 //! - [`plan::query`]: a big query to a parallel dataflow ([`plan_query`]);
 //! - [`explain`] and [`explain_query`]: an application and a big query in words;
-//! - [`succession`]: which state the next version of an application takes over ([`Succession`]);
+//! - [`succession`]: which state the next version of an application or big query takes over ([`Succession`], [`QuerySuccession`]);
 //! - [`address`]: where events come from and go, with placeholders ([`Address`]);
 //! - [`value`]: types and single values ([`Literal`], [`ParamValue`]);
 //! - [`error`] and `suggest`: what is wrong, where, and what was probably meant ([`SqlError`]).
@@ -47,9 +47,9 @@ pub use plan::{plan_application, plan_application_with};
 pub use rivulet_operators::{Match, MatchIndex, MatchKey, Table, match_keys};
 pub use scope::{Scope, SinkDeclaration, SourceDeclaration, View};
 pub use statement::{
-    BigQuery, CreateApplication, CreateSink, CreateSource, CreateTable, CreateView, FormatSpec, Name, StateWish,
-    Statement,
+    BigQuery, CreateApplication, CreateBigQuery, CreateSink, CreateSource, CreateTable, CreateView, FormatSpec, Name,
+    StateWish, Statement,
 };
-pub use succession::{Succession, succession};
+pub use succession::{QuerySuccession, Succession, query_succession, succession};
 pub use suggest::nearest;
 pub use value::{Literal, ParamValue, interval_text, type_name};

@@ -13,7 +13,7 @@ use datafusion_sql::sqlparser::ast;
 use crate::{Literal, Position};
 
 pub(crate) use query::Watermark;
-pub use query::{BigQuery, CreateSink, CreateSource, CreateView};
+pub use query::{BigQuery, CreateBigQuery, CreateSink, CreateSource, CreateView};
 
 /// A statement.
 #[derive(Clone, Debug)]
@@ -41,15 +41,8 @@ pub enum Statement {
     CreateSink(Box<CreateSink>),
     /// `CREATE VIEW [IF NOT EXISTS] v AS SELECT ...`
     CreateView(Box<CreateView>),
-    /// `CREATE QUERY [IF NOT EXISTS] q AS SELECT ... INTO sink`, or `... AS INSERT INTO sink SELECT ...`
-    CreateBigQuery {
-        /// The name of the query.
-        name: Name,
-        /// Do nothing if there is a query of that name.
-        if_not_exists: bool,
-        /// What it computes, and its sink.
-        query: BigQuery,
-    },
+    /// `CREATE [OR REPLACE] QUERY [IF NOT EXISTS] q AS SELECT ... INTO sink`, or `... AS INSERT INTO sink SELECT ...`
+    CreateBigQuery(Box<CreateBigQuery>),
     /// `SELECT ...`, with results to the caller, or `INSERT INTO sink SELECT ...`
     RunQuery(BigQuery),
     /// `EXPLAIN [ANALYZE] SELECT ...`, `EXPLAIN [ANALYZE] INSERT INTO sink SELECT ...`
@@ -234,7 +227,7 @@ pub struct CreateApplication {
     pub(crate) select: SealedSelect,
 }
 
-/// What is to become of the state of queries when a new version of their application takes them over.
+/// What is to become of state when a new version takes over: of an application that of its queries, of a query its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StateWish {
     /// `state => 'keep'`: all of it is kept, or the new version is refused.

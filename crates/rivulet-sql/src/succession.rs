@@ -7,10 +7,16 @@
 //! another length.
 //!
 //! What must hold: state is never given to an operator that would take it for something else.
+//!
+//! Here: applications, and when an operator does the same as another; `query`: big queries.
 
-use rivulet_dataflow::{StateFrame, StateMap, StateSelection};
+mod query;
+
+use rivulet_dataflow::{OperatorFactory, StateFrame, StateMap, StateSelection};
 
 use crate::application::{Application, Parameter};
+
+pub use query::{QuerySuccession, query_succession};
 
 /// What becomes of the state of an application in its next version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,16 +27,21 @@ pub struct Succession {
     pub lost: Vec<String>,
 }
 
-/// A stateful operator.
-struct Stateful<'a> {
-    /// Its place in the chain.
-    place: usize,
+/// What an operator with state does.
+struct Task {
     /// The operator in the words of `EXPLAIN`.
     kind: String,
     /// What it does, in SQL.
-    step: &'a [String],
+    step: Vec<String>,
     /// Its state when it has none yet, which has the form of all that will come.
     empty: StateFrame,
+}
+
+/// A stateful operator of a chain.
+struct Stateful<'a> {
+    /// Its place in the chain.
+    place: usize,
+    task: Task,
     /// The parameters in what it does.
     parameters: Vec<&'a Parameter>,
 }
@@ -48,10 +59,8 @@ pub fn succession(before: &Application, after: &Application) -> Succession {
                 next += found + 1;
             }
             None => {
-                let like = new[next..].iter().find(|other| other.kind == one.kind);
-                let why = like.and_then(|other| one.difference(other));
-                let why = why.unwrap_or_else(|| "the new version has none like it there".into());
-                lost.push(format!("{}: {why}", one.text()));
+                let like = new[next..].iter().find(|other| other.task.kind == one.task.kind);
+                lost.push(one.task.lost(like.and_then(|other| one.difference(other))));
             }
         }
     }
@@ -62,20 +71,32 @@ pub fn succession(before: &Application, after: &Application) -> Succession {
 fn stateful(application: &Application) -> Vec<Stateful<'_>> {
     let factories = application.dataflow.operators().iter().zip(&application.steps).enumerate();
     let stateful = factories.filter_map(|(place, (factory, step))| {
-        let empty = factory.create().export_state(&StateSelection::Slots(Vec::new())).ok().flatten()?;
+        let task = Task::of(&**factory, step.clone(), &StateSelection::Slots(Vec::new()))?;
         let is_in = |parameter: &&Parameter| step.iter().any(|part| names_parameter(part, &parameter.name));
         let parameters = application.parameters.iter().filter(is_in).collect();
-        Some(Stateful { place, kind: factory.describe().operator, step, empty, parameters })
+        Some(Stateful { place, task, parameters })
     });
     stateful.collect()
 }
 
-impl Stateful<'_> {
+impl Task {
+    /// That of an operator which does what `step` says; none if it has no state. `nothing` selects no state of a new one.
+    fn of(factory: &dyn OperatorFactory, step: Vec<String>, nothing: &StateSelection) -> Option<Self> {
+        let empty = factory.create().export_state(nothing).ok().flatten()?;
+        Some(Self { kind: factory.describe().operator, step, empty })
+    }
+
     fn text(&self) -> String {
         match self.step.is_empty() {
             true => self.kind.clone(),
             false => format!("{} ({})", self.kind, self.step.join("; ")),
         }
+    }
+
+    /// That its state is lost, and why: what tells it from the one that is most like it, if there is one.
+    fn lost(&self, difference: Option<String>) -> String {
+        let why = difference.unwrap_or_else(|| "the new version has none like it there".into());
+        format!("{}: {why}", self.text())
     }
 
     /// Why the other one cannot take over; `None` if it can.
@@ -87,7 +108,7 @@ impl Stateful<'_> {
             let changed = |one: &[String], other: &[String]| {
                 one.iter().filter(|part| !other.contains(part)).cloned().collect::<Vec<_>>().join("; ")
             };
-            return Some(match (changed(self.step, other.step), changed(other.step, self.step)) {
+            return Some(match (changed(&self.step, &other.step), changed(&other.step, &self.step)) {
                 (old, new) if old.is_empty() && new.is_empty() => "its parts are in another order now".into(),
                 (old, new) if old.is_empty() => format!("'{new}' was added"),
                 (old, new) if new.is_empty() => format!("'{old}' is gone"),
@@ -95,14 +116,19 @@ impl Stateful<'_> {
             });
         }
         let form = |frame: &StateFrame| (frame.version, frame.rows.schema());
-        if form(&self.empty) != form(&other.empty) {
-            return Some("the types of its columns have changed".into());
-        }
+        (form(&self.empty) != form(&other.empty)).then(|| "the types of its columns have changed".into())
+    }
+}
+
+impl Stateful<'_> {
+    /// Why the other one cannot take over; `None` if it can.
+    fn difference(&self, other: &Self) -> Option<String> {
         let is_changed = |(one, other): (&&Parameter, &&Parameter)| {
             let is_same = one.data_type == other.data_type && one.default == other.default;
             (!is_same).then(|| format!("the type or default of its parameter '{}' has changed", one.name))
         };
-        self.parameters.iter().zip(&other.parameters).find_map(is_changed)
+        let of_parameters = || self.parameters.iter().zip(&other.parameters).find_map(is_changed);
+        self.task.difference(&other.task).or_else(of_parameters)
     }
 }
 

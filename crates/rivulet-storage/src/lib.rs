@@ -12,4 +12,4 @@ mod store;
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use epochs::{Committed, Epoch, EpochSettings, Epochs, Piece, Restored};
 pub use error::StorageError;
-pub use store::{BucketName, Credentials, Hold, Place, S3Settings, Store};
+pub use store::{BucketName, Credentials, Hold, Owner, Place, S3Settings, Store};

@@ -43,7 +43,7 @@ pub enum Fault {
     NoBucket,
     /// There is no room for what is put.
     Full,
-    /// What is put under a name with this ending is refused.
+    /// What is put under a name with this in it is refused.
     NoPutOf(&'static str),
     /// So many requests are answered with 503.
     Busy(u32),
@@ -223,7 +223,7 @@ fn answer(request: &Request, state: &mut State) -> Answer {
                 Some(Fault::Full) => {
                     return Answer::error(507, "XMinioStorageFull", "Storage backend has reached its limit");
                 }
-                Some(Fault::NoPutOf(ending)) if name.ends_with(ending) => {
+                Some(Fault::NoPutOf(part)) if name.contains(part) => {
                     return Answer::error(403, "AccessDenied", "Access Denied");
                 }
                 _ => {}

@@ -111,6 +111,9 @@ pub trait Service: Send + Sync + 'static {
         Ok(())
     }
 
+    /// It will be stopped: from now on it is not ready, but goes on with all that it does.
+    fn announce_stop(&self) {}
+
     /// Stops processing and closes what is open. Called once, after the last request was answered.
     fn shutdown(&self) {}
 }
@@ -340,6 +343,8 @@ pub struct ApplicationInfo {
     pub queries_not_running: u64,
     /// Why this version cannot run it; its parameters and topics are not known then. It can be dropped.
     pub not_running: Option<String>,
+    /// What of it is probably a mistake: it runs all the same.
+    pub warnings: Vec<String>,
 }
 
 /// What became of an application of which a new version was registered.
@@ -355,6 +360,71 @@ pub struct Replacement {
     pub parameters_dropped: Vec<String>,
     /// Operators of the version before whose state is forgotten, and why.
     pub state_discarded: Vec<String>,
+}
+
+/// What became of a big query of which a new version was given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueryReplacement {
+    /// Whether there was none of its name.
+    pub is_new: bool,
+    /// Whether there was one with another text, which it has replaced.
+    pub is_changed: bool,
+    /// The checkpoint of the version before with which it goes on; without one it begins anew.
+    pub epoch: Option<u64>,
+    /// Whether it is paused, as the version before was.
+    pub is_paused: bool,
+    /// Operators of the version before whose state it has taken over.
+    pub state_kept: Vec<String>,
+    /// Operators of the version before whose state is forgotten, and why.
+    pub state_discarded: Vec<String>,
+    /// Sources that the version before did not read.
+    pub sources_new: Vec<String>,
+    /// Sources that it does not read any more.
+    pub sources_gone: Vec<String>,
+    /// Sources of which it does not get what came between the two versions: nobody can be asked for it again.
+    pub sources_not_repeated: Vec<String>,
+}
+
+impl QueryReplacement {
+    /// In a sentence, for people.
+    pub fn text(&self, name: &str) -> String {
+        if !self.is_changed {
+            return match self.is_new {
+                true => format!("query {name} created"),
+                false => format!("query {name} has this text already, nothing was done"),
+            };
+        }
+        let mut text = match self.epoch {
+            Some(epoch) => format!("query {name} replaced, goes on from its checkpoint {epoch}"),
+            None => format!("query {name} replaced, begins anew"),
+        };
+        let mut add = |what: &str, named: &[String]| {
+            if !named.is_empty() {
+                text += &format!("; {what}: {}", named.join("; "));
+            }
+        };
+        add("state is taken over", &self.state_kept);
+        add("state is forgotten", &self.state_discarded);
+        add("begins with", &self.sources_new);
+        add("does not read any more", &self.sources_gone);
+        add("not read is what came meanwhile by", &self.sources_not_repeated);
+        if self.is_paused {
+            text += "; it is paused";
+        }
+        text
+    }
+
+    /// The same as rows: what became of something, and of what.
+    pub fn rows(&self) -> Vec<[&str; 2]> {
+        let kinds: [(&[String], &str); 5] = [
+            (&self.state_kept, "state taken over"),
+            (&self.state_discarded, "state forgotten"),
+            (&self.sources_new, "source begins"),
+            (&self.sources_gone, "source not read any more"),
+            (&self.sources_not_repeated, "what came meanwhile is not read"),
+        ];
+        kinds.into_iter().flat_map(|(named, became)| named.iter().map(move |one| [became, one.as_str()])).collect()
+    }
 }
 
 impl Replacement {

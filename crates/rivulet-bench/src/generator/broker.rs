@@ -1,5 +1,5 @@
 //! The broker's side of MQTT, as far as an engine under test needs it: sessions of 3.1.1 and 5, subscriptions, results
-//! taken and counted. No retained messages, no stored sessions, delivery at QoS 0 only.
+//! taken and counted. No retained messages, no stored sessions; delivery at QoS 0, or at QoS 1 as fast as acknowledgements come.
 //!
 //! One thread listens, one reads from each connection. Whoever writes to a connection (its reader, with answers; the
 //! sender, with events) writes whole packets under the connection's lock.
@@ -20,7 +20,7 @@ use rmqtt_codec::{types::QoS, v3, v5};
 
 use super::filters::Filters;
 use super::results::Results;
-use crate::sender::{OUTLETS_MAX, Outlets, write_patiently};
+use crate::sender::{CHUNK_EVENTS, OUTLETS_MAX, Outlets, write_patiently};
 
 /// The largest packet taken from an engine, in bytes.
 const PACKET_BYTES_MAX: usize = 1 << 20;
@@ -31,6 +31,11 @@ const READ_BYTES: usize = 64 << 10;
 /// How long a write blocks before the writer looks whether it is to stop.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(100);
 
+/// How long the sender sleeps while a client has acknowledged too little.
+const ACKNOWLEDGEMENT_WAIT: Duration = Duration::from_micros(100);
+/// Who takes fewer unacknowledged messages at a time than are written at a time is not served at QoS 1.
+const RECEIVE_MIN: u16 = CHUNK_EVENTS as u16;
+
 /// A running broker; dropping it closes all connections and ends its threads.
 pub(super) struct Broker {
     address: SocketAddr,
@@ -39,8 +44,9 @@ pub(super) struct Broker {
 }
 
 /// What the threads share.
-#[derive(Default)]
 struct State {
+    /// At which quality of service events are delivered.
+    qos: Qos,
     /// At most [`OUTLETS_MAX`] connections; one that has gone leaves its place to the next.
     sessions: Mutex<Vec<Option<Arc<Session>>>>,
     /// Changes whenever connections or subscriptions do.
@@ -56,14 +62,40 @@ struct Session {
     /// The same socket, to close it without waiting for a writer.
     closer: TcpStream,
     filters: Mutex<Filters>,
+    /// How many messages of QoS 1 it takes before it has acknowledged the first.
+    receive_max: u16,
+    /// Messages of QoS 1 that were given an identifier, and that it has acknowledged.
+    identified: AtomicU64,
+    acknowledged: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Session {
+    /// Waits until so many of the identified messages may be written.
+    fn wait_for_room(&self, stop: &AtomicBool) -> io::Result<()> {
+        let identified = self.identified.load(Ordering::Relaxed);
+        while identified.saturating_sub(self.acknowledged.load(Ordering::Acquire)) > u64::from(self.receive_max) {
+            if stop.load(Ordering::Relaxed) || self.is_over.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            thread::sleep(ACKNOWLEDGEMENT_WAIT);
+        }
+        Ok(())
+    }
 }
 
 impl Broker {
-    /// Listens on `address` (port 0 for any).
-    pub(super) fn listen(address: SocketAddr) -> io::Result<Self> {
+    /// Listens on `address` (port 0 for any), and delivers at a quality of service of at most 1.
+    pub(super) fn listen(address: SocketAddr, qos: Qos) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
-        let state = Arc::new(State::default());
+        let state = Arc::new(State {
+            qos,
+            sessions: Mutex::default(),
+            version: AtomicU64::default(),
+            results: Mutex::default(),
+            is_closing: AtomicBool::default(),
+        });
         let for_thread = Arc::clone(&state);
         let listener = thread::Builder::new().name("generator-listen".into()).spawn(move || {
             accept(&listener, &for_thread);
@@ -234,6 +266,7 @@ struct Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         lock(&self.state.sessions)[self.index] = None;
+        self.session.is_over.store(true, Ordering::Relaxed);
         self.state.version.fetch_add(1, Ordering::AcqRel);
         let _ = self.session.closer.shutdown(Shutdown::Both);
     }
@@ -249,6 +282,7 @@ fn connect(frame: &Frame<'_>, socket: &TcpStream, state: &Arc<State>, answers: &
         5 => Version::V5,
         _ => return Err(End::Failed),
     };
+    let mut receive_max = u16::MAX;
     match version {
         Version::V3 => {
             let v3::Packet::Connect(_) = decode_v3(frame)? else { return Err(End::Failed) };
@@ -257,6 +291,10 @@ fn connect(frame: &Frame<'_>, socket: &TcpStream, state: &Arc<State>, answers: &
         }
         Version::V5 => {
             let v5::Packet::Connect(connect) = decode_v5(frame)? else { return Err(End::Failed) };
+            receive_max = connect.receive_max.map_or(u16::MAX, NonZeroU16::get);
+            if state.qos == Qos::AtLeastOnce && receive_max < RECEIVE_MIN {
+                return Err(End::Failed);
+            }
             let acknowledgement = v5::ConnectAck {
                 max_qos: QoS::AtLeastOnce,
                 max_packet_size: Some(PACKET_BYTES_MAX as u32),
@@ -274,6 +312,10 @@ fn connect(frame: &Frame<'_>, socket: &TcpStream, state: &Arc<State>, answers: &
         socket: Mutex::new(socket.try_clone()?),
         closer: socket.try_clone()?,
         filters: Mutex::default(),
+        receive_max,
+        identified: AtomicU64::new(0),
+        acknowledged: AtomicU64::new(0),
+        is_over: AtomicBool::new(false),
     });
     let mut sessions = lock(&state.sessions);
     let index = match sessions.iter().position(Option::is_none) {
@@ -306,7 +348,10 @@ fn answer(frame: &Frame<'_>, session: &Session, state: &State, answers: &mut Vec
             }
             Ok(())
         }
-        PacketKind::PubAck => Ok(()),
+        PacketKind::PubAck => {
+            session.acknowledged.fetch_add(1, Ordering::Release);
+            Ok(())
+        }
         PacketKind::Connect => Err(End::Failed),
         PacketKind::Other => match session.version {
             Version::V3 => answer_v3(decode_v3(frame)?, session, state, answers),
@@ -320,7 +365,8 @@ fn answer_v3(packet: v3::Packet, session: &Session, state: &State, answers: &mut
         v3::Packet::Subscribe { packet_id, topic_filters } => {
             let status = subscribe(topic_filters.iter().map(|(filter, _)| filter.as_ref()), session, state)
                 .map(|is_taken| match is_taken {
-                    true => v3::SubscribeReturnCode::Success(QoS::AtMostOnce),
+                    true if state.qos == Qos::AtMostOnce => v3::SubscribeReturnCode::Success(QoS::AtMostOnce),
+                    true => v3::SubscribeReturnCode::Success(QoS::AtLeastOnce),
                     false => v3::SubscribeReturnCode::Failure,
                 })
                 .collect();
@@ -343,7 +389,8 @@ fn answer_v5(packet: v5::Packet, session: &Session, state: &State, answers: &mut
             let status = subscribe(topic_filters.iter().map(|(filter, _)| filter.as_ref()), session, state)
                 .zip(&topic_filters)
                 .map(|(is_taken, (filter, _))| match is_taken {
-                    true => v5::SubscribeAckReason::GrantedQos0,
+                    true if state.qos == Qos::AtMostOnce => v5::SubscribeAckReason::GrantedQos0,
+                    true => v5::SubscribeAckReason::GrantedQos1,
                     false if filter.starts_with("$share/") => v5::SubscribeAckReason::SharedSubscriptionNotSupported,
                     false => v5::SubscribeAckReason::TopicFilterInvalid,
                 })
@@ -447,8 +494,20 @@ impl Outlets for Subscribers {
         self.sessions[outlet].as_ref().map_or(Version::V3, |session| session.version)
     }
 
+    #[inline]
+    fn next_packet_id(&mut self, outlet: usize) -> Option<NonZeroU16> {
+        if self.state.qos == Qos::AtMostOnce {
+            return None;
+        }
+        let session = self.sessions[outlet].as_ref()?;
+        // One that comes again was acknowledged long before: no more are under way than there are identifiers.
+        let number = session.identified.fetch_add(1, Ordering::Relaxed);
+        NonZeroU16::new((number % u64::from(u16::MAX)) as u16 + 1)
+    }
+
     fn write(&mut self, outlet: usize, packets: &[u8], stop: &AtomicBool) -> io::Result<()> {
         let session = self.sessions[outlet].as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        session.wait_for_room(stop)?;
         let written = write_patiently(&mut *lock(&session.socket), packets, stop);
         if written.is_err() {
             // A packet may have been cut: nothing more can be said on this connection.

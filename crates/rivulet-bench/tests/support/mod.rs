@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rivulet_connectors::mqtt::codec::{
-    PacketKind, Publish, Version, decode_v3, decode_v5, encode_v3, encode_v5, split_frame,
+    PacketKind, Publish, Version, decode_v3, decode_v5, encode_puback, encode_v3, encode_v5, split_frame,
 };
 use rmqtt_codec::types::{MQTT_LEVEL_311, Protocol, QoS};
 use rmqtt_codec::{v3, v5};
@@ -27,6 +27,8 @@ pub(crate) struct Client {
 pub(crate) struct Message {
     pub(crate) topic: String,
     pub(crate) payload: serde_json::Value,
+    /// 0 where none is to be acknowledged.
+    pub(crate) packet_id: u16,
 }
 
 impl Client {
@@ -114,8 +116,15 @@ impl Client {
             Message {
                 topic: String::from_utf8(publish.topic.to_vec()).unwrap(),
                 payload: serde_json::from_slice(publish.payload).unwrap(),
+                packet_id: publish.packet_id,
             }
         })
+    }
+
+    pub(crate) fn acknowledge(&mut self, packet_ids: &[u16]) {
+        let mut packets = Vec::new();
+        packet_ids.iter().for_each(|&packet_id| encode_puback(packet_id, 0, &mut packets));
+        self.socket.write_all(&packets).unwrap();
     }
 
     fn control_v3(&mut self) -> v3::Packet {

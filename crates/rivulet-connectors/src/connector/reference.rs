@@ -114,4 +114,5 @@ Inputs and outputs of applications are MQTT. What comes of an event depends on t
 
 A result whose content or order depends on the clock (windows that silence closes, rows that are late by it) may be another one when it is computed once more.
 Results that are published with QoS 0 (`sink.qos`) may be lost on their way.
+Where the results of a query are events of another one, through the embedded broker, and all inputs of both have `log`, each counts once.
 ";

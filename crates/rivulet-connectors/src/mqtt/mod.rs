@@ -50,6 +50,7 @@ pub mod tls;
 mod buffer;
 mod exact;
 mod properties;
+mod repeats;
 mod stall;
 mod supervise;
 

@@ -91,6 +91,14 @@ pub(super) fn push_result_id(id: &str, out: &mut Vec<u8>) {
     }
 }
 
+/// The identity of a result, where its properties are what [`push_result_id`] has written.
+pub(super) fn result_id(properties: &[u8]) -> Option<&str> {
+    let (&property::USER, rest) = properties.split_first()? else { return None };
+    let (name, rest) = split_prefixed(rest)?;
+    let (id, _) = split_prefixed(rest).filter(|_| name == RESULT_ID)?;
+    std::str::from_utf8(id).ok()
+}
+
 /// Appends a subscription identifier property.
 pub(super) fn push_subscription_identifier(identifier: u32, out: &mut Vec<u8>) {
     out.push(property::SUBSCRIPTION_IDENTIFIER);

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::codec::Qos;
-use super::properties::{RESULT_ID_BYTES, push_result_id};
+use super::properties::{RESULT_ID_BYTES, push_result_id, result_id};
 use super::topic::{self, TopicError};
 
 /// A batch that is smaller than this is copied behind the last one in the queue, not queued on its own.
@@ -66,7 +66,12 @@ pub struct OutgoingMessage<'a> {
     pub options: PublishOptions,
 }
 
-impl OutgoingMessage<'_> {
+impl<'a> OutgoingMessage<'a> {
+    /// What tells it from every other result, the same when it is published once more; empty for nothing.
+    pub fn id(&self) -> &'a str {
+        result_id(self.properties).unwrap_or_default()
+    }
+
     /// What the message counts for against the bound of a queue.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.topic.len() + self.properties.len() + self.payload.len() + size_of::<Entry>()
@@ -195,13 +200,13 @@ pub trait Publisher: Send + Sync {
     /// The number of the first message that has not left. One that goes out with QoS 1 has left when the broker has acknowledged it.
     fn first_left(&self) -> u64;
 
-    /// Waits until everything that was submitted before has left; an embedded broker has put it into the queues of its sessions then. False
-    /// if that takes longer than `limit`.
-    fn wait_until_left(&self, limit: Duration) -> bool {
-        let (until, deadline) = (self.next(), Instant::now() + limit);
+    /// Waits until all messages before the number `until` have left; an embedded broker has put them into the queues of its sessions then. False
+    /// if that takes longer than `limit`, or is given up.
+    fn wait_until_left(&self, until: u64, limit: Duration, is_given_up: &dyn Fn() -> bool) -> bool {
+        let deadline = Instant::now() + limit;
         while self.first_left() < until {
             let rest = deadline.saturating_duration_since(Instant::now());
-            if rest.is_zero() {
+            if rest.is_zero() || is_given_up() {
                 return false;
             }
             std::thread::sleep(rest.min(LEFT_POLL));
@@ -362,6 +367,8 @@ mod tests {
         outbound.left(3);
         outbound.left(2);
         assert_eq!((outbound.next(), outbound.first_left()), (4, 3), "what has left does not come back");
+        let has_left = |until, limit| outbound.wait_until_left(until, limit, &|| true);
+        assert!(has_left(3, Duration::ZERO) && !has_left(4, Duration::ZERO) && !has_left(4, Duration::from_secs(3600)));
     }
 
     #[test]
@@ -375,6 +382,7 @@ mod tests {
         assert_eq!(first.properties, b"\x26\x00\x0arivulet-id\x00\x07one-1-2");
         let second = batch.get(1).unwrap();
         assert_eq!((second.topic, second.payload, second.properties), ("b", &b"y"[..], &b""[..]));
+        assert_eq!((first.id(), second.id()), ("one-1-2", ""));
         let each = first.queued_bytes() + second.queued_bytes();
         assert_eq!(batch.queued_bytes(), each);
     }

@@ -3,18 +3,20 @@
 //! **Invariant:** a message is in every inbox that wants it exactly once, or the caller still holds it and is told so.
 //!
 //! What a durable input wants goes to the log at the same moment, and gets its position: in each inbox, messages of the log stand in the order
-//! of their positions. So such a message goes to all its inboxes or to none ([`Routing::route_logged`]).
+//! of their positions. So such a message goes to all its inboxes or to none ([`Routing::route_logged`]). A result of the engine that is in the log from before
+//! a crash and is given once more goes to no durable input: these get it from the log.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashSet;
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rivulet_dataflow::{Inbox, LogPosition, LoggedEvent, Push, Slot};
 
 use super::index::TopicIndex;
 use super::log::{LogMessage, Logged, MessageLog};
+use super::repeats::{Repeats, write_origin};
 use super::topic::{self, TopicError};
 
 /// How many routes are added or removed while readers wait: about a millisecond.
@@ -72,6 +74,8 @@ struct Table {
     inboxes: Vec<Registered>,
     /// How many of them are logged.
     logged_inboxes: usize,
+    /// Topics whose results are logged though nobody reads them at present, each with a number of whoever said so.
+    kept: TopicIndex<u64>,
     /// Numbers to be used again, the lowest first: inboxes that are registered one behind the other have ascending numbers.
     free: BTreeSet<u32>,
     /// Changes with every change of the routes.
@@ -101,6 +105,28 @@ struct Logging {
     log: Arc<dyn MessageLog>,
     /// Whether the log is still being replayed: then messages only go to its end, from where they are replayed in their turn.
     is_replaying: AtomicBool,
+    /// Results that it has and that may be given once more.
+    repeats: Mutex<Repeats>,
+    /// Whether there are any.
+    expects_repeats: AtomicBool,
+}
+
+impl Logging {
+    fn new(log: Arc<dyn MessageLog>) -> Self {
+        let (is_replaying, expects_repeats) = (AtomicBool::new(true), AtomicBool::new(false));
+        Self { log, is_replaying, repeats: Mutex::default(), expects_repeats }
+    }
+
+    /// Whether the log has this result, which is given once more; asked once for each.
+    fn has(&self, origin: &[u8], topic: &[u8]) -> bool {
+        if origin.is_empty() || !self.expects_repeats.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut repeats = self.repeats.lock();
+        let is_there = repeats.take(origin, topic);
+        self.expects_repeats.store(!repeats.is_empty(), Ordering::Release);
+        is_there
+    }
 }
 
 /// What a router has done since it was made.
@@ -190,6 +216,16 @@ impl Table {
     }
 }
 
+impl Table {
+    fn keeps_results(&self, topic: &[u8]) -> bool {
+        let mut is_kept = false;
+        if !self.kept.is_empty() {
+            self.kept.for_each(topic, |_| is_kept = true);
+        }
+        is_kept
+    }
+}
+
 impl Default for Router {
     fn default() -> Self {
         Self::new()
@@ -203,6 +239,7 @@ impl Router {
             index: TopicIndex::new(),
             inboxes: Vec::new(),
             logged_inboxes: 0,
+            kept: TopicIndex::new(),
             free: BTreeSet::new(),
             version: 0,
             rerouted: HashSet::default(),
@@ -225,7 +262,24 @@ impl Router {
     pub fn log_to(&self, log: Arc<dyn MessageLog>) {
         // Not while anything is routed.
         let _table = self.table.write();
-        let _ = self.logging.set(Logging { log, is_replaying: AtomicBool::new(true) });
+        let _ = self.logging.set(Logging::new(log));
+    }
+
+    /// The log has a message of this origin from before the start, behind where queries go on: if it is a result, the query whose it is gives it once more, and
+    /// it is not logged then. To be called before anything is routed.
+    pub fn expect_repeat(&self, message: &LogMessage<'_>) {
+        let Some(logging) = self.logging.get() else { return };
+        let mut repeats = logging.repeats.lock();
+        repeats.expect(message.client, message.topic);
+        logging.expects_repeats.store(!repeats.is_empty(), Ordering::Release);
+    }
+
+    /// No result is given once more any more.
+    pub fn forget_repeats(&self) {
+        if let Some(logging) = self.logging.get() {
+            *logging.repeats.lock() = Repeats::default();
+            logging.expects_repeats.store(false, Ordering::Release);
+        }
     }
 
     /// The log, if there is one.
@@ -274,6 +328,17 @@ impl Router {
         let id = u32::try_from(table.inboxes.len()).expect("fewer than 2^32 inboxes");
         table.inboxes.push(registered);
         InboxId(id)
+    }
+
+    /// From now on results of the engine on these topics are logged, also while no durable input reads them: when they are given once more after a crash, it is
+    /// known that they came before whoever reads them then. `number` tells who says so from others.
+    pub fn keep_results(&self, filter: &str, number: u64) {
+        self.table.write().kept.insert(filter, number);
+    }
+
+    /// Takes back [`Router::keep_results`].
+    pub fn keep_results_no_more(&self, filter: &str, number: u64) {
+        self.table.write().kept.remove(filter, number);
     }
 
     /// Puts another inbox in the place of one: routes stay, and messages under way go to it.
@@ -413,6 +478,7 @@ impl Router {
             table,
             router: self,
             client: b"",
+            origin: Vec::new(),
             found: Vec::new(),
             logged: 0,
             routed: 0,
@@ -470,6 +536,15 @@ impl std::fmt::Debug for Router {
     }
 }
 
+/// A message as it is routed.
+#[derive(Clone, Copy)]
+struct Sent<'m> {
+    packet_id: u16,
+    topic: &'m [u8],
+    payload: &'m [u8],
+    arrival_us: i64,
+}
+
 /// The routes, held still. Counts are handed to the router when it is dropped.
 pub struct Routing<'a> {
     table: RwLockReadGuard<'a, Table>,
@@ -478,6 +553,8 @@ pub struct Routing<'a> {
     logging: Option<&'a Logging>,
     /// Who sends the messages.
     client: &'a [u8],
+    /// Of a result the identity, as it stands in the log in the place of that.
+    origin: Vec<u8>,
     /// Who wants a message; used again for its memory.
     found: Vec<Target>,
     logged: u64,
@@ -527,9 +604,11 @@ impl<'a> Routing<'a> {
         if !pending.targets.is_empty() {
             return self.resume(topic, payload, arrival_us, pending);
         }
+        let mut is_repeat = false;
         if let Some(logging) = self.logging {
-            let message = LogMessage { arrival_us, client: self.client, packet_id, topic, payload };
-            if let Some(push) = self.route_logged(logging, &message, pending, false) {
+            is_repeat = logging.has(&self.origin, topic);
+            let message = Sent { packet_id, topic, payload, arrival_us };
+            if !is_repeat && let Some(push) = self.route_logged(logging, message, pending, false) {
                 return push;
             }
         }
@@ -537,7 +616,12 @@ impl<'a> Routing<'a> {
         let mut pushed = 0;
         let mut push = Push::Taken;
         table.index.for_each(topic, |&target| {
-            let Some(inbox) = &table.inboxes[target.inbox as usize].inbox else { return };
+            let Registered { inbox: Some(inbox), is_logged, .. } = &table.inboxes[target.inbox as usize] else {
+                return;
+            };
+            if is_repeat && *is_logged {
+                return;
+            }
             // Once one is full, nobody after it gets the message: what is left is one list.
             if push == Push::Taken {
                 push = inbox.push_message(target.slot, arrival_us, topic, payload);
@@ -565,19 +649,25 @@ impl<'a> Routing<'a> {
     fn route_logged(
         &mut self,
         logging: &Logging,
-        message: &LogMessage<'_>,
+        sent: Sent<'_>,
         pending: &mut Pending,
         must_fit: bool,
     ) -> Option<Push> {
         let table = &*self.table;
         let found = &mut self.found;
-        if !table.wanted(message.topic, true, found) {
+        let client = if self.origin.is_empty() { self.client } else { &self.origin };
+        let Sent { packet_id, topic, payload, arrival_us } = sent;
+        let message = &LogMessage { arrival_us, client, packet_id, topic, payload };
+        if !table.wanted(topic, true, found) && (self.origin.is_empty() || !table.keeps_results(topic)) {
             return None;
         }
+        let is_routed = !found.is_empty();
         let is_replaying = logging.is_replaying.load(Ordering::Acquire);
-        let logged = logging
-            .log
-            .append(message, &mut |position| is_replaying || deliver(table, found, message, position, must_fit));
+        // A log is shortened when what comes of its events has left, and where that is an event itself it leaves into the log.
+        let may_exceed = must_fit || !self.is_input;
+        let logged = logging.log.append(message, may_exceed, &mut |position| {
+            is_replaying || deliver(table, found, message, position, must_fit)
+        });
         (pending.position, pending.held_by) = match logged {
             Logged::At(position) => (position, None),
             Logged::NotTaken => (0, Some(HeldBy::Inbox)),
@@ -589,13 +679,13 @@ impl<'a> Routing<'a> {
         }
         self.logged += 1;
         self.pushed += if is_replaying { 0 } else { self.found.len() as u64 };
-        self.count_taken(message.payload, true);
+        self.count_taken(payload, is_routed);
         Some(Push::Taken)
     }
 
-    /// Breaks a circle in which a message waits for room that only comes when it is out of the way. One for a durable input exceeds the bound
-    /// of its inbox, for it must not get lost; of others those events are given up that were not taken, and counted in
-    /// the answer. `None` if nothing can be done, for it waits for the log.
+    /// Breaks a circle in which a message waits for room that only comes when it is out of the way. One for a durable input exceeds the bounds
+    /// of its inbox and of the log, for it must not get lost; of others those events are given up that were not taken, and counted in
+    /// the answer. `None` if nothing can be done, for it waits for the disk.
     pub fn break_circle(
         &mut self,
         packet_id: u16,
@@ -607,8 +697,8 @@ impl<'a> Routing<'a> {
         if pending.held_by.is_none() {
             return Some(pending.abandon());
         }
-        let message = LogMessage { arrival_us, client: self.client, packet_id, topic, payload };
-        let routed = self.logging.and_then(|logging| self.route_logged(logging, &message, pending, true));
+        let message = Sent { packet_id, topic, payload, arrival_us };
+        let routed = self.logging.and_then(|logging| self.route_logged(logging, message, pending, true));
         match routed {
             Some(Push::Taken) => Some(0),
             Some(Push::Full) => None,
@@ -631,6 +721,14 @@ impl<'a> Routing<'a> {
         }
         self.pushed += found.len() as u64;
         Push::Taken
+    }
+
+    /// The messages from here on are the engine's result with this identity, the same when it is given once more; without one if it is empty.
+    pub fn of_result(&mut self, id: &str) {
+        self.origin.clear();
+        if !id.is_empty() && self.logging.is_some() {
+            write_origin(id, &mut self.origin);
+        }
     }
 
     /// Messages come from this client.
@@ -940,6 +1038,9 @@ mod tests {
     /// Client, packet and payload of a message.
     type Kept = (Vec<u8>, u16, Vec<u8>);
 
+    /// So many more messages a log takes of those that may exceed its limit.
+    const EXCESS: usize = 2;
+
     /// A log in memory with room for so many messages.
     struct Memory {
         room: Mutex<usize>,
@@ -954,9 +1055,15 @@ mod tests {
     }
 
     impl MessageLog for Memory {
-        fn append(&self, message: &LogMessage<'_>, take: &mut dyn FnMut(LogPosition) -> bool) -> Logged {
+        fn append(
+            &self,
+            message: &LogMessage<'_>,
+            may_exceed: bool,
+            take: &mut dyn FnMut(LogPosition) -> bool,
+        ) -> Logged {
             let mut messages = self.messages.lock();
-            if messages.len() == *self.room.lock() {
+            let room = *self.room.lock();
+            if messages.len() >= if may_exceed { room + EXCESS } else { room } {
                 return Logged::Full;
             }
             let position = messages.len() as u64 + 1;
@@ -1019,14 +1126,53 @@ mod tests {
         assert_eq!(push(&router, "mine", pending), Push::Taken);
         assert_eq!(push(&router, "mine", pending), Push::Full);
         assert!(pending.waits_for_log());
-        assert_eq!(router.read().break_circle(0, b"mine", b"", 7, pending), None, "the disk is full");
+        assert_eq!(push(&router, "its", &mut Pending::default()), Push::Taken, "others go on");
+        let result = router.read_for_results().route(b"mine", b"", 7, &mut Pending::default());
+        assert_eq!(result, Push::Taken, "the log waits for it to be out of the way");
+        assert_eq!(router.read().break_circle(0, b"mine", b"", 7, pending), Some(0));
+        assert!(!pending.waits_for_log() && log.messages.lock().len() == 3 + EXCESS);
+        assert_eq!(push(&router, "mine", pending), Push::Full);
+        assert_eq!(router.read().break_circle(0, b"mine", b"", 7, pending), None, "there is a bound to that");
         pending.abandon();
         *durable.room.lock() = 0;
         *log.room.lock() = 9;
         assert_eq!(push(&router, "mine", pending), Push::Full);
         assert!(!pending.waits_for_log());
-        assert_eq!(router.stats().logged_messages, 3);
+        assert_eq!(router.stats().logged_messages, 3 + EXCESS as u64);
         router.unregister_inbox(durable_id);
         assert_eq!(push(&router, "mine", pending), Push::Taken, "nobody wants it");
+    }
+
+    #[test]
+    fn a_result_that_the_log_has_goes_to_no_durable_input_once_more() {
+        let router = Router::new();
+        let (durable, other) = (Limited::new(9), Limited::new(9));
+        let (durable_id, other_id) =
+            (router.register_logged_inbox(durable.clone()), router.register_inbox(other.clone()));
+        router.add(&routes(durable_id, &[("t", 1)])).unwrap();
+        router.add(&routes(other_id, &[("t", 2)])).unwrap();
+        let log = Memory::new(9);
+        router.log_to(log.clone());
+        assert!(router.end_replay(|_| true));
+        let give = |id: &str| {
+            let mut routing = router.read_for_results();
+            routing.of_result(id);
+            routing.route(b"t", b"", 7, &mut Pending::default())
+        };
+        assert_eq!((give("s-1-1"), give("")), (Push::Taken, Push::Taken));
+        let logged = log.messages.lock().clone();
+        assert_eq!((&logged[0].0[1..], &logged[1].0[..]), (&b"s-1-1"[..], &b""[..]));
+
+        let expect = |client| {
+            router.expect_repeat(&LogMessage { arrival_us: 7, client, packet_id: 0, topic: b"t", payload: b"" });
+        };
+        logged.iter().for_each(|(client, ..)| expect(client));
+        assert_eq!((give("s-1-1"), durable.slots(), other.slots()), (Push::Taken, vec![1, 1], vec![2, 2, 2]));
+        assert_eq!((give("s-1-1"), log.next()), (Push::Taken, 4), "what comes a third time is another one");
+        expect(&logged[0].0);
+        router.forget_repeats();
+        assert_eq!((give("s-1-1"), durable.slots().len()), (Push::Taken, 4));
+        let from_client = router.read().from_client(b"kim").route(b"t", b"", 7, &mut Pending::default());
+        assert_eq!((from_client, log.messages.lock()[4].0.as_slice()), (Push::Taken, &b"kim"[..]));
     }
 }

@@ -39,10 +39,7 @@ fn against_a_broker() {
     transactions_become_final_with_checkpoints(&topic("final"));
     a_later_run_shuts_out_the_one_before(&topic("shut_out"));
     let address = topic("restarted");
-    // Now and then rows that were committed stay hidden behind a broker that was killed twice, longer than a minute: not understood yet.
-    if std::env::var_os("RIVULET_KAFKA_RESTARTS").is_some() {
-        a_broker_that_restarts_aborts_nothing(&address, &mut broker);
-    }
+    a_broker_that_restarts_aborts_nothing(&address, &mut broker);
 }
 
 fn written_is_read(address: &str) {
@@ -364,8 +361,9 @@ fn a_later_run_shuts_out_the_one_before(address: &str) {
 fn a_broker_that_restarts_aborts_nothing(address: &str, broker: &mut Broker) {
     let slots = no_slots();
     let mut spec = exactly_once(address, &[]);
-    // A broker that was killed may keep readers from what was committed until what it takes for open has timed out.
-    spec.options.extend(options(&[("properties.transaction.timeout.ms", "40000")]));
+    // A broker that is killed just behind a commit may forget to tell partitions of it (see `delivery` in the reference), and does so in some runs of this test.
+    // The next commit with rows for the same partitions does; with a key the same devices make them the same partitions.
+    spec.options.extend(options(&[("key", "device")]));
     let mut sinks = instances(&spec, 1);
     sinks[0].write(&rows(0..10), &slots).unwrap();
     prepare(&mut sinks);

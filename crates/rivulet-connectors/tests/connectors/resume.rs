@@ -268,6 +268,34 @@ fn what_a_killed_run_had_begun_behind_its_last_checkpoint_is_removed() {
 }
 
 #[test]
+fn what_killed_processes_have_left_is_removed_by_the_query_that_it_is_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut spec = sink(&format!("file:{}/", folder.path().display()), columns("id BIGINT"));
+    (spec.format, spec.checkpoints) = (Some(format("JSON")), Some(Vec::new()));
+    spec.options = options(&[("roll_bytes", "1")]);
+    for (server, query) in [("0123", "means"), ("0123", "others"), ("4567", "means")] {
+        (spec.host.server, spec.host.query) = (server.into(), query.into());
+        let mut killed = open_sink(&spec, 0, 1).unwrap();
+        killed.write(&ids(&[1]), &no_slots()).unwrap();
+        drop(killed);
+    }
+    let began_now = names(folder.path());
+    assert_eq!(began_now.len(), 3, "{began_now:?}");
+    (spec.host.server, spec.host.query) = ("0123".into(), "means".into());
+    drop(open_sink(&spec, 0, 1).unwrap());
+    assert_eq!(names(folder.path()), began_now, "they may be of another sink of this process");
+    // As if the processes had begun in 1970; none of them came to a checkpoint.
+    for (number, name) in began_now.iter().enumerate() {
+        let (_, behind) = name.split_once("part-").unwrap().1.split_once('-').unwrap();
+        fs::rename(folder.path().join(name), folder.path().join(format!(".part-{number:x}-{behind}"))).unwrap();
+    }
+    drop(open_sink(&spec, 0, 1).unwrap());
+    let left = names(folder.path());
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert!(left[0].starts_with(".part-1-") && left[1].starts_with(".part-2-"), "those of others stay: {left:?}");
+}
+
+#[test]
 fn a_file_that_got_its_name_at_the_end_is_gone_on_with() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("one.json");

@@ -387,6 +387,8 @@ fn tasks_that_a_defect_cuts_short_are_told_and_begin_again() {
     publish(&broker.broker().publisher(), "t", "lost", Qos::AtMostOnce);
     block_until("it is told", || broker.broker().stats().panics == 1);
     assert!(broker.broker().last_panic().unwrap().contains("publishing results"));
+    let publisher = broker.broker().publisher();
+    assert_eq!(publisher.first_left(), publisher.next(), "nobody waits for what will never leave");
     publish(&broker.broker().publisher(), "t", "next", Qos::AtMostOnce);
     block_until("the next result", || inbox.contains("next"));
     assert!(broker.broker().is_running());

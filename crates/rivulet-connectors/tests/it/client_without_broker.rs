@@ -1,6 +1,7 @@
 //! Our client where there is no broker, or one that misbehaves. The other side is written by hand.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rivulet_connectors::mqtt::codec::{self, Publish};
@@ -11,6 +12,7 @@ use rivulet_dataflow::ManualClock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::durable::logged_router;
 use super::support::*;
 
 /// Accepts a connection and answers its CONNECT.
@@ -281,6 +283,30 @@ async fn a_full_inbox_waits_as_long_as_there_is_room_for_results() {
     assert_eq!(client.status().deadlock_events, 0, "there is room for results, so their query is not held up by them");
     inbox.limit(1);
     until("it is taken", || inbox.contains("patient")).await;
+}
+
+#[tokio::test]
+async fn a_full_log_does_not_keep_acknowledgements_of_results_from_being_read() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (router, inbox, log) = logged_router("t");
+    log.is_full.store(true, Ordering::Release);
+    let client = client(router, &url(listener.local_addr().unwrap()), |options| options.deadlock_ms = 20);
+    let mut stream = accept(&listener, &ACCEPTED_V5).await;
+    let publisher = client.publisher();
+    publish(&publisher, "out", "result", Qos::AtLeastOnce);
+    until("it is sent", || client.status().messages_out == 1).await;
+    // What would make room in the log is that the result has left, and that is said behind these.
+    let events = (1..=5).flat_map(|id| message(Version::V5, Qos::AtLeastOnce, id, b"event"));
+    let bytes: Vec<u8> = events.chain([0x40, 2, 0, 1]).collect();
+    stream.write_all(&bytes).await.unwrap();
+    until("the result has left", || publisher.first_left() == 1).await;
+    assert_eq!((log.len(), inbox.len()), (5, 5), "none of them is lost");
+    // Nothing waits any more: now the limit holds.
+    stream.write_all(&message(Version::V5, Qos::AtLeastOnce, 6, b"late")).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(log.len(), 5);
+    log.is_full.store(false, Ordering::Release);
+    until("there is room again", || inbox.contains("late")).await;
 }
 
 #[tokio::test]

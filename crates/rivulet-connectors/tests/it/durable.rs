@@ -1,7 +1,7 @@
 //! Acknowledgements that wait for the log: of our broker's clients, and of Mosquitto by our client.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -16,10 +16,11 @@ use super::support::*;
 /// Client, packet and payload of a message.
 type Kept = (Vec<u8>, u16, Vec<u8>);
 
-/// A log in memory that is on disk as far as the test says.
+/// A log in memory that is on disk as far as the test says, and full if it says so.
 #[derive(Default)]
-struct HeldLog {
+pub(super) struct HeldLog {
     messages: Mutex<Vec<Kept>>,
+    pub(super) is_full: AtomicBool,
     durable: AtomicU64,
     committed: Notify,
 }
@@ -30,13 +31,16 @@ impl HeldLog {
         self.committed.notify_waiters();
     }
 
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.messages.lock().len()
     }
 }
 
 impl MessageLog for HeldLog {
-    fn append(&self, message: &LogMessage<'_>, take: &mut dyn FnMut(LogPosition) -> bool) -> Logged {
+    fn append(&self, message: &LogMessage<'_>, may_exceed: bool, take: &mut dyn FnMut(LogPosition) -> bool) -> Logged {
+        if self.is_full.load(Ordering::Acquire) && !may_exceed {
+            return Logged::Full;
+        }
         let mut messages = self.messages.lock();
         let position = messages.len() as u64 + 1;
         if !take(position) {
@@ -60,7 +64,7 @@ impl MessageLog for HeldLog {
 }
 
 /// A router whose one route is that of a durable input.
-fn logged_router(filter: &str) -> (Arc<Router>, Arc<Collector>, Arc<HeldLog>) {
+pub(super) fn logged_router(filter: &str) -> (Arc<Router>, Arc<Collector>, Arc<HeldLog>) {
     let (router, inbox, log) = (Arc::new(Router::new()), Collector::new(), Arc::<HeldLog>::default());
     let id = router.register_logged_inbox(inbox.clone());
     router.add(&[Route { filter, inbox: id, slot: 0 }]).unwrap();

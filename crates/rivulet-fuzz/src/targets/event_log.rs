@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rivulet_storage::StorageError;
 use rivulet_storage::log::{Appended, Log, LogSettings, Record};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::edits::{self, Files};
 use crate::input::Input;
@@ -41,7 +41,7 @@ fn run(bytes: &[u8]) {
     let Some(before) = read(&log, is_forged) else { return };
     assert!(before.last_key_value().is_none_or(|(&last, _)| last < found.next), "positions go on behind what is there");
     let new = record(found.next);
-    let appended = log.append(&borrowed(&new, 0), |position| position == found.next);
+    let appended = log.append(&borrowed(&new, 0), false, |position| position == found.next);
     assert_eq!(appended, Appended::At(found.next));
     assert!(log.wait_durable(found.next, WAIT_MAX), "{:?}", log.stats());
     log.read_end(1_000_000, u64::MAX, &mut |_| {}).expect("the log can be read");
@@ -101,7 +101,7 @@ fn whole() -> &'static Files {
         let (log, _) = Log::open(folder.path(), settings()).expect("a log can be made");
         for position in 1..=RECORDS {
             let content = record(position);
-            assert_eq!(log.append(&borrowed(&content, 0), |_| true), Appended::At(position));
+            assert_eq!(log.append(&borrowed(&content, 0), false, |_| true), Appended::At(position));
             // Some frames have two records.
             assert!(position % 3 == 1 || log.wait_durable(position, WAIT_MAX));
         }
@@ -127,7 +127,7 @@ fn write(folder: &Path, files: &Files) {
     }
 }
 
-/// Appends a frame to a segment that has right checks, whatever it says.
+/// Appends a frame to a segment that has right checks, whatever it says: they begin with the salt, which is in the name.
 fn forge(files: &mut Files, input: &mut Input<'_>) {
     let name = files.keys().nth(input.below(files.len())).cloned().unwrap_or_default();
     let mut number = || {
@@ -141,9 +141,10 @@ fn forge(files: &mut Files, input: &mut Input<'_>) {
     frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
     frame.extend_from_slice(&first.to_le_bytes());
     frame.extend_from_slice(&records.to_le_bytes());
-    let check = xxh3_64(&frame) as u32;
+    let salt = name.split(['-', '.']).nth(1).and_then(|salt| u64::from_str_radix(salt, 16).ok()).unwrap_or_default();
+    let check = xxh3_64_with_seed(&frame, salt) as u32;
     frame.extend_from_slice(&check.to_le_bytes());
-    frame.extend_from_slice(&xxh3_64(body).to_le_bytes());
+    frame.extend_from_slice(&xxh3_64_with_seed(body, salt).to_le_bytes());
     frame.extend_from_slice(body);
     if let Some(file) = files.get_mut(&name) {
         file.extend_from_slice(&frame);

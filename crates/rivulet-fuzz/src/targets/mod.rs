@@ -1,6 +1,9 @@
 //! What is fuzzed, one file each. Each says what must hold for any bytes.
 
+pub mod backup;
 pub mod binary_payloads;
+pub mod catalog;
+pub mod config;
 pub mod csv;
 pub mod epochs;
 pub mod event_log;
@@ -11,3 +14,6 @@ pub mod mqtt_packets;
 pub mod mqtt_topics;
 pub(crate) mod payload;
 pub mod plain_payloads;
+pub mod rest;
+pub mod sql;
+pub mod state_frames;

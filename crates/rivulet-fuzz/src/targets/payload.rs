@@ -5,8 +5,9 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use rivulet_connectors::formats::{EncodedRows, Encoder};
+use rivulet_connectors::formats::{EncodedRows, Encoder, Format, InputFormat, several_inputs};
 use rivulet_dataflow::{Batch, Decoder, Events, Reason, Refusals};
+use rivulet_sql::Application;
 
 /// How many payloads one input has at most.
 const PAYLOADS_MAX: usize = 16;
@@ -92,4 +93,18 @@ pub(crate) fn round_trip(batch: &Batch, encoder: &mut dyn Encoder, decoder: &mut
 
 pub(crate) fn assert_same(one: &RecordBatch, other: &RecordBatch) {
     assert_eq!(one.columns(), other.columns());
+}
+
+/// What reads the events of an application, all of its inputs as JSON.
+pub(crate) fn decoder_of(application: &Application) -> Box<dyn Decoder> {
+    let formats = application.inputs.iter().map(|input| InputFormat {
+        format: Format::Json,
+        schema: input.schema.clone(),
+        event_time_column: input.event_time,
+    });
+    match &application.inputs[..] {
+        [input] => Format::Json.decoder(input.schema.clone(), input.event_time),
+        _ => several_inputs(formats.collect(), application.row_schema.clone()),
+    }
+    .expect("columns were checked when the application was planned")
 }

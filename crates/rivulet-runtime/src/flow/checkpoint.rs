@@ -9,7 +9,7 @@
 //! What must hold: a [`Snapshot`] is what an undisturbed run would hold had the sources paused there: each row before their positions is
 //! in the state, in a sink, or in nothing because it led to nothing; and no row behind them is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,8 @@ use super::stage::Stage;
 pub struct Snapshot {
     /// For each source of the dataflow its partitions that have not ended.
     pub sources: Vec<Vec<PartitionState>>,
+    /// The places of sources that have yet to be opened for the first time. Only a snapshot that was made for another version has any.
+    pub begins: BTreeSet<usize>,
     /// For each sink of the dataflow what each of its instances says that it needs to make final what was written.
     pub sinks: Vec<Vec<String>>,
     /// The state of operators, by their nodes in the dataflow, in one or several frames each.

@@ -12,7 +12,7 @@
 //!
 //! In reading order: [`stage`]: what is fused and how often it runs; [`inbox`]: the queue in front of a task; [`watermark`]: the
 //! minimum over inputs; [`exchange`]: to whom rows go; [`alignment`] and [`feed`]: sources; [`task`]: one activation; [`measure`]: what operators cost;
-//! [`checkpoint`]: all of it at one moment.
+//! [`checkpoint`]: all of it at one moment; [`succession`]: that moment for another version of the flow.
 
 pub mod stage;
 mod inbox;
@@ -22,6 +22,7 @@ mod alignment;
 mod feed;
 mod measure;
 pub mod checkpoint;
+pub mod succession;
 mod task;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -437,8 +438,9 @@ impl Flow {
         self.pause();
     }
 
-    /// Has the sources be asked again.
+    /// Has the sources be asked again, also behind a [`Flow::close`] of which nothing came.
     pub fn resume(&self) {
+        self.state.closing.store(false, Ordering::Release);
         self.state.paused.store(false, Ordering::Release);
         self.tasks.iter().for_each(FlowTask::begin);
     }
@@ -446,6 +448,21 @@ impl Flow {
     /// Ends it as a crash would: nothing more is processed, and what it has opened is let go of.
     pub fn cancel(&self) {
         self.state.cancel();
+    }
+
+    /// Waits until all of its tasks have closed what they had opened, at most for `timeout`; whether they have. They do so at their end, and soon after
+    /// an error or [`Flow::cancel`].
+    pub fn wait_closed(&self, timeout: Duration) -> bool {
+        /// Nobody tells of the last task of one that was cancelled.
+        const LOOK_PERIOD: Duration = Duration::from_millis(1);
+        let deadline = Instant::now() + timeout;
+        while self.state.remaining.load(Ordering::Acquire) > 0 {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(LOOK_PERIOD);
+        }
+        true
     }
 
     /// Whether its sources are not asked.

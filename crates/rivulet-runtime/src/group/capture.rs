@@ -11,6 +11,7 @@
 
 mod saved;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -18,11 +19,11 @@ use rivulet_dataflow::{
     Control, InputIndex, LogPosition, QueryId, Slot, StateError, StateFrame, StateMap, StateSelection,
 };
 
-use super::Group;
 use super::moves::renumber;
+use super::{Group, Place};
 use crate::Task;
 use crate::task::Core;
-use crate::task::progress::{Mark, position_of, stamp};
+use crate::task::progress::{Absences, Mark, position_of, stamp};
 
 pub use saved::Saved;
 
@@ -95,6 +96,31 @@ impl Group {
             let mut core = task.lock();
             let Core { slots, progress: Some(progress), .. } = &mut *core else { continue };
             progress.pass(slots.slots(), stamp(position, InputIndex::MAX));
+        }
+    }
+
+    /// No event up to this position of the log is for the queries in these slots, which come behind it. Events that are handed on to them may have
+    /// been received before.
+    pub fn begin_behind(&self, slots: &[Slot], position: LogPosition) {
+        let stamp = stamp(position, InputIndex::MAX);
+        let _still = self.free.lock();
+        let mut places: Vec<Place> = slots.iter().filter_map(|&slot| self.place(slot)).collect();
+        places.sort_unstable_by_key(|place| place.pack());
+        for of_task in places.chunk_by(|one, other| one.task == other.task) {
+            let mut core = self.task(of_task[0].task as usize).expect("a place is in a task").lock();
+            let Core { progress: Some(progress), .. } = &mut *core else { continue };
+            of_task.iter().for_each(|place| progress.begin_behind(place.slot, stamp));
+            progress.expect_repeats(stamp);
+        }
+    }
+
+    /// These queries were away at times: what the log gives of that is not for them. Takes the place of what was said before.
+    pub fn set_absences(&self, absences: &Arc<Absences>) {
+        let _still = self.free.lock();
+        for (_, task) in self.all_tasks() {
+            if let Some(progress) = &mut task.lock().progress {
+                progress.set_absences(Some(absences.clone()));
+            }
         }
     }
 

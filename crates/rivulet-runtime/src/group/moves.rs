@@ -10,7 +10,7 @@ use super::{Group, Place, SHELF};
 use crate::Task;
 use crate::scheduler::Runnable;
 use crate::task::Core;
-use crate::task::progress::Mark;
+use crate::task::progress::{Absences, Mark};
 
 /// How many queries are moved between two tasks at once. The two do not run meanwhile.
 pub(super) const MOVED_AT_ONCE: usize = 8_192;
@@ -171,6 +171,8 @@ pub(super) struct Copied {
     marks: Vec<Mark>,
     /// Up to where events may come once more.
     repeats_to: u64,
+    /// When queries of the group were away.
+    absences: Option<Arc<Absences>>,
 }
 
 impl Copied {
@@ -188,6 +190,7 @@ impl Copied {
                 None => Vec::new(),
             },
             repeats_to: source.progress.as_ref().map_or(0, |progress| progress.repeats_to()),
+            absences: source.progress.as_ref().and_then(|progress| progress.absences().cloned()),
         })
     }
 
@@ -208,6 +211,9 @@ impl Copied {
         if let Some(progress) = &mut target_core.progress {
             new.iter().zip(self.marks).for_each(|(&slot, mark)| progress.set(slot, mark));
             progress.expect_repeats(self.repeats_to);
+            if self.absences.is_some() {
+                progress.set_absences(self.absences);
+            }
         }
         for (slot, queries, parameters) in &self.further {
             let place = renumber(old, &new)(*slot).expect("the slot was moved");

@@ -21,6 +21,7 @@ use crate::scheduler::Runnable;
 const RUNS: u8 = 0;
 const REFUSES_INPUT: u8 = 1;
 const STANDS_STILL: u8 = 2;
+const HOLDS_BACK: u8 = 3;
 
 /// Whether a group does less than usual.
 #[derive(Debug, Default)]
@@ -30,13 +31,19 @@ impl Rest {
     /// Whether events are to wait where they come from.
     #[inline]
     pub(crate) fn refuses_input(&self) -> bool {
-        self.0.load(Ordering::Acquire) != RUNS
+        matches!(self.0.load(Ordering::Acquire), REFUSES_INPUT | STANDS_STILL)
     }
 
-    /// Whether nothing is processed either.
+    /// Whether nothing is taken in and nothing processed.
     #[inline]
     pub(crate) fn stands_still(&self) -> bool {
         self.0.load(Ordering::Acquire) == STANDS_STILL
+    }
+
+    /// Whether nothing is processed.
+    #[inline]
+    pub(crate) fn holds_back(&self) -> bool {
+        matches!(self.0.load(Ordering::Acquire), STANDS_STILL | HOLDS_BACK)
     }
 }
 
@@ -60,7 +67,16 @@ impl Group {
     /// From now on nothing is processed and no event taken in; when this returns nothing is under way. Workers come back to its tasks
     /// as they do where results find no room.
     pub fn stand_still(&self) {
-        self.settings.rest.0.store(STANDS_STILL, Ordering::Release);
+        self.rest(STANDS_STILL);
+    }
+
+    /// From now on nothing is processed; events wait in the inboxes, as far as these have room. When this returns nothing is under way.
+    pub fn hold_back(&self) {
+        self.rest(HOLDS_BACK);
+    }
+
+    fn rest(&self, how: u8) {
+        self.settings.rest.0.store(how, Ordering::Release);
         for (_, task) in self.all_tasks() {
             drop(task.inbox().lock());
             // An activation that was under way ends first.
@@ -68,7 +84,7 @@ impl Group {
         }
     }
 
-    /// Takes back [`Group::refuse_input`] and [`Group::stand_still`].
+    /// Takes back [`Group::refuse_input`], [`Group::stand_still`] and [`Group::hold_back`].
     pub fn go_on(&self) {
         self.settings.rest.0.store(RUNS, Ordering::Release);
     }
@@ -144,12 +160,13 @@ impl Group {
         }
     }
 
-    /// Forgets all queries, which another group has: nothing of them is done here any more.
+    /// Forgets all queries, which another group has, and events that wait: nothing of them is done here any more.
     pub fn retire(&self) {
         let mut free = self.free.lock();
         for (index, task) in self.all_tasks() {
             let inner = self.slots_by_place(index).0;
             let mut core = task.lock();
+            while task.inbox().take(None, None).is_some() {}
             task.remove(&mut core, &inner);
             core.renew(self.new_slots(), Chain::new(Vec::new()));
             core.recycle();

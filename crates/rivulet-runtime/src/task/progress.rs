@@ -4,7 +4,11 @@
 //! Kept in groups whose queries outlive the process, by nobody else. What must hold: it changes under the same lock as the state of
 //! the slot, and goes wherever that goes, so that state, position and number of results are always of one moment.
 
-use rivulet_dataflow::{InputIndex, Slot};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use rivulet_dataflow::{InputIndex, LogPosition, QueryId, Slot};
 
 /// Up to where a slot has come: what is saved with its state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +32,32 @@ pub(crate) fn position_of(stamp: u64) -> u64 {
     stamp >> InputIndex::BITS
 }
 
+/// When queries were away, by positions of the log: what is replayed of that is not for them. Each of them is alone in its slot.
+#[derive(Clone, Debug, Default)]
+pub struct Absences {
+    by_query: HashMap<QueryId, Vec<Range<LogPosition>>>,
+    /// No absence reaches as far.
+    end: LogPosition,
+}
+
+impl Absences {
+    /// A query gets none of the events with these positions.
+    pub fn add(&mut self, query: QueryId, positions: Range<LogPosition>) {
+        self.end = self.end.max(positions.end);
+        self.by_query.entry(query).or_default().push(positions);
+    }
+
+    /// No absence goes on behind this position.
+    pub fn end_at(&mut self, position: LogPosition) {
+        self.end = self.end.min(position);
+        self.by_query.values_mut().flatten().for_each(|away| away.end = away.end.min(position));
+    }
+
+    fn has(&self, query: QueryId, position: LogPosition) -> bool {
+        self.by_query.get(&query).is_some_and(|ranges| ranges.iter().any(|away| away.contains(&position)))
+    }
+}
+
 /// The marks of a task's slots, in columns.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
@@ -38,6 +68,8 @@ pub(crate) struct Progress {
     results: Vec<u64>,
     /// No restored slot had come further: an event behind this is new.
     repeats_to: u64,
+    /// When queries of the group were away, if any were.
+    absences: Option<Arc<Absences>>,
     /// The numbers of the rows that go to the sink; kept for its memory.
     numbers: Vec<u64>,
 }
@@ -97,10 +129,26 @@ impl Progress {
         }
     }
 
-    /// Whether any event up to this stamp may be in the state of its slot already.
+    /// From now on these are the absences of the group's queries.
+    pub(crate) fn set_absences(&mut self, absences: Option<Arc<Absences>>) {
+        self.absences = absences;
+    }
+
+    pub(crate) fn absences(&self) -> Option<&Arc<Absences>> {
+        self.absences.as_ref()
+    }
+
+    /// Whether any event with this stamp may be in the state of its slot already, or not be for it.
     #[inline]
     pub(crate) fn may_repeat(&self, stamp: u64) -> bool {
-        stamp != 0 && stamp <= self.repeats_to
+        let end = self.absences.as_ref().map_or(0, |absences| absences.end);
+        stamp != 0 && (stamp <= self.repeats_to || position_of(stamp) < end)
+    }
+
+    /// Whether a query was away when an event with this stamp came.
+    pub(crate) fn was_away(&self, query: Option<QueryId>, stamp: u64) -> bool {
+        let is_away = |absences: &Arc<Absences>| query.is_some_and(|query| absences.has(query, position_of(stamp)));
+        self.absences.as_ref().is_some_and(is_away)
     }
 
     /// Whether an event is in the state of its slot already.
@@ -160,6 +208,12 @@ impl Progress {
             let Mark { applied, results, .. } = self.mark(slot);
             self.set(slot, Mark { changed: true, applied: applied.max(stamp), results });
         }
+    }
+
+    /// No event up to this stamp is for the slot. That changes nothing that would have to be saved.
+    pub(crate) fn begin_behind(&mut self, slot: Slot, stamp: u64) {
+        let Mark { applied, .. } = self.mark(slot);
+        *grown(&mut self.applied, slot as usize) = applied.max(stamp);
     }
 
     /// Has every one of these slots count as changed.
@@ -222,6 +276,24 @@ mod tests {
         assert_eq!(progress.number(&[1, 1, 0, 1]), [1, 2, 1, 3]);
         assert_eq!(progress.number(&[0, 2]), [2, 1]);
         assert_eq!((progress.mark(1).results, progress.mark(1).changed), (3, true));
+    }
+
+    #[test]
+    fn who_was_away_gets_nothing_of_that_time() {
+        let mut progress = Progress::default();
+        let mut absences = Absences::default();
+        absences.add(7, 10..20);
+        absences.add(7, 30..LogPosition::MAX);
+        progress.set_absences(Some(Arc::new(absences.clone())));
+        let away = |progress: &Progress, query| -> Vec<u64> {
+            (1..50).filter(|&at| progress.may_repeat(stamp(at, 1)) && progress.was_away(query, stamp(at, 1))).collect()
+        };
+        assert_eq!(away(&progress, Some(7)), (10..20).chain(30..50).collect::<Vec<_>>());
+        assert!(away(&progress, Some(8)).is_empty() && away(&progress, None).is_empty());
+        absences.end_at(40);
+        progress.set_absences(Some(Arc::new(absences)));
+        assert_eq!(away(&progress, Some(7)), (10..20).chain(30..40).collect::<Vec<_>>());
+        assert!(!progress.may_repeat(stamp(40, 0)) && !progress.may_repeat(0));
     }
 
     #[test]

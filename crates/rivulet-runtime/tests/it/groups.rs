@@ -72,6 +72,40 @@ fn a_full_sink_leaves_events_in_the_inbox() {
 }
 
 #[test]
+fn a_group_that_rests_takes_in_what_it_may_and_goes_on_with_it() {
+    let bench = Bench::new();
+    let group = bench.group();
+    let slot = group.add(&[70], &homes(&["a"]))[0];
+    assert_eq!(group.push(slot, 0, b"1"), Push::Taken);
+    group.refuse_input();
+    assert_eq!(group.push(slot, 0, b"2"), Push::Full);
+    assert_eq!(group.run(), Activation::Ran(1), "what waits is processed");
+    group.hold_back();
+    assert_eq!(group.push(slot, 0, b"3"), Push::Taken);
+    assert!(group.has_room(slot, 1));
+    assert_eq!((group.run(), group.waiting().0), (Activation::Blocked, 1));
+    group.stand_still();
+    assert_eq!(group.push(slot, 0, b"4"), Push::Full);
+    assert_eq!((group.run(), group.has_room(slot, 1)), (Activation::Blocked, false));
+    group.go_on();
+    assert_eq!(group.run(), Activation::Ran(1));
+    assert_eq!(bench.sink.of(70).0, [1, 3]);
+}
+
+#[test]
+fn a_group_that_retires_forgets_what_waits() {
+    let bench = Bench::new();
+    let group = bench.group();
+    let slot = group.add(&[70], &homes(&["a"]))[0];
+    group.hold_back();
+    assert_eq!(group.push(slot, 0, b"1"), Push::Taken);
+    group.stand_still();
+    group.retire();
+    assert_eq!((group.waiting(), group.run()), ((0, 0), Activation::Ran(0)));
+    assert!(bench.sink.of(70).0.is_empty());
+}
+
+#[test]
 fn a_slice_ends_between_two_batches() {
     let bench = Bench::new();
     bench.event_us.store(10, Ordering::Relaxed);

@@ -76,25 +76,24 @@ pub(super) fn application(
     })
 }
 
-/// What follows `CREATE OR REPLACE APPLICATION`. What is said of the replacement is no part of the application: its identity is that of
-/// the same text without it.
+/// What follows `CREATE OR REPLACE`, up to the thing that is replaced: `APPLICATION name [WITH (state => ...)]`, or a query. Gives the tokens of the
+/// same statement without what is said of the replacement, which is no part of the thing: its identity is that of the plain text.
 pub(super) fn replacement(
     cursor: &mut Cursor<'_>,
     tokens: &[TokenWithSpan],
-    text: &str,
-) -> Result<CreateApplication, SqlError> {
+) -> Result<(Vec<TokenWithSpan>, StateWish), SqlError> {
     /// `CREATE OR REPLACE APPLICATION`, of which the first and the last stay.
     const WORDS: usize = 4;
+    cursor.advance();
     if cursor.is_word("if") {
         let why = "OR REPLACE and IF NOT EXISTS contradict each other";
         return Err(SqlError::new(cursor.position(), why).hint("leave one of them out"));
     }
-    let mut ahead = cursor.clone();
-    ahead.name("the name of the application")?;
-    let options = ahead.rest().len();
+    cursor.name("the name of what is replaced")?;
+    let options = cursor.rest().len();
     let mut wish = StateWish::default();
-    if ahead.eat_word("with") {
-        for (name, value, position) in ahead.named_values("the name of an option")? {
+    if cursor.eat_word("with") {
+        for (name, value, position) in cursor.named_values("the name of an option")? {
             if name.text != "state" {
                 return Err(SqlError::new(name.position, format!("unknown option '{name}'"))
                     .hint("there is one: state => 'keep' or state => 'discard'"));
@@ -110,17 +109,12 @@ pub(super) fn replacement(
             };
         }
     }
-    let (from, to) = (tokens.len() - options, tokens.len() - ahead.rest().len());
-    let own: Vec<TokenWithSpan> =
-        [&tokens[..1], &tokens[WORDS - 1..from], &tokens[to..]].into_iter().flatten().cloned().collect();
-    // From the name on, for the words before it are known.
-    let mut plain = Cursor::new(&own, cursor.end());
-    (0..2).for_each(|_| plain.advance());
-    let create = application(&mut plain, &own, text)?;
+    let (from, to) = (tokens.len() - options, tokens.len() - cursor.rest().len());
+    let plain = [&tokens[..1], &tokens[WORDS - 1..from], &tokens[to..]].into_iter().flatten().cloned().collect();
     while *cursor.peek() != Token::EOF {
         cursor.advance();
     }
-    Ok(CreateApplication { replaces: Some(wish), ..create })
+    Ok((plain, wish))
 }
 
 /// What follows `CREATE TABLE`. `tokens` and `text` are those of the statement.

@@ -19,7 +19,7 @@ pub(crate) use select::name_of;
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::lexer::{self, StatementTokens, describe_token};
-use crate::statement::{CreateApplication, Name, Statement};
+use crate::statement::{CreateApplication, CreateBigQuery, Name, StateWish, Statement};
 use crate::{Literal, Position, SqlError, suggest};
 use cursor::Cursor;
 
@@ -117,17 +117,16 @@ fn create_statement(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) ->
     let text = statement.text;
     let position = cursor.position();
     if cursor.eat_words(&["or", "replace"]) {
-        if !cursor.is_word("application") {
-            return Err(SqlError::new(position, "OR REPLACE is for applications alone")
-                .hint("anything else is dropped first: DROP QUERY name, then CREATE QUERY name ..."));
+        if !cursor.is_word("application") && !cursor.is_word("query") {
+            return Err(SqlError::new(position, "OR REPLACE is for applications and queries alone")
+                .hint("anything else is dropped first: DROP VIEW name, then CREATE VIEW name ..."));
         }
-        cursor.advance();
-        return create::replacement(cursor, &statement.tokens, text)
-            .map(|create| Statement::CreateApplication(Box::new(create)));
+        let (plain, wish) = create::replacement(cursor, &statement.tokens)?;
+        return create_replacing(&plain, cursor.end(), text, wish);
     }
     Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW"])? {
         0 => Statement::CreateApplication(Box::new(create::application(cursor, &statement.tokens, text)?)),
-        1 => create_query(cursor, text)?,
+        1 => create_query(cursor, &statement.tokens, text)?,
         2 => Statement::CreateTable(Box::new(create::table(cursor, &statement.tokens, text)?)),
         3 => Statement::CreateSource(Box::new(source::source(cursor, text)?)),
         4 => Statement::CreateSink(Box::new(source::sink(cursor, text)?)),
@@ -135,7 +134,32 @@ fn create_statement(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) ->
     })
 }
 
-fn create_query(cursor: &mut Cursor<'_>, text: &str) -> Result<Statement, SqlError> {
+/// `CREATE OR REPLACE` as `plain` has it without these words; `text` is that of the statement as it was written.
+fn create_replacing(
+    plain: &[TokenWithSpan],
+    end: Position,
+    text: &str,
+    wish: StateWish,
+) -> Result<Statement, SqlError> {
+    let mut cursor = Cursor::new(plain, end);
+    cursor.advance();
+    if cursor.eat_word("application") {
+        let create = create::application(&mut cursor, plain, text)?;
+        return Ok(Statement::CreateApplication(Box::new(CreateApplication { replaces: Some(wish), ..create })));
+    }
+    let position = cursor.position();
+    cursor.advance();
+    match create_query(&mut cursor, plain, text)? {
+        Statement::CreateBigQuery(create) => {
+            Ok(Statement::CreateBigQuery(Box::new(CreateBigQuery { replaces: Some(wish), ..*create })))
+        }
+        _ => Err(SqlError::new(position, "OR REPLACE is for queries that say AS SELECT")
+            .hint("of an application its text is replaced: CREATE OR REPLACE APPLICATION; a query that uses it has values, and is dropped and created anew")),
+    }
+}
+
+/// What follows `CREATE QUERY`. `tokens` and `text` are those of the statement from `CREATE` on.
+fn create_query(cursor: &mut Cursor<'_>, tokens: &[TokenWithSpan], text: &str) -> Result<Statement, SqlError> {
     let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
     let name = cursor.name("the name of the query")?;
     if cursor.eat_word("as") {
@@ -144,7 +168,14 @@ fn create_query(cursor: &mut Cursor<'_>, text: &str) -> Result<Statement, SqlErr
             return Err(SqlError::new(query.position, format!("the query '{name}' has no sink"))
                 .hint("write SELECT ... INTO sink, with a sink made by CREATE SINK"));
         }
-        return Ok(Statement::CreateBigQuery { name, if_not_exists, query });
+        let id = lexer::canonical_id(tokens);
+        return Ok(Statement::CreateBigQuery(Box::new(CreateBigQuery {
+            name,
+            if_not_exists,
+            replaces: None,
+            id,
+            query,
+        })));
     }
     if !cursor.eat_word("from") {
         let error = cursor.expected("FROM APPLICATION or AS SELECT");

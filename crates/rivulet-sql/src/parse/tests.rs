@@ -331,20 +331,22 @@ fn statements_of_big_queries_are_read() {
         panic!("not a sink")
     };
     assert_eq!(sink.declare().unwrap().schema.unwrap().fields().len(), 1);
-    let Statement::CreateBigQuery { query, .. } = one("CREATE QUERY q AS INSERT INTO s SELECT a FROM t") else {
+    let Statement::CreateBigQuery(create) = one("CREATE QUERY q AS INSERT INTO s SELECT a FROM t") else {
         panic!("not a query")
     };
+    let query = create.query;
     assert_eq!((query.sink.unwrap().text.as_str(), query.position), ("s", Position { line: 1, column: 33 }));
     for (script, sink) in [("SELECT a FROM t INTO s", Some("s")), ("WITH u AS (SELECT a FROM t) SELECT a FROM u", None)]
     {
         let Statement::RunQuery(query) = one(script) else { panic!("not a query") };
         assert_eq!(query.sink.as_ref().map(|name| name.text.as_str()), sink);
     }
-    let Statement::CreateBigQuery { query, .. } =
+    let Statement::CreateBigQuery(create) =
         one("CREATE QUERY q AS SELECT a FROM t INTO s WITH (state_ttl => INTERVAL '1 hour')")
     else {
         panic!("not a query")
     };
+    let query = create.query;
     assert_eq!((query.sink.unwrap().text.as_str(), query.state_ttl_us), ("s", Some(3_600_000_000)));
     let explained = |script: &str| matches!(one(script), Statement::ExplainBigQuery { analyze: true, .. });
     assert!(explained("EXPLAIN ANALYZE SELECT a FROM t") && !explained("EXPLAIN INSERT INTO s SELECT a FROM t"));
@@ -551,9 +553,41 @@ fn a_replacement_is_the_same_application() {
         ("OR REPLACE APPLICATION IF NOT EXISTS a", "contradict"),
         ("OR REPLACE APPLICATION a WITH (state => 'lose')", "'keep' or 'discard'"),
         ("OR REPLACE APPLICATION a WITH (speed => 1)", "unknown option 'speed'"),
-        ("OR REPLACE QUERY a", "for applications alone"),
+        ("OR REPLACE TABLE a", "for applications and queries alone"),
     ] {
         let error = parse_application(&plain.replace("APPLICATION a", words)).expect_err(words).to_string();
+        assert!(error.contains(message) && error.contains("hint:"), "{error}");
+    }
+}
+
+#[test]
+fn a_replacement_is_the_same_query() {
+    let plain = "CREATE QUERY q AS SELECT v FROM t INTO s WITH (state_ttl => INTERVAL '1 hour')";
+    let parse = |sql: &str| match parse_script(sql).unwrap_or_else(|error| panic!("{error}: {sql}")).pop() {
+        Some((Statement::CreateBigQuery(create), _)) => create,
+        other => panic!("{other:?}: {sql}"),
+    };
+    let first = parse(plain);
+    assert_eq!(first.replaces, None);
+    assert_ne!(first.id, parse(&plain.replace("SELECT v", "SELECT v + 1")).id);
+    for (words, wish) in [
+        ("OR REPLACE QUERY q", StateWish::Keep),
+        ("or replace query Q  with (state => 'Keep')", StateWish::Keep),
+        ("OR REPLACE QUERY q WITH (state => 'discard')", StateWish::Discard),
+    ] {
+        let text = plain.replace("QUERY q", words);
+        let create = parse(&text);
+        assert_eq!((create.replaces, &create.id, create.name.text.as_str()), (Some(wish), &first.id, "q"), "{words}");
+        assert_eq!((create.query.text.as_str(), create.query.state_ttl_us), (text.as_str(), Some(3_600_000_000)));
+        assert_eq!(create.query.sink.map(|sink| sink.text).as_deref(), Some("s"));
+    }
+    for (script, message) in [
+        ("CREATE OR REPLACE QUERY IF NOT EXISTS q AS SELECT v FROM t INTO s", "contradict"),
+        ("CREATE OR REPLACE QUERY q WITH (state => 'lose') AS SELECT v FROM t INTO s", "'keep' or 'discard'"),
+        ("CREATE OR REPLACE QUERY q FROM APPLICATION a WITH (x => 1)", "for queries that say AS SELECT"),
+        ("CREATE OR REPLACE VIEW v AS SELECT v FROM t", "for applications and queries alone"),
+    ] {
+        let error = parse_script(script).expect_err(script).to_string();
         assert!(error.contains(message) && error.contains("hint:"), "{error}");
     }
 }

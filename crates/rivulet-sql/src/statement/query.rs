@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use datafusion_sql::sqlparser::ast;
 
-use super::{ColumnDeclaration, FormatSpec, Name};
+use super::{ColumnDeclaration, FormatSpec, Name, StateWish};
 use crate::{Literal, Position};
 
 /// `CREATE SOURCE name [(column TYPE, ...)] FROM 'connector:rest' [FORMAT ...] [WITH (...)]`
@@ -68,6 +68,21 @@ pub struct CreateView {
     /// The statement's text as written, without the closing `;`.
     pub text: String,
     /// What it stands for.
+    pub query: BigQuery,
+}
+
+/// `CREATE QUERY` of a query with a text of its own.
+#[derive(Clone, Debug)]
+pub struct CreateBigQuery {
+    /// The name of the query.
+    pub name: Name,
+    /// Do nothing if there is a query of that name.
+    pub if_not_exists: bool,
+    /// Whether it takes over from a query of that name, and what then becomes of its state.
+    pub replaces: Option<StateWish>,
+    /// The identity: SHA-256 (hex) of the canonical text.
+    pub id: String,
+    /// What it computes, and its sink.
     pub query: BigQuery,
 }
 

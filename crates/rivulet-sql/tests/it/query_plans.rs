@@ -36,9 +36,8 @@ fn run(script: &str, scope: &mut Scope) -> Result<Option<QueryPlan>, SqlError> {
             Statement::CreateSource(create) => scope.add_source(create.declare(|_, _| None)?)?,
             Statement::CreateSink(create) => scope.add_sink(create.declare()?)?,
             Statement::CreateView(create) => scope.add_view(&create)?,
-            Statement::RunQuery(query) | Statement::CreateBigQuery { query, .. } => {
-                last = Some(plan_query(&query, scope)?);
-            }
+            Statement::RunQuery(query) => last = Some(plan_query(&query, scope)?),
+            Statement::CreateBigQuery(create) => last = Some(plan_query(&create.query, scope)?),
             // The table of the benchmark is there.
             Statement::CreateTable(create) => assert!(scope.table(&create.name.text).is_some(), "{}", create.name),
             other => panic!("not a statement of big queries: {other:?}"),

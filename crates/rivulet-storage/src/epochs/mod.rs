@@ -6,7 +6,8 @@
 //! the next one; what no retained manifest names is deleted.
 //!
 //! What must hold: whatever happens at whatever step, the newest epoch that was committed can be restored, and if its bytes are damaged,
-//! the one before.
+//! the one before. Where pieces of different names have nothing to do with each other ([`Epochs::open_apart`]), only those names go back of which
+//! something is damaged, and the next epoch has them as they were found.
 
 mod manifest;
 mod pack;
@@ -99,6 +100,16 @@ pub struct Restored {
     pub note: serde_json::Value,
     /// Its pieces: name by name, those of one name in the order in which they apply.
     pub pieces: BTreeMap<String, Vec<Bytes>>,
+    /// The names among them whose pieces come from an epoch before, with what that says beside its pieces. The next epoch has these pieces again, unless
+    /// something whole is written under their name.
+    pub older: BTreeMap<String, serde_json::Value>,
+}
+
+/// The pieces of a name as they were in an older epoch.
+#[derive(Clone, Debug)]
+struct Older {
+    note: serde_json::Value,
+    pieces: Vec<(Entry, Bytes)>,
 }
 
 /// A line of epochs in a store.
@@ -107,6 +118,10 @@ pub struct Epochs {
     store: Arc<Store>,
     line: String,
     settings: EpochSettings,
+    /// Whether names have nothing to do with each other.
+    is_apart: bool,
+    /// What stands in the place of pieces of the newest epoch that are damaged, until there is another.
+    older: BTreeMap<String, Older>,
     /// The number of the next epoch.
     next: u64,
     /// The epochs that are kept, oldest first.
@@ -125,10 +140,25 @@ impl Epochs {
     /// # Errors
     /// The store cannot be read. Damage is no error as long as an older epoch is whole, or there was none: see [`Epochs::problems`].
     pub fn open(store: Arc<Store>, line: &str, settings: EpochSettings) -> Result<Self, StorageError> {
+        Self::find(store, line, settings, false)
+    }
+
+    /// The same for a line in which each name stands for itself: of the newest epoch only the names are given up of which a piece is damaged. Those
+    /// are as in the newest older epoch that has them whole, or gone where there is none.
+    ///
+    /// # Errors
+    /// As [`Epochs::open`] has.
+    pub fn open_apart(store: Arc<Store>, line: &str, settings: EpochSettings) -> Result<Self, StorageError> {
+        Self::find(store, line, settings, true)
+    }
+
+    fn find(store: Arc<Store>, line: &str, settings: EpochSettings, is_apart: bool) -> Result<Self, StorageError> {
         let mut epochs = Self {
             store,
             line: line.to_owned(),
             settings,
+            is_apart,
+            older: BTreeMap::new(),
             next: 1,
             retained: VecDeque::new(),
             packs: BTreeMap::new(),
@@ -142,27 +172,37 @@ impl Epochs {
             epochs.next = epochs.next.max(number.or(pack::number_of(line, &name)).map_or(0, |number| number + 1));
             numbers.extend(number);
         }
+        // The names that are damaged in the newest epoch and not found in an older one yet.
+        let mut wanted = BTreeSet::new();
         for &number in numbers.iter().rev().take(epochs.settings.retained.max(1)) {
-            match epochs.load(number, epochs.retained.is_empty()) {
-                Ok((manifest, packs)) => {
-                    if epochs.retained.is_empty() {
+            let is_newest = epochs.retained.is_empty();
+            match epochs.load(number, is_newest) {
+                Ok((manifest, mut packs)) => {
+                    if is_newest {
+                        wanted = epochs.give_up_damaged(number, &mut packs);
                         epochs.packs = packs;
+                    } else if !wanted.is_empty() {
+                        epochs.find_older(&manifest, &packs, &mut wanted)?;
                     }
                     epochs.retained.push_front(manifest);
                 }
                 // What cannot be read now is not damaged: to begin with an older one would lose what is between.
                 Err(error @ (StorageError::Version { .. } | StorageError::Remote { .. })) => return Err(error),
                 // One that is older than a whole one is not needed.
-                Err(_) if !epochs.retained.is_empty() => {}
+                Err(_) if !is_newest => {}
                 // What cannot be read now is not damaged: to begin with an older one would lose what is between.
                 Err(error) if !error.is_damage() => return Err(error),
                 Err(error) => epochs.problems.push(format!("epoch {number} cannot be used: {error}")),
             }
         }
+        for name in wanted {
+            epochs.problems.push(format!("no epoch that is kept has '{name}' whole: it is lost"));
+        }
         Ok(epochs)
     }
 
-    /// The manifest of an epoch and its packs; with `checks` every byte that counts is read.
+    /// The manifest of an epoch and its packs; with `checks` every byte that counts is read. Where each name stands for itself, damaged pieces
+    /// are no error and are to be looked for.
     fn load(&self, number: u64, checks: bool) -> Result<(Manifest, BTreeMap<u64, Pack>), StorageError> {
         let name = manifest::name(&self.line, number);
         let manifest = Manifest::from_bytes(&name, &self.store.get(&name)?)?;
@@ -174,11 +214,52 @@ impl Epochs {
             let mut pack = Pack::open(&self.store, &self.line, used.epoch)?;
             pack.keep(used)?;
             if checks {
-                pack.read_live(&self.store, |_, _| ())?;
+                match pack.read_live(&self.store, |_, _| ()) {
+                    Err(error) if self.is_apart && error.is_damage() => pack.find_damage(&self.store)?,
+                    read => read?,
+                }
             }
             packs.insert(used.epoch, pack);
         }
         Ok((manifest, packs))
+    }
+
+    /// Takes the names out of the packs of an epoch of which pieces were found damaged; returns them, and it is said.
+    fn give_up_damaged(&mut self, number: u64, packs: &mut BTreeMap<u64, Pack>) -> BTreeSet<String> {
+        let found: BTreeMap<String, String> = packs.values_mut().flat_map(Pack::take_damage).collect();
+        let names: BTreeSet<&str> = found.keys().map(String::as_str).collect();
+        packs.values_mut().for_each(|pack| pack.forget(&names));
+        packs.retain(|_, pack| pack.live_bytes() > 0);
+        self.problems
+            .extend(found.iter().map(|(name, error)| format!("'{name}' of epoch {number} cannot be used: {error}")));
+        found.into_keys().collect()
+    }
+
+    /// Takes over what an older epoch has whole of the names that are wanted.
+    fn find_older(
+        &mut self,
+        manifest: &Manifest,
+        packs: &BTreeMap<u64, Pack>,
+        wanted: &mut BTreeSet<String>,
+    ) -> Result<(), StorageError> {
+        for name in std::mem::take(wanted) {
+            let mut read: Vec<(Entry, Bytes)> = Vec::new();
+            let found = packs.values().try_for_each(|pack| {
+                pack.read_named(&self.store, &name, |entry, bytes| read.push((entry.clone(), bytes)))
+            });
+            match found {
+                // An application that came later has nothing to go back to.
+                Ok(()) if read.is_empty() => drop(wanted.insert(name)),
+                Ok(()) => {
+                    read.sort_by_key(|(entry, _)| entry.written);
+                    self.problems.push(format!("'{name}' is as it was in epoch {}", manifest.epoch));
+                    self.older.insert(name, Older { note: manifest.note.clone(), pieces: read });
+                }
+                Err(error) if error.is_damage() => drop(wanted.insert(name)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// The lines below a folder of a store.
@@ -188,6 +269,12 @@ impl Epochs {
     pub fn lines(store: &Store, below: &str) -> Result<BTreeSet<String>, StorageError> {
         let names = store.list(below)?.into_iter().map(|(name, _)| name);
         Ok(names.filter_map(|name| Some(name.rsplit_once('/')?.0.to_owned())).collect())
+    }
+
+    /// The line with an epoch that is there by this object, if it is one of those by which epochs are: without it nothing else of an epoch counts.
+    pub fn line_of(object: &str) -> Option<&str> {
+        let line = object.rsplit_once('/')?.0;
+        manifest::number_of(line, object).map(|_| line)
     }
 
     /// Bytes of all that a restart would read.
@@ -210,6 +297,11 @@ impl Epochs {
         self.retained.back().map(|manifest| &manifest.note)
     }
 
+    /// The epochs that are kept, oldest first, each with what it says beside its pieces.
+    pub fn kept(&self) -> impl Iterator<Item = (u64, &serde_json::Value)> {
+        self.retained.iter().map(|manifest| (manifest.epoch, &manifest.note))
+    }
+
     /// Why newer epochs could not be used, in words.
     pub fn problems(&self) -> &[String] {
         &self.problems
@@ -230,18 +322,24 @@ impl Epochs {
         for (entry, bytes) in read {
             pieces.entry(entry.name).or_default().push(bytes);
         }
-        Ok(Some(Restored { epoch: manifest.epoch, note: manifest.note.clone(), pieces }))
+        for (name, older) in &self.older {
+            pieces.insert(name.clone(), older.pieces.iter().map(|(_, bytes)| bytes.clone()).collect());
+        }
+        let older = self.older.iter().map(|(name, older)| (name.clone(), older.note.clone())).collect();
+        Ok(Some(Restored { epoch: manifest.epoch, note: manifest.note.clone(), pieces, older }))
     }
 
     /// Goes back to an epoch that is kept, or to before all of them: those behind it are deleted, and it is the newest. Numbers are not given
     /// out again. False, with nothing changed, if that epoch is not there.
     ///
     /// # Errors
-    /// The epoch is damaged, or the store does not do what it is asked for; some of those behind it may be deleted then.
+    /// The epoch is damaged, or the store does not do what it is asked for; some of those behind it may be deleted then. Nothing is while
+    /// somebody holds the store.
     pub fn go_back(&mut self, to: Option<u64>) -> Result<bool, StorageError> {
         if to.is_some_and(|to| self.retained.iter().all(|manifest| manifest.epoch != to)) {
             return Ok(false);
         }
+        self.check_deletable()?;
         let packs = match to {
             Some(to) => self.load(to, true)?.1,
             None => BTreeMap::new(),
@@ -252,6 +350,7 @@ impl Epochs {
             self.retained.pop_back();
         }
         self.packs = packs;
+        self.older.clear();
         Ok(true)
     }
 
@@ -287,6 +386,9 @@ impl Epochs {
             }
         }
         packs.retain(|_, pack| pack.live_bytes() > 0);
+        // The packs do not have these any more, and the epoch that does goes by and by.
+        let older = self.older.iter().filter(|(name, _)| !replaced.contains(name.as_str()));
+        taken_over.extend(older.flat_map(|(_, older)| older.pieces.iter().cloned()));
         let mut written_bytes = 0;
         if !pieces.is_empty() || !taken_over.is_empty() {
             let new = pieces.into_iter().map(|piece| (Entry::new(&piece, number), piece.bytes));
@@ -304,6 +406,7 @@ impl Epochs {
         self.retained.push_back(manifest);
         self.packs = packs;
         self.problems.clear();
+        self.older.clear();
         self.clean();
         Ok(Committed { epoch: number, written_bytes, live_bytes: self.live_bytes() })
     }
@@ -365,18 +468,23 @@ impl Epochs {
         }
     }
 
+    /// Whether something may be deleted now that does not wait: who reads all of the store wants what it has seen.
+    fn check_deletable(&self) -> Result<(), StorageError> {
+        if !self.store.is_held() {
+            return Ok(());
+        }
+        let source = std::io::Error::new(std::io::ErrorKind::ResourceBusy, "a backup is being made");
+        Err(StorageError::Io { what: format!("cannot delete {}/{}", self.store.place(), self.line), source })
+    }
+
     /// Deletes the whole line: what it belonged to is not there any more.
     ///
     /// # Errors
     /// Something could not be deleted, or must not be now.
     pub fn delete(self) -> Result<(), StorageError> {
         let mut names: Vec<String> = self.store.list(&self.line)?.into_iter().map(|(name, _)| name).collect();
-        if !names.is_empty() && self.store.is_held() {
-            let source = std::io::Error::new(std::io::ErrorKind::ResourceBusy, "a backup is being made");
-            return Err(StorageError::Io {
-                what: format!("cannot delete {}/{}", self.store.place(), self.line),
-                source,
-            });
+        if !names.is_empty() {
+            self.check_deletable()?;
         }
         names.sort_by_key(|name| manifest::number_of(&self.line, name).is_none());
         names.iter().try_for_each(|name| self.store.delete(name))

@@ -52,6 +52,8 @@ pub(super) struct Pack {
     index_checksum: u64,
     entries: Vec<Entry>,
     live: Vec<bool>,
+    /// The names of pieces that were found damaged, and how it shows.
+    damage: Vec<(String, String)>,
 }
 
 /// The epoch whose pack has this name.
@@ -90,7 +92,8 @@ impl Pack {
         let bytes = end + index.len() as u64;
         parts.push(index.into());
         store.put(&object, parts)?;
-        Ok(Self { object, bytes, index_checksum: trailer[1], live: vec![true; entries.len()], entries })
+        let live = vec![true; entries.len()];
+        Ok(Self { object, bytes, index_checksum: trailer[1], live, entries, damage: Vec::new() })
     }
 
     /// Reads the index of the pack of an epoch.
@@ -111,7 +114,8 @@ impl Pack {
             return Err(damaged("the checksum of its index is wrong"));
         }
         let entries: Vec<Entry> = serde_json::from_slice(&index).map_err(|error| damaged(&error.to_string()))?;
-        Ok(Self { live: vec![true; entries.len()], object, bytes, index_checksum: checksum, entries })
+        let live = vec![true; entries.len()];
+        Ok(Self { live, object, bytes, index_checksum: checksum, entries, damage: Vec::new() })
     }
 
     /// Has only those pieces count that a manifest says.
@@ -180,6 +184,46 @@ impl Pack {
             left = behind;
         }
         Ok(())
+    }
+
+    /// Reads the pieces of one name that count.
+    pub(super) fn read_named(
+        &self,
+        store: &Store,
+        name: &str,
+        mut take: impl FnMut(&Entry, Bytes),
+    ) -> Result<(), StorageError> {
+        self.live().filter(|entry| entry.name == name).try_for_each(|entry| {
+            take(entry, self.read(store, entry)?);
+            Ok(())
+        })
+    }
+
+    /// Reads every piece that counts by itself, and remembers those that are damaged.
+    pub(super) fn find_damage(&mut self, store: &Store) -> Result<(), StorageError> {
+        let mut damage = Vec::new();
+        for entry in self.live() {
+            match self.read(store, entry) {
+                Ok(_) => {}
+                Err(error) if error.is_damage() => damage.push((entry.name.clone(), error.to_string())),
+                Err(error) => return Err(error),
+            }
+        }
+        self.damage = damage;
+        Ok(())
+    }
+
+    /// The names of which [`Pack::find_damage`] has found damaged pieces, and how it shows.
+    pub(super) fn take_damage(&mut self) -> Vec<(String, String)> {
+        std::mem::take(&mut self.damage)
+    }
+
+    fn read(&self, store: &Store, entry: &Entry) -> Result<Bytes, StorageError> {
+        let bytes = store.read(&self.object, entry.offset..self.end_of(entry)?)?;
+        match bytes.len() as u64 == entry.bytes && xxh3_64(&bytes) == entry.checksum {
+            true => Ok(bytes),
+            false => Err(self.damaged(entry)),
+        }
     }
 
     /// Where a piece ends, which is in the pack.

@@ -350,6 +350,11 @@ fn going_back_leaves_the_epochs_before_and_numbers_go_on() {
         let bytes = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
         Content::from([("a".to_owned(), bytes(&[a])), ("b".to_owned(), bytes(b))])
     };
+    let held = epochs.store.hold();
+    let error = epochs.go_back(Some(3)).unwrap_err().to_string();
+    assert!(error.contains("a backup is being made"), "{error}");
+    assert_eq!((epochs.newest(), content(&home.open(3)).map(|(number, _)| number)), (Some(4), Some(4)));
+    drop(held);
     assert!(epochs.go_back(Some(3)).unwrap());
     assert_eq!(content(&epochs), Some((3, of("3", &["1", "2", "3"]))));
     assert_eq!(content(&home.open(3)), Some((3, of("3", &["1", "2", "3"]))), "also after a restart");
@@ -380,4 +385,128 @@ fn what_a_killed_process_did_not_write_in_full_is_removed() {
     assert_eq!(objects(), before);
     assert_eq!(fs::read_dir(folder.path().join("queries/7")).unwrap().count(), 1);
     assert_eq!(Epochs::lines(&store, "queries").unwrap(), BTreeSet::from(["queries/7".to_owned()]));
+}
+
+/// What [`Epochs::open_apart`] finds: the epoch, what each name says, and the names that are older with the epoch that they are of.
+fn apart(home: &Home) -> Option<(Epochs, u64, Content, BTreeMap<String, u64>)> {
+    let epochs = Epochs::open_apart(home.store(), LINE, EpochSettings { retained: 3 }).unwrap();
+    let restored = epochs.restore().unwrap()?;
+    let pieces = restored.pieces.into_iter();
+    let pieces = pieces.map(|(name, all)| (name, all.iter().map(|bytes| bytes.to_vec()).collect())).collect();
+    let older = restored.older.into_iter().map(|(name, note)| (name, note["epoch"].as_u64().unwrap())).collect();
+    Some((epochs, restored.epoch, pieces, older))
+}
+
+#[test]
+fn where_names_stand_for_themselves_damage_costs_only_the_name_that_it_hits() {
+    // Each piece says its name and its epoch, so that it is found in the bytes of its pack; and is so long that none is taken over into another.
+    let text = |name: &str, number: u64| format!("<{name} of {number}>").repeat(50).into_bytes();
+    let mut model: BTreeMap<u64, Content> = BTreeMap::new();
+    let home = Home::folder();
+    let mut epochs = home.open(3);
+    let written: [&[(&str, bool)]; 3] =
+        [&[("a", false), ("b", false), ("c", false)], &[("a", true)], &[("b", false), ("a", true)]];
+    let mut now = Content::new();
+    for (number, written) in (1..).zip(written) {
+        let pieces: Vec<(&str, bool, Vec<u8>)> =
+            written.iter().map(|&(name, is_delta)| (name, is_delta, text(name, number))).collect();
+        for (name, is_delta, bytes) in &pieces {
+            let all = now.entry((*name).to_owned()).or_default();
+            if !is_delta {
+                all.clear();
+            }
+            all.push(bytes.clone());
+        }
+        let pieces: Vec<(&str, bool, &[u8])> =
+            pieces.iter().map(|(name, is_delta, bytes)| (*name, *is_delta, bytes.as_slice())).collect();
+        epochs.commit(epoch(number, &pieces, &[])).unwrap();
+        model.insert(number, now.clone());
+    }
+    let (whole, found, content, older) = apart(&home).unwrap();
+    assert_eq!((found, &content, older.len(), whole.problems().len()), (3, &model[&3], 0, 0));
+    for object in home.names() {
+        let bytes = home.store().get(&object).unwrap();
+        for place in (0..bytes.len()).step_by(13) {
+            home.change(&object, |bytes| bytes[place] ^= 0x20);
+            let hit = ["a", "b", "c"].into_iter().flat_map(|name| (1..=3).map(move |number| (name, number))).find(
+                |&(name, number)| {
+                    let piece = text(name, number);
+                    let at = bytes.windows(piece.len()).position(|window| window == piece);
+                    at.is_some_and(|at| (at..at + piece.len()).contains(&place))
+                },
+            );
+            let Some((opened, found, content, older)) = apart(&home) else {
+                assert!(object.ends_with("1.pack") && hit.is_none(), "the index that all need: {object} at {place}");
+                home.change(&object, |bytes| bytes[place] ^= 0x20);
+                continue;
+            };
+            match hit.filter(|(name, number)| model[&3][*name].contains(&text(name, *number))) {
+                Some((name, number)) => {
+                    assert_eq!(found, 3, "{object} at {place}: {:?}", opened.problems());
+                    // The newest epoch before that piece, of those that have the name.
+                    let before = (1..number).rev().find(|before| model[before].contains_key(name));
+                    assert_eq!(older.get(name).copied(), before, "{object} at {place}");
+                    for other in ["a", "b", "c"] {
+                        let expected = if other == name {
+                            before.map(|before| &model[&before][name])
+                        } else {
+                            model[&3].get(other)
+                        };
+                        assert_eq!(content.get(other), expected, "{other}, {object} at {place}");
+                    }
+                    assert!(opened.problems().iter().any(|problem| problem.contains(&format!("'{name}'"))));
+                }
+                // Manifest, index, or what does not count any more.
+                None => assert_eq!((&content, older.len()), (&model[&found], 0), "{object} at {place}"),
+            }
+            home.change(&object, |bytes| bytes[place] ^= 0x20);
+        }
+    }
+    // What is written next stands for itself again.
+    home.change(&format!("{LINE}/000000000001.pack"), |bytes| {
+        let place = bytes.windows(4).position(|window| window == b"<a o").unwrap();
+        bytes[place] ^= 1;
+    });
+    let (mut epochs, ..) = apart(&home).unwrap();
+    epochs.commit(epoch(4, &[("a", false, b"anew")], &[])).unwrap();
+    let (epochs, found, content, older) = apart(&home).unwrap();
+    assert_eq!((found, &content["a"][..], &content["b"]), (4, &[b"anew".to_vec()][..], &model[&3]["b"]));
+    assert!(older.is_empty() && epochs.problems().is_empty());
+}
+
+#[test]
+fn what_came_back_from_an_older_epoch_is_written_again() {
+    // What is written next, and what there is of "a" then; before that it has come back as one whole piece and two deltas.
+    type Texts<'a> = &'a [&'a str];
+    type Next<'a> = (&'a [(&'a str, bool, &'a [u8])], Texts<'a>, Option<Texts<'a>>);
+    let nexts: [Next<'_>; 4] = [
+        (&[("b", false, b"anew")], &[], Some(&["a of 1", "a of 2", "a of 3"])),
+        (&[("a", true, b"behind")], &[], Some(&["a of 1", "a of 2", "a of 3", "behind"])),
+        (&[("a", false, b"anew")], &[], Some(&["anew"])),
+        (&[], &["a"], None),
+    ];
+    for (pieces, dropped, expected) in nexts {
+        let expected: Option<Vec<Vec<u8>>> =
+            expected.map(|texts| texts.iter().map(|text| text.as_bytes().to_vec()).collect());
+        let home = Home::folder();
+        let mut epochs = home.open(3);
+        for number in 1..=4 {
+            let text = format!("a of {number}");
+            epochs.commit(epoch(number, &[("a", number > 1, text.as_bytes()), ("b", false, b"b")], &[])).unwrap();
+        }
+        home.change(&format!("{LINE}/000000000004.pack"), |bytes| {
+            let place = bytes.windows(6).position(|window| window == b"a of 4").unwrap();
+            bytes[place] ^= 1;
+        });
+        let (mut epochs, found, _, older) = apart(&home).unwrap();
+        assert_eq!((found, older.get("a")), (4, Some(&3)));
+        epochs.commit(epoch(5, pieces, dropped)).unwrap();
+        // Also when no epoch is kept any more in which it was before.
+        for number in 6..=9 {
+            let (mut epochs, found, content, older) = apart(&home).unwrap();
+            assert_eq!((found, content.get("a"), older.len()), (number - 1, expected.as_ref(), 0));
+            assert!(epochs.problems().is_empty(), "{:?}", epochs.problems());
+            epochs.commit(epoch(number, &[("c", false, b"c")], &[])).unwrap();
+        }
+    }
 }

@@ -94,13 +94,16 @@ impl Writer {
             self.note(&error);
             return false;
         }
+        // Before anybody is told: who knows that it is on disk finds the segments as they stay.
+        let next = self.frame.next();
+        self.go_on_behind_full(next);
         let shared = &self.shared;
         shared.counters.committed(begun.elapsed(), self.frame.len());
         if shared.problem.lock().take().is_some() {
             tracing::info!("the log can be written again");
         }
         // Nobody who saw a frame under way may think it was never there.
-        shared.durable.fetch_max(self.frame.next() - 1, Ordering::AcqRel);
+        shared.durable.fetch_max(next - 1, Ordering::AcqRel);
         self.frame.clear(FRAME_BYTES_KEPT);
         drop(shared.gathering.lock());
         shared.committed.notify_all();
@@ -128,13 +131,11 @@ impl Writer {
     }
 
     fn write_frame(&mut self) -> io::Result<()> {
-        let segment_bytes = self.shared.settings.segment_bytes;
-        if self.open.as_ref().is_none_or(|open| open.bytes >= segment_bytes) {
-            self.open = None;
+        if self.open.is_none() || self.is_open_full() {
             self.begin_segment(self.frame.first())?;
         }
         let Some(open) = &mut self.open else { return Err(io::Error::other("no segment is open")) };
-        let bytes = self.frame.seal();
+        let bytes = self.frame.seal(open.salt);
         if let Err(error) = open.write(bytes) {
             if open.cut().is_err() {
                 // What is left of the frame stays behind, in a segment that nothing is appended to.
@@ -156,15 +157,41 @@ impl Writer {
         Ok(())
     }
 
-    fn begin_segment(&mut self, first: u64) -> io::Result<()> {
-        let open = Open::create(&*self.shared.disk, &self.shared.folder, first)?;
-        let mut segments = self.shared.segments.lock();
-        // One of the same name had nothing that counted.
-        if let Some(same) = segments.pop_back_if(|last| last.first == first) {
-            self.shared.disk_bytes.fetch_sub(same.bytes, Ordering::Relaxed);
+    /// Begins the next segment, if the open one is full: only what stands before another one can be forgotten, and a log at its limit gets nothing more that would
+    /// begin one. If that fails, the next frame tries.
+    fn go_on_behind_full(&mut self, first: u64) {
+        if self.is_open_full()
+            && let Err(error) = self.begin_segment(first)
+        {
+            tracing::debug!("the next segment of the log is begun later: {error}");
         }
-        segments.push_back(Segment { path: open.path.clone(), first: open.first, bytes: open.bytes });
-        self.shared.disk_bytes.fetch_add(open.bytes, Ordering::Relaxed);
+    }
+
+    fn is_open_full(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.bytes >= self.shared.settings.segment_bytes)
+    }
+
+    fn begin_segment(&mut self, first: u64) -> io::Result<()> {
+        let Shared { disk, folder, segments, disk_bytes, .. } = &*self.shared;
+        let open = Open::create(&**disk, folder, first, self.shared.salt_of(first))?;
+        // One that begins there too has nothing that counted, and goes before this one has anything: nobody could tell later which of the two
+        // counts. Nor may anybody who reads look for it from then on, whatever becomes of this one.
+        let mut listed = segments.lock();
+        if let Some(same) = listed.back().filter(|last| last.first == first) {
+            if same.path != open.path
+                && let Err(error) = disk.remove(&same.path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                return Err(error);
+            }
+            disk_bytes.fetch_sub(same.bytes, Ordering::Relaxed);
+            listed.pop_back();
+        }
+        drop(listed);
+        disk.sync_folder(folder)?;
+        let (path, salt) = (open.path.clone(), Some(open.salt));
+        segments.lock().push_back(Segment { path, first: open.first, salt, bytes: open.bytes });
+        disk_bytes.fetch_add(open.bytes, Ordering::Relaxed);
         self.open = Some(open);
         Ok(())
     }

@@ -5,10 +5,10 @@
 //! record  arrival 8 | packet id 2 | kind 1 | client bytes 2 | topic bytes 2 | payload bytes 4 | client | topic | payload
 //! ```
 //!
-//! Numbers are little-endian, checks are XXH3. What must hold: any bytes whatever can be read here; what is given out is
-//! what was written.
+//! Numbers are little-endian, checks are XXH3, and begin with the salt of the segment: what a client has sent may look like a frame, but no client knows that. What
+//! must hold: any bytes whatever can be read here; what is given out is what was written.
 
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// How a frame begins.
 const MAGIC: [u8; 4] = *b"RvF1";
@@ -108,16 +108,16 @@ impl Frame {
         self.records += 1;
     }
 
-    /// Writes the header, and returns all of the frame.
-    pub(super) fn seal(&mut self) -> &[u8] {
+    /// Writes the header for a segment with this salt, and returns all of the frame.
+    pub(super) fn seal(&mut self, salt: u64) -> &[u8] {
         let body = &self.bytes[HEADER_BYTES..];
-        let (body_bytes, body_check) = (body.len() as u32, xxh3_64(body));
+        let (body_bytes, body_check) = (body.len() as u32, xxh3_64_with_seed(body, salt));
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&MAGIC);
         header[4..8].copy_from_slice(&body_bytes.to_le_bytes());
         header[8..16].copy_from_slice(&self.first.to_le_bytes());
         header[16..20].copy_from_slice(&self.records.to_le_bytes());
-        let check = xxh3_64(&header[..20]) as u32;
+        let check = xxh3_64_with_seed(&header[..20], salt) as u32;
         header[20..24].copy_from_slice(&check.to_le_bytes());
         header[24..].copy_from_slice(&body_check.to_le_bytes());
         self.bytes[..HEADER_BYTES].copy_from_slice(&header);
@@ -191,13 +191,13 @@ pub(super) fn decode_record(bytes: &[u8], position: u64) -> Option<(Record<'_>, 
     (kind == MESSAGE).then_some((Record { position, arrival_us, client, packet_id, topic, payload }, rest))
 }
 
-/// The frame that the bytes begin with, if no position in it is lower than `lowest`.
-fn frame_at(bytes: &[u8], lowest: u64) -> At<'_> {
+/// The frame of a segment with this salt that the bytes begin with, if no position in it is lower than `lowest`.
+fn frame_at(bytes: &[u8], salt: u64, lowest: u64) -> At<'_> {
     let found = || {
         let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
         let number =
             |from: usize| u32::from_le_bytes([header[from], header[from + 1], header[from + 2], header[from + 3]]);
-        if header[..4] != MAGIC || xxh3_64(&header[..20]) as u32 != number(20) {
+        if header[..4] != MAGIC || xxh3_64_with_seed(&header[..20], salt) as u32 != number(20) {
             return None;
         }
         let body = rest.get(..number(4) as usize)?;
@@ -205,7 +205,8 @@ fn frame_at(bytes: &[u8], lowest: u64) -> At<'_> {
         let body_check = u64::from(number(24)) | u64::from(number(28)) << 32;
         let is_whole = records > 0 && (lowest..POSITION_END).contains(&first);
         let frame = Found { first, records, body };
-        (is_whole && xxh3_64(body) == body_check && frame.records().count() == records as usize).then_some(frame)
+        (is_whole && xxh3_64_with_seed(body, salt) == body_check && frame.records().count() == records as usize)
+            .then_some(frame)
     };
     found().map_or(At::Nothing, At::Frame)
 }
@@ -213,7 +214,8 @@ fn frame_at(bytes: &[u8], lowest: u64) -> At<'_> {
 /// Bytes as frames and what lies between them.
 pub(super) struct Frames<'b> {
     bytes: &'b [u8],
-    /// Positions grow: none is lower from here on, so a frame that a payload consists of is hardly taken for one of this log.
+    salt: u64,
+    /// Positions grow: none is lower from here on.
     lowest: u64,
     at: usize,
 }
@@ -233,8 +235,9 @@ pub(super) enum Part<'b> {
 }
 
 impl<'b> Frames<'b> {
-    pub(super) fn new(bytes: &'b [u8]) -> Self {
-        Self { bytes, lowest: 1, at: 0 }
+    /// Of a segment with this salt.
+    pub(super) fn new(bytes: &'b [u8], salt: u64) -> Self {
+        Self { bytes, salt, lowest: 1, at: 0 }
     }
 
     /// How many bytes were looked at.
@@ -251,14 +254,15 @@ impl<'b> Iterator for Frames<'b> {
         if rest.is_empty() {
             return None;
         }
-        if let At::Frame(frame) = frame_at(rest, self.lowest) {
+        if let At::Frame(frame) = frame_at(rest, self.salt, self.lowest) {
             self.at += frame.bytes();
             self.lowest = frame.next();
             return Some(Part::Frame(frame));
         }
         // A header has a check of its own, so looking for the next frame does not read the bytes many times.
         let begins = rest.windows(MAGIC.len()).enumerate().skip(1).filter(|(_, window)| *window == MAGIC);
-        let next = begins.map(|(at, _)| at).find(|&at| matches!(frame_at(&rest[at..], self.lowest), At::Frame(_)));
+        let next =
+            begins.map(|(at, _)| at).find(|&at| matches!(frame_at(&rest[at..], self.salt, self.lowest), At::Frame(_)));
         let bytes = next.unwrap_or(rest.len());
         self.at += bytes;
         Some(Part::Garbage { bytes, is_last: next.is_none() })
@@ -271,13 +275,19 @@ mod tests {
 
     use super::*;
 
+    const SALT: u64 = 77;
+
     fn frame(first: u64, payloads: &[&[u8]]) -> Vec<u8> {
+        salted(SALT, first, payloads)
+    }
+
+    fn salted(salt: u64, first: u64, payloads: &[&[u8]]) -> Vec<u8> {
         let mut frame = Frame::default();
         for (position, payload) in (first..).zip(payloads) {
             let record = Record { position, arrival_us: -7, client: b"kim", packet_id: 3, topic: b"a/b", payload };
             frame.push(&record);
         }
-        frame.seal().to_vec()
+        frame.seal(salt).to_vec()
     }
 
     fn positions(bytes: &[u8]) -> Vec<u64> {
@@ -285,13 +295,13 @@ mod tests {
             Part::Frame(frame) => frame.records().map(|record| record.position).collect(),
             Part::Garbage { .. } => Vec::new(),
         };
-        Frames::new(bytes).flat_map(of).collect()
+        Frames::new(bytes, SALT).flat_map(of).collect()
     }
 
     #[test]
     fn what_was_written_is_read() {
         let bytes = [frame(5, &[b"one", b""]), frame(7, &[b"three"])].concat();
-        let mut frames = Frames::new(&bytes);
+        let mut frames = Frames::new(&bytes, SALT);
         let Some(Part::Frame(first)) = frames.next() else { panic!("a frame") };
         let records: Vec<_> = first.records().collect();
         let expected = |position, payload| Record {
@@ -312,10 +322,10 @@ mod tests {
         let mut bytes = [one.clone(), two].concat();
         bytes[one.len() - 1] ^= 1;
         assert_eq!(positions(&bytes), [3]);
-        let parts: Vec<Part<'_>> = Frames::new(&bytes).collect();
+        let parts: Vec<Part<'_>> = Frames::new(&bytes, SALT).collect();
         assert!(matches!(parts[0], Part::Garbage { bytes, is_last: false } if bytes == one.len()));
         let cut = &bytes[..bytes.len() - 1];
-        assert!(matches!(Frames::new(cut).next(), Some(Part::Garbage { is_last: true, .. })));
+        assert!(matches!(Frames::new(cut, SALT).next(), Some(Part::Garbage { is_last: true, .. })));
     }
 
     #[test]
@@ -330,10 +340,23 @@ mod tests {
         assert_eq!(positions(&bytes), [5, 7]);
     }
 
+    #[test]
+    fn what_a_client_takes_for_a_frame_is_none() {
+        // In a frame that is damaged, with a position that may be.
+        for salt in [0, SALT + 1] {
+            let forged = salted(salt, 6, &[b"forged"]);
+            let mut bytes = [frame(5, &[b"x", &forged]), frame(7, &[b"y"])].concat();
+            let payload = bytes.windows(forged.len()).position(|window| window == forged).expect("it is there");
+            bytes[payload - 1] ^= 1;
+            assert_eq!(positions(&bytes), [7]);
+        }
+        assert!(Frames::new(&frame(5, &[b"x"]), SALT + 1).all(|part| matches!(part, Part::Garbage { .. })));
+    }
+
     proptest! {
         #[test]
         fn any_bytes_can_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let read: usize = Frames::new(&bytes).map(|part| match part {
+            let read: usize = Frames::new(&bytes, SALT).map(|part| match part {
                 Part::Frame(frame) => frame.bytes(),
                 Part::Garbage { bytes, .. } => bytes,
             }).sum();

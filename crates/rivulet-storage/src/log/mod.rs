@@ -16,6 +16,7 @@ mod segment;
 mod stats;
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -24,15 +25,19 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{Disk, RealDisk, StorageError};
 use commit::Writer;
-use frame::{Frame, Frames, Part};
+use frame::{Frame, Part};
 use segment::{Open, Segment};
 use stats::Counters;
 
 pub use frame::Record;
 pub use stats::{LogStats, SYNC_BOUNDS_US};
+
+/// So much beyond its limit a log takes of what may exceed it: more than results that are on their way can be.
+const EXCESS_BYTES_MAX: u64 = 256 << 20;
 
 /// The bounds of a log.
 #[derive(Clone, Copy, Debug)]
@@ -133,6 +138,8 @@ struct Shared {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
     settings: LogSettings,
+    /// What the salts of segments are made of.
+    seed: u64,
     gathering: Mutex<Gathering>,
     /// Wakes the thread.
     gathered: Condvar,
@@ -151,9 +158,18 @@ struct Shared {
     /// How many want that no file is deleted. Changed with `segments` locked, so that nobody deletes what was just counted.
     holds: AtomicUsize,
     is_closing: AtomicBool,
+    /// Whether the last record that was offered went beyond the limit.
+    is_at_limit: AtomicBool,
     counters: Counters,
     /// Why nothing can be written at present.
     problem: Mutex<Option<String>>,
+}
+
+impl Shared {
+    /// What the checks begin with in the segment with this first position.
+    fn salt_of(&self, first: u64) -> u64 {
+        xxh3_64_with_seed(&first.to_le_bytes(), self.seed)
+    }
 }
 
 struct Gathering {
@@ -168,7 +184,8 @@ impl Log {
     /// # Errors
     /// The folder cannot be used, or a file in it is of a later version.
     pub fn open(folder: &Path, settings: LogSettings) -> Result<(Self, Found), StorageError> {
-        let (writer, found) = Self::recover(Arc::new(RealDisk), folder, settings)?;
+        let seed = RandomState::new().build_hasher().finish();
+        let (writer, found) = Self::recover(Arc::new(RealDisk), folder, settings, seed)?;
         let shared = writer.shared().clone();
         let thread = std::thread::Builder::new().name("rivulet-log".into()).spawn(move || writer.run());
         let thread = thread.map_err(|error| {
@@ -178,12 +195,13 @@ impl Log {
         Ok((Self { shared, writing: Writing::Thread(Mutex::new(Some(thread))) }, found))
     }
 
-    /// The same on any disk and without a thread: what has gathered is written by [`Log::commit`], and by whoever would wait for it.
+    /// The same on any disk and without a thread: what has gathered is written by [`Log::commit`], and by whoever would wait for it. The same calls write the
+    /// same bytes.
     ///
     /// # Errors
     /// As [`Log::open`] has.
     pub fn by_hand(disk: Arc<dyn Disk>, folder: &Path, settings: LogSettings) -> Result<(Self, Found), StorageError> {
-        let (writer, found) = Self::recover(disk, folder, settings)?;
+        let (writer, found) = Self::recover(disk, folder, settings, 0)?;
         let shared = writer.shared().clone();
         Ok((Self { shared, writing: Writing::ByHand(Box::new(Mutex::new(writer))) }, found))
     }
@@ -197,7 +215,12 @@ impl Log {
     }
 
     /// Looks at what is there, and cuts off what is of no use.
-    fn recover(disk: Arc<dyn Disk>, folder: &Path, settings: LogSettings) -> Result<(Writer, Found), StorageError> {
+    fn recover(
+        disk: Arc<dyn Disk>,
+        folder: &Path,
+        settings: LogSettings,
+        seed: u64,
+    ) -> Result<(Writer, Found), StorageError> {
         let place = folder.display().to_string();
         let failed = |what: &str, error| StorageError::from_io(format!("{what} {place}"), &place, error);
         disk.make_folder(folder).map_err(|error| failed("cannot make the folder of the log,", error))?;
@@ -208,20 +231,20 @@ impl Log {
         while let Some(last) = segments.pop() {
             let path = &last.path;
             let bytes = disk.read(path).map_err(|error| failed("cannot read the log in", error))?;
-            let contents = segment::look_through(path, &bytes)?;
+            let contents = segment::look_through(&last, &bytes)?;
             if contents.damaged_bytes > 0 {
                 found.problems.push(format!("{}: {} bytes are damaged", path.display(), contents.damaged_bytes));
             }
             found.torn_bytes += last.bytes.saturating_sub(contents.end as u64);
             // A file may have been copied over another; positions are never used again.
             found.next = contents.next.unwrap_or(1).max(last.first).max(1);
-            if !segment::is_begun(&bytes) {
+            if !segment::is_begun(&last, &bytes) {
                 // It was being begun.
                 disk.remove(path).map_err(|error| failed("cannot tidy up the log in", error))?;
                 continue;
             }
             let end = contents.end as u64;
-            let resumed = Open::resume(&*disk, &last, end);
+            let resumed = Open::resume(&*disk, &last, contents.salt, end);
             open = Some(resumed.map_err(|error| failed("cannot write the log in", error))?);
             segments.push(Segment { bytes: end, ..last });
             break;
@@ -235,6 +258,7 @@ impl Log {
             disk,
             folder: folder.to_owned(),
             settings,
+            seed,
             gathering: Mutex::new(Gathering { frame: Frame::default(), next: found.next }),
             gathered: Condvar::new(),
             committed: Condvar::new(),
@@ -245,6 +269,7 @@ impl Log {
             segments: Mutex::new(segments.into()),
             holds: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
+            is_at_limit: AtomicBool::new(false),
             counters: Counters::default(),
             problem: Mutex::default(),
         });
@@ -253,14 +278,19 @@ impl Log {
 
     /// Offers a record; its position in `record` does not count. If there is room, `take` is told the position that it would get: if it says
     /// yes the record is in the log. Nothing is appended meanwhile, so whoever hands records on from `take` does so in
-    /// the order of the log.
-    pub fn append(&self, record: &Record<'_>, take: impl FnOnce(u64) -> bool) -> Appended {
+    /// the order of the log. One that `may_exceed` the limit is for what has to be out of the way before anything can be forgotten.
+    pub fn append(&self, record: &Record<'_>, may_exceed: bool, take: impl FnOnce(u64) -> bool) -> Appended {
         let shared = &*self.shared;
         let bytes = record.logged_bytes();
         let mut gathering = shared.gathering.lock();
         let on_disk = shared.disk_bytes.load(Ordering::Relaxed) + (gathering.frame.len() + bytes) as u64;
+        let excess_max = if may_exceed { EXCESS_BYTES_MAX } else { 0 };
+        let is_at_limit = on_disk > shared.settings.bytes_max;
+        if is_at_limit != shared.is_at_limit.load(Ordering::Relaxed) {
+            shared.is_at_limit.store(is_at_limit, Ordering::Relaxed);
+        }
         if !gathering.frame.has_room(bytes, shared.settings.gathered_bytes_max)
-            || on_disk > shared.settings.bytes_max
+            || on_disk > shared.settings.bytes_max.saturating_add(excess_max)
             || !record.is_writable()
             || shared.is_closing.load(Ordering::Relaxed)
         {
@@ -376,9 +406,10 @@ impl Log {
         Ok(())
     }
 
-    /// Whether it takes nothing more until something is forgotten.
+    /// Whether it takes nothing more until something is forgotten, as the last record that was offered has shown.
     pub fn is_full(&self) -> bool {
-        self.shared.disk_bytes.load(Ordering::Relaxed) >= self.shared.settings.bytes_max
+        self.shared.is_at_limit.load(Ordering::Relaxed)
+            || self.shared.disk_bytes.load(Ordering::Relaxed) >= self.shared.settings.bytes_max
     }
 
     /// The files with all that is durable, each with its bytes up to now. They stay as they are up to there, as long as this is held.
@@ -405,6 +436,7 @@ impl Log {
                 return;
             }
             self.shared.disk_bytes.fetch_sub(oldest.bytes, Ordering::Relaxed);
+            self.shared.is_at_limit.store(false, Ordering::Relaxed);
             segments.pop_front();
         }
     }
@@ -414,10 +446,12 @@ impl Log {
         let (next, gathered_bytes) = (self.next(), self.shared.gathering.lock().frame.len() as u64);
         let segments = self.shared.segments.lock();
         let disk_bytes = self.shared.disk_bytes.load(Ordering::Relaxed);
-        let is_full = disk_bytes + gathered_bytes >= self.shared.settings.bytes_max;
+        let is_full = self.is_full() || disk_bytes + gathered_bytes >= self.shared.settings.bytes_max;
         let at_bound = || {
             let bound = self.shared.settings.bytes_max;
-            format!("the log has {disk_bytes} bytes and may have {bound}")
+            format!(
+                "the log has {disk_bytes} bytes and may have {bound}: it waits for a checkpoint, which lets it be shortened"
+            )
         };
         self.shared.counters.stats(LogStats {
             first: segments.front().map_or(next, |segment| segment.first),
@@ -481,7 +515,7 @@ fn read_segments(
             .read(path)
             .map_err(|error| StorageError::from_io(format!("cannot read {}", path.display()), "", error))?;
         let known = bytes.len().min(usize::try_from(segment.bytes).unwrap_or(usize::MAX));
-        let frames = match segment::frames(path, &bytes[..known]) {
+        let body = match segment::body(segment, &bytes[..known]) {
             Err(error @ StorageError::Damaged { .. }) => {
                 tracing::error!("what {} had is lost: {error}", path.display());
                 continue;
@@ -491,7 +525,7 @@ fn read_segments(
         // What stands here from where the next segment begins was given up for it: its frame could not be made final, and was written there
         // anew, maybe with more.
         let end = segments.get(index + 1).map_or(u64::MAX, |next| next.first);
-        for part in Frames::new(frames) {
+        for part in body.frames() {
             let Part::Frame(frame) = part else { continue };
             if frame.next() <= read.next {
                 continue;
@@ -546,7 +580,7 @@ pub fn inspect(folder: &Path) -> Result<Inspected, StorageError> {
         let bytes = RealDisk
             .read(path)
             .map_err(|error| StorageError::from_io(format!("cannot read {}", path.display()), "", error))?;
-        let contents = segment::look_through(path, &bytes)?;
+        let contents = segment::look_through(segment, &bytes)?;
         let found = &mut all.found;
         if index == 0 {
             found.first = segment.first;

@@ -1,8 +1,9 @@
-//! Where bytes lie: a folder of this machine ([`local`]), or a bucket of an object store ([`s3`]).
+//! Where bytes lie: a folder of this machine ([`local`]), or a bucket of an object store ([`s3`]); and whose they are ([`owner`]).
 //!
 //! What must hold: what [`Store::put`] has answered survives the loss of power, and an object is there whole or not at all.
 
 mod local;
+mod owner;
 mod s3;
 
 use std::fmt;
@@ -14,8 +15,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use object_store::ObjectStore;
 
-use crate::{Disk, StorageError};
+use crate::{Disk, Epochs, StorageError};
 use local::Local;
+pub use owner::Owner;
 use s3::Bucket;
 #[cfg(test)]
 pub(crate) use s3::test_settings;
@@ -165,6 +167,29 @@ impl Store {
             true => Ok(Bytes::new()),
             false => self.objects.get_range(name, range),
         }
+    }
+
+    /// Fills an empty store with objects of another, which `read` gives, and then has `finish` do what they are of no use without. What says that an
+    /// epoch is there comes behind what that needs, and after an error nothing is there.
+    ///
+    /// # Errors
+    /// What `read` or `finish` says, or the store.
+    pub fn fill<E: From<StorageError>>(
+        &self,
+        mut names: Vec<String>,
+        mut read: impl FnMut(&str) -> Result<Bytes, E>,
+        finish: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        names.sort_by_key(|name| Epochs::line_of(name).is_some());
+        let filled = names.iter().try_for_each(|name| Ok(self.put(name, vec![read(name)?])?)).and_then(|()| finish());
+        if filled.is_err() {
+            for name in names.iter().rev() {
+                if let Err(error) = self.delete(name) {
+                    tracing::warn!("{name} is left in {}, and of no use: {error}", self.place);
+                }
+            }
+        }
+        filled
     }
 
     /// Writes a new object, all of it or nothing, and forces it to disk. What is there under its name stays, and is an error.

@@ -3,12 +3,12 @@
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::StatusCode;
 
 use super::error::ApiError;
 use super::types::{Application, ApplicationList, DropParameters, ErrorAnswer, Explanation, RegisterParameters};
-use super::{Api, read_text};
+use super::{Api, Name, read_text};
 
 /// List the applications
 #[utoipa::path(
@@ -65,10 +65,7 @@ pub(super) async fn create_application(
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn show_application(
-    State(api): State<Api>,
-    Path(name): Path<String>,
-) -> Result<Json<Application>, ApiError> {
+pub(super) async fn show_application(State(api): State<Api>, Name(name): Name) -> Result<Json<Application>, ApiError> {
     let application = api.blocking(move |service| service.application(&name)).await??;
     Ok(Json(application.into()))
 }
@@ -84,7 +81,7 @@ pub(super) async fn show_application(
 )]
 pub(super) async fn drop_application(
     State(api): State<Api>,
-    Path(name): Path<String>,
+    Name(name): Name,
     parameters: Result<Query<DropParameters>, QueryRejection>,
 ) -> Result<StatusCode, ApiError> {
     let Query(DropParameters { cascade }) = parameters?;
@@ -105,7 +102,7 @@ pub(super) async fn drop_application(
 )]
 pub(super) async fn explain_application(
     State(api): State<Api>,
-    Path(name): Path<String>,
+    Name(name): Name,
 ) -> Result<Json<Explanation>, ApiError> {
     let explanation = api.blocking(move |service| service.explain(&name)).await??;
     Ok(Json(Explanation { explanation }))

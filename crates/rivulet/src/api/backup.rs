@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use futures_util::stream::unfold;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::Api;
 use super::error::ApiError;
-use super::types::ErrorAnswer;
+use super::types::{ErrorAnswer, NOTICE_HEADER};
 
 /// So many parts wait for a client that is slow; then reading waits too.
 const PARTS_MAX: usize = 4;
@@ -22,13 +22,17 @@ const PARTS_MAX: usize = 4;
 /// A client that takes nothing for so long is given up: as long as it is waited for, nothing old is deleted.
 const CLIENT_WAIT_MAX: Duration = Duration::from_secs(60);
 
+/// So many notices are sent with it: clients take only so many headers.
+const NOTICES_MAX: usize = 16;
+
 /// How large a part is.
 const PART_BYTES: usize = 1 << 20;
 
 /// Make a backup of everything
 ///
-/// A checkpoint is made, and then all that a server needs is sent as one file while this one goes on: `rivulet restore` makes a data folder of it.
-/// A file without its end is no backup, and is not taken for one.
+/// A checkpoint is made, if one can be made now, and then all that a server needs is sent as one file while this one goes on: `rivulet restore` makes a data folder of it.
+/// A file without its end is no backup, and is not taken for one. Where the checkpoint in it is an older one, a header `rivulet-notice` says why: the log of
+/// events in it has what came since.
 #[utoipa::path(
     post, path = "/api/v1/backup", tag = "server",
     responses(
@@ -38,6 +42,18 @@ const PART_BYTES: usize = 1 << 20;
 )]
 pub(super) async fn make_backup(State(api): State<Api>) -> Result<impl IntoResponse, ApiError> {
     let backup = api.blocking(|service| service.back_up()).await??;
+    let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    let notices = backup.notices();
+    let more = notices.len().saturating_sub(NOTICES_MAX);
+    let more = (more > 0).then(|| format!("and {more} more like these"));
+    for notice in notices.iter().take(NOTICES_MAX).chain(&more) {
+        // Line ends would end the header.
+        let line = notice.split(['\r', '\n']).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
+        if let Ok(value) = HeaderValue::from_bytes(line.as_bytes()) {
+            headers.append(HeaderName::from_static(NOTICE_HEADER), value);
+        }
+    }
     let (sender, receiver) = mpsc::channel(PARTS_MAX);
     tokio::task::spawn_blocking(move || {
         let mut out = Parts { sender, runtime: Handle::current(), part: Vec::with_capacity(PART_BYTES) };
@@ -51,7 +67,7 @@ pub(super) async fn make_backup(State(api): State<Api>) -> Result<impl IntoRespo
         }
     });
     let parts = unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) });
-    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], Body::from_stream(parts)))
+    Ok((headers, Body::from_stream(parts)))
 }
 
 /// Gives what is written to a client, part by part.

@@ -25,8 +25,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::extract::Request;
 use axum::extract::rejection::QueryRejection;
+use axum::extract::{FromRequestParts, Path, Request};
+use axum::http::request::Parts;
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{Redirect, Response};
@@ -138,6 +139,11 @@ pub async fn serve_once_started(
         done = server => done,
         () = give_up => Ok(()),
     }
+}
+
+/// What [`serve`] answers with, for who brings requests without connections; `stopping` is set when the server stops.
+pub fn without_listener(service: Arc<dyn Service>, stopping: watch::Receiver<bool>) -> Router {
+    router(Arc::new(OnceLock::from(service)), Stop(stopping))
 }
 
 /// The OpenAPI document.
@@ -286,6 +292,20 @@ async fn read_text(body: Body) -> Result<String, ApiError> {
         }
     })?;
     String::from_utf8(bytes.into()).map_err(|_| ApiError::invalid("the body is not UTF-8 text"))
+}
+
+/// The name in a path. One that is no text is refused in JSON, as everything is.
+struct Name(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(name)) => Ok(Self(name)),
+            Err(rejection) => Err(ApiError::invalid(rejection.body_text())),
+        }
+    }
 }
 
 impl From<QueryRejection> for ApiError {

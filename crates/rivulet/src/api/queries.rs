@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::StatusCode;
 
 use crate::service::{QUERIES_PAGE_MAX, QueryFilter, QueryRequest, ServiceError, generated_name};
@@ -11,7 +11,7 @@ use crate::service::{QUERIES_PAGE_MAX, QueryFilter, QueryRequest, ServiceError, 
 use super::error::ApiError;
 use super::submission::parse;
 use super::types::{self, ErrorAnswer, ListParameters, QueryCreated, QueryPage, QuerySubmission};
-use super::{Api, read_text};
+use super::{Api, Name, read_text};
 
 /// Queries of a page unless the request says otherwise.
 const PAGE_LIMIT_DEFAULT: usize = 100;
@@ -91,10 +91,7 @@ pub(super) async fn list_queries(
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn show_query(
-    State(api): State<Api>,
-    Path(name): Path<String>,
-) -> Result<Json<types::Query>, ApiError> {
+pub(super) async fn show_query(State(api): State<Api>, Name(name): Name) -> Result<Json<types::Query>, ApiError> {
     let query = api.blocking(move |service| service.query(&name)).await??;
     Ok(Json(query.into()))
 }
@@ -108,7 +105,7 @@ pub(super) async fn show_query(
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn drop_query(State(api): State<Api>, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
+pub(super) async fn drop_query(State(api): State<Api>, Name(name): Name) -> Result<StatusCode, ApiError> {
     no_content(api.blocking(move |service| service.drop_query(&name)).await?)
 }
 
@@ -123,7 +120,7 @@ pub(super) async fn drop_query(State(api): State<Api>, Path(name): Path<String>)
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn pause_query(State(api): State<Api>, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
+pub(super) async fn pause_query(State(api): State<Api>, Name(name): Name) -> Result<StatusCode, ApiError> {
     no_content(api.blocking(move |service| service.pause(&name)).await?)
 }
 
@@ -138,7 +135,7 @@ pub(super) async fn pause_query(State(api): State<Api>, Path(name): Path<String>
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn resume_query(State(api): State<Api>, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
+pub(super) async fn resume_query(State(api): State<Api>, Name(name): Name) -> Result<StatusCode, ApiError> {
     no_content(api.blocking(move |service| service.resume(&name)).await?)
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Sse;
 use axum::response::sse::{Event, KeepAlive};
@@ -17,7 +17,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::error::ApiError;
 use super::types::{ErrorAnswer, WatchParameters};
-use super::{Api, Stop};
+use super::{Api, Name, Stop};
 
 /// Proxies cut connections that say nothing; a comment line is sent so often.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -37,7 +37,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 )]
 pub(super) async fn watch_results(
     State(api): State<Api>,
-    Path(name): Path<String>,
+    Name(name): Name,
     parameters: Result<Query<WatchParameters>, QueryRejection>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
     let Query(WatchParameters { limit }) = parameters?;

@@ -2,12 +2,12 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 
 use super::error::ApiError;
 use super::types::{ErrorAnswer, Table, TableList};
-use super::{Api, read_text};
+use super::{Api, Name, read_text};
 
 /// List the reference tables
 #[utoipa::path(
@@ -48,7 +48,7 @@ pub(super) async fn create_table(State(api): State<Api>, body: Body) -> Result<J
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn show_table(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<Table>, ApiError> {
+pub(super) async fn show_table(State(api): State<Api>, Name(name): Name) -> Result<Json<Table>, ApiError> {
     let table = api.blocking(move |service| service.table(&name)).await??;
     Ok(Json(table.into()))
 }
@@ -62,7 +62,7 @@ pub(super) async fn show_table(State(api): State<Api>, Path(name): Path<String>)
         (status = "default", description = "An error; a conflict if applications use it", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn drop_table(State(api): State<Api>, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
+pub(super) async fn drop_table(State(api): State<Api>, Name(name): Name) -> Result<StatusCode, ApiError> {
     api.blocking(move |service| service.drop_table(&name)).await??;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -78,7 +78,7 @@ pub(super) async fn drop_table(State(api): State<Api>, Path(name): Path<String>)
         (status = "default", description = "An error; the rows are those from before", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn refresh_table(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<Table>, ApiError> {
+pub(super) async fn refresh_table(State(api): State<Api>, Name(name): Name) -> Result<Json<Table>, ApiError> {
     let table = api.blocking(move |service| service.refresh_table(&name)).await??;
     Ok(Json(table.into()))
 }

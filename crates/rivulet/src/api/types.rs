@@ -9,6 +9,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::service;
 
+/// The header of an answer that is no JSON, for what whoever asked should know beside it; once for each of such things.
+pub const NOTICE_HEADER: &str = "rivulet-notice";
+
 /// The answer to an SQL script: one result for each statement that ran, and the error that stopped it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SqlAnswer {
@@ -154,6 +157,9 @@ pub struct Application {
     /// Why this version cannot run it; parameters and topics are empty then. It can be dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_running: Option<String>,
+    /// What of it is probably a mistake: it runs all the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// What became of the application of its name, where it was to be replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replacement: Option<Replacement>,
@@ -692,6 +698,7 @@ impl From<service::ApplicationInfo> for Application {
             queries_paused: info.queries_paused,
             queries_not_running: info.queries_not_running,
             not_running: info.not_running,
+            warnings: info.warnings,
             replacement: None,
         }
     }

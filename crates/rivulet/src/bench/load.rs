@@ -6,6 +6,7 @@ use std::process::Command;
 
 use rivulet_bench::generator::handle::GeneratorHandle;
 use rivulet_bench::workload::Workload;
+use rivulet_connectors::mqtt::codec::Qos;
 use serde_json::Value;
 
 use super::process::{ServerProcess, error_of};
@@ -33,7 +34,11 @@ pub(super) fn register(server: &mut ServerProcess, workload: &Workload) -> Resul
 pub(super) fn start_generator(
     external_broker: Option<SocketAddr>,
     is_crowded: bool,
+    qos: Qos,
 ) -> Result<GeneratorHandle, String> {
+    if is_crowded && qos == Qos::AtLeastOnce {
+        return Err("queries with connections of their own are measured with events of QoS 0\nhint: leave out --qos, or choose other models".into());
+    }
     let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
     let mut command = Command::new(program);
     command.args(["bench", "generator"]);
@@ -41,6 +46,8 @@ pub(super) fn start_generator(
         command.args(["--broker", &broker.to_string()]);
     } else if is_crowded {
         command.arg("--crowd");
+    } else if qos == Qos::AtLeastOnce {
+        command.args(["--qos", "1"]);
     }
     GeneratorHandle::spawn(command).map_err(|error| error.to_string())
 }

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use rivulet_bench::workload::{Workload, WorkloadOptions};
+use rivulet_connectors::mqtt::codec::Qos;
 use serde_json::{Value, json};
 
 use super::load::{dropped, processed, register, start_generator, submit};
@@ -94,7 +95,7 @@ fn small_queries(options: &RecoveryOptions, progress: &mut impl FnMut(&str)) -> 
     let of_generator = |error: rivulet_bench::generator::handle::HandleError| error.to_string();
     let workload_options = WorkloadOptions::default();
     let workload = Workload::new(workload_options.clone()).map_err(|error| error.to_string())?;
-    let mut generator = start_generator(None, false)?;
+    let mut generator = start_generator(None, false, Qos::AtMostOnce)?;
     let mut server = start(options, generator.address())?;
     progress(&format!("{} small queries ...", options.queries));
     register(&mut server, &workload)?;

@@ -7,12 +7,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use redb::{Key, ReadTransaction, ReadableTable, TableDefinition, TableHandle, Value, WriteTransaction};
+use rivulet_dataflow::QueryId;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::attendance::ATTENDANCE;
 use super::storage::{Failure, guard};
 use super::{
-    APPLICATIONS, CACHE_BYTES, Catalog, CatalogError, FAILED_STATEMENTS, FORMAT_VERSION, META, PAUSED,
-    PAUSED_STATEMENTS, QUERIES, STATEMENTS, TABLES,
+    APPLICATIONS, ApplicationNumber, CACHE_BYTES, Catalog, CatalogError, FAILED_STATEMENTS, FORMAT_VERSION, META,
+    META_APPLICATION_NUMBER_NEXT, META_QUERY_ID_NEXT, META_STATEMENT_NEXT, PAUSED, PAUSED_STATEMENTS, PLACES, QUERIES,
+    STATEMENTS, TABLES, VERSIONS,
 };
 
 /// So many numbers that follow each other have their rows in one part.
@@ -21,8 +24,8 @@ const NUMBERS_OF_A_PART: u64 = 4_096;
 /// So many parts the rows of a table have that are found by text.
 const PARTS_BY_TEXT: u64 = 16;
 
-/// Something that is done with every table.
-trait EachTable {
+/// Something that is done with every table. A table that is not named here is not made, so nobody can use it before it is.
+pub(super) trait EachTable {
     fn table<K: Key + 'static, V: Value + 'static>(
         &mut self,
         definition: TableDefinition<'static, K, V>,
@@ -31,12 +34,15 @@ trait EachTable {
     fn all(&mut self) -> Result<(), Failure> {
         self.table(META)?;
         self.table(APPLICATIONS)?;
+        self.table(VERSIONS)?;
         self.table(QUERIES)?;
         self.table(PAUSED)?;
         self.table(TABLES)?;
         self.table(STATEMENTS)?;
         self.table(PAUSED_STATEMENTS)?;
-        self.table(FAILED_STATEMENTS)
+        self.table(FAILED_STATEMENTS)?;
+        self.table(ATTENDANCE)?;
+        self.table(PLACES)
     }
 }
 
@@ -85,12 +91,80 @@ impl Catalog {
         })
     }
 
-    /// Stores what [`Catalog::parts`] of another catalog gave, all or nothing.
+    /// Stores what [`Catalog::parts`] of another catalog gave, and gives out none of the numbers that are `used`; all or nothing.
     ///
     /// # Errors
     /// Disk errors; parts that no catalog has given.
-    pub fn fill(&self, parts: &BTreeMap<String, Vec<u8>>) -> Result<(), CatalogError> {
-        self.write(|to| FillTable { parts, to }.all())
+    pub fn fill(&self, parts: &BTreeMap<String, Vec<u8>>, used: Used) -> Result<(), CatalogError> {
+        self.write(|to| {
+            FillTable { parts, to }.all()?;
+            used.note(to)
+        })
+    }
+
+    /// Gives out none of the numbers from now on that are `used` by what was saved elsewhere, and may not be in this catalog.
+    ///
+    /// # Errors
+    /// Disk errors, and damage.
+    pub fn pass(&self, used: Used) -> Result<(), CatalogError> {
+        match self.read(|from| guard(|| used.are_passed(&from.open_table(META)?)))? {
+            true => Ok(()),
+            false => self.write(|to| used.note(to)),
+        }
+    }
+}
+
+/// The highest numbers that something elsewhere goes by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Of a query.
+    pub query: Option<QueryId>,
+    /// Of an application.
+    pub application: Option<ApplicationNumber>,
+    /// Of a statement about a big query.
+    pub statement: Option<u64>,
+}
+
+impl Used {
+    /// Beside the key of each counter the lowest number that it may give out.
+    fn counters(self) -> impl Iterator<Item = (&'static str, u64)> {
+        let application = self.application.map(u64::from);
+        let highest = [
+            (META_QUERY_ID_NEXT, self.query),
+            (META_APPLICATION_NUMBER_NEXT, application),
+            (META_STATEMENT_NEXT, self.statement),
+        ];
+        highest.into_iter().filter_map(|(key, number)| Some((key, number?.saturating_add(1))))
+    }
+
+    fn are_passed(self, meta: &impl ReadableTable<&'static str, u64>) -> Result<bool, Failure> {
+        for (key, least) in self.counters() {
+            if meta.get(key)?.is_none_or(|next| next.value() < least) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn note(self, to: &WriteTransaction) -> Result<(), Failure> {
+        let mut meta = to.open_table(META)?;
+        for (key, least) in self.counters() {
+            let next = meta.get(key)?.map_or(0, |next| next.value());
+            meta.insert(key, next.max(least))?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes the tables of a new file.
+pub(super) struct MakeTable<'a>(pub(super) &'a WriteTransaction);
+
+impl EachTable for MakeTable<'_> {
+    fn table<K: Key + 'static, V: Value + 'static>(
+        &mut self,
+        definition: TableDefinition<'static, K, V>,
+    ) -> Result<(), Failure> {
+        Ok(self.0.open_table(definition).map(drop)?)
     }
 }
 
@@ -129,12 +203,13 @@ impl EachTable for GiveParts<'_> {
             let (key, value) = (key.value(), value.value());
             let (key, value) = (K::as_bytes(&key), V::as_bytes(&value));
             let (key, value) = (key.as_ref(), value.as_ref());
-            let part = match <[u8; 8]>::try_from(key).ok().filter(|_| K::fixed_width().is_some()) {
+            let number = <[u8; 8]>::try_from(key).ok().filter(|_| K::fixed_width() == Some(size_of::<u64>()));
+            let part = match number {
                 Some(number) => u64::from_le_bytes(number) / NUMBERS_OF_A_PART,
                 None => xxh3_64(key) % PARTS_BY_TEXT,
             };
             // Numbers come in their order: what is behind one part does not come again.
-            if K::fixed_width().is_some()
+            if number.is_some()
                 && let Some(done) = parts.first_entry().filter(|first| *first.key() < part)
             {
                 let (done, rows) = done.remove_entry();
@@ -185,7 +260,9 @@ impl EachTable for FillTable<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::NewQuery;
+    use std::collections::BTreeSet;
+
+    use super::super::{CheckpointPlace, NewQuery};
     use super::*;
     use crate::service::Parameter;
 
@@ -203,28 +280,74 @@ mod tests {
         let number = catalog.insert_application("steps", "hash", "CREATE APPLICATION steps ...").unwrap();
         let parameters: &[Parameter<'_>] = &[];
         let query = NewQuery { application: number, name: "", parameters, label: Some("home") };
-        catalog.insert_queries(&vec![query; 10_000]).unwrap();
+        catalog.insert_queries(&vec![query; 10_000], Some(7)).unwrap();
+        for version in 1..=60 {
+            catalog
+                .replace_application("steps", &version.to_string(), "CREATE APPLICATION steps ...", &[], [])
+                .unwrap();
+            let name = format!("other {version}");
+            catalog.insert_application(&name, &name, "CREATE APPLICATION ...").unwrap();
+            catalog.replace_application(&name, "newer", "CREATE APPLICATION ...", &[], []).unwrap();
+        }
+        catalog.set_paused(&[17], true, Some(9)).unwrap();
+        let place = CheckpointPlace { generation: 1, place: "checkpoints".into() };
+        catalog.set_checkpoint_place(&place).unwrap();
         catalog.insert_table("rooms", "CREATE TABLE rooms ...").unwrap();
         let statement = catalog.insert_statement("CREATE SOURCE s ...").unwrap();
         catalog.set_statement_failure(statement, Some("a reason")).unwrap();
+        catalog.set_statement_paused(statement, true).unwrap();
         let before = parts(&catalog);
-        assert!(before.len() >= 6, "{:?}", before.keys());
-        catalog.insert_queries(&[query]).unwrap();
+        let tables = |parts: &BTreeMap<String, Vec<u8>>| -> BTreeSet<String> {
+            parts.keys().filter_map(|name| Some(name.split_once('/')?.0.to_owned())).collect()
+        };
+        assert_eq!(tables(&before), tables_of(&catalog), "every table has rows here, and parts");
+        catalog.insert_queries(&[query], None).unwrap();
         let after = parts(&catalog);
         let changed: Vec<&String> = after.keys().filter(|name| before.get(*name) != after.get(*name)).collect();
         assert!(changed.iter().filter(|name| name.starts_with("queries/")).count() == 1, "{changed:?}");
 
         let filled = Catalog::in_memory().unwrap();
-        filled.fill(&after).unwrap();
+        filled.fill(&after, Used::default()).unwrap();
         assert_eq!(parts(&filled), after);
         assert_eq!(filled.queries_count().unwrap(), 10_001);
         assert!(!filled.is_new().unwrap());
+        assert_eq!(filled.attendance_after(0).unwrap(), catalog.attendance_after(0).unwrap());
+        let ids = |catalog: &Catalog| -> Vec<String> {
+            catalog.versions(number).unwrap().into_iter().map(|version| version.id).collect()
+        };
+        assert_eq!((ids(&filled), ids(&catalog).len()), (ids(&catalog), super::super::VERSIONS_MAX));
         let copy = tempfile::tempdir().unwrap();
         catalog.copy_to(&copy.path().join(super::super::FILE_NAME)).unwrap();
         assert_eq!(parts(&Catalog::open(copy.path()).unwrap()), after);
 
         let cut = BTreeMap::from([("applications/1".to_owned(), after.values().next().unwrap()[..6].to_vec())]);
         let other = Catalog::in_memory().unwrap();
-        assert!(other.fill(&cut).is_err() && other.is_new().unwrap());
+        assert!(other.fill(&cut, Used::default()).is_err() && other.is_new().unwrap());
+    }
+
+    /// The tables of the file.
+    fn tables_of(catalog: &Catalog) -> BTreeSet<String> {
+        let names =
+            catalog.read(|from| guard(|| Ok(from.list_tables()?.map(|table| table.name().to_owned()).collect())));
+        names.unwrap()
+    }
+
+    #[test]
+    fn numbers_that_something_goes_by_elsewhere_are_not_given_out() {
+        let catalog = Catalog::in_memory().unwrap();
+        let used = Used { query: Some(41), application: Some(6), statement: Some(3) };
+        catalog.fill(&BTreeMap::new(), Used { statement: Some(9), ..Used::default() }).unwrap();
+        for _ in 0..2 {
+            catalog.pass(used).unwrap();
+        }
+        let changes = catalog.changes();
+        catalog.pass(used).unwrap();
+        catalog.pass(Used { query: Some(7), ..Used::default() }).unwrap();
+        assert_eq!(catalog.changes(), changes, "nothing is written where nothing is to be passed");
+        let number = catalog.insert_application("steps", "hash", "CREATE APPLICATION steps ...").unwrap();
+        let parameters: &[Parameter<'_>] = &[];
+        let query = NewQuery { application: number, name: "", parameters, label: None };
+        assert_eq!((number, catalog.insert_queries(&[query], None).unwrap()), (7, 42));
+        assert_eq!(catalog.insert_statement("CREATE SOURCE s ...").unwrap(), 10, "it stays what is higher");
     }
 }

@@ -12,14 +12,17 @@
 //! | `versions` | application number, number of the version | as in `applications`: a version that was replaced |
 //! | `queries` | query id | application number, name, parameter values as written |
 //! | `paused` | query id | nothing |
+//! | `attendance` | number | position in the log of events, first and last query id, what happened to them there |
 //! | `tables` | name | SQL text of the reference table; its rows stay in its file |
 //! | `statements` | number | SQL text of a statement about big queries |
 //! | `paused_statements` | number | nothing |
 //! | `failed_statements` | number | the error that ended the big query |
+//! | `places` | text | how often it has changed, where it is: at present where checkpoints lie |
 //!
 //! Query ids are handed out here and only grow, so inserts append to the tree: dense pages and little write
 //! amplification. Pausing would be an update at a random place, so it is a small table of its own.
 
+mod attendance;
 mod copy;
 mod error;
 mod record;
@@ -33,12 +36,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use redb::backends::InMemoryBackend;
 use redb::{
-    ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction,
+    ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle,
+    WriteTransaction,
 };
-use rivulet_dataflow::QueryId;
+use rivulet_dataflow::{LogPosition, QueryId};
 
 use crate::service::Parameter;
 
+use attendance::note_attendance;
+pub use attendance::{Attendance, Change};
+pub use copy::Used;
+use copy::{EachTable, MakeTable};
 pub use error::CatalogError;
 use storage::{Failure, Storage, guard};
 
@@ -49,7 +57,7 @@ pub type ApplicationNumber = u32;
 pub const FILE_NAME: &str = "catalog.redb";
 
 /// The format written by this version. Raise it with every change that older versions would misread.
-const FORMAT_VERSION: u64 = 5;
+const FORMAT_VERSION: u64 = 6;
 
 /// Pages kept in memory. Small: the catalog is scanned once at start and appended to.
 const CACHE_BYTES: usize = 4 << 20;
@@ -74,6 +82,10 @@ const STATEMENTS: TableDefinition<u64, &str> = TableDefinition::new("statements"
 const PAUSED_STATEMENTS: TableDefinition<u64, ()> = TableDefinition::new("paused_statements");
 /// Those of big queries that an error has ended, and the error.
 const FAILED_STATEMENTS: TableDefinition<u64, &str> = TableDefinition::new("failed_statements");
+
+/// Where something lies that belongs to the catalog, and how often that has changed.
+const PLACES: TableDefinition<&str, (u64, &str)> = TableDefinition::new("places");
+const PLACE_OF_CHECKPOINTS: &str = "checkpoints";
 
 const META_FORMAT_VERSION: &str = "format_version";
 const META_SERVER_ID: &str = "server_id";
@@ -137,6 +149,15 @@ pub struct StoredStatement {
     pub failure: Option<String>,
 }
 
+/// Where the checkpoints of a catalog lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointPlace {
+    /// How often they have got a place: the mark there says the same, or more.
+    pub generation: u64,
+    /// Its name for people.
+    pub place: String,
+}
+
 /// The open catalog. Reads run beside each other and beside a write; writes wait for each other.
 #[derive(Debug)]
 pub struct Catalog {
@@ -174,7 +195,14 @@ impl Catalog {
             return Err(CatalogError::ReadOnly { path: folder.to_path_buf() });
         }
         let file = path.clone();
-        let open = move || Ok(redb::Builder::new().set_cache_size(CACHE_BYTES).create(&file)?);
+        let open = move || {
+            let mut database = redb::Builder::new().set_cache_size(CACHE_BYTES).create(&file)?;
+            // Some damage would not be noticed otherwise: a page that seems to have no rows loses queries without a word.
+            if existed && !database.check_integrity()? {
+                tracing::warn!("what the storage library notes about {} had to be put right", file.display());
+            }
+            Ok(database)
+        };
         let catalog = Self::with_storage(path, open)?;
         if !existed {
             // The file's name in its folder must be as durable as its content.
@@ -244,6 +272,34 @@ impl Catalog {
                 let id = transaction.open_table(META)?.get(META_SERVER_ID)?.map(|id| id.value());
                 id.ok_or_else(|| Failure::Damage("it does not say which server it belongs to".into()))
             })
+        })
+    }
+
+    /// Where its checkpoints were when a server last ran on it; `None` if there were none, or for a version that did not note it.
+    ///
+    /// # Errors
+    /// Disk errors, and damage.
+    pub fn checkpoint_place(&self) -> Result<Option<CheckpointPlace>, CatalogError> {
+        self.read(|transaction| {
+            guard(|| {
+                let place = transaction.open_table(PLACES)?.get(PLACE_OF_CHECKPOINTS)?;
+                Ok(place.map(|place| {
+                    let (generation, place) = place.value();
+                    CheckpointPlace { generation, place: place.to_owned() }
+                }))
+            })
+        })
+    }
+
+    /// Notes where its checkpoints are.
+    ///
+    /// # Errors
+    /// Disk errors, and damage.
+    pub fn set_checkpoint_place(&self, place: &CheckpointPlace) -> Result<(), CatalogError> {
+        self.write(|transaction| {
+            let mut places = transaction.open_table(PLACES)?;
+            places.insert(PLACE_OF_CHECKPOINTS, (place.generation, place.place.as_str()))?;
+            Ok(())
         })
     }
 
@@ -483,6 +539,21 @@ impl Catalog {
         })
     }
 
+    /// Stores another text in the place of a statement about big queries that is there. An error that had ended its query is forgotten.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; the statement stays as it was then.
+    pub fn replace_statement(&self, number: u64, sql: &str) -> Result<(), CatalogError> {
+        self.write(|transaction| {
+            if transaction.open_table(STATEMENTS)?.insert(number, sql)?.is_none() {
+                // The transaction is dropped, not committed.
+                return Err(Failure::Damage(format!("the statement {number} is not stored")));
+            }
+            transaction.open_table(FAILED_STATEMENTS)?.remove(number)?;
+            Ok(())
+        })
+    }
+
     /// The number of the statement that is stored next. Those before it are not given out again.
     ///
     /// # Errors
@@ -540,11 +611,15 @@ impl Catalog {
     }
 
     /// Stores queries in one transaction and returns the id of the first; the others follow it without a gap.
-    /// Fastest with some thousands of queries a call.
+    /// Fastest with some thousands of queries a call. If they are to get no event of the log before a position, that is remembered.
     ///
     /// # Errors
     /// Disk errors, and damage; none of the queries is stored then.
-    pub fn insert_queries(&self, queries: &[NewQuery<'_>]) -> Result<QueryId, CatalogError> {
+    pub fn insert_queries(
+        &self,
+        queries: &[NewQuery<'_>],
+        since: Option<LogPosition>,
+    ) -> Result<QueryId, CatalogError> {
         self.write(|transaction| {
             let mut meta = transaction.open_table(META)?;
             let first = meta.get(META_QUERY_ID_NEXT)?.map_or(1, |next| next.value());
@@ -557,6 +632,10 @@ impl Catalog {
                 end.insert_before(id, buffer.as_slice())?;
             }
             end.close()?;
+            if let (Some(position), Some(further)) = (since, queries.len().checked_sub(1)) {
+                let last = first + further as u64;
+                note_attendance(transaction, &Attendance { position, first, last, change: Change::Created })?;
+            }
             Ok(first)
         })
     }
@@ -569,11 +648,11 @@ impl Catalog {
         self.write(|transaction| remove_queries(transaction, queries))
     }
 
-    /// Marks queries as paused or not, in one transaction.
+    /// Marks queries as paused or not, in one transaction, and remembers the position in the log at which that was, if one is given.
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is changed then.
-    pub fn set_paused(&self, queries: &[QueryId], paused: bool) -> Result<(), CatalogError> {
+    pub fn set_paused(&self, queries: &[QueryId], paused: bool, at: Option<LogPosition>) -> Result<(), CatalogError> {
         self.write(|transaction| {
             let mut table = transaction.open_table(PAUSED)?;
             for id in queries {
@@ -581,6 +660,10 @@ impl Catalog {
                     table.insert(id, ())?;
                 } else {
                     table.remove(id)?;
+                }
+                if let Some(position) = at {
+                    let change = if paused { Change::Paused } else { Change::Resumed };
+                    note_attendance(transaction, &Attendance { position, first: *id, last: *id, change })?;
                 }
             }
             Ok(())
@@ -646,33 +729,28 @@ impl Catalog {
     /// Checks the format version, and makes the tables of a new file.
     fn prepare(&self) -> Result<(), CatalogError> {
         let found = self.write(|transaction| {
-            let mut meta = transaction.open_table(META)?;
+            // One table after the other. At some damaged pages the storage library panics while it opens one, and another that is open meanwhile
+            // panics once more when it is closed for that: the process would end.
+            let others = transaction.list_tables()?.filter(|table| table.name() != META.name()).count();
+            let meta = transaction.open_table(META)?;
             let found = meta.get(META_FORMAT_VERSION)?.map(|version| version.value());
+            drop(meta);
             match found {
-                None => {
-                    if transaction.list_tables()?.count() > 1 {
-                        return Err(Failure::Damage("it holds tables that Rivulet did not write".into()));
-                    }
-                    meta.insert(META_FORMAT_VERSION, FORMAT_VERSION)?;
+                None if others > 0 => {
+                    return Err(Failure::Damage("it holds tables that Rivulet did not write".into()));
                 }
                 Some(version) if version > FORMAT_VERSION => return Ok(version),
                 // What older versions wrote is read as it is: tables were added.
-                Some(version) if version < FORMAT_VERSION => {
-                    meta.insert(META_FORMAT_VERSION, FORMAT_VERSION)?;
-                }
-                Some(_) => {}
+                _ => {}
+            }
+            MakeTable(transaction).all()?;
+            let mut meta = transaction.open_table(META)?;
+            if found != Some(FORMAT_VERSION) {
+                meta.insert(META_FORMAT_VERSION, FORMAT_VERSION)?;
             }
             if meta.get(META_SERVER_ID)?.is_none() {
                 meta.insert(META_SERVER_ID, RandomState::new().build_hasher().finish())?;
             }
-            transaction.open_table(APPLICATIONS)?;
-            transaction.open_table(VERSIONS)?;
-            transaction.open_table(QUERIES)?;
-            transaction.open_table(PAUSED)?;
-            transaction.open_table(TABLES)?;
-            transaction.open_table(STATEMENTS)?;
-            transaction.open_table(PAUSED_STATEMENTS)?;
-            transaction.open_table(FAILED_STATEMENTS)?;
             Ok(FORMAT_VERSION)
         })?;
         if found > FORMAT_VERSION {

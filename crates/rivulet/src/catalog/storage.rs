@@ -1,7 +1,8 @@
 //! The file of the storage library, and what has to be known of that library: it panics on some damaged pages instead of returning an
 //! error, and after a write that failed it writes nothing more until the file is opened again.
 //!
-//! What must hold: no panic leaves this file, and none of it is printed; after a failed write the next one opens the file again, so that
+//! What must hold: no panic leaves this file, and none of it is printed, but for one while another is on its way, which ends the process whatever is done: then it
+//! is said why; after a failed write the next one opens the file again, so that
 //! a disk that was full and has room again is written to without a restart.
 
 use std::cell::Cell;
@@ -121,7 +122,12 @@ impl Storage {
 thread_local! {
     /// Whether this thread is in a call of the storage library whose panics are caught.
     static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
+    /// Whether one is on its way.
+    static HAS_PANICKED: Cell<bool> = const { Cell::new(false) };
 }
+
+/// The exit code of a process that its catalog ends.
+const ENDED: i32 = 1;
 
 /// Calls the storage library. It panics on some damaged pages instead of returning an error; that is damage to report,
 /// not a reason to end the server. Nothing of the caller's runs in here, so no other panic is taken for damage.
@@ -130,12 +136,24 @@ pub(super) fn guard<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, F
     QUIET.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| match IS_GUARDED.get() {
+            true if HAS_PANICKED.replace(true) => end(),
             true => tracing::debug!("the storage library: {panic}"),
             false => before(panic),
         }));
     });
-    let was_guarded = IS_GUARDED.replace(true);
+    let (was_guarded, had_panicked) = (IS_GUARDED.replace(true), HAS_PANICKED.replace(false));
     let done = std::panic::catch_unwind(AssertUnwindSafe(work));
     IS_GUARDED.set(was_guarded);
+    HAS_PANICKED.set(had_panicked);
     done.unwrap_or_else(|_| Err(Failure::Damage("the storage library stopped at a page that makes no sense".into())))
+}
+
+/// The storage library has panicked while it cleaned up behind a panic: nothing can catch that.
+fn end() {
+    eprintln!(
+        "error: the catalog ({} in the data folder) is damaged so that whoever opens it ends\n\
+         hint: restore it from a backup, or move it away to start with an empty catalog",
+        super::FILE_NAME
+    );
+    std::process::exit(ENDED);
 }

@@ -31,7 +31,7 @@ fn insert(catalog: &Catalog, count: u64) -> QueryId {
         .zip(&parameters)
         .map(|(name, parameters)| NewQuery { application: 0, name, parameters, label: None })
         .collect();
-    catalog.insert_queries(&queries).expect("an insert")
+    catalog.insert_queries(&queries, None).expect("an insert")
 }
 
 fn ids(catalog: &Catalog) -> Vec<(QueryId, bool)> {
@@ -50,7 +50,7 @@ fn what_was_stored_is_there_after_reopening() {
     assert_eq!(catalog.insert_application("ac_control", "aa", "CREATE APPLICATION ac_control").expect("insert"), 0);
     assert_eq!(catalog.insert_application("heart", "bb", "CREATE APPLICATION heart").expect("insert"), 1);
     let first = insert(&catalog, 3);
-    catalog.set_paused(&[first + 1], true).expect("a pause");
+    catalog.set_paused(&[first + 1], true, None).expect("a pause");
     drop(catalog);
 
     let catalog = Catalog::open(&path).expect("the same catalog");
@@ -81,8 +81,8 @@ fn what_was_stored_is_there_after_reopening() {
 fn pauses_and_removals_touch_only_what_they_name() {
     let catalog = Catalog::in_memory().expect("a catalog");
     let first = insert(&catalog, 6);
-    catalog.set_paused(&[first, first + 2, first + 5], true).expect("pauses");
-    catalog.set_paused(&[first + 2, first + 3], false).expect("resumes");
+    catalog.set_paused(&[first, first + 2, first + 5], true, None).expect("pauses");
+    catalog.set_paused(&[first + 2, first + 3], false, None).expect("resumes");
     catalog.remove_queries(&[first, first + 4, 999]).expect("removals");
     assert_eq!(ids(&catalog), [(first + 1, false), (first + 2, false), (first + 3, false), (first + 5, true)]);
 }
@@ -342,6 +342,23 @@ fn the_failure_of_a_statement_is_kept_and_goes_with_it() {
     assert_eq!(failure(&catalog), None, "a number that is used again has not failed");
 }
 
+#[test]
+fn a_statement_is_replaced_in_its_place_and_has_not_failed_then() {
+    let folder = folder();
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    let number = catalog.insert_statement("CREATE QUERY q").expect("stored");
+    catalog.insert_statement("CREATE SOURCE s").expect("stored");
+    catalog.set_statement_failure(number, Some("a reason")).expect("remembered");
+    catalog.set_statement_paused(number, true).expect("paused");
+    catalog.replace_statement(number, "CREATE OR REPLACE QUERY q").expect("replaced");
+    assert!(catalog.replace_statement(number + 7, "CREATE QUERY r").is_err(), "there is none in its place");
+    drop(catalog);
+    let statements = Catalog::open(folder.path()).expect("a catalog").statements().expect("statements");
+    let first = &statements[0];
+    assert_eq!((first.number, first.sql.as_str(), statements.len()), (number, "CREATE OR REPLACE QUERY q", 2));
+    assert_eq!((first.paused, &first.failure), (true, &None));
+}
+
 /// A file on a disk that is full while the switch is on.
 #[derive(Debug)]
 struct FullDisk(redb::backends::FileBackend, std::sync::Arc<std::sync::atomic::AtomicBool>);
@@ -412,7 +429,7 @@ fn a_version_takes_the_place_of_another_which_is_remembered() {
         catalog.insert_application("b", "9", "other").expect("insert");
         let parameters = [("x".into(), ParameterValue::Int(1)), ("y".into(), ParameterValue::Int(2))];
         let query = NewQuery { application: number, name: "q", parameters: &parameters, label: Some("home") };
-        let id = catalog.insert_queries(&[query]).expect("insert");
+        let id = catalog.insert_queries(&[query], None).expect("insert");
         catalog.replace_application("a", "2", "second", &["x"], [id, id + 7]).expect("replaced");
         catalog
             .read_query(id, |query| {

@@ -9,7 +9,7 @@ use crate::api::types::{Application, ApplicationList, Explanation, ParameterDecl
 use crate::http_client::segment;
 
 use super::error::CliError;
-use super::output::{print_json, table};
+use super::output::{colours, paint, print_json, table};
 use super::sql::read_source;
 use super::{Connection, Global};
 
@@ -80,6 +80,9 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
                     match &application.replacement {
                         Some(replacement) => eprintln!("{}", replacement.text(&application.name)),
                         None => eprintln!("application {} is registered", application.name),
+                    }
+                    for warning in &application.warnings {
+                        eprintln!("{} {warning}", paint("1;33", "warning:", colours(&io::stderr())));
                     }
                     writeln!(out, "{}  {}", application.name, application.id)?;
                 }

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::data_folder::archive::{ArchiveError, Contents, back_up, receive, restore};
+use crate::data_folder::archive::{ArchiveError, Contents, back_up, inside_of, receive, restore};
 use crate::http_client::Client;
 
 use super::Global;
 use super::config::Folders;
 use super::error::CliError;
-use super::output::{bytes, print_json};
+use super::output::{bytes, colours, paint, print_json};
 
 /// Arguments of `rivulet backup`.
 #[derive(Debug, clap::Args)]
@@ -22,7 +22,7 @@ pub(super) struct BackupArguments {
     #[command(flatten)]
     folders: Folders,
     /// Have the running server at this address make it, while it goes on
-    #[arg(long, value_name = "URL", conflicts_with_all = ["data_dir", "config"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["data_dir", "config", "set"])]
     server: Option<String>,
 }
 
@@ -32,28 +32,35 @@ pub(super) struct RestoreArguments {
     /// A file that `rivulet backup` has written
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The data folder to make; it must not be there, or be empty
-    #[arg(long, value_name = "FOLDER")]
-    data_dir: PathBuf,
+    /// What is made: neither the data folder nor the place of the checkpoints may have anything in it
+    #[command(flatten)]
+    folders: Folders,
 }
 
 pub(super) fn run_backup(global: Global, arguments: &BackupArguments) -> Result<(), CliError> {
+    let mut notices = Vec::new();
     let contents = match &arguments.server {
         Some(server) => {
             let client = Client::new(server)?;
-            receive(&arguments.file, |out| client.download("/api/v1/backup", out).map_err(CliError::from))?
+            receive(&arguments.file, |out| -> Result<(), CliError> {
+                notices = client.download("/api/v1/backup", out)?;
+                Ok(())
+            })?
         }
         None => {
             let (folder, checkpoints) = arguments.folders.find()?;
             back_up(&folder, &checkpoints, &arguments.file)?
         }
     };
-    say(global, "written to", &arguments.file, contents)
+    say(global, "written to", &arguments.file, contents, &notices)
 }
 
 pub(super) fn run_restore(global: Global, arguments: &RestoreArguments) -> Result<(), CliError> {
-    let contents = restore(&arguments.file, &arguments.data_dir)?;
-    say(global, "restored to", &arguments.data_dir, contents)
+    let (folder, checkpoints) = arguments.folders.find()?;
+    let contents = restore(&arguments.file, &folder, &checkpoints)?;
+    let is_apart = inside_of(&folder, &checkpoints).is_none();
+    let notices: Vec<String> = is_apart.then(|| format!("its checkpoints are in {checkpoints}")).into_iter().collect();
+    say(global, "restored to", &folder, contents, &notices)
 }
 
 impl From<ArchiveError> for CliError {
@@ -62,12 +69,20 @@ impl From<ArchiveError> for CliError {
     }
 }
 
-fn say(global: Global, done: &str, place: &std::path::Path, contents: Contents) -> Result<(), CliError> {
+fn say(
+    global: Global,
+    done: &str,
+    place: &std::path::Path,
+    contents: Contents,
+    notices: &[String],
+) -> Result<(), CliError> {
     let Contents { files, bytes: size } = contents;
     let mut out = io::stdout().lock();
     if global.json {
-        return print_json(&mut out, &json!({ "place": place.display().to_string(), "files": files, "bytes": size }));
+        let place = place.display().to_string();
+        return print_json(&mut out, &json!({ "place": place, "files": files, "bytes": size, "notices": notices }));
     }
+    notices.iter().for_each(|notice| eprintln!("{} {notice}", paint("1;33", "notice:", colours(&io::stderr()))));
     writeln!(out, "{files} files, {}, {done} {}", bytes(size), place.display())?;
     Ok(())
 }

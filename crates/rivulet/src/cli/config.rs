@@ -19,7 +19,7 @@ pub(super) struct Overrides {
     /// Configuration file; `rivulet.toml` in the present folder by default
     #[arg(long, env = "RIVULET_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Folder of the catalog
+    /// Folder of the catalog, the log of events and, unless checkpoint.folder says otherwise, the checkpoints
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<String>,
     /// Where the REST API listens
@@ -76,15 +76,18 @@ impl Overrides {
     }
 }
 
-/// Where the data of a server is that does not run.
+/// Where the data of a stopped server is: where `rivulet serve` with the same options and environment would look.
 #[derive(Debug, clap::Args)]
 pub(super) struct Folders {
     /// Configuration file of the server; `rivulet.toml` in the present folder by default
     #[arg(long, env = "RIVULET_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Its data folder, if that is not the configured one; its checkpoints are there too then
+    /// Its data folder, if that is not the configured one. Its checkpoints are there too, unless checkpoint.folder says otherwise
     #[arg(long, value_name = "FOLDER")]
-    data_dir: Option<PathBuf>,
+    data_dir: Option<String>,
+    /// Set any configuration key, such as checkpoint.folder
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
 }
 
 impl Folders {
@@ -93,10 +96,9 @@ impl Folders {
     /// # Errors
     /// What is wrong with the configuration.
     pub(super) fn find(&self) -> Result<(PathBuf, Place), CliError> {
-        if let Some(folder) = &self.data_dir {
-            return Ok((folder.clone(), Place::Folder(folder.join(CHECKPOINTS))));
-        }
-        let config = Overrides { config: self.config.clone(), ..Overrides::default() }.load()?.config;
+        let Self { config, data_dir, set } = self;
+        let (config, data_dir, set) = (config.clone(), data_dir.clone(), set.clone());
+        let config = Overrides { config, data_dir, set, ..Overrides::default() }.load()?.config;
         let in_data_dir = || Place::Folder(config.data_dir.join(CHECKPOINTS));
         let checkpoints = config.checkpoint.map_or_else(in_data_dir, |one| one.place);
         Ok((config.data_dir, checkpoints))

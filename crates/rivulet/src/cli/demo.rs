@@ -17,7 +17,7 @@ pub(super) struct DemoArguments {
     /// How many queries
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     queries: u32,
-    /// When it ends by itself, for example 10s; until Ctrl-C without
+    /// After how long it ends by itself, for example 10s; by default it runs until Ctrl-C
     #[arg(long, value_parser = duration)]
     duration: Option<Duration>,
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::json;
 
-use crate::data_folder::examine::{Finding, Level, examine};
+use crate::data_folder::examine::{Examination, Finding, Level, SavedQuery, examine};
 
 use super::Global;
 use super::config::Folders;
@@ -20,7 +20,7 @@ pub(super) struct DoctorArguments {
 
 pub(super) fn run(global: Global, arguments: &DoctorArguments) -> Result<(), CliError> {
     let (folder, checkpoints) = arguments.folders.find()?;
-    let findings = examine(&folder, &checkpoints);
+    let Examination { findings, big_queries } = examine(&folder, &checkpoints);
     let problems = findings.iter().filter(|finding| finding.level == Level::Problem).count();
     let mut out = io::stdout().lock();
     if global.json {
@@ -30,7 +30,13 @@ pub(super) fn run(global: Global, arguments: &DoctorArguments) -> Result<(), Cli
                 json!({ "level": level.name(), "about": about, "text": text, "advice": advice })
             })
             .collect();
-        let report = json!({ "folder": folder.display().to_string(), "problems": problems, "findings": findings });
+        let big_queries: Vec<_> = big_queries.iter().map(saved_query).collect();
+        let report = json!({
+            "folder": folder.display().to_string(),
+            "problems": problems,
+            "findings": findings,
+            "big_queries": big_queries,
+        });
         print_json(&mut out, &report)?;
     } else {
         let wanted = colours(&io::stdout());
@@ -52,4 +58,12 @@ pub(super) fn run(global: Global, arguments: &DoctorArguments) -> Result<(), Cli
         // The report has said it.
         _ => Err(CliError::reported()),
     }
+}
+
+fn saved_query(one: &SavedQuery) -> serde_json::Value {
+    let SavedQuery { number, name, epoch, age_ms, bytes, has_ended, problems } = one;
+    json!({
+        "number": number, "query": name, "epoch": epoch, "age_ms": age_ms, "bytes": bytes, "has_ended": has_ended,
+        "damaged": !problems.is_empty(), "problems": problems,
+    })
 }

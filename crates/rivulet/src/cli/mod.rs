@@ -96,11 +96,11 @@ enum Command {
     Status(status::StatusArguments),
     /// Save the state of queries now
     Checkpoint(checkpoint::CheckpointArguments),
-    /// Look at the data folder of a server that does not run, and explain what is there
+    /// Look at the data folder of a stopped server, and explain what is there and what is damaged
     Doctor(doctor::DoctorArguments),
-    /// Write everything of a server that does not run to one file
+    /// Write everything of a server, running (--server) or stopped, to one file
     Backup(backup::BackupArguments),
-    /// Make a data folder of such a file
+    /// Make a data folder of a file that backup has written
     Restore(backup::RestoreArguments),
     /// Show the configuration in force and where each value comes from
     Config(config::ConfigArguments),

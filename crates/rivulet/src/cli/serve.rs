@@ -32,12 +32,16 @@ const BLOCKING_THREAD_KEPT: Duration = Duration::from_secs(1);
 /// Arguments of `rivulet serve`.
 #[derive(Debug, clap::Args)]
 pub struct ServeArguments {
+    /// Start although checkpoint.folder has no checkpoints of this server, as after it was changed: queries begin with empty state
+    #[arg(long)]
+    accept_empty_checkpoints: bool,
     #[command(flatten)]
     overrides: Overrides,
 }
 
 pub(super) fn run(arguments: &ServeArguments, start: Start) -> Result<(), CliError> {
-    let config = arguments.overrides.load()?.config;
+    let mut config = arguments.overrides.load()?.config;
+    config.accepts_empty_checkpoints = arguments.accept_empty_checkpoints;
     start_logging(&config);
     let http = HttpRuntime::new()?;
     // First what can fail at once and undoes itself.
@@ -45,7 +49,8 @@ pub(super) fn run(arguments: &ServeArguments, start: Start) -> Result<(), CliErr
     let address = listener.local_addr().map_err(failed)?;
     // Whoever watches the process is answered while queries get back their state, which may take a while.
     let started = Arc::new(OnceLock::new());
-    let serving = http.begin(listener, started.clone(), stop_while_starting(started.clone()));
+    let stop = stop_when_told(started.clone(), (config.stop_delay, config.stop_limit));
+    let serving = http.begin(listener, started.clone(), stop);
     let service = start(&config)?;
     // Nobody else sets it.
     let _ = started.set(service.clone());
@@ -59,13 +64,37 @@ pub(super) fn run(arguments: &ServeArguments, start: Start) -> Result<(), CliErr
     done
 }
 
-/// Completes when the server is asked to stop. One that is still starting has nothing to finish and nothing to save: it ends at once.
-async fn stop_while_starting(started: Arc<OnceLock<Arc<dyn Service>>>) {
+/// Completes when the server is to be stopped: it was told to, has said for a while that it is not ready, and is given `limit` for the rest. One that is still starting has
+/// nothing to finish and nothing to save: it ends at once.
+async fn stop_when_told(started: Arc<OnceLock<Arc<dyn Service>>>, (delay, limit): (Duration, Option<Duration>)) {
     stop_signal().await;
-    if started.get().is_none() {
+    let Some(service) = started.get() else {
         eprintln!("Rivulet was stopped before it was ready");
         std::process::exit(0);
+    };
+    service.announce_stop();
+    if !delay.is_zero() {
+        eprintln!("Rivulet stops in {} s, and says until then that it is not ready", delay.as_secs());
+        tokio::time::sleep(delay).await;
     }
+    if let Some(limit) = limit {
+        end_after(limit);
+    }
+}
+
+/// Ends the process when stopping takes too long. That is a crash for which everything is there: what was acknowledged as durable is not lost.
+fn end_after(limit: Duration) {
+    let watch = move || {
+        thread::sleep(limit);
+        eprintln!(
+            "Rivulet ends before all was saved, because stopping took longer than {} s; the next start goes on as after a crash\n\
+             hint: stop.limit_s says how long it may take",
+            limit.as_secs()
+        );
+        std::process::exit(1);
+    };
+    let watching = thread::Builder::new().name("stop-limit".into()).spawn(watch);
+    watching.map_or_else(|error| tracing::warn!(%error, "stopping may take as long as it takes"), drop);
 }
 
 /// Logs to standard error as configured. Only the first call in a process has an effect.
@@ -161,6 +190,7 @@ pub async fn stop_signal() {
         .spawn(|| {
             let Ok(runtime) = runtime::Builder::new_current_thread().enable_all().build() else { return };
             runtime.block_on(next_signal());
+            eprintln!("stopped at once");
             std::process::exit(130);
         })
         .map_or_else(|error| tracing::warn!(%error, "a second signal will not end the server at once"), drop);

@@ -110,6 +110,7 @@ const HELP: &str = "\
 Statements end with a semicolon and may take several lines.
   CREATE APPLICATION name (parameter TYPE [DEFAULT value], ...) INPUT ... OUTPUT ... AS SELECT ...;
   CREATE QUERY name FROM APPLICATION application WITH (parameter => value, ...);
+  CREATE OR REPLACE APPLICATION | QUERY name [WITH (state => 'keep' | 'discard')] ...;
   CREATE TABLE name (column TYPE, ...) FROM 'file:path' FORMAT CSV (header => true);
   REFRESH TABLE t;  SHOW TABLES;  DESCRIBE TABLE t;  DROP TABLE t;
   SHOW APPLICATIONS;  SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LIMIT n];

@@ -33,7 +33,7 @@ With --wide also:
              as p50 and p99, from when the event says that it happened
 Of each big query, since it was last started:
   rows in    rows read from its sources
-  rows out   rows written to its sink
+  rows out   rows handed to its sink; a file, a transaction or the other side may still have to take them
   refused    rows refused, for the reasons below the table
   p50, p99   median and 99th percentile of the time from a row's arrival to the writing of what came of it
   behind     how far the time of its results is behind the clock
@@ -180,7 +180,9 @@ fn checkpoints_text(checkpoints: &Checkpoints) -> String {
     let mut text = String::new();
     if let (Some(last), Some(age_ms)) = (&checkpoints.last, checkpoints.age_ms) {
         let (live, ago) = (bytes(last.live_bytes), uptime(age_ms));
-        let _ = writeln!(text, "\ncheckpoint {} made {ago} ago, {live} in {}", last.epoch, checkpoints.place);
+        // Where no application had anything to save there is none that would have a number.
+        let number = if last.epoch == 0 { String::new() } else { format!(" {}", last.epoch) };
+        let _ = writeln!(text, "\ncheckpoint{number} made {ago} ago, {live} in {}", checkpoints.place);
     }
     if let Some(error) = &checkpoints.last_error {
         let _ = writeln!(text, "checkpoints fail, {} so far: {error}", checkpoints.failed);

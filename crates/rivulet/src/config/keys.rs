@@ -49,7 +49,7 @@ const GIB: u64 = 1 << 30;
 /// Every key, in the order in which they are printed.
 #[rustfmt::skip]
 pub const KEYS: &[Key] = &[
-    Key { name: "data_dir", kind: Kind::Path, default: Some("rivulet-data"), help: "folder of the catalog" },
+    Key { name: "data_dir", kind: Kind::Path, default: Some("rivulet-data"), help: "folder of the catalog, the log of events and, unless checkpoint.folder says otherwise, the checkpoints" },
     Key { name: "http.address", kind: Kind::Address, default: Some("127.0.0.1:8080"), help: "where the REST API listens" },
     Key { name: "mqtt.embedded.enabled", kind: Kind::Switch, default: None, help: "whether the embedded broker runs; by default when mqtt.broker.url is not set" },
     Key { name: "mqtt.embedded.address", kind: Kind::Address, default: Some("127.0.0.1:1883"), help: "where the embedded broker listens" },
@@ -80,7 +80,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "scheduler.share_code", kind: Kind::Switch, default: Some("true"), help: "whether tasks of an application share its plan; false for comparison with engines that do not" },
     Key { name: "inbox.rows_max", kind: Kind::Count(1, 1 << 30), default: Some("65536"), help: "most events waiting in front of a task" },
     Key { name: "inbox.bytes_max", kind: Kind::Bytes(KIB, 2 * GIB), default: Some("16 MiB"), help: "most bytes waiting in front of a task" },
-    Key { name: "memory.bytes_max", kind: Kind::Bytes(16 * MIB, 64 * 1024 * GIB), default: None, help: "most resident memory at which queries are still created; no bound by default" },
+    Key { name: "memory.bytes_max", kind: Kind::Bytes(16 * MIB, 64 * 1024 * GIB), default: None, help: "most resident memory at which queries are still created, and big queries with much state still run; no bound by default" },
     Key { name: "memory.spill_after_s", kind: Kind::Count(0, 31_536_000), default: Some("0"), help: "after how much silence the state of a query goes to disk until its next event; 0 for never" },
     Key { name: "memory.spill_bytes_max", kind: Kind::Bytes(MIB, 64 * 1024 * GIB), default: Some("8 GiB"), help: "most disk space for the state of silent queries, in the data folder" },
     Key { name: "checkpoint.enabled", kind: Kind::Switch, default: Some("true"), help: "whether the state of queries is saved, and comes back after a restart" },
@@ -98,12 +98,14 @@ pub const KEYS: &[Key] = &[
     Key { name: "checkpoint.s3.timeout_s", kind: Kind::Count(1, 600), default: Some("10"), help: "how long the object store may be silent before a request is given up" },
     Key { name: "checkpoint.retained", kind: Kind::Count(1, 100), default: Some("3"), help: "checkpoints that are kept: those before the newest are for the case that it is damaged" },
     Key { name: "durability.default", kind: Kind::Choice(&["none", "checkpoint", "log"]), default: Some("checkpoint"), help: "what of inputs that do not say it survives the end of the server: none, checkpoint (state as last saved), log (also every event that was acknowledged)" },
-    Key { name: "durability.log_bytes_max", kind: Kind::Bytes(MIB, 64 * 1024 * GIB), default: Some("8 GiB"), help: "most disk space of the log of events, in the data folder; when it is used up nothing more is received" },
+    Key { name: "durability.log_bytes_max", kind: Kind::Bytes(MIB, 64 * 1024 * GIB), default: Some("8 GiB"), help: "most disk space of the log of events, in the data folder; when it is used up nothing more is received, except up to 256 MiB that results on their way out wait for" },
     Key { name: "durability.commit_interval_ms", kind: Kind::Count(0, 1_000), default: Some("1"), help: "how long events at most gather, while many come, before the log waits for the disk" },
     Key { name: "table.bytes_max", kind: Kind::Bytes(KIB, 2 * GIB), default: Some("256 MiB"), help: "most bytes of a reference table, in its file and in memory" },
     Key { name: "outbound.bytes_max", kind: Kind::Bytes(KIB, 64 * GIB), default: Some("64 MiB"), help: "most bytes of results waiting for a broker" },
     Key { name: "sink.qos", kind: Kind::Choice(&["0", "1"]), default: Some("0"), help: "quality of service of published results" },
     Key { name: "sink.retain", kind: Kind::Switch, default: Some("false"), help: "whether published results are retained" },
+    Key { name: "stop.delay_s", kind: Kind::Count(0, 3_600), default: Some("0"), help: "how long a server that is told to stop works on while /health/ready says that it is stopping, so that who asks that sends no more requests" },
+    Key { name: "stop.limit_s", kind: Kind::Count(0, 3_600), default: Some("60"), help: "how long stopping may take behind that; then the process ends as if it were killed, which loses nothing that was acknowledged by inputs with durability log; 0 for no limit" },
     Key { name: "log.level", kind: Kind::Choice(&["off", "error", "warn", "info", "debug", "trace"]), default: Some("info"), help: "what is logged" },
     Key { name: "log.format", kind: Kind::Choice(&["text", "json"]), default: Some("text"), help: "how it is logged" },
 ];

@@ -75,6 +75,12 @@ pub struct Config {
     pub spill_bytes_max: u64,
     /// When and where the state of queries is saved, if it is.
     pub checkpoint: Option<CheckpointConfig>,
+    /// Whether queries may begin with empty state where that place has none of theirs. For one start, so it is no key.
+    pub accepts_empty_checkpoints: bool,
+    /// How long a server may take to stop; `None` for as long as it takes.
+    pub stop_limit: Option<Duration>,
+    /// How long a server that is told to stop goes on as before, but for saying that it is not ready.
+    pub stop_delay: Duration,
     /// What of inputs survives the end of the server.
     pub durability: DurabilityConfig,
     /// Most bytes of a reference table, in its file and in memory.
@@ -549,6 +555,9 @@ impl Values {
             spill_after: self.bound("memory.spill_after_s").map(|s| Duration::from_secs(s as u64)),
             spill_bytes_max: self.number("memory.spill_bytes_max") as u64,
             checkpoint: if self.switch("checkpoint.enabled") { Some(self.checkpoint()?) } else { None },
+            accepts_empty_checkpoints: false,
+            stop_limit: self.bound("stop.limit_s").map(|s| Duration::from_secs(s as u64)),
+            stop_delay: Duration::from_secs(self.number("stop.delay_s") as u64),
             durability: DurabilityConfig {
                 default: {
                     let written = self.text("durability.default").unwrap_or_default();
@@ -570,6 +579,7 @@ impl Values {
     fn checkpoint(&mut self) -> Result<CheckpointConfig, ConfigError> {
         let place = match self.text(FOLDER) {
             Some(address) if address.starts_with(BucketName::SCHEME) => Place::S3(self.bucket(&address)?),
+            Some(address) if is_like_a_url(&address) => return Err(no_folder(&address)),
             Some(folder) => Place::Folder(folder.into()),
             None => Place::Folder(PathBuf::from(self.text("data_dir").unwrap_or_default()).join(CHECKPOINTS)),
         };
@@ -737,6 +747,34 @@ impl Values {
             Some((Value::Address(address), _)) => *address,
             _ => unreachable!("{key} has a default"),
         }
+    }
+}
+
+/// Whether a text begins as an address with a scheme does, or as one of a bucket that somebody has begun. A single letter may be a drive.
+fn is_like_a_url(text: &str) -> bool {
+    let is_scheme = |scheme: &str| {
+        scheme.len() > 1
+            && scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+            && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+    };
+    let begins_with = |end: &str| text.split_once(end).map(|(scheme, _)| scheme);
+    begins_with(":/").is_some_and(is_scheme) || begins_with(":").is_some_and(|scheme| scheme.eq_ignore_ascii_case("s3"))
+}
+
+/// An address that names neither a folder nor a bucket. What was meant is in the hint, where that can be known.
+fn no_folder(address: &str) -> ConfigError {
+    let (scheme, rest) = address.split_once(':').unwrap_or((address, ""));
+    let rest = rest.trim_start_matches('/');
+    let hint = match scheme.to_ascii_lowercase().as_str() {
+        "s3" | "s3a" | "s3n" if !rest.is_empty() => format!("write {}{rest}", BucketName::SCHEME),
+        "file" => format!("write the path itself: /{rest}"),
+        _ => {
+            "write s3://bucket or s3://bucket/prefix for an object store that speaks S3, or the path of a folder".into()
+        }
+    };
+    ConfigError::Contradiction {
+        message: format!("{FOLDER} is {address:?}, which is neither a folder nor a bucket"),
+        hint: format!("{hint}; a folder that is really called so is ./{address}"),
     }
 }
 

@@ -307,6 +307,23 @@ fn a_bucket_that_cannot_be_used_is_said() {
     assert!(text.contains("no name of a region"), "{text}");
     let (text, hint) = Fixture::new("checkpoint.folder = \"s3://A\"\n").error();
     assert!(text.contains("no name of a bucket") && hint.contains("s3://bucket"), "{text}: {hint}");
+    for (written, right) in [
+        ("s3:/state/a", "write s3://state/a"),
+        ("s3:state/a", "write s3://state/a"),
+        ("S3://state", "write s3://state"),
+        ("s3a://state/a", "write s3://state/a"),
+        ("s3:/", "write s3://bucket"),
+        ("file:///var/lib/a", "write the path itself: /var/lib/a"),
+        ("gs://state", "for an object store that speaks S3"),
+        ("https://minio:9000/state", "for an object store that speaks S3"),
+    ] {
+        let (text, hint) = Fixture::new(&format!("checkpoint.folder = \"{written}\"\n")).error();
+        assert!(text.contains(written) && text.contains("neither a folder nor a bucket"), "{text}");
+        assert!(hint.contains(right) && hint.contains(&format!("./{written}")), "{written}: {hint}");
+    }
+    for folder in ["C:/data", "./s3:/a", "/mnt/s3://a", "a:b", "~/checkpoints"] {
+        assert!(Fixture::new(&format!("checkpoint.folder = \"{folder}\"\n")).load().is_ok(), "{folder}");
+    }
     let loaded = Fixture::new("checkpoint.s3.region = \"here\"\n").load().expect("a configuration");
     assert!(loaded.warnings.iter().any(|warning| warning.contains("has no effect")), "{:?}", loaded.warnings);
 }

@@ -1,8 +1,8 @@
 //! A backup of the server while it runs: what a restart would find if the process were killed at one moment.
 //!
-//! First a checkpoint, then the catalog, then the log, so that each has what the one before it needs from it: the log has all events behind the
-//! checkpoint, and what was created after the checkpoint begins anew, as after a crash. Objects of checkpoints and whole frames of the log never change, so they are
-//! read while the server goes on; it deletes none of them meanwhile.
+//! First a checkpoint (where none can be made now, the one before will do), then the catalog, then the log, so that each has what the one before it needs
+//! from it: the log has all events behind the checkpoint, and what was created after the checkpoint begins anew, as after a crash. Objects of checkpoints and
+//! whole frames of the log never change, so they are read while the server goes on; it deletes none of them meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,10 +32,8 @@ impl Engine {
         let _kept = self.event_log.hold();
         let store = self.checkpoints.as_ref().map(|checkpoints| checkpoints.store().0);
         let held = store.map(|store| (store, store.hold()));
-        if self.checkpoints.is_some() {
-            let (_, failures) = self.checkpoint_of_most()?;
-            failures.iter().for_each(|failure| tracing::warn!("the backup has an older one: {failure}"));
-        }
+        let notices = self.checkpoint_for_backup();
+        notices.iter().for_each(|notice| tracing::warn!("{notice}"));
         // No epoch is half there while the store is listed.
         let _no_checkpoint = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
         let copy = self.config.data_dir.join(format!("{}.backup", catalog::FILE_NAME));
@@ -49,10 +47,28 @@ impl Engine {
         }
         let refused =
             |error: ArchiveError| ServiceError::new(ErrorKind::Unavailable, error.to_string()).with_hint(error.hint());
-        let backup = Backup::new(copy, held, self.event_log.hold(), token).map_err(refused);
+        let backup = Backup::new(copy, held, self.event_log.hold(), token, notices).map_err(refused);
         copied?;
         let backup = backup?;
         tracing::info!("a backup is being made");
         Ok(backup)
+    }
+
+    /// Makes a checkpoint for a backup to have little to replay; says of what none can be made now. The last one will do then: the log is kept from there
+    /// on, so that what is in both is what a crash would leave.
+    fn checkpoint_for_backup(&self) -> Vec<String> {
+        if self.checkpoints.is_none() {
+            return Vec::new();
+        }
+        match self.checkpoint_of_most() {
+            Ok((_, failures)) => failures
+                .iter()
+                .map(|failure| format!("the backup has an older checkpoint of a big query: {failure}"))
+                .collect(),
+            Err(error) => vec![format!(
+                "the backup has the checkpoint before, and the log of what durable inputs have received since, for {}",
+                error.message
+            )],
+        }
     }
 }

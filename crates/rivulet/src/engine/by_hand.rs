@@ -92,6 +92,11 @@ impl Engine {
         self.event_log.stats().durable
     }
 
+    /// Up to where the log was on disk when it was opened.
+    pub fn found_to(&self) -> LogPosition {
+        self.event_log.found_to()
+    }
+
     /// Replays at most so many events, and if it `ends` all that are left; whether the replay is over.
     pub fn replay_some(&self, events_max: u64, ends: bool) -> bool {
         self.event_log.replay_some(events_max, ends)

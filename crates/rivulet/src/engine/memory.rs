@@ -31,6 +31,11 @@ impl MemoryBound {
         self.bytes_max.is_some_and(|bytes_max| resident() >= bytes_max / 100 * PRESSED_PERCENT)
     }
 
+    /// The bound, if more memory is in use than that.
+    pub(super) fn exceeded(self) -> Option<u64> {
+        self.bytes_max.filter(|&bytes_max| memory_rss_bytes().is_some_and(|resident| resident > bytes_max))
+    }
+
     /// Refuses `queries` more queries with `parameter_bytes` of parameters if they would not fit.
     pub(super) fn admit(self, queries: usize, parameter_bytes: usize) -> Result<(), ServiceError> {
         let Some(bytes_max) = self.bytes_max else { return Ok(()) };

@@ -6,10 +6,10 @@
 //! - Locks are taken in one order: the state of the engine, then a group, then the router. A sink runs under its group's lock and
 //!   takes neither of the others.
 //!
-//! In reading order: this file (opening, applications), `not_running` (what an upgrade has left behind), `submit`
+//! In reading order: this file (opening, applications), `not_running` (what an upgrade has left behind), `warnings` (what is probably a mistake), `submit`
 //! (queries), `replace` (a new version of an application takes over its queries), `room`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait) and `statements` (SQL),
 //! `output` (the sink of a task), `messaging` (broker or client) and `own_connections`, `memory` (how much there may be),
-//! `checkpoints` and `event_log` (what outlives the process), `status` and `exposition` (what is counted), [`by_hand`] (for simulations).
+//! `checkpoints`, `event_log` and `attendance` (what outlives the process), `status` and `exposition` (what is counted), [`by_hand`] (for simulations).
 
 mod messaging;
 mod own_connections;
@@ -18,6 +18,7 @@ mod taps;
 mod registry;
 mod memory;
 mod not_running;
+mod warnings;
 mod topics;
 mod submit;
 mod shared_input;
@@ -26,6 +27,7 @@ mod replace;
 mod backup;
 mod checkpoints;
 mod event_log;
+mod attendance;
 mod tables;
 mod statements;
 mod offer;
@@ -44,12 +46,12 @@ use parking_lot::Mutex;
 use rivulet_connectors::formats::{Format, FormatError, InputFormat, several_inputs};
 use rivulet_connectors::mqtt::InboxId;
 use rivulet_dataflow::{Clock, Cut, Decoder, Inbox, InputIndex, LogPosition, QueryId};
-use rivulet_runtime::{Group, GroupInput, GroupParts, InboxLimits, Overflow, Spill, TaskParts, Workers};
+use rivulet_runtime::{Absences, Group, GroupInput, GroupParts, InboxLimits, Overflow, Spill, TaskParts, Workers};
 use rivulet_sql::{Application, CreateTable, Durability, Input, Tables};
 
 use crate::catalog::{ApplicationNumber, Catalog, StoredApplication};
 use crate::config::Config;
-use crate::data_folder::LOG;
+use crate::data_folder::{CHECKPOINTS, LOG};
 use crate::service::{ErrorKind, ServiceError};
 use big_queries::BigQueries;
 use checkpoints::{Checkpoints, Loading, SavedStates, Unrestored};
@@ -63,7 +65,9 @@ use shared_input::{InputShape, SharedInput};
 use taps::Taps;
 use topics::Topics;
 
+pub(crate) use big_queries::saved as saved_queries;
 pub(crate) use checkpoints::catalog as saved_catalog;
+pub(crate) use checkpoints::home as checkpoint_home;
 pub(crate) use checkpoints::line as saved;
 pub(crate) use statements::literal_text;
 pub(crate) use tables::read_table;
@@ -103,6 +107,8 @@ pub struct Engine {
     backup: Mutex<Weak<()>>,
     event_log: EventLog,
     state: Mutex<State>,
+    /// Whether it was said that it will be stopped.
+    stops_soon: AtomicBool,
     is_stopped: AtomicBool,
 }
 
@@ -141,6 +147,10 @@ struct State {
     queries_not_running: HashMap<ApplicationNumber, u64>,
     /// What was saved of applications that cannot run now.
     unrestored: Unrestored,
+    /// Queries that are paused, and get what the log has from before that until it is replayed.
+    replayed_paused: BTreeSet<QueryId>,
+    /// Until then: when queries were away.
+    absences: Vec<(Arc<Running>, Absences)>,
 }
 
 /// An application with its group.
@@ -158,6 +168,8 @@ struct Running {
     queries_paused: AtomicU64,
     /// The last refusal in words, for people who ask why.
     last_refusal: Arc<Mutex<Option<String>>>,
+    /// What its owner should know.
+    warnings: Vec<String>,
 }
 
 impl Engine {
@@ -176,7 +188,12 @@ impl Engine {
         }
         let catalog = Arc::new(Catalog::open(&config.data_dir)?);
         if let Some(checkpoints) = &checkpoints {
+            // A server may have ended between making a catalog and filling it.
+            if catalog.is_new()? && checkpoints.has_orphans()? {
+                return Err(orphans(&config, checkpoints.store().0.place()));
+            }
             checkpoints.restore_catalog(&catalog)?;
+            checkpoints.settle(&catalog, &config.data_dir.join(CHECKPOINTS), config.accepts_empty_checkpoints)?;
         }
         let workers = Workers::start(config.workers, clock.clone()).map_err(|error| {
             ServiceError::new(ErrorKind::Unavailable, format!("cannot start worker threads: {error}"))
@@ -220,6 +237,7 @@ impl Engine {
             checkpoints,
             backup: Mutex::default(),
             state: Mutex::default(),
+            stops_soon: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
         });
         let replayed_from = engine.load()?;
@@ -227,6 +245,8 @@ impl Engine {
         if engine.messaging.own_connections().is_none() {
             engine.event_log.attach(&engine.messaging)?;
             engine.event_log.replay(&engine, replayed_from)?;
+        } else {
+            engine.event_log.leave();
         }
         engine.messaging.open()?;
         Ok(engine)
@@ -258,8 +278,12 @@ impl Engine {
         }
         let begun = Instant::now();
         let mut saved = SavedStates::read(&unrestored);
+        // A catalog that is older than the state, as one of a store can be, would give them to others, who got that state.
+        self.catalog.pass(saved.used())?;
         saved.fit(&state, &self.catalog);
-        let queries = self.load_queries(&mut state, &Loading { saved: &saved, restores_at_once: false })?;
+        let attendances = self.attendances(position)?;
+        let loading = Loading { saved: &saved, attendances: &attendances, restores_at_once: false };
+        let queries = self.load_queries(&mut state, &loading)?;
         if queries > 0 {
             tracing::info!(
                 queries,
@@ -269,6 +293,7 @@ impl Engine {
             );
         }
         self.restore_all(&state, &saved, &mut found);
+        self.expect_attendances(&mut state, &saved, attendances);
         self.report_recovery(found);
         let not_running: BTreeSet<ApplicationNumber> =
             state.not_running.values().map(|other| other.stored.number).collect();
@@ -430,7 +455,8 @@ impl Engine {
             is_captured: self.config.checkpoint.is_some()
                 && application.inputs.iter().any(|input| self.is_saved(input)),
         };
-        Ok(Prepared { application, topics, outputs, shape, parts, last_refusal })
+        let warnings = self.warnings_of(&application);
+        Ok(Prepared { application, topics, outputs, shape, parts, last_refusal, warnings })
     }
 
     fn run(
@@ -439,7 +465,7 @@ impl Engine {
         number: ApplicationNumber,
         prepared: Prepared,
     ) -> Result<Arc<Running>, ServiceError> {
-        let Prepared { application, topics, outputs, shape, parts, last_refusal } = prepared;
+        let Prepared { application, topics, outputs, shape, parts, last_refusal, warnings } = prepared;
         let group = self.workers.create_group(parts);
         let inboxes = self.register_inboxes(&group, &application);
         self.messaging.subscribe(topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
@@ -454,7 +480,10 @@ impl Engine {
             queries_running: AtomicU64::new(0),
             queries_paused: AtomicU64::new(0),
             last_refusal,
+            warnings,
         });
+        running.log_warnings();
+        self.keep_results(&running, true);
         state.insert(&running);
         Ok(running)
     }
@@ -522,6 +551,7 @@ impl Engine {
         state.not_running.remove(&name);
         if let Some(running) = state.numbered.remove(&number) {
             self.messaging.unsubscribe(running.topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
+            self.keep_results(&running, false);
             for inbox in &running.inboxes {
                 self.messaging.router().unregister_inbox(*inbox);
                 state.by_inbox.remove(inbox);
@@ -598,12 +628,17 @@ fn refuse_orphans(config: &Config, checkpoints: Option<&Checkpoints>) -> Result<
         _ if std::fs::read_dir(&log).is_ok_and(|mut files| files.next().is_some()) => log.display().to_string(),
         _ => return Ok(()),
     };
+    Err(orphans(config, &place))
+}
+
+/// What is said where `place` has what belongs to a catalog that is not there.
+fn orphans(config: &Config, place: &str) -> ServiceError {
     let folder = config.data_dir.display();
     let message = format!("{folder} has no catalog, and {place} has what was saved of queries that are in one");
-    Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(format!(
+    ServiceError::new(ErrorKind::Conflict, message).with_hint(format!(
         "put {} back into {folder}, or make all of it of a backup with `rivulet restore`; to begin anew, move {place} away",
         crate::catalog::FILE_NAME
-    )))
+    ))
 }
 
 /// What events of an input of a group's application are pushed to.
@@ -628,6 +663,7 @@ struct Prepared {
     shape: Option<Arc<InputShape>>,
     parts: GroupParts,
     last_refusal: Arc<Mutex<Option<String>>>,
+    warnings: Vec<String>,
 }
 
 /// The decoder of an application's rows.

@@ -49,6 +49,7 @@ impl NotRunning {
             queries_paused: 0,
             queries_not_running,
             not_running: Some(self.reason.clone()),
+            warnings: Vec::new(),
         }
     }
 }

@@ -189,7 +189,11 @@ impl Service for Engine {
 
     fn problems(&self) -> Vec<String> {
         let of_checkpoints = self.checkpoints.iter().flat_map(|checkpoints| checkpoints.problems());
-        of_checkpoints.chain(self.event_log.loss()).collect()
+        of_checkpoints.chain(self.event_log.loss()).chain(self.failed_big_queries()).collect()
+    }
+
+    fn announce_stop(&self) {
+        self.stops_soon.store(true, Ordering::Release);
     }
 
     fn ready(&self) -> Result<(), ServiceError> {
@@ -344,6 +348,7 @@ impl Running {
             queries_paused: self.queries_paused.load(Ordering::Relaxed),
             queries_not_running,
             not_running: None,
+            warnings: self.warnings.clone(),
         }
     }
 }

@@ -2,12 +2,15 @@
 //! as far as it can use it, their state ([`rivulet_sql::succession`]).
 //!
 //! Everything that can be refused is refused before anything changes: state that would be lost, queries that do not fit the new version.
-//! Then the version before [stands still](rivulet_runtime::Group::stand_still); what it has done is saved; the new one gets a copy of the state; the
-//! catalog is told, and that is the moment from which on the new version counts, also after a crash. Behind it nothing can fail:
-//! waiting events go over, then inboxes and routes.
+//! Then the version before is [held back](rivulet_runtime::Group::hold_back); what it has done is saved, when its results have left, for which the
+//! state of the engine is let go of; it [stands still](rivulet_runtime::Group::stand_still), and the new one gets a copy of the state; the catalog is
+//! told, and that is the moment from which on the new version counts, also after a crash. Behind it nothing can fail: waiting events go over, then
+//! inboxes and routes.
 //!
 //! What must hold: every event is processed by one of the two versions, those of a query in their order, first by the one and then by
-//! the other. Until the catalog has the new version, an error leaves the old one as it was.
+//! the other. Where queries read something else from then on, what comes while results leave is for the version before if that goes on, and
+//! for nobody otherwise. Until the catalog has the new version, an error leaves the old one as it was. Nobody is refused input while results
+//! leave: their acknowledgements may come behind it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -45,8 +48,15 @@ struct Bound {
     dropped: BTreeSet<String>,
 }
 
-/// What stands still, to go on when this is dropped.
+/// What stands still, to go on when this is dropped: the version before, and behind it what it has part in.
 struct Resting(Vec<Arc<Group>>);
+
+impl Resting {
+    /// What others read too goes on.
+    fn let_shared_go_on(&mut self) {
+        self.0.drain(1..).for_each(|group| group.go_on());
+    }
+}
 
 impl Drop for Resting {
     fn drop(&mut self) {
@@ -66,10 +76,20 @@ impl Engine {
         wish: StateWish,
     ) -> Result<(Arc<Running>, Replacement), ServiceError> {
         let prepared = self.prepare(application)?;
+        let name = prepared.application.name.clone();
+        let known = {
+            let state = self.state.lock();
+            let known = state.applications.get(&name).filter(|before| before.application.id != prepared.application.id);
+            // What is known at once is said at once.
+            known.map(|_| self.check_replaceable(&state, &prepared.application)).transpose()?;
+            known.cloned()
+        };
+        if let Some(before) = known {
+            self.wait_for_results_of(&before)?;
+        }
         let mut paused = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
         let mut guard = self.state.lock();
-        let state = &mut *guard;
-        let name = prepared.application.name.clone();
+        let mut state = &mut *guard;
         let before = match state.applications.get(&name) {
             Some(before) if before.application.id == prepared.application.id => {
                 return Ok((before.clone(), Replacement::default()));
@@ -84,10 +104,14 @@ impl Engine {
         };
         self.check_replaceable(state, &prepared.application)?;
         let succession = rivulet_sql::succession(&before.application, &prepared.application);
-        let bound = self.bind_again(state, &before, &prepared)?;
-        if wish == StateWish::Keep && !succession.lost.is_empty() && !bound.places.is_empty() {
-            return Err(state_would_be_lost(&name, &succession.lost));
-        }
+        let bind = |state: &State| {
+            let bound = self.bind_again(state, &before, &prepared)?;
+            match wish == StateWish::Keep && !succession.lost.is_empty() && !bound.places.is_empty() {
+                true => Err(state_would_be_lost(&name, &succession.lost)),
+                false => Ok(bound),
+            }
+        };
+        let mut bound = bind(state)?;
 
         let inputs_stay = self.inputs_stay(&before.application, &prepared.application)
             && shape_of(&before) == prepared.shape.as_ref().map(|shape| &*shape.signature);
@@ -97,26 +121,39 @@ impl Engine {
             self.let_rest(state, &before, &mut resting)?;
         }
         self.part(state, &before, &unequal)?;
+        // What came until now is not for queries that read something else from now on.
+        let passed = |group: &Group| {
+            if !inputs_stay {
+                group.pass(self.event_log.next().saturating_sub(1));
+            }
+        };
+        if let Some(paused) = paused.as_mut().filter(|_| before.group.is_captured()) {
+            // Nothing may come in between what has passed and what waits.
+            before.group.stand_still();
+            passed(&before.group);
+            // What is on its way out may have to pass through this very application, and its acknowledgements come behind events for it.
+            before.group.hold_back();
+            resting.let_shared_go_on();
+            drop(guard);
+            paused.save(self, &before)?;
+            guard = self.state.lock();
+            state = &mut *guard;
+            self.check_unchanged(state, &before, &prepared.application)?;
+            bound = bind(state)?;
+            if !bound.unequal(state, &before, &prepared.application).is_empty() {
+                return Err(changed_meanwhile(&name));
+            }
+        }
         before.group.stand_still();
         state.settle_shared(&before);
-        // What came until now is not for queries that read something else from now on.
-        let passed = (!inputs_stay).then(|| self.event_log.next().saturating_sub(1));
-        if let Some(position) = passed {
-            before.group.pass(position);
-        }
-        if let Some(paused) = paused.as_mut().filter(|_| before.group.is_captured()) {
-            paused.save(&self.event_log, &before)?;
-        }
 
-        let Prepared { application, topics, outputs, shape, parts, last_refusal } = prepared;
+        let Prepared { application, topics, outputs, shape, parts, last_refusal, warnings } = prepared;
         let group = self.workers.create_group(parts);
         // Its timers too have to wait until the version counts.
         group.stand_still();
         let parameters = |queries: &[QueryId]| bound.rows(queries);
         let taken = group.take_over(&before.group, &Succession { state: &succession.map, parameters: &parameters });
-        if let Some(position) = passed {
-            group.pass(position);
-        }
+        passed(&group);
         let dropped: Vec<&str> = bound.dropped.iter().map(String::as_str).collect();
         let queries = bound.places.iter().map(|(query, ..)| *query);
         let stored = match taken {
@@ -152,7 +189,9 @@ impl Engine {
             queries_running: of(&before.queries_running),
             queries_paused: of(&before.queries_paused),
             last_refusal,
+            warnings,
         });
+        after.log_warnings();
         self.switch(state, &before, &after, inputs_stay);
         before.group.retire();
         self.workers.remove_group(before.group.id());
@@ -200,6 +239,19 @@ impl Engine {
                 Err(ServiceError::new(ErrorKind::AlreadyExists, message))
             }
             None => Ok(()),
+        }
+    }
+
+    /// Whether an application is still the one that runs, and may be replaced, after others could change things.
+    fn check_unchanged(
+        &self,
+        state: &State,
+        before: &Arc<Running>,
+        application: &Application,
+    ) -> Result<(), ServiceError> {
+        match state.numbered.get(&before.number) {
+            Some(now) if Arc::ptr_eq(now, before) => self.check_replaceable(state, application),
+            _ => Err(changed_meanwhile(&before.application.name)),
         }
     }
 
@@ -297,8 +349,9 @@ impl Engine {
 
     /// Lets events go to the new version, those that wait first.
     fn switch(&self, state: &mut State, before: &Arc<Running>, after: &Arc<Running>, inputs_stay: bool) {
-        before.group.hand_over(&after.group);
+        // What came meanwhile for inputs that are no more is forgotten with them.
         if inputs_stay {
+            before.group.hand_over(&after.group);
             let router = self.messaging.router();
             for (input, &inbox) in after.inboxes.iter().enumerate() {
                 router.replace_inbox(inbox, inbox_of(&after.group, input));
@@ -326,6 +379,8 @@ impl Engine {
                 self.add_routes(state, after, slots, topics);
             }
             self.messaging.unsubscribe(before.topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
+            self.keep_results(before, false);
+            self.keep_results(after, true);
         }
         for (now, then) in after.outputs.rows.iter().zip(&before.outputs.rows) {
             now.fetch_add(then.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -415,6 +470,11 @@ impl Bound {
 
 fn shape_of(running: &Running) -> Option<&str> {
     running.shape.as_ref().map(|shape| &*shape.signature)
+}
+
+fn changed_meanwhile(name: &str) -> ServiceError {
+    let message = format!("'{name}' stays as it was: it was changed while its results were on their way out");
+    ServiceError::new(ErrorKind::Conflict, message).with_hint("try again")
 }
 
 fn state_would_be_lost(name: &str, lost: &[String]) -> ServiceError {

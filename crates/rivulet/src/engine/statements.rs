@@ -84,10 +84,10 @@ pub(crate) fn literal_text(literal: &Literal) -> String {
 
 fn registered(running: &Running, is_new: bool) -> StatementResult {
     let name = &running.application.name;
-    said(match is_new {
+    said(running.answer(match is_new {
         true => format!("application {name} created"),
         false => format!("application {name} is registered already"),
-    })
+    }))
 }
 
 impl Engine {
@@ -198,8 +198,9 @@ impl Engine {
                 let application =
                     rivulet_sql::plan_application_with(&create, &self.known_tables()).map_err(ServiceError::from)?;
                 if let Some(wish) = create.replaces {
-                    let (_, replacement) = self.replace(application, wish).map_err(|error| at(error, &create.name))?;
-                    return Ok(said(replacement.text(&name)));
+                    let (running, replacement) =
+                        self.replace(application, wish).map_err(|error| at(error, &create.name))?;
+                    return Ok(said(running.answer(replacement.text(&name))));
                 }
                 let (running, is_new) = self.register(application)?;
                 Ok(registered(&running, is_new))
@@ -390,8 +391,18 @@ impl Engine {
             statement @ (Statement::CreateSource(_) | Statement::CreateSink(_) | Statement::CreateView(_)) => {
                 self.declare(statement).map(said)
             }
-            Statement::CreateBigQuery { name, if_not_exists, query } => {
-                let is_new = self.create_big_query(&name, if_not_exists, query).map_err(|error| at(error, &name))?;
+            Statement::CreateBigQuery(create) => {
+                let name = create.name.clone();
+                if let Some(wish) = create.replaces {
+                    let replaced = self.replace_big_query(*create, wish).map_err(|error| at(error, &name))?;
+                    let rows = replaced.rows().into_iter().map(|row| row.map(|text| json!(text)).to_vec());
+                    let shown = match replaced.is_changed {
+                        true => table(&["change", "what"], rows),
+                        false => StatementResult::default(),
+                    };
+                    return Ok(StatementResult { message: Some(replaced.text(&name.text)), ..shown });
+                }
+                let is_new = self.create_big_query(*create).map_err(|error| at(error, &name))?;
                 Ok(said(match is_new {
                     true => format!("query {name} created"),
                     false => format!("query {name} exists, nothing was done"),
@@ -465,7 +476,7 @@ fn describe_big_query(one: BigQueryInfo) -> StatementResult {
     add("sources", json!(one.sources.join(", ")));
     add("sink", json!(one.sink));
     add("rows read", json!(one.rows_in));
-    add("rows written", json!(one.rows_out));
+    add("rows handed to the sink", json!(one.rows_out));
     add("rows refused", json!(one.refused.iter().map(|(_, count)| count).sum::<u64>()));
     for (reason, count) in one.refused {
         add(&format!("refused: {reason}"), json!(count));
@@ -538,6 +549,7 @@ fn describe_application(one: ApplicationInfo) -> StatementResult {
             json!(format!("{} {default}", parameter.data_type)),
         ]);
     }
+    rows.extend(one.warnings.into_iter().map(|warning| vec![json!("warning"), json!(warning)]));
     rows.push(vec![json!("sql"), json!(one.sql)]);
     table(&["property", "value"], rows.into_iter())
 }

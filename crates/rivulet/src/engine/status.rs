@@ -64,7 +64,7 @@ impl Engine {
     /// Whether events are being processed. That the catalog is loaded goes without saying: there is no engine before.
     pub(super) fn are_events_processed(&self) -> Result<(), ServiceError> {
         let unavailable = |message: &str| Err(ServiceError::new(ErrorKind::Unavailable, message));
-        if self.is_stopped.load(Ordering::Acquire) {
+        if self.stops_soon.load(Ordering::Acquire) || self.is_stopped.load(Ordering::Acquire) {
             return unavailable("the server is stopping");
         }
         if !self.workers.are_alive() {
@@ -72,7 +72,7 @@ impl Engine {
         }
         if let Some(problem) = self.event_log.problem() {
             return Err(ServiceError::new(ErrorKind::Unavailable, problem).with_hint(
-                "free space on the disk of the data folder if it is full; else look at the files of the log, with rivulet doctor",
+                "free space on the disk of the data folder if it is full; if it waits for a checkpoint, rivulet status says what that waits for; else look at the files of the log, with rivulet doctor",
             ));
         }
         self.catalog.check_writable()?;

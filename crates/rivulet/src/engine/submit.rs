@@ -1,16 +1,17 @@
 //! Queries come, pause, resume and go, thousands at a time.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrow::array::{BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
 use foldhash::fast::RandomState;
-use rivulet_dataflow::{QueryId, Slot};
+use rivulet_dataflow::{LogPosition, QueryId, Slot};
 use rivulet_runtime::Joined;
 use rivulet_sql::{BindError, ParamValue, ParameterRows};
 
+use super::attendance::{Attendances, came_at};
 use super::checkpoints::{Loading, SavedStates, Unrestored};
 use super::output::write_topic;
 use super::registry::Entry;
@@ -137,7 +138,11 @@ impl Engine {
         }
         let parameter_bytes = chunks.iter().map(|chunk| chunk.rows.get_array_memory_size()).sum();
         let admitted = self.memory.admit(stored.len(), parameter_bytes);
-        let mut next = match admitted.and_then(|()| Ok(self.catalog.insert_queries(&stored)?)) {
+        // Before that they get nothing, also after a crash.
+        let since = self.event_log.end();
+        let is_logged = |chunk: &Checked<usize>| !chunk.queries.is_empty() && self.reads_log(&chunk.running);
+        let remembered = chunks.iter().any(is_logged).then_some(since);
+        let mut next = match admitted.and_then(|()| Ok(self.catalog.insert_queries(&stored, remembered)?)) {
             Ok(first) => first,
             Err(error) => {
                 let indices = chunks.iter().flat_map(|chunk| &chunk.queries);
@@ -150,7 +155,7 @@ impl Engine {
             next += queries.len() as u64;
             let labels = indices.iter().filter_map(|&index| requests[index].label);
             labels.for_each(|label| running.group.expect_label(label));
-            let joined = running.group.join(&queries, rows);
+            let joined = self.join(state, running, &queries, rows, since);
             self.connect(&queries, inputs);
             self.add_routes_of_new(state, running, &joined, inputs);
             for ((&id, joined), &index) in queries.iter().zip(&joined).zip(indices) {
@@ -159,6 +164,29 @@ impl Engine {
             }
             running.queries_running.fetch_add(joined.len() as u64, Ordering::Relaxed);
         }
+    }
+
+    /// Gives new queries slots, in which they get nothing of the log before `since`.
+    fn join(
+        &self,
+        state: &State,
+        running: &Running,
+        queries: &[QueryId],
+        rows: &RecordBatch,
+        since: LogPosition,
+    ) -> Vec<Joined> {
+        let is_replaying = self.event_log.is_replaying();
+        if !self.reads_log(running) || !(is_replaying || state.shared_group_of(running).is_some()) {
+            return running.group.join(queries, rows);
+        }
+        // What came before is yet to be handed on, by the replay to those that are there already.
+        let joined = match is_replaying {
+            true => running.group.join_restored(queries, rows, &|_| Some(came_at(since))),
+            false => running.group.join(queries, rows),
+        };
+        let new: Vec<Slot> = joined.iter().filter(|one| one.is_new).map(|one| one.slot).collect();
+        running.group.begin_behind(&new, since.saturating_sub(1));
+        joined
     }
 
     /// Lets events reach the slots that have come with queries; for each of these the topics it reads.
@@ -211,11 +239,16 @@ impl Engine {
     /// Ends queries of one application that the catalog has forgotten already.
     pub(super) fn stop_queries(&self, state: &mut State, application: ApplicationNumber, queries: &[QueryId]) {
         let (mut paused, mut routed, mut not_running) = (Vec::new(), Vec::new(), 0);
+        // Paused, and routed to until the log is replayed.
+        let mut replayed = Vec::new();
         self.disconnect(queries);
         for &id in queries {
             match state.registry.remove(id) {
                 // Alone in its slot.
-                Some(Entry { slot: Some(slot), is_paused: true, .. }) => paused.push(slot),
+                Some(Entry { slot: Some(slot), is_paused: true, .. }) => {
+                    paused.push(slot);
+                    replayed.extend(state.replayed_paused.contains(&id).then_some(slot));
+                }
                 Some(Entry { slot: Some(slot), .. }) => routed.push((slot, id)),
                 Some(_) => not_running += 1,
                 None => {}
@@ -230,6 +263,9 @@ impl Engine {
             running.queries_paused.fetch_sub(paused.len() as u64, Ordering::Relaxed);
             let mut slots = running.group.leave(&routed);
             self.remove_routes(state, &running, &slots);
+            if !replayed.is_empty() {
+                self.remove_routes(state, &running, &replayed);
+            }
             slots.append(&mut paused);
             running.group.remove(&slots);
         }
@@ -247,6 +283,9 @@ impl Engine {
 
     /// Pauses or resumes one query; doing so twice does nothing.
     pub(super) fn set_paused(&self, name: &str, is_paused: bool) -> Result<(), ServiceError> {
+        if is_paused {
+            self.let_arrive(name);
+        }
         let mut state = self.state.lock();
         let id = state.query(name)?;
         let (running, slot) = state.place(id)?;
@@ -254,13 +293,15 @@ impl Engine {
         if entry.is_paused == is_paused {
             return Ok(());
         }
-        self.catalog.set_paused(&[id], is_paused)?;
+        self.check_replayed(&running)?;
+        let at = self.reads_log(&running).then(|| self.event_log.end());
+        self.catalog.set_paused(&[id], is_paused, at)?;
         let (from, to) = if is_paused {
             // What it shared goes on for others without it.
             let own = match running.group.part(slot, id) {
                 Ok(own) => own,
                 Err(error) => {
-                    self.catalog.set_paused(&[id], false)?;
+                    self.catalog.set_paused(&[id], false, at)?;
                     return Err(ServiceError::new(ErrorKind::Unavailable, format!("'{name}' is not paused: {error}")));
                 }
             };
@@ -269,10 +310,19 @@ impl Engine {
                 true => self.remove_routes(&mut state, &running, &[slot]),
                 false => state.registry.get_mut(id).expect("the query was found by name").slot = Some(own),
             }
+            // What came since the catalog was asked it has got, and nothing of what still waits elsewhere.
+            if let Some(end) = at.map(|_| self.passed_to(&state, &running)).filter(|end| Some(*end) != at)
+                && let Err(error) = self.catalog.set_paused(&[id], true, Some(end))
+            {
+                tracing::warn!(query = name, "after a crash the last events before the pause may be missing: {error}");
+            }
             (&running.queries_running, &running.queries_paused)
         } else {
             let topics = topics_of(&running, &[slot]);
             self.connect(&[id], &topics);
+            if let Some(at) = at.filter(|_| state.shared_group_of(&running).is_some()) {
+                running.group.begin_behind(&[slot], at.saturating_sub(1));
+            }
             self.add_routes(&mut state, &running, &[slot], &topics);
             (&running.queries_paused, &running.queries_running)
         };
@@ -336,7 +386,7 @@ impl Engine {
         let mut saved = SavedStates::read(&unrestored);
         saved.fit(state, &self.catalog);
         self.note_unfitting(&saved);
-        let loading = Loading { saved: &saved, restores_at_once: true };
+        let loading = Loading { saved: &saved, attendances: &Attendances::default(), restores_at_once: true };
         let mut waiting = HashMap::new();
         self.catalog.scan_queries(|query| {
             if applications.contains(&query.application) && state.registry.get(query.id).is_some() {
@@ -362,8 +412,14 @@ impl Engine {
         checked.retain(check, |query, error| state.leave_out(application, query, &error));
         let is_paused = |id: &QueryId| state.registry.get(*id).is_some_and(|entry| entry.is_paused);
         let is_paused: Vec<bool> = checked.queries.iter().map(is_paused).collect();
+        // Who was paused since the replay begins gets what came before that.
+        let reads_log = self.reads_log(&checked.running);
+        let is_replayed = |id: &QueryId| reads_log && loading.attendances.is_replayed(*id);
+        let replayed: Vec<bool> = checked.queries.iter().map(is_replayed).collect();
         // Nobody shares the slot of a query that gets no events.
-        let paused = checked.take_out(|row| is_paused[row]);
+        let paused = checked.take_out(|row| is_paused[row] && !replayed[row]);
+        let is_paused = |id: &QueryId| state.registry.get(*id).is_some_and(|entry| entry.is_paused);
+        let replayed_paused: BTreeSet<QueryId> = checked.queries.iter().copied().filter(is_paused).collect();
         let mut placed = Vec::with_capacity(checked.queries.len() + paused.queries.len());
         let mut place = |id, slot| {
             state.registry.get_mut(id).expect("the query was inserted when it was read").slot = Some(slot);
@@ -377,8 +433,12 @@ impl Engine {
         self.restore_at_once(loading, &running, &placed);
         self.connect(&queries, &inputs);
         self.add_routes_of_new(state, &running, &joined, &inputs);
-        running.queries_running.fetch_add(queries.len() as u64, Ordering::Relaxed);
-        running.queries_paused.fetch_add(paused.queries.len() as u64, Ordering::Relaxed);
+        let of_paused = queries.iter().zip(&joined).filter(|(query, _)| replayed_paused.contains(query));
+        self.route_log_only(&running, &of_paused.map(|(_, joined)| joined.slot).collect::<Vec<_>>());
+        let all_paused = paused.queries.len() + replayed_paused.len();
+        running.queries_running.fetch_add((queries.len() - replayed_paused.len()) as u64, Ordering::Relaxed);
+        running.queries_paused.fetch_add(all_paused as u64, Ordering::Relaxed);
+        state.replayed_paused.extend(replayed_paused);
         (queries.len() + paused.queries.len()) as u64
     }
 }

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use ureq::http::{Response, StatusCode};
 use ureq::{Agent, Body};
 
-use crate::api::types::{BulkAnswer, ErrorAnswer, ErrorDetail, SqlAnswer};
+use crate::api::types::{BulkAnswer, ErrorAnswer, ErrorDetail, NOTICE_HEADER, SqlAnswer};
 
 use duplex::PostError;
 pub use events::WatchEvent;
@@ -147,17 +147,19 @@ impl Client {
         self.json(self.accepted(request.send(text))?)
     }
 
-    /// Posts nothing, and writes what is answered, whatever its size.
+    /// Posts nothing, and writes what is answered, whatever its size. Returns what is to be known beside it.
     ///
     /// # Errors
     /// As [`Client::get`]; or `out` cannot be written.
-    pub fn download(&self, path: &str, out: &mut dyn io::Write) -> Result<(), ClientError> {
+    pub fn download(&self, path: &str, out: &mut dyn io::Write) -> Result<Vec<String>, ClientError> {
         let response = self.accepted(self.agent.post(self.url(path)).send_empty())?;
+        let notices = response.headers().get_all(NOTICE_HEADER).iter();
+        let notices = notices.map(|notice| String::from_utf8_lossy(notice.as_bytes()).into_owned()).collect();
         let mut body = response.into_body().into_reader();
         let mut part = vec![0; DOWNLOAD_PART_BYTES];
         loop {
             match body.read(&mut part).map_err(|error| self.broken(error))? {
-                0 => return Ok(()),
+                0 => return Ok(notices),
                 bytes => out.write_all(&part[..bytes]).map_err(ClientError::Output)?,
             }
         }

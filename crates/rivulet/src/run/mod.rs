@@ -24,7 +24,7 @@ use rivulet_sql::{PlannedOutput, QueryPlan};
 use crate::service::{ErrorKind, ServiceError};
 use results::{Results, SharedResults};
 
-pub(crate) use open::{check_sink, check_source};
+pub(crate) use open::{check_sink, check_source, replaced_file};
 pub(crate) use script::own_columns;
 pub use script::{Planned, Script, Step};
 
@@ -133,7 +133,10 @@ pub(crate) fn start(
     let holds_up = Arc::<AtomicBool>::default();
     let host = &Host { query: name.to_owned(), holds_up: holds_up.clone(), ..host.clone() };
     let snapshot = checkpoints.as_ref().and_then(Option::as_ref);
-    let was_at = |place: usize| snapshot.map(|snapshot| snapshot.sources.get(place).map_or(&[][..], Vec::as_slice));
+    let was_at = |place: usize| {
+        let snapshot = snapshot.filter(|snapshot| !snapshot.begins.contains(&place))?;
+        Some(snapshot.sources.get(place).map_or(&[][..], Vec::as_slice))
+    };
     let sources =
         plan.sources.iter().enumerate().map(|(place, source)| open::source(source, parallelism, host, was_at(place)));
     let mut sources = sources.collect::<Result<Vec<_>, _>>()?;
@@ -184,6 +187,31 @@ pub(crate) fn settled(plan: &QueryPlan, host: &Host, snapshot: &Snapshot) -> Res
         column: None,
         ..error
     })
+}
+
+/// Makes final what a query has written until a checkpoint after which it writes there no more. What is in transactions is final by itself.
+pub(crate) fn finish_sink(plan: &QueryPlan, host: &Host, snapshot: &Snapshot) -> Result<(), ServiceError> {
+    /// How long a device may take.
+    const FINISH_MAX: Duration = Duration::from_secs(5);
+    const PERIOD: Duration = Duration::from_millis(5);
+    let Some(declaration) = &plan.output.sink else { return Ok(()) };
+    let prepared = snapshot.sinks.first().cloned().unwrap_or_default();
+    let opened = open::sink(declaration, &plan.output, 1, host, Some(prepared));
+    let failed = |error: String| ServiceError::from_text(ErrorKind::Unavailable, &error);
+    for mut sink in opened.map_err(|error| ServiceError { line: None, column: None, ..error })? {
+        if sink.waits_for_commit() {
+            continue;
+        }
+        sink.finish().map_err(|error| failed(error.0))?;
+        let deadline = Instant::now() + FINISH_MAX;
+        while !sink.is_finished().map_err(|error| failed(error.0))? {
+            if Instant::now() >= deadline {
+                return Err(failed(format!("what was written to '{}' is not final yet", declaration.name)));
+            }
+            std::thread::sleep(PERIOD);
+        }
+    }
+    Ok(())
 }
 
 /// The instances of the sink.

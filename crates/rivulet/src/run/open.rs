@@ -66,7 +66,7 @@ pub(crate) fn check_sink(declaration: &SinkDeclaration) -> Result<(), ServiceErr
 }
 
 /// The one file that the result of a query into this sink replaces when the query ends, if it is such a sink.
-pub(super) fn replaced_file(declaration: &SinkDeclaration) -> Option<PathBuf> {
+pub(crate) fn replaced_file(declaration: &SinkDeclaration) -> Option<PathBuf> {
     connector::replaced_file(&sink_spec(declaration, Arc::new(Schema::empty()), &Host::default()))
 }
 

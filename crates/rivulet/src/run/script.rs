@@ -103,8 +103,8 @@ impl Script {
             }
             Statement::CreateTable(create) => self.create_table(&create)?,
             Statement::RunQuery(query) => return Ok(Some(Step::Run(self.plan_to_run(&query, None)?))),
-            Statement::CreateBigQuery { name, query, .. } => {
-                return Ok(Some(Step::Run(self.plan_to_run(&query, Some(name.text))?)));
+            Statement::CreateBigQuery(create) => {
+                return Ok(Some(Step::Run(self.plan_to_run(&create.query, Some(create.name.text))?)));
             }
             Statement::ExplainBigQuery { query, analyze: false } => {
                 return Ok(Some(Step::Show(explain_query(&plan_query(&query, &self.scope)?))));

@@ -19,11 +19,7 @@ fn said(output: &Output) -> String {
 fn a_backup_under_load_has_every_event_that_was_acknowledged_before_it_once() {
     let (folder, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let mqtt = free_port();
-    let settings = |mqtt: std::net::SocketAddr| {
-        [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()), ("RIVULET_CHECKPOINT_INTERVAL_S", "1".to_owned())]
-    };
-    let server = Server::spawn(folder.path(), mqtt, &settings(mqtt));
-    server.wait_until_ready();
+    let server = Server::start_at(folder.path(), mqtt, 1);
     server.sql_ok(&format!("{TOTALS}; CREATE QUERY d FROM APPLICATION totals WITH (device => 'd')"));
     let (is_over, acknowledged) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let device = {
@@ -54,8 +50,7 @@ fn a_backup_under_load_has_every_event_that_was_acknowledged_before_it_once() {
     let output = program(&["doctor", "--data-dir", "data"]);
     assert!(output.status.success() && said(&output).contains("a start replays"), "{}", said(&output));
     let mqtt = free_port();
-    let server = Server::spawn(elsewhere.path(), mqtt, &settings(mqtt));
-    server.wait_until_ready();
+    let server = Server::start_at(elsewhere.path(), mqtt, 1);
     wait("the end of the replay", || server.status()["log"]["is_replaying"] == json!(false));
     let mut listener = Publisher::connect(mqtt);
     listener.subscribe("out/+");

@@ -10,7 +10,7 @@ use rivulet::service::{CheckpointStatus, ErrorKind, Service};
 use tempfile::TempDir;
 
 use super::engine::configuration;
-use super::server::{Server, free_port, wait};
+use super::server::{Server, free_port, rivulet, wait};
 use super::support::wait_until;
 use super::tables::said;
 
@@ -55,14 +55,7 @@ fn lines(folder: PathBuf) -> usize {
 #[test]
 fn a_query_that_was_seen_to_end_has_ended_also_after_kill_9() {
     let folder = TempDir::new().unwrap();
-    let start = || {
-        let mqtt = free_port();
-        let settings =
-            [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()), ("RIVULET_CHECKPOINT_INTERVAL_S", "3600".to_owned())];
-        let server = Server::spawn(folder.path(), mqtt, &settings);
-        server.wait_until_ready();
-        server
-    };
+    let start = || Server::start_at(folder.path(), free_port(), 3600);
     let has_ended = |server: &Server, query: &str| {
         server.sql_ok(&format!("DESCRIBE QUERY {query}")).to_string().contains("\"ended\"")
     };
@@ -82,6 +75,49 @@ fn a_query_that_was_seen_to_end_has_ended_also_after_kill_9() {
     drop(server);
     assert_eq!(lines(folder.path().join("many")), 920, "its rows come once");
     assert_eq!(fs::read_to_string(folder.path().join("one.json")).unwrap().lines().count(), 920);
+}
+
+#[test]
+fn the_doctor_lists_them_and_one_whose_result_is_elsewhere_says_what_to_do() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path(), true);
+    run_for_ever(&engine, folder.path());
+    said(&engine, "CREATE SOURCE few FROM 'nexmark:bid' WITH (events => 1000)");
+    let result = folder.path().join("few.json");
+    said(&engine, &format!("CREATE SINK one TO 'file:{}' FORMAT JSON", result.display()));
+    said(&engine, "CREATE QUERY to_one AS SELECT auction FROM few INTO one");
+    wait_until("the end", || state(&engine, "to_one") == "ended");
+    said(&engine, "CHECKPOINT");
+    stop(engine);
+    let doctor = || {
+        let output =
+            rivulet().current_dir(folder.path()).args(["--json", "doctor", "--data-dir", "data"]).output().unwrap();
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let found = doctor();
+    assert_eq!(found["problems"], 0, "{found}");
+    let of = |found: &serde_json::Value, query: &str| {
+        let all = found["big_queries"].as_array().unwrap();
+        all.iter().find(|one| one["query"] == query).unwrap_or_else(|| panic!("{found}")).clone()
+    };
+    let (writes, to_one) = (of(&found, "writes"), of(&found, "to_one"));
+    assert!(writes["epoch"].as_u64() >= Some(2) && writes["bytes"].as_u64().is_some() && writes["damaged"] == false);
+    assert!(writes["age_ms"].as_u64() < Some(60_000), "{writes}");
+    assert_eq!((&to_one["has_ended"], &writes["has_ended"]), (&true.into(), &false.into()));
+    // One checkpoint that is damaged leaves the one before, and is said.
+    let line = folder.path().join("data/checkpoints/queries").join(writes["number"].to_string());
+    let newest = names(line.clone()).into_iter().rfind(|name| name.ends_with(".manifest")).unwrap();
+    fs::write(line.join(newest), "nonsense").unwrap();
+    let found = doctor();
+    let damaged = of(&found, "writes");
+    assert_eq!((&found["problems"], &damaged["damaged"]), (&1.into(), &true.into()), "{found}");
+    assert!(damaged["epoch"].as_u64() < writes["epoch"].as_u64(), "{damaged}");
+    // As on another machine.
+    fs::remove_file(&result).unwrap();
+    let engine = open(folder.path(), true);
+    let shown = engine.execute("DESCRIBE QUERY to_one").pop().unwrap().unwrap();
+    assert_eq!(state(&engine, "to_one"), "ended");
+    assert!(format!("{:?}", shown.rows).contains("drop the query and create it again"), "{:?}", shown.rows);
 }
 
 /// Rows for ever, into a folder.

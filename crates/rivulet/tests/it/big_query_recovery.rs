@@ -7,19 +7,17 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::server::{Server, free_port, wait};
+use super::server::{Server, free_port, wait, wait_for};
 
 /// Of each 50 events of the generator 46 are bids.
 const EVENTS: u64 = 150_000;
 const BIDS: i64 = 138_000;
 
+/// How long a third of the kills may take to be made up for.
+const END_MAX: Duration = Duration::from_secs(20);
+
 fn start(folder: &Path) -> Server {
-    let mqtt = free_port();
-    let settings =
-        [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()), ("RIVULET_CHECKPOINT_INTERVAL_S", "1".to_owned())];
-    let server = Server::spawn(folder, mqtt, &settings);
-    server.wait_until_ready();
-    server
+    Server::start_at(folder, free_port(), 1)
 }
 
 fn has_ended(server: &Server, query: &str) -> bool {
@@ -70,7 +68,7 @@ fn what_was_written_is_what_came_of_each_row_once() {
         server = start(folder.path());
     }
     for query in ["by_window", "by_channel", "joined"] {
-        wait(&format!("{query} to end"), || has_ended(&server, query));
+        wait_for(END_MAX * kills.div_ceil(3), &format!("{query} to end"), || has_ended(&server, query));
     }
     drop(server);
 

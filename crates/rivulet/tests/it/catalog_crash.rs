@@ -31,9 +31,9 @@ fn insert_until_killed(folder: &Path) -> ! {
             .zip(&values)
             .map(|(name, parameters)| NewQuery { application: 3, name, parameters, label: None })
             .collect();
-        let first = catalog.insert_queries(&queries).expect("an insert");
+        let first = catalog.insert_queries(&queries, None).expect("an insert");
         if first.is_multiple_of(3) {
-            catalog.set_paused(&[first], true).expect("a pause");
+            catalog.set_paused(&[first], true, None).expect("a pause");
         }
         next += BATCH_ROWS;
         println!("acknowledged {next}");
@@ -84,5 +84,41 @@ fn kill_9_loses_nothing_that_was_acknowledged() {
             .expect("a scan");
         assert!(count >= acknowledged, "{count} rows are there, {acknowledged} were acknowledged");
         assert_eq!(count % BATCH_ROWS, 0, "a batch is there whole or not at all");
+    }
+}
+
+/// Pages of the catalog's file that are damaged, each for itself.
+const DAMAGED: usize = 48;
+
+#[test]
+fn whatever_page_is_damaged_it_is_said_and_no_signal_ends_the_process() {
+    const PAGE_BYTES: usize = 4096;
+    let folder = tempfile::tempdir().expect("a folder");
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    let values = parameters(1);
+    for number in 0..40 {
+        let (name, label) = (format!("home_{number}"), Some("a label"));
+        let query = NewQuery { application: 3, name: &name, parameters: &values, label };
+        catalog.insert_queries(&[query], Some(number)).expect("an insert");
+        catalog.insert_statement(&format!("CREATE VIEW v{number} AS SELECT 1")).expect("a statement");
+    }
+    drop(catalog);
+    let file = folder.path().join(rivulet::catalog::FILE_NAME);
+    let whole = std::fs::read(&file).expect("the file");
+    let pages = whole.len() / PAGE_BYTES;
+    // Those that have anything.
+    let used: Vec<usize> = (0..pages)
+        .filter(|page| whole[page * PAGE_BYTES..(page + 1) * PAGE_BYTES].iter().any(|byte| *byte != 0))
+        .collect();
+    for (count, &page) in used.iter().enumerate().take(DAMAGED) {
+        let mut damaged = whole.clone();
+        let other = used[(count * 5 + 1) % used.len()];
+        damaged.copy_within(other * PAGE_BYTES..(other + 1) * PAGE_BYTES, page * PAGE_BYTES);
+        std::fs::write(&file, &damaged).expect("it is written");
+        let ended = super::server::rivulet().arg("doctor").arg("--data-dir").arg(folder.path()).output();
+        let ended = ended.expect("it ends");
+        let said = format!("{}{}", String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+        assert!(ended.status.code().is_some(), "page {page} with what {other} had: {:?} {said}", ended.status);
+        assert!(!said.contains("panicked") && !said.trim().is_empty(), "page {page} with what {other} had: {said}");
     }
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use rivulet::config::{Config, FlagValue, Sources};
 use rivulet::engine::Engine;
-use rivulet::service::Service;
+use rivulet::service::{ParameterValue, QueryRequest, Service};
 use rivulet_storage::Place;
 use rivulet_testing_s3::{ACCESS_KEY_ID, BUCKET, Fault, REGION, S3Server, SECRET_ACCESS_KEY};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::checkpoints::{STEPS, Steps, checkpoints, on_demand, run};
@@ -22,7 +23,7 @@ fn environment(server: &S3Server) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn configuration(folder: &Path, server: &S3Server) -> Config {
+pub(super) fn configuration(folder: &Path, server: &S3Server) -> Config {
     let flag = |key: &str, value: &str| FlagValue { key: key.into(), value: value.into(), flag: "test".into() };
     let sources = Sources {
         file: None,
@@ -81,6 +82,69 @@ fn a_machine_without_a_data_folder_goes_on_from_the_bucket() {
     assert_eq!(Steps::of(&engine).step("a", 8), 3, "as it was at the last checkpoint");
     run(&engine, "RESUME QUERY b; CHECKPOINT");
     assert!(checkpoints(&engine).place.starts_with("s3://"), "{}", checkpoints(&engine).place);
+}
+
+#[test]
+fn what_was_created_behind_the_saved_catalog_does_not_lend_its_number_to_others() {
+    let server = S3Server::start();
+    let (lost, new) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
+    let create = |engine: &Engine, name: &str| {
+        let parameters = [("id".into(), ParameterValue::Text("a".into()))];
+        let request = QueryRequest { name: Some(name), application: "steps", parameters: &parameters, label: None };
+        engine.submit(&[request]).pop().expect("an answer").expect("a query")
+    };
+    let number = {
+        let engine = open(lost.path(), &server);
+        run(&engine, STEPS);
+        run(&engine, "CHECKPOINT");
+        create(&engine, "one");
+        let number = create(&engine, "two");
+        let mut steps = Steps::of(&engine);
+        steps.step("a", 1);
+        steps.next();
+        run(&engine, COPY);
+        // The state gets through, the catalog does not: as if the machine were lost between the two.
+        server.set_fault(Some(Fault::NoPutOf("/catalog/")));
+        let error = engine.checkpoint().expect_err("the catalog is not saved");
+        assert!(error.message.contains("the catalog is not saved"), "{error:?}");
+        server.set_fault(Some(Fault::Denied));
+        engine.shutdown();
+        server.set_fault(None);
+        number
+    };
+    {
+        let engine = open(new.path(), &server);
+        assert!(engine.query("two").is_err(), "it is lost with the machine");
+        assert!(create(&engine, "three") > number, "its number is not given out again");
+        run(&engine, COPY);
+        server.set_fault(Some(Fault::Denied));
+        engine.shutdown();
+        server.set_fault(None);
+    }
+    // Before anything of it was saved.
+    let engine = open(new.path(), &server);
+    assert_eq!(Steps::of(&engine).step("a", 9), Value::Null, "nobody else's state is its own");
+    assert!(engine.problems().is_empty(), "{:?}", engine.problems());
+}
+
+#[test]
+fn state_in_a_bucket_without_a_catalog_is_not_dropped() {
+    let server = S3Server::start();
+    let (first, second) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
+    {
+        let engine = open(first.path(), &server);
+        run(&engine, &format!("{STEPS}; CREATE QUERY a FROM APPLICATION steps WITH (id => 'a')"));
+        Steps::of(&engine).step("a", 1);
+        server.set_fault(Some(Fault::NoPutOf("/catalog/")));
+        engine.shutdown();
+        server.set_fault(None);
+    }
+    for _ in 0..2 {
+        let error = Engine::open(configuration(second.path(), &server)).err().expect("it would drop what is there");
+        assert!(error.message.contains("has no catalog") && error.message.contains("s3://"), "{error:?}");
+    }
+    let engine = open(first.path(), &server);
+    assert_eq!(Steps::of(&engine).step("a", 3), 2);
 }
 
 #[test]
@@ -167,9 +231,22 @@ fn the_doctor_looks_into_the_bucket_and_a_backup_takes_it_along() {
     std::fs::create_dir(folder.path().join("data")).expect("a folder");
     let (_, found, _) = program(&["doctor"]);
     assert!(found.contains("takes the one in s3://"), "{found}");
-    // And a backup is enough to go on without the bucket.
+    // And a backup is enough to go on without the bucket, or with another.
     let (code, _, said) = program(&["restore", "all", "--data-dir", "copy/data"]);
+    assert!(code == Some(1) && said.contains("is not empty") && said.contains("--set checkpoint.folder="), "{said}");
+    let other = format!("checkpoint.folder=s3://{BUCKET}/of another");
+    let (code, _, said) = program(&["restore", "all", "--data-dir", "other/data", "--set", &other]);
+    assert!(
+        code == Some(0) && said.contains("of another") && !folder.path().join("other/data/checkpoints").exists(),
+        "{said}"
+    );
+    let (code, found, _) = program(&["doctor", "--data-dir", "other/data", "--set", &other]);
+    assert!(code == Some(0) && found.contains("of another") && found.contains("1 queries with state"), "{found}");
+    let inside = ["--data-dir", "copy/data", "--set", "checkpoint.folder=copy/data/checkpoints"];
+    let (code, _, said) = program(&[&["restore", "all"], &inside[..]].concat());
     assert_eq!(code, Some(0), "{said}");
+    let (code, found, _) = program(&[&["doctor"], &inside[..]].concat());
+    assert!(code == Some(0) && found.contains("copy/data/checkpoints is whole: 1 queries"), "{found}");
     let engine = Engine::open(on_demand(&folder.path().join("copy"))).expect("an engine");
     assert_eq!(Steps::of(&engine).step("a", 5), 4);
 }

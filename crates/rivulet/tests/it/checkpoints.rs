@@ -55,7 +55,7 @@ impl Steps {
         self.publisher.publish(&format!("in/{id}"), &format!("{{\"n\": {n}}}"));
     }
 
-    fn next(&mut self) -> Value {
+    pub(super) fn next(&mut self) -> Value {
         let (_, payload) = self.listener.next();
         serde_json::from_slice::<Value>(&payload).expect("JSON")["step"].clone()
     }
@@ -126,15 +126,7 @@ fn state_without_its_catalog_is_not_taken_for_that_of_dropped_queries() {
 #[test]
 fn what_was_saved_is_there_after_kill_9() {
     let folder = TempDir::new().expect("a folder");
-    let settings = |mqtt: std::net::SocketAddr| {
-        [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()), ("RIVULET_CHECKPOINT_INTERVAL_S", "0".into())]
-    };
-    let start = || {
-        let mqtt = super::server::free_port();
-        let server = Server::spawn(folder.path(), mqtt, &settings(mqtt));
-        server.wait_until_ready();
-        server
-    };
+    let start = || Server::start_at(folder.path(), super::server::free_port(), 0);
     {
         let server = start();
         server.sql_ok(&format!("{STEPS}; CREATE QUERY a FROM APPLICATION steps WITH (id => 'a')"));
@@ -180,6 +172,75 @@ fn a_damaged_checkpoint_gives_way_to_the_one_before_and_it_is_said() {
     assert!(problems.iter().any(|problem| problem.contains("cannot be used")), "{problems:?}");
     assert!(engine.ready().is_ok(), "it works all the same");
     assert_eq!(Steps::of(&engine).step("a", 10), 9, "of the checkpoint before");
+}
+
+#[test]
+fn what_is_damaged_of_one_application_costs_the_others_nothing() {
+    let folder = TempDir::new().expect("a folder");
+    {
+        let engine = open(folder.path());
+        for name in ["steps", "others"] {
+            let application =
+                STEPS.replace("steps (", &format!("{name} (")).replace("in/{id}", &format!("in/{name}/{{id}}"));
+            run(&engine, &format!("{application}; CREATE QUERY {name} FROM APPLICATION {name} WITH (id => 'a')"));
+        }
+        let mut steps = Steps::of(&engine);
+        for name in ["steps/a", "others/a"] {
+            steps.send(name, 1);
+            steps.next();
+        }
+        // Epochs behind it need what the first one has written.
+        run(&engine, "CHECKPOINT");
+        steps.send("others/a", 2);
+        assert_eq!(steps.next(), 1);
+        engine.shutdown();
+    }
+    let pack = folder.path().join("data/checkpoints/applications/000000000001.pack");
+    let mut bytes = std::fs::read(&pack).expect("a pack");
+    let first = bytes.windows(8).position(|window| window == b"RVAPPL01").expect("the piece of an application");
+    bytes[first + 40] ^= 1;
+    std::fs::write(&pack, bytes).expect("written");
+    let engine = open(folder.path());
+    let problems = engine.problems();
+    assert!(problems.iter().any(|problem| problem.contains("'application-0'")), "{problems:?}");
+    let mut steps = Steps::of(&engine);
+    steps.send("others/a", 6);
+    assert_eq!(steps.next(), 4, "it has lost nothing");
+    steps.send("steps/a", 6);
+    assert_eq!(steps.next(), Value::Null, "no epoch has it whole");
+    // The next one is whole again.
+    run(&engine, "CHECKPOINT");
+    drop((steps, engine));
+    let engine = open(folder.path());
+    assert!(engine.problems().is_empty(), "{:?}", engine.problems());
+    let mut steps = Steps::of(&engine);
+    for (name, step) in [("others/a", 3), ("steps/a", 3)] {
+        steps.send(name, 9);
+        assert_eq!(steps.next(), step);
+    }
+}
+
+#[test]
+fn files_of_others_in_the_folder_are_not_taken_for_checkpoints() {
+    let folder = TempDir::new().expect("a folder");
+    let checkpoints = folder.path().join("data/checkpoints");
+    for name in [
+        "app.manifest",
+        "applications/notes.manifest",
+        "others/000000000001.manifest",
+        "applications/000000000001.pack",
+    ] {
+        let path = checkpoints.join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        std::fs::write(path, "of no server").expect("written");
+    }
+    drop(open(folder.path()));
+    std::fs::remove_file(folder.path().join("data/catalog.redb")).expect("removed");
+    std::fs::remove_dir_all(folder.path().join("data/log")).expect("removed");
+    std::fs::create_dir_all(checkpoints.join("queries/7")).expect("made");
+    std::fs::write(checkpoints.join("queries/7/000000000003.manifest"), "of a big query").expect("written");
+    let Err(error) = Engine::open(on_demand(folder.path())) else { panic!("it started") };
+    assert!(error.message.contains("has no catalog"), "{error}");
 }
 
 #[test]

@@ -92,12 +92,15 @@ fn left_by_an_older_version(folder: &Path) {
     let text = |value: &'static str| -> [Parameter<'static>; 1] { [("id".into(), ParameterValue::Text(value.into()))] };
     let number: [Parameter<'static>; 1] = [("id".into(), ParameterValue::Int(7))];
     catalog
-        .insert_queries(&[
-            NewQuery { application: old, name: "kept", parameters: &text("a"), label: None },
-            NewQuery { application: old, name: "", parameters: &text("b"), label: None },
-            NewQuery { application: copy, name: "works", parameters: &text("c"), label: None },
-            NewQuery { application: copy, name: "unfit", parameters: &number, label: None },
-        ])
+        .insert_queries(
+            &[
+                NewQuery { application: old, name: "kept", parameters: &text("a"), label: None },
+                NewQuery { application: old, name: "", parameters: &text("b"), label: None },
+                NewQuery { application: copy, name: "works", parameters: &text("c"), label: None },
+                NewQuery { application: copy, name: "unfit", parameters: &number, label: None },
+            ],
+            None,
+        )
         .expect("stored");
 }
 
@@ -169,7 +172,7 @@ fn a_query_whose_topic_is_none_any_more_does_not_run_and_the_others_do() {
     for (name, id) in [("a", "1"), ("b", "no+topic"), ("c", "3")] {
         let parameters: [Parameter<'_>; 1] = [("id".into(), ParameterValue::Text(id.into()))];
         catalog
-            .insert_queries(&[NewQuery { application: copy, name, parameters: &parameters, label: None }])
+            .insert_queries(&[NewQuery { application: copy, name, parameters: &parameters, label: None }], None)
             .expect("stored");
     }
     drop(catalog);
@@ -285,6 +288,40 @@ fn an_application_is_found_by_the_beginning_of_its_id() {
     for unknown in [&id[..7], &id[1..13], ""] {
         assert!(engine.application(unknown).is_err(), "{unknown}");
     }
+}
+
+#[test]
+fn who_promises_what_the_external_broker_does_not_keep_is_warned() {
+    let sql = |durability: &str| {
+        format!(
+            "CREATE APPLICATION {durability} (id TEXT) INPUT numbers (n BIGINT) FROM 'mqtt:in/{{id}}' FORMAT JSON WITH (durability => '{durability}') \
+             OUTPUT 'mqtt:out/{{id}}' FORMAT JSON AS SELECT n FROM numbers"
+        )
+    };
+    let said = |broker: &[(&str, &str)], durability: &str| {
+        let folder = TempDir::new().expect("a folder");
+        let flag =
+            |(key, value): &(&str, &str)| FlagValue { key: (*key).into(), value: (*value).into(), flag: "test".into() };
+        let sources = Sources { flags: broker.iter().map(flag).collect(), ..Sources::default() };
+        let mut config = configuration(folder.path());
+        config.broker = rivulet::config::load(&sources).expect("a configuration").config.broker;
+        config.embedded = config.embedded.filter(|_| config.broker.is_none());
+        let engine = Engine::open(config).expect("a broker that is not there is no error");
+        let answer =
+            engine.execute(&sql(durability)).pop().expect("an answer").expect("it runs").message.expect("a text");
+        let warnings = engine.application(durability).expect("it is there").warnings;
+        assert!(warnings.iter().all(|warning| answer.contains(warning)), "{answer}");
+        warnings.join("; ")
+    };
+    // A port where nobody listens.
+    let url = ("mqtt.broker.url", "mqtt://127.0.0.1:9");
+    let warning = said(&[url], "log");
+    assert!(warning.contains("'numbers'") && warning.contains("set mqtt.broker.client_id"), "{warning}");
+    let named = ("mqtt.broker.client_id", "plant 7");
+    assert!(said(&[url, named, ("mqtt.broker.qos", "0")], "log").contains("mqtt.broker.qos"));
+    assert_eq!(said(&[url, named], "log"), "");
+    assert_eq!(said(&[url], "checkpoint"), "", "nothing is promised");
+    assert_eq!(said(&[], "log"), "", "the embedded broker keeps what was not acknowledged with its sender");
 }
 
 #[test]

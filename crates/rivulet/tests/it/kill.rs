@@ -19,7 +19,7 @@ use crate::server::{Publisher, Server, free_port, wait};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Messages that a client sends before it has an acknowledgement.
-const WINDOW: usize = 32;
+pub(super) const WINDOW: usize = 32;
 
 /// All events lie in one window of time, which an event behind it closes.
 pub(super) const WINDOW_BEGIN_MS: u64 = 1_700_006_400_000;
@@ -227,11 +227,8 @@ fn every_acknowledged_event_is_counted_once_however_often_the_server_is_killed()
     let kills = kills(4);
     let folder = TempDir::new().unwrap();
     let mqtt = free_port();
-    let settings =
-        [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()), ("RIVULET_CHECKPOINT_INTERVAL_S", "1".to_owned())];
-    let start = || Server::spawn(folder.path(), mqtt, &settings);
+    let start = || Server::start_at(folder.path(), mqtt, 1);
     let mut server = start();
-    server.wait_until_ready();
     let load = Load::start(&server, 6);
     let mut state = 0x9e37_79b9_7f4a_7c15;
     let mut replayed = 0;
@@ -244,7 +241,6 @@ fn every_acknowledged_event_is_counted_once_however_often_the_server_is_killed()
         thread::sleep(Duration::from_millis(random(&mut state) % 400));
         server.kill_9();
         server = start();
-        server.wait_until_ready();
         wait("the end of the replay", || server.status()["log"]["is_replaying"] == json!(false));
         let log = server.status()["log"].clone();
         assert_eq!((log["lost_events"].as_u64(), log["problem"].as_str()), (Some(0), None), "{log}");

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -53,8 +53,19 @@ fn events(range: std::ops::Range<i64>) -> Batch {
     Batch::new(vec![0; rows].into(), vec![0; rows].into(), vec![0; rows].into(), columns)
 }
 
+/// Begins to write events; returns when their topic is there, which the first of them makes, with what ends it.
+fn start_load(broker: &str) -> (Arc<AtomicBool>, thread::JoinHandle<i64>) {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let loading = thread::spawn({
+        let (broker, is_over) = (broker.to_owned(), is_over.clone());
+        move || load(&broker, &is_over)
+    });
+    wait("the topic of the events", || open_source(&source(broker, "in", &["n", "ts"]), 1).is_ok());
+    (is_over, loading)
+}
+
 /// Writes numbered events until told to stop; they are all in the topic when it returns how many those are.
-fn load(broker: &str, is_over: &AtomicBool, written: &AtomicI64) -> i64 {
+fn load(broker: &str, is_over: &AtomicBool) -> i64 {
     let spec = SinkSpec {
         connector: "kafka".into(),
         address: format!("{broker}/in"),
@@ -73,7 +84,6 @@ fn load(broker: &str, is_over: &AtomicBool, written: &AtomicI64) -> i64 {
             sink.write(&events(next..next + ROWS_AT_ONCE), &no_slots()).unwrap();
             sink.flush().unwrap();
             next += ROWS_AT_ONCE;
-            written.store(next, Ordering::Relaxed);
         }
         thread::sleep(Duration::from_millis(20));
     }
@@ -89,10 +99,10 @@ fn load(broker: &str, is_over: &AtomicBool, written: &AtomicI64) -> i64 {
     next
 }
 
-/// What a reader of what was committed sees in a topic, from the beginning to where that ends now.
-fn seen(broker: &str, topic: &str, numbers: &[&str]) -> Vec<(String, Vec<i64>)> {
+/// A topic, from its beginning to where it ends now.
+fn source(broker: &str, topic: &str, numbers: &[&str]) -> SourceSpec {
     let schema = schema(numbers);
-    let spec = SourceSpec {
+    SourceSpec {
         connector: "kafka".into(),
         address: format!("{broker}/{topic}"),
         format: None,
@@ -102,7 +112,12 @@ fn seen(broker: &str, topic: &str, numbers: &[&str]) -> Vec<(String, Vec<i64>)> 
         options: vec![("bounded".into(), "true".into())],
         host: Host::default(),
         resume: None,
-    };
+    }
+}
+
+/// What a reader of what was committed sees in a topic, from the beginning to where that ends now.
+fn seen(broker: &str, topic: &str, numbers: &[&str]) -> Vec<(String, Vec<i64>)> {
+    let spec = source(broker, topic, numbers);
     let mut rows = Vec::new();
     let deadline = Instant::now() + PATIENCE;
     for mut source in open_source(&spec, 1).unwrap() {
@@ -131,23 +146,11 @@ fn what_is_committed_is_what_came_of_each_row_once_however_often_server_and_brok
     let Some(mut broker) = Broker::start_or_skip() else { return };
     let kills = kills(3);
     let address = broker.address.clone();
-    let (is_over, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI64::new(0)));
-    let loading = thread::spawn({
-        let (address, is_over, written) = (address.clone(), is_over.clone(), written.clone());
-        move || load(&address, &is_over, &written)
-    });
-    wait("the first events", || written.load(Ordering::Relaxed) > 0);
+    let (is_over, loading) = start_load(&address);
     let folder = TempDir::new().unwrap();
     let mqtt = free_port();
-    let settings =
-        [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()), ("RIVULET_CHECKPOINT_INTERVAL_S", "1".to_owned())];
-    let start = || {
-        let server = Server::spawn(folder.path(), mqtt, &settings);
-        server.wait_until_ready();
-        server
-    };
+    let start = || Server::start_at(folder.path(), mqtt, 1);
     let mut server = start();
-    // The topic is made by the first message in it.
     let declared = format!(
         "CREATE SOURCE events (device TEXT, n BIGINT, ts TIMESTAMP EVENT TIME) FROM 'kafka:{address}/in' FORMAT JSON;
          CREATE SINK copies TO 'kafka:{address}/copies' FORMAT JSON WITH (delivery => 'exactly_once', key => 'device');
@@ -187,6 +190,13 @@ fn what_is_committed_is_what_came_of_each_row_once_however_often_server_and_brok
     numbers.truncate(numbers.len() - usize::try_from(DEVICES).unwrap());
     assert!(numbers.into_iter().eq(0..events), "each of {events} rows once");
 
+    let windows = check_windows(&address, events);
+    println!("{events} rows, {windows} windows, {kills} kills");
+    drop(server);
+}
+
+/// That each of so many events is in its window in the topic `counts`, and each window came once; how many there are.
+fn check_windows(address: &str, events: i64) -> usize {
     let in_window = 1000 / STEP_MS;
     let mut expected: BTreeMap<(String, i64), (i64, i64)> = BTreeMap::new();
     for n in 0..events {
@@ -196,18 +206,59 @@ fn what_is_committed_is_what_came_of_each_row_once_however_often_server_and_brok
     let mut expected: Vec<(String, Vec<i64>)> =
         expected.into_iter().map(|((device, _), (events, total))| (device, vec![events, total])).collect();
     expected.sort();
-    let counts = loop {
-        let counts = seen(&address, "counts", &["events", "total"]);
+    let deadline = Instant::now() + PATIENCE;
+    let mut counts = loop {
+        let counts = seen(address, "counts", &["events", "total"]);
         if counts.len() >= expected.len() {
             break counts;
         }
         assert!(Instant::now() < deadline, "{} of {} windows came", counts.len(), expected.len());
         thread::sleep(Duration::from_millis(500));
     };
-    let mut counts = counts;
     counts.sort();
     assert_eq!(counts.len(), expected.len(), "each window once");
     assert!(counts == expected, "each row is in its window once");
-    println!("{events} rows, {} windows, {kills} kills", counts.len());
+    counts.len()
+}
+
+#[test]
+fn what_is_committed_is_what_came_of_each_row_once_however_often_the_query_is_replaced() {
+    let Some(broker) = Broker::start_or_skip() else { return };
+    let kills = kills(3);
+    let address = broker.address.clone();
+    let (is_over, loading) = start_load(&address);
+    let folder = TempDir::new().unwrap();
+    let mqtt = free_port();
+    let start = || Server::start_at(folder.path(), mqtt, 1);
+    let version = |version: u32| {
+        format!(
+            "CREATE OR REPLACE QUERY counted AS SELECT device, count(*) AS events, sum(n) AS total FROM events
+             WHERE n >= 0 - {version} GROUP BY device, tumble(ts, INTERVAL '1 second') INTO counts"
+        )
+    };
+    let mut server = start();
+    server.sql_ok(&format!(
+        "CREATE SOURCE events (device TEXT, n BIGINT, ts TIMESTAMP EVENT TIME) FROM 'kafka:{address}/in' FORMAT JSON;
+         CREATE SINK counts TO 'kafka:{address}/counts' FORMAT JSON WITH (delivery => 'exactly_once');"
+    ));
+    server.sql_ok(&version(0));
+    let mut state = 0x9e37_79b9_7f4a_7c15;
+    for kill in 1..=kills {
+        thread::sleep(Duration::from_millis(500 + random(&mut state) % 1_500));
+        let said = server.sql_ok(&version(2 * kill)).to_string();
+        assert!(said.contains("goes on from its checkpoint"), "{said}");
+        thread::sleep(Duration::from_millis(random(&mut state) % 500));
+        // In the middle of another one, of which no answer comes.
+        let (url, text) = (server.url(), version(2 * kill + 1));
+        let asked = thread::spawn(move || ureq::post(format!("{url}/api/v1/sql")).send(text).is_ok());
+        thread::sleep(Duration::from_millis(random(&mut state) % 1_000));
+        server.kill_9();
+        asked.join().unwrap();
+        server = start();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let events = loading.join().unwrap();
+    let windows = check_windows(&address, events);
+    println!("{events} rows, {windows} windows, {kills} kills");
     drop(server);
 }

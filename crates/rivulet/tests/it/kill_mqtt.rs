@@ -2,13 +2,14 @@
 //! once are told by their `rivulet-id`.
 //!
 //! The broker is one of a few lines that keeps the session of its one client as a durable broker does, and breaks down where that is worst: when it has a result
-//! and has not acknowledged it, and when it has not even looked at it. `RIVULET_KILLS` says how often the server is killed.
+//! and has not acknowledged it, and when it has not even looked at it. `RIVULET_KILLS` says how often the server is killed, and the broker breaks down about as
+//! often.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -24,8 +25,10 @@ const DEVICES: u64 = 4;
 /// Events that the broker sends before it has an acknowledgement.
 const WINDOW: usize = 20;
 
-/// It breaks down after about so many results.
+/// It breaks down after about so many results, and so often at most for each server: a client waits longer and longer for a broker that
+/// breaks down whenever it comes.
 const RESULTS_BETWEEN_BREAKDOWNS: u64 = 400;
+const BREAKDOWNS_PER_SERVER: u64 = 2;
 
 const COPIES: &str = "CREATE APPLICATION copies (device TEXT)
     INPUT readings (n BIGINT) FROM 'mqtt:in/{device}' FORMAT JSON WITH (durability => 'log')
@@ -64,6 +67,8 @@ struct Broker {
     /// No new events: not yet, or no more.
     is_over: AtomicBool,
     is_closed: AtomicBool,
+    /// How often it may break down in all.
+    breakdowns_max: AtomicU64,
 }
 
 impl Broker {
@@ -72,6 +77,7 @@ impl Broker {
             session: Mutex::default(),
             is_over: AtomicBool::new(true),
             is_closed: AtomicBool::new(false),
+            breakdowns_max: AtomicU64::new(BREAKDOWNS_PER_SERVER),
         });
         let listener = TcpListener::bind(address).unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -130,14 +136,14 @@ impl Broker {
         match first >> 4 {
             // CONNECT
             1 => {
-                let is_known = u8::from(session.subscriptions > 0);
-                answer.extend_from_slice(&[0x20, 3, is_known, 0, 0]);
+                answer.extend_from_slice(&connack(session.subscriptions > 0));
                 session.unacknowledged.iter_mut().for_each(|(_, _, was_sent)| *was_sent = false);
             }
             // PUBLISH: a result.
             3 => {
                 let what = random(state) % RESULTS_BETWEEN_BREAKDOWNS;
-                if what == 0 {
+                let is_allowed = session.breakdowns < self.breakdowns_max.load(Ordering::Relaxed);
+                if is_allowed && what == 0 {
                     return Err(End::Breakdown);
                 }
                 let topic_end = 2 + usize::from(u16::from_be_bytes([body[0], body[1]]));
@@ -150,7 +156,7 @@ impl Broker {
                 assert_eq!(payload["doubled"], 2 * n);
                 assert_eq!(body[2..topic_end], *format!("out/device{}", n % DEVICES).as_bytes());
                 session.results.push((String::from_utf8(value[2..].to_vec()).unwrap(), n));
-                if what == 1 {
+                if is_allowed && what == 1 {
                     return Err(End::Breakdown);
                 }
                 answer.extend_from_slice(&[0x40, 2]);
@@ -163,15 +169,9 @@ impl Broker {
             }
             // SUBSCRIBE
             8 => {
-                let mut rest = &body[3 + usize::from(body[2])..];
-                let mut codes = Vec::new();
-                while let Some((length, after)) = rest.split_first_chunk::<2>() {
-                    rest = &after[usize::from(u16::from_be_bytes(*length)) + 1..];
-                    codes.push(1);
-                }
-                session.subscriptions += codes.len();
-                answer.extend_from_slice(&[0x90, 3 + u8::try_from(codes.len()).unwrap(), body[0], body[1], 0]);
-                answer.extend(codes);
+                let suback = suback(body);
+                session.subscriptions += suback.len() - 5;
+                answer.extend(suback);
             }
             // PINGREQ
             12 => answer.extend_from_slice(&[0xd0, 0]),
@@ -212,8 +212,24 @@ fn publish(id: u16, n: u64, is_repeated: bool, out: &mut Vec<u8>) {
     out.extend(body);
 }
 
+/// That a client is let in, and whether its session is known.
+pub(crate) fn connack(is_known: bool) -> [u8; 5] {
+    [0x20, 3, u8::from(is_known), 0, 0]
+}
+
+/// The answer to a SUBSCRIBE with this body: 5 bytes, and one for each filter.
+pub(crate) fn suback(body: &[u8]) -> Vec<u8> {
+    let mut rest = &body[3 + usize::from(body[2])..];
+    let mut codes = Vec::new();
+    while let Some((length, after)) = rest.split_first_chunk::<2>() {
+        rest = &after[usize::from(u16::from_be_bytes(*length)) + 1..];
+        codes.push(1);
+    }
+    [&[0x90, 3 + u8::try_from(codes.len()).unwrap(), body[0], body[1], 0][..], &codes].concat()
+}
+
 /// The first packet: its first byte and its body; and what is behind it.
-fn split(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+pub(crate) fn split(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (mut length, mut at) = (0, 1);
     loop {
         let byte = *bytes.get(at)?;
@@ -258,6 +274,7 @@ fn results_that_come_again_are_told_by_their_identity() {
         wait("more results", || broker.session.lock().results.len() > before + 500);
         thread::sleep(Duration::from_millis(random(&mut state) % 700));
         server.kill_9();
+        broker.breakdowns_max.fetch_add(BREAKDOWNS_PER_SERVER, Ordering::Relaxed);
         server = start();
     }
     broker.is_over.store(true, Ordering::Relaxed);

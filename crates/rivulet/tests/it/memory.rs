@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rivulet::engine::Engine;
-use rivulet::service::{ErrorKind, Service, ServiceError, StatementResult};
+use rivulet::service::{ErrorKind, QueryState, Service, ServiceError, StatementResult};
 use rivulet_sql::ParamValue;
 use rivulet_testing::TestGroup;
 use tempfile::TempDir;
@@ -42,6 +42,37 @@ fn queries_beyond_the_memory_bound_are_refused_and_nothing_else_is() {
     assert_eq!(engine.status().queries_running, 1);
     run(&engine, "PAUSE QUERY a").expect("what is there goes on");
     run(&engine, "DROP QUERY a").expect("and can go");
+}
+
+#[test]
+fn a_big_query_that_has_used_up_the_memory_is_ended_and_the_others_go_on() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    run(&engine, STEPS).expect("an application");
+    create(&engine, "a").expect("there is no bound");
+    run(&engine, "CREATE SOURCE persons FROM 'nexmark:person' WITH (rate => 1000000)").expect("a source");
+    run(&engine, "CREATE SOURCE few FROM 'nexmark:bid' WITH (rate => 50)").expect("a source");
+    run(&engine, "CREATE SINK nowhere TO 'blackhole:'").expect("a sink");
+    run(&engine, "CREATE QUERY large AS SELECT id, name, count(*) AS n FROM persons GROUP BY id, name INTO nowhere")
+        .expect("it runs");
+    run(&engine, "CREATE QUERY small AS SELECT auction FROM few INTO nowhere").expect("it runs");
+    drop(engine);
+    let mut config = configuration(folder.path());
+    // There is more than that already; but small queries and those without state are not what uses it.
+    config.memory_bytes_max = Some(16 << 20);
+    let engine = Engine::open(config).expect("what is in the catalog runs");
+    let big =
+        |name: &str| engine.status().big_queries.into_iter().find(|query| query.name == name).expect("it is there");
+    let deadline = Instant::now() + WAIT_MAX;
+    while big("large").state != QueryState::Failed {
+        assert!(Instant::now() < deadline, "{:?}", big("large"));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let reason = big("large").reason.expect("a reason");
+    assert!(reason.contains("memory.bytes_max, 16 MiB") && reason.contains("state_ttl"), "{reason}");
+    assert_eq!((big("small").state, engine.status().queries_running), (QueryState::Running, 1));
+    let refused = run(&engine, "CREATE QUERY another AS SELECT auction FROM few INTO nowhere").expect_err("no memory");
+    assert_eq!(refused.kind, ErrorKind::LimitReached);
 }
 
 #[test]

@@ -29,6 +29,16 @@ impl Server {
         server
     }
 
+    /// The same with its broker at this address, and a checkpoint each so many seconds; 0 for none but those that are asked for.
+    pub(crate) fn start_at(folder: &Path, mqtt: SocketAddr, checkpoint_interval_s: u32) -> Self {
+        let interval_s = checkpoint_interval_s.to_string();
+        let settings =
+            [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()), ("RIVULET_CHECKPOINT_INTERVAL_S", interval_s)];
+        let server = Self::spawn(folder, mqtt, &settings);
+        server.wait_until_ready();
+        server
+    }
+
     pub(crate) fn spawn(folder: &Path, mqtt: SocketAddr, settings: &[(&str, String)]) -> Self {
         let http = free_port();
         let mut command = rivulet();
@@ -47,7 +57,7 @@ impl Server {
     }
 
     /// What a health check answers: whether it is satisfied, and its text.
-    fn health(&self, path: &str) -> Option<(u16, String)> {
+    pub(crate) fn health(&self, path: &str) -> Option<(u16, String)> {
         let request = ureq::get(format!("http://{}/health/{path}", self.http));
         let mut answer = request.config().http_status_as_error(false).build().call().ok()?;
         Some((answer.status().as_u16(), answer.body_mut().read_to_string().ok()?))
@@ -88,7 +98,7 @@ impl Server {
             .filter_map(|line| line.strip_prefix("data:").and_then(|data| serde_json::from_str(data).ok()))
     }
 
-    fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());
     }
@@ -99,7 +109,7 @@ impl Server {
         self.wait_for_end();
     }
 
-    fn wait_for_end(&mut self) -> Option<i32> {
+    pub(crate) fn wait_for_end(&mut self) -> Option<i32> {
         let deadline = Instant::now() + WAIT_MAX;
         loop {
             match self.child.try_wait().unwrap() {
@@ -131,10 +141,14 @@ pub(crate) fn free_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-pub(crate) fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + WAIT_MAX;
+pub(crate) fn wait(what: &str, is_so: impl FnMut() -> bool) {
+    wait_for(WAIT_MAX, what, is_so);
+}
+
+pub(crate) fn wait_for(longest: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + longest;
     while !is_so() {
-        assert!(Instant::now() < deadline, "waited {WAIT_MAX:?} for {what}");
+        assert!(Instant::now() < deadline, "waited {longest:?} for {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -151,6 +151,7 @@ impl Service for MemoryService {
             queries_paused: 0,
             queries_not_running: 0,
             not_running: None,
+            warnings: Vec::new(),
         };
         let mut state = self.state();
         match state.applications.get(name) {

@@ -38,7 +38,7 @@ use avro::{AvroSource, PlaceText};
 use chunks::{Chunk, ChunkText, Piece};
 pub(super) use content::Content;
 use parquet::{ParquetSource, Wanted};
-use part::ParquetCompression;
+use part::{Owner, ParquetCompression};
 use partition::Partitioning;
 use sink::{AppendSink, Commits, FileSink, FolderSink};
 use source::{Holding, LineSource};
@@ -79,7 +79,9 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     sink: Some(DirectionDescription {
         help: "Files are written under a hidden name and get their own when they are whole. A file alone is committed when the query \
                ends. Files in a folder are committed when they are large enough, when the commit interval is over, and at the end; \
-               their names never repeat. A result that changes has a first column `op`: `+` for a row that came, `-` for one that \
+               their names never repeat. Who reads a folder passes over names that begin with a dot: those are files under construction, which `.kept` ones are until a \
+               checkpoint has them. What a killed server has left of them is finished or removed when its query starts again; of a query that was dropped they may be \
+               deleted. A result that changes has a first column `op`: `+` for a row that came, `-` for one that \
                was taken back; Parquet files cannot take it.",
         formats: &["JSON", "CSV", "PARQUET", "AVRO", "TEXT", "RAW", "SENML", "SENML_PIVOT"],
         guarantees: &[("", Guarantee::ExactlyOnce), ("`append => true`", Guarantee::AtLeastOnce)],
@@ -335,13 +337,14 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         Some((problem, hint)) => cannot_open(&spec.address, problem.into(), hint),
         None => cannot_open(&spec.address, error.0, "the folder has to be there and to be writable"),
     };
+    let goes_on = (Owner::new(&spec.host.server, &spec.host.query), spec.checkpoints.as_deref());
     if !is_folder {
         let content = content(&spec.schema)?;
         return Ok(match append {
             true => Box::new(AppendSink::open(path, content).map_err(failed)?),
             false => {
-                let checkpoints = spec.checkpoints.as_deref();
-                Box::new(FileSink::open(Path::new(&spec.address), content, instance.of, checkpoints).map_err(failed)?)
+                let opened = FileSink::open(Path::new(&spec.address), content, instance.of, goes_on);
+                Box::new(opened.map_err(failed)?)
             }
         });
     }
@@ -353,9 +356,16 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         interval: options.duration("commit_interval").unwrap_or_default(),
         bytes: options.count("roll_bytes").unwrap_or(usize::MAX) as u64,
     };
+    if instance.number == 0 && goes_on.1.is_some_and(|prepared| !prepared.is_empty()) && !path.is_dir() {
+        tracing::warn!(
+            query = spec.host.query,
+            "the folder {} is not there, and the query goes on behind what it has written to it: that is where it ran before, or lost; to have all of it here, drop \
+             the query and create it again",
+            path.display()
+        );
+    }
     std::fs::create_dir_all(&path).map_err(|error| failed(part::failed(&path, &error)))?;
-    let (checkpoints, ending) = (spec.checkpoints.as_deref(), ending(&format));
-    let sink = FolderSink::new(path, content, partitioning, commits, instance.number, ending, checkpoints);
+    let sink = FolderSink::new(path, content, partitioning, commits, instance.number, ending(&format), goes_on);
     Ok(Box::new(sink.map_err(failed)?))
 }
 

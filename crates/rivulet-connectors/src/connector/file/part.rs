@@ -3,7 +3,7 @@
 //! What must hold: a file with its own name is whole and on disk; one that is given up leaves nothing behind, also if the process that wrote it
 //! was killed: whoever opens a sink there later removes it ([`remove_abandoned`]). The hidden file is locked as long as somebody writes it, which
 //! tells him from the dead, on other machines and in other containers too. One that a checkpoint may go on with has a hidden name of another kind, which
-//! nobody removes but the query that it is of ([`remove_left_over`]).
+//! says whose it is ([`Owner`]), and which nobody removes but the query that it is of ([`remove_left_over`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -17,6 +17,7 @@ use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use rivulet_dataflow::SinkError;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Rows of a row group of Parquet; what is written is held in memory until one is full.
 const ROW_GROUP_ROWS: usize = 128 << 10;
@@ -30,6 +31,17 @@ const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 /// How hidden names end: of files that are written in one go, and of those that a checkpoint may go on with.
 const HIDDEN: &str = ".tmp";
 const KEPT: &str = ".kept";
+
+/// Who writes files that a checkpoint may go on with: a query of a server, in whatever process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner(u64);
+
+impl Owner {
+    /// A query of a server; `None` where there is no server to go on.
+    pub(super) fn new(server: &str, query: &str) -> Option<Self> {
+        (!server.is_empty()).then(|| Self(xxh3_64(format!("{server}/{query}").as_bytes())))
+    }
+}
 
 /// How many names are looked at for hidden files.
 const NAMES_MAX: usize = 100_000;
@@ -168,9 +180,10 @@ impl Part {
         Self::resume(hidden, path, length)
     }
 
-    /// Has one that was begun just now stay when it is given up.
-    pub(super) fn keep(mut self) -> Result<Self, SinkError> {
-        let kept = self.hidden.with_extension(&KEPT[1..]);
+    /// Has one that was begun just now stay when it is given up, until its owner finds that no checkpoint has it.
+    pub(super) fn keep(mut self, owner: Option<Owner>) -> Result<Self, SinkError> {
+        let ending = owner.map_or_else(|| KEPT[1..].to_owned(), |Owner(owner)| format!("{owner:016x}{KEPT}"));
+        let kept = self.hidden.with_extension(ending);
         fs::rename(&self.hidden, &kept).map_err(|error| failed(&self.path, &error))?;
         self.hidden = kept;
         self.is_kept = true;
@@ -296,11 +309,12 @@ pub(super) fn remove_abandoned(folder: &Path, depth: usize, is_ours: &dyn Fn(&st
     remove_in(folder, depth, &is_gone, &mut { NAMES_MAX });
 }
 
-/// Removes what was hidden for a checkpoint by runs that are over, of those whose names without what makes them hidden are ones for which
-/// `is_left` holds: what belongs to the checkpoint has its name already.
-pub(super) fn remove_left_over(folder: &Path, depth: usize, is_left: &dyn Fn(&str) -> bool) {
+/// Removes what was hidden for a checkpoint by runs that are over, of those for which `is_left` holds, by the names that they would have got and by their
+/// owners: what belongs to the checkpoint has its name already.
+pub(super) fn remove_left_over(folder: &Path, depth: usize, is_left: &dyn Fn(&str, Option<Owner>) -> bool) {
     let is_gone = |name: &str, path: &Path| {
-        hidden_name(name, KEPT).is_some_and(is_left) && File::open(path).is_ok_and(|file| file.try_lock().is_ok())
+        kept_name(name).is_some_and(|(name, owner)| is_left(name, owner))
+            && File::open(path).is_ok_and(|file| file.try_lock().is_ok())
     };
     remove_in(folder, depth, &is_gone, &mut { NAMES_MAX });
 }
@@ -332,6 +346,16 @@ fn hidden_name<'n>(name: &'n str, ending: &str) -> Option<&'n str> {
     is_number.then_some(name)
 }
 
+/// The same of one that a checkpoint may go on with, and its owner; versions before did not note that.
+fn kept_name(name: &str) -> Option<(&str, Option<Owner>)> {
+    let owned = || {
+        let (rest, owner) = name.strip_suffix(KEPT)?.rsplit_once('.')?;
+        let owner = u64::from_str_radix(owner, 16).ok().filter(|_| owner.len() == 16)?;
+        Some((hidden_name(rest, "")?, Some(Owner(owner))))
+    };
+    owned().or_else(|| Some((hidden_name(name, KEPT)?, None)))
+}
+
 /// Whether nobody writes to a file any more.
 fn is_abandoned(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
@@ -354,7 +378,7 @@ fn parquet_failed(path: &Path, error: &ParquetError) -> SinkError {
 pub(super) fn failed(path: &Path, error: &io::Error) -> SinkError {
     let hint = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "\nhint: the disk is full; files that were committed before are whole, and the unfinished one is removed"
+            "\nhint: the disk is full; files that have got their names are whole"
         }
         io::ErrorKind::PermissionDenied => "\nhint: the folder has to be writable",
         _ => "",
@@ -421,6 +445,24 @@ mod tests {
         assert_eq!(names(folder.path()), left);
         assert!(names(&below).is_empty());
         part.commit().unwrap();
+    }
+
+    #[test]
+    fn the_name_of_one_that_stays_says_whose_it_is() {
+        let owner = Owner::new("0123", "means").unwrap();
+        assert_eq!((Owner::new("", "means"), Owner::new("0123", "means")), (None, Some(owner)));
+        assert_ne!(Some(owner), Owner::new("0123", "others"));
+        let folder = tempfile::tempdir().unwrap();
+        for owner in [Some(owner), None] {
+            let part = Part::lines(folder.path().join("part-1-2-0-3.json")).unwrap().keep(owner).unwrap();
+            let name = part.hidden.file_name().unwrap().to_str().unwrap();
+            assert_eq!(kept_name(name), Some(("part-1-2-0-3.json", owner)), "{name}");
+        }
+        for name in
+            [".part-1.json.77.tmp", "part-1.json.77.kept", ".part-1.json.kept", ".part-1.json.x.0123456789abcdef.kept"]
+        {
+            assert_eq!(kept_name(name), None, "{name}");
+        }
     }
 
     #[test]

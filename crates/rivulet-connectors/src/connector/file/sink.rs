@@ -14,7 +14,9 @@ use parking_lot::Mutex;
 use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
 
 use super::content::Content;
-use super::part::{Part, PartText, failed, publish, recover, remove_abandoned, remove_left_over, run_of, sync_names};
+use super::part::{
+    Owner, Part, PartText, failed, publish, recover, remove_abandoned, remove_left_over, run_of, sync_names,
+};
 use super::partition::Partitioning;
 
 /// How many folders have a file open at a time. When there are more, the file that was begun first is committed.
@@ -25,6 +27,9 @@ const WHOLE_MAX: usize = 65_536;
 
 /// What the names of all files in a folder begin with.
 const PREFIX: &str = "part-";
+
+/// When this process began to write files, in microseconds since 1970: what was begun later may be of another sink of the same query.
+static BEGUN_US: LazyLock<u128> = LazyLock::new(now_us);
 
 /// When files of a folder are committed.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +53,7 @@ pub(super) struct FolderSink {
     files: u64,
     /// Where checkpoints are made, files get their names with them.
     checkpoints: Option<Pending>,
+    owner: Option<Owner>,
 }
 
 /// Files that wait for a checkpoint.
@@ -69,8 +75,9 @@ impl FolderSink {
         commits: Commits,
         instance: usize,
         ending: &'static str,
-        checkpoints: Option<&[String]>,
+        (owner, checkpoints): (Option<Owner>, Option<&[String]>),
     ) -> Result<Self, SinkError> {
+        let begun_us = *BEGUN_US;
         // The first one does it for all; folders by values are below.
         if instance == 0 {
             let mut runs: BTreeSet<String> = BTreeSet::new();
@@ -81,17 +88,31 @@ impl FolderSink {
             }
             let depth = partitioning.as_ref().map_or(0, Partitioning::depth);
             remove_abandoned(&folder, depth, &|name| name.starts_with(PREFIX));
-            if !runs.is_empty() {
-                let run = |name: &str| Some(name.rsplit_once('-')?.0.to_owned());
-                remove_left_over(&folder, depth, &|name| run(name).is_some_and(|run| runs.contains(&run)));
-            }
+            // Of the runs of the checkpoint, and of those that were killed before they had one.
+            let is_of_a_run = |name: &str| name.rsplit_once('-').is_some_and(|(run, _)| runs.contains(run));
+            let is_over = |name: &str| run_begun_us(name).is_some_and(|run_us| run_us < begun_us);
+            remove_left_over(&folder, depth, &|name, of| {
+                is_of_a_run(name) || (owner.is_some() && of == owner && is_over(name))
+            });
         }
-        let run_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
+        let run_us = now_us();
         let prefix = format!("{PREFIX}{run_us:x}-{}-{instance}", std::process::id());
         let last_commit = Instant::now();
         let checkpoints = checkpoints.map(|_| Pending::default());
         let open = Vec::new();
-        Ok(Self { folder, content, partitioning, commits, open, last_commit, prefix, ending, files: 0, checkpoints })
+        Ok(Self {
+            folder,
+            content,
+            partitioning,
+            commits,
+            open,
+            last_commit,
+            prefix,
+            ending,
+            files: 0,
+            checkpoints,
+            owner,
+        })
     }
 
     /// A file takes no more rows. One that waits for a checkpoint is nothing but its names: there may be thousands.
@@ -123,7 +144,7 @@ impl FolderSink {
                 let part = match &mut self.checkpoints {
                     Some(pending) => {
                         pending.folders.insert(inside);
-                        part.keep()?
+                        part.keep(self.owner)?
                     }
                     None => part,
                 };
@@ -144,6 +165,15 @@ impl FolderSink {
         // One that fails does not take the others along.
         (0..self.open.len()).rev().map(|index| self.complete(index)).fold(Ok(()), Result::and)
     }
+}
+
+fn now_us() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros())
+}
+
+/// When the run began that has named a file.
+fn run_begun_us(name: &str) -> Option<u128> {
+    u128::from_str_radix(name.strip_prefix(PREFIX)?.split('-').next()?, 16).ok()
 }
 
 /// Makes final what a checkpoint has. A file that fails does not take the others along; it is tried again at the next start from that checkpoint.
@@ -253,7 +283,7 @@ impl FileSink {
         path: &Path,
         content: Content,
         instances: usize,
-        checkpoints: Option<&[String]>,
+        (owner, checkpoints): (Option<Owner>, Option<&[String]>),
     ) -> Result<Self, SinkError> {
         let path = std::path::absolute(path).map_err(|error| failed(path, &error))?;
         let mut files = OPEN_FILES.lock();
@@ -277,10 +307,10 @@ impl FileSink {
                 if let (Some(folder), Some(own)) = (path.parent(), path.file_name()) {
                     remove_abandoned(folder, 0, &|name| own == name);
                     // Of a run that was killed before its first checkpoint.
-                    remove_left_over(folder, 0, &|name| own == name);
+                    remove_left_over(folder, 0, &|name, _| own == name);
                 }
                 let part = content.begin(path.clone())?;
-                if checkpoints.is_some() && part.is_of_lines() { part.keep()? } else { part }
+                if checkpoints.is_some() && part.is_of_lines() { part.keep(owner)? } else { part }
             }
         };
         let part = Some(part);

@@ -120,7 +120,12 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                        `isolation.level=read_committed` sees each row once, some seconds later. It needs a server that makes checkpoints. The \
                        transactional identifier, and a consumer group in which the number of the last checkpoint stands, are \
                        `rivulet-SERVER-QUERY`; `properties.transactional.id` changes both. A transaction that stays open for longer than \
-                       `properties.transaction.timeout.ms`, 5 minutes, is aborted, and the query goes on from its last checkpoint.",
+                       `properties.transaction.timeout.ms`, 5 minutes, is aborted, and the query goes on from its last checkpoint. \
+                       Give the topic, and the topics `__transaction_state` and `__consumer_offsets`, replicas on other brokers: a broker of \
+                       Kafka 4 (seen with 4.3.1; KAFKA-20734) that ends just after a transaction was committed, and starts again, passes over \
+                       partitions that have no other replica. Readers of such a partition wait, and no timeout ends that, until the next commit \
+                       with rows for it; an abort that comes first, as behind a crash of the server, takes back these rows too. \
+                       `kafka-transactions find-hanging` shows them; its `abort` would take them back.",
             },
             OptionDescription {
                 name: "key",

@@ -19,7 +19,7 @@ const MESSAGES_BEFORE_YIELD: usize = 512;
 pub(super) async fn publish_results(shared: &Shared) {
     let mut results = Results {
         shared,
-        unsent: Unsent { shared, messages: 0, bytes: 0 },
+        unsent: Unsent { shared, messages: 0, bytes: 0, end: 0 },
         pending: Pending::default(),
         stall: Stall::new(Duration::from_millis(shared.options.deadlock_ms)),
     };
@@ -28,9 +28,10 @@ pub(super) async fn publish_results(shared: &Shared) {
         if let Some(will) = will {
             results.publish(Source::Will(&will)).await;
         } else if let Some((first, batch)) = shared.outbound.take() {
-            results.unsent = Unsent { shared, messages: batch.len(), bytes: batch.queued_bytes() };
+            let end = first + batch.len() as u64;
+            results.unsent = Unsent { shared, messages: batch.len(), bytes: batch.queued_bytes(), end };
             results.publish(Source::Batch(&batch)).await;
-            shared.outbound.left(first + batch.len() as u64);
+            shared.outbound.left(end);
             shared.outbound.give_back(batch);
         } else {
             shared.outbound.wake.notified().await;
@@ -38,11 +39,14 @@ pub(super) async fn publish_results(shared: &Shared) {
     }
 }
 
-/// What is left of the batch that is being published. Should publishing it panic, the rest is off the queue, and counted.
+/// What is left of the batch that is being published. Should publishing it panic, the rest is off the queue, and counted; nobody waits for it
+/// to leave, for it never will.
 struct Unsent<'a> {
     shared: &'a Shared,
     messages: usize,
     bytes: usize,
+    /// The number of the message behind the batch.
+    end: u64,
 }
 
 impl Unsent<'_> {
@@ -58,6 +62,7 @@ impl Drop for Unsent<'_> {
         if self.messages > 0 {
             self.shared.core.lock().counters.lost_results += self.messages as u64;
             self.shared.outbound.sent(self.messages, self.bytes);
+            self.shared.outbound.left(self.end);
         }
     }
 }
@@ -77,10 +82,10 @@ impl<'m> Source<'m> {
         }
     }
 
-    /// A message, when it expires, and what it counted for in the queue of results.
-    fn get(self, index: usize) -> Option<(Publish<'m>, Option<Instant>, Option<usize>)> {
+    /// A message, its identity, when it expires, and what it counted for in the queue of results.
+    fn get(self, index: usize) -> Option<(Publish<'m>, &'m str, Option<Instant>, Option<usize>)> {
         match self {
-            Self::Will(will) => Some((will.publish(), will.expires_at, None)),
+            Self::Will(will) => Some((will.publish(), "", will.expires_at, None)),
             Self::Batch(batch) => {
                 let message = batch.get(index)?;
                 let publish = Publish {
@@ -91,7 +96,7 @@ impl<'m> Source<'m> {
                     retain: message.options.retain,
                     ..Publish::default()
                 };
-                Some((publish, None, Some(message.queued_bytes())))
+                Some((publish, message.id(), None, Some(message.queued_bytes())))
             }
         }
     }
@@ -128,7 +133,9 @@ impl Results<'_> {
         let mut core = shared.core.lock();
         let mut routing = shared.router.read_for_results();
         for index in range {
-            let Some((publish, expires_at, queued_bytes)) = source.get(index) else { break };
+            let Some((publish, id, expires_at, queued_bytes)) = source.get(index) else { break };
+            // One that the log has from before a crash still goes to who is subscribed, for the crash may have come before that.
+            routing.of_result(id);
             match routing.route(publish.topic, publish.payload, arrival_us, &mut self.pending) {
                 Push::Taken => self.stall.taken(),
                 // While the engine stops, an inbox may never have room again.

@@ -279,8 +279,14 @@ impl<'a> Reader<'a> {
                                 continue;
                             }
                             Push::Full => {
-                                let is_circular = shared.waits_for_acknowledgements.load(Ordering::Relaxed)
-                                    && !shared.outbound.has_room();
+                                // Behind it come the acknowledgements of results, without which a full log is not shortened.
+                                let is_circular = match self.pending.waits_for_log() {
+                                    true => !shared.in_flight.lock().is_empty(),
+                                    false => {
+                                        shared.waits_for_acknowledgements.load(Ordering::Relaxed)
+                                            && !shared.outbound.has_room()
+                                    }
+                                };
                                 if !self.stall.full(is_circular) {
                                     step = Step::InboxFull;
                                     break;

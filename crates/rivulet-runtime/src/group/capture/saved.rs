@@ -155,6 +155,11 @@ impl<'a> Saved<'a> {
         self.newest.len()
     }
 
+    /// The highest number of a query that was saved.
+    pub fn last(&self) -> Option<QueryId> {
+        self.newest.last().map(|(query, ..)| *query)
+    }
+
     /// Of a query that was saved, a number that is equal for those with which it shared a slot.
     pub fn shared(&self, query: QueryId) -> Option<u64> {
         let place = self.newest.binary_search_by_key(&query, |(query, ..)| *query).ok()?;

@@ -230,6 +230,7 @@ impl Lowering {
         } else {
             self.builder.operator("window", &what(Phase::Whole), whole, schema.clone(), &[(stream.node, 0, edge)])
         };
+        self.builder.changes.insert(node, false);
         let new = |column: usize| match kind {
             KeyedWindowKind::Attached { end: old, .. } if column == old => Some(end),
             KeyedWindowKind::Attached { start: old, .. } if column == old => Some(end - 1),
@@ -305,6 +306,7 @@ impl Lowering {
         let (schema, changes) = (keyed.output_schema().clone(), keyed.output_retracts());
         let (edge, partition) = self.builder.edge(&stream, &keys);
         let node = self.builder.operator("aggregate", &what, keyed, schema.clone(), &[(stream.node, 0, edge)]);
+        self.builder.changes.insert(node, changes);
         let partition = match partition {
             Partition::Keys(columns) => {
                 let new = |column: &usize| keys.iter().position(|key| key == column);

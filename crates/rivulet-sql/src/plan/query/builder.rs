@@ -1,6 +1,6 @@
 //! Adds operators to a dataflow. A step that is there already is not added again, so that what a query says twice is done once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -27,13 +27,18 @@ pub(super) struct Builder {
     pub(super) dataflow: Dataflow,
     /// What each node does with which inputs, and the node.
     known: HashMap<String, NodeId>,
+    /// What each operator does, by the places of columns and not by their names, whatever it reads.
+    pub(super) identities: BTreeMap<NodeId, String>,
+    /// Whether rows that leave an operator with state may be taken back. Those of others may where those that come to them may.
+    pub(super) changes: BTreeMap<NodeId, bool>,
     /// Where errors stand that have no place of their own.
     pub(super) position: Position,
 }
 
 impl Builder {
     pub(super) fn new(position: Position) -> Self {
-        Self { dataflow: Dataflow::default(), known: HashMap::new(), position }
+        let (identities, changes) = (BTreeMap::new(), BTreeMap::new());
+        Self { dataflow: Dataflow::default(), known: HashMap::new(), identities, changes, position }
     }
 
     /// An operator with these inputs. `what` tells it from all others of its name.
@@ -45,7 +50,8 @@ impl Builder {
         schema: SchemaRef,
         inputs: &[(NodeId, usize, EdgeKind)],
     ) -> NodeId {
-        let signature = format!("{name} {what:?} {inputs:?}");
+        let identity = format!("{name} {what:?}");
+        let signature = format!("{identity} {inputs:?}");
         if let Some(&node) = self.known.get(&signature) {
             return node;
         }
@@ -54,6 +60,7 @@ impl Builder {
             self.dataflow.connect(*from, node, *input, kind.clone());
         }
         self.known.insert(signature, node);
+        self.identities.insert(node, identity);
         node
     }
 

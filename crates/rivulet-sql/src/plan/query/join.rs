@@ -171,6 +171,7 @@ impl Lowering {
                 KeyedJoinKind::Right => !final_rows(RIGHT),
                 KeyedJoinKind::Full => !(final_rows(LEFT) && final_rows(RIGHT)),
             };
+        self.builder.changes.insert(node, changes);
         let partition = match joined_by {
             Some(JoinedBy::One) => Partition::One,
             Some(JoinedBy::Keys(order)) => {

@@ -25,12 +25,13 @@ mod scalars;
 mod stream;
 mod union;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use datafusion_expr::LogicalPlan;
-use rivulet_dataflow::Dataflow;
+use rivulet_dataflow::{Dataflow, NodeId};
 use rivulet_operators::Table;
 use rivulet_relational::Catalog;
 
@@ -38,6 +39,7 @@ use super::functions::REGISTRY;
 use crate::SqlError;
 use crate::scope::{Scope, SinkDeclaration, SourceDeclaration};
 use crate::statement::BigQuery;
+use builder::Builder;
 use lower::Lowering;
 
 /// A big query, planned.
@@ -50,6 +52,10 @@ pub struct QueryPlan {
     pub dataflow: Dataflow,
     /// What comes out.
     pub output: PlannedOutput,
+    /// What each operator does, by node and by the places of columns: names alone may stand for several.
+    pub(crate) identities: BTreeMap<NodeId, String>,
+    /// Whether rows that leave an operator with state may be taken back. Those of others may where those that come to them may.
+    pub(crate) changes: BTreeMap<NodeId, bool>,
 }
 
 /// A source that a query reads.
@@ -110,7 +116,8 @@ pub fn plan_query(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError
     let mut lowering = Lowering::new(&planned.plan, query.position, query.state_ttl_us)?;
     let stream = lowering.lower(&planned.plan, &Lowering::all(&planned.plan))?;
     let output = lowering.finish(stream, &planned.plan, sink, &planned.order, planned.limit)?;
-    Ok(QueryPlan { sources: lowering.sources, tables: lowering.tables, dataflow: lowering.builder.dataflow, output })
+    let Builder { dataflow, identities, changes, .. } = lowering.builder;
+    Ok(QueryPlan { sources: lowering.sources, tables: lowering.tables, dataflow, output, identities, changes })
 }
 
 /// Plans a view, and makes sure that it can be run: what cannot be is refused here, and not at each use.

@@ -84,6 +84,7 @@ impl Lowering {
         let rows = top.output_schema().clone();
         let (edge, divided) = self.builder.edge(&stream, &partition);
         let node = self.builder.operator("top-n", &what, top, rows.clone(), &[(stream.node, 0, edge)]);
+        self.builder.changes.insert(node, true);
         let rank_place = stream.schema.fields().len();
         let mut key = partition;
         if limit > 1 {
@@ -215,6 +216,7 @@ impl Lowering {
             let (rows, waits) = (over.output_schema().clone(), over.waits());
             let edge = edge.take().unwrap_or(rivulet_dataflow::EdgeKind::Forward);
             let node = self.builder.operator("over", &what, over, rows.clone(), &[(stream.node, 0, edge)]);
+            self.builder.changes.insert(node, stream.changes || !waits);
             for (number, &call) in order_of_results.iter().flatten().enumerate() {
                 places[call] = Some(stream.schema.fields().len() + number);
             }

@@ -235,8 +235,13 @@ mod tests {
 
     #[test]
     fn a_page_shows_every_run_and_needs_nothing_from_outside() {
-        let variant =
-            |model| Variant { model, distribution: Distribution::Uniform, balances: true, rate_per_query: 1.0 };
+        let variant = |model| Variant {
+            model,
+            distribution: Distribution::Uniform,
+            balances: true,
+            durability: None,
+            rate_per_query: 1.0,
+        };
         let step = StepReport {
             queries: 1_000,
             events_sent: 10,

@@ -17,6 +17,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use rivulet_bench::workload::{Distribution, Workload, WorkloadOptions};
+use rivulet_connectors::mqtt::codec::Qos;
+use rivulet_sql::Durability;
 
 pub use circumstances::Circumstances;
 pub use html::html;
@@ -38,6 +40,8 @@ pub struct ManyOptions {
     pub copies: u32,
     /// Everything random comes from this.
     pub seed: u64,
+    /// At which quality of service the generator delivers events.
+    pub qos: Qos,
     /// A real broker between generator and engine.
     pub external_broker: Option<SocketAddr>,
     /// Whether the engine's time is divided into stages, with the kernel's `perf`.
@@ -65,6 +69,8 @@ pub struct Variant {
     pub distribution: Distribution,
     /// Whether load is evened out between workers.
     pub balances: bool,
+    /// What of inputs survives the end of the server; as configured without.
+    pub durability: Option<Durability>,
     /// Events a second for each query, in the mean; the number of queries is divided by it.
     pub rate_per_query: f64,
 }
@@ -82,7 +88,8 @@ impl Variant {
             Distribution::Zipf => "zipf",
         };
         let balance = if self.balances { "" } else { " unbalanced" };
-        format!("{} {distribution}{balance}", self.model)
+        let durability = self.durability.map_or_else(String::new, |durability| format!(" {}", durability.name()));
+        format!("{} {distribution}{balance}{durability}", self.model)
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) fn run_step(
 ) -> Result<StepReport, String> {
     let workload_options = options.workload(variant.distribution);
     let workload = Workload::new(workload_options.clone()).map_err(|error| error.to_string())?;
-    let mut generator = start_generator(options.external_broker, variant.model.has_own_connections())?;
+    let mut generator = start_generator(options.external_broker, variant.model.has_own_connections(), options.qos)?;
     let broker =
         options.external_broker.or(generator.address()).ok_or("the generator does not say where it listens")?;
     let cut_above = options.cut_above_percent.map(|percent| percent.to_string());
@@ -35,6 +35,11 @@ pub(super) fn run_step(
     }
     if !variant.balances {
         settings.push(("RIVULET_SCHEDULER_BALANCE_PERIOD_S", "0"));
+    }
+    if let Some(durability) = variant.durability {
+        settings.push(("RIVULET_DURABILITY_DEFAULT", durability.name()));
+        // A name of its own, as whoever wants events to survive gives it.
+        settings.push(("RIVULET_MQTT_BROKER_CLIENT_ID", "rivulet-bench"));
     }
     if let Some(cut_above) = &cut_above {
         settings.push(("RIVULET_SCHEDULER_CUT_ABOVE_PERCENT", cut_above));

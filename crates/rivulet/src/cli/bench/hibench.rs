@@ -14,16 +14,16 @@ use super::streams;
 /// Arguments of `rivulet bench hibench`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct HibenchArguments {
-    /// The workloads: identity, repartition, wordcount, fixwindow; all without
+    /// The workloads: identity, repartition, wordcount, fixwindow; all of them by default
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = known)]
     workload: Vec<Workload>,
-    /// Records
+    /// How many records
     #[arg(long, default_value_t = Visits::default().events, value_parser = clap::value_parser!(u64).range(1..))]
     events: u64,
     /// Records for each second of event time; with --rate that
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     event_rate: Option<u64>,
-    /// Records a second by the clock, for the latency at that load; as fast as they are taken without
+    /// Records a second by the clock, for the latency at that load; by default as fast as they are taken
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     rate: Option<u64>,
     /// Different addresses that visitors have
@@ -32,10 +32,10 @@ pub(in crate::cli) struct HibenchArguments {
     /// Lengths of windows in seconds
     #[arg(long, value_delimiter = ',', default_value = "10,30", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     window: Vec<u32>,
-    /// Worker threads, and instances of operators; the cores without
+    /// Worker threads, and instances of operators; by default one for each core
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     parallelism: Option<u16>,
-    /// When a workload is given up
+    /// After how long a workload is given up
     #[arg(long, default_value = "10m", value_parser = duration)]
     timeout: Duration,
 }

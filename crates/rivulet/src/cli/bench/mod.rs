@@ -16,6 +16,8 @@ use rivulet_bench::BrokerOptions;
 use rivulet_bench::applications::{EVALUATION_APPLICATIONS, SHARED_TOPIC_APPLICATION};
 use rivulet_bench::generator::{GeneratorOptions, run_generator};
 use rivulet_bench::workload::Distribution;
+use rivulet_connectors::mqtt::codec::Qos;
+use rivulet_sql::Durability;
 
 use crate::bench::{ManyOptions, Model, Variant, many, run_many};
 use crate::config::{KEYS, environment_names};
@@ -75,28 +77,28 @@ What is beyond is refused, and the step is a row of the report that says so.";
 /// Arguments of `rivulet bench many`.
 #[derive(Debug, Args)]
 pub(super) struct ManyArguments {
-    /// One step with so many events a second, which at --rate 1 is the number of queries; without it, steps until the limit is
-    /// found
+    /// One step with so many events a second, which at --rate 1 is the number of queries; by default there are steps until the limit
+    /// is found
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     queries: Option<u32>,
     /// How long events are sent in each step
     #[arg(long, default_value = "20s", value_parser = duration)]
     duration: Duration,
-    /// Compares 1, 10, 100, 1,000, 10,000 and 100,000 events a second for each query at the same number of events
+    /// Compare 1, 10, 100, 1,000, 10,000 and 100,000 events a second for each query at the same number of events
     #[arg(long, conflicts_with = "rates")]
     rate_sweep: bool,
     /// Events a second for each query, in the mean; several are compared at the same number of events
     #[arg(long = "rate", value_delimiter = ',', default_value = "1", value_name = "RATES")]
     rates: Vec<f64>,
     /// How queries are executed: group (Rivulet), group-rows (no batches), tp+nc, tp+n, tp (a task for each query, thread
-    /// pool), tpq+nc, tpq+n, tpq (a thread for each query), where +n is one connection for all and +c one plan; several are
-    /// compared
+    /// pool), tpq+nc, tpq+n, tpq (a thread for each query), where +n is one connection for all and +c one plan;
+    /// several, with commas between, are compared
     #[arg(long, value_delimiter = ',', default_value = "group", value_name = "MODELS")]
     model: Vec<Model>,
     /// Whether load is evened out between workers; both are compared if both are given
     #[arg(long, value_enum, value_delimiter = ',', default_value = "on")]
     balance: Vec<Balance>,
-    /// Applications, separated by commas; the four of the demo without
+    /// Applications, separated by commas; by default the four of the demo
     #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with_all = ["apps", "shared_topic"])]
     applications: Vec<String>,
     /// Copies of each application; to the engine they are different applications
@@ -108,18 +110,24 @@ pub(super) struct ManyArguments {
     /// All queries read one topic, and each takes the events of its own device; latency is to the receipt of the result
     #[arg(long, conflicts_with = "apps")]
     shared_topic: bool,
-    /// Shrinks --queries, --apps and --duration together, to this part of them
+    /// Shrink --queries, --apps and --duration together, to this part of them
     #[arg(long, value_name = "PART", default_value_t = 1.0)]
     scale: f64,
     /// How queries are spread over the applications
     #[arg(long, value_enum, value_delimiter = ',', default_value = "uniform")]
     distribution: Vec<Spread>,
-    /// Cut a single query in parts from so many hundredths of a worker's time on, 0 for never; as the server does by itself without
+    /// Cut a single query in parts from so many hundredths of a worker's time on, 0 for never; by default as a server does
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
     cut_above: Option<u32>,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// What of inputs survives the end of the server: none, checkpoint, log; as configured by default. Several are compared
+    #[arg(long, value_delimiter = ',', value_name = "DURABILITIES", value_parser = durability)]
+    durability: Vec<Durability>,
+    /// The generator delivers events at this quality of service; at 1 the server acknowledges each, durable ones when they are on disk
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), conflicts_with = "external_broker")]
+    qos: u8,
     /// Address of a real broker between generator and engine
     #[arg(long, value_name = "HOST:PORT")]
     external_broker: Option<SocketAddr>,
@@ -161,6 +169,9 @@ pub(super) struct GeneratorArguments {
     /// Be a broker for thousands of connections
     #[arg(long)]
     crowd: bool,
+    /// Deliver events at this quality of service
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
+    qos: u8,
     /// Listen here
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
@@ -189,7 +200,7 @@ pub(in crate::cli) fn run(global: Global, command: BenchCommand) -> Result<(), C
                     "rivulet-generator",
                 )),
                 None if arguments.crowd => GeneratorOptions::Crowd(arguments.listen),
-                None => GeneratorOptions::Broker(arguments.listen),
+                None => GeneratorOptions::Broker { address: arguments.listen, qos: qos(arguments.qos) },
             };
             run_generator(options, BufReader::new(io::stdin()), io::stdout())
                 .map(drop)
@@ -215,6 +226,10 @@ fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliE
         None if arguments.shared_topic => (vec![SHARED_TOPIC_APPLICATION.to_owned()], arguments.copies),
         None => (arguments.applications, arguments.copies),
     };
+    let mut durabilities: Vec<Option<Durability>> = arguments.durability.iter().copied().map(Some).collect();
+    if durabilities.is_empty() {
+        durabilities.push(None);
+    }
     let mut variants = Vec::new();
     for &model in &arguments.model {
         for spread in &arguments.distribution {
@@ -224,12 +239,15 @@ fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliE
             };
             for &balance in &arguments.balance {
                 let balances = balance == Balance::On;
-                variants.extend(rates.iter().map(|&rate_per_query| Variant {
-                    model,
-                    distribution,
-                    balances,
-                    rate_per_query,
-                }));
+                for &durability in &durabilities {
+                    variants.extend(rates.iter().map(|&rate_per_query| Variant {
+                        model,
+                        distribution,
+                        balances,
+                        durability,
+                        rate_per_query,
+                    }));
+                }
             }
         }
     }
@@ -239,6 +257,7 @@ fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliE
         applications,
         copies,
         seed: arguments.seed,
+        qos: qos(arguments.qos),
         external_broker: arguments.external_broker,
         profiles: arguments.profile,
         settings: arguments.settings,
@@ -261,6 +280,18 @@ fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliE
         (0, _) => Ok(()),
         (failed, steps) => Err(CliError::new(format!("{failed} of {steps} steps failed"))
             .with_hint("the report says why; what was measured stands there too")),
+    }
+}
+
+fn durability(text: &str) -> Result<Durability, String> {
+    let found = Durability::ALL.into_iter().find(|durability| durability.name() == text);
+    found.ok_or_else(|| format!("there are {}", Durability::ALL.map(Durability::name).join(", ")))
+}
+
+fn qos(level: u8) -> Qos {
+    match level {
+        0 => Qos::AtMostOnce,
+        _ => Qos::AtLeastOnce,
     }
 }
 

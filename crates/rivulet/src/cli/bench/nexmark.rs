@@ -15,16 +15,16 @@ use super::streams;
 /// Arguments of `rivulet bench nexmark`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct NexmarkArguments {
-    /// The queries, q0 to q23 and q5_sliding (windows of a minute every second); all without
+    /// The queries, q0 to q23 and q5_sliding (windows of a minute every second); all of them by default
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = known)]
     query: Vec<&'static Query>,
-    /// Persons, auctions and bids together
+    /// How many events: persons, auctions and bids together
     #[arg(long, default_value_t = Stream::default().events, value_parser = clap::value_parser!(u64).range(1..))]
     events: u64,
     /// Events for each second of event time; with --rate that
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     event_rate: Option<u64>,
-    /// Events a second by the clock, for the latency at that load; as fast as they are taken without
+    /// Events a second by the clock, for the latency at that load; by default as fast as they are taken
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), conflicts_with = "source")]
     rate: Option<u64>,
     /// So many events at a time come in a wrong order
@@ -42,10 +42,10 @@ pub(in crate::cli) struct NexmarkArguments {
     /// Write the events to files in this folder, and measure nothing
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["query", "rate"])]
     write: Option<PathBuf>,
-    /// Worker threads, and instances of operators; the cores without
+    /// Worker threads, and instances of operators; by default one for each core
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     parallelism: Option<u16>,
-    /// When a query is given up
+    /// After how long a query is given up
     #[arg(long, default_value = "10m", value_parser = duration)]
     timeout: Duration,
 }

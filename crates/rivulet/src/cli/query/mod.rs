@@ -37,7 +37,7 @@ enum QueryCommand {
         /// Value of a parameter; give it again for each one
         #[arg(short, long = "parameter", value_name = "NAME=VALUE")]
         parameters: Vec<String>,
-        /// Its name; generated without
+        /// Its name; by default one is generated
         #[arg(long)]
         name: Option<String>,
         /// What it belongs to, for example a home: applications whose queries have a label in common are placed together
@@ -74,18 +74,18 @@ enum QueryCommand {
         #[arg(long, default_value_t = 100, value_name = "COUNT")]
         limit: usize,
     },
-    /// Show a query
+    /// Show a query: its application and parameters, or for a big one what it has read and written
     Show {
         /// Its name
         name: String,
     },
-    /// Pause queries: they keep their state and get no events; of big ones the sources are not asked
+    /// Pause queries: they keep their state, and get no events until they are resumed; big ones stop reading their sources
     Pause {
         /// Their names
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
-    /// Resume paused queries; a big one that failed is tried again from the start of its sources
+    /// Resume paused queries; a big one that failed goes on from its last checkpoint
     Resume {
         /// Their names
         #[arg(required = true, value_name = "NAME")]

@@ -127,6 +127,9 @@ pub(super) fn read(file: &Path, to: Option<&Path>) -> Result<Contents, ArchiveEr
             if u64::from_le_bytes(number) != contents.files {
                 return Err(damaged("files are missing"));
             }
+            if from.read(&mut [0]).map_err(failed("cannot read", file))? > 0 {
+                return Err(damaged("something follows its end"));
+            }
             break;
         }
         let mut name = vec![0; length.min(NAME_BYTES_MAX)];

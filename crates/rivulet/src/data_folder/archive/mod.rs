@@ -5,16 +5,20 @@
 
 mod format;
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use rivulet_storage::log::HeldLog;
 use rivulet_storage::{Hold, Place, StorageError, Store};
 
+use super::examine::refusal_of_place;
 use super::{CHECKPOINTS, LOG};
 use crate::catalog::{self, Catalog, CatalogError};
+use crate::service::ServiceError;
 use format::{Origin, Source};
 
 /// So much is gathered before the system is asked to write it.
@@ -30,6 +34,9 @@ pub enum ArchiveError {
     /// The catalog cannot be used, for example because a server does.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
+    /// The checkpoints of the catalog are not where they should be.
+    #[error("{}", .0.message)]
+    Checkpoints(ServiceError),
     /// There is no data in the folder.
     #[error("there is no catalog in {}", .0.display())]
     NoData(PathBuf),
@@ -47,6 +54,9 @@ pub enum ArchiveError {
     /// The folder has something in it already.
     #[error("{} is not empty", .0.display())]
     NotEmpty(PathBuf),
+    /// Where the checkpoints are to be is something already.
+    #[error("{0}, where the checkpoints are to be, is not empty")]
+    PlaceNotEmpty(String),
     /// The file is no backup, or not a whole one.
     #[error("{} is not a whole backup: {detail}", path.display())]
     Damaged {
@@ -69,9 +79,17 @@ impl ArchiveError {
                 Some((_, hint)) => hint.to_owned(),
                 None => "`rivulet doctor` explains what it finds".into(),
             },
+            Self::Checkpoints(_) => {
+                "give the place that the server has them in, with its --config or with --set checkpoint.folder=PLACE"
+                    .into()
+            }
             Self::NoData(_) => "name the data folder of a server with --data-dir".into(),
             Self::Io { .. } => "make room on the disk, or name a place that can be written".into(),
             Self::NotEmpty(_) => "restore into a new folder, and start the server with that".into(),
+            Self::PlaceNotEmpty(_) => {
+                "empty it, or name another place, here and when the server is started: --set checkpoint.folder=PLACE"
+                    .into()
+            }
             Self::Damaged { .. } => "use another backup; nothing was restored".into(),
         }
     }
@@ -93,13 +111,18 @@ fn failed<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(io::Error) -> Archiv
 /// Writes the data of a folder, with checkpoints that may be elsewhere, to a new file.
 ///
 /// # Errors
-/// A server that runs on the folder, and whatever the system says. There is no file then.
+/// A server that runs on the folder, checkpoints that are not in their place, and whatever the system says. There is no file then.
 pub fn back_up(folder: &Path, checkpoints: &Place, file: &Path) -> Result<Contents, ArchiveError> {
     if !folder.join(catalog::FILE_NAME).is_file() {
         return Err(ArchiveError::NoData(folder.to_path_buf()));
     }
     // That it can be opened shows that it is whole. Closed again, it is a file like any other; held, no server begins to write to it.
-    drop(Catalog::open(folder)?);
+    let opened = Catalog::open(folder)?;
+    // Without them it would be a backup that no server starts with.
+    if let Some(refused) = refusal_of_place(folder, checkpoints, &opened) {
+        return Err(ArchiveError::Checkpoints(refused));
+    }
+    drop(opened);
     let catalog = folder.join(catalog::FILE_NAME);
     let held = File::open(&catalog).map_err(failed("cannot read", &catalog))?;
     held.try_lock().map_err(|_| CatalogError::Locked { folder: folder.to_path_buf() })?;
@@ -191,6 +214,8 @@ fn files_of_log(folder: &Path) -> Result<Vec<Source>, ArchiveError> {
 /// Everything of a running server at one moment, ready to be written while the server goes on. Nothing of it is deleted or changed as long as this is there.
 pub struct Backup {
     sources: Vec<Source>,
+    /// What whoever asked for it should know.
+    notices: Vec<String>,
     /// The catalog's copy, which goes with this.
     catalog: PathBuf,
     _held: (Option<Hold>, HeldLog, Arc<()>),
@@ -198,7 +223,7 @@ pub struct Backup {
 
 impl Backup {
     /// What is in the store of checkpoints now, if there is one, and in what is held of the log; `catalog` is a copy of the catalog that is
-    /// deleted at the end, when `token` is let go of too.
+    /// deleted at the end, when `token` is let go of too. `notices` go along.
     ///
     /// # Errors
     /// Something cannot be read.
@@ -207,6 +232,7 @@ impl Backup {
         store: Option<(&Arc<Store>, Hold)>,
         log: HeldLog,
         token: Arc<()>,
+        notices: Vec<String>,
     ) -> Result<Self, ArchiveError> {
         let mut sources = Vec::new();
         for (path, bytes) in log.files() {
@@ -220,10 +246,15 @@ impl Backup {
         }
         let (store, hold) = store.unzip();
         // From here on the copy is deleted, whatever happens.
-        let mut backup = Self { sources, catalog, _held: (hold, log, token) };
+        let mut backup = Self { sources, notices, catalog, _held: (hold, log, token) };
         backup.sources.extend(store.map_or_else(|| Ok(Vec::new()), objects)?);
         backup.sources.push(file_source(catalog::FILE_NAME.to_owned(), backup.catalog.clone())?);
         Ok(backup)
+    }
+
+    /// What whoever asked for it should know: that it is whole, but has an older checkpoint of something.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
     }
 
     /// Writes all of it.
@@ -241,33 +272,120 @@ impl Drop for Backup {
     }
 }
 
-/// Makes a data folder of a file that [`back_up`] wrote. The folder must not be there, or be empty.
+/// Makes a data folder of a file that [`back_up`] wrote, and puts the checkpoints in their place, which may be elsewhere. The folder and the place must not
+/// be there, or be empty.
 ///
 /// # Errors
-/// A file that is no whole backup, a folder with something in it, and whatever the system says. The folder is as it was then.
-pub fn restore(file: &Path, folder: &Path) -> Result<Contents, ArchiveError> {
-    match fs::read_dir(folder) {
-        Ok(mut entries) => {
-            if entries.next().is_some() {
-                return Err(ArchiveError::NotEmpty(folder.to_path_buf()));
-            }
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+/// A file that is no whole backup, a folder or place with something in it, and whatever the system says. Both are as they were then.
+pub fn restore(file: &Path, folder: &Path, checkpoints: &Place) -> Result<Contents, ArchiveError> {
+    // One that is there stays: it may be a volume, which has a name of its own.
+    let partial = match fs::read_dir(folder) {
+        Ok(mut entries) => match entries.next() {
+            Some(_) => return Err(ArchiveError::NotEmpty(folder.to_path_buf())),
+            None => folder.join("restore.partial"),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => with_ending(folder, "partial"),
         Err(error) => return Err(failed("cannot read", folder)(error)),
-    }
-    let partial = with_ending(folder, "partial");
+    };
     if fs::exists(&partial).map_err(failed("cannot read", &partial))? {
         return Err(ArchiveError::NotEmpty(partial));
     }
+    let inside = inside_of(folder, checkpoints);
+    let elsewhere = match &inside {
+        Some(_) => None,
+        None => {
+            let store = Store::open(checkpoints)?;
+            if !store.names()?.is_empty() {
+                return Err(ArchiveError::PlaceNotEmpty(checkpoints.to_string()));
+            }
+            Some(store)
+        }
+    };
     let restored = format::read(file, Some(&partial)).and_then(|contents| {
-        // An empty folder gives way to one with everything in it.
-        fs::rename(&partial, folder).and_then(|()| sync_parent(folder)).map_err(failed("cannot make", folder))?;
+        let from = partial.join(CHECKPOINTS);
+        match elsewhere {
+            Some(store) => move_objects(&from, &store, || move_all(&partial, folder))?,
+            None => {
+                move_folder(&from, &partial.join(inside.as_deref().unwrap_or(Path::new(CHECKPOINTS))))?;
+                move_all(&partial, folder)?;
+            }
+        }
         Ok(contents)
     });
     if restored.is_err() {
         let _ = fs::remove_dir_all(&partial);
     }
     restored
+}
+
+/// The path of a place within a folder, if it is in there, however the two are written.
+pub fn inside_of(folder: &Path, place: &Place) -> Option<PathBuf> {
+    let Place::Folder(place) = place else { return None };
+    let absolute = |path: &Path| path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    absolute(place).strip_prefix(absolute(folder)).map(Path::to_path_buf).ok()
+}
+
+/// Puts what is in a folder into a store, removes the folder, and has `finish` do the rest: the store is empty if that fails.
+fn move_objects(
+    folder: &Path,
+    store: &Store,
+    finish: impl FnOnce() -> Result<(), ArchiveError>,
+) -> Result<(), ArchiveError> {
+    if !folder.is_dir() {
+        return finish();
+    }
+    let names = Store::folder(folder)?.names()?.into_iter().map(|(name, _)| name).collect();
+    let read = |name: &str| {
+        let path = folder.join(name);
+        fs::read(&path).map(Bytes::from).map_err(failed("cannot read", &path))
+    };
+    store.fill(names, read, || {
+        fs::remove_dir_all(folder).map_err(failed("cannot remove", folder))?;
+        finish()
+    })
+}
+
+/// Makes what is in `partial` what is in `folder`, which is not there, or is the empty one around it. After an error it is as it was.
+fn move_all(partial: &Path, folder: &Path) -> Result<(), ArchiveError> {
+    if partial.parent() != Some(folder) {
+        fs::rename(partial, folder).map_err(failed("cannot make", folder))?;
+        return sync_parent(folder).map_err(|error| {
+            let _ = fs::rename(folder, partial);
+            failed("cannot make", folder)(error)
+        });
+    }
+    let mut moved = Vec::new();
+    let done = names_in(partial).and_then(|mut names| {
+        // Without a catalog nobody takes it for a data folder.
+        names.sort_by_key(|name| name == catalog::FILE_NAME);
+        for name in names {
+            let to = folder.join(&name);
+            fs::rename(partial.join(&name), &to)?;
+            moved.push(to);
+        }
+        fs::remove_dir(partial)?;
+        File::open(folder)?.sync_all()
+    });
+    done.map_err(|error| {
+        for path in moved.iter().rev() {
+            let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        }
+        failed("cannot make", folder)(error)
+    })
+}
+
+fn names_in(folder: &Path) -> io::Result<Vec<OsString>> {
+    fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect()
+}
+
+fn move_folder(from: &Path, to: &Path) -> Result<(), ArchiveError> {
+    if from == to || !from.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent).map_err(failed("cannot make", parent))?;
+    }
+    fs::rename(from, to).and_then(|()| sync_parent(to)).map_err(failed("cannot make", to))
 }
 
 fn with_ending(path: &Path, ending: &str) -> PathBuf {
@@ -303,10 +421,13 @@ mod tests {
         data(&folder);
         let written = back_up(&folder, &Place::Folder(folder.join(CHECKPOINTS)), &file).unwrap();
         assert_eq!(written.files, 2);
-        assert_eq!(restore(&file, &copy).unwrap(), written);
+        assert_eq!(restore(&file, &copy, &Place::Folder(copy.join(CHECKPOINTS))).unwrap(), written);
         assert_eq!(fs::read(copy.join("checkpoints/applications/1.pack")).unwrap(), b"state");
         assert_eq!(fs::read(copy.join("catalog.redb")).unwrap(), fs::read(folder.join("catalog.redb")).unwrap());
-        assert!(matches!(restore(&file, &copy), Err(ArchiveError::NotEmpty(_))));
+        assert!(matches!(
+            restore(&file, &copy, &Place::Folder(copy.join(CHECKPOINTS))),
+            Err(ArchiveError::NotEmpty(_))
+        ));
         assert!(matches!(
             back_up(place.path(), &Place::Folder(place.path().into()), &file),
             Err(ArchiveError::NoData(_))
@@ -316,6 +437,112 @@ mod tests {
             back_up(&folder, &Place::Folder(folder.join(CHECKPOINTS)), &place.path().join("other")).unwrap_err();
         assert!(error.hint().contains("--server"), "{error}");
         assert!(!place.path().join("other").exists());
+    }
+
+    #[test]
+    fn checkpoints_go_where_they_are_to_be() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        let (folder, file) = (path("data"), path("backup"));
+        data(&folder);
+        fs::write(folder.join("checkpoints/applications/000000000001.manifest"), b"that it is there").unwrap();
+        let written = back_up(&folder, &Place::Folder(folder.join(CHECKPOINTS)), &file).unwrap();
+        assert_eq!(written.files, 3);
+        let read = |folder: &Path| fs::read(folder.join("applications/1.pack")).ok();
+
+        let (copy, elsewhere) = (path("copy"), path("elsewhere"));
+        fs::create_dir(&elsewhere).unwrap();
+        fs::write(elsewhere.join("mine"), b"").unwrap();
+        let error = restore(&file, &copy, &Place::Folder(elsewhere.clone())).unwrap_err();
+        assert!(
+            matches!(error, ArchiveError::PlaceNotEmpty(_)) && error.hint().contains("checkpoint.folder"),
+            "{error}"
+        );
+        assert!(!copy.exists());
+        fs::remove_file(elsewhere.join("mine")).unwrap();
+        assert_eq!(restore(&file, &copy, &Place::Folder(elsewhere.clone())).unwrap(), written);
+        assert_eq!((read(&elsewhere).as_deref(), copy.join(CHECKPOINTS).exists()), (Some(&b"state"[..]), false));
+        assert!(elsewhere.join("applications/000000000001.manifest").is_file());
+        assert_eq!(back_up(&copy, &Place::Folder(elsewhere), &path("again")).unwrap(), written);
+
+        let (copy, inside) = (path("other"), path("other/saved/here"));
+        restore(&file, &copy, &Place::Folder(inside.clone())).unwrap();
+        assert_eq!((read(&inside).as_deref(), copy.join(CHECKPOINTS).exists()), (Some(&b"state"[..]), false));
+
+        // What is broken off leaves nothing in either place.
+        let whole = fs::read(&file).unwrap();
+        fs::write(&file, &whole[..whole.len() - 1]).unwrap();
+        let (copy, elsewhere) = (path("third"), path("its checkpoints"));
+        assert!(restore(&file, &copy, &Place::Folder(elsewhere.clone())).is_err());
+        assert_eq!((copy.exists(), fs::read_dir(&elsewhere).unwrap().count()), (false, 0));
+    }
+
+    #[test]
+    fn a_folder_that_is_there_is_filled_and_none_is_put_in_its_place() {
+        use std::os::unix::fs::MetadataExt;
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        data(&path("data"));
+        let written = back_up(&path("data"), &Place::Folder(path("data/checkpoints")), &path("backup")).unwrap();
+        let (volume, number) = (path("volume"), || fs::metadata(path("volume")).unwrap().ino());
+        fs::create_dir(&volume).unwrap();
+        let before = number();
+        assert_eq!(restore(&path("backup"), &volume, &Place::Folder(path("volume/in/here"))).unwrap(), written);
+        let mut names = names_in(&volume).unwrap();
+        names.sort();
+        assert_eq!((number(), names), (before, vec!["catalog.redb".into(), "in".into()]));
+        assert_eq!(fs::read(volume.join("in/here/applications/1.pack")).unwrap(), b"state");
+
+        // A broken one leaves it as it was.
+        fs::remove_dir_all(&volume).unwrap();
+        fs::create_dir(&volume).unwrap();
+        let whole = fs::read(path("backup")).unwrap();
+        fs::write(path("backup"), &whole[..whole.len() - 1]).unwrap();
+        assert!(restore(&path("backup"), &volume, &Place::Folder(path("volume/checkpoints"))).is_err());
+        assert!(names_in(&volume).unwrap().is_empty());
+
+        // So does one that cannot be moved as a whole: somebody else has put something there meanwhile.
+        let partial = volume.join("restore.partial");
+        fs::create_dir_all(volume.join("log")).unwrap();
+        fs::write(volume.join("log/mine"), b"").unwrap();
+        for name in ["checkpoints", "log"] {
+            fs::create_dir_all(partial.join(name)).unwrap();
+            fs::write(partial.join(name).join("1"), b"").unwrap();
+        }
+        let error = move_all(&partial, &volume).unwrap_err();
+        assert!(matches!(error, ArchiveError::Io { .. }) && !volume.join(CHECKPOINTS).exists(), "{error}");
+        assert!(volume.join("log/mine").exists());
+    }
+
+    #[test]
+    fn what_was_put_into_a_store_goes_again_if_the_folder_cannot_be_made() {
+        let place = tempfile::tempdir().unwrap();
+        let (folder, data) = (place.path().join("checkpoints"), place.path().join("data"));
+        fs::create_dir_all(folder.join("applications")).unwrap();
+        fs::write(folder.join("applications/000000000001.manifest"), b"that it is there").unwrap();
+        fs::create_dir(&data).unwrap();
+        fs::write(data.join("mine"), b"").unwrap();
+        let store = Store::in_memory().unwrap();
+        let seen = std::cell::Cell::new(0);
+        let done = move_objects(&folder, &store, || {
+            seen.set(store.names()?.len());
+            move_all(&place.path().join("data.partial"), &data)
+        });
+        assert!(matches!(done, Err(ArchiveError::Io { .. })));
+        assert_eq!((seen.get(), store.names().unwrap().len(), data.join("mine").exists()), (1, 0, true));
+    }
+
+    #[test]
+    fn a_place_is_inside_however_it_is_written() {
+        let here = std::env::current_dir().unwrap();
+        let inside = |folder: &Path, place: PathBuf| inside_of(folder, &Place::Folder(place));
+        for folder in ["data".into(), "./data/".into(), here.join("data")] {
+            let folder: PathBuf = folder;
+            for place in ["data/a/b".into(), "./data//a/b".into(), here.join("data/./a/b")] {
+                assert_eq!(inside(&folder, place).as_deref(), Some(Path::new("a/b")));
+            }
+            assert_eq!(inside(&folder, here.join("database")), None);
+        }
     }
 
     #[test]
@@ -333,13 +560,16 @@ mod tests {
             let mut broken = whole.clone();
             broken[place] ^= 0x10;
             fs::write(&file, &broken).unwrap();
-            assert!(restore(&file, &copy).is_err(), "byte {place}");
+            assert!(restore(&file, &copy, &Place::Folder(copy.join(CHECKPOINTS))).is_err(), "byte {place}");
             fs::write(&file, &whole[..place]).unwrap();
-            assert!(restore(&file, &copy).is_err(), "cut at {place}");
+            assert!(restore(&file, &copy, &Place::Folder(copy.join(CHECKPOINTS))).is_err(), "cut at {place}");
         }
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 2);
         fs::write(&file, &whole).unwrap();
-        assert_eq!(restore(&file, &copy).unwrap(), Contents { files: 2, bytes: 16 });
+        assert_eq!(
+            restore(&file, &copy, &Place::Folder(copy.join(CHECKPOINTS))).unwrap(),
+            Contents { files: 2, bytes: 16 }
+        );
     }
 
     #[test]

@@ -106,16 +106,19 @@ impl Known {
     /// The names of what could not be carried out without the statement with this number; `scope` has the reference tables.
     fn need(&self, number: u64, mut scope: Scope) -> Vec<String> {
         let mut needing = Vec::new();
+        let mut queries = Vec::new();
         for (_, statement) in self.remembered.iter().filter(|(other, _)| **other != number) {
-            let (what, is_done) = match (statement, Declaration::of(statement)) {
-                (Statement::CreateBigQuery { name, query, .. }, _) => (name, plan_query(query, &scope).is_ok()),
-                (_, Some(declaration)) => (declaration.name, declare(statement, &mut scope).is_ok()),
-                _ => continue,
-            };
-            if !is_done {
-                needing.push(what.text.clone());
+            match (statement, Declaration::of(statement)) {
+                // They may use what was declared after them.
+                (Statement::CreateBigQuery(create), _) => queries.push(create),
+                (_, Some(declaration)) if declare(statement, &mut scope).is_err() => {
+                    needing.push(declaration.name.text.clone());
+                }
+                _ => {}
             }
         }
+        let lack = queries.iter().filter(|create| plan_query(&create.query, &scope).is_err());
+        needing.extend(lack.map(|create| create.name.text.clone()));
         needing
     }
 

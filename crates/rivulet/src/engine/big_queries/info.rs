@@ -100,7 +100,23 @@ impl From<BigQueryInfo> for QueryInfo {
     }
 }
 
+/// So many queries are named that do not run, of however many there are.
+const NAMED_MAX: usize = 16;
+
 impl Engine {
+    /// Which big queries do not run though nobody has paused them, and why.
+    pub(in crate::engine) fn failed_big_queries(&self) -> Vec<String> {
+        let does_not_run = |one: &OneQuery| matches!(one.state().0, QueryState::Failed | QueryState::NotRunning);
+        let all = self.big_queries.that(does_not_run);
+        let more = all.len().saturating_sub(NAMED_MAX);
+        let say = |(name, one): &(String, OneQuery)| {
+            let (state, reason) = one.state();
+            format!("the query '{name}' is {}: {}", state.name(), reason.unwrap_or_default())
+        };
+        let more = (more > 0).then(|| format!("{more} more queries do not run"));
+        all.iter().take(NAMED_MAX).map(say).chain(more).collect()
+    }
+
     /// Every big query, by name.
     pub(in crate::engine) fn big_query_snapshots(&self) -> Vec<BigQuerySnapshot> {
         let all: Vec<(String, OneQuery)> =

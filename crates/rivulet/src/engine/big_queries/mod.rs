@@ -1,26 +1,31 @@
 //! Big queries on a server: sources, sinks and views that are remembered, and flows that run again after a restart.
 //!
-//! The catalog remembers statements as they were written, in their order; a start carries them out again. So what must hold: a
+//! The catalog remembers statements as they were written, in their order; a start carries them out again, what is declared before the queries. So what must hold: a
 //! statement is remembered only after it was carried out, and nothing is dropped that one which is remembered needs.
 //!
 //! In reading order: `declared`: sources, sinks and views; here: queries, from their creation to their end; `saved`: what outlives the
-//! process; `settle`: where one goes on whose results are final by themselves; `info`: what is shown of them; `watch`: what is done about those that fail or do not start.
+//! process; `replace`: another version of a query goes on where one was; `settle`: where one goes on whose results are final by themselves; `info`: what is shown of
+//! them; `watch`: what is done about those that fail or do not start; `memory`: about those that need more than there may be.
 
 mod declared;
 mod info;
-mod saved;
+mod memory;
+mod replace;
+pub(crate) mod saved;
 mod settle;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rivulet_connectors::connector::Host;
 use rivulet_runtime::Policy;
 use rivulet_runtime::flow::checkpoint::Snapshot;
-use rivulet_sql::{BigQuery, Name, QueryPlan, Scope, Statement, explain_query, plan_query};
+use rivulet_sql::{BigQuery, CreateBigQuery, QueryPlan, Scope, Statement, explain_query, plan_query};
 use rivulet_storage::Store;
 
 use super::Engine;
@@ -79,6 +84,8 @@ struct OneQuery {
     saved: Option<Arc<Mutex<Saved>>>,
     /// It has come to the end of its input, and a restart will know.
     has_ended: bool,
+    /// Its result is not on this machine, though it was written.
+    result_is_elsewhere: Option<String>,
     /// What was started. Neither this nor a problem: it was paused when the server started, and has nothing open.
     running: Option<Arc<run::Running>>,
     /// Why nothing could be started, or what has ended it before the server started.
@@ -109,7 +116,7 @@ impl OneQuery {
     /// Whether it runs, and if not, why.
     fn state(&self) -> (QueryState, Option<String>) {
         match (&self.running, &self.problem) {
-            _ if self.has_ended => (QueryState::Ended, None),
+            _ if self.has_ended => (QueryState::Ended, self.result_is_elsewhere.clone()),
             (None, Some(problem)) if self.has_failed => (QueryState::Failed, Some(problem.clone())),
             (None, Some(problem)) if self.waits_to_start() => {
                 (QueryState::NotRunning, Some(format!("{problem}; it is tried again until it starts")))
@@ -129,10 +136,33 @@ impl OneQuery {
 }
 
 impl OneQuery {
+    /// Whether it is what it was, and nobody has started it anew meanwhile.
+    fn is_the_same(&self, then: &Self) -> bool {
+        match (&self.running, &then.running) {
+            (Some(now), Some(then)) => Arc::ptr_eq(now, then),
+            _ => false,
+        }
+    }
+
     /// It turned out to have come to the end of its input.
     fn end(&mut self) {
         (self.has_ended, self.has_failed) = (true, false);
         (self.running, self.problem) = (None, None);
+    }
+
+    /// Says of one that has come to its end that its result is not there, as on another machine than it ran on: it does not run again by itself, for what it has written
+    /// elsewhere would be there twice.
+    fn look_for_result(&mut self, name: &str) {
+        let sink = self.plan.as_ref().and_then(|plan| plan.output.sink.as_ref()).filter(|_| self.has_ended);
+        let Some(file) = sink.and_then(|sink| sink.address.strip_prefix("file:")) else { return };
+        if Path::new(file).exists() {
+            return;
+        }
+        let text = format!(
+            "its result was written to {file}, which is not there: it is where the query ran before, or was taken away; to compute it once more, drop the query and create it again"
+        );
+        tracing::warn!(query = name, "a query has come to its end, and {text}");
+        self.result_is_elsewhere = Some(text);
     }
 
     /// Whether it has come to the end of its input, and a restart would not know.
@@ -182,13 +212,14 @@ impl Engine {
     }
 
     /// Plans a query and lets it run; whether it is new.
-    pub(super) fn create_big_query(
-        &self,
-        name: &Name,
-        if_not_exists: bool,
-        query: BigQuery,
-    ) -> Result<bool, ServiceError> {
+    pub(super) fn create_big_query(&self, create: CreateBigQuery) -> Result<bool, ServiceError> {
         let _changing = self.big_queries.changing.lock();
+        self.create_one(create)
+    }
+
+    /// The same for whoever changes something already.
+    fn create_one(&self, create: CreateBigQuery) -> Result<bool, ServiceError> {
+        let (name, if_not_exists) = (create.name.clone(), create.if_not_exists);
         {
             // The name is taken from here on, so that no query of an application takes it meanwhile.
             let mut state = self.state.lock();
@@ -198,7 +229,7 @@ impl Engine {
             check_free(&state, &name.text)?;
             state.big_query_names.insert(name.text.clone());
         }
-        let created = self.start_new(name, if_not_exists, query);
+        let created = self.start_new(create);
         match &created {
             Ok(()) => tracing::info!(query = name.text, "runs"),
             Err(_) => _ = self.state.lock().big_query_names.remove(&name.text),
@@ -206,8 +237,10 @@ impl Engine {
         created.map(|()| true)
     }
 
-    fn start_new(&self, name: &Name, if_not_exists: bool, query: BigQuery) -> Result<(), ServiceError> {
-        let plan = plan_query(&query, &self.scope())?;
+    fn start_new(&self, create: CreateBigQuery) -> Result<(), ServiceError> {
+        let CreateBigQuery { name, query, .. } = &create;
+        self.memory.admit(1, 0)?;
+        let plan = plan_query(query, &self.scope())?;
         let running = self.start_flow(&plan, &name.text, None)?;
         let number = match self.catalog.insert_statement(&query.text) {
             Ok(number) => number,
@@ -224,7 +257,7 @@ impl Engine {
                 return Err(error);
             }
         };
-        let statement = Statement::CreateBigQuery { name: name.clone(), if_not_exists, query: query.clone() };
+        let (name, query) = (name.text.clone(), query.clone());
         let (plan, running) = (Some(Arc::new(plan)), Some(Arc::new(running)));
         let one = OneQuery {
             number,
@@ -233,13 +266,14 @@ impl Engine {
             plan,
             saved,
             has_ended: false,
+            result_is_elsewhere: None,
             running,
             problem: None,
             has_failed: false,
         };
         let mut known = self.big_queries.known.lock();
-        known.remembered.insert(number, statement);
-        known.queries.insert(name.text.clone(), one);
+        known.remembered.insert(number, Statement::CreateBigQuery(Box::new(create)));
+        known.queries.insert(name, one);
         Ok(())
     }
 
@@ -263,6 +297,18 @@ impl Engine {
     fn line(&self, number: u64, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
         let Some((store, retained)) = self.store() else { return Ok(None) };
         Saved::open(store, number, text, retained).map(|saved| Some(Arc::new(Mutex::new(saved))))
+    }
+
+    /// The line of checkpoints of a query that is known, if any are made. It could not be opened when the server started, perhaps: without it the query would begin
+    /// anew. For who changes big queries.
+    fn saved_of(&self, name: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
+        let Some(one) = self.big_queries.known.lock().query(name) else { return Ok(None) };
+        if one.saved.is_some() {
+            return Ok(one.saved);
+        }
+        let saved = self.line(one.number, &one.query.text)?;
+        self.big_queries.known.lock().change(name, |one| one.saved.clone_from(&saved));
+        Ok(saved)
     }
 
     /// Saves where each big query is, and how their checkpoints stand. What fails is said, and is tried again the next time; whoever asks has
@@ -294,16 +340,21 @@ impl Engine {
         statuses
     }
 
-    /// Has a query run from its last checkpoint on, or from the start if it has none.
+    /// Has a query run from its last checkpoint on, or from the start if it has none. With `text` it was planned; another version may have taken over since.
     fn start_saved(
         &self,
         name: &str,
+        text: &str,
         plan: &QueryPlan,
         saved: Option<&Arc<Mutex<Saved>>>,
     ) -> Result<Started, ServiceError> {
         let mut found = None;
         if let Some(saved) = saved {
             let mut saved = saved.lock();
+            if !saved.is_of(text) {
+                let message = format!("another version of '{name}' has taken over");
+                return Err(ServiceError::new(ErrorKind::Conflict, message));
+            }
             let (newest, problems) = saved.restore(plan)?;
             let begin = settle(plan, &self.host_of(name), &mut saved, newest);
             self.note_damage(name, &problems, &begin);
@@ -388,10 +439,19 @@ impl Engine {
         Ok(true)
     }
 
+    /// Refuses what would run behind the last checkpoint of a server that stops.
+    fn check_not_stopping(&self) -> Result<(), ServiceError> {
+        match self.is_stopped.load(Ordering::Acquire) {
+            true => Err(ServiceError::new(ErrorKind::Unavailable, "the server is stopping")),
+            false => Ok(()),
+        }
+    }
+
     /// Has a big query go on; `None` if there is none of that name. One that was ended by an error, or could not be started, is
     /// started from its last checkpoint; without one anew: without state, from the start of its sources.
     pub(super) fn resume_big_query(&self, name: &str) -> Result<Option<Resumed>, ServiceError> {
         let _changing = self.big_queries.changing.lock();
+        self.check_not_stopping()?;
         let Some(one) = self.big_queries.known.lock().query(name) else { return Ok(None) };
         let resumed = match (one.state().0, &one.running) {
             (QueryState::Running, _) => return Ok(Some(Resumed::GoesOn)),
@@ -431,13 +491,9 @@ impl Engine {
             });
             close(running);
         }
-        // Its checkpoints could not be opened when the server started: without them it would begin anew.
-        let saved = match one.saved {
-            Some(saved) => Some(saved),
-            None => self.line(one.number, &one.query.text)?,
-        };
-        let started = self.start_saved(name, &plan, saved.as_ref());
-        self.big_queries.known.lock().change(name, |one| (one.plan, one.saved) = (Some(plan), saved));
+        let saved = self.saved_of(name)?;
+        let started = self.start_saved(name, &one.query.text, &plan, saved.as_ref());
+        self.big_queries.known.lock().change(name, |one| one.plan = Some(plan));
         match started {
             Ok(Started::Runs(resumed, running)) => {
                 self.big_queries.known.lock().change(name, |one| {
@@ -524,16 +580,17 @@ impl Engine {
             let known = statements.iter().map(|stored| stored.number).collect();
             saved::forget_dropped(store, self.catalog.statement_next()?, &known);
         }
+        // Those that were replaced may need what was declared after them.
+        let mut queries = Vec::new();
         for stored in statements {
             let Some((statement, _)) = rivulet_sql::parse_script(&stored.sql).ok().and_then(|mut one| one.pop()) else {
                 tracing::error!(sql = stored.sql, "a remembered statement is not understood by this version");
                 continue;
             };
             match &statement {
-                Statement::CreateBigQuery { name, query, .. } => {
-                    self.state.lock().big_query_names.insert(name.text.clone());
-                    let one = self.load_one(&name.text, query, stored.number, stored.paused, stored.failure);
-                    self.big_queries.known.lock().queries.insert(name.text.clone(), one);
+                Statement::CreateBigQuery(create) => {
+                    self.state.lock().big_query_names.insert(create.name.text.clone());
+                    queries.push((create.clone(), stored.number, stored.paused, stored.failure));
                 }
                 _ => {
                     if let Err(error) = self.enter(&statement) {
@@ -542,6 +599,10 @@ impl Engine {
                 }
             }
             self.big_queries.known.lock().remembered.insert(stored.number, statement);
+        }
+        for (create, number, is_paused, failure) in queries {
+            let one = self.load_one(&create.name.text, &create.query, number, is_paused, failure);
+            self.big_queries.known.lock().queries.insert(create.name.text.clone(), one);
         }
         let known = self.big_queries.known.lock();
         if !known.queries.is_empty() {
@@ -572,6 +633,7 @@ impl Engine {
             plan: None,
             saved: None,
             has_ended: false,
+            result_is_elsewhere: None,
             running: None,
             problem: failure,
             has_failed,
@@ -583,7 +645,7 @@ impl Engine {
             one.has_ended = one.saved.as_ref().is_some_and(|saved| saved.lock().has_ended());
             match is_paused || has_failed || one.has_ended {
                 true => Ok(None),
-                false => Ok(match self.start_saved(name, &plan, one.saved.as_ref())? {
+                false => Ok(match self.start_saved(name, &one.query.text, &plan, one.saved.as_ref())? {
                     Started::Runs(_, running) => Some(running),
                     Started::HasEnded => {
                         one.has_ended = true;
@@ -593,7 +655,10 @@ impl Engine {
             }
         });
         match loaded {
-            Ok(running) => one.running = running.map(Arc::new),
+            Ok(running) => {
+                one.running = running.map(Arc::new);
+                one.look_for_result(name);
+            }
             Err(error) => {
                 tracing::error!(query = name, "a registered query is not running: {error}");
                 one.problem.get_or_insert(error.message);
@@ -606,6 +671,8 @@ impl Engine {
     pub(super) fn stop_big_queries(&self) {
         self.note_failures();
         let running: Vec<Arc<run::Running>> = {
+            // Whoever puts one in the place of another is to have come to an end of it.
+            let _changing = self.big_queries.changing.try_lock_for(STOP_MAX);
             let known = self.big_queries.known.lock();
             known.queries.values().filter_map(|one| one.running.clone()).collect()
         };
@@ -639,8 +706,9 @@ fn has_come_to_its_end(name: &str) -> ServiceError {
     ServiceError::new(ErrorKind::Conflict, message).with_hint("drop it, and create it again to run it from the start")
 }
 
-/// Lets go of what a flow has opened. Whoever looks at its figures may hold it for a moment.
+/// Lets go of what a flow has opened that has come to its end, well or not. Whoever looks at its figures may hold it for a moment.
 fn close(running: Arc<run::Running>) {
+    running.flow().wait_closed(CLOSE_MAX);
     let (held, deadline) = (Arc::downgrade(&running), Instant::now() + CLOSE_MAX);
     drop(running);
     while held.strong_count() > 0 && Instant::now() < deadline {

@@ -9,13 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rivulet_dataflow::{KEY_GROUPS, NodeId, StateError, StateFrame, StateSelection, Work};
+use rivulet_dataflow::{Clock, KEY_GROUPS, NodeId, StateError, StateFrame, StateSelection, Work};
 use rivulet_runtime::flow::checkpoint::{CheckpointError, PartitionState, Snapshot};
 use rivulet_sql::QueryPlan;
 use rivulet_storage::{Committed, Epoch, EpochSettings, Epochs, Piece, Restored, StorageError, Store};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::engine::SystemClock;
 use crate::run::Running;
 use crate::service::{ErrorKind, ServiceError};
 
@@ -38,7 +39,7 @@ const LINES: &str = "queries";
 /// The checkpoints of one big query.
 pub(super) struct Saved {
     epochs: Epochs,
-    /// The checksum of the text of the query, which its epochs have too.
+    /// The checksum of the text of the query, which its epochs have too. A version before had another.
     query: u64,
     has_ended: bool,
     /// Until when it is left alone, unless somebody asks.
@@ -64,6 +65,9 @@ pub(in crate::engine) struct LineStatus {
 /// The number of an epoch and what it says, if there is one to go on from; and what was wrong with newer ones.
 pub(super) type Found = (Option<(u64, Snapshot)>, Vec<String>);
 
+/// Where a partition of a source stands, and the time of its newest row.
+type NotedPartition = (Option<String>, Option<i64>);
+
 /// What an epoch says beside its pieces.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
@@ -74,11 +78,72 @@ struct Note {
     operators: Vec<String>,
     #[serde(default)]
     has_ended: bool,
-    /// For each source its partitions: where they stand, and the time of their newest row.
-    sources: Vec<Vec<(Option<String>, Option<i64>)>>,
+    /// When it was made, in milliseconds since 1970, for who looks at it later.
+    #[serde(default)]
+    made_ms: Option<i64>,
+    /// The epoch of the version before, of which this one is what the query goes on with: no row was processed between the two. Where several versions came one after
+    /// the other without that any processed a row, it is that of the first.
+    #[serde(default)]
+    takes_over: Option<u64>,
+    /// For each source its partitions; nothing for one that has yet to be opened for the first time.
+    sources: Vec<Option<Vec<NotedPartition>>>,
     sinks: Vec<Vec<String>>,
     reached_us: BTreeMap<NodeId, i64>,
     ended_stages: Vec<NodeId>,
+}
+
+/// What is saved of a query, for who looks at it without a server.
+#[derive(Debug)]
+pub(crate) struct Examined {
+    /// The newest checkpoint that is whole.
+    pub(crate) epoch: Option<u64>,
+    pub(crate) made_ms: Option<i64>,
+    pub(crate) bytes: u64,
+    /// Whether it says that the query has come to the end of its input.
+    pub(crate) has_ended: bool,
+    /// The checksum of the text that it was made for, if it says that.
+    pub(crate) text: Option<u64>,
+    /// What is wrong with it, and with newer ones.
+    pub(crate) problems: Vec<String>,
+}
+
+/// The checksum of the text of a query, as its checkpoints note it.
+pub(crate) fn checksum(text: &str) -> u64 {
+    xxh3_64(text.as_bytes())
+}
+
+/// Looks at what is saved of the query with this number, down to the last byte.
+///
+/// # Errors
+/// The store cannot be read.
+pub(crate) fn examine(store: &Arc<Store>, number: u64) -> Result<Examined, StorageError> {
+    // Only what is looked at counts, not how many are kept.
+    let epochs = Epochs::open(store.clone(), &line_of(number), EpochSettings { retained: usize::MAX })?;
+    let mut problems = epochs.problems().to_vec();
+    let note = epochs.note().cloned().unwrap_or_default();
+    let mut note_problem = |what: &str, why: String| problems.push(format!("{what} is not understood: {why}"));
+    if let Some(Restored { pieces, note, .. }) = epochs.restore()? {
+        if let Err(error) = serde_json::from_value::<Note>(note) {
+            note_problem("where it stands", error.to_string());
+        }
+        for (name, bytes) in &pieces {
+            for error in bytes.iter().filter_map(|bytes| StateFrame::from_bytes(bytes).err()) {
+                note_problem(name, error.to_string());
+            }
+        }
+    }
+    Ok(Examined {
+        epoch: epochs.newest(),
+        made_ms: note["made_ms"].as_i64(),
+        bytes: epochs.live_bytes(),
+        has_ended: note["has_ended"] == true,
+        text: note["query"].as_u64(),
+        problems,
+    })
+}
+
+fn now_ms() -> i64 {
+    SystemClock.now_us() / 1_000
 }
 
 /// The name of the line of a query.
@@ -86,15 +151,27 @@ fn line_of(number: u64) -> String {
     format!("{LINES}/{number}")
 }
 
+/// The query whose line this is.
+pub(in crate::engine) fn query_of(line: &str) -> Option<u64> {
+    line.strip_prefix(LINES)?.strip_prefix('/')?.parse().ok()
+}
+
+/// The queries of which something is saved.
+///
+/// # Errors
+/// The store cannot be read.
+pub(crate) fn numbers(store: &Store) -> Result<BTreeSet<u64>, StorageError> {
+    Ok(Epochs::lines(store, LINES)?.iter().filter_map(|line| query_of(line)).collect())
+}
+
 /// Forgets what was saved of queries that are not in the catalog any more. It has given out numbers up to `next`, and those `known` are there: what has
 /// another number is not of this catalog, and stays.
 pub(super) fn forget_dropped(store: &Arc<Store>, next: u64, known: &BTreeSet<u64>) {
-    let lines = match Epochs::lines(store, LINES) {
-        Ok(lines) => lines,
+    let numbers = match numbers(store) {
+        Ok(numbers) => numbers,
         Err(error) => return tracing::warn!("checkpoints of queries that are gone are left: {error}"),
     };
-    let numbers = lines.iter().filter_map(|line| line.rsplit_once('/')?.1.parse().ok());
-    for number in numbers.filter(|number| *number < next && !known.contains(number)) {
+    for number in numbers.into_iter().filter(|number| *number < next && !known.contains(number)) {
         tracing::info!(number, "forgets what was saved of a query that was dropped");
         if let Err(error) = forget(store, number) {
             tracing::warn!("they are left for now: {error}");
@@ -117,15 +194,24 @@ impl Saved {
         // Of the newest the results may not be final when a crash comes: the one before is needed.
         let settings = EpochSettings { retained: retained.max(2) };
         let failed = |error| refused("its checkpoints cannot be opened", &error);
-        let query = xxh3_64(text.as_bytes());
-        let open = || Epochs::open(store.clone(), &line_of(number), settings).map_err(failed);
-        let mut epochs = open()?;
-        // Versions that did not note the text gave numbers out again.
-        let is_of_another = |note: &serde_json::Value| note["query"].as_u64().is_some_and(|noted| noted != query);
-        if epochs.note().is_some_and(is_of_another) {
-            tracing::warn!(number, "what was saved under the number of a query is of another, and is forgotten");
-            epochs.delete().map_err(failed)?;
-            epochs = open()?;
+        let query = checksum(text);
+        let mut epochs = Epochs::open(store.clone(), &line_of(number), settings).map_err(failed)?;
+        let (own, newest) = (newest_of(&epochs, query), epochs.newest());
+        // Where there are only those of another version, to begin anew would write again what both have written. The catalog may be an older copy.
+        match (own, newest) {
+            (None, Some(newest)) => match epochs.problems().first() {
+                Some(problem) => {
+                    let message = format!("its checkpoints cannot be used: {problem}");
+                    return Err(ServiceError::new(ErrorKind::Unavailable, message)
+                        .with_hint("restore them, or drop the query and create it again to begin anew"));
+                }
+                None => return Err(of_another_version(newest)),
+            },
+            (own, newest) if own != newest => {
+                tracing::warn!(number, "a query was not replaced by another version of it after all, and goes on");
+                epochs.go_back(own).map_err(failed)?;
+            }
+            _ => {}
         }
         let has_ended = epochs.note().is_some_and(|note| note["has_ended"] == true);
         Ok(Self { epochs, query, has_ended, asked_again: None, made: None, problem: None })
@@ -143,6 +229,11 @@ impl Saved {
         }
     }
 
+    /// Whether this is of the query as it has this text, and not of a version that has taken over from it.
+    pub(super) fn is_of(&self, text: &str) -> bool {
+        self.query == checksum(text)
+    }
+
     /// Whether the query had come to the end of its input.
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended
@@ -150,9 +241,10 @@ impl Saved {
 
     /// Where the query was, and the number of that epoch, unless it begins; and what was wrong with newer epochs.
     pub(super) fn restore(&mut self, plan: &QueryPlan) -> Result<Found, ServiceError> {
+        self.go_back_to_own()?;
         let problems = self.epochs.problems().to_vec();
         let restored = self.epochs.restore().map_err(|error| refused("its checkpoint cannot be read", &error))?;
-        let Some(Restored { epoch, note, pieces }) = restored else { return Ok((None, problems)) };
+        let Some(Restored { epoch, note, pieces, .. }) = restored else { return Ok((None, problems)) };
         let not_this = |problem: String| {
             ServiceError::new(ErrorKind::Unavailable, format!("it cannot go on from its checkpoint {epoch}: {problem}"))
                 .with_hint("drop the query and create it again to begin anew, or run the version that wrote it")
@@ -173,9 +265,12 @@ impl Saved {
             }
         }
         let partition = |(position, newest_us)| PartitionState { position, newest_us };
-        let sources = note.sources.into_iter().map(|partitions| partitions.into_iter().map(partition).collect());
+        let begins = note.sources.iter().enumerate().filter(|(_, partitions)| partitions.is_none());
+        let begins = begins.map(|(place, _)| place).collect();
+        let sources = note.sources.into_iter().map(Option::unwrap_or_default);
         let snapshot = Snapshot {
-            sources: sources.collect(),
+            sources: sources.map(|partitions| partitions.into_iter().map(partition).collect()).collect(),
+            begins,
             sinks: note.sinks,
             state,
             reached_us: note.reached_us,
@@ -184,8 +279,67 @@ impl Saved {
         Ok((Some((epoch, snapshot)), problems))
     }
 
-    /// Goes back to a checkpoint, or to before all of them; whether it is there.
+    /// Goes back to the newest epoch that is of the query as it is now. Newer ones are of a version that did not take over after all.
+    fn go_back_to_own(&mut self) -> Result<(), ServiceError> {
+        let (own, newest) = (newest_of(&self.epochs, self.query), self.epochs.newest());
+        match (own, newest) {
+            (None, Some(newest)) => Err(of_another_version(newest)),
+            (own, newest) if own != newest => self.go_back(own).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// The newest epoch that has taken over from `epoch` of a version before, if one has.
+    pub(super) fn taken_over(&self, epoch: u64) -> Option<u64> {
+        let first = self.first_of(epoch);
+        let takes_over = |note: &serde_json::Value| note["takes_over"].as_u64() == Some(first);
+        self.epochs.kept().filter(|(_, note)| takes_over(note)).map(|(next, _)| next).max()
+    }
+
+    /// The epoch up to which rows were processed when `epoch` was made.
+    fn first_of(&self, epoch: u64) -> u64 {
+        let note = self.epochs.kept().find(|(kept, _)| *kept == epoch).map(|(_, note)| note);
+        note.and_then(|note| note["takes_over"].as_u64()).unwrap_or(epoch)
+    }
+
+    /// The epoch from which the query began to write to its sink, where that is not its own beginning: it has replaced one that wrote elsewhere.
+    pub(super) fn begin_of_sink(&self) -> Option<u64> {
+        let is_empty = |sink: &serde_json::Value| sink.as_array().is_some_and(Vec::is_empty);
+        let has_said = |note: &serde_json::Value| !note["sinks"].as_array().is_some_and(|all| all.iter().all(is_empty));
+        let begins = |note: &serde_json::Value| !note["takes_over"].is_null() && !has_said(note);
+        self.epochs.kept().filter(|(_, note)| begins(note)).map(|(epoch, _)| epoch).max()
+    }
+
+    /// Makes the epoch with which another version of the query goes on, behind `epoch`. From now on the line is its own.
+    pub(super) fn take_over(
+        &mut self,
+        plan: &QueryPlan,
+        text: &str,
+        epoch: u64,
+        snapshot: &Snapshot,
+    ) -> Result<Committed, ServiceError> {
+        let failed = |error: String| ServiceError::from_text(ErrorKind::Unavailable, &error);
+        let pieces = pieces_of(&snapshot.state).map_err(|error| failed(error.to_string()))?;
+        let query = checksum(text);
+        let note = Note { takes_over: Some(self.first_of(epoch)), ..Note::of(query, plan, snapshot.clone()) };
+        let committed = self.commit(&note, pieces);
+        let committed =
+            committed.map_err(|error| refused("its checkpoint for the new version cannot be written", &error))?;
+        self.query = query;
+        Ok(committed)
+    }
+
+    /// The query goes on as the version that has this text, with the newest epoch that is of it.
+    pub(super) fn rename(&mut self, text: &str) {
+        self.query = checksum(text);
+    }
+
+    /// Goes back to a checkpoint, or to before all of them; whether it is there, and is not of another version.
     pub(super) fn go_back(&mut self, to: Option<u64>) -> Result<bool, ServiceError> {
+        let is_to = |epoch: u64, note| Some(epoch) == to && is_of(note, self.query);
+        if to.is_some() && !self.epochs.kept().any(|(epoch, note)| is_to(epoch, note)) {
+            return Ok(false);
+        }
         self.epochs.go_back(to).map_err(|error| refused("its checkpoints cannot be changed", &error))
     }
 
@@ -200,6 +354,8 @@ impl Saved {
             query: Some(self.query),
             operators: operators(plan),
             has_ended: true,
+            made_ms: Some(now_ms()),
+            takes_over: None,
             sources: Vec::new(),
             sinks: Vec::new(),
             reached_us: BTreeMap::new(),
@@ -281,17 +437,38 @@ impl Saved {
 impl Note {
     fn of(query: u64, plan: &QueryPlan, snapshot: Snapshot) -> Self {
         let partition = |state: PartitionState| (state.position, state.newest_us);
-        let sources = snapshot.sources.into_iter().map(|partitions| partitions.into_iter().map(partition).collect());
+        let sources = snapshot.sources.into_iter().enumerate().map(|(place, partitions)| {
+            let is_open = !snapshot.begins.contains(&place);
+            is_open.then(|| partitions.into_iter().map(partition).collect())
+        });
         Self {
             query: Some(query),
             operators: operators(plan),
             has_ended: false,
+            made_ms: Some(now_ms()),
+            takes_over: None,
             sources: sources.collect(),
             sinks: snapshot.sinks,
             reached_us: snapshot.reached_us,
             ended_stages: snapshot.ended,
         }
     }
+}
+
+/// The newest epoch of the query with a text of this checksum.
+fn newest_of(epochs: &Epochs, query: u64) -> Option<u64> {
+    epochs.kept().filter(|(_, note)| is_of(note, query)).map(|(epoch, _)| epoch).max()
+}
+
+/// Whether an epoch that says this is of the query with a text of this checksum.
+fn is_of(note: &serde_json::Value, query: u64) -> bool {
+    note["query"].as_u64().is_none_or(|noted| noted == query)
+}
+
+/// Why a query does not go on of which there are checkpoints, but none of its text.
+fn of_another_version(newest: u64) -> ServiceError {
+    let message = format!("its checkpoint {newest} is of another version, and none of its own is left");
+    ServiceError::new(ErrorKind::Unavailable, message).with_hint("drop the query and create it again to begin anew")
 }
 
 /// What the nodes of a plan are.
@@ -334,4 +511,132 @@ fn node_of(name: &str) -> Option<NodeId> {
 /// What `error` means to whoever asked; its hint goes along.
 fn refused(what: &str, error: &StorageError) -> ServiceError {
     ServiceError::from_text(ErrorKind::Unavailable, &format!("{what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use rivulet_sql::{Scope, Statement, parse_script, plan_query};
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn plan() -> QueryPlan {
+        let script =
+            "CREATE SOURCE t (a BIGINT) FROM 'x:y'; CREATE SINK s TO 'x:z'; CREATE QUERY q AS SELECT a FROM t INTO s";
+        let mut scope = Scope::new();
+        for (statement, _) in parse_script(script).unwrap() {
+            match statement {
+                Statement::CreateSource(create) => scope.add_source(create.declare(|_, _| None).unwrap()).unwrap(),
+                Statement::CreateSink(create) => scope.add_sink(create.declare().unwrap()).unwrap(),
+                Statement::CreateBigQuery(create) => return plan_query(&create.query, &scope).unwrap(),
+                other => panic!("{other:?}"),
+            }
+        }
+        panic!("no query")
+    }
+
+    fn at(position: &str, sink: &str) -> Snapshot {
+        let partition = PartitionState { position: Some(position.into()), newest_us: None };
+        Snapshot { sources: vec![vec![partition]], sinks: vec![vec![sink.into()]], ..Snapshot::default() }
+    }
+
+    struct Line {
+        folder: TempDir,
+        plan: QueryPlan,
+    }
+
+    impl Line {
+        fn open(&self, text: &str) -> Result<Saved, ServiceError> {
+            let store = Store::folder(self.folder.path()).unwrap();
+            Saved::open(&Arc::new(store), 7, text, 2)
+        }
+
+        fn save(&self, saved: &mut Saved, snapshot: Snapshot) {
+            let note = Note::of(saved.query, &self.plan, snapshot);
+            saved.commit(&note, Vec::new()).unwrap();
+        }
+
+        /// The epoch that a text goes on from, and its position.
+        fn found(&self, saved: &mut Saved) -> Option<(u64, Option<String>)> {
+            let found = saved.restore(&self.plan).unwrap().0;
+            found.map(|(epoch, snapshot)| (epoch, snapshot.sources[0].first().and_then(|one| one.position.clone())))
+        }
+    }
+
+    #[test]
+    fn each_text_goes_on_from_its_own_newest_epoch() {
+        let line = Line { folder: TempDir::new().unwrap(), plan: plan() };
+        let mut saved = line.open("old").unwrap();
+        line.save(&mut saved, at("1", "a"));
+        line.save(&mut saved, at("2", "b"));
+        let begins = Snapshot { sources: vec![vec![]], begins: [0].into(), sinks: vec![vec![]], ..Snapshot::default() };
+        let taken = saved.take_over(&line.plan, "new", 2, &begins).unwrap().epoch;
+        assert_eq!((taken, saved.taken_over(2), saved.taken_over(1)), (3, Some(3), None));
+        // As the catalog has the new one.
+        let mut new = line.open("new").unwrap();
+        assert_eq!((line.found(&mut new), new.begin_of_sink()), (Some((3, None)), Some(3)));
+        assert!(new.restore(&line.plan).unwrap().0.unwrap().1.begins.contains(&0), "it has yet to be opened");
+        // As it still has the old one; numbers are not given out again while the process lives.
+        let mut old = line.open("old").unwrap();
+        assert_eq!((line.found(&mut old), old.begin_of_sink()), (Some((2, Some("2".into()))), None));
+        line.save(&mut old, at("3", "c"));
+        // As a catalog has it that is older than both, or newer.
+        for text in ["new", "before both"] {
+            let error = line.open(text).map(drop).unwrap_err();
+            assert!(error.message.contains("of another version") && error.hint.is_some(), "{error:?}");
+        }
+        assert_eq!(line.found(&mut line.open("old").unwrap()), Some((4, Some("3".into()))), "nothing was deleted");
+    }
+
+    #[test]
+    fn versions_that_processed_nothing_go_on_where_the_first_one_was() {
+        let line = Line { folder: TempDir::new().unwrap(), plan: plan() };
+        let mut saved = line.open("first").unwrap();
+        line.save(&mut saved, at("1", ""));
+        line.save(&mut saved, at("2", ""));
+        // Two epochs are kept: that of the first version is gone at last.
+        for (text, epoch) in [("second", 3), ("third", 4), ("fourth", 5)] {
+            assert_eq!(saved.take_over(&line.plan, text, epoch - 1, &at("2", "")).unwrap().epoch, epoch);
+            for mut one in [line.open(text).unwrap(), line.open(text).unwrap()] {
+                assert_eq!((one.taken_over(2), one.taken_over(1)), (Some(epoch), None), "results are final up to 2");
+                assert!(!one.go_back(Some(epoch - 1)).unwrap(), "of another version");
+                assert_eq!(line.found(&mut one), Some((epoch, Some("2".into()))));
+            }
+        }
+        let mut last = line.open("fourth").unwrap();
+        assert_eq!(last.taken_over(4), Some(5), "of those that are kept each one leads there");
+        line.save(&mut last, at("3", ""));
+        line.save(&mut last, at("4", ""));
+        assert_eq!(last.taken_over(6), None);
+        assert!(last.go_back(Some(6)).unwrap());
+    }
+
+    #[test]
+    fn a_version_that_could_not_start_gives_back_what_it_was_given() {
+        let line = Line { folder: TempDir::new().unwrap(), plan: plan() };
+        let mut saved = line.open("old").unwrap();
+        line.save(&mut saved, at("1", ""));
+        let taken = saved.take_over(&line.plan, "new", 1, &at("1", "")).unwrap().epoch;
+        saved.rename("old");
+        assert_eq!(line.found(&mut saved), Some((1, Some("1".into()))));
+        line.save(&mut saved, at("2", ""));
+        assert!(saved.epochs.newest() > Some(taken), "no number is used twice");
+        assert_eq!(line.found(&mut line.open("old").unwrap()), Some((3, Some("2".into()))));
+    }
+
+    #[test]
+    fn behind_a_damaged_beginning_nothing_begins_anew_by_itself() {
+        let line = Line { folder: TempDir::new().unwrap(), plan: plan() };
+        let mut saved = line.open("old").unwrap();
+        line.save(&mut saved, at("1", ""));
+        saved.take_over(&line.plan, "new", 1, &at("1", "")).unwrap();
+        let folder = line.folder.path().join("queries/7");
+        let manifests = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let newest =
+            manifests.filter(|path| path.extension().is_some_and(|ending| ending == "manifest")).max().unwrap();
+        std::fs::write(newest, "{").unwrap();
+        let error = line.open("new").map(|_| ()).unwrap_err();
+        assert!(error.message.contains("cannot be used") && error.hint.is_some(), "{error:?}");
+        assert!(line.open("old").is_ok());
+    }
 }

@@ -27,7 +27,12 @@ pub(super) fn settle(
     found: Option<(u64, Snapshot)>,
 ) -> Result<Begin, ServiceError> {
     let Some((epoch, snapshot)) = found else { return Ok(Begin::At(None)) };
-    let to = match run::settled(plan, host, &snapshot)? {
+    let settled = match run::settled(plan, host, &snapshot)? {
+        // What is final up to the end of the version before is so up to where this one begins.
+        Settled::Epoch(settled) => Settled::Epoch(saved.taken_over(settled).unwrap_or(settled)),
+        settled => settled,
+    };
+    let to = match settled {
         Settled::Any => return Ok(Begin::At(Some((epoch, snapshot)))),
         Settled::Epoch(settled) if settled == epoch => return Ok(Begin::At(Some((epoch, snapshot)))),
         Settled::Ended => {
@@ -44,10 +49,14 @@ pub(super) fn settle(
             )));
         }
         Settled::Epoch(settled) => Some(settled),
-        Settled::Nothing => None,
+        // Of a query that wrote elsewhere before, all that it has written here.
+        Settled::Nothing => saved.begin_of_sink(),
     };
     if !saved.go_back(to)? {
-        let message = format!("its results are final up to checkpoint {}, which is not there", to.unwrap_or_default());
+        let message = format!(
+            "its results are final up to checkpoint {}, which is not there, or of another version",
+            to.unwrap_or_default()
+        );
         return Err(ServiceError::new(ErrorKind::Unavailable, message)
             .with_hint("drop the query and create it again to begin anew"));
     }

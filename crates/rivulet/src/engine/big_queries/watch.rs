@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rivulet_sql::plan_query;
 
+use super::memory::Ended;
 use super::{BigQueries, OneQuery, Started, close};
 use crate::engine::Engine;
 use crate::service::{QueryState, ServiceError};
@@ -76,6 +77,7 @@ struct Watch {
     /// The same, of those whose end cannot be saved.
     ends: HashMap<u64, Attempts>,
     catalog: Option<Attempts>,
+    ended: Ended,
 }
 
 /// Starts the thread that looks after the big queries of an engine, for as long as there is the engine.
@@ -101,6 +103,7 @@ pub(in crate::engine) fn start(engine: &Arc<Engine>) -> Result<(), std::io::Erro
             engine.note_failures();
             engine.start_those_that_wait(&mut watch.queries);
             engine.try_the_catalog(&mut watch.catalog);
+            engine.keep_memory(&mut watch.ended);
         }
     };
     thread::Builder::new().name("rivulet-watch".into()).spawn(watch).map(drop)
@@ -114,7 +117,7 @@ impl OneQuery {
 }
 
 impl BigQueries {
-    fn that(&self, is_wanted: impl Fn(&OneQuery) -> bool) -> Vec<(String, OneQuery)> {
+    pub(super) fn that(&self, is_wanted: impl Fn(&OneQuery) -> bool) -> Vec<(String, OneQuery)> {
         let known = self.known.lock();
         let wanted = known.queries.iter().filter(|(_, one)| is_wanted(one));
         wanted.map(|(name, one)| (name.clone(), one.clone())).collect()
@@ -151,12 +154,8 @@ impl Engine {
             let (QueryState::Failed, Some(reason)) = one.state() else { continue };
             // Whoever opens a source now may take long; then it is said the next time.
             let Some(_changing) = self.big_queries.changing.try_lock_for(LOOK_PERIOD) else { return };
-            let is_the_same = |now: &OneQuery| match (&now.running, &one.running) {
-                (Some(now), Some(then)) => Arc::ptr_eq(now, then),
-                _ => false,
-            };
             // It may have been resumed or dropped meanwhile.
-            if !self.big_queries.known.lock().query(&name).is_some_and(|now| is_the_same(&now)) {
+            if !self.big_queries.known.lock().query(&name).is_some_and(|now| now.is_the_same(&one)) {
                 continue;
             }
             if one.running.as_ref().is_some_and(|running| running.has_checkpoints() && running.flow().is_undone()) {
@@ -199,12 +198,26 @@ impl Engine {
 
     fn try_to_start(&self, name: &str, one: &OneQuery) -> Result<(), ServiceError> {
         let plan = Arc::new(plan_query(&one.query, &self.scope())?);
+        let is_wanted = || {
+            if self.is_stopped.load(Ordering::Acquire) {
+                return false;
+            }
+            let now = self.big_queries.known.lock().query(name);
+            now.is_some_and(|now| now.number == one.number && now.query.text == one.query.text && now.waits_to_start())
+        };
+        let saved = {
+            let _changing = self.big_queries.changing.lock();
+            if !is_wanted() {
+                return Ok(());
+            }
+            self.saved_of(name)?
+        };
         // Nobody waits for this: what is not there may take its time to say so.
-        let started = self.start_saved(name, &plan, one.saved.as_ref());
+        let started = self.start_saved(name, &one.query.text, &plan, saved.as_ref());
         let _changing = self.big_queries.changing.lock();
-        let is_wanted = |now: &OneQuery| now.number == one.number && now.waits_to_start();
-        if !self.big_queries.known.lock().query(name).is_some_and(|now| is_wanted(&now)) {
-            // Dropped, paused or resumed meanwhile. Nothing of it is final: whoever resumed it writes the same.
+        if !is_wanted() {
+            // Dropped, paused, resumed or replaced meanwhile, or the server stops. Nothing of it is final: whoever resumed it writes the same, and whoever replaced it before it was read
+            // where it goes on has shut it out.
             if let Ok(Started::Runs(_, running)) = started {
                 running.cancel();
                 close(Arc::new(running));

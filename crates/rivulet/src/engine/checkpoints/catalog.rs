@@ -2,7 +2,8 @@
 //!
 //! Nothing of it is read as long as there is a data folder: there the catalog is durable with every change, and here only with every checkpoint.
 //!
-//! What must hold: a server that begins with an empty data folder takes all of the catalog or nothing, and before anything is written to the store.
+//! What must hold: a server that begins with an empty data folder takes all of the catalog or nothing, and before anything is written to the store; and no
+//! number is given out again under which something is saved there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use rivulet_storage::{Epoch, EpochSettings, Epochs, Piece, StorageError, Store};
 use serde_json::json;
 
 use super::refused;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Used};
+use crate::engine::big_queries::saved::numbers;
 use crate::service::{ErrorKind, ServiceError};
 
 /// The name of the line.
@@ -60,11 +62,13 @@ impl CatalogLine {
         Ok(bytes)
     }
 
+    /// Whether there is one that can be used.
+    pub(super) fn has_any(&self) -> bool {
+        self.epochs.newest().is_some()
+    }
+
     /// Fills a catalog in which nothing was ever stored with what was saved, if anything was.
-    pub(super) fn restore(&self, catalog: &Catalog) -> Result<(), ServiceError> {
-        if !catalog.is_new()? {
-            return Ok(());
-        }
+    pub(super) fn restore(&self, store: &Store, catalog: &Catalog) -> Result<(), ServiceError> {
         let restored = self.epochs.restore().map_err(|error| refused("the saved catalog cannot be read", &error))?;
         let Some(restored) = restored else { return Ok(()) };
         let format = restored.note.get(FORMAT).and_then(serde_json::Value::as_u64);
@@ -75,7 +79,10 @@ impl CatalogLine {
         }
         let parts: BTreeMap<String, Vec<u8>> =
             restored.pieces.into_iter().map(|(name, pieces)| (name, pieces.concat())).collect();
-        catalog.fill(&parts)?;
+        // It is older than the state: what was created between has checkpoints under a number that this catalog would give out again.
+        let statement =
+            numbers(store).map_err(|error| refused("the saved big queries cannot be listed", &error))?.pop_last();
+        catalog.fill(&parts, Used { statement, ..Used::default() })?;
         tracing::warn!(
             epoch = restored.epoch,
             queries = catalog.queries_count()?,

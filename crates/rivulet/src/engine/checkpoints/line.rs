@@ -16,6 +16,7 @@ use rivulet_storage::{Epoch, EpochSettings, Epochs, Piece, Restored, StorageErro
 use serde_json::json;
 
 use crate::catalog::ApplicationNumber;
+use crate::engine::Running;
 use crate::service::CheckpointInfo;
 
 /// The name of the line.
@@ -33,8 +34,10 @@ const MARK: &[u8; 8] = b"RVAPPL01";
 const VERSION: u32 = 1;
 
 /// What was written of an application and still counts.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Written {
+    /// The identity of the text for which it was written: only what is of the same text may stand behind it.
+    id: String,
     whole_bytes: u64,
     changes_bytes: u64,
     changes: usize,
@@ -45,26 +48,30 @@ struct Written {
 /// Why what was captured may not be saved yet.
 pub(super) struct NotReady {
     pub(super) what: &'static str,
-    pub(super) why: &'static str,
+    pub(super) why: String,
 }
 
 impl NotReady {
     /// State may not know of events that the log could still lose.
-    pub(super) const DISK: Self = Self { what: "the log of events cannot be written", why: "the disk takes too long" };
+    pub(super) fn disk() -> Self {
+        Self { what: "the log of events cannot be written", why: "the disk takes too long".into() }
+    }
 }
 
 /// What is about to be written of an application.
 pub(super) struct Taken {
     number: ApplicationNumber,
+    id: String,
     bytes: Bytes,
     slots: u64,
     position: LogPosition,
+    results_to: u64,
     failures: (usize, Option<String>),
 }
 
 impl Taken {
-    /// What was captured of the application with this text; nothing if nothing changed.
-    pub(super) fn new(number: ApplicationNumber, id: &str, captured: Captured) -> Option<Self> {
+    /// What was captured of the application with this text, whose results until then have numbers below `results_to`; nothing if nothing changed.
+    pub(super) fn new(number: ApplicationNumber, id: &str, captured: Captured, results_to: u64) -> Option<Self> {
         if captured.bytes.is_empty() && captured.failures.0 == 0 {
             return None;
         }
@@ -74,12 +81,19 @@ impl Taken {
         bytes.extend_from_slice(id.as_bytes());
         bytes.extend_from_slice(&captured.bytes);
         let Captured { slots, position, failures, .. } = captured;
-        Some(Self { number, bytes: bytes.into(), slots: slots as u64, position, failures })
+        let (id, slots) = (id.to_owned(), slots as u64);
+        Some(Self { number, id, bytes: bytes.into(), slots, position, results_to, failures })
     }
 
     /// The highest position in the log of an event that is in it.
     pub(super) fn position(&self) -> LogPosition {
         self.position
+    }
+
+    /// The number of the message before which its results are that nobody would compute again if this were saved.
+    pub(super) fn results_to(&self) -> u64 {
+        // What is not of durable events does not come again anyway.
+        if self.position > 0 { self.results_to } else { 0 }
     }
 }
 
@@ -120,7 +134,7 @@ pub(super) struct Line {
 
 impl Line {
     pub(super) fn open(store: Arc<Store>, retained: usize) -> Result<Self, StorageError> {
-        let epochs = Epochs::open(store, LINE, EpochSettings { retained })?;
+        let epochs = Epochs::open_apart(store, LINE, EpochSettings { retained })?;
         let (written, positions) = (BTreeMap::new(), VecDeque::new());
         Ok(Self { epochs, written, positions, retained, position: 0, applied: 0 })
     }
@@ -129,27 +143,50 @@ impl Line {
     pub(super) fn restore(&mut self) -> Result<(Option<Restored>, Vec<String>), StorageError> {
         let problems = self.epochs.problems().to_vec();
         let restored = self.epochs.restore()?;
-        let noted = |key| restored.as_ref().and_then(|restored| restored.note.get(key)?.as_u64()).unwrap_or(0);
-        (self.position, self.applied) = (noted(POSITION), noted(APPLIED));
-        for (name, pieces) in restored.iter().flat_map(|restored| &restored.pieces) {
+        let Some(restored) = restored else { return Ok((None, problems)) };
+        let noted = |note: &serde_json::Value, key| note.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);
+        // What is older than the rest lacks more of the log.
+        let positions = restored.older.values().chain([&restored.note]).map(|note| noted(note, POSITION));
+        self.position = positions.min().unwrap_or(0);
+        self.applied = noted(&restored.note, APPLIED);
+        for (name, pieces) in &restored.pieces {
             let Some(number) = number_of(name) else { continue };
             let bytes = |piece: &Bytes| piece.len() as u64;
+            let id = pieces.last().and_then(|piece| Some(read_piece(piece).ok()?.0.to_owned()));
             let written = Written {
+                // Behind what cannot be read nothing may stand, and no text has this.
+                id: id.unwrap_or_default(),
                 whole_bytes: pieces.first().map_or(0, bytes),
                 changes_bytes: pieces.iter().skip(1).map(bytes).sum(),
                 changes: pieces.len().saturating_sub(1),
-                must_be_whole: false,
+                // What came and went since that epoch is no change to those who capture.
+                must_be_whole: restored.older.contains_key(name),
             };
             self.written.insert(number, written);
         }
-        Ok((restored, problems))
+        Ok((Some(restored), problems))
     }
 
-    /// Whether everything is to be taken of an application, and not only what changed.
-    pub(super) fn wants_everything(&self, number: ApplicationNumber) -> bool {
+    /// From where on the log is replayed behind the newest epoch.
+    pub(super) fn position(&self) -> LogPosition {
+        self.position
+    }
+
+    /// The highest position of an event that may be in any of its states, or from where on the log is replayed: those below may be given to nothing else.
+    pub(super) fn reached(&self) -> LogPosition {
+        self.applied.max(self.position.saturating_sub(1))
+    }
+
+    /// Whether everything is to be taken of an application with this text, and not only what changed.
+    pub(super) fn wants_everything(&self, number: ApplicationNumber, id: &str) -> bool {
         let is_enough =
             |one: &Written| one.changes >= CHANGES_MAX || (one.changes > 0 && one.changes_bytes >= one.whole_bytes);
-        self.written.get(&number).is_none_or(|one| one.must_be_whole || is_enough(one))
+        self.written.get(&number).is_none_or(|one| one.must_be_whole || one.id != id || is_enough(one))
+    }
+
+    /// The same of one that runs.
+    pub(super) fn wants_all_of(&self, running: &Running) -> bool {
+        self.wants_everything(running.number, &running.application.id)
     }
 
     /// Everything of an application is to be taken the next time.
@@ -159,10 +196,11 @@ impl Line {
         }
     }
 
-    /// Whether what was taken stands in the place of what was written before. Not if anything could not be taken, which is saved there.
+    /// Whether what was taken stands in the place of what was written before. Not if anything could not be taken, which is saved there; unless that
+    /// is of another text, for then it could not be read together with this.
     fn replaces(&self, taken: &Taken) -> bool {
-        let is_whole = self.wants_everything(taken.number) && taken.failures.0 == 0;
-        is_whole || !self.written.contains_key(&taken.number)
+        let is_whole = self.wants_everything(taken.number, &taken.id) && taken.failures.0 == 0;
+        is_whole || self.written.get(&taken.number).is_none_or(|one| one.id != taken.id)
     }
 
     /// The log may be deleted before this position. Of epochs that this process has not made nothing is known, so nothing is deleted before
@@ -233,12 +271,15 @@ impl Line {
             let replaces = self.replaces(&one);
             let written = self.written.entry(one.number).or_default();
             *written = match replaces {
-                true => Written { whole_bytes: bytes, ..Written::default() },
+                true => {
+                    Written { id: one.id, whole_bytes: bytes, must_be_whole: one.failures.0 > 0, ..Written::default() }
+                }
                 false => Written {
+                    id: one.id,
+                    whole_bytes: written.whole_bytes,
                     changes_bytes: written.changes_bytes + bytes,
                     changes: written.changes + 1,
                     must_be_whole: one.failures.0 > 0,
-                    ..*written
                 },
             };
         }
@@ -275,7 +316,7 @@ mod tests {
     #[test]
     fn a_piece_is_read_as_it_was_written_and_a_later_one_is_told_from_a_broken_one() {
         let captured = Captured { bytes: vec![1, 2, 3], slots: 1, position: 7, failures: (0, None) };
-        let taken = Taken::new(3, "abc", captured).expect("something was captured");
+        let taken = Taken::new(3, "abc", captured, 9).expect("something was captured");
         assert_eq!(read_piece(&taken.bytes).expect("it is whole"), ("abc", &[1, 2, 3][..]));
         let mut later = taken.bytes.to_vec();
         later[7] = b'2';
@@ -284,6 +325,88 @@ mod tests {
         for broken in [&later[..6], &b"RVAPPLxx"[..], &taken.bytes[..10], b""] {
             assert!(matches!(read_piece(broken), Err(StateError::Corrupt(_))), "{broken:?}");
         }
-        assert!(Taken::new(3, "abc", Captured::default()).is_none());
+        assert!(Taken::new(3, "abc", Captured::default(), 0).is_none());
+    }
+
+    fn captured(bytes: &[u8], position: LogPosition, failures: usize) -> Captured {
+        Captured { bytes: bytes.to_vec(), slots: 1, position, failures: (failures, (failures > 0).then(String::new)) }
+    }
+
+    fn texts(store: &Arc<Store>) -> Vec<String> {
+        let mut line = Line::open(store.clone(), 2).expect("a line");
+        let restored = line.restore().expect("it can be read").0.expect("an epoch");
+        let pieces = restored.pieces["application-3"].iter();
+        pieces.map(|piece| read_piece(piece).expect("it is whole").0.to_owned()).collect()
+    }
+
+    #[test]
+    fn nothing_is_written_behind_what_is_of_another_text() {
+        let store = Arc::new(Store::in_memory().expect("a store"));
+        let mut line = Line::open(store.clone(), 2).expect("a line");
+        let mut save = |id: &str, failures: usize| {
+            let everything = line.wants_everything(3, id);
+            let taken = Taken::new(3, id, captured(b"state", 1, failures), 0).expect("something");
+            line.commit(vec![taken], &[3], 1).expect("it is written");
+            everything
+        };
+        assert!(save("one", 0) && !save("one", 0));
+        assert_eq!(texts(&store), ["one", "one"]);
+        assert!(save("two", 1), "nothing of it is there");
+        assert_eq!(texts(&store), ["two"], "also where a part of it could not be taken");
+        assert!(save("two", 1), "that part is missing");
+        assert_eq!(texts(&store), ["two", "two"], "what could be taken before stays");
+        assert!(save("two", 0) && texts(&store) == ["two"]);
+        // The same after a restart.
+        let mut line = Line::open(store.clone(), 2).expect("a line");
+        line.restore().expect("it can be read");
+        assert!(!line.wants_everything(3, "two") && line.wants_everything(3, "one"));
+    }
+
+    #[test]
+    fn what_came_back_from_an_older_epoch_stays_where_only_others_are_saved() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = || {
+            let store = Arc::new(Store::folder(folder.path()).expect("a folder"));
+            let mut line = Line::open(store, 2).expect("a line");
+            let (restored, problems) = line.restore().expect("it can be read");
+            (line, restored.map(|restored| restored.pieces).unwrap_or_default(), problems)
+        };
+        let taken = |number, bytes: &[u8], position| {
+            Taken::new(number, "one", captured(bytes, position, 0), 0).expect("something was captured")
+        };
+        let (mut line, ..) = open();
+        for (text, position) in [("<first>", 5), ("<second>", 9)] {
+            let both = [3, 4].map(|number| taken(number, format!("{text} of {number}").as_bytes(), position));
+            line.want_everything(3);
+            line.commit(both.into(), &[3, 4], position).expect("it is written");
+        }
+        let pack = folder.path().join(LINE).join("000000000002.pack");
+        let mut bytes = std::fs::read(&pack).expect("the second");
+        let text = b"<second> of 3";
+        let place = bytes.windows(text.len()).position(|window| window == text).expect("it is there");
+        bytes[place] ^= 1;
+        std::fs::write(&pack, bytes).expect("damaged");
+        // The log is replayed for the one that lacks more of it, until that is saved too.
+        let (mut line, found, _) = open();
+        assert_eq!((line.position(), found.len(), line.wants_everything(3, "one")), (5, 2, true));
+        line.commit_one(taken(4, b"<third> of 4", 12)).expect("it is written");
+        let (mut line, found, problems) = open();
+        assert!(problems.is_empty() && found["application-3"][0].ends_with(b"<first> of 3"), "{problems:?}");
+        assert_eq!((line.position(), found.len()), (5, 2));
+        line.commit(vec![], &[4], 13).expect("it is written");
+        let (line, found, _) = open();
+        assert_eq!((line.position(), found.len(), found.contains_key("application-4")), (13, 1, true));
+    }
+
+    #[test]
+    fn positions_from_which_the_log_is_replayed_are_given_to_nothing_else() {
+        let store = Arc::new(Store::in_memory().expect("a store"));
+        let mut line = Line::open(store.clone(), 2).expect("a line");
+        let taken = Taken::new(3, "one", captured(b"state", 4, 0), 0).expect("something");
+        // Events up to 9 came, and have changed nothing of what is saved.
+        line.commit(vec![taken], &[3], 10).expect("it is written");
+        let mut line = Line::open(store, 2).expect("a line");
+        line.restore().expect("it can be read");
+        assert_eq!((line.position(), line.reached()), (10, 9));
     }
 }

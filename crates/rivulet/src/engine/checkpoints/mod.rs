@@ -3,7 +3,8 @@
 //! One thread makes them, on a timer; so does whoever asks, and the end of the server. Groups are captured one after the other, each
 //! what changed since the last time, and nobody waits for anybody ([`rivulet_runtime::Group::capture`]); on the timer it takes its time, so that
 //! events are not late for it. What they give is one epoch of one line
-//! ([`line`]), written as a whole or not at all. At the start [`recovery`] gives it back, before anything is received.
+//! ([`line`]), written as a whole or not at all. At the start [`recovery`] gives it back, before anything is received, and [`home`] sees to it that these are the
+//! checkpoints of this catalog.
 //!
 //! What must hold: a checkpoint that fails harms nothing. The one before stays in force, it is said, and the next one takes along
 //! what this one would have saved.
@@ -11,10 +12,12 @@
 //! Locks: the line, for as long as a checkpoint takes; behind it the state of the engine and groups. Never the other way round.
 
 pub(crate) mod catalog;
+pub(crate) mod home;
 pub(crate) mod line;
 mod recovery;
 mod replacement;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -22,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rivulet_dataflow::LogPosition;
-use rivulet_runtime::Group;
+use rivulet_runtime::{Captured, Group};
 use rivulet_storage::{Place, StorageError, Store};
 
 use super::big_queries::LineStatus;
@@ -37,6 +40,9 @@ pub(super) use recovery::{Loading, SavedStates, Unrestored};
 
 /// How long a checkpoint waits for the log to be on disk.
 const DISK_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// How long a checkpoint of which a part has to wait looks whether the rest has to wait for the log.
+const LOGGED_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// How long a checkpoint waits for the results of what it has captured to leave.
 const WAY_OUT_MAX: Duration = Duration::from_secs(10);
@@ -169,18 +175,26 @@ impl Checkpoints {
         }
     }
 
-    /// Whether there are checkpoints that belong to a catalog elsewhere, as it is where the catalog is not saved with them.
+    /// Whether there are checkpoints and no catalog saved with them that can be used: they belong to one elsewhere.
     pub(super) fn has_orphans(&self) -> Result<bool, ServiceError> {
-        if self.catalog.lock().is_some() {
+        if self.catalog.lock().as_ref().is_some_and(CatalogLine::has_any) {
             return Ok(false);
         }
-        let names = self.store.names().map_err(|error| refused("the checkpoints cannot be read", &error))?;
-        Ok(names.iter().any(|(name, _)| name.ends_with(".manifest")))
+        home::has_epochs(&self.store)
     }
 
     /// Takes the catalog from the store, if that of the data folder is new and there is one.
     pub(super) fn restore_catalog(&self, catalog: &Catalog) -> Result<(), ServiceError> {
-        self.catalog.lock().as_ref().map_or(Ok(()), |line| line.restore(catalog))
+        match self.catalog.lock().as_ref() {
+            Some(line) if catalog.is_new()? => line.restore(&self.store, catalog),
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks whether these are the checkpoints of this catalog, and notes it; `usual` and `accepts_empty` as [`home::find`] has them.
+    pub(super) fn settle(&self, catalog: &Catalog, usual: &Path, accepts_empty: bool) -> Result<(), ServiceError> {
+        home::find((Some(&*self.store), &self.settings.place), catalog, usual, accepts_empty)?
+            .note(&self.store, catalog)
     }
 
     /// Lets go of the files.
@@ -325,18 +339,25 @@ impl Engine {
         let taken: Vec<Taken> = running
             .iter()
             .filter(|running| running.group.is_captured())
-            .filter_map(|running| {
-                let captured = running.group.capture(line.wants_everything(running.number), rest);
-                Taken::new(running.number, &running.application.id, captured)
-            })
+            .filter_map(|running| self.take(running, running.group.capture(line.wants_all_of(running), rest)))
             .collect();
-        let applied = taken.iter().map(Taken::position).max().unwrap_or(0);
-        let committed = match self.wait_for_both_ends(applied) {
+        let committed = match self.wait_for_both_ends(&taken, position) {
             Ok(()) => line.commit(taken, &known, position),
-            Err(not_ready) => Err(line.give_up(&taken, not_ready)),
+            Err(not_ready) => {
+                // What gave nothing behind durable events, and what was captured before anything got stuck, is saved. The others lack what they lacked before: the log is replayed from there.
+                let (ready, waiting) = self.divide(taken);
+                let error = line.give_up(&waiting, not_ready);
+                let position = line.position();
+                line.commit(ready, &known, position).and(Err(error))
+            }
         };
         if committed.is_ok() {
-            self.event_log.forget_before(line.needed_from());
+            let needed_from = line.needed_from();
+            self.event_log.forget_before(needed_from);
+            self.event_log.forget_repeats_at(position, &self.messaging);
+            if let Err(error) = self.catalog.forget_attendance(needed_from) {
+                tracing::warn!("the catalog keeps what no replay needs any more, and it is tried again: {error}");
+            }
         }
         let of_big = self.save_big_queries(is_asked);
         // What could not be saved of one does not keep the other from being saved.
@@ -372,8 +393,8 @@ impl Engine {
             Err(error) => {
                 let hint = error.hint.as_ref().map_or_else(String::new, |hint| format!("\nhint: {hint}"));
                 let text = format!("{}{hint}", error.message);
-                // Said once, not every few seconds.
-                if report.last_error.as_ref() != Some(&text) {
+                // Said once, not every few seconds with the number of another file.
+                if report.last_error.as_deref().is_none_or(|before| !is_the_same(before, &text)) {
                     tracing::error!(
                         "a checkpoint failed; the one before stays in force, and it is tried again: {text}"
                     );
@@ -385,24 +406,51 @@ impl Engine {
         }
     }
 
-    /// Waits for what was captured to be true after a restart, if the events up to `applied` are in it: state may not know of events that
-    /// the log could still lose, nor have given results that nobody would compute again and that are still on their way.
-    fn wait_for_both_ends(&self, applied: LogPosition) -> Result<(), NotReady> {
+    /// What was captured of an application just now.
+    fn take(&self, running: &Running, captured: Captured) -> Option<Taken> {
+        // What it has given until then was submitted before it was captured.
+        let results_to = self.messaging.publisher().next();
+        Taken::new(running.number, &running.application.id, captured, results_to)
+    }
+
+    /// Waits for what was taken to be true after a restart that replays the log from `position` on: state may not know of events that
+    /// the log could still lose and would give their positions to others, nor have given results that nobody would compute again and that are still
+    /// on their way.
+    fn wait_for_both_ends(&self, taken: &[Taken], position: LogPosition) -> Result<(), NotReady> {
+        let applied = taken.iter().map(Taken::position).fold(position.saturating_sub(1), LogPosition::max);
         if !self.event_log.wait_durable(applied, DISK_WAIT_MAX) {
-            return Err(NotReady::DISK);
+            return Err(NotReady::disk());
         }
+        self.wait_for_way_out(taken.iter().map(Taken::results_to).max().unwrap_or(0))
+    }
+
+    /// Waits until results with numbers below `until` have left.
+    fn wait_for_way_out(&self, until: u64) -> Result<(), NotReady> {
         // While the server stops, what could be sent is sent.
-        let limit = if self.is_stopped.load(Ordering::Acquire) { Duration::ZERO } else { WAY_OUT_MAX };
-        // Results may wait for the log themselves, where one query's result is another's event: a full one is shortened first.
-        let is_full = self.event_log.is_full();
-        // Without a durable event nothing comes again anyway.
-        if applied > 0 && !is_full && !self.messaging.publisher().wait_until_left(limit) {
-            return Err(NotReady {
-                what: "results of durable events have not left, and saved state would not give them again",
-                why: "the broker does not take them\nhint: look whether it is there; the log keeps the events until it does",
-            });
+        let is_stopped = || self.is_stopped.load(Ordering::Acquire);
+        if self.messaging.publisher().wait_until_left(until, WAY_OUT_MAX, &is_stopped) {
+            // Where one query's result is another's event, it has left when the log has it.
+            return match until == 0 || self.event_log.wait_all_durable(DISK_WAIT_MAX) {
+                true => Ok(()),
+                false => Err(NotReady::disk()),
+            };
         }
-        Ok(())
+        let connection = self.messaging.ready().err().map_or_else(String::new, |error| format!(": {}", error.message));
+        Err(NotReady {
+            what: "results of durable events have not left, and saved state would not give them again",
+            why: format!(
+                "the broker does not take them{connection}\nhint: look whether it is there; the log keeps the events until it does"
+            ),
+        })
+    }
+
+    /// Divides what was taken into what is true after a restart, as things are now, and what is not.
+    fn divide(&self, taken: Vec<Taken>) -> (Vec<Taken>, Vec<Taken>) {
+        let first_left = self.messaging.publisher().first_left();
+        // What has left by then may be an event itself.
+        let is_logged = self.event_log.wait_all_durable(LOGGED_WAIT_MAX);
+        let is_ready = |one: &Taken| one.position() == 0 || (is_logged && one.results_to() <= first_left);
+        taken.into_iter().partition(is_ready)
     }
 
     /// From where on the log would be replayed after a restart that finds what is captured from now on.
@@ -418,7 +466,28 @@ impl Engine {
     }
 }
 
+/// Whether two texts say the same, but for the numbers in them.
+fn is_the_same(one: &str, other: &str) -> bool {
+    fn words(text: &str) -> impl Iterator<Item = &str> {
+        text.split(|character: char| character.is_ascii_digit()).filter(|part| !part.is_empty())
+    }
+    words(one).eq(words(other))
+}
+
 /// What `error` means to whoever asked; its hint goes along.
 fn refused(what: &str, error: &StorageError) -> ServiceError {
     ServiceError::from_text(ErrorKind::Unavailable, &format!("{what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_the_same;
+
+    #[test]
+    fn an_error_that_names_another_file_is_no_news() {
+        let full = "the disk is full: cannot write applications/000000000009.pack in c";
+        assert!(is_the_same(full, &full.replace("09", "10")) && is_the_same(full, full));
+        assert!(!is_the_same(full, "the disk is full: cannot write applications/000000000009.manifest in c"));
+        assert!(!is_the_same(full, ""));
+    }
 }

@@ -15,9 +15,10 @@ use rivulet_dataflow::{LogPosition, QueryId, Slot, StateError, StateMap};
 use rivulet_runtime::{Restored, Saved};
 use rivulet_sql::Application;
 
-use super::line::{APPLIED, POSITION, number_of, read_piece};
+use super::line::{number_of, read_piece};
 use super::{Engine, refused};
-use crate::catalog::{ApplicationNumber, Catalog};
+use crate::catalog::{ApplicationNumber, Catalog, Used};
+use crate::engine::attendance::Attendances;
 use crate::engine::{Running, State, statements};
 use crate::service::{RecoveryStatus, ServiceError};
 
@@ -39,14 +40,19 @@ pub(in crate::engine) struct SavedStates<'a> {
 pub(in crate::engine) struct Loading<'a> {
     /// What was saved of them.
     pub(in crate::engine) saved: &'a SavedStates<'a>,
+    /// Who came or was away since.
+    pub(in crate::engine) attendances: &'a Attendances,
     /// Whether each gets that before its first event, because events come already.
     pub(in crate::engine) restores_at_once: bool,
 }
 
 impl Loading<'_> {
-    /// Of a query that was saved, a number that is equal for those with which it shared a slot.
+    /// A number that is equal for those with which a query may share a slot: of one that was saved, those with which it did; of one that came since, those that came
+    /// with it. `None` for one of which neither is known.
     pub(in crate::engine) fn shared(&self, running: &Running, query: QueryId) -> Option<u64> {
-        self.saved.of(running)?.0.shared(query)
+        let saved = || self.saved.of(running)?.0.shared(query);
+        let attended = self.attendances.shared(query);
+        attended.filter(|_| self.attendances.is_replayed(query)).or_else(saved).or(attended)
     }
 }
 
@@ -73,6 +79,18 @@ impl<'a> SavedStates<'a> {
             }
         }
         states
+    }
+
+    /// Whether the state of a query was saved.
+    pub(in crate::engine) fn has(&self, running: &Running, query: QueryId) -> bool {
+        self.of(running).is_some_and(|(saved, _)| saved.shared(query).is_some())
+    }
+
+    /// The highest numbers that something goes by in them.
+    pub(in crate::engine) fn used(&self) -> Used {
+        let query = self.by_application.values().filter_map(|(_, saved)| saved.last()).max();
+        let application = self.by_application.keys().chain(&self.unreadable).max().copied();
+        Used { query, application, statement: None }
     }
 
     /// What was saved of an application, and where it goes if a version before has saved it.
@@ -133,10 +151,9 @@ impl Engine {
         found.epoch = Some(restored.epoch);
         let pieces = restored.pieces.into_iter();
         let pieces = pieces.filter_map(|(name, pieces)| Some((number_of(&name)?, pieces))).collect();
-        let position = |key: &str| restored.note.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);
-        // Whatever became of the log: what comes from now on is behind all that is in the state.
-        self.event_log.pass(position(APPLIED));
-        Ok((pieces, found, position(POSITION)))
+        // Whatever became of the log: what comes from now on is behind all that is in the state, and is replayed.
+        self.event_log.pass(line.reached());
+        Ok((pieces, found, line.position()))
     }
 
     /// Gives the queries of running applications back what was saved of them, and adds what came of it to what was `found`.

@@ -8,11 +8,10 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 
-use super::line::{Line, NotReady, Taken};
-use super::{Checkpoints, DISK_WAIT_MAX, refused};
+use super::line::{Line, NotReady};
+use super::{Checkpoints, refused};
 use crate::catalog::ApplicationNumber;
-use crate::engine::Running;
-use crate::engine::event_log::EventLog;
+use crate::engine::{Engine, Running};
 use crate::service::{ErrorKind, ServiceError};
 
 /// No checkpoint is made by anybody else as long as this is held. Its lock is taken before the state of the engine.
@@ -32,26 +31,44 @@ impl Checkpoints {
     }
 }
 
-impl Paused<'_> {
-    /// Saves what has happened to an application, which stands still, since it was saved the last time.
+impl Engine {
+    /// Waits until what an application has given so far has left, if saved state would not give it again. It goes on meanwhile: where there is
+    /// no way out, nobody is held up to find that out.
     ///
     /// # Errors
-    /// The disk, or the server stops; the checkpoint before stays in force.
-    pub(in crate::engine) fn save(&mut self, log: &EventLog, running: &Running) -> Result<(), ServiceError> {
+    /// There is no way out.
+    pub(in crate::engine) fn wait_for_results_of(&self, running: &Running) -> Result<(), ServiceError> {
+        if !running.group.is_captured() || !running.application.inputs.iter().any(|input| self.is_logged(input)) {
+            return Ok(());
+        }
+        self.wait_for_way_out(self.messaging.publisher().next()).map_err(|NotReady { what, why }| {
+            let name = &running.application.name;
+            ServiceError::from_text(ErrorKind::Unavailable, &format!("'{name}' stays as it was: {what}: {why}"))
+        })
+    }
+}
+
+impl Paused<'_> {
+    /// Saves what has happened to an application, which processes nothing meanwhile, since it was saved the last time. Waits for the disk, and for its
+    /// results to leave: nobody else may have to wait for that, so the state of the engine must not be locked.
+    ///
+    /// # Errors
+    /// The disk, the way out, or the server stops; the checkpoint before stays in force.
+    pub(in crate::engine) fn save(&mut self, engine: &Engine, running: &Running) -> Result<(), ServiceError> {
         let Some(line) = self.line.as_mut() else {
             return Err(ServiceError::new(ErrorKind::Unavailable, "the server is stopping"));
         };
         self.checkpoints.unfit.lock().drain(..).for_each(|number| line.want_everything(number));
-        let captured = running.group.capture(line.wants_everything(running.number), &mut |_| {});
+        let captured = running.group.capture(line.wants_all_of(running), &mut |_| {});
         if let (failures @ 1.., Some(error)) = &captured.failures {
             let why = format!("the state of {failures} queries cannot be saved: {error}");
             line.want_everything(running.number);
             return Err(ServiceError::from_text(ErrorKind::Unavailable, &why));
         }
-        let Some(taken) = Taken::new(running.number, &running.application.id, captured) else { return Ok(()) };
-        let saved = match log.wait_durable(taken.position(), DISK_WAIT_MAX) {
-            true => line.commit_one(taken).map(drop),
-            false => Err(line.give_up(&[taken], NotReady::DISK)),
+        let Some(taken) = engine.take(running, captured) else { return Ok(()) };
+        let saved = match engine.wait_for_both_ends(std::slice::from_ref(&taken), 0) {
+            Ok(()) => line.commit_one(taken).map(drop),
+            Err(not_ready) => Err(line.give_up(&[taken], not_ready)),
         };
         saved.map_err(|error| refused("the state of its queries cannot be saved", &error))
     }

@@ -50,6 +50,8 @@ pub(super) struct EventLog {
     found: Found,
     progress: Arc<Progress>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Where the replay ended; 0 before that, and when nothing that it brought about is to come any more.
+    replayed_to: Arc<AtomicU64>,
     /// The replay, where no thread does it, until it is over.
     by_hand: Option<Mutex<Option<Replay>>>,
 }
@@ -66,6 +68,8 @@ struct Progress {
     /// How long it has taken, milliseconds.
     elapsed_ms: AtomicU64,
     is_over: AtomicBool,
+    /// Whether there will be none as long as this process runs.
+    is_left: AtomicBool,
     is_to_end: AtomicBool,
     /// Why it does not go on.
     problem: Mutex<Option<String>>,
@@ -95,8 +99,8 @@ impl EventLog {
 
     fn new(log: Log, found: Found, clock: Arc<dyn Clock>, by_hand: Option<Mutex<Option<Replay>>>) -> Self {
         let progress = Arc::new(Progress { position: AtomicU64::new(found.first), ..Progress::default() });
-        let recent = Mutex::default();
-        Self { log: Arc::new(log), clock, recent, found, progress, thread: Mutex::default(), by_hand }
+        let (recent, replayed_to) = (Mutex::default(), Arc::default());
+        Self { log: Arc::new(log), clock, recent, found, progress, thread: Mutex::default(), replayed_to, by_hand }
     }
 
     /// A log without threads: somebody calls [`EventLog::commit`] and [`EventLog::replay_some`].
@@ -135,6 +139,20 @@ impl EventLog {
         Ok(())
     }
 
+    /// A checkpoint has all before this position, and what came of it has left: if that is all that was replayed, no result is given once more.
+    pub(super) fn forget_repeats_at(&self, position: LogPosition, messaging: &Messaging) {
+        let replayed_to = self.replayed_to.load(Ordering::Acquire);
+        if replayed_to > 0 && position >= replayed_to {
+            self.replayed_to.store(0, Ordering::Release);
+            messaging.router().forget_repeats();
+        }
+    }
+
+    /// Up to where it was on disk when it was opened.
+    pub(super) fn found_to(&self) -> LogPosition {
+        self.found.next - 1
+    }
+
     /// The lowest position that the log still has.
     fn first(&self) -> LogPosition {
         self.found.first
@@ -149,19 +167,24 @@ impl EventLog {
         }
     }
 
+    /// The position of the next event that is received.
+    pub(super) fn end(&self) -> LogPosition {
+        self.log.next()
+    }
+
     /// Whether what it had at the start is still being replayed.
     pub(super) fn is_replaying(&self) -> bool {
-        !self.progress.is_over.load(Ordering::Acquire)
+        !self.progress.is_over.load(Ordering::Acquire) && !self.progress.is_left.load(Ordering::Acquire)
+    }
+
+    /// Nobody runs whose events go through it: what it has stays there, for whoever may run again after another start.
+    pub(super) fn leave(&self) {
+        self.progress.is_left.store(true, Ordering::Release);
     }
 
     /// Waits until everything before `position` is on disk; false if that takes longer than `limit`.
     pub(super) fn wait_durable(&self, position: LogPosition, limit: Duration) -> bool {
         self.log.wait_durable(position, limit)
-    }
-
-    /// Whether nothing more is received until checkpoints have what is in it.
-    pub(super) fn is_full(&self) -> bool {
-        self.log.is_full()
     }
 
     /// From now on positions are higher than `position`, up to which a checkpoint has come.
@@ -200,7 +223,9 @@ impl EventLog {
     /// Ends the replay, if it is still under way: what is left is replayed at the next start.
     pub(super) fn end_replay(&self) {
         self.progress.is_to_end.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.lock().take() {
+        let thread = self.thread.lock().take();
+        // The engine may be dropped by this very thread, which cannot wait for itself.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
             // It has said itself what went wrong.
             let _ = thread.join();
         }
@@ -271,10 +296,10 @@ fn message<'r>(record: &Record<'r>) -> LogMessage<'r> {
 struct RouterLog(Arc<Log>);
 
 impl MessageLog for RouterLog {
-    fn append(&self, message: &LogMessage<'_>, take: &mut dyn FnMut(LogPosition) -> bool) -> Logged {
+    fn append(&self, message: &LogMessage<'_>, may_exceed: bool, take: &mut dyn FnMut(LogPosition) -> bool) -> Logged {
         let LogMessage { arrival_us, client, packet_id, topic, payload } = *message;
         let record = Record { position: 0, arrival_us, client, packet_id, topic, payload };
-        match self.0.append(&record, take) {
+        match self.0.append(&record, may_exceed, take) {
             Appended::At(position) => Logged::At(position),
             Appended::NotTaken => Logged::NotTaken,
             Appended::Full => Logged::Full,

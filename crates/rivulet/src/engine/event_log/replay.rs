@@ -1,8 +1,10 @@
 //! Replay: what the log has and no checkpoint covers goes through the router once more, as it came.
 //!
+//! Results that the log has as events of other queries are told to the router first: whoever gave them gives them once more.
+//!
 //! Timers do not run ahead of what is yet to be replayed: the clock of queries is held at the arrival of the next event.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -10,7 +12,7 @@ use rivulet_connectors::mqtt::Router;
 use rivulet_dataflow::{LogPosition, Push};
 use rivulet_storage::log::{Log, Read, Record};
 
-use super::{EventLog, Progress, message};
+use super::{EventLog, Progress, message, unavailable};
 use crate::engine::Engine;
 use crate::service::{ErrorKind, ServiceError};
 
@@ -30,7 +32,7 @@ impl EventLog {
     /// Begins to replay from a position, in a thread of its own. What the log does not have any more of it is counted as lost.
     ///
     /// # Errors
-    /// There can be no more threads.
+    /// There can be no more threads; the log cannot be read.
     pub(in crate::engine) fn replay(&self, engine: &Arc<Engine>, from: LogPosition) -> Result<(), ServiceError> {
         let router = engine.messaging.router().clone();
         let wanted = from;
@@ -41,9 +43,18 @@ impl EventLog {
         self.progress.position.store(from, Ordering::Release);
         if self.log.next() <= from && router.end_replay(|_| true) {
             say_loss(self.progress.lost.load(Ordering::Relaxed));
+            engine.end_absences();
             self.progress.is_over.store(true, Ordering::Release);
             return Ok(());
         }
+        let known = self.log.read(from, self.log.next(), &mut |record| {
+            // A client that waits for an acknowledgement is no query.
+            if record.packet_id == 0 {
+                router.expect_repeat(&message(&record));
+            }
+            true
+        });
+        known.map_err(|error| unavailable(&error))?;
         // Nothing of it is in an inbox yet.
         engine.workers.hold_timers_at(0);
         let replay = Replay {
@@ -51,6 +62,7 @@ impl EventLog {
             log: self.log.clone(),
             router,
             progress: self.progress.clone(),
+            replayed_to: self.replayed_to.clone(),
             known_to: self.log.next(),
             begun: Instant::now(),
             next: from,
@@ -98,6 +110,8 @@ pub(super) struct Replay {
     log: Arc<Log>,
     router: Arc<Router>,
     progress: Arc<Progress>,
+    /// Where it has ended, once it has.
+    replayed_to: Arc<AtomicU64>,
     /// What came from here on was received since the start.
     known_to: LogPosition,
     begun: Instant,
@@ -176,8 +190,12 @@ impl Replay {
     }
 
     fn finish(&self) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.end_absences();
+        }
         self.hold_timers_at(i64::MAX);
         self.note_time();
+        self.replayed_to.store(self.log.next(), Ordering::Release);
         self.progress.is_over.store(true, Ordering::Release);
         let (events, lost) = (self.progress.events.load(Ordering::Relaxed), self.progress.lost.load(Ordering::Relaxed));
         tracing::info!(events, lost, elapsed_ms = self.begun.elapsed().as_millis() as u64, "the log is replayed");

@@ -1,4 +1,8 @@
 //! What is in a data folder, whether it is whole, and what to do where it is not: for `rivulet doctor`.
+//!
+//! What must hold: nothing is changed, and a folder that a server has left as it should gives no problem.
+
+mod big_queries;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,9 +12,12 @@ use rivulet_runtime::Saved;
 use rivulet_storage::log::inspect;
 use rivulet_storage::{EpochSettings, Epochs, Place, Store};
 
-use super::LOG;
-use crate::catalog::{self, ApplicationNumber, Catalog, StoredApplication};
-use crate::engine::{saved, saved_catalog};
+use super::{CHECKPOINTS, LOG};
+use crate::catalog::{self, ApplicationNumber, Catalog, CatalogError, StoredApplication, StoredStatement};
+use crate::engine::{checkpoint_home, saved, saved_catalog};
+use crate::service::ServiceError;
+
+pub use big_queries::SavedQuery;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,7 +46,7 @@ impl Level {
 pub struct Finding {
     /// How bad it is.
     pub level: Level,
-    /// What it is about: `folder`, `catalog`, `checkpoints`, `log`.
+    /// What it is about: `folder`, `catalog`, `checkpoints`, `big queries`, `log`.
     pub about: &'static str,
     /// What was found, in a sentence without a full stop.
     pub text: String,
@@ -61,29 +68,52 @@ fn problem(about: &'static str, text: String, advice: impl Into<String>) -> Find
 
 /// Looks at a data folder whose checkpoints are in `checkpoints`. Nothing is changed, but a catalog that was not closed is repaired as a
 /// server would do.
-pub fn examine(folder: &Path, checkpoints: &Place) -> Vec<Finding> {
+pub fn examine(folder: &Path, checkpoints: &Place) -> Examination {
+    let only = |finding| Examination { findings: vec![finding], big_queries: Vec::new() };
     let mut findings = Vec::new();
     match std::fs::metadata(folder) {
         Ok(metadata) if metadata.is_dir() => {}
         Ok(_) => {
             let text = format!("{} is not a folder", folder.display());
-            return vec![problem("folder", text, "name the data folder of a server with --data-dir")];
+            return only(problem("folder", text, "name the data folder of a server with --data-dir"));
         }
         Err(error) => {
             let text = format!("{} cannot be looked into: {error}", folder.display());
-            return vec![problem("folder", text, "name the data folder of a server with --data-dir")];
+            return only(problem("folder", text, "name the data folder of a server with --data-dir"));
         }
     }
-    let applications = examine_catalog(folder, checkpoints, &mut findings);
-    let replayed_from = examine_checkpoints(checkpoints, applications.as_ref(), &mut findings);
-    examine_log(&folder.join(LOG), replayed_from, &mut findings);
-    findings
+    let catalog = examine_catalog(folder, checkpoints, &mut findings);
+    let applications = catalog.as_ref().map(|catalog| &catalog.applications);
+    let replayed_from = examine_checkpoints(checkpoints, applications, &mut findings);
+    // Checkpoints that are not those of the catalog, or that a server changes meanwhile, say nothing of its log.
+    let is_at_home = catalog.as_ref().is_some_and(|catalog| catalog.is_at_home);
+    let statements = catalog.as_ref().map(|catalog| catalog.statements.as_slice());
+    let big_queries = big_queries::examine(checkpoints, statements, &mut findings);
+    examine_log(&folder.join(LOG), is_at_home.then_some(replayed_from), &mut findings);
+    Examination { findings, big_queries }
+}
+
+/// What was found in a data folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Examination {
+    /// In words, in the order in which a server reads it.
+    pub findings: Vec<Finding>,
+    /// The checkpoints of big queries, by number.
+    pub big_queries: Vec<SavedQuery>,
+}
+
+/// What the catalog has of what is saved elsewhere.
+struct Known {
+    /// Whether the checkpoints are where a server would start with them.
+    is_at_home: bool,
+    applications: Applications,
+    statements: Vec<StoredStatement>,
 }
 
 /// By number, each with the versions of it that were replaced.
 type Applications = BTreeMap<ApplicationNumber, (StoredApplication, Vec<StoredApplication>)>;
 
-fn examine_catalog(folder: &Path, checkpoints: &Place, findings: &mut Vec<Finding>) -> Option<Applications> {
+fn examine_catalog(folder: &Path, checkpoints: &Place, findings: &mut Vec<Finding>) -> Option<Known> {
     let path = folder.join(catalog::FILE_NAME);
     if !path.is_file() {
         let text = format!("there is no catalog {}", path.display());
@@ -104,22 +134,35 @@ fn examine_catalog(folder: &Path, checkpoints: &Place, findings: &mut Vec<Findin
         let queries = catalog.scan_queries(|query| *of_applications.entry(query.application).or_default() += 1)?;
         let with_versions = |one: StoredApplication| catalog.versions(one.number).map(|versions| (one, versions));
         let applications = catalog.applications()?.into_iter().map(with_versions).collect::<Result<Vec<_>, _>>()?;
-        Ok((applications, of_applications, queries, catalog.tables()?.len(), catalog.statements()?.len()))
+        let home = refusal_of_place(folder, checkpoints, &catalog).map(|refused| {
+            let hint = refused.hint.unwrap_or_default();
+            problem("checkpoints", format!("no server starts so: {}", refused.message), hint)
+        });
+        Ok((applications, of_applications, queries, catalog.tables()?.len(), catalog.statements()?, home))
     });
-    let (applications, of_applications, queries, tables, statements) = match read {
+    let (applications, of_applications, queries, tables, statements, home) = match read {
         Ok(read) => read,
         Err(error) => {
-            findings.push(problem("catalog", error.to_string(), error.hint()));
+            let advice = match &error {
+                CatalogError::Locked { .. } => {
+                    "stop the server to have its data looked at; a running one says itself how it is (rivulet status, /health/ready)".into()
+                }
+                other => other.hint(),
+            };
+            findings.push(problem("catalog", error.to_string(), advice));
             return None;
         }
     };
     findings.push(good(
         "catalog",
         format!(
-            "the catalog is whole: {} applications, {queries} queries, {tables} tables, {statements} statements of big queries",
-            applications.len()
+            "the catalog is whole: {} applications, {queries} queries, {tables} tables, {} statements of big queries",
+            applications.len(),
+            statements.len()
         ),
     ));
+    let is_at_home = home.is_none();
+    findings.extend(home);
     let applications: Applications = applications.into_iter().map(|one| (one.0.number, one)).collect();
     for (application, _) in applications.values() {
         if let Err(error) = rivulet_sql::parse_script(&application.sql) {
@@ -138,7 +181,18 @@ fn examine_catalog(folder: &Path, checkpoints: &Place, findings: &mut Vec<Findin
             "restore a backup; these queries do not run",
         ));
     }
-    Some(applications)
+    Some(Known { is_at_home, applications, statements })
+}
+
+/// What a server would say of the place of checkpoints when it starts, where it would not.
+pub(super) fn refusal_of_place(folder: &Path, checkpoints: &Place, catalog: &Catalog) -> Option<ServiceError> {
+    let store = match checkpoints {
+        // To open it would make it.
+        Place::Folder(folder) if !folder.is_dir() => None,
+        // What cannot be opened is said where checkpoints are looked at.
+        place => Some(Store::open(place).ok()?),
+    };
+    checkpoint_home::find((store.as_ref(), checkpoints), catalog, &folder.join(CHECKPOINTS), false).err()
 }
 
 /// The epoch in which the catalog was saved in an object store, if it was.
@@ -160,11 +214,11 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
         ));
         return None;
     }
-    let advice = "the server starts with the newest one that is whole; without any, queries begin without state";
+    let advice = "the server starts with the newest one that is whole, of each application by itself; without any, its queries begin without state";
     // Only what is looked at counts, not how many are kept.
     let settings = EpochSettings { retained: usize::MAX };
     let read = Store::open(place).and_then(|store| {
-        let epochs = Epochs::open(Arc::new(store), saved::LINE, settings)?;
+        let epochs = Epochs::open_apart(Arc::new(store), saved::LINE, settings)?;
         Ok((epochs.problems().to_vec(), epochs.restore()?))
     });
     let (problems, restored) = match read {
@@ -237,10 +291,12 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
     let epoch = restored.epoch;
     let text = format!("checkpoint {epoch} in {place} is whole: {queries} queries with state, {bytes} bytes");
     findings.push(good(ABOUT, text));
-    restored.note.get(saved::POSITION).and_then(serde_json::Value::as_u64)
+    let position = |note: &serde_json::Value| note.get(saved::POSITION).and_then(serde_json::Value::as_u64);
+    restored.older.values().chain([&restored.note]).filter_map(position).min()
 }
 
-fn examine_log(folder: &Path, from: Option<u64>, findings: &mut Vec<Finding>) {
+/// Looks at the log; from which position on checkpoints need it, or nothing, if they can be asked.
+fn examine_log(folder: &Path, from: Option<Option<u64>>, findings: &mut Vec<Finding>) {
     const ABOUT: &str = "log";
     if !folder.exists() {
         return;
@@ -265,17 +321,19 @@ fn examine_log(folder: &Path, from: Option<u64>, findings: &mut Vec<Finding>) {
             let (first, last) = (found.first, found.next.saturating_sub(1));
             let text = format!("{files} files, {bytes} bytes: {records} events, at positions {first} to {last}");
             findings.push(good(ABOUT, text));
-            let replayed = from.map_or(records, |from| found.next.saturating_sub(from.max(first)).min(records));
-            let text = match replayed {
-                0 => "the checkpoint has all of them: a start replays none".to_owned(),
-                _ => format!(
-                    "a start replays the last {replayed} of them, which came after the checkpoint, or knows that it has them"
-                ),
-            };
-            findings.push(good(ABOUT, text));
+            if let Some(from) = from {
+                let replayed = from.map_or(records, |from| found.next.saturating_sub(from.max(first)).min(records));
+                let text = match replayed {
+                    0 => "the checkpoint has all of them: a start replays none".to_owned(),
+                    _ => format!(
+                        "a start replays the last {replayed} of them, which came after the checkpoint, or knows that it has them"
+                    ),
+                };
+                findings.push(good(ABOUT, text));
+            }
         }
     }
-    if let Some(from) = from.filter(|&from| records > 0 && from < found.first) {
+    if let Some(from) = from.flatten().filter(|&from| records > 0 && from < found.first) {
         findings.push(problem(
             ABOUT,
             format!(

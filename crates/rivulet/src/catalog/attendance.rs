@@ -1,0 +1,206 @@
+//! From where on in the log of events queries are there: when they were created, paused and resumed, as far as events from before that may be replayed.
+//!
+//! What happened to queries that came together is one row, so a bulk of thousands costs one. Rows stand in the order in which things happened, in which positions
+//! never go back; those that no replay can need are forgotten when a checkpoint says so ([`Catalog::forget_attendance`]).
+
+use redb::{ReadableTable, TableDefinition, WriteTransaction};
+use rivulet_dataflow::{LogPosition, QueryId};
+
+use super::storage::{Failure, guard};
+use super::{Catalog, CatalogError};
+
+/// A number for each row; position, first and last query, change.
+pub(super) const ATTENDANCE: TableDefinition<u64, (LogPosition, QueryId, QueryId, u8)> =
+    TableDefinition::new("attendance");
+
+/// How many rows are forgotten in one transaction, which others wait for.
+const FORGOTTEN_AT_ONCE: usize = 100_000;
+
+/// What happened to queries at a position of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// They came, and get what is from there on.
+    Created,
+    /// They get nothing from there on.
+    Paused,
+    /// They get again what is from there on.
+    Resumed,
+}
+
+impl Change {
+    const ALL: [Self; 3] = [Self::Created, Self::Paused, Self::Resumed];
+
+    /// What stands for it in the catalog.
+    fn number(self) -> u8 {
+        match self {
+            Self::Created => 0,
+            Self::Paused => 1,
+            Self::Resumed => 2,
+        }
+    }
+}
+
+/// That something happened to queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attendance {
+    /// The position of the first event behind it.
+    pub position: LogPosition,
+    /// The first of the queries.
+    pub first: QueryId,
+    /// The last of them; those between belong to it too.
+    pub last: QueryId,
+    /// What happened.
+    pub change: Change,
+}
+
+impl Catalog {
+    /// What happened behind a position of the log, oldest first.
+    ///
+    /// # Errors
+    /// Disk errors, and damage.
+    pub fn attendance_after(&self, position: LogPosition) -> Result<Vec<Attendance>, CatalogError> {
+        self.read(|transaction| {
+            guard(|| {
+                let table = transaction.open_table(ATTENDANCE)?;
+                let mut found = Vec::new();
+                for row in table.iter()?.rev() {
+                    let attendance = read_row(row?.1.value())?;
+                    if attendance.position <= position {
+                        break;
+                    }
+                    found.push(attendance);
+                }
+                found.reverse();
+                Ok(found)
+            })
+        })
+    }
+
+    /// The log ends before this position, which is the next that it gives out: what is said to have happened behind that has happened there. It was told of events that
+    /// were lost before they were on disk.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; nothing is changed then.
+    pub fn clip_attendance(&self, position: LogPosition) -> Result<(), CatalogError> {
+        if self.attendance_after(position)?.is_empty() {
+            return Ok(());
+        }
+        self.write(|transaction| {
+            let mut table = transaction.open_table(ATTENDANCE)?;
+            let mut clipped = Vec::new();
+            for row in table.iter()?.rev() {
+                let (number, row) = row?;
+                let (at, first, last, change) = row.value();
+                if at <= position {
+                    break;
+                }
+                clipped.push((number.value(), (position, first, last, change)));
+            }
+            clipped.into_iter().try_for_each(|(number, row)| Ok(table.insert(number, row).map(drop)?))
+        })
+    }
+
+    /// No replay begins before this position any more: forgets some of what happened up to there, if there is any.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; nothing is forgotten then.
+    pub fn forget_attendance(&self, position: LogPosition) -> Result<(), CatalogError> {
+        let has_any = self.read(|transaction| {
+            guard(|| {
+                let table = transaction.open_table(ATTENDANCE)?;
+                let first = table.first()?.map(|(_, row)| read_row(row.value())).transpose()?;
+                Ok(first.is_some_and(|first| first.position <= position))
+            })
+        })?;
+        if !has_any {
+            return Ok(());
+        }
+        self.write(|transaction| {
+            let mut table = transaction.open_table(ATTENDANCE)?;
+            for _ in 0..FORGOTTEN_AT_ONCE {
+                let first = match table.first()? {
+                    Some((number, row)) => Some((number.value(), read_row(row.value())?.position)),
+                    None => None,
+                };
+                match first {
+                    Some((number, at)) if at <= position => drop(table.remove(number)?),
+                    _ => break,
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Puts down what has happened.
+pub(super) fn note_attendance(transaction: &WriteTransaction, attendance: &Attendance) -> Result<(), Failure> {
+    let Attendance { position, first, last, change } = *attendance;
+    let mut table = transaction.open_table(ATTENDANCE)?;
+    let number = table.last()?.map_or(0, |(last, _)| last.value() + 1);
+    table.insert(number, (position, first, last, change.number()))?;
+    Ok(())
+}
+
+fn read_row((position, first, last, change): (LogPosition, QueryId, QueryId, u8)) -> Result<Attendance, Failure> {
+    if first > last {
+        return Err(Failure::Damage(format!("something happened to the queries from {first} to {last}")));
+    }
+    let Some(change) = Change::ALL.into_iter().find(|known| known.number() == change) else {
+        return Err(Failure::Damage(format!("what happened to queries has the number {change}, which nothing has")));
+    };
+    Ok(Attendance { position, first, last, change })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{FORMAT_VERSION, META, META_FORMAT_VERSION, NewQuery};
+    use super::*;
+
+    #[test]
+    fn what_happened_behind_a_position_is_found_and_what_was_before_forgotten() {
+        let catalog = Catalog::in_memory().expect("a catalog");
+        let query = NewQuery { application: 0, name: "", parameters: &[], label: None };
+        assert_eq!(catalog.insert_queries(&[query; 3], Some(5)).expect("stored"), 1);
+        assert_eq!(catalog.insert_queries(&[query; 2], None).expect("stored"), 4);
+        catalog.set_paused(&[2], true, Some(8)).expect("paused");
+        catalog.set_paused(&[3], true, None).expect("paused");
+        catalog.set_paused(&[2], false, Some(8)).expect("resumed");
+        assert_eq!(catalog.insert_queries(&[], Some(9)).expect("nothing"), 6);
+        let of = |position, first, last, change| Attendance { position, first, last, change };
+        let all = [of(5, 1, 3, Change::Created), of(8, 2, 2, Change::Paused), of(8, 2, 2, Change::Resumed)];
+        assert_eq!(catalog.attendance_after(0).expect("read"), all);
+        assert_eq!(catalog.attendance_after(5).expect("read"), all[1..]);
+        assert_eq!(catalog.attendance_after(8).expect("read"), []);
+        let changes = catalog.changes();
+        catalog.forget_attendance(4).expect("nothing to forget");
+        assert_eq!((catalog.changes(), catalog.attendance_after(0).expect("read").len()), (changes, 3));
+        catalog.forget_attendance(5).expect("forgotten");
+        assert_eq!(catalog.attendance_after(0).expect("read"), all[1..]);
+        catalog.clip_attendance(8).expect("nothing to clip");
+        assert_eq!(catalog.changes(), changes + 1);
+        catalog.clip_attendance(7).expect("clipped");
+        let clipped = [of(7, 2, 2, Change::Paused), of(7, 2, 2, Change::Resumed)];
+        assert_eq!(catalog.attendance_after(0).expect("read"), clipped);
+        catalog.forget_attendance(100).expect("forgotten");
+        assert_eq!(catalog.attendance_after(0).expect("read"), []);
+    }
+
+    #[test]
+    fn a_catalog_of_the_version_before_says_nothing_of_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let catalog = Catalog::open(folder.path()).expect("a catalog");
+        let query = NewQuery { application: 0, name: "q", parameters: &[], label: None };
+        catalog.insert_queries(&[query], None).expect("stored");
+        let to_before = |transaction: &WriteTransaction| {
+            transaction.delete_table(ATTENDANCE)?;
+            transaction.open_table(META)?.insert(META_FORMAT_VERSION, FORMAT_VERSION - 1)?;
+            Ok(())
+        };
+        catalog.write(to_before).expect("written");
+        drop(catalog);
+        let catalog = Catalog::open(folder.path()).expect("it is read");
+        assert_eq!(catalog.attendance_after(0).expect("read"), []);
+        catalog.set_paused(&[1], true, Some(3)).expect("paused");
+        assert_eq!(catalog.attendance_after(0).expect("read").len(), 1);
+    }
+}

@@ -1,0 +1,179 @@
+//! The checkpoints of big queries: one line for each.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rivulet_sql::Statement;
+use rivulet_storage::{Place, Store};
+
+use super::{Finding, good, notice, problem};
+use crate::catalog::StoredStatement;
+use crate::engine::saved_queries::{self, Examined};
+
+const ABOUT: &str = "big queries";
+
+/// The checkpoints of a big query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedQuery {
+    /// Its number in the catalog.
+    pub number: u64,
+    /// Its name; `None` if the catalog does not have it.
+    pub name: Option<String>,
+    /// The newest checkpoint that is whole; `None` if there is none.
+    pub epoch: Option<u64>,
+    /// How long ago it was made, where it says that.
+    pub age_ms: Option<u64>,
+    /// Bytes that a restart would read.
+    pub bytes: u64,
+    /// Whether it has come to the end of its input.
+    pub has_ended: bool,
+    /// What is damaged.
+    pub problems: Vec<String>,
+}
+
+/// Looks at the checkpoints of big queries, of those among the `statements` of the catalog, where that can be read, and of others.
+pub(super) fn examine(
+    place: &Place,
+    statements: Option<&[StoredStatement]>,
+    findings: &mut Vec<Finding>,
+) -> Vec<SavedQuery> {
+    let known: BTreeMap<u64, (String, u64)> = statements.unwrap_or_default().iter().filter_map(query_of).collect();
+    let exists = !matches!(place, Place::Folder(folder) if !folder.is_dir());
+    let store = exists.then(|| Store::open(place).ok()).flatten().map(Arc::new);
+    let mut numbers = match store.as_ref().map(|store| saved_queries::numbers(store)).transpose() {
+        Ok(numbers) => numbers.unwrap_or_default(),
+        // That the place cannot be read was said of the checkpoints of applications.
+        Err(_) => return Vec::new(),
+    };
+    numbers.extend(known.keys());
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64);
+    let mut all = Vec::with_capacity(numbers.len());
+    for number in numbers {
+        let examined = store.as_ref().map(|store| saved_queries::examine(store, number)).transpose();
+        let known = known.get(&number);
+        let about = known.map_or_else(|| format!("query number {number}"), |(name, _)| format!("query '{name}'"));
+        let examined = match examined {
+            Ok(examined) => examined,
+            Err(error) => {
+                let text = error.to_string();
+                let (text, hint) = text.split_once("\nhint: ").unwrap_or((&text, "look at the disk"));
+                findings.push(problem(ABOUT, format!("{about}: {text}"), hint));
+                continue;
+            }
+        };
+        let is_of_another =
+            |one: &Examined| known.is_some_and(|(_, text)| one.text.is_some_and(|noted| noted != *text));
+        let one = examined.filter(|one| !is_of_another(one));
+        let (epoch, has_ended) = one.as_ref().map_or((None, false), |one| (one.epoch, one.has_ended));
+        let saved = SavedQuery {
+            number,
+            name: known.map(|(name, _)| name.clone()),
+            epoch,
+            age_ms: one.as_ref().and_then(|one| u64::try_from(now_ms - one.made_ms?).ok()),
+            bytes: one.as_ref().map_or(0, |one| one.bytes),
+            has_ended,
+            problems: one.map(|one| one.problems).unwrap_or_default(),
+        };
+        findings.push(finding(&about, &saved, statements.is_some()));
+        all.push(saved);
+    }
+    all
+}
+
+/// Number, name and checksum of the text of a query that a statement creates.
+fn query_of(stored: &StoredStatement) -> Option<(u64, (String, u64))> {
+    let (statement, _) = rivulet_sql::parse_script(&stored.sql).ok()?.pop()?;
+    match statement {
+        Statement::CreateBigQuery(create) => {
+            let checksum = saved_queries::checksum(&create.query.text);
+            Some((stored.number, (create.name.text, checksum)))
+        }
+        _ => None,
+    }
+}
+
+fn finding(about: &str, saved: &SavedQuery, is_catalog_known: bool) -> Finding {
+    let SavedQuery { name, epoch, age_ms, bytes, has_ended, problems, .. } = saved;
+    let at = age_ms.map_or_else(String::new, |age_ms| format!(" was made {} ago and", ago(age_ms)));
+    match (epoch, problems.as_slice()) {
+        (Some(epoch), []) if name.is_none() && is_catalog_known => notice(
+            ABOUT,
+            format!("there is a checkpoint {epoch} of {about}, which the catalog does not have, {bytes} bytes"),
+            "it goes at the next start of the server",
+        ),
+        (Some(epoch), []) => {
+            let end = if *has_ended { "; it has come to the end of its input, and does not run again" } else { "" };
+            good(ABOUT, format!("{about}: its checkpoint {epoch}{at} is whole, {bytes} bytes{end}"))
+        }
+        (None, []) => {
+            notice(ABOUT, format!("{about}: there is no checkpoint of it"), "it begins from the start of its sources")
+        }
+        (epoch, problems) => {
+            let goes_on = epoch.map_or_else(
+                || "it begins anew".to_owned(),
+                |epoch| format!("if it can be read, it goes on from checkpoint {epoch}"),
+            );
+            let text = format!("{about}: damaged: {}", problems.join("; "));
+            problem(
+                ABOUT,
+                text,
+                format!("{goes_on}, and what was written since then may come twice; an older backup may have it"),
+            )
+        }
+    }
+}
+
+/// A time span in its largest unit.
+fn ago(ms: u64) -> String {
+    match ms / 1_000 {
+        seconds @ ..120 => format!("{seconds} s"),
+        seconds @ ..7_200 => format!("{} min", seconds / 60),
+        seconds @ ..172_800 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data_folder::examine::Level;
+
+    fn saved() -> SavedQuery {
+        let name = Some("means".to_owned());
+        SavedQuery {
+            number: 3,
+            name,
+            epoch: Some(12),
+            age_ms: Some(150_000),
+            bytes: 99,
+            has_ended: false,
+            problems: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn each_is_said_to_be_whole_or_what_is_wrong() {
+        let said = |saved: SavedQuery| {
+            let Finding { level, text, .. } = finding("query 'means'", &saved, true);
+            (level, text)
+        };
+        let (level, text) = said(saved());
+        assert_eq!(level, Level::Good);
+        assert_eq!(text, "query 'means': its checkpoint 12 was made 2 min ago and is whole, 99 bytes");
+        assert!(said(SavedQuery { has_ended: true, age_ms: None, ..saved() }).1.contains("checkpoint 12 is whole"));
+        assert_eq!(said(SavedQuery { name: None, ..saved() }).0, Level::Notice);
+        assert_eq!(said(SavedQuery { epoch: None, ..saved() }).0, Level::Notice);
+        let problems = vec!["epoch 13 cannot be used".to_owned()];
+        assert_eq!(said(SavedQuery { problems, ..saved() }).0, Level::Problem);
+    }
+
+    #[test]
+    fn time_spans_are_in_their_largest_unit() {
+        for (ms, text) in
+            [(0, "0 s"), (119_999, "119 s"), (120_000, "2 min"), (7_200_000, "2 h"), (200_000_000, "2 days")]
+        {
+            assert_eq!(ago(ms), text);
+        }
+    }
+}

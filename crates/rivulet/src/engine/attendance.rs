@@ -1,0 +1,308 @@
+//! Queries that came, were paused or resumed behind the last checkpoint: of what the log gives after a restart each gets what was for it.
+//!
+//! The catalog remembers at which positions of the log that was ([`Attendance`]). Who came is behind all that is before ([`Group::begin_behind`]); who was away gets
+//! nothing of that time ([`Absences`]), and if it is paused still it is routed to until the replay is over. Nobody may be paused or resumed before that.
+//!
+//! What must hold: after a restart a query has seen the events that it had seen before, and no others. Those that come while a statement is carried out may count as
+//! received before it or behind it.
+//!
+//! [`Group::begin_behind`]: rivulet_runtime::Group::begin_behind
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rivulet_connectors::mqtt::Route;
+use rivulet_dataflow::{InputIndex, LogPosition, QueryId, Slot};
+use rivulet_runtime::{Absences, Group};
+
+use super::checkpoints::SavedStates;
+use super::submit::topics_of;
+use super::{Engine, Running, State};
+use crate::catalog::{ApplicationNumber, Attendance, Change};
+use crate::service::{ErrorKind, ServiceError};
+
+/// How long events that came before a query is paused may take to be decoded where many queries share that.
+const PASS_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether they are.
+const PASS_LOOK_PERIOD: Duration = Duration::from_millis(1);
+
+/// A mark on numbers that tell which queries may share a slot, beside those of queries that were saved.
+const CAME_LATER: u64 = 1 << 63;
+const IS_ALONE: u64 = 1 << 62;
+
+/// Who came or was away behind the position at which the replay begins.
+#[derive(Debug, Default)]
+pub(super) struct Attendances {
+    /// Queries that came together, first and last, and since when. Ascending.
+    created: Vec<(QueryId, QueryId, LogPosition)>,
+    /// When queries were away that were paused or resumed.
+    away: BTreeMap<QueryId, Vec<Range<LogPosition>>>,
+}
+
+impl Attendances {
+    /// Of what happened, oldest first.
+    pub(super) fn new(all: &[Attendance]) -> Self {
+        let mut created: Vec<(QueryId, QueryId, LogPosition)> = Vec::new();
+        let mut changes: BTreeMap<QueryId, Vec<(LogPosition, Change)>> = BTreeMap::new();
+        for &Attendance { position, first, last, change } in all {
+            match change {
+                Change::Created => created.push((first, last, position)),
+                Change::Paused | Change::Resumed => {
+                    (first..=last).for_each(|query| changes.entry(query).or_default().push((position, change)));
+                }
+            }
+        }
+        created.sort_unstable();
+        let mut this = Self { created, away: BTreeMap::new() };
+        for (query, changes) in changes {
+            let away = this.absences(query, &changes);
+            this.away.insert(query, away);
+        }
+        this
+    }
+
+    fn absences(&self, query: QueryId, changes: &[(LogPosition, Change)]) -> Vec<Range<LogPosition>> {
+        let mut away = Vec::new();
+        let was_paused = changes.first().is_some_and(|(_, change)| *change == Change::Resumed);
+        let mut since = was_paused.then_some(0);
+        if let Some(came) = self.since(query) {
+            away.push(0..came);
+            since = None;
+        }
+        for &(position, change) in changes {
+            match change {
+                // Said twice, it was only done the second time.
+                Change::Paused => since = Some(position),
+                _ => away.extend(since.take().map(|since| since..position)),
+            }
+        }
+        away.extend(since.map(|since| since..LogPosition::MAX));
+        away
+    }
+
+    /// Since when a query is there, if it came behind where the replay begins.
+    fn since(&self, query: QueryId) -> Option<LogPosition> {
+        let place = self.created.partition_point(|(first, ..)| *first <= query).checked_sub(1)?;
+        let (_, last, since) = self.created[place];
+        (query <= last).then_some(since)
+    }
+
+    /// Whether a query that is paused now was not when the replay begins, or has been there in between.
+    pub(super) fn is_replayed(&self, query: QueryId) -> bool {
+        self.away.contains_key(&query)
+    }
+
+    /// A number that is equal for queries that may share a slot; `None` for those of which nothing is known here.
+    pub(super) fn shared(&self, query: QueryId) -> Option<u64> {
+        match self.away.contains_key(&query) {
+            true => Some(CAME_LATER | IS_ALONE | query),
+            false => self.since(query).map(came_at),
+        }
+    }
+}
+
+/// Who comes at this position shares a slot only with others that do.
+pub(super) fn came_at(position: LogPosition) -> u64 {
+    CAME_LATER | position
+}
+
+impl Engine {
+    /// What happened to queries behind the position from which on the log is replayed.
+    pub(super) fn attendances(&self, replayed_from: LogPosition) -> Result<Attendances, ServiceError> {
+        self.catalog.clip_attendance(self.event_log.end())?;
+        Ok(Attendances::new(&self.catalog.attendance_after(replayed_from)?))
+    }
+
+    /// Whether queries of an application read anything that is in the log.
+    pub(super) fn reads_log(&self, running: &Running) -> bool {
+        running.application.inputs.iter().any(|input| self.is_logged(input))
+    }
+
+    /// Results of other queries that an application may read are in the log from when it is there, not from when it has a query that reads them: what is given
+    /// once more after a crash is then known to be older than that query.
+    pub(super) fn keep_results(&self, running: &Running, are_kept: bool) {
+        let router = self.messaging.router();
+        for (place, (input, topics)) in running.application.inputs.iter().zip(&running.topics.inputs).enumerate() {
+            // Where each query names its own topic it may be any.
+            let filter = topics.filter.as_deref().unwrap_or("#");
+            let number = u64::from(running.number) << InputIndex::BITS | place as u64;
+            match (self.is_logged(input), are_kept) {
+                (false, _) => {}
+                (true, true) => router.keep_results(filter, number),
+                (true, false) => router.keep_results_no_more(filter, number),
+            }
+        }
+    }
+
+    /// Has queries pass over what is replayed and not for them. They have their slots, and what was saved of them.
+    pub(super) fn expect_attendances(&self, state: &mut State, saved: &SavedStates<'_>, attendances: Attendances) {
+        let mut came: BTreeMap<(ApplicationNumber, LogPosition), Vec<Slot>> = BTreeMap::new();
+        // Slots of queries that were saved: since when the first of them is there, and how many of them came.
+        let mut saved_since: BTreeMap<(ApplicationNumber, Slot), (LogPosition, usize)> = BTreeMap::new();
+        for &(first, last, since) in &attendances.created {
+            for query in (first..=last).filter(|query| !attendances.away.contains_key(query)) {
+                let Some(entry) = state.registry.get(query) else { continue };
+                let (Some(slot), Some(running)) = (entry.slot, state.numbered.get(&entry.application)) else {
+                    continue;
+                };
+                if saved.has(running, query) {
+                    let (lowest, count) = saved_since.entry((entry.application, slot)).or_insert((LogPosition::MAX, 0));
+                    (*lowest, *count) = (since.min(*lowest), *count + 1);
+                    continue;
+                }
+                came.entry((entry.application, since)).or_default().push(slot);
+            }
+        }
+        // What was saved says how far they have come, but where that was nothing of the log. Who shares a slot with one that was there before gets what is for that.
+        let applications: BTreeSet<ApplicationNumber> =
+            saved_since.keys().map(|(application, _)| *application).collect();
+        for application in applications {
+            let mut queries: BTreeMap<Slot, usize> = BTreeMap::new();
+            for slot in state.registry.of_application(application).filter_map(|query| state.registry.get(query)?.slot) {
+                *queries.entry(slot).or_default() += 1;
+            }
+            for (&(_, slot), &(since, count)) in saved_since.range((application, Slot::MIN)..=(application, Slot::MAX))
+            {
+                if queries.get(&slot) == Some(&count) {
+                    came.entry((application, since)).or_default().push(slot);
+                }
+            }
+        }
+        for ((number, since), slots) in came {
+            if let Some(running) = state.numbered.get(&number).filter(|running| self.reads_log(running)) {
+                running.group.begin_behind(&slots, since.saturating_sub(1));
+            }
+        }
+        let mut absences: BTreeMap<ApplicationNumber, Absences> = BTreeMap::new();
+        for (query, away) in attendances.away {
+            let Some(entry) = state.registry.get(query) else { continue };
+            let of_application = absences.entry(entry.application).or_default();
+            away.into_iter().for_each(|positions| of_application.add(query, positions));
+        }
+        for (number, absences) in absences {
+            if let Some(running) = state.numbered.get(&number).cloned() {
+                running.group.set_absences(&Arc::new(absences.clone()));
+                state.absences.push((running, absences));
+            }
+        }
+    }
+
+    /// The log is replayed: queries that are paused get nothing any more. What comes meanwhile is not for them either.
+    pub(super) fn end_absences(&self) {
+        let mut state = self.state.lock();
+        let until = Instant::now() + PASS_WAIT_MAX;
+        for query in std::mem::take(&mut state.replayed_paused) {
+            // It may have been dropped.
+            if state.registry.get(query).is_some_and(|entry| entry.is_paused)
+                && let Ok((running, slot)) = state.place(query)
+            {
+                if let Some(shared) = state.shared_group_of(&running) {
+                    let_pass(&shared, self.event_log.end(), until);
+                }
+                self.remove_routes(&mut state, &running, &[slot]);
+            }
+        }
+        let end = self.event_log.end();
+        for (running, mut absences) in std::mem::take(&mut state.absences) {
+            absences.end_at(end);
+            running.group.set_absences(&Arc::new(absences));
+        }
+    }
+
+    /// A query is about to be paused: it gets what came before, also where that is yet to be decoded for many queries together. The state of the engine is not locked
+    /// meanwhile.
+    pub(super) fn let_arrive(&self, query: &str) {
+        let shared = {
+            let state = self.state.lock();
+            let running = state.query(query).and_then(|id| state.place(id));
+            running.ok().and_then(|(running, _)| state.shared_group_of(&running))
+        };
+        if let Some(shared) = shared {
+            let_pass(&shared, self.event_log.end(), Instant::now() + PASS_WAIT_MAX);
+        }
+    }
+
+    /// The position of the log up to which those who read with others have what came.
+    pub(super) fn passed_to(&self, state: &State, running: &Running) -> LogPosition {
+        let end = self.event_log.end();
+        let waiting = state.shared_group_of(running).and_then(|shared| shared.oldest_position());
+        waiting.map_or(end, |oldest| oldest.min(end))
+    }
+
+    /// Queries that are paused are routed to until the log is replayed, but only by what is in it.
+    pub(super) fn route_log_only(&self, running: &Running, slots: &[Slot]) {
+        let is_logged: Vec<bool> = running.application.inputs.iter().map(|input| self.is_logged(input)).collect();
+        if slots.is_empty() || !is_logged.contains(&false) {
+            return;
+        }
+        let topics = topics_of(running, slots);
+        let routes = slots.iter().zip(&topics).flat_map(|(&slot, topics)| {
+            let inputs = running.inboxes.iter().zip(topics).zip(&is_logged).filter(|(_, is_logged)| !**is_logged);
+            inputs.map(move |((&inbox, filter), _)| Route { filter, inbox, slot })
+        });
+        self.messaging.router().remove(&routes.collect::<Vec<_>>());
+    }
+
+    /// Whether queries of an application may be paused or resumed now.
+    pub(super) fn check_replayed(&self, running: &Running) -> Result<(), ServiceError> {
+        if !self.event_log.is_replaying() || !self.reads_log(running) {
+            return Ok(());
+        }
+        Err(ServiceError::new(ErrorKind::Unavailable, "the log of events is being replayed since the start")
+            .with_hint("try again in a moment: /health/ready tells when it is over"))
+    }
+}
+
+/// Waits for the events before a position in the group that decodes them for many queries: who leaves there does not get what is yet to be handed on.
+fn let_pass(shared: &Group, position: LogPosition, until: Instant) {
+    while shared.oldest_position().is_some_and(|oldest| oldest < position) && Instant::now() < until {
+        std::thread::sleep(PASS_LOOK_PERIOD);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(position: LogPosition, first: QueryId, last: QueryId, change: Change) -> Attendance {
+        Attendance { position, first, last, change }
+    }
+
+    #[test]
+    fn absences_are_what_lies_between_changes() {
+        let all = [
+            of(5, 10, 19, Change::Created),
+            of(6, 1, 1, Change::Paused),
+            of(7, 2, 2, Change::Resumed),
+            of(7, 20, 29, Change::Created),
+            of(8, 12, 12, Change::Paused),
+            of(9, 1, 1, Change::Paused),
+            of(11, 2, 2, Change::Paused),
+            of(12, 12, 12, Change::Resumed),
+            of(13, 2, 2, Change::Resumed),
+        ];
+        let attendances = Attendances::new(&all);
+        let away = |query| attendances.away[&query].as_slice();
+        assert_eq!(away(1), std::slice::from_ref(&(9..LogPosition::MAX)), "the pause was made good by its second note");
+        assert_eq!(away(2), [0..7, 11..13]);
+        assert_eq!(away(12), [0..5, 8..12]);
+        assert_eq!(
+            [9, 10, 19, 20, 29, 30].map(|query| attendances.since(query)),
+            [None, Some(5), Some(5), Some(7), Some(7), None]
+        );
+        assert!(attendances.is_replayed(1) && !attendances.is_replayed(10));
+    }
+
+    #[test]
+    fn only_who_came_together_shares() {
+        let all = [of(5, 1, 3, Change::Created), of(6, 4, 4, Change::Created), of(6, 3, 3, Change::Paused)];
+        let attendances = Attendances::new(&all);
+        let shared = |query| attendances.shared(query);
+        assert_eq!((shared(1), shared(1) == shared(2)), (Some(came_at(5)), true));
+        assert!(shared(3) != shared(1) && shared(4) != shared(1) && shared(3).is_some());
+        assert_eq!(shared(5), None);
+    }
+}

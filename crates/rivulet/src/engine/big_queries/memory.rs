@@ -1,0 +1,74 @@
+//! What is done where the state of big queries has used up the memory that there may be: the one with the most state is ended, with the reason, before the system ends the
+//! process and everybody with it. Its last checkpoint, if any are made, stays, so RESUME QUERY goes on from there once there is more memory.
+//!
+//! What must hold: nobody is ended for the memory of others. So only a query counts that has a good part of the bound itself, and after one the next has a minute,
+//! in which memory is given back.
+
+use std::time::{Duration, Instant};
+
+use super::{OneQuery, close};
+use crate::engine::Engine;
+use crate::service::QueryState;
+
+/// A query with less than this part of the bound is not what has used it up.
+const SHARE_MIN: u64 = 8;
+
+/// How long it may take until the memory of a query that was ended is that of the system again.
+const GIVEN_BACK_MAX: Duration = Duration::from_secs(60);
+
+/// How long whoever changes big queries may keep this from looking.
+const CHANGING_MAX: Duration = Duration::from_millis(500);
+
+/// When a query was ended the last time.
+#[derive(Debug, Default)]
+pub(super) struct Ended(Option<Instant>);
+
+impl OneQuery {
+    /// Memory of its operators, if it runs or is paused.
+    fn state_bytes(&self) -> u64 {
+        let running =
+            self.running.as_ref().filter(|_| matches!(self.state().0, QueryState::Running | QueryState::Paused));
+        running.map_or(0, |running| running.report().state_bytes as u64)
+    }
+}
+
+impl Engine {
+    /// Ends the big query with the most state if memory is used up and that is what uses it.
+    pub(super) fn keep_memory(&self, ended: &mut Ended) {
+        let Some(bytes_max) = self.memory.exceeded() else { return };
+        if ended.0.is_some_and(|at| at.elapsed() < GIVEN_BACK_MAX) {
+            return;
+        }
+        let queries = self.big_queries.that(|one| one.running.is_some());
+        let largest = queries.into_iter().map(|(name, one)| (one.state_bytes(), name, one)).max_by_key(|one| one.0);
+        let Some((bytes, name, one)) = largest.filter(|(bytes, ..)| *bytes >= bytes_max / SHARE_MIN) else { return };
+        // It may have been dropped meanwhile, or started anew.
+        let Some(_changing) = self.big_queries.changing.try_lock_for(CHANGING_MAX) else { return };
+        if !self.big_queries.known.lock().query(&name).is_some_and(|now| now.is_the_same(&one)) {
+            return;
+        }
+        let mib = |bytes: u64| bytes >> 20;
+        let goes_on = match one.running.as_ref().is_some_and(|running| running.has_checkpoints()) {
+            true => "and resume it",
+            false => "and resume it, which begins anew, for it has no checkpoint",
+        };
+        let reason = format!(
+            "its state has {} MiB, and the memory that there may be (memory.bytes_max, {} MiB) is used up; raise that, or have it keep less (a window, or WITH (state_ttl => ...)), \
+             {goes_on}",
+            mib(bytes),
+            mib(bytes_max)
+        );
+        tracing::error!(query = name, "a query is ended: {reason}");
+        if let Err(error) = self.catalog.set_statement_failure(one.number, Some(&reason)) {
+            tracing::warn!(query = name, "after a restart the query will run again: {error}");
+        }
+        self.big_queries.known.lock().change(&name, |now| {
+            (now.running, now.problem, now.has_failed) = (None, Some(reason), true);
+        });
+        if let Some(running) = one.running {
+            running.cancel();
+            close(running);
+        }
+        ended.0 = Some(Instant::now());
+    }
+}

@@ -1,0 +1,4 @@
+//! Fuzzes `backup`; see there.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (rivulet_fuzz::targets::backup::TARGET.run)(bytes));
