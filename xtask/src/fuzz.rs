@@ -10,7 +10,6 @@ mod compile;
 mod outcome;
 mod run;
 
-use std::env;
 use std::path::{Path, PathBuf};
 
 pub(crate) use compile::wrapped;
@@ -58,7 +57,7 @@ impl Wish {
 /// `[TARGET]... [--seconds N] [--json]`, or `TARGET --input FILE`.
 pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
     let mut wish = Wish::parse(arguments)?;
-    let folder = root().join("fuzz");
+    let folder = crate::root().join("fuzz");
     let known = targets(&folder)?;
     if let Some(unknown) = wish.targets.iter().find(|name| !known.contains(name)) {
         return Err(format!("there is no target '{unknown}'\nhint: targets are {}", known.join(", ")));
@@ -92,11 +91,6 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("inputs that fail were found for {}", failed.join(", "))),
     }
-}
-
-fn root() -> PathBuf {
-    let own = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    Path::new(&own).parent().map(Path::to_owned).unwrap_or_default()
 }
 
 /// The names of the programs.

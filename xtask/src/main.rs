@@ -3,12 +3,18 @@
 mod fuzz;
 mod numa;
 
-use std::process::{Command, ExitCode};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+/// The crates that tests run most of their time in. Tests optimise these a little, and our other crates not at all.
+const BUSY_IN_TESTS: &[&str] =
+    &["rivulet-connectors", "rivulet-dataflow", "rivulet-operators", "rivulet-runtime", "rivulet-storage"];
 
 const HELP: &str = "\
 cargo xtask <chore>
 
-  lint      formatting and clippy, warnings are errors
+  lint      formatting and clippy, warnings are errors; compiles what `test` runs
   test      every test of the workspace
   ci        lint, then test
   docs      write the generated references in docs/reference again
@@ -48,9 +54,26 @@ fn main() -> ExitCode {
     }
 }
 
+/// Checks formatting, and compiles the tests as [`test`] does, where a warning is an error.
 fn lint() -> Result<(), String> {
     cargo(&["fmt", "--all", "--check"], &[])?;
-    cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])
+    let mut build = checked_tests()?;
+    build.arg("--no-run").stderr(Stdio::piped());
+    eprintln!("+ cargo test --no-run, with clippy");
+    let mut build = build.spawn().map_err(|error| format!("cargo could not be started: {error}"))?;
+    // Cargo repeats the warnings of a crate that it need not compile again.
+    let mut has_warnings = false;
+    for line in BufReader::new(build.stderr.take().expect("it is piped")).lines() {
+        let line = line.map_err(|error| format!("what cargo writes could not be read: {error}"))?;
+        has_warnings |= line.starts_with("warning");
+        eprintln!("{line}");
+    }
+    let status = build.wait().map_err(|error| format!("cargo was lost: {error}"))?;
+    match (status.success(), has_warnings) {
+        (true, false) => Ok(()),
+        (true, true) => Err("there are warnings".into()),
+        (false, _) => Err(format!("the build failed ({status})")),
+    }
 }
 
 fn test(rest: &[&str]) -> Result<(), String> {
@@ -60,13 +83,48 @@ fn test(rest: &[&str]) -> Result<(), String> {
              hint: apt-get install mosquitto mosquitto-clients"
         );
     }
-    cargo(&[&["test", "--release", "--workspace"], rest].concat(), &[])
+    run_tests(rest, &[])
+}
+
+fn run_tests(rest: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {
+    eprintln!("+ cargo test {}", rest.join(" "));
+    let mut tests = checked_tests()?;
+    let status = tests.args(rest).envs(environment.iter().copied()).status();
+    let status = status.map_err(|error| format!("cargo could not be started: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("`cargo test` failed ({status})")) }
+}
+
+/// `cargo test` of the whole workspace. It shares the dependencies with the program and optimises our own crates
+/// less, because to compile the tests takes longer than to run them. Clippy compiles as rustc does and lints besides, so
+/// one build serves tests and lints.
+fn checked_tests() -> Result<Command, String> {
+    let mut cargo = plain_cargo();
+    cargo.args(["test", "--release", "--workspace"]).env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
+    for name in workspace_crates()? {
+        let level = u32::from(BUSY_IN_TESTS.contains(&name.as_str()));
+        cargo.arg("--config").arg(format!("profile.release.package.{name}.opt-level={level}"));
+    }
+    Ok(cargo)
+}
+
+/// The folder of the workspace: that of the clone that runs this program, which another clone may have compiled.
+fn root() -> PathBuf {
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&own).parent().map(Path::to_owned).unwrap_or_default()
+}
+
+/// The crates of this workspace, by their folders.
+fn workspace_crates() -> Result<Vec<String>, String> {
+    let folder = root().join("crates");
+    let entries = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let crates = entries.flatten().filter(|entry| entry.path().join("Cargo.toml").is_file());
+    let mut names: Vec<String> = crates.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    Ok(names)
 }
 
 fn docs() -> Result<(), String> {
-    let packages = ["--package", "rivulet", "--package", "rivulet-connectors"];
-    let tests = ["--test", "it", "--test", "connectors", "reference"];
-    cargo(&[&["test", "--release"][..], &packages, &tests].concat(), &[("RIVULET_UPDATE", "1")])
+    run_tests(&["--test", "it", "--test", "connectors", "reference"], &[("RIVULET_UPDATE", "1")])
 }
 
 fn bench(rest: &[&str]) -> Result<(), String> {

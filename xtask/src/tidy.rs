@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::root;
+
 /// The layers of ARCHITECTURE.md: a crate depends only on crates of a lower layer. Development crates stand apart: they
 /// use what they need, and nothing but tests and the binary uses them.
 const LAYERS: &[(&str, u32)] = &[
@@ -21,12 +23,6 @@ const LAYERS: &[(&str, u32)] = &[
     ("rivulet-testing-s3", 4),
     ("rivulet-fuzz", 4),
 ];
-
-/// The workspace that is tested. Asked for when it runs: clones may share compiled tests.
-fn root() -> PathBuf {
-    let own = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this");
-    Path::new(&own).parent().expect("xtask lies in the workspace").to_owned()
-}
 
 fn read(path: impl AsRef<Path>) -> String {
     let path = root().join(path);

@@ -8,7 +8,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use super::root;
+use crate::root;
 
 /// Says to this program that it is the compiler's wrapper.
 const IS_WRAPPER: &str = "RIVULET_FUZZ_WRAPPER";
