@@ -79,13 +79,14 @@ pub trait Operator: Send {
         self.process(Element::Batch(batch.take(own)?), context)
     }
 
-    /// Whether a batch has given so much already that the rest of what comes of it waits for [`Operator::go_on`]. Until that is done the operator is given
-    /// nothing else. So what is in hand stays bounded where one row meets very many.
+    /// Whether an element has given so much already that the rest of what comes of it waits for [`Operator::go_on`]. Until that is done the
+    /// operator is given nothing else, and an element that is not a batch is not passed on. So what is in hand stays bounded where one row
+    /// meets very many, or is in very many windows.
     fn has_more(&self) -> bool {
         false
     }
 
-    /// Gives more of what comes of the last batch.
+    /// Gives more of what comes of the last element.
     fn go_on(&mut self, _context: &mut Context<'_>) -> Result<(), OperatorError> {
         Ok(())
     }
@@ -153,13 +154,15 @@ pub struct Chain {
     operators: Vec<Box<dyn Operator>>,
     /// What each operator has emitted and the next has not seen yet; kept between calls for their memory.
     outputs: Vec<Vec<Batch>>,
+    /// The element, no batch, of which the first operator has more to give: it goes on behind that.
+    held: Option<Element>,
 }
 
 impl Chain {
     /// A chain of these operators, first to last. Without operators it passes everything through.
     pub fn new(operators: Vec<Box<dyn Operator>>) -> Self {
         let outputs = operators.iter().map(|_| Vec::new()).collect();
-        Self { operators, outputs }
+        Self { operators, outputs, held: None }
     }
 
     /// Runs an element through the chain; `sink` receives the batches that come out.
@@ -197,15 +200,25 @@ impl Chain {
             return run.through(&mut [], &mut [], input, element);
         };
         let (output, rest_outputs) = self.outputs.split_first_mut().expect("one output for each operator");
-        run.once(&mut **head, output, rest, rest_outputs, input, element)
+        let passed_on = passed_on(&element);
+        let result = run.once(&mut **head, output, input, element);
+        let result = result.and(run.hand_on(output, rest, rest_outputs));
+        match passed_on {
+            Some(element) if head.has_more() => {
+                self.held = Some(element);
+                result
+            }
+            Some(element) => result.and(run.through(rest, rest_outputs, 0, element)),
+            None => result,
+        }
     }
 
-    /// Whether the first operator has more to give of the last batch: nothing else is handed in until it has been asked to go on.
+    /// Whether the first operator has more to give of the last element: nothing else is handed in until it has been asked to go on.
     pub fn has_more(&self) -> bool {
         self.operators.first().is_some_and(|operator| operator.has_more())
     }
 
-    /// Has the first operator give more of what comes of the last batch.
+    /// Has the first operator give more of what comes of the last element.
     pub fn go_on(
         &mut self,
         now_us: i64,
@@ -216,7 +229,12 @@ impl Chain {
         self.forget_outputs();
         let Some((head, rest)) = self.operators.split_first_mut() else { return Ok(()) };
         let (output, rest_outputs) = self.outputs.split_first_mut().expect("one output for each operator");
-        Run { now_us, slots, refusals, sink }.more(&mut **head, output, rest, rest_outputs)
+        let mut run = Run { now_us, slots, refusals, sink };
+        let result = run.more(&mut **head, output, rest, rest_outputs);
+        match self.held.take_if(|_| !head.has_more()) {
+            Some(element) => result.and(run.through(rest, rest_outputs, 0, element)),
+            None => result,
+        }
     }
 
     /// Lets every operator do what is due by `now_us`. One that fails keeps no other from its own; the first error is
@@ -320,6 +338,14 @@ impl fmt::Debug for Chain {
     }
 }
 
+/// The element, if it goes on behind an operator that has seen it.
+fn passed_on(element: &Element) -> Option<Element> {
+    match element {
+        Element::Batch(_) => None,
+        other => Some(other.clone()),
+    }
+}
+
 /// What elements run through operators with.
 struct Run<'a> {
     now_us: i64,
@@ -343,35 +369,27 @@ impl Run<'_> {
             return Ok(());
         };
         let (output, rest_outputs) = outputs.split_first_mut().expect("one output for each operator");
-        let mut result = self.once(&mut **operator, output, rest, rest_outputs, input, element);
+        let passed_on = passed_on(&element);
+        let mut result = self.once(&mut **operator, output, input, element);
+        result = result.and(self.hand_on(output, rest, rest_outputs));
         while operator.has_more() {
             result = result.and(self.more(&mut **operator, output, rest, rest_outputs));
         }
-        result
+        match passed_on {
+            Some(element) => result.and(self.through(rest, rest_outputs, 0, element)),
+            None => result,
+        }
     }
 
-    /// Hands an element to one operator, what that emits to those behind it, and the element as well if it is no batch.
+    /// Hands an element to one operator.
     fn once(
         &mut self,
         operator: &mut dyn Operator,
         output: &mut Vec<Batch>,
-        rest: &mut [Box<dyn Operator>],
-        rest_outputs: &mut [Vec<Batch>],
         input: usize,
         element: Element,
     ) -> Result<(), OperatorError> {
-        let passed_on = match &element {
-            Element::Batch(_) => None,
-            other => Some(other.clone()),
-        };
-        let context = &mut Context::new(self.now_us, self.slots, self.refusals, output);
-        let mut result = operator.process_input(input, element, context);
-        result = result.and(self.hand_on(output, rest, rest_outputs));
-        if let Some(element) = passed_on {
-            let processed = self.through(rest, rest_outputs, 0, element);
-            result = result.and(processed);
-        }
-        result
+        operator.process_input(input, element, &mut Context::new(self.now_us, self.slots, self.refusals, output))
     }
 
     /// Has one operator go on, and hands what it emits to those behind it.

@@ -59,6 +59,9 @@ pub enum PlanError {
         /// What to do.
         hint: String,
     },
+    /// Lengths that no window can have.
+    #[error(transparent)]
+    Lengths(#[from] crate::LengthError),
     /// A length of a window with the wrong type.
     #[error("the {what} of the window has type {found}, not {expected}\nhint: write for example {example}")]
     LengthType {

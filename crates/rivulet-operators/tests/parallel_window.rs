@@ -447,3 +447,48 @@ fn attached_windows_are_those_of_the_rows() {
     outcome.add(hand.process(0, Element::End));
     assert!(outcome.rows.contains_key(&vec![time(15), time(25), "5".to_owned()]));
 }
+
+#[test]
+fn the_windows_of_few_rows_come_in_parts() {
+    const WINDOWS: i64 = 100_000;
+    let hop = KeyedWindowKind::Hop { slide_us: 1, width_us: WINDOWS, offset_us: 0 };
+    let cumulate = KeyedWindowKind::Cumulate { step_us: 1, width_us: WINDOWS, offset_us: 0 };
+    let row = |key: i64| Row { key: Some(key), text: None, v: Some(key), ts: 0, retracts: false };
+    for kind in [hop, cumulate] {
+        for last in [Element::Watermark(10 * WINDOWS), Element::End] {
+            let mut hand = Hand::new(&window(kind, &[0], vec![aggregate(F::Count, None)], Phase::Whole));
+            hand.process(0, Element::Batch(batch(&[row(1), row(2)])));
+            let mut given = hand.process(0, last);
+            let mut rows = 0;
+            while !given.is_empty() {
+                let part: usize = given.iter().map(rivulet_dataflow::Batch::rows).sum();
+                assert!(part < 10_000, "{part} rows at once");
+                rows += part;
+                given = if hand.operator.has_more() { hand.go_on() } else { Vec::new() };
+            }
+            assert_eq!(rows as i64, 2 * WINDOWS, "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn a_window_has_a_bounded_number_of_panes() {
+    const HOUR_US: i64 = 3_600_000_000;
+    let hop = |slide_us, width_us| KeyedWindowKind::Hop { slide_us, width_us, offset_us: 0 };
+    let cumulate = |step_us, width_us| KeyedWindowKind::Cumulate { step_us, width_us, offset_us: 0 };
+    for (kind, panes) in [
+        (hop(1, HOUR_US), HOUR_US),
+        (cumulate(1, HOUR_US), HOUR_US),
+        (hop(7, HOUR_US), HOUR_US),
+        (hop(HOUR_US, HOUR_US - 1), HOUR_US - 1),
+        (hop(10, 1_000_010), 100_001),
+        (cumulate(10, 1_000_010), 100_001),
+    ] {
+        let error = kind.check(&input()).unwrap_err().to_string();
+        let expected = format!("a window would consist of {panes} panes, at most 100000 are allowed\nhint: ");
+        assert!(error.starts_with(&expected), "{kind:?}: {error}");
+    }
+    for kind in [hop(10, 1_000_000), cumulate(10, 1_000_000), hop(HOUR_US, HOUR_US)] {
+        kind.check(&input()).unwrap();
+    }
+}

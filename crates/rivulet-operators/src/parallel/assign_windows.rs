@@ -50,7 +50,7 @@ impl AssignWindows {
 
 impl OperatorFactory for AssignWindows {
     fn create(&self) -> Box<dyn Operator> {
-        Box::new(AssignWindowsOperator { plan: self.clone() })
+        Box::new(AssignWindowsOperator { plan: self.clone(), unfinished: None })
     }
 
     fn describe(&self) -> Description {
@@ -64,6 +64,8 @@ impl OperatorFactory for AssignWindows {
 
 struct AssignWindowsOperator {
     plan: AssignWindows,
+    /// A batch of which the rows before this one have been given.
+    unfinished: Option<(Batch, usize)>,
 }
 
 impl AssignWindowsOperator {
@@ -87,13 +89,19 @@ impl AssignWindowsOperator {
     }
 }
 
-impl Operator for AssignWindowsOperator {
-    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        let Element::Batch(batch) = element else { return Ok(()) };
+impl AssignWindowsOperator {
+    /// Gives rows until there are enough of them.
+    fn continue_batch(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let Some((batch, first)) = self.unfinished.take() else { return Ok(()) };
         let column = batch.column(self.plan.time_column).clone();
         let times = column.as_primitive::<TimestampMicrosecondType>();
         let (mut rows, mut windows) = (Vec::with_capacity(batch.rows()), Vec::with_capacity(batch.rows()));
-        for row in 0..batch.rows() {
+        for row in first..batch.rows() {
+            if rows.len() >= OUTPUT_ROWS {
+                self.emit(&batch, &rows, windows, context)?;
+                self.unfinished = Some((batch, row));
+                return Ok(());
+            }
             if times.is_null(row) {
                 context.refusals.refuse_row(None, &batch, row, Reason::Expression, || {
                     "a row without a time is in no window\nhint: filter with WHERE ... IS NOT NULL".into()
@@ -104,15 +112,31 @@ impl Operator for AssignWindowsOperator {
                 rows.push(row as u32);
                 windows.push((start_us, end_us));
             });
-            if rows.len() >= OUTPUT_ROWS {
-                self.emit(&batch, &rows, std::mem::take(&mut windows), context)?;
-                rows.clear();
-            }
         }
-        if !rows.is_empty() {
-            self.emit(&batch, &rows, windows, context)?;
+        match rows.is_empty() {
+            true => Ok(()),
+            false => self.emit(&batch, &rows, windows, context),
         }
-        Ok(())
+    }
+}
+
+impl Operator for AssignWindowsOperator {
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        // Who did not ask for all of a batch gets it before anything else.
+        while self.has_more() {
+            self.continue_batch(context)?;
+        }
+        let Element::Batch(batch) = element else { return Ok(()) };
+        self.unfinished = Some((batch, 0));
+        self.continue_batch(context)
+    }
+
+    fn has_more(&self) -> bool {
+        self.unfinished.is_some()
+    }
+
+    fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.continue_batch(context)
     }
 }
 
@@ -132,7 +156,9 @@ mod tests {
         let table = parameter_table("p", Arc::new(Int64Array::from(vec![0])));
         let (mut refusals, mut output) = (Refusals::new(0), Vec::new());
         let mut context = process_context(&table, &mut refusals, &mut output);
-        operator.create().process(Element::Batch(input), &mut context).unwrap();
+        let mut operator = operator.create();
+        operator.process(Element::Batch(input), &mut context).unwrap();
+        assert!(!operator.has_more());
         let mut found = Vec::new();
         for batch in &output {
             let value = |column: usize, row| batch.column(column).as_primitive::<TimestampMicrosecondType>().value(row);
@@ -151,6 +177,26 @@ mod tests {
         assert_eq!(assigned(cumulate, vec![Some(-3)]).0, [(-3, -6, -2), (-3, -6, 0)]);
         let gaps = KeyedWindowKind::Hop { slide_us: 10, width_us: 3, offset_us: 0 };
         assert_eq!(assigned(gaps, vec![Some(12), Some(13)]).0, [(12, 10, 13)]);
+    }
+
+    #[test]
+    fn the_windows_of_many_rows_come_in_parts() {
+        let input = batch(&[(0, 7); 100], vec![Arc::new(TimestampMicrosecondArray::from(vec![0; 100]))]);
+        let hop = KeyedWindowKind::Hop { slide_us: 1, width_us: 1_000, offset_us: 0 };
+        let plan = AssignWindows::new(input.columns.schema(), hop, 0).unwrap();
+        let table = parameter_table("p", Arc::new(Int64Array::from(vec![0])));
+        let (mut refusals, mut output, mut rows) = (Refusals::new(0), Vec::new(), 0);
+        let mut operator = plan.create();
+        operator.process(Element::Batch(input), &mut process_context(&table, &mut refusals, &mut output)).unwrap();
+        while !output.is_empty() {
+            let part: usize = output.drain(..).map(|batch| batch.rows()).sum();
+            assert!(part < OUTPUT_ROWS + 1_000, "{part} rows at once");
+            rows += part;
+            if operator.has_more() {
+                operator.go_on(&mut process_context(&table, &mut refusals, &mut output)).unwrap();
+            }
+        }
+        assert_eq!(rows, 100 * 1_000);
     }
 
     #[test]

@@ -118,11 +118,16 @@ impl Lengths {
             }
         }
         let pane = greatest_common_divisor(width, slide);
-        let panes = width / pane;
-        if panes > PANES_PER_WINDOW_MAX {
-            return Err(LengthError::TooManyPanes { panes, rows });
-        }
+        check_panes(width / pane, rows)?;
         Ok(Self { width, slide, pane })
+    }
+}
+
+/// Fails if a window would consist of too many panes; `rows` says whether its lengths count rows.
+pub(crate) fn check_panes(panes: i64, rows: bool) -> Result<(), LengthError> {
+    match panes > PANES_PER_WINDOW_MAX {
+        true => Err(LengthError::TooManyPanes { panes, rows }),
+        false => Ok(()),
     }
 }
 

@@ -39,6 +39,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use rivulet_dataflow::{Description, Operator, OperatorFactory};
 
+pub(crate) use length::check_panes;
 pub use length::{LengthError, Lengths, WindowSpec, check_lengths};
 
 use crate::PlanError;

@@ -1,6 +1,6 @@
 //! Big queries as parallel tasks: results do not depend on how many there are, nothing grows, nothing is lost, errors end them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -614,22 +614,24 @@ fn a_paused_flow_asks_for_nothing_and_goes_on_where_it_was() {
     );
 }
 
-/// Gives each batch a hundred times, one at a time.
+/// Gives each batch a hundred times, one at a time: when it comes, or all of them with the watermark or the end behind them.
 #[derive(Clone, Default)]
 struct Repeats {
+    waits: bool,
     given: Arc<AtomicUsize>,
 }
 
 struct Repeating {
-    given: Arc<AtomicUsize>,
-    batch: Option<(Batch, usize)>,
+    plan: Repeats,
+    batches: VecDeque<(Batch, usize)>,
+    gives: bool,
 }
 
 const TIMES: usize = 100;
 
 impl OperatorFactory for Repeats {
     fn create(&self) -> Box<dyn Operator> {
-        Box::new(Repeating { given: self.given.clone(), batch: None })
+        Box::new(Repeating { plan: self.clone(), batches: VecDeque::new(), gives: false })
     }
 
     fn describe(&self) -> Description {
@@ -643,25 +645,28 @@ impl OperatorFactory for Repeats {
 
 impl Operator for Repeating {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        assert!(self.batch.is_none(), "nothing comes before it has given all");
-        if let Element::Batch(batch) = element {
-            self.batch = Some((batch, TIMES));
-            self.go_on(context)?;
-        }
-        Ok(())
+        assert!(!self.has_more(), "nothing comes before it has given all");
+        self.gives = match element {
+            Element::Batch(batch) => {
+                self.batches.push_back((batch, TIMES));
+                !self.plan.waits
+            }
+            _ => true,
+        };
+        if self.gives { self.go_on(context) } else { Ok(()) }
     }
 
     fn has_more(&self) -> bool {
-        self.batch.is_some()
+        self.gives && !self.batches.is_empty()
     }
 
     fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        let Some((batch, left)) = &mut self.batch else { return Ok(()) };
-        self.given.fetch_add(batch.rows(), Ordering::Relaxed);
+        let Some((batch, left)) = self.batches.front_mut() else { return Ok(()) };
+        self.plan.given.fetch_add(batch.rows(), Ordering::Relaxed);
         context.emit(batch.clone());
         *left -= 1;
         if *left == 0 {
-            self.batch = None;
+            self.batches.pop_front();
         }
         Ok(())
     }
@@ -670,24 +675,31 @@ impl Operator for Repeating {
 #[test]
 fn what_becomes_very_many_rows_waits_for_room() {
     const ROWS: i64 = 10_000;
-    let workers = workers(2);
-    let repeats = Repeats::default();
-    let sink = Collected::default();
-    sink.closed.store(true, Ordering::Release);
-    let mut dataflow = Dataflow::default();
-    let source = dataflow.add(Work::Source(0), schema());
-    let many = dataflow.then(source, EdgeKind::Hash(vec![0]), Arc::new(repeats.clone()), schema());
-    let end = dataflow.add(Work::Sink(0), schema());
-    dataflow.connect(many, end, 0, EdgeKind::Gather);
-    let sources = vec![numbers(0..ROWS / 2, Then::End), numbers(ROWS / 2..ROWS, Then::End)];
-    let flow = workers.start_flow(parts(dataflow, vec![sources], 2, &sink)).unwrap();
-    std::thread::sleep(Duration::from_millis(200));
-    let given = repeats.given.load(Ordering::Relaxed);
-    assert!(given > 0 && given < 20_000, "{given} rows are in hand");
-    sink.closed.store(false, Ordering::Release);
-    finish(&flow);
-    assert_eq!(sink.rows.lock().len(), ROWS as usize * TIMES);
-    workers.stop();
+    for waits in [false, true] {
+        let workers = workers(2);
+        let repeats = Repeats { waits, ..Repeats::default() };
+        let sink = Collected::default();
+        sink.closed.store(true, Ordering::Release);
+        let mut dataflow = Dataflow::default();
+        let source = dataflow.add(Work::Source(0), schema());
+        let many = dataflow.then(source, EdgeKind::Hash(vec![0]), Arc::new(repeats.clone()), schema());
+        let end = dataflow.add(Work::Sink(0), schema());
+        dataflow.connect(many, end, 0, EdgeKind::Gather);
+        let sources = vec![numbers(0..ROWS / 2, Then::End), numbers(ROWS / 2..ROWS, Then::End)];
+        let flow = workers.start_flow(parts(dataflow, vec![sources], 2, &sink)).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while repeats.given.load(Ordering::Relaxed) == 0 {
+            assert!(Instant::now() < deadline, "nothing comes out");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        let given = repeats.given.load(Ordering::Relaxed);
+        assert!(given < 20_000, "{given} rows are in hand");
+        sink.closed.store(false, Ordering::Release);
+        finish(&flow);
+        assert_eq!(sink.rows.lock().len(), ROWS as usize * TIMES);
+        workers.stop();
+    }
 }
 
 /// Always has rows; says whether it is paused.

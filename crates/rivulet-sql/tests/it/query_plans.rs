@@ -454,6 +454,24 @@ fn what_is_wrong_is_said_where_it_stands() {
 }
 
 #[test]
+fn windows_of_very_many_panes_are_refused() {
+    let many = "a window would consist of 3600000000 panes, at most 100000 are allowed\nhint: ";
+    for (script, place) in [
+        ("SELECT count(*) AS c FROM bid GROUP BY hop(date_time, INTERVAL '1 microsecond', INTERVAL '1 hour')", 44),
+        ("SELECT count(*) AS c FROM bid GROUP BY cumulate(date_time, INTERVAL '1 microsecond', INTERVAL '1 hour')", 49),
+        ("SELECT * FROM HOP(TABLE bid, DESCRIPTOR(date_time), INTERVAL '7 microseconds', INTERVAL '1 hour')", 41),
+        (
+            "SELECT window_end, count(*) AS c FROM TABLE(CUMULATE(TABLE bid, DESCRIPTOR(date_time), \
+             INTERVAL '1 microsecond', INTERVAL '1 hour')) GROUP BY window_start, window_end",
+            76,
+        ),
+    ] {
+        let (found, expected) = (error(script), format!("error at line 1, column {place}: {many}"));
+        assert!(found.starts_with(&expected), "{script}\n{found}");
+    }
+}
+
+#[test]
 fn names_in_backquotes_and_views_of_views_are_read() {
     let plan = planned(
         "CREATE VIEW `My Bids` AS SELECT auction, price AS `Price`, date_time FROM bid WHERE price > 10;

@@ -29,7 +29,7 @@ use super::keys::KeyPlan;
 use super::time_to_live::{span_text, state_text};
 use super::{TIME, check_columns, check_time};
 use crate::expression::sql;
-use crate::window::{WINDOW_END, WINDOW_START};
+use crate::window::{WINDOW_END, WINDOW_START, check_panes};
 use crate::{AggregateFunction, AggregateSpec, PlanError};
 
 /// What a window aggregation over keys does.
@@ -231,7 +231,11 @@ impl KeyedWindowKind {
         }
     }
 
-    pub(crate) fn check(&self, input: &Schema) -> Result<(), PlanError> {
+    /// Checks the lengths, and the columns that they are read from.
+    ///
+    /// # Errors
+    /// Lengths that no window can have, windows of too many panes, columns that hold no times.
+    pub fn check(&self, input: &Schema) -> Result<(), PlanError> {
         let fail = |problem: &str, hint: &str| {
             Err(PlanError::Operator { operator: "window", problem: problem.into(), hint: hint.into() })
         };
@@ -264,12 +268,14 @@ impl KeyedWindowKind {
             Self::Session { gap_us } => [gap_us, gap_us],
             Self::Attached { .. } | Self::Count { .. } => [1, 1],
         };
-        match lengths.iter().all(|length| (1..=LENGTH_US_MAX).contains(length)) {
-            true => Ok(()),
-            false => {
-                fail("a length is not between 1 microsecond and 100 years", "write for example INTERVAL '10 seconds'")
-            }
+        if !lengths.iter().all(|length| (1..=LENGTH_US_MAX).contains(length)) {
+            return fail(
+                "a length is not between 1 microsecond and 100 years",
+                "write for example INTERVAL '10 seconds'",
+            );
         }
+        let panes = Bounds::of(self).map_or(1, |bounds| bounds.width_us / bounds.pane_us);
+        Ok(check_panes(panes, false)?)
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct WindowOperator {
     pub(super) sliding: Option<Sliding>,
     /// The watermark; by the clock, up to when panes are closed.
     pub(super) watermark_us: i64,
+    /// The watermark before that, while not all is given that closes with the last one.
+    closing_from_us: Option<i64>,
     /// How many keys the last pane had that closed: the next will have about as many.
     keys_expected: usize,
     /// In phase `Partial`.
@@ -63,6 +65,7 @@ impl WindowOperator {
             bounds,
             panes: BTreeMap::new(),
             watermark_us: i64::MIN,
+            closing_from_us: None,
             keys_expected: 0,
             reduction: Reduction::default(),
             keys: BatchKeys::default(),
@@ -253,8 +256,9 @@ impl WindowOperator {
         if self.plan.spec.phase == Phase::Partial {
             return self.give_states(watermark_us, context);
         }
-        if let Some(sliding) = &mut self.sliding {
-            return sliding.close(&self.plan, &mut self.panes, closed_us, watermark_us, context);
+        if self.sliding.is_some() {
+            self.closing_from_us = Some(closed_us);
+            return self.continue_closing(context);
         }
         while let Some(entry) = self.panes.first_entry() {
             let (end_us, start_us) = *entry.key();
@@ -264,6 +268,15 @@ impl WindowOperator {
             let pane = entry.remove();
             self.keys_expected = pane.index.len();
             pane.emit(&self.plan, start_us, end_us, context)?;
+        }
+        Ok(())
+    }
+
+    /// Gives more of the overlapping windows that close with the last watermark: a row may be in very many of them.
+    fn continue_closing(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let (Some(sliding), Some(closed_us)) = (&mut self.sliding, self.closing_from_us) else { return Ok(()) };
+        if sliding.close(&self.plan, &mut self.panes, closed_us, self.watermark_us, context)? {
+            self.closing_from_us = None;
         }
         Ok(())
     }
@@ -290,6 +303,10 @@ impl WindowOperator {
 
 impl Operator for WindowOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        // Who did not ask for all that has closed gets it before anything else.
+        while self.has_more() {
+            self.continue_closing(context)?;
+        }
         match element {
             Element::Batch(batch) => {
                 if self.is_by_clock() {
@@ -304,6 +321,14 @@ impl Operator for WindowOperator {
             Element::Barrier(_) if self.plan.spec.phase == Phase::Partial => self.give_states(i64::MAX, context),
             Element::Barrier(_) | Element::Control(_) => Ok(()),
         }
+    }
+
+    fn has_more(&self) -> bool {
+        self.closing_from_us.is_some()
+    }
+
+    fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.continue_closing(context)
     }
 
     fn deadline_us(&self) -> Option<i64> {

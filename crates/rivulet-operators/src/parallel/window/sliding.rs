@@ -74,7 +74,8 @@ impl Sliding {
         }
     }
 
-    /// Emits the windows that end at `watermark_us` or before but after `closed_us`, the watermark until now; takes the panes that are complete out of `open`.
+    /// Emits the windows that end at `watermark_us` or before but after `closed_us`, the watermark until now; takes the panes that are complete
+    /// out of `open`. Stops after the window with which there are enough rows; whether it has come to the end.
     pub(super) fn close(
         &mut self,
         plan: &WindowPlan,
@@ -82,16 +83,17 @@ impl Sliding {
         closed_us: i64,
         watermark_us: i64,
         context: &mut Context<'_>,
-    ) -> Result<(), OperatorError> {
-        loop {
+    ) -> Result<bool, OperatorError> {
+        let mut given = 0;
+        while given < OUTPUT_ROWS {
             if self.panes.is_empty() {
                 // Windows without rows are skipped.
-                let Some(((_, start_us), _)) = open.first_key_value() else { return Ok(()) };
+                let Some(((_, start_us), _)) = open.first_key_value() else { return Ok(true) };
                 self.next_end_us = self.bounds.first_end_after(*start_us, closed_us);
             }
             let end_us = self.next_end_us;
             if end_us > watermark_us {
-                return Ok(());
+                return Ok(true);
             }
             let start_us = self.bounds.start_of(end_us);
             while let Some(entry) = open.first_entry().filter(|entry| entry.key().0 <= end_us) {
@@ -101,7 +103,7 @@ impl Sliding {
             while self.panes.front().is_some_and(|pane| pane.start_us < start_us) {
                 self.pop(plan);
             }
-            self.emit(plan, start_us, end_us, context)?;
+            given += self.emit(plan, start_us, end_us, context)?;
             self.next_end_us = self.bounds.next_end(end_us);
             // What the next window does not need is given back at once.
             let next_start_us = self.bounds.start_of(self.next_end_us);
@@ -109,6 +111,7 @@ impl Sliding {
                 self.pop(plan);
             }
         }
+        Ok(false)
     }
 
     /// Adds a pane at the back.
@@ -195,13 +198,14 @@ impl Sliding {
         });
     }
 
+    /// Emits a window; how many keys it has.
     fn emit(
         &self,
         plan: &WindowPlan,
         start_us: i64,
         end_us: i64,
         context: &mut Context<'_>,
-    ) -> Result<(), OperatorError> {
+    ) -> Result<usize, OperatorError> {
         let layout = &plan.groups.layout;
         let words = layout.dense_words();
         let arrival_us = self.panes.iter().map(|pane| pane.arrival_us).max().unwrap_or(i64::MIN);
@@ -229,7 +233,7 @@ impl Sliding {
             let columns: Vec<ArrayRef> = self.index.columns(&plan.keys, keys)?;
             emit_results(plan, columns, &states, &groups[..keys.len()], window, context)?;
         }
-        Ok(())
+        Ok(live.len())
     }
 
     /// Merges the objects of a key over all its panes.

@@ -14,8 +14,18 @@ impl FlowTask {
         if core.has_ended || core.is_finishing {
             return Ok(());
         }
-        if !self.flow.stopping.load(Ordering::Acquire) || self.flow.drains.load(Ordering::Acquire) {
-            self.process(core, 0, Element::End, now_us)?;
+        let is_wanted = !self.flow.stopping.load(Ordering::Acquire) || self.flow.drains.load(Ordering::Acquire);
+        if is_wanted && !core.is_ending {
+            core.is_ending = true;
+            self.process_once(core, 0, Element::End, now_us)?;
+        }
+        // A task with a queue goes on with it when there is room for more.
+        core.is_unfinished = core.chain.has_more() && core.feed.is_none();
+        if core.is_unfinished {
+            return Ok(());
+        }
+        while core.chain.has_more() {
+            self.run_chain(core, |chain, slots, refusals, take| chain.go_on(now_us, slots, refusals, take))?;
         }
         if let Some(sink) = &mut core.sink {
             sink.finish().map_err(|error| error.0)?;
@@ -44,6 +54,7 @@ impl FlowTask {
         drop(figures);
         core.pending.clear();
         core.is_unfinished = false;
+        core.advancing_us = None;
         core.chain = Chain::new(Vec::new());
         core.sink = None;
         core.outputs = Outputs::default();

@@ -127,6 +127,10 @@ struct Core {
     /// Rows that were taken, with the input that they are for, and whether what came with them is not processed to its end.
     pending: VecDeque<(usize, Batch)>,
     is_unfinished: bool,
+    /// The watermark that operators are working off: those behind are told of it when all has come out.
+    advancing_us: Option<i64>,
+    /// Operators have been told that nothing will follow.
+    is_ending: bool,
     /// All is processed, and the sink makes it final.
     is_finishing: bool,
     has_ended: bool,
@@ -187,6 +191,8 @@ impl FlowTask {
                 taken: Vec::new(),
                 pending: VecDeque::new(),
                 is_unfinished: false,
+                advancing_us: None,
+                is_ending: false,
                 is_finishing: false,
                 has_ended: false,
             }),
@@ -344,8 +350,16 @@ impl FlowTask {
         if core.is_unfinished {
             return Ok(Some(rows));
         }
-        let advanced = core.watermarks.advanced();
-        self.watermark(core, advanced, now_us)?;
+        self.tell_watermark(core);
+        if let Some(watermark_us) = core.watermarks.advanced() {
+            core.advancing_us = Some(watermark_us);
+            self.process_once(core, 0, Element::Watermark(watermark_us), now_us)?;
+            core.is_unfinished = core.chain.has_more();
+            if core.is_unfinished {
+                return Ok(Some(rows));
+            }
+            self.tell_watermark(core);
+        }
         if core.watermarks.has_ended() {
             self.end(core, now_us)?;
         } else if let Some(number) = core.checkpoints.complete(&core.watermarks) {
@@ -424,9 +438,17 @@ impl FlowTask {
 
     fn watermark(&self, core: &mut Core, advanced: Option<i64>, now_us: i64) -> Result<(), String> {
         let Some(watermark_us) = advanced else { return Ok(()) };
+        core.advancing_us = Some(watermark_us);
         self.process(core, 0, Element::Watermark(watermark_us), now_us)?;
-        core.outputs.tell(&Message::Watermark(watermark_us));
+        self.tell_watermark(core);
         Ok(())
+    }
+
+    /// Tells those behind of the watermark that operators have worked off.
+    fn tell_watermark(&self, core: &mut Core) {
+        if let Some(watermark_us) = core.advancing_us.take() {
+            core.outputs.tell(&Message::Watermark(watermark_us));
+        }
     }
 
     fn process(&self, core: &mut Core, input: usize, element: Element, now_us: i64) -> Result<(), String> {

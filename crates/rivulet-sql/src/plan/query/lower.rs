@@ -17,7 +17,7 @@ use rivulet_relational::{WindowKind, WindowTable};
 use super::PlannedSource;
 use super::builder::Builder;
 use super::columns::{is_of_bounds, over_bounds, place_in, unaliased, used_columns, uses_windows};
-use super::error::{not_yet, place_of, refused};
+use super::error::{defect, not_yet, place_of, refused};
 use super::relations::{ReferenceTable, SourceTable};
 use super::stream::{Partition, Pending, Place, Stream};
 use crate::{Position, SqlError};
@@ -277,6 +277,7 @@ impl Lowering {
             }
             _ => return Err(refused(position, "the time of a window is a column")),
         };
+        kind.check(&stream.schema).map_err(|error| defect(error, position))?;
         let partition = match &windows.partition {
             Some(keys) => {
                 let keys = keys.iter().map(|key| match place_in(key, schema, &stream) {
