@@ -14,6 +14,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::api;
 use crate::config::Config;
+use crate::engine::note_crashes;
 use crate::service::Service;
 
 use super::Start;
@@ -51,7 +52,12 @@ pub(super) fn run(arguments: &ServeArguments, start: Start) -> Result<(), CliErr
     let started = Arc::new(OnceLock::new());
     let stop = stop_when_told(started.clone(), (config.stop_delay, config.stop_limit));
     let serving = http.begin(listener, started.clone(), stop);
+    // Where there is no folder yet, no query can end the start.
+    if config.data_dir.is_dir() {
+        note_crashes(&config.data_dir);
+    }
     let service = start(&config)?;
+    note_crashes(&config.data_dir);
     // Nobody else sets it.
     let _ = started.set(service.clone());
     eprintln!(

@@ -5,6 +5,8 @@
 //! catalog.redb    applications and queries
 //! checkpoints/    their state
 //! log/            events since, of inputs that are logged
+//! starts          big queries that have been started and have yet to show that they can run
+//! crashed         whether the last process has crashed
 //! ```
 //!
 //! What must hold: nothing here changes a folder that has anything in it.

@@ -13,6 +13,7 @@ use rivulet_runtime::{Group, Workers};
 use rivulet_storage::log::LogSettings;
 use rivulet_storage::{Disk, Store};
 
+use super::big_queries::BigQueries;
 use super::checkpoints::Checkpoints;
 use super::event_log::EventLog;
 use super::memory::MemoryBound;
@@ -58,6 +59,7 @@ impl Engine {
                 .map(|settings| Checkpoints::open_in(store, settings))
                 .transpose()?,
             event_log: EventLog::by_hand(disk, Path::new("log"), log, clock)?,
+            big_queries: BigQueries::default(),
         };
         Self::assemble(config, parts)
     }

@@ -65,6 +65,7 @@ use shared_input::{InputShape, SharedInput};
 use taps::Taps;
 use topics::Topics;
 
+pub(crate) use big_queries::note_crashes;
 pub(crate) use big_queries::saved as saved_queries;
 pub(crate) use checkpoints::catalog as saved_catalog;
 pub(crate) use checkpoints::home as checkpoint_home;
@@ -120,6 +121,7 @@ struct Parts {
     memory: MemoryBound,
     checkpoints: Option<Arc<Checkpoints>>,
     event_log: EventLog,
+    big_queries: BigQueries,
 }
 
 #[derive(Default)]
@@ -210,7 +212,9 @@ impl Engine {
             })?);
         }
         let event_log = EventLog::open(&config.data_dir, &config.durability, clock)?;
-        let engine = Self::assemble(config, Parts { messaging, catalog, workers, memory, checkpoints, event_log })?;
+        let big_queries = BigQueries::open(&config.data_dir);
+        let parts = Parts { messaging, catalog, workers, memory, checkpoints, event_log, big_queries };
+        let engine = Self::assemble(config, parts)?;
         if let Some(checkpoints) = &engine.checkpoints {
             checkpoints.start(Arc::downgrade(&engine))?;
         }
@@ -221,7 +225,7 @@ impl Engine {
 
     /// Puts an engine together of its parts, gives it back what was saved, and opens it for messages.
     fn assemble(config: Config, parts: Parts) -> Result<Arc<Self>, ServiceError> {
-        let Parts { messaging, catalog, workers, memory, checkpoints, event_log } = parts;
+        let Parts { messaging, catalog, workers, memory, checkpoints, event_log, big_queries } = parts;
         let server_id = format!("{:016x}", catalog.server_id()?);
         let engine = Arc::new(Self {
             event_log,
@@ -233,7 +237,7 @@ impl Engine {
             workers,
             messaging,
             taps: Arc::default(),
-            big_queries: Arc::default(),
+            big_queries: Arc::new(big_queries),
             checkpoints,
             backup: Mutex::default(),
             state: Mutex::default(),
@@ -569,6 +573,7 @@ impl Engine {
         if self.is_stopped.swap(true, Ordering::AcqRel) {
             return;
         }
+        self.big_queries.begin_to_stop();
         self.messaging.close_input();
         self.event_log.end_replay();
         self.stop_big_queries();

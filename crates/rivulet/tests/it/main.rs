@@ -32,6 +32,7 @@ mod readme;
 mod reference;
 mod replace;
 mod replace_query;
+mod restart_loop;
 mod run;
 mod run_state;
 mod memory;

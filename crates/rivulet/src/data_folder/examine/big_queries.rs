@@ -38,6 +38,7 @@ pub(super) fn examine(
     statements: Option<&[StoredStatement]>,
     findings: &mut Vec<Finding>,
 ) -> Vec<SavedQuery> {
+    findings.extend(statements.unwrap_or_default().iter().filter_map(failed));
     let known: BTreeMap<u64, (String, u64)> = statements.unwrap_or_default().iter().filter_map(query_of).collect();
     let exists = !matches!(place, Place::Folder(folder) if !folder.is_dir());
     let store = exists.then(|| Store::open(place).ok()).flatten().map(Arc::new);
@@ -79,6 +80,14 @@ pub(super) fn examine(
         all.push(saved);
     }
     all
+}
+
+/// What is said of a query that a start does not run, because an error has ended it or it may end the server.
+fn failed(stored: &StoredStatement) -> Option<Finding> {
+    let (_, (name, _)) = query_of(stored)?;
+    let text = format!("query '{name}' does not run: {}", stored.failure.as_ref()?);
+    let name = rivulet_sql::name_in_sql(&name);
+    Some(notice(ABOUT, text, &format!("mend what is wrong, then start it with RESUME QUERY {name}, or drop it")))
 }
 
 /// Number, name and checksum of the text of a query that a statement creates.

@@ -5,14 +5,16 @@
 //!
 //! In reading order: `declared`: sources, sinks and views; here: queries, from their creation to their end; `saved`: what outlives the
 //! process; `replace`: another version of a query goes on where one was; `settle`: where one goes on whose results are final by themselves; `info`: what is shown of
-//! them; `watch`: what is done about those that fail or do not start; `memory`: about those that need more than there may be.
+//! them; `watch`: what is done about those that fail or do not start; `starts` and `crash`: about those at which the process dies; `memory`: about those that need more than there may be.
 
+mod crash;
 mod declared;
 mod info;
 mod memory;
 mod replace;
 pub(crate) mod saved;
 mod settle;
+mod starts;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -34,7 +36,9 @@ use crate::run::{self, RunOptions};
 use crate::service::{ErrorKind, QueryState, ServiceError};
 use saved::Saved;
 use settle::{Begin, settle};
+use starts::{Kernel, Starts, Verdict};
 
+pub(crate) use crash::note_crashes;
 pub(super) use declared::Declared;
 pub(super) use info::BigQuerySnapshot;
 pub(super) use saved::LineStatus;
@@ -53,9 +57,19 @@ const CLOSE_MAX: Duration = Duration::from_secs(1);
 const HOLDS_UP: &str = "its queue is full, so the connection that it reads by waits, and everybody behind it; look at its sink, pause it, or \
                         declare its source with the option overflow";
 
+/// What is said of a query that waits because the server died.
+const WAITS: &str = "the server died twice in a row soon after it was started with this query and others, so they are started one after \
+                     the other";
+
+/// What is said of a query at which the server dies.
+const IS_HELD: &str = "the server died twice in a row soon after it was started with this query, by a crash or for want of memory, so it is \
+                       not started by itself; RESUME QUERY starts it";
+
 /// What a server knows of big queries.
 #[derive(Default)]
 pub(super) struct BigQueries {
+    /// Which of them may end the process.
+    starts: Starts,
     /// Held by whoever changes anything, for as long as it takes to open a source. Taken before `known`.
     changing: Mutex<()>,
     /// Locked for moments only: queries can be looked at while another one is started.
@@ -193,6 +207,18 @@ impl Known {
     }
 }
 
+impl BigQueries {
+    /// Before anything runs: with what the last server on this data folder has left of its starts.
+    pub(super) fn open(folder: &Path) -> Self {
+        Self { starts: Starts::open(folder, Kernel::now()), ..Self::default() }
+    }
+
+    /// The server stops: what ends it now is no query.
+    pub(super) fn begin_to_stop(&self) {
+        self.starts.close();
+    }
+}
+
 impl Engine {
     /// The names that big queries may use: those that were declared, and reference tables.
     fn scope(&self) -> Scope {
@@ -257,6 +283,7 @@ impl Engine {
                 return Err(error);
             }
         };
+        self.big_queries.starts.begin(number);
         let (name, query) = (name.text.clone(), query.clone());
         let (plan, running) = (Some(Arc::new(plan)), Some(Arc::new(running)));
         let one = OneQuery {
@@ -492,6 +519,7 @@ impl Engine {
             close(running);
         }
         let saved = self.saved_of(name)?;
+        self.big_queries.starts.begin(one.number);
         let started = self.start_saved(name, &one.query.text, &plan, saved.as_ref());
         self.big_queries.known.lock().change(name, |one| one.plan = Some(plan));
         match started {
@@ -643,16 +671,17 @@ impl Engine {
             let plan = one.plan.insert(Arc::new(plan)).clone();
             one.saved = self.line(number, &one.query.text)?;
             one.has_ended = one.saved.as_ref().is_some_and(|saved| saved.lock().has_ended());
-            match is_paused || has_failed || one.has_ended {
-                true => Ok(None),
-                false => Ok(match self.start_saved(name, &one.query.text, &plan, one.saved.as_ref())? {
-                    Started::Runs(_, running) => Some(running),
-                    Started::HasEnded => {
-                        one.has_ended = true;
-                        None
-                    }
-                }),
+            if is_paused || has_failed || one.has_ended || self.may_end_the_server(name, &mut one) {
+                return Ok(None);
             }
+            self.big_queries.starts.begin(number);
+            Ok(match self.start_saved(name, &one.query.text, &plan, one.saved.as_ref())? {
+                Started::Runs(_, running) => Some(running),
+                Started::HasEnded => {
+                    one.has_ended = true;
+                    None
+                }
+            })
         });
         match loaded {
             Ok(running) => {
@@ -665,6 +694,24 @@ impl Engine {
             }
         }
         one
+    }
+
+    /// Whether a query is not started now because it may be the one at which the server has died, which is said and remembered.
+    fn may_end_the_server(&self, name: &str, one: &mut OneQuery) -> bool {
+        let problem = match self.big_queries.starts.verdict(one.number) {
+            Verdict::Starts => return false,
+            Verdict::Waits => WAITS,
+            Verdict::IsHeld => {
+                one.has_failed = true;
+                if let Err(error) = self.catalog.set_statement_failure(one.number, Some(IS_HELD)) {
+                    tracing::warn!(query = name, "after a restart the query will run again: {error}");
+                }
+                IS_HELD
+            }
+        };
+        tracing::error!(query = name, "a query is not running: {problem}");
+        one.problem = Some(problem.to_owned());
+        true
     }
 
     /// Ends the input of all big queries, and gives them time to write what they have in hand.

@@ -229,6 +229,11 @@ impl Saved {
         }
     }
 
+    /// When this process has made the newest one.
+    pub(super) fn made(&self) -> Option<Instant> {
+        self.made
+    }
+
     /// Whether this is of the query as it has this text, and not of a version that has taken over from it.
     pub(super) fn is_of(&self, text: &str) -> bool {
         self.query == checksum(text)

@@ -101,6 +101,7 @@ pub(in crate::engine) fn start(engine: &Arc<Engine>) -> Result<(), std::io::Erro
                 return;
             }
             engine.note_failures();
+            engine.big_queries.note_those_that_run();
             engine.start_those_that_wait(&mut watch.queries);
             engine.try_the_catalog(&mut watch.catalog);
             engine.keep_memory(&mut watch.ended);
@@ -121,6 +122,16 @@ impl BigQueries {
         let known = self.known.lock();
         let wanted = known.queries.iter().filter(|(_, one)| is_wanted(one));
         wanted.map(|(name, one)| (name.clone(), one.clone())).collect()
+    }
+
+    /// Takes note of the queries that have shown that they can run.
+    fn note_those_that_run(&self) {
+        if !self.starts.has_unproven() {
+            return;
+        }
+        let made = |one: &OneQuery| one.saved.as_ref().and_then(|saved| saved.try_lock()?.made());
+        let running = self.that(|one| one.running.is_some());
+        self.starts.keep(&running.iter().map(|(_, one)| (one.number, made(one))).collect());
     }
 
     /// Saves of each query that has come to the end of its input that it has.
@@ -183,7 +194,7 @@ impl Engine {
         waiting.retain(|number, attempts| !attempts.is_past() || queries.iter().any(|(_, one)| one.number == *number));
         for (name, one) in queries {
             let attempts = waiting.entry(one.number).or_insert_with(Attempts::new);
-            if !attempts.is_due() {
+            if !attempts.is_due() || self.big_queries.starts.has_to_wait(one.number) {
                 continue;
             }
             match self.try_to_start(&name, &one) {
@@ -212,6 +223,7 @@ impl Engine {
             }
             self.saved_of(name)?
         };
+        self.big_queries.starts.begin(one.number);
         // Nobody waits for this: what is not there may take its time to say so.
         let started = self.start_saved(name, &one.query.text, &plan, saved.as_ref());
         let _changing = self.big_queries.changing.lock();
