@@ -189,6 +189,10 @@ pub(crate) struct Client {
     under_way: VecDeque<(Message, bool)>,
     pending: Pending,
     ledger: Option<Arc<Ledger>>,
+    /// Whether it repeats without a mark after its session was lost, as MQTT 5 has it.
+    obeys_lost_session: bool,
+    /// Whether the engine's process has ended since it was connected.
+    has_lost_session: bool,
 }
 
 impl Client {
@@ -200,6 +204,8 @@ impl Client {
             under_way: VecDeque::new(),
             pending: Pending::default(),
             ledger: None,
+            obeys_lost_session: number % 2 == 1,
+            has_lost_session: false,
         }
     }
 
@@ -227,8 +233,12 @@ impl Client {
     pub(crate) fn lose_connection(&mut self, side: Option<&Side>) {
         self.under_way.clear();
         self.pending = Pending::default();
-        if let (Some(ledger), Some(side)) = (self.ledger.take(), side) {
-            side.ledgers.end(self.name.as_bytes(), &ledger);
+        let ledger = self.ledger.take();
+        match side {
+            Some(side) => {
+                ledger.inspect(|ledger| side.ledgers.end(self.name.as_bytes(), ledger));
+            }
+            None => self.has_lost_session = true,
         }
     }
 
@@ -237,8 +247,14 @@ impl Client {
         if self.ledger.is_some() {
             return 0;
         }
-        self.ledger = Some(side.ledgers.begin_next(self.name.as_bytes()));
-        self.under_way = self.unacknowledged.iter().map(|message| (message.clone(), message.was_sent)).collect();
+        let ledger = side.ledgers.begin_next(self.name.as_bytes());
+        let marks = !(std::mem::take(&mut self.has_lost_session) && self.obeys_lost_session);
+        if !marks {
+            ledger.lost_session();
+        }
+        self.ledger = Some(ledger);
+        self.under_way =
+            self.unacknowledged.iter().map(|message| (message.clone(), marks && message.was_sent)).collect();
         self.unacknowledged.iter_mut().for_each(|message| message.was_sent = true);
         self.under_way.len()
     }
@@ -250,8 +266,11 @@ impl Client {
         };
         let Some((message, is_duplicate)) = self.under_way.front() else { return Delivered::Nothing };
         let (topic, payload, packet_id) = (message.topic.as_bytes(), message.payload.as_bytes(), message.packet_id);
-        let is_duplicate = *is_duplicate && defect != Some(Defect::DuplicatesAreNew);
-        let (position, delivered) = match ledger.known_at(is_duplicate, packet_id, topic, payload) {
+        let known_at = match defect {
+            Some(Defect::DuplicatesAreNew) => None,
+            _ => ledger.known_at(*is_duplicate, packet_id, topic, payload),
+        };
+        let (position, delivered) = match known_at {
             Some(position) => (position, Delivered::Again(message.event, position)),
             None => {
                 let mut routing = engine.router().read().from_client(self.name.as_bytes());

@@ -1,17 +1,29 @@
 //! Acknowledgements that wait for the log, and messages that come again.
 //!
-//! A message of QoS 1 for a durable input is acknowledged when it is on disk, in the order in which messages came. Should the connection or the
-//! process end before that, its sender sends it again, marked as a duplicate: then it is in the log already, and is
-//! acknowledged without being processed once more. An acknowledgement may be lost with its connection, so what was acknowledged is remembered
-//! for as long as its sender may not know of it. Who sends it again does so before anything new, so what is known of an
-//! earlier connection is forgotten with the first message that is no duplicate.
+//! A message of QoS 1 for a durable input is acknowledged when it is on disk, in the order in which messages came. If the
+//! connection or the process ends before that, the sender repeats the message. The log has it already, so a repeat is
+//! acknowledged and not processed once more. An acknowledgement may be lost with its connection, so an acknowledged
+//! message is remembered for as long as its sender may not know of the acknowledgement.
+//!
+//! A repeat has the packet identifier and the content of the newest message with that identifier. That alone is not
+//! enough: a client that has its acknowledgement may use the identifier again for an equal message, and that is a new one.
+//! Three cases tell them apart, and none depends on the order in which a client sends new messages and repeats:
+//!
+//! - It is marked as a duplicate (DUP). MQTT forbids that for a new message.
+//! - It is not marked, but the acknowledgement of the first was never sent: until then the identifier is in use.
+//! - It is not marked, but the client asked for its session and was told that there is none. Then MQTT 5 has it send what
+//!   it kept as if it were new.
+//!
+//! Any other message that is not marked is new. So a client counts twice that repeats without the mark though the
+//! acknowledgement was on its way or its session was there; and in the third case an equal message under the same
+//! identifier that is indeed new is taken for a repeat. Nothing in the protocol tells these apart.
 //!
 //! What must hold: a connection knows what earlier ones of its client put into the log before it processes its first message, though
 //! they may not have ended when it began ([`Ledger::take_over`]); and memory is bounded, by client and in total.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
@@ -42,7 +54,7 @@ const CLIENTS_MAX: usize = 100_000;
 /// Of a full number of clients one in so many is forgotten at once, so that they are not looked through for each that comes.
 const FORGOTTEN_SHARE: usize = 16;
 
-/// How many acknowledged messages are remembered in total, give or take those of one client: 24 to 48 bytes each.
+/// How many acknowledged messages are remembered in total, give or take those of one client: 32 to 80 bytes each.
 const REMEMBERED_MAX: usize = 4 << 20;
 
 /// How long a client is remembered that does not come back.
@@ -67,14 +79,24 @@ struct Message {
     reason: u8,
 }
 
-/// By packet identifier the content of its newest message, and where that stands in the log.
-type ByPacketId = HashMap<u16, (u64, LogPosition), foldhash::fast::RandomState>;
+/// What is known of the newest message with a packet identifier.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    content: u64,
+    position: LogPosition,
+    /// Whether its acknowledgement may have been sent.
+    may_be_told: bool,
+}
+
+type ByPacketId = HashMap<u16, Known, foldhash::fast::RandomState>;
 
 /// The messages of QoS 1 of one connection.
 #[derive(Debug)]
 pub struct Ledger {
     state: Mutex<State>,
     begun: Instant,
+    /// When something was last read from the sender, in seconds since `begun`.
+    heard_s: AtomicU32,
     /// Told when something begins to wait.
     filled: Notify,
     /// Told when the connection has ended.
@@ -88,9 +110,14 @@ struct State {
     waiting: VecDeque<Message>,
     /// The last that were acknowledged.
     sent: VecDeque<Message>,
-    /// What is known of earlier connections.
+    /// What is known of earlier connections, but for identifiers that this one has used.
     known: ByPacketId,
-    /// `waiting` by packet identifier, and some that waited before, from the first duplicate on that is looked for there: most senders never send one.
+    /// Until when `known` is kept, in seconds since the ledger was begun; `None` before the first message.
+    repeats_until_s: Option<u64>,
+    /// Whether the client asked for a session that is not there.
+    has_lost_session: bool,
+    /// `sent` and `waiting` by packet identifier, from the first duplicate on that is looked for there: most senders
+    /// never send one.
     index: Option<ByPacketId>,
     /// The connection before this one, if that has not ended yet.
     predecessor: Option<Arc<Ledger>>,
@@ -117,17 +144,28 @@ impl State {
         while self.sent.pop_front_if(is_over).is_some() {}
     }
 
-    /// Everything that is known, the newest of a packet identifier.
-    fn into_known(self) -> ByPacketId {
+    /// Everything that is known, the newest of a packet identifier. A sender that was heard long after an
+    /// acknowledgement has it.
+    fn into_known(self, heard_s: u32) -> ByPacketId {
         let mut known = self.known;
-        known.extend(self.sent.iter().chain(&self.waiting).map(Message::entry));
+        let oldest_s = heard_s.saturating_sub(ARRIVES_WITHIN.as_secs() as u32);
+        let sent = self.sent.iter().filter(|message| message.acknowledged_s >= oldest_s);
+        known.extend(sent.map(|message| message.entry(true)));
+        known.extend(self.waiting.iter().map(|message| message.entry(false)));
         known
+    }
+
+    /// Where the log has the newest message of this connection with that identifier, if it has this content.
+    fn find(&mut self, packet_id: u16, content: u64) -> Option<LogPosition> {
+        let messages = self.sent.iter().chain(&self.waiting);
+        let index = self.index.get_or_insert_with(|| messages.map(|message| message.entry(true)).collect());
+        index.get(&packet_id).filter(|known| known.content == content).map(|known| known.position)
     }
 }
 
 impl Message {
-    fn entry(&self) -> (u16, (u64, LogPosition)) {
-        (self.packet_id, (self.content, self.position))
+    fn entry(&self, may_be_told: bool) -> (u16, Known) {
+        (self.packet_id, Known { content: self.content, position: self.position, may_be_told })
     }
 }
 
@@ -145,7 +183,7 @@ pub enum Admission {
 impl Ledger {
     fn new(total: Arc<AtomicUsize>) -> Self {
         let (filled, ended) = (Notify::new(), Notify::new());
-        Self { state: Mutex::default(), begun: Instant::now(), filled, ended, total }
+        Self { state: Mutex::default(), begun: Instant::now(), heard_s: AtomicU32::new(0), filled, ended, total }
     }
 
     /// Changes the state, and keeps count of what is remembered in total.
@@ -195,42 +233,52 @@ impl Ledger {
         let mut known = ByPacketId::default();
         for ledger in earlier.iter().rev() {
             let old = ledger.change(|old| std::mem::replace(old, State { is_taken: true, ..State::default() }));
-            known.extend(old.into_known());
+            known.extend(old.into_known(ledger.heard_s.load(Ordering::Relaxed)));
         }
         self.change(|state| state.known = known);
     }
 
-    /// Where the log has a message of QoS 1 already, if it was received before; a message that is no duplicate says that whatever was to come
-    /// again has come.
-    pub fn known_at(&self, is_duplicate: bool, packet_id: u16, topic: &[u8], payload: &[u8]) -> Option<LogPosition> {
-        if is_duplicate {
-            return self.find(packet_id, topic, payload);
-        }
-        self.begins_anew();
-        None
+    /// Something was read from the sender.
+    pub(super) fn heard(&self, now: Instant) {
+        let heard_s = now.saturating_duration_since(self.begun).as_secs() as u32;
+        self.heard_s.store(heard_s, Ordering::Relaxed);
     }
 
-    /// Where the log has a message that comes marked as a duplicate; `None` if it was never received.
-    fn find(&self, packet_id: u16, topic: &[u8], payload: &[u8]) -> Option<LogPosition> {
+    /// The client has asked for its session, and is told that there is none.
+    pub fn lost_session(&self) {
+        self.state.lock().has_lost_session = true;
+    }
+
+    /// Where the log has a message of QoS 1 already, if this is a repeat; `None` if it is a new one.
+    pub fn known_at(&self, is_duplicate: bool, packet_id: u16, topic: &[u8], payload: &[u8]) -> Option<LogPosition> {
+        if !is_duplicate && self.state.lock().known.is_empty() {
+            return None;
+        }
         let content = content_hash(topic, payload);
-        let is_same = |(known, position): &(u64, LogPosition)| (*known == content).then_some(*position);
-        let mut state = self.state.lock();
-        let state = &mut *state;
-        // Some clients repeat on one connection what they wait for for long.
-        state.known.get(&packet_id).and_then(is_same).or_else(|| {
-            let oldest = state.waiting.front()?.position;
-            let entries = || state.waiting.iter().map(Message::entry).collect();
-            let found = state.index.get_or_insert_with(entries).get(&packet_id).and_then(is_same);
-            found.filter(|&position| position >= oldest)
+        let now_s = self.begun.elapsed().as_secs();
+        self.change(|state| {
+            // Whichever it is, it is the newest message with this identifier now.
+            let earlier = state.known.remove(&packet_id);
+            if is_duplicate && let Some(position) = state.find(packet_id, content) {
+                return Some(position);
+            }
+            let found = earlier.filter(|known| {
+                known.content == content && (is_duplicate || !known.may_be_told || state.has_lost_session)
+            });
+            // Repeats come soon after a connection has begun, and one after the other.
+            let until_s = state.repeats_until_s.get_or_insert(now_s + ARRIVES_WITHIN.as_secs());
+            match found {
+                Some(_) => *until_s = now_s + ARRIVES_WITHIN.as_secs(),
+                None if now_s > *until_s => state.known = HashMap::default(),
+                None => {}
+            }
+            found.map(|known| known.position)
         })
     }
 
-    /// A message came that is no duplicate: whatever was to come again has come.
-    pub(super) fn begins_anew(&self) {
-        let is_known = !self.state.lock().known.is_empty();
-        if is_known {
-            self.change(|state| state.known = HashMap::default());
-        }
+    /// The sender has begun anew: nothing of earlier connections comes again.
+    pub(super) fn forget_earlier(&self) {
+        self.change(|state| state.known = HashMap::default());
     }
 
     /// Acknowledges a message when the log has it: at once if `position` is 0 and nothing waits.
@@ -251,8 +299,7 @@ impl Ledger {
         let position = position.max(last.unwrap_or(0));
         let message = Message { position, content: content_hash(topic, payload), acknowledged_s: 0, packet_id, reason };
         if let Some(index) = &mut state.index {
-            let (packet_id, entry) = message.entry();
-            index.insert(packet_id, entry);
+            index.extend([message.entry(true)]);
         }
         state.waiting.push_back(message);
         if last.is_none() {
@@ -288,9 +335,9 @@ impl Ledger {
             if state.sent.capacity() > 2 * SENT_LEAST && state.sent.len() < state.sent.capacity() / 4 {
                 state.sent.shrink_to(2 * state.sent.len());
             }
-            // What it has beyond these is forgotten; it is made anew when it is needed.
-            let waiting = state.waiting.len();
-            state.index.take_if(|index| index.len() > 2 * waiting + SENT_LEAST);
+            // The index also has messages that are forgotten. If they are too many, it is made anew when it is needed.
+            let indexed = state.sent.len() + state.waiting.len();
+            state.index.take_if(|index| index.len() > 2 * indexed + SENT_LEAST);
             !state.waiting.is_empty()
         })
     }

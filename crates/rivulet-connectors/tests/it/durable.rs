@@ -73,24 +73,44 @@ pub(super) fn logged_router(filter: &str) -> (Arc<Router>, Arc<Collector>, Arc<H
     (router, inbox, log)
 }
 
-async fn connect(address: std::net::SocketAddr, name: &str) -> TcpStream {
-    let mut socket = TcpStream::connect(address).await.unwrap();
+/// A CONNECT of version 3.1.1.
+fn connect_packet(name: &str, is_clean: bool) -> Vec<u8> {
     let mut packet = vec![0x10, 12 + name.len() as u8];
-    packet.extend_from_slice(b"\x00\x04MQTT\x04\x00\x00\x3c");
-    packet.extend_from_slice(&[0, name.len() as u8]);
+    packet.extend_from_slice(b"\x00\x04MQTT\x04");
+    packet.extend_from_slice(&[u8::from(is_clean) << 1, 0, 60, 0, name.len() as u8]);
     packet.extend_from_slice(name.as_bytes());
-    socket.write_all(&packet).await.unwrap();
-    let mut answer = [0; 4];
-    socket.read_exact(&mut answer).await.unwrap();
-    assert_eq!((answer[0], answer[3]), (0x20, 0));
-    socket
+    packet
 }
 
-async fn publish_numbered(socket: &mut TcpStream, id: u8, payload: &str, is_duplicate: bool) {
+/// Connects with a session; returns whether there was one.
+async fn connect_to_session(address: std::net::SocketAddr, name: &str) -> (TcpStream, bool) {
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    socket.write_all(&connect_packet(name, false)).await.unwrap();
+    let is_present = connected(&mut socket).await;
+    (socket, is_present)
+}
+
+async fn connect(address: std::net::SocketAddr, name: &str) -> TcpStream {
+    connect_to_session(address, name).await.0
+}
+
+/// Reads the CONNACK; returns whether there was a session.
+async fn connected(socket: &mut TcpStream) -> bool {
+    let mut answer = [0; 4];
+    tokio::time::timeout(WAIT_MAX, socket.read_exact(&mut answer)).await.unwrap().unwrap();
+    assert_eq!((answer[0], answer[3]), (0x20, 0));
+    answer[2] == 1
+}
+
+fn publish_packet(id: u8, payload: &str, is_duplicate: bool) -> Vec<u8> {
     let first = if is_duplicate { 0x3a } else { 0x32 };
     let mut packet = vec![first, 5 + payload.len() as u8, 0, 1, b't', 0, id];
     packet.extend_from_slice(payload.as_bytes());
-    socket.write_all(&packet).await.unwrap();
+    packet
+}
+
+async fn publish_numbered(socket: &mut TcpStream, id: u8, payload: &str, is_duplicate: bool) {
+    socket.write_all(&publish_packet(id, payload, is_duplicate)).await.unwrap();
 }
 
 /// The packet identifiers of the next acknowledgements.
@@ -132,9 +152,11 @@ async fn a_client_is_told_when_its_message_is_on_disk_and_may_send_it_again() {
     assert_eq!(acknowledged(&mut socket, 1).await, [2], "it is on disk already");
     log.commit(5);
     assert_eq!(acknowledged(&mut socket, 3).await, [3, 4, 5]);
-    // Now the same again is a message of its own.
+    // It repeats at once what it was told of; and the same without the mark is a message of its own.
     publish_numbered(&mut socket, 5, "m5", true).await;
+    publish_numbered(&mut socket, 5, "m5", false).await;
     until("it is processed", || inbox.len() == 6).await;
+    assert_eq!(acknowledged(&mut socket, 1).await, [5]);
 
     // What an earlier process had in its log.
     let message = LogMessage { arrival_us: 0, client: b"lee", packet_id: 9, topic: b"t", payload: b"old" };
@@ -165,6 +187,93 @@ async fn a_client_that_read_no_acknowledgement_sends_all_again_and_each_counts_o
     }
     assert_eq!(acknowledged(&mut socket, 200).await, (1..=200).collect::<Vec<_>>());
     assert_eq!((inbox.len(), log.len()), (200, 200));
+}
+
+/// As paho does: what its application publishes before the CONNACK leaves at once, and the repeats behind it.
+#[tokio::test]
+async fn a_client_that_sends_something_new_before_its_repeats_counts_each_once() {
+    for (is_clean, is_restarted) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (router, inbox, log) = logged_router("t");
+        let first = broker(router.clone(), |_| {}).await;
+        let mut socket = connect(first.addresses()[0], "kim").await;
+        for id in 1..=20 {
+            publish_numbered(&mut socket, id, &format!("m{id}"), false).await;
+        }
+        until("all are there", || inbox.len() == 20).await;
+        log.commit(10);
+        assert_eq!(acknowledged(&mut socket, 10).await.len(), 10);
+        drop(socket);
+        // The broker of a new process knows the messages by the log.
+        let known = log.messages.lock().clone();
+        let second = match is_restarted {
+            false => first,
+            true => broker(router.clone(), |_| {}).await,
+        };
+        for (position, (client, packet_id, payload)) in (1..).zip(known.iter().filter(|_| is_restarted)) {
+            let (packet_id, topic) = (*packet_id, &b"t"[..]);
+            second.remember(&LogMessage { arrival_us: 0, client, packet_id, topic, payload }, position);
+        }
+        log.commit(22);
+        let mut socket = TcpStream::connect(second.addresses()[0]).await.unwrap();
+        let mut packets = connect_packet("kim", is_clean);
+        packets.extend(publish_packet(21, "m21", false));
+        // It has not read the last five acknowledgements.
+        (6..=13).for_each(|id| packets.extend(publish_packet(id, &format!("m{id}"), true)));
+        packets.extend(publish_packet(22, "m22", false));
+        (14..=20).for_each(|id| packets.extend(publish_packet(id, &format!("m{id}"), true)));
+        socket.write_all(&packets).await.unwrap();
+        connected(&mut socket).await;
+        let expected: Vec<u8> = [21].into_iter().chain(6..=13).chain([22]).chain(14..=20).collect();
+        assert_eq!(acknowledged(&mut socket, 17).await, expected);
+        let texts: Vec<String> = (1..=22).map(|id| format!("m{id}")).collect();
+        assert_eq!(inbox.texts(), texts, "clean: {is_clean}, restarted: {is_restarted}");
+    }
+}
+
+/// What is not marked as a duplicate is a repeat only where its sender may not have been told.
+#[tokio::test]
+async fn a_client_that_repeats_without_a_mark_counts_once_unless_it_knows_of_the_first() {
+    let (router, inbox, log) = logged_router("t");
+    let first = broker(router.clone(), |_| {}).await;
+    let address = first.addresses()[0];
+    let mut socket = connect(address, "kim").await;
+    publish_numbered(&mut socket, 1, "on", false).await;
+    until("the first is there", || inbox.len() == 1).await;
+    drop(socket);
+    // It was not told, so this is the same.
+    let mut socket = connect(address, "kim").await;
+    publish_numbered(&mut socket, 1, "on", false).await;
+    log.commit(1);
+    assert_eq!((acknowledged(&mut socket, 1).await, inbox.len()), (vec![1], 1));
+    // It was told, whether it says goodbye or not: this is another one.
+    for connection in 2..=4 {
+        drop(socket);
+        log.commit(connection);
+        let (next, is_present) = connect_to_session(address, "kim").await;
+        socket = next;
+        assert!(is_present);
+        publish_numbered(&mut socket, 1, "on", false).await;
+        assert_eq!((acknowledged(&mut socket, 1).await, inbox.len() as u64), (vec![1], connection));
+        if connection == 2 {
+            socket.write_all(&[0xe0, 0]).await.unwrap();
+        }
+    }
+    // A broker that has no session of it, but a log: what the client sends is what it has not heard of.
+    let second = broker(router.clone(), |_| {}).await;
+    second.remember(&LogMessage { arrival_us: 0, client: b"kim", packet_id: 1, topic: b"t", payload: b"on" }, 4);
+    let (mut socket, is_present) = connect_to_session(second.addresses()[0], "kim").await;
+    assert!(!is_present);
+    publish_numbered(&mut socket, 1, "on", false).await;
+    assert_eq!((acknowledged(&mut socket, 1).await, inbox.len()), (vec![1], 4));
+    // And one that asks for no session sends new messages.
+    let third = broker(router, |_| {}).await;
+    third.remember(&LogMessage { arrival_us: 0, client: b"kim", packet_id: 1, topic: b"t", payload: b"on" }, 4);
+    let mut socket = TcpStream::connect(third.addresses()[0]).await.unwrap();
+    socket.write_all(&connect_packet("kim", true)).await.unwrap();
+    connected(&mut socket).await;
+    log.commit(5);
+    publish_numbered(&mut socket, 1, "on", false).await;
+    assert_eq!((acknowledged(&mut socket, 1).await, inbox.len()), (vec![1], 5));
 }
 
 #[tokio::test]

@@ -8,8 +8,14 @@ fn acknowledge(ledger: &Ledger, position: LogPosition, packet_id: u16) -> Vec<u8
     out
 }
 
+/// Where a message that is marked as a duplicate is known.
 fn find(ledger: &Ledger, packet_id: u16) -> Option<LogPosition> {
-    ledger.find(packet_id, b"t", &packet_id.to_be_bytes())
+    ledger.known_at(true, packet_id, b"t", &packet_id.to_be_bytes())
+}
+
+/// Where a message without that mark is known.
+fn find_unmarked(ledger: &Ledger, packet_id: u16) -> Option<LogPosition> {
+    ledger.known_at(false, packet_id, b"t", &packet_id.to_be_bytes())
 }
 
 fn released(ledger: &Ledger, durable: LogPosition) -> Vec<u8> {
@@ -30,25 +36,85 @@ fn acknowledgements_wait_for_the_log_and_keep_their_order() {
     assert_eq!(acknowledge(&ledger, 0, 6).len(), 4);
 }
 
-#[test]
-fn what_comes_again_is_known_until_something_new_comes() {
+/// A connection of `kim` that has sent 1 to 4 and was told of 1 and 2; then it is lost.
+fn lost_after_two() -> Ledgers {
     let ledgers = Ledgers::default();
     let first = ledgers.begin(b"kim");
-    acknowledge(&first, 5, 1);
-    acknowledge(&first, 6, 2);
-    assert_eq!((find(&first, 2), find(&first, 3)), (Some(6), None), "it waits on this connection");
-    assert_eq!(released(&first, 5), [1]);
+    for packet_id in 1..=4 {
+        acknowledge(&first, u64::from(packet_id) + 10, packet_id);
+    }
+    assert_eq!((find(&first, 2), find(&first, 5)), (Some(12), None), "it waits on this connection");
+    assert_eq!(released(&first, 12), [1, 2]);
+    ledgers.end(b"kim", &first);
+    ledgers
+}
+
+#[test]
+fn repeats_are_known_whatever_comes_before_and_between_them() {
+    for new in [&[][..], &[5], &[5, 6, 7]] {
+        let ledgers = lost_after_two();
+        let second = ledgers.begin(b"kim");
+        for (repeat, packet_id) in (1..=4).enumerate() {
+            for new in new {
+                assert_eq!(find_unmarked(&second, new + 10 * repeat as u16), None);
+            }
+            assert_eq!(find(&second, packet_id), Some(u64::from(packet_id) + 10), "{packet_id} behind {new:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_message_without_the_mark_is_depends_on_what_its_sender_can_know() {
+    // Whether its session was lost, and which of 1 to 4 are repeats.
+    for (has_lost_session, repeats) in [(false, [None, None, Some(13), Some(14)]), (true, [11, 12, 13, 14].map(Some))] {
+        let ledgers = lost_after_two();
+        let second = ledgers.begin(b"kim");
+        if has_lost_session {
+            second.lost_session();
+        }
+        let found = [1, 2, 3, 4].map(|packet_id| find_unmarked(&second, packet_id));
+        assert_eq!(found, repeats, "session lost: {has_lost_session}");
+        // Once is enough: the next with that identifier is new.
+        let again = [1, 2, 3, 4].map(|packet_id| find_unmarked(&second, packet_id));
+        assert_eq!(again, [None; 4]);
+    }
+}
+
+#[test]
+fn an_identifier_that_is_used_again_is_that_of_the_newest_message() {
+    let ledgers = lost_after_two();
+    let second = ledgers.begin(b"kim");
+    assert_eq!(second.known_at(false, 3, b"t", b"another"), None);
+    assert_eq!(find(&second, 3), None, "another message was sent with it since");
+    assert_eq!(second.known_at(true, 4, b"t", b"another"), None);
+    assert_eq!(find(&second, 1), Some(11));
+    acknowledge(&second, 11, 1);
+    ledgers.end(b"kim", &second);
+    // The repeat of 1 was not told, 2 did not come again, and 3 and 4 were used for messages that are nowhere.
+    let third = ledgers.begin(b"kim");
+    assert_eq!([1, 2, 3, 4].map(|packet_id| find(&third, packet_id)), [Some(11), Some(12), None, None]);
+    ledgers.end(b"kim", &third);
+    let first = lost_after_two();
+    let second = first.begin(b"kim");
+    second.forget_earlier();
+    assert_eq!((find(&second, 1), first.total.load(Ordering::Relaxed)), (None, 0));
+}
+
+#[test]
+fn who_was_heard_long_after_an_acknowledgement_has_it() {
+    let ledgers = Ledgers::default();
+    let first = ledgers.begin(b"kim");
+    let begun = Instant::now();
+    let mut out = Vec::new();
+    for (packet_id, after_s) in [(1, 0), (2, 70)] {
+        acknowledge(&first, u64::from(packet_id), packet_id);
+        first.release(u64::from(packet_id), begun + Duration::from_secs(after_s), &mut out);
+    }
+    acknowledge(&first, 3, 3);
+    first.heard(begun + Duration::from_secs(100));
     ledgers.end(b"kim", &first);
     let second = ledgers.begin(b"kim");
-    assert_eq!((find(&second, 1), find(&second, 2), find(&second, 3)), (Some(5), Some(6), None));
-    assert_eq!(second.find(2, b"t", b"another"), None);
-    ledgers.end(b"kim", &second);
-    let third = ledgers.begin(b"kim");
-    assert_eq!(find(&third, 2), Some(6), "nothing new has come");
-    third.begins_anew();
-    assert_eq!(find(&third, 2), None);
-    ledgers.end(b"kim", &third);
-    assert!(ledgers.clients.lock().is_empty());
+    assert_eq!([1, 2, 3].map(|packet_id| find(&second, packet_id)), [None, Some(2), Some(3)]);
 }
 
 /// As [`acknowledge`] would have it, in the log of an earlier process.
@@ -121,13 +187,15 @@ fn repeating_on_one_connection_is_known_by_packet_identifier() {
     acknowledge(&ledger, 1, 1);
     acknowledge(&ledger, 2, 2);
     assert_eq!(released(&ledger, 1), [1]);
-    assert_eq!((find(&ledger, 1), find(&ledger, 2), find(&ledger, 3)), (None, Some(2), None));
+    assert_eq!((find(&ledger, 1), find(&ledger, 2), find(&ledger, 3)), (Some(1), Some(2), None));
     acknowledge(&ledger, 3, 3);
     assert_eq!(find(&ledger, 3), Some(3), "the index grows with what comes");
+    // Without the mark it is a new message, whose sender has the acknowledgement of the first.
+    assert_eq!(find_unmarked(&ledger, 1), None);
     // The newest message of an identifier counts.
     let mut out = Vec::new();
     ledger.acknowledge(4, (2, 0), (b"t", b"another"), &mut out);
-    assert_eq!((find(&ledger, 2), ledger.find(2, b"t", b"another")), (None, Some(4)));
+    assert_eq!((find(&ledger, 2), ledger.known_at(true, 2, b"t", b"another")), (None, Some(4)));
 }
 
 #[tokio::test]
@@ -148,6 +216,7 @@ async fn what_an_earlier_connection_had_read_is_known_to_the_next_before_it_begi
     ledgers.end(b"kim", &first);
     second.take_over().await;
     assert_eq!(find(&second, 2), Some(2));
+    acknowledge(&second, 2, 2);
     assert_eq!(first.admission(), Admission::TakenOver);
     ledgers.end(b"kim", &second);
     taking.await.unwrap();

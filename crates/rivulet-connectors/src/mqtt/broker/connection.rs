@@ -57,7 +57,7 @@ pub(super) async fn serve(shared: &Shared, mut stream: impl AsyncRead + AsyncWri
         Err(_) => return,
     };
     let outbox = Arc::new(Outbox::new(shared.options.connection_bytes_max));
-    let Some(key) = begin(shared, &login, &outbox) else {
+    let Some((key, session_present)) = begin(shared, &login, &outbox) else {
         let mut answer = Vec::new();
         packets::refuse(login.version, packets::Refused::Busy, &mut answer);
         let _ = tokio::time::timeout(LAST_WRITE_MAX, stream.write_all(&answer)).await;
@@ -65,6 +65,9 @@ pub(super) async fn serve(shared: &Shared, mut stream: impl AsyncRead + AsyncWri
     };
     let (read_half, write_half) = tokio::io::split(stream);
     let ledger = shared.router.log().map(|_| shared.ledgers.begin(login.client_id.as_bytes()));
+    if let Some(ledger) = ledger.as_ref().filter(|_| login.wants_session() && !session_present) {
+        ledger.lost_session();
+    }
     let mut reader = Reader::new(shared, &login, key, &outbox, buffer, ledger.clone());
     let mut writer = std::pin::pin!(write(shared, key, &outbox, write_half));
     let ended = catch_panic(async {
@@ -151,17 +154,22 @@ async fn read_login(
     }
 }
 
-fn begin(shared: &Shared, login: &Login, outbox: &Arc<Outbox>) -> Option<SessionKey> {
+/// Begins a session; returns it, and whether it was there before.
+fn begin(shared: &Shared, login: &Login, outbox: &Arc<Outbox>) -> Option<(SessionKey, bool)> {
+    let mut is_present = false;
     let mut core = shared.core.lock();
     let key = core.connect(
         login.request(),
         outbox,
         |version, out| packets::disconnect(version, packets::Reason::SessionTakenOver, out),
-        |session_present, expiry_s, out| packets::accept(login, session_present, expiry_s, &shared.options, out),
+        |session_present, expiry_s, out| {
+            is_present = session_present;
+            packets::accept(login, session_present, expiry_s, &shared.options, out);
+        },
     );
     drop(core);
     shared.outbound.wake.notify_one();
-    key
+    key.map(|key| (key, is_present))
 }
 
 /// Why the reader has ended.
@@ -262,6 +270,9 @@ impl<'a> Reader<'a> {
                     read_bytes += bytes;
                     self.shared.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
                 }
+            }
+            if let Some(ledger) = &self.ledger {
+                ledger.heard(Instant::now());
             }
             self.arrival_us = self.shared.clock.now_us();
         }

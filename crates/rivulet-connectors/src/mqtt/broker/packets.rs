@@ -219,6 +219,11 @@ fn check_will(
 }
 
 impl Login {
+    /// Whether the client asks for a session of an earlier connection.
+    pub(super) fn wants_session(&self) -> bool {
+        !self.clean_start && self.expiry_s > 0
+    }
+
     pub(super) fn request(&self) -> ConnectRequest<'_> {
         ConnectRequest {
             client_id: &self.client_id,

@@ -62,7 +62,7 @@ pub(super) async fn run(shared: &Shared, connection: Connection, outgoing: &mut 
     let ledger = shared.router.log().map(|_| shared.ledgers.begin_next(b""));
     if let Some(ledger) = ledger.as_ref().filter(|_| !terms.session_present) {
         // The broker begins to count anew.
-        ledger.begins_anew();
+        ledger.forget_earlier();
     }
     let mut reader = Reader::new(shared, buffer, &life, ledger.clone());
     let mut writer = Writer { shared, terms, outgoing, bytes: Vec::new(), messages_unsent: 0 };
@@ -190,6 +190,9 @@ impl<'a> Reader<'a> {
             }
             self.arrival_us = self.shared.clock.now_us();
             self.life.received();
+            if let Some(ledger) = &self.ledger {
+                ledger.heard(Instant::now());
+            }
         }
     }
 
