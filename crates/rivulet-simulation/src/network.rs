@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rivulet::engine::Engine;
 use rivulet::engine::by_hand::Network;
-use rivulet_connectors::mqtt::acknowledge::{Admission, Ledger, Ledgers};
+use rivulet_connectors::mqtt::acknowledge::{Admission, Answer, Ledger, Ledgers};
 use rivulet_connectors::mqtt::{LogMessage, Pending, PublishBatch, Publisher, RoomCallback, Router};
 use rivulet_dataflow::{Clock, LogPosition, Push};
 
@@ -284,7 +284,7 @@ impl Client {
             }
         };
         let mut at_once = Vec::new();
-        ledger.acknowledge(position, (packet_id, 0), (topic, payload), &mut at_once);
+        ledger.acknowledge(position, Answer::success(packet_id), (topic, payload), &mut at_once);
         self.under_way.pop_front();
         self.acknowledged(&at_once);
         delivered

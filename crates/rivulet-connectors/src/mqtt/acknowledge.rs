@@ -32,7 +32,7 @@ use rivulet_dataflow::LogPosition;
 use tokio::sync::Notify;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::codec;
+use super::codec::{self, Qos};
 use super::log::{LogMessage, MessageLog};
 
 /// The most messages of one connection that wait for their acknowledgement; then it is not read. As many as there are packet identifiers.
@@ -68,15 +68,37 @@ fn content_hash(topic: &[u8], payload: &[u8]) -> u64 {
     xxh3_64_with_seed(payload, xxh3_64(topic))
 }
 
+/// What the sender of a message is to be told: PUBACK, or PUBREC where it has QoS 2.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    /// Of the message; at least 1.
+    pub qos: Qos,
+    /// Of the message.
+    pub packet_id: u16,
+    /// The code of version 5; 0 is success.
+    pub reason: u8,
+}
+
+impl Answer {
+    /// A PUBACK that says that all is well.
+    pub fn success(packet_id: u16) -> Self {
+        Self { qos: Qos::AtLeastOnce, packet_id, reason: 0 }
+    }
+
+    /// Appends the packet.
+    #[inline]
+    pub(super) fn encode(self, out: &mut Vec<u8>) {
+        codec::encode_acknowledgement(self.qos, self.packet_id, self.reason, out);
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Message {
     position: LogPosition,
     content: u64,
     /// When it was acknowledged, in seconds from a moment that is the same for all messages of a ledger.
     acknowledged_s: u32,
-    packet_id: u16,
-    /// The reason code of its acknowledgement.
-    reason: u8,
+    answer: Answer,
 }
 
 /// What is known of the newest message with a packet identifier.
@@ -139,7 +161,7 @@ impl State {
         // An identifier that is used again was acknowledged, as its sender knows.
         let is_over = |first: &mut Message| {
             first.position < message.position
-                && (first.acknowledged_s < oldest_s || first.packet_id == message.packet_id)
+                && (first.acknowledged_s < oldest_s || first.answer.packet_id == message.answer.packet_id)
         };
         while self.sent.pop_front_if(is_over).is_some() {}
     }
@@ -165,7 +187,7 @@ impl State {
 
 impl Message {
     fn entry(&self, may_be_told: bool) -> (u16, Known) {
-        (self.packet_id, Known { content: self.content, position: self.position, may_be_told })
+        (self.answer.packet_id, Known { content: self.content, position: self.position, may_be_told })
     }
 }
 
@@ -285,19 +307,19 @@ impl Ledger {
     pub fn acknowledge(
         &self,
         position: LogPosition,
-        (packet_id, reason): (u16, u8),
+        answer: Answer,
         (topic, payload): (&[u8], &[u8]),
         out: &mut Vec<u8>,
     ) {
         let mut state = self.state.lock();
         let last = state.waiting.back().map(|message| message.position);
         if position == 0 && last.is_none() {
-            codec::encode_puback(packet_id, reason, out);
+            answer.encode(out);
             return;
         }
         // What need not wait for the log itself waits for what came before it.
         let position = position.max(last.unwrap_or(0));
-        let message = Message { position, content: content_hash(topic, payload), acknowledged_s: 0, packet_id, reason };
+        let message = Message { position, content: content_hash(topic, payload), acknowledged_s: 0, answer };
         if let Some(index) = &mut state.index {
             index.extend([message.entry(true)]);
         }
@@ -329,7 +351,7 @@ impl Ledger {
         let sent_max = self.sent_max();
         self.change(|state| {
             while let Some(message) = state.waiting.pop_front_if(|message| message.position <= durable) {
-                codec::encode_puback(message.packet_id, message.reason, out);
+                message.answer.encode(out);
                 state.remember(Message { acknowledged_s: now_s, ..message }, sent_max);
             }
             if state.sent.capacity() > 2 * SENT_LEAST && state.sent.len() < state.sent.capacity() / 4 {
@@ -471,7 +493,8 @@ impl Ledgers {
         let acknowledged_s = u32::try_from(arrival_us.div_euclid(1_000_000)).unwrap_or(0);
         let sent_max = ledger.sent_max();
         ledger.change(|state| {
-            state.remember(Message { position, content, acknowledged_s, packet_id, reason: 0 }, sent_max);
+            let message = Message { position, content, acknowledged_s, answer: Answer::success(packet_id) };
+            state.remember(message, sent_max);
         });
     }
 

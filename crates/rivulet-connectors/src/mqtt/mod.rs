@@ -49,6 +49,7 @@ pub mod broker;
 pub mod tls;
 mod buffer;
 mod exact;
+mod fields;
 mod properties;
 mod repeats;
 mod stall;

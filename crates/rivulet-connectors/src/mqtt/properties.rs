@@ -1,8 +1,7 @@
-//! The properties of a PUBLISH: checked when they come in, passed on as they are.
-
-use rmqtt_codec::v5;
+//! The properties of packets from clients: checked when they come in. Those of a PUBLISH are passed on as they are.
 
 use super::codec::{CodecError, push_variable_length, split_prefixed, split_variable_length};
+use super::fields::check_text;
 
 /// What Rivulet wants to know of a message's properties. The others are checked and passed on as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,28 +14,95 @@ pub struct PublishProperties {
     pub has_subscription_identifier: bool,
 }
 
-/// The properties a PUBLISH may have, by identifier.
-mod property {
-    pub(super) const PAYLOAD_FORMAT: u8 = 0x01;
-    pub(super) const MESSAGE_EXPIRY: u8 = 0x02;
-    pub(super) const CONTENT_TYPE: u8 = 0x03;
-    pub(super) const RESPONSE_TOPIC: u8 = 0x08;
-    pub(super) const CORRELATION_DATA: u8 = 0x09;
-    pub(super) const SUBSCRIPTION_IDENTIFIER: u8 = 0x0b;
-    pub(super) const TOPIC_ALIAS: u8 = 0x23;
-    pub(super) const USER: u8 = 0x26;
+/// The properties that clients send, by identifier.
+pub(super) mod property {
+    pub(crate) const PAYLOAD_FORMAT: u8 = 0x01;
+    pub(crate) const MESSAGE_EXPIRY: u8 = 0x02;
+    pub(crate) const CONTENT_TYPE: u8 = 0x03;
+    pub(crate) const RESPONSE_TOPIC: u8 = 0x08;
+    pub(crate) const CORRELATION_DATA: u8 = 0x09;
+    pub(crate) const SUBSCRIPTION_IDENTIFIER: u8 = 0x0b;
+    pub(crate) const SESSION_EXPIRY: u8 = 0x11;
+    pub(crate) const AUTHENTICATION_METHOD: u8 = 0x15;
+    pub(crate) const AUTHENTICATION_DATA: u8 = 0x16;
+    pub(crate) const REQUEST_PROBLEM_INFORMATION: u8 = 0x17;
+    pub(crate) const WILL_DELAY: u8 = 0x18;
+    pub(crate) const REQUEST_RESPONSE_INFORMATION: u8 = 0x19;
+    pub(crate) const REASON: u8 = 0x1f;
+    pub(crate) const RECEIVE_MAX: u8 = 0x21;
+    pub(crate) const TOPIC_ALIAS_MAX: u8 = 0x22;
+    pub(crate) const TOPIC_ALIAS: u8 = 0x23;
+    pub(crate) const USER: u8 = 0x26;
+    pub(crate) const PACKET_BYTES_MAX: u8 = 0x27;
+}
+
+/// Which properties a packet may have: a bit for each identifier. All may have user properties, and any number of them.
+#[derive(Clone, Copy)]
+pub(super) struct Allowed {
+    once: u64,
+    often: u64,
+}
+
+impl Allowed {
+    const fn once(identifiers: &[u8]) -> Self {
+        let (mut once, mut index) = (0, 0);
+        while index < identifiers.len() {
+            once |= 1 << identifiers[index];
+            index += 1;
+        }
+        Self { once, often: 1 << property::USER }
+    }
+
+    /// Of an acknowledgement of any kind.
+    pub(super) const ACKNOWLEDGEMENT: Self = Self::once(&[property::REASON]);
+    pub(super) const CONNECT: Self = Self::once(&[
+        property::SESSION_EXPIRY,
+        property::AUTHENTICATION_METHOD,
+        property::AUTHENTICATION_DATA,
+        property::REQUEST_PROBLEM_INFORMATION,
+        property::REQUEST_RESPONSE_INFORMATION,
+        property::RECEIVE_MAX,
+        property::TOPIC_ALIAS_MAX,
+        property::PACKET_BYTES_MAX,
+    ]);
+    pub(super) const DISCONNECT: Self = Self::once(&[property::SESSION_EXPIRY, property::REASON]);
+    /// Of a message. A broker says for each of several subscriptions that it is for that one.
+    pub(super) const PUBLISH: Self = Self {
+        often: 1 << property::USER | 1 << property::SUBSCRIPTION_IDENTIFIER,
+        ..Self::once(&[
+            property::PAYLOAD_FORMAT,
+            property::MESSAGE_EXPIRY,
+            property::CONTENT_TYPE,
+            property::RESPONSE_TOPIC,
+            property::CORRELATION_DATA,
+            property::TOPIC_ALIAS,
+        ])
+    };
+    pub(super) const SUBSCRIBE: Self = Self::once(&[property::SUBSCRIPTION_IDENTIFIER]);
+    pub(super) const UNSUBSCRIBE: Self = Self::once(&[]);
+    pub(super) const WILL: Self = Self::once(&[
+        property::PAYLOAD_FORMAT,
+        property::MESSAGE_EXPIRY,
+        property::CONTENT_TYPE,
+        property::RESPONSE_TOPIC,
+        property::CORRELATION_DATA,
+        property::WILL_DELAY,
+    ]);
+}
+
+/// The number in the value of a property that has one of up to four bytes.
+pub(super) fn number(value: &[u8]) -> u32 {
+    value.iter().fold(0, |number, &byte| number << 8 | u32::from(byte))
 }
 
 impl PublishProperties {
     /// Checks the properties of a PUBLISH and picks out what Rivulet needs.
     pub fn parse(properties: &[u8]) -> Result<Self, CodecError> {
         let mut found = Self::default();
-        for_each_property(properties, |identifier, value| {
+        for_each_property(Allowed::PUBLISH, properties, |identifier, value| {
             match identifier {
-                property::TOPIC_ALIAS => found.topic_alias = Some(u16::from_be_bytes([value[0], value[1]])),
-                property::MESSAGE_EXPIRY => {
-                    found.message_expiry_s = Some(u32::from_be_bytes([value[0], value[1], value[2], value[3]]));
-                }
+                property::TOPIC_ALIAS => found.topic_alias = Some(number(value) as u16),
+                property::MESSAGE_EXPIRY => found.message_expiry_s = Some(number(value)),
                 property::SUBSCRIPTION_IDENTIFIER => found.has_subscription_identifier = true,
                 _ => {}
             };
@@ -47,20 +113,24 @@ impl PublishProperties {
 
 /// Calls `each` with every subscription identifier in `properties`, which were checked before.
 pub(super) fn for_each_subscription_identifier(properties: &[u8], mut each: impl FnMut(u32)) {
-    let checked = for_each_property(properties, |identifier, value| {
-        if identifier == property::SUBSCRIPTION_IDENTIFIER
-            && let Some((number, _)) = split_variable_length(value)
-        {
-            each(u32::try_from(number).expect("a number of four bytes with seven bits each"));
+    let checked = for_each_property(Allowed::PUBLISH, properties, |identifier, value| {
+        if identifier == property::SUBSCRIPTION_IDENTIFIER {
+            each(subscription_identifier(value));
         }
     });
     debug_assert!(checked.is_ok(), "they were checked");
 }
 
+/// The number in the value of such a property.
+pub(super) fn subscription_identifier(value: &[u8]) -> u32 {
+    let number = split_variable_length(value).and_then(|(number, _)| u32::try_from(number).ok());
+    number.expect("a number of four bytes with seven bits each")
+}
+
 /// Copies `properties` (checked before) to `out` with another message expiry, which takes the place of the old one.
 pub(super) fn copy_properties_with_expiry(properties: &[u8], message_expiry_s: u32, out: &mut Vec<u8>) {
     push_message_expiry(message_expiry_s, out);
-    let checked = for_each_property(properties, |identifier, value| {
+    let checked = for_each_property(Allowed::PUBLISH, properties, |identifier, value| {
         if identifier != property::MESSAGE_EXPIRY {
             out.push(identifier);
             out.extend_from_slice(value);
@@ -105,92 +175,67 @@ pub(super) fn push_subscription_identifier(identifier: u32, out: &mut Vec<u8>) {
     push_variable_length(identifier as usize, out);
 }
 
-/// Appends the properties of a will that go with its message, in the form in which they stand in a PUBLISH. A string too
-/// long for the protocol cannot have come from a CONNECT.
-pub(super) fn will_properties(will: &v5::LastWill) -> Vec<u8> {
-    fn push(identifier: u8, values: &[&[u8]], out: &mut Vec<u8>) {
-        out.push(identifier);
-        for value in values {
-            let length = u16::try_from(value.len()).expect("it was read with a length of two bytes");
-            out.extend_from_slice(&length.to_be_bytes());
-            out.extend_from_slice(value);
-        }
-    }
-    let mut out = Vec::new();
-    if let Some(is_text) = will.is_utf8_payload {
-        out.extend_from_slice(&[property::PAYLOAD_FORMAT, u8::from(is_text)]);
-    }
-    if let Some(expiry_s) = will.message_expiry_interval {
-        push_message_expiry(expiry_s.get(), &mut out);
-    }
-    if let Some(content_type) = &will.content_type {
-        push(property::CONTENT_TYPE, &[content_type.as_bytes()], &mut out);
-    }
-    if let Some(topic) = &will.response_topic {
-        push(property::RESPONSE_TOPIC, &[topic.as_bytes()], &mut out);
-    }
-    if let Some(data) = &will.correlation_data {
-        push(property::CORRELATION_DATA, &[data], &mut out);
-    }
-    for (name, value) in &will.user_properties {
-        push(property::USER, &[name.as_bytes(), value.as_bytes()], &mut out);
-    }
-    out
-}
-
-/// Calls `each` with identifier and value (with the length in front, where it has one) of every property.
-fn for_each_property(mut rest: &[u8], mut each: impl FnMut(u8, &[u8])) -> Result<(), CodecError> {
+/// Checks properties, and calls `each` with identifier and value (with the length in front, where it has one) of every one.
+pub(super) fn for_each_property<'p>(
+    allowed: Allowed,
+    mut rest: &'p [u8],
+    mut each: impl FnMut(u8, &'p [u8]),
+) -> Result<(), CodecError> {
     const CUT: CodecError = CodecError::Malformed("a property is cut short");
     let mut seen = 0u64;
     while let Some((&identifier, value)) = rest.split_first() {
+        let bit = 1u64.checked_shl(u32::from(identifier)).unwrap_or(0);
+        if (allowed.once | allowed.often) & bit == 0 {
+            return Err(CodecError::Malformed("a property that such a packet does not have"));
+        }
+        if seen & bit & !allowed.often != 0 {
+            return Err(CodecError::Protocol("a property stands there twice"));
+        }
+        seen |= bit;
         let value_bytes = match identifier {
-            property::PAYLOAD_FORMAT => {
-                if value.first().is_some_and(|&format| format > 1) {
-                    return Err(CodecError::Malformed("the payload format is neither 0 nor 1"));
-                }
-                1
+            property::PAYLOAD_FORMAT
+            | property::REQUEST_PROBLEM_INFORMATION
+            | property::REQUEST_RESPONSE_INFORMATION => 1,
+            property::TOPIC_ALIAS | property::TOPIC_ALIAS_MAX | property::RECEIVE_MAX => 2,
+            property::MESSAGE_EXPIRY | property::SESSION_EXPIRY | property::WILL_DELAY | property::PACKET_BYTES_MAX => {
+                4
             }
-            property::MESSAGE_EXPIRY => 4,
-            property::TOPIC_ALIAS => 2,
-            property::CONTENT_TYPE | property::RESPONSE_TOPIC => {
-                let (text, _) = split_prefixed(value).ok_or(CUT)?;
-                check_utf8(text)?;
-                2 + text.len()
-            }
-            property::CORRELATION_DATA => 2 + split_prefixed(value).ok_or(CUT)?.0.len(),
+            property::SUBSCRIPTION_IDENTIFIER => value.len() - split_variable_length(value).ok_or(CUT)?.1.len(),
             property::USER => {
                 let (name, after) = split_prefixed(value).ok_or(CUT)?;
                 let (text, _) = split_prefixed(after).ok_or(CUT)?;
-                check_utf8(name)?;
-                check_utf8(text)?;
+                check_text(name)?;
+                check_text(text)?;
                 4 + name.len() + text.len()
             }
-            property::SUBSCRIPTION_IDENTIFIER => match split_variable_length(value).ok_or(CUT)? {
-                (0, _) => return Err(CodecError::Malformed("subscription identifier 0")),
-                (_, after) => value.len() - after.len(),
-            },
-            _ => return Err(CodecError::Malformed("a property that a PUBLISH does not have")),
+            property::CORRELATION_DATA | property::AUTHENTICATION_DATA => 2 + split_prefixed(value).ok_or(CUT)?.0.len(),
+            _ => {
+                let (text, _) = split_prefixed(value).ok_or(CUT)?;
+                check_text(text)?;
+                if identifier == property::RESPONSE_TOPIC && text.iter().any(|byte| matches!(byte, b'+' | b'#')) {
+                    return Err(CodecError::Protocol("a response topic with a wildcard"));
+                }
+                2 + text.len()
+            }
         };
         let (value, after) = value.split_at_checked(value_bytes).ok_or(CUT)?;
-        // Only user properties and subscription identifiers may stand there more than once.
-        if !matches!(identifier, property::USER | property::SUBSCRIPTION_IDENTIFIER) {
-            let bit = 1u64 << identifier;
-            if seen & bit != 0 {
-                return Err(CodecError::Malformed("a property stands there twice"));
-            }
-            seen |= bit;
-        }
-        if identifier == property::TOPIC_ALIAS && value == [0, 0] {
-            return Err(CodecError::Malformed("topic alias 0"));
+        match (identifier, value) {
+            (
+                property::PAYLOAD_FORMAT
+                | property::REQUEST_PROBLEM_INFORMATION
+                | property::REQUEST_RESPONSE_INFORMATION,
+                [2..=255],
+            ) => return Err(CodecError::Protocol("a property that is neither 0 nor 1")),
+            (
+                property::SUBSCRIPTION_IDENTIFIER | property::RECEIVE_MAX | property::PACKET_BYTES_MAX,
+                [0] | [0, 0] | [0, 0, 0, 0],
+            ) => return Err(CodecError::Protocol("a property that must not be 0")),
+            _ => {}
         }
         each(identifier, value);
         rest = after;
     }
     Ok(())
-}
-
-fn check_utf8(text: &[u8]) -> Result<(), CodecError> {
-    std::str::from_utf8(text).map(|_| ()).map_err(|_| CodecError::Malformed("a text is not UTF-8"))
 }
 
 #[cfg(test)]
@@ -246,13 +291,15 @@ mod tests {
 
     #[test]
     fn broken_properties_are_refused() {
-        let broken: [&[u8]; 8] = [
-            // Unknown, cut short, twice, alias 0, no UTF-8, payload format 2, subscription identifier 0, a length too long.
-            &[0x11, 0, 0, 0, 1],
+        let broken: [&[u8]; 9] = [
+            // Not of a message, unknown, cut short, twice, no UTF-8, U+0000, payload format 2, subscription identifier 0,
+            // a length too long.
+            &[property::SESSION_EXPIRY, 0, 0, 0, 1],
+            &[0xff],
             &[property::MESSAGE_EXPIRY, 0, 0],
             &[property::TOPIC_ALIAS, 0, 1, property::TOPIC_ALIAS, 0, 1],
-            &[property::TOPIC_ALIAS, 0, 0],
             &[property::CONTENT_TYPE, 0, 1, 0xff],
+            &[property::CONTENT_TYPE, 0, 1, 0],
             &[property::PAYLOAD_FORMAT, 2],
             &[property::SUBSCRIPTION_IDENTIFIER, 0],
             &[property::USER, 0, 9, b'x'],
@@ -260,27 +307,5 @@ mod tests {
         for bytes in broken {
             assert!(PublishProperties::parse(bytes).is_err(), "{bytes:?}");
         }
-    }
-
-    #[test]
-    fn a_will_becomes_a_message_with_the_same_properties() {
-        let will = v5::LastWill {
-            qos: rmqtt_codec::types::QoS::AtMostOnce,
-            retain: false,
-            topic: "t".into(),
-            message: Default::default(),
-            will_delay_interval_sec: Some(5),
-            correlation_data: Some(vec![1, 2].into()),
-            message_expiry_interval: Some(60.try_into().unwrap()),
-            content_type: Some("text".into()),
-            user_properties: vec![("k".into(), "v".into())],
-            is_utf8_payload: Some(true),
-            response_topic: Some("r".into()),
-        };
-        let bytes = will_properties(&will);
-        assert_eq!(PublishProperties::parse(&bytes).unwrap().message_expiry_s, Some(60));
-        let mut identifiers = Vec::new();
-        for_each_property(&bytes, |identifier, _| identifiers.push(identifier)).unwrap();
-        assert_eq!(identifiers, [0x01, 0x02, 0x03, 0x08, 0x09, 0x26]);
     }
 }

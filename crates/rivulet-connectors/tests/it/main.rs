@@ -8,4 +8,5 @@ mod client_without_broker;
 mod broker_with_mosquitto_clients;
 mod broker_faults;
 mod durable;
+mod malformed;
 mod side_by_side;

@@ -292,7 +292,7 @@ impl Probe {
                 )
             }
             PacketKind::PubAck => {
-                let (_, reason) = codec::decode_puback(frame.body).unwrap();
+                let (_, reason) = codec::decode_puback(self.version, &frame).unwrap();
                 format!("acknowledged {reason:#x}")
             }
             PacketKind::Connect | PacketKind::Other => match self.version {
@@ -308,7 +308,12 @@ impl Probe {
                 Version::V5 => match codec::decode_v5(&frame).unwrap() {
                     v5::Packet::ConnectAck(answer) => {
                         let code: u8 = answer.reason_code.into();
-                        describe_connack(answer.session_present, code)
+                        let name = answer.assigned_client_id.map(|name| format!(" as {name}")).unwrap_or_default();
+                        describe_connack(answer.session_present, code).replacen(
+                            "connected",
+                            &format!("connected{name}"),
+                            1,
+                        )
                     }
                     v5::Packet::SubscribeAck(answer) => format!("subscribed {:?}", answer.status),
                     v5::Packet::UnsubscribeAck(answer) => format!("unsubscribed {:?}", answer.status),

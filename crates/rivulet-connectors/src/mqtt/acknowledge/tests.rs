@@ -4,7 +4,7 @@ use super::*;
 
 fn acknowledge(ledger: &Ledger, position: LogPosition, packet_id: u16) -> Vec<u8> {
     let mut out = Vec::new();
-    ledger.acknowledge(position, (packet_id, 0), (b"t", &packet_id.to_be_bytes()), &mut out);
+    ledger.acknowledge(position, Answer::success(packet_id), (b"t", &packet_id.to_be_bytes()), &mut out);
     out
 }
 
@@ -167,7 +167,7 @@ fn acknowledged_messages_are_forgotten_by_age_number_and_reuse() {
     for packet_id in [1, 1, 2, 3, 1] {
         next(packet_id, now);
     }
-    let sent = || ledger.state.lock().sent.iter().map(|message| message.packet_id).collect::<Vec<_>>();
+    let sent = || ledger.state.lock().sent.iter().map(|message| message.answer.packet_id).collect::<Vec<_>>();
     assert_eq!(sent(), [2, 3, 1]);
     next(9, now + ARRIVES_WITHIN + Duration::from_secs(2));
     assert_eq!(sent(), [9]);
@@ -194,7 +194,7 @@ fn repeating_on_one_connection_is_known_by_packet_identifier() {
     assert_eq!(find_unmarked(&ledger, 1), None);
     // The newest message of an identifier counts.
     let mut out = Vec::new();
-    ledger.acknowledge(4, (2, 0), (b"t", b"another"), &mut out);
+    ledger.acknowledge(4, Answer::success(2), (b"t", b"another"), &mut out);
     assert_eq!((find(&ledger, 2), ledger.known_at(true, 2, b"t", b"another")), (None, Some(4)));
 }
 

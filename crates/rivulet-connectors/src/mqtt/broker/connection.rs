@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use rivulet_dataflow::Push;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use super::super::acknowledge::{Admission, Ledger};
+use super::super::acknowledge::{Admission, Answer, Ledger};
 use super::super::buffer::ReadBuffer;
-use super::super::codec::{self, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
+use super::super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
 use super::super::router::Pending;
 use super::super::stall::Stall;
 use super::super::supervise::catch_panic;
-use super::super::topic;
+use super::super::topic::{self, TopicError};
 use super::Shared;
 use super::core::{Core, Goodbye, SessionKey};
 use super::message;
@@ -189,6 +189,8 @@ struct Reader<'a> {
     key: SessionKey,
     outbox: &'a Arc<Outbox>,
     buffer: ReadBuffer,
+    /// How long the client has asked its session to be kept, in seconds.
+    expiry_s: u32,
     silence_max: Option<Duration>,
     arrival_us: i64,
     pending: Pending,
@@ -222,6 +224,7 @@ impl<'a> Reader<'a> {
             key,
             outbox,
             buffer,
+            expiry_s: login.expiry_s,
             silence_max: (login.keep_alive_s > 0).then(|| Duration::from_millis(u64::from(login.keep_alive_s) * 1500)),
             arrival_us: shared.clock.now_us(),
             pending: Pending::default(),
@@ -331,6 +334,11 @@ impl<'a> Reader<'a> {
                     break;
                 }
             };
+            if self.version == Version::V5 && !frame.has_shortest_length() {
+                let error = CodecError::Malformed("the length in the header has more bytes than it needs");
+                step = Step::End(End::Close(error.into()));
+                break;
+            }
             match frame.kind() {
                 PacketKind::Publish => {
                     let (publish, expires_at) = match decode_publish(self.version, &frame) {
@@ -343,7 +351,7 @@ impl<'a> Reader<'a> {
                     let routed = routing.routed();
                     let (topic, payload) = (publish.topic, publish.payload);
                     let mut logged_at = ledger
-                        .filter(|_| publish.qos == Qos::AtLeastOnce)
+                        .filter(|_| publish.qos > Qos::AtMostOnce)
                         .and_then(|ledger| ledger.known_at(publish.duplicate, publish.packet_id, topic, payload));
                     if logged_at.is_none() {
                         // The engine first: its queries are no subscribers.
@@ -358,32 +366,37 @@ impl<'a> Reader<'a> {
                     }
                     self.stall.taken();
                     core.counters.messages_in += 1;
-                    let has_subscribers = core.publish(&publish, is_owner.then_some(self.key), expires_at);
-                    if publish.qos == Qos::AtLeastOnce {
+                    let passed_on = Publish { qos: publish.qos.min(Qos::AtLeastOnce), ..publish };
+                    let has_subscribers = core.publish(&passed_on, is_owner.then_some(self.key), expires_at);
+                    if publish.qos > Qos::AtMostOnce {
                         let is_wanted = has_subscribers || routing.routed() > routed;
                         let reason = if is_wanted || self.version == Version::V3 { 0 } else { NO_SUBSCRIBERS };
-                        let (packet_id, out) = (publish.packet_id, &mut self.acknowledgements);
+                        let answer = Answer { qos: publish.qos, packet_id: publish.packet_id, reason };
+                        let out = &mut self.acknowledgements;
                         match ledger {
                             Some(ledger) => {
-                                let position = logged_at.unwrap_or(0);
-                                ledger.acknowledge(position, (packet_id, reason), (topic, payload), out);
+                                ledger.acknowledge(logged_at.unwrap_or(0), answer, (topic, payload), out);
                             }
-                            None => codec::encode_puback(packet_id, reason, out),
+                            None => answer.encode(out),
                         }
                     }
                 }
                 _ if !is_owner => {}
-                PacketKind::PubAck => match codec::decode_puback(frame.body) {
-                    Ok((packet_id, _)) => core.acknowledge(self.key, packet_id),
-                    Err(error) => {
-                        step = Step::End(End::Close(error.into()));
+                PacketKind::PubAck => match packets::acknowledged(self.version, &frame) {
+                    Ok(packet_id) => core.acknowledge(self.key, packet_id),
+                    Err(close) => {
+                        step = Step::End(End::Close(close));
                         break;
                     }
                 },
                 PacketKind::Connect | PacketKind::Other => {
                     // Answers keep the order of the questions.
                     hand_over(&mut self.acknowledgements, self.outbox);
-                    if let Some(end) = process_control(&mut core, self.version, self.key, self.outbox, &frame) {
+                    let end = match packets::control(self.version, &frame, self.expiry_s) {
+                        Ok(control) => process_control(&mut core, self.version, self.key, self.outbox, control),
+                        Err(close) => Some(End::Close(close)),
+                    };
+                    if let Some(end) = end {
                         step = Step::End(end);
                         break;
                     }
@@ -416,10 +429,14 @@ fn hand_over(acknowledgements: &mut Vec<u8>, outbox: &Outbox) {
 #[inline]
 fn decode_publish<'b>(version: Version, frame: &Frame<'b>) -> Result<(Publish<'b>, Option<Instant>), Close> {
     let publish = Publish::decode(version, frame.first_byte, frame.body)?;
-    if publish.qos == Qos::ExactlyOnce {
+    if publish.qos == Qos::AtMostOnce && publish.duplicate {
+        return Err(CodecError::Malformed("a message of QoS 0 that is marked as a duplicate").into());
+    }
+    if publish.qos == Qos::ExactlyOnce && version == Version::V5 {
+        // It was told so when it connected. One of version 3 cannot be told, and would send it for ever.
         return Err(Close::new(
             packets::Reason::QosNotSupported,
-            "it publishes with QoS 2, and this broker speaks 0 and 1",
+            "it publishes with QoS 2, and was told that 1 is the most",
         ));
     }
     let mut expires_at = None;
@@ -429,17 +446,18 @@ fn decode_publish<'b>(version: Version, frame: &Frame<'b>) -> Result<(Publish<'b
             return Err(Close::new(packets::Reason::TopicAliasInvalid, "it uses a topic alias, and none is offered"));
         }
         if properties.has_subscription_identifier {
-            return Err(Close::new(
-                packets::Reason::ProtocolError,
-                "it sends a subscription identifier with a message",
-            ));
+            return Err(CodecError::Protocol("a client sends a subscription identifier with a message").into());
         }
         expires_at = message::expires_at(properties.message_expiry_s);
     }
-    if topic::check_topic(publish.topic).is_err() {
-        return Err(Close::new(packets::Reason::TopicNameInvalid, "it publishes to what is no topic"));
+    match topic::check_topic(publish.topic) {
+        Ok(_) => Ok((publish, expires_at)),
+        Err(TopicError::Empty) => Err(CodecError::Protocol("a message has neither a topic nor an alias").into()),
+        Err(TopicError::Wildcard { .. }) => {
+            Err(Close::new(packets::Reason::TopicNameInvalid, "it publishes to a topic with a wildcard"))
+        }
+        Err(_) => Err(CodecError::Malformed("the topic is no text").into()),
     }
-    Ok((publish, expires_at))
 }
 
 /// Processes any packet but PUBLISH and PUBACK. Returns an end if it is one.
@@ -448,12 +466,8 @@ fn process_control(
     version: Version,
     key: SessionKey,
     outbox: &Outbox,
-    frame: &Frame<'_>,
+    control: Control,
 ) -> Option<End> {
-    let control = match packets::control(version, frame) {
-        Ok(control) => control,
-        Err(close) => return Some(End::Close(close)),
-    };
     match control {
         Control::Ping => outbox.answer(|out| out.extend_from_slice(&codec::PING_RESPONSE)),
         Control::Subscribe(subscribe) => {
@@ -462,6 +476,10 @@ fn process_control(
         Control::Unsubscribe(unsubscribe) => {
             let removed: Vec<bool> = unsubscribe.filters().map(|filter| core.unsubscribe(key, filter)).collect();
             outbox.answer(|out| unsubscribe.answer(&removed, out));
+        }
+        // It was processed when it came; a client of version 5 has sent none.
+        Control::Release(packet_id) => {
+            outbox.answer(|out| codec::encode_pubcomp(packet_id, version == Version::V3, out));
         }
         Control::Disconnect(goodbye) => return Some(End::Goodbye(goodbye)),
     }

@@ -1,5 +1,9 @@
 //! The embedded broker: MQTT 3.1.1 and 5, QoS 0 and 1.
 //!
+//! A message of QoS 2 from a client of version 3 counts as one of QoS 1, and is answered with PUBREC and PUBCOMP: such a
+//! client cannot be told that QoS 2 is not spoken, and would send the message again for ever, and nothing behind it. A
+//! client of version 5 is told the maximum in the CONNACK, and is disconnected if it does not keep to it.
+//!
 //! Every message a client publishes goes to the engine's [`Router`] on the I/O task, before
 //! any fan-out to subscribers; a query is never a subscription. Where the router says that an inbox is full, the connection
 //! the message came from is not read until there is room. Sessions and retained messages live in memory.

@@ -1,20 +1,19 @@
 //! The packets around the messages, with the two versions brought to one form.
 
+mod decode;
+
 use std::borrow::Cow;
 use std::num::NonZeroU16;
-use std::sync::Arc;
 
 use rmqtt_codec::{types, v3, v5};
 
 use super::super::client::random;
-use super::super::codec::{self, CodecError, Frame, PacketKind, Publish, Qos, Version};
-use super::super::properties;
-use super::super::topic;
+use super::super::codec::{self, CodecError, Frame, Qos, Version};
 use super::core::{ConnectRequest, Goodbye, RetainHandling, SubscribeRequest};
-use super::message::{self, Message};
 use super::options::BrokerOptions;
 use super::session::Will;
 
+pub(super) use decode::{control, login};
 pub(super) use rmqtt_codec::v5::DisconnectReasonCode as Reason;
 
 /// Why a client is thrown out.
@@ -45,8 +44,9 @@ pub(super) struct Login {
     pub(super) user: Option<String>,
     pub(super) password: Option<Vec<u8>>,
     pub(super) keep_alive_s: u16,
+    /// How long the client asks its session to be kept, in seconds.
+    pub(super) expiry_s: u32,
     clean_start: bool,
-    expiry_s: u32,
     receive_max: u16,
     packet_bytes_max: usize,
     will: Option<Will>,
@@ -71,6 +71,8 @@ pub(super) enum Refused {
     AuthenticationMethod,
     /// The packet is malformed.
     Malformed,
+    /// The packet breaks the protocol.
+    Protocol,
 }
 
 /// Appends a CONNACK that refuses. Version 3 has few reasons; where it has none, nothing is appended, and closing the connection is
@@ -83,7 +85,11 @@ pub(super) fn refuse(version: Version, refused: Refused, out: &mut Vec<u8>) {
                 Refused::Busy => v3::ConnectAckReason::ServiceUnavailable,
                 Refused::ClientId => v3::ConnectAckReason::IdentifierRejected,
                 Refused::ProtocolVersion => v3::ConnectAckReason::UnacceptableProtocolVersion,
-                Refused::WillQos | Refused::WillTopic | Refused::AuthenticationMethod | Refused::Malformed => return,
+                Refused::WillQos
+                | Refused::WillTopic
+                | Refused::AuthenticationMethod
+                | Refused::Malformed
+                | Refused::Protocol => return,
             };
             codec::encode_v3(v3::Packet::ConnectAck(v3::ConnectAck { return_code, session_present: false }), out)
         }
@@ -97,6 +103,7 @@ pub(super) fn refuse(version: Version, refused: Refused, out: &mut Vec<u8>) {
                 Refused::WillTopic => v5::ConnectAckReason::TopicNameInvalid,
                 Refused::AuthenticationMethod => v5::ConnectAckReason::BadAuthenticationMethod,
                 Refused::Malformed => v5::ConnectAckReason::MalformedPacket,
+                Refused::Protocol => v5::ConnectAckReason::ProtocolError,
             };
             let answer = v5::ConnectAck { reason_code, max_qos: types::QoS::AtLeastOnce, ..v5::ConnectAck::default() };
             codec::encode_v5(v5::Packet::ConnectAck(answer.into()), out)
@@ -105,117 +112,11 @@ pub(super) fn refuse(version: Version, refused: Refused, out: &mut Vec<u8>) {
     debug_assert!(encoded.is_ok(), "a refusal is short");
 }
 
-/// Reads the first packet of a connection. Fails with what to answer, which may be nothing.
-pub(super) fn login(frame: &Frame<'_>) -> Result<Login, Vec<u8>> {
-    if frame.kind() != PacketKind::Connect {
-        return Err(Vec::new());
-    }
-    let refusal = |version, refused| {
-        let mut answer = Vec::new();
-        refuse(version, refused, &mut answer);
-        answer
-    };
-    let version = match codec::connect_level(frame.body) {
-        Ok(3 | 4) => Version::V3,
-        Ok(5) => Version::V5,
-        // What this is no client can know, but one of the first versions would understand the answer.
-        Ok(_) => return Err(refusal(Version::V3, Refused::ProtocolVersion)),
-        Err(_) => return Err(Vec::new()),
-    };
-    let login = match version {
-        Version::V3 => login_v3(frame),
-        Version::V5 => login_v5(frame),
-    };
-    login.map_err(|refused| refusal(version, refused))
-}
-
-fn refused_by(error: &CodecError) -> Refused {
-    match error {
-        CodecError::Decode(rmqtt_codec::error::DecodeError::InvalidClientId) => Refused::ClientId,
-        _ => Refused::Malformed,
-    }
-}
-
-fn login_v3(frame: &Frame<'_>) -> Result<Login, Refused> {
-    let v3::Packet::Connect(connect) = codec::decode_v3(frame).map_err(|error| refused_by(&error))? else {
-        return Err(Refused::Malformed);
-    };
-    let will = match &connect.last_will {
-        None => None,
-        Some(will) => Some(check_will(&will.topic, &will.message, Vec::new(), will.qos, will.retain, (0, None))?),
-    };
-    Ok(Login {
-        version: Version::V3,
-        is_assigned: connect.client_id.is_empty(),
-        client_id: client_id_or_random(&connect.client_id),
-        user: connect.username.map(|user| user.to_string()),
-        password: connect.password.map(|password| password.to_vec()),
-        keep_alive_s: connect.keep_alive,
-        clean_start: connect.clean_session,
-        // A session that is not clean is kept as long as the broker keeps any.
-        expiry_s: if connect.clean_session { 0 } else { u32::MAX },
-        receive_max: u16::MAX,
-        packet_bytes_max: usize::MAX,
-        will,
-    })
-}
-
-fn login_v5(frame: &Frame<'_>) -> Result<Login, Refused> {
-    let v5::Packet::Connect(connect) = codec::decode_v5(frame).map_err(|error| refused_by(&error))? else {
-        return Err(Refused::Malformed);
-    };
-    if connect.auth_method.is_some() {
-        return Err(Refused::AuthenticationMethod);
-    }
-    let will = match &connect.last_will {
-        None => None,
-        Some(will) => {
-            let times =
-                (will.will_delay_interval_sec.unwrap_or(0), will.message_expiry_interval.map(|seconds| seconds.get()));
-            let properties = properties::will_properties(will);
-            Some(check_will(&will.topic, &will.message, properties, will.qos, will.retain, times)?)
-        }
-    };
-    Ok(Login {
-        version: Version::V5,
-        is_assigned: connect.client_id.is_empty(),
-        client_id: client_id_or_random(&connect.client_id),
-        user: connect.username.map(|user| user.to_string()),
-        password: connect.password.map(|password| password.to_vec()),
-        keep_alive_s: connect.keep_alive,
-        clean_start: connect.clean_start,
-        expiry_s: connect.session_expiry_interval_secs,
-        receive_max: connect.receive_max.map_or(u16::MAX, NonZeroU16::get),
-        packet_bytes_max: connect.max_packet_size.map_or(usize::MAX, |bytes| bytes.get() as usize),
-        will,
-    })
-}
-
 fn client_id_or_random(client_id: &str) -> String {
     match client_id {
         "" => format!("auto-{:016x}", random()),
         given => given.to_owned(),
     }
-}
-
-fn check_will(
-    topic: &str,
-    payload: &[u8],
-    properties: Vec<u8>,
-    qos: types::QoS,
-    retain: bool,
-    (delay_s, message_expiry_s): (u32, Option<u32>),
-) -> Result<Will, Refused> {
-    if topic::check_topic(topic.as_bytes()).is_err() {
-        return Err(Refused::WillTopic);
-    }
-    let qos = match Qos::from_level(qos.value()) {
-        Some(qos @ (Qos::AtMostOnce | Qos::AtLeastOnce)) => qos,
-        _ => return Err(Refused::WillQos),
-    };
-    let publish =
-        Publish { topic: topic.as_bytes(), payload, properties: &properties, qos, retain, ..Publish::default() };
-    Ok(Will { message: Arc::new(Message::of(&publish, message::expires_at(message_expiry_s))), delay_s })
 }
 
 impl Login {
@@ -268,19 +169,39 @@ pub(super) fn disconnect(version: Version, reason: Reason, out: &mut Vec<u8>) {
     }
 }
 
+/// The packet identifier of a PUBACK.
+#[inline]
+pub(super) fn acknowledged(version: Version, frame: &Frame<'_>) -> Result<u16, Close> {
+    match codec::decode_puback(version, frame)? {
+        (packet_id, 0x00 | 0x10 | 0x80 | 0x83 | 0x87 | 0x90 | 0x91 | 0x97 | 0x99) => Ok(packet_id),
+        _ => Err(CodecError::Malformed("a reason code that a PUBACK does not have").into()),
+    }
+}
+
 /// A packet from a client that is no message.
 pub(super) enum Control {
     Ping,
     Subscribe(Subscribe),
     Unsubscribe(Unsubscribe),
+    /// The second half of a message of QoS 2 with this packet identifier.
+    Release(u16),
     Disconnect(Goodbye),
 }
 
 pub(super) struct Subscribe {
     version: Version,
     packet_id: NonZeroU16,
-    filters: Vec<(String, v5::SubscriptionOptions)>,
+    filters: Vec<(String, SubscriptionOptions)>,
     identifier: Option<u32>,
+}
+
+/// How a filter is subscribed to.
+#[derive(Clone, Copy)]
+struct SubscriptionOptions {
+    qos: Qos,
+    no_local: bool,
+    retain_as_published: bool,
+    retain_handling: RetainHandling,
 }
 
 pub(super) struct Unsubscribe {
@@ -289,64 +210,16 @@ pub(super) struct Unsubscribe {
     filters: Vec<String>,
 }
 
-/// Decodes any packet but PUBLISH and PUBACK.
-pub(super) fn control(version: Version, frame: &Frame<'_>) -> Result<Control, Close> {
-    const UNEXPECTED: Close =
-        Close { reason: Reason::ProtocolError, text: Cow::Borrowed("it sends a packet that has no place here") };
-    Ok(match version {
-        Version::V3 => match codec::decode_v3(frame)? {
-            v3::Packet::PingRequest => Control::Ping,
-            v3::Packet::Disconnect => Control::Disconnect(Goodbye { is_graceful: true, expiry_s: None }),
-            v3::Packet::Subscribe { packet_id, topic_filters } => {
-                let options = |qos| v5::SubscriptionOptions { qos, ..v5::SubscriptionOptions::default() };
-                let filters = topic_filters.iter().map(|(filter, qos)| (filter.to_string(), options(*qos))).collect();
-                Control::Subscribe(Subscribe { version, packet_id, filters, identifier: None })
-            }
-            v3::Packet::Unsubscribe { packet_id, topic_filters } => {
-                let filters = topic_filters.iter().map(ToString::to_string).collect();
-                Control::Unsubscribe(Unsubscribe { version, packet_id, filters })
-            }
-            _ => return Err(UNEXPECTED),
-        },
-        Version::V5 => match codec::decode_v5(frame)? {
-            v5::Packet::PingRequest => Control::Ping,
-            v5::Packet::Disconnect(packet) => Control::Disconnect(Goodbye {
-                is_graceful: packet.reason_code == Reason::NormalDisconnection,
-                expiry_s: packet.session_expiry_interval_secs,
-            }),
-            v5::Packet::Subscribe(packet) => Control::Subscribe(Subscribe {
-                version,
-                packet_id: packet.packet_id,
-                identifier: packet.id.map(|id| id.get()),
-                filters: packet
-                    .topic_filters
-                    .into_iter()
-                    .map(|(filter, options)| (filter.to_string(), options))
-                    .collect(),
-            }),
-            v5::Packet::Unsubscribe(packet) => {
-                let filters = packet.topic_filters.iter().map(ToString::to_string).collect();
-                Control::Unsubscribe(Unsubscribe { version, packet_id: packet.packet_id, filters })
-            }
-            _ => return Err(UNEXPECTED),
-        },
-    })
-}
-
 impl Subscribe {
     pub(super) fn requests(&self) -> Vec<SubscribeRequest<'_>> {
         self.filters
             .iter()
             .map(|(filter, options)| SubscribeRequest {
                 filter,
-                qos: Qos::from_level(options.qos.value()).unwrap_or(Qos::AtLeastOnce),
+                qos: options.qos,
                 no_local: options.no_local,
                 retain_as_published: options.retain_as_published,
-                retain_handling: match options.retain_handling {
-                    v5::RetainHandling::AtSubscribe => RetainHandling::Always,
-                    v5::RetainHandling::AtSubscribeNew => RetainHandling::IfNew,
-                    v5::RetainHandling::NoAtSubscribe => RetainHandling::Never,
-                },
+                retain_handling: options.retain_handling,
                 identifier: self.identifier,
             })
             .collect()

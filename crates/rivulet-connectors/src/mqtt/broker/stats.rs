@@ -84,7 +84,7 @@ pub struct BrokerDrops {
     pub connections_refused: u64,
     /// Connections with a wrong user or password.
     pub logins_refused: u64,
-    /// Connections closed because the client published with QoS 2.
+    /// Connections closed because a client of version 5 published with QoS 2.
     pub qos2_refused: u64,
     /// Connections closed because the client broke the protocol.
     pub protocol_errors: u64,

@@ -9,7 +9,7 @@ use rivulet_dataflow::Push;
 use rmqtt_codec::{v3, v5};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use super::super::acknowledge::{Admission, Ledger};
+use super::super::acknowledge::{Admission, Answer, Ledger};
 use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
 use super::super::publisher::{PublishBatch, Publisher};
@@ -310,12 +310,14 @@ impl<'a> Reader<'a> {
                     if publish.qos == Qos::AtLeastOnce {
                         let out = &mut self.acknowledgements;
                         match ledger {
-                            Some(ledger) => ledger.acknowledge(logged_at, (packet_id, 0), (topic, payload), out),
+                            Some(ledger) => {
+                                ledger.acknowledge(logged_at, Answer::success(packet_id), (topic, payload), out)
+                            }
                             None => codec::encode_puback(packet_id, 0, out),
                         }
                     }
                 }
-                PacketKind::PubAck => match codec::decode_puback(frame.body) {
+                PacketKind::PubAck => match codec::decode_puback(version, &frame) {
                     Ok((packet_id, reason)) => {
                         self.acknowledged.push(packet_id);
                         if reason >= 0x80 {
