@@ -38,6 +38,9 @@ impl Crowd {
         let options = BrokerOptions {
             connections_max: CONNECTIONS_MAX,
             sessions_max: CONNECTIONS_MAX,
+            session_subscriptions_max: usize::MAX,
+            memory_bytes_max: usize::MAX,
+            address_share_percent: 100,
             ..BrokerOptions::new(address)
         };
         let router = Arc::new(Router::new());

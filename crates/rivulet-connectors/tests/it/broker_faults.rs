@@ -230,7 +230,10 @@ fn results_that_feed_a_full_query_wait_and_a_deadlock_is_broken_and_counted() {
 fn a_slow_subscriber_loses_qos_0_and_is_counted_while_others_lose_nothing() {
     const MESSAGES: usize = 3000;
     let (router, _) = router(&[]);
-    let broker = BrokerThread::start(router, |options| options.connection_bytes_max = 100_000);
+    let broker = BrokerThread::start(router, |options| {
+        // Both readers may be behind for long where many tests run at a time.
+        (options.connection_bytes_max, options.session_queue_bytes_max) = (100_000, 64 << 20);
+    });
     let mut slow = Probe::connect(broker.port(), Version::V3, "slow", |_| {});
     slow.subscribe(&[("t", 0)]);
     let port = broker.port();

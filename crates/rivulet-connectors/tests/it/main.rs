@@ -6,6 +6,7 @@ mod probe;
 mod client_with_mosquitto;
 mod client_without_broker;
 mod broker_with_mosquitto_clients;
+mod broker_bounds;
 mod broker_faults;
 mod durable;
 mod malformed;

@@ -130,6 +130,26 @@ pub struct EmbeddedBrokerConfig {
     pub tls_files: Option<(PathBuf, PathBuf)>,
     /// Most clients at a time.
     pub connections_max: usize,
+    /// Most sessions, with and without a connection.
+    pub sessions_max: usize,
+    /// Longest time for which a session is kept without a connection, in seconds.
+    pub session_expiry_s_max: u32,
+    /// Most messages of QoS 1 that wait for one session.
+    pub session_queue_messages_max: usize,
+    /// Their most bytes.
+    pub session_queue_bytes_max: usize,
+    /// Most subscriptions of all sessions together.
+    pub subscriptions_max: usize,
+    /// Most subscriptions of one session.
+    pub session_subscriptions_max: usize,
+    /// Most retained messages.
+    pub retained_messages_max: usize,
+    /// Their most bytes.
+    pub retained_bytes_max: usize,
+    /// Most bytes of connections, sessions, what waits for them, and retained messages.
+    pub memory_bytes_max: usize,
+    /// How much of memory and subscriptions the clients of one address may have, in percent.
+    pub address_share_percent: usize,
 }
 
 /// The external broker.
@@ -548,10 +568,7 @@ impl Values {
             shares_code: self.switch("scheduler.share_code"),
             inbox_rows_max: self.number("inbox.rows_max"),
             inbox_bytes_max: self.number("inbox.bytes_max"),
-            memory_bytes_max: match self.values.get("memory.bytes_max") {
-                Some((Value::Bytes(bytes), _)) => Some(*bytes),
-                _ => None,
-            },
+            memory_bytes_max: self.bytes("memory.bytes_max"),
             spill_after: self.bound("memory.spill_after_s").map(|s| Duration::from_secs(s as u64)),
             spill_bytes_max: self.number("memory.spill_bytes_max") as u64,
             checkpoint: if self.switch("checkpoint.enabled") { Some(self.checkpoint()?) } else { None },
@@ -650,7 +667,29 @@ impl Values {
             credentials,
             tls_files,
             connections_max: self.number("mqtt.embedded.connections_max"),
+            sessions_max: self.number("mqtt.embedded.sessions_max"),
+            session_expiry_s_max: self.number("mqtt.embedded.session_expiry_s_max") as u32,
+            session_queue_messages_max: self.number("mqtt.embedded.session_queue_messages_max"),
+            session_queue_bytes_max: self.number("mqtt.embedded.session_queue_bytes_max"),
+            subscriptions_max: self.number("mqtt.embedded.subscriptions_max"),
+            session_subscriptions_max: self.number("mqtt.embedded.session_subscriptions_max"),
+            retained_messages_max: self.number("mqtt.embedded.retained_messages_max"),
+            retained_bytes_max: self.number("mqtt.embedded.retained_bytes_max"),
+            memory_bytes_max: match (self.bytes("mqtt.embedded.memory_bytes_max"), self.bytes("memory.bytes_max")) {
+                (Some(bytes), _) => bytes as usize,
+                (None, Some(all)) => all as usize / 4,
+                (None, None) => 1 << 30,
+            },
+            address_share_percent: self.number("mqtt.embedded.address_share_percent"),
         })
+    }
+
+    /// A number of bytes that need not be set.
+    fn bytes(&self, key: &str) -> Option<u64> {
+        match self.values.get(key) {
+            Some((Value::Bytes(bytes), _)) => Some(*bytes),
+            _ => None,
+        }
     }
 
     fn broker(&self) -> Result<Option<BrokerConfig>, ConfigError> {

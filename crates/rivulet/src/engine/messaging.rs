@@ -371,7 +371,9 @@ fn drops_of_broker(stats: &BrokerStats) -> Vec<(&'static str, u64)> {
         ("deadlock_events", drops.deadlock_events),
         ("lost_results", drops.lost_results),
         ("clients_forgotten", drops.clients_forgotten),
+        ("memory_full", drops.memory_full),
         ("sessions_evicted", drops.sessions_evicted),
+        ("subscriptions_refused", drops.subscriptions_refused),
         ("connections_refused", drops.connections_refused),
         ("logins_refused", drops.logins_refused),
         ("qos2_refused", drops.qos2_refused),
@@ -422,6 +424,16 @@ fn broker_options(config: &EmbeddedBrokerConfig, outbound_bytes_max: usize) -> B
     options.users =
         config.credentials.iter().map(|(user, password)| (user.clone(), password.reveal().to_owned())).collect();
     options.connections_max = config.connections_max;
+    options.sessions_max = config.sessions_max;
+    options.session_expiry_s_max = config.session_expiry_s_max;
+    options.session_queue_messages_max = config.session_queue_messages_max;
+    options.session_queue_bytes_max = config.session_queue_bytes_max;
+    options.subscriptions_max = config.subscriptions_max;
+    options.session_subscriptions_max = config.session_subscriptions_max;
+    options.retained_messages_max = config.retained_messages_max;
+    options.retained_bytes_max = config.retained_bytes_max;
+    options.memory_bytes_max = config.memory_bytes_max;
+    options.address_share_percent = config.address_share_percent;
     options.outbound_bytes_max = outbound_bytes_max;
     options
 }

@@ -1,6 +1,7 @@
 //! One client's connection: its CONNECT, then a reader and a writer in one task.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -37,7 +38,7 @@ const WRITE_BYTES_KEPT: usize = 64 << 10;
 const NO_SUBSCRIBERS: u8 = 0x10;
 
 /// Serves a client until it goes, or has to.
-pub(super) async fn serve(shared: &Shared, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+pub(super) async fn serve(shared: &Shared, address: IpAddr, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let mut buffer = ReadBuffer::new(shared.options.read_buffer_bytes);
     let limit = Duration::from_millis(shared.options.connect_timeout_ms);
     let login = match tokio::time::timeout(limit, read_login(shared, &mut stream, &mut buffer)).await {
@@ -56,8 +57,7 @@ pub(super) async fn serve(shared: &Shared, mut stream: impl AsyncRead + AsyncWri
         }
         Err(_) => return,
     };
-    let outbox = Arc::new(Outbox::new(shared.options.connection_bytes_max));
-    let Some((key, session_present)) = begin(shared, &login, &outbox) else {
+    let Some((key, session_present, outbox)) = begin(shared, &login, address) else {
         let mut answer = Vec::new();
         packets::refuse(login.version, packets::Refused::Busy, &mut answer);
         let _ = tokio::time::timeout(LAST_WRITE_MAX, stream.write_all(&answer)).await;
@@ -154,13 +154,14 @@ async fn read_login(
     }
 }
 
-/// Begins a session; returns it, and whether it was there before.
-fn begin(shared: &Shared, login: &Login, outbox: &Arc<Outbox>) -> Option<(SessionKey, bool)> {
+/// Begins a session; returns it, whether it was there before, and what is to be sent to it.
+fn begin(shared: &Shared, login: &Login, address: IpAddr) -> Option<(SessionKey, bool, Arc<Outbox>)> {
     let mut is_present = false;
     let mut core = shared.core.lock();
+    let outbox = Arc::new(Outbox::new(shared.options.connection_bytes_max, core.share(address)));
     let key = core.connect(
-        login.request(),
-        outbox,
+        login.request(address),
+        &outbox,
         |version, out| packets::disconnect(version, packets::Reason::SessionTakenOver, out),
         |session_present, expiry_s, out| {
             is_present = session_present;
@@ -169,7 +170,7 @@ fn begin(shared: &Shared, login: &Login, outbox: &Arc<Outbox>) -> Option<(Sessio
     );
     drop(core);
     shared.outbound.wake.notify_one();
-    key.map(|key| (key, is_present))
+    key.map(|key| (key, is_present, outbox))
 }
 
 /// Why the reader has ended.
@@ -321,6 +322,7 @@ impl<'a> Reader<'a> {
             Admission::TakenOver => return Step::NeedsMore,
         }
         let mut core = shared.core.lock();
+        core.begin_turn();
         // Another connection may have taken the session over. Messages that were read count all the same, but they say
         // nothing about the session.
         let is_owner = core.owns(self.key, self.outbox);
@@ -508,12 +510,16 @@ async fn write_until_closed(
     let mut bytes = Vec::new();
     loop {
         let is_closed = outbox.take(&mut bytes);
-        if outbox.is_starved.swap(false, Ordering::AcqRel) {
-            shared.core.lock().pump(key, outbox);
+        let goes_on = outbox.is_starved.swap(false, Ordering::AcqRel) && shared.core.lock().pump(key, outbox);
+        if goes_on {
+            tokio::task::yield_now().await;
         }
         if bytes.is_empty() {
             if is_closed {
                 return tokio::time::timeout(LAST_WRITE_MAX, socket.shutdown()).await?;
+            }
+            if goes_on {
+                continue;
             }
             outbox.filled.notified().await;
             continue;
@@ -531,6 +537,8 @@ async fn write_until_closed(
         }
         shared.bytes_out.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         bytes.clear();
+        let before = bytes.capacity();
         bytes.shrink_to(WRITE_BYTES_KEPT);
+        outbox.freed(before - bytes.capacity());
     }
 }

@@ -2,16 +2,18 @@
 //! lock, which a connection takes once for everything it has read.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
 
 use super::super::codec::{Publish, Qos, Version};
 use super::super::index::TopicIndex;
 use super::super::topic;
-use super::message::{Delivery, Encoded, Manner, Message};
+use super::addresses::Addresses;
+use super::memory::{Memory, Share, share_of};
+use super::message::{Delivery, Encoded, Manner};
 use super::options::BrokerOptions;
 use super::outbox::Outbox;
 use super::retained::Retained;
@@ -30,6 +32,13 @@ struct Subscription {
     no_local: bool,
     retain_as_published: bool,
     identifier: Option<u32>,
+}
+
+/// A subscription that was granted.
+struct Granted {
+    qos: Qos,
+    number: u32,
+    is_new: bool,
 }
 
 /// When retained messages are sent to a new subscriber.
@@ -54,6 +63,8 @@ pub(super) struct SubscribeRequest<'a> {
 /// What a CONNECT asks for, in either version.
 pub(super) struct ConnectRequest<'a> {
     pub(super) client_id: &'a str,
+    /// Where the client comes from.
+    pub(super) address: IpAddr,
     pub(super) version: Version,
     pub(super) clean_start: bool,
     pub(super) expiry_s: u32,
@@ -71,6 +82,12 @@ pub(super) struct Goodbye {
     pub(super) expiry_s: Option<u32>,
 }
 
+/// The most look-ups in the retained messages for new subscriptions before others have their turn: some hundredths of a millisecond.
+const RETAINED_STEPS_MAX: usize = 256;
+
+/// How many sessions go at most to make room in memory for one more.
+const EVICTIONS_MAX: usize = 16;
+
 /// The most wills that wait to be published.
 const WILLS_MAX: usize = 10_000;
 
@@ -87,11 +104,13 @@ pub(super) mod suback {
 pub(super) struct Core {
     sessions: Slab<Session>,
     by_client_id: HashMap<Box<str>, SessionKey, foldhash::fast::RandomState>,
+    addresses: Addresses,
+    memory: Arc<Memory>,
     subscriptions: Slab<Subscription>,
     index: TopicIndex<u32>,
     retained: Retained,
     /// Wills to be published by whoever publishes for the engine.
-    wills: VecDeque<Arc<Message>>,
+    wills: VecDeque<Will>,
     will_bytes: usize,
     pub(super) counters: Counters,
     connections: usize,
@@ -99,7 +118,11 @@ pub(super) struct Core {
     in_flight_max: u16,
     sessions_max: usize,
     subscriptions_max: usize,
+    session_subscriptions_max: usize,
+    address_subscriptions_max: usize,
     session_expiry_s_max: u32,
+    /// The look-ups that are left for new subscriptions before the lock is given back.
+    retained_steps: usize,
     /// Memory that is used again: the subscriptions of one message, and its packets.
     found: Vec<u32>,
     encoded: Encoded,
@@ -110,6 +133,8 @@ impl Core {
         Self {
             sessions: Slab::new(),
             by_client_id: HashMap::default(),
+            addresses: Addresses::new(),
+            memory: Memory::new(options.memory_bytes_max, options.address_share_percent),
             subscriptions: Slab::new(),
             index: TopicIndex::new(),
             retained: Retained::new(options.retained_messages_max, options.retained_bytes_max),
@@ -124,10 +149,23 @@ impl Core {
             in_flight_max: options.in_flight_max.max(1),
             sessions_max: options.sessions_max,
             subscriptions_max: options.subscriptions_max,
+            session_subscriptions_max: options.session_subscriptions_max,
+            address_subscriptions_max: share_of(options.subscriptions_max, options.address_share_percent),
             session_expiry_s_max: options.session_expiry_s_max,
+            retained_steps: 0,
             found: Vec::new(),
             encoded: Encoded::default(),
         }
+    }
+
+    /// Where the memory of a connection from this address is counted.
+    pub(super) fn share(&self, address: IpAddr) -> Arc<Share> {
+        self.addresses.of(address).map_or_else(|| self.memory.share(), |known| known.share.clone())
+    }
+
+    /// Others have had their turn: new subscriptions may look at some more retained messages.
+    pub(super) fn begin_turn(&mut self) {
+        self.retained_steps = RETAINED_STEPS_MAX;
     }
 
     /// Begins (or takes up) a session with this connection. `answer` writes the CONNACK, given whether the session was there
@@ -161,22 +199,27 @@ impl Core {
         let key = match present {
             Some(key) => key,
             None => {
-                if self.sessions.len() >= self.sessions_max && !self.evict_session() {
+                if !self.makes_room(request.address) {
                     return None;
                 }
-                let key = self.sessions.insert(Session::new(request.client_id));
+                let address = self.addresses.enter(request.address, &self.memory);
+                let share = self.addresses.get_mut(address).share.clone();
+                let key = self.sessions.insert(Session::new(request.client_id, address, share));
                 self.by_client_id.insert(request.client_id.into(), key);
                 key
             }
         };
+        if present.is_some() {
+            self.come_back(key, request.address);
+        }
         let session = self.sessions.get_mut(key).expect("it was found or made just now");
         session.outbox = Some(outbox.clone());
         session.version = request.version;
         session.packet_bytes_max = request.packet_bytes_max;
         session.window = usize::from(request.receive_max.clamp(1, self.in_flight_max));
         session.expiry_s = request.expiry_s.min(self.session_expiry_s_max);
-        session.disconnected_at = None;
-        session.will = request.will;
+        session.ends_at = None;
+        session.set_will(request.will);
         session.due_will = None;
         self.connections += 1;
         self.counters.connections_total += 1;
@@ -200,7 +243,6 @@ impl Core {
     fn leave(&mut self, key: SessionKey, goodbye: Goodbye, now: Instant) {
         self.connections -= 1;
         let Some(session) = self.sessions.get_mut(key) else { return };
-        session.disconnected_at = Some(now);
         // A session that was to end with its connection cannot be extended afterwards (MQTT 5, 3.14.2.2.2).
         if let Some(expiry_s) = goodbye.expiry_s
             && session.expiry_s > 0
@@ -208,12 +250,14 @@ impl Core {
             session.expiry_s = expiry_s.min(self.session_expiry_s_max);
         }
         let expiry_s = session.expiry_s;
-        if let Some(will) = session.will.take()
+        session.ends_at = Some(now + Duration::from_secs(u64::from(expiry_s)));
+        session.waits_as = Some(self.addresses.wait(session.address, key));
+        if let Some(will) = session.set_will(None)
             && !goodbye.is_graceful
         {
             match will.delay_s.min(expiry_s) {
-                0 => self.push_will(will.message),
-                delay_s => session.due_will = Some((now + Duration::from_secs(u64::from(delay_s)), will.message)),
+                0 => self.push_will(will),
+                delay_s => session.due_will = Some((now + Duration::from_secs(u64::from(delay_s)), will)),
             }
         }
         if expiry_s == 0 {
@@ -221,22 +265,44 @@ impl Core {
         }
     }
 
+    /// The client of a session is back, maybe from another address.
+    fn come_back(&mut self, key: SessionKey, address: IpAddr) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let old = session.address;
+        if let Some(number) = session.waits_as.take() {
+            self.addresses.wait_no_more(old, number);
+        }
+        let new = self.addresses.enter(address, &self.memory);
+        if new != old {
+            self.addresses.get_mut(old).subscriptions -= session.subscriptions.len();
+            let row = self.addresses.get_mut(new);
+            row.subscriptions += session.subscriptions.len();
+            session.move_to(new, row.share.clone());
+        }
+        self.addresses.leave(old);
+    }
+
     fn remove_session(&mut self, key: SessionKey) {
-        let Some(session) = self.sessions.remove(key) else { return };
+        let Some(mut session) = self.sessions.remove(key) else { return };
         self.by_client_id.remove(&session.client_id);
-        for (filter, subscription) in session.subscriptions {
-            self.index.remove(&filter, subscription);
+        for (filter, &subscription) in &session.subscriptions {
+            self.index.remove(filter, subscription);
             self.subscriptions.remove(subscription);
         }
+        if let Some(number) = session.waits_as {
+            self.addresses.wait_no_more(session.address, number);
+        }
+        self.addresses.get_mut(session.address).subscriptions -= session.subscriptions.len();
+        self.addresses.leave(session.address);
         // The session's end is the latest a will waits for.
-        if let Some((_, message)) = session.due_will {
-            self.push_will(message);
+        if let Some((_, will)) = session.due_will.take() {
+            self.push_will(will);
         }
     }
 
     /// Queues a will, or drops and counts it: a thousand clients may go at once while an inbox is full.
-    fn push_will(&mut self, will: Arc<Message>) {
-        let bytes = will.memory_bytes();
+    fn push_will(&mut self, will: Will) {
+        let bytes = will.message.memory_bytes();
         let is_full = self.wills.len() >= WILLS_MAX || self.will_bytes + bytes > WILL_BYTES_MAX;
         if is_full && !self.wills.is_empty() {
             self.counters.wills_full += 1;
@@ -247,9 +313,9 @@ impl Core {
     }
 
     /// The next will to be published.
-    pub(super) fn take_will(&mut self) -> Option<Arc<Message>> {
+    pub(super) fn take_will(&mut self) -> Option<Will> {
         let will = self.wills.pop_front()?;
-        self.will_bytes -= will.memory_bytes();
+        self.will_bytes -= will.message.memory_bytes();
         Some(will)
     }
 
@@ -264,13 +330,18 @@ impl Core {
         own.is_some_and(|own| Arc::ptr_eq(own, outbox))
     }
 
-    /// Removes the session that has been without connection the longest. Returns whether there was one.
-    fn evict_session(&mut self) -> bool {
-        let oldest = self.sessions.iter().filter_map(|(key, session)| Some((session.disconnected_at?, key))).min();
-        let Some((_, key)) = oldest else { return false };
-        self.remove_session(key);
-        self.counters.sessions_evicted += 1;
-        true
+    /// Makes sure that there is room for one more session of an address. Sessions without a connection may have to go for it;
+    /// false if that does not suffice.
+    fn makes_room(&mut self, address: IpAddr) -> bool {
+        for _ in 0..EVICTIONS_MAX {
+            if self.sessions.len() < self.sessions_max && !self.share(address).is_full() {
+                return true;
+            }
+            let Some(key) = self.addresses.to_evict(address) else { return false };
+            self.remove_session(key);
+            self.counters.sessions_evicted += 1;
+        }
+        self.sessions.len() < self.sessions_max && !self.share(address).is_full()
     }
 
     /// Subscribes a session. `answer` writes the SUBACK from the reason codes (those of version 5); it goes out before retained messages.
@@ -281,36 +352,40 @@ impl Core {
         answer: impl FnOnce(&[u8], &mut Vec<u8>),
     ) {
         let mut codes = Vec::with_capacity(requests.len());
-        let mut wanted_retained = Vec::new();
+        let mut wants_retained = false;
         for request in requests {
-            match self.subscribe_one(key, request) {
-                Err(code) => codes.push(code),
-                Ok((qos, is_new)) => {
-                    codes.push(qos.level());
-                    match request.retain_handling {
-                        RetainHandling::Always => wanted_retained.push((request, qos)),
-                        RetainHandling::IfNew if is_new => wanted_retained.push((request, qos)),
-                        RetainHandling::IfNew | RetainHandling::Never => {}
-                    }
+            let Granted { qos, number, is_new } = match self.subscribe_one(key, request) {
+                Ok(granted) => granted,
+                Err(code) => {
+                    self.counters.subscriptions_refused += u64::from(code == suback::QUOTA_EXCEEDED);
+                    codes.push(code);
+                    continue;
                 }
+            };
+            codes.push(qos.level());
+            let wants = match request.retain_handling {
+                RetainHandling::Always => true,
+                RetainHandling::IfNew => is_new,
+                RetainHandling::Never => false,
+            };
+            if wants
+                && self.retained.len() > 0
+                && let Some(session) = self.sessions.get_mut(key)
+            {
+                session.begin_walk(number, request.filter, qos, request.identifier);
+                wants_retained = true;
             }
         }
         let Some(session) = self.sessions.get_mut(key) else { return };
-        if let Some(outbox) = &session.outbox {
-            outbox.answer(|out| answer(&codes, out));
-        }
-        let now = Instant::now();
-        for (request, qos) in wanted_retained {
-            for message in self.retained.matching(request.filter, now) {
-                let manner =
-                    Manner { qos: qos.min(message.qos), retain: true, subscription_identifier: request.identifier };
-                session.deliver_kept(&message, manner, self.bounds, &mut self.counters);
-            }
+        let Some(outbox) = &session.outbox else { return };
+        outbox.answer(|out| answer(&codes, out));
+        if wants_retained {
+            session.walk(&self.retained, &mut self.retained_steps, &mut self.counters);
         }
     }
 
-    /// The quality of service granted, and whether the subscription is new.
-    fn subscribe_one(&mut self, key: SessionKey, request: &SubscribeRequest<'_>) -> Result<(Qos, bool), u8> {
+    /// Subscribes a session to one filter; the error is the reason code.
+    fn subscribe_one(&mut self, key: SessionKey, request: &SubscribeRequest<'_>) -> Result<Granted, u8> {
         if request.filter.starts_with("$share/") {
             return Err(suback::SHARED_NOT_SUPPORTED);
         }
@@ -325,29 +400,33 @@ impl Core {
             retain_as_published: request.retain_as_published,
             identifier: request.identifier,
         };
-        match session.subscriptions.entry(request.filter.into()) {
-            Entry::Occupied(entry) => {
-                if let Some(old) = self.subscriptions.get_mut(*entry.get()) {
-                    *old = subscription;
-                }
-                Ok((subscription.qos, false))
+        let qos = subscription.qos;
+        if let Some(&number) = session.subscriptions.get(request.filter) {
+            if let Some(old) = self.subscriptions.get_mut(number) {
+                *old = subscription;
             }
-            Entry::Vacant(entry) => {
-                if self.subscriptions.len() >= self.subscriptions_max {
-                    return Err(suback::QUOTA_EXCEEDED);
-                }
-                let number = self.subscriptions.insert(subscription);
-                entry.insert(number);
-                self.index.insert(request.filter, number);
-                Ok((subscription.qos, true))
-            }
+            return Ok(Granted { qos, number, is_new: false });
         }
+        let address = self.addresses.get_mut(session.address);
+        if self.subscriptions.len() >= self.subscriptions_max
+            || session.subscriptions.len() >= self.session_subscriptions_max
+            || address.subscriptions >= self.address_subscriptions_max
+            || address.share.is_full()
+        {
+            return Err(suback::QUOTA_EXCEEDED);
+        }
+        address.subscriptions += 1;
+        let number = self.subscriptions.insert(subscription);
+        session.subscribed(request.filter, number);
+        self.index.insert(request.filter, number);
+        Ok(Granted { qos, number, is_new: true })
     }
 
     /// Ends a subscription. Returns whether there was one.
     pub(super) fn unsubscribe(&mut self, key: SessionKey, filter: &str) -> bool {
         let Some(session) = self.sessions.get_mut(key) else { return false };
-        let Some(number) = session.subscriptions.remove(filter) else { return false };
+        let Some(number) = session.unsubscribed(filter) else { return false };
+        self.addresses.get_mut(session.address).subscriptions -= 1;
         self.index.remove(filter, number);
         self.subscriptions.remove(number);
         true
@@ -371,10 +450,14 @@ impl Core {
     }
 
     fn fan_out(&mut self, publish: &Publish<'_>, from: Option<SessionKey>, expires_at: Option<Instant>) -> bool {
-        let mut delivery = Delivery::new(*publish, expires_at, &mut self.encoded);
+        let mut delivery = Delivery::new(*publish, expires_at, &mut self.encoded, &self.memory);
         if publish.retain {
             if publish.payload.is_empty() {
                 self.retained.remove(publish.topic);
+            } else if self.memory.is_full() {
+                // An old value must not stay where a newer one was published.
+                self.retained.remove(publish.topic);
+                self.counters.memory_full += 1;
             } else if !self.retained.insert(delivery.keep()) {
                 self.counters.retained_full += 1;
             }
@@ -405,30 +488,32 @@ impl Core {
         }
     }
 
-    /// There is room in a connection's outbox again.
-    pub(super) fn pump(&mut self, key: SessionKey, outbox: &Arc<Outbox>) {
+    /// There is room in a connection's outbox again. Returns whether it should ask once more when others have had their turn.
+    pub(super) fn pump(&mut self, key: SessionKey, outbox: &Arc<Outbox>) -> bool {
+        self.begin_turn();
         if self.owns(key, outbox)
             && let Some(session) = self.sessions.get_mut(key)
         {
             session.pump(&mut self.counters);
+            return session.walk(&self.retained, &mut self.retained_steps, &mut self.counters);
         }
+        false
     }
 
     /// Does what time brings: ends sessions, makes wills due, forgets retained messages. To be called every second or so.
     pub(super) fn keep_house(&mut self, now: Instant) {
         let (mut ended, mut due) = (Vec::new(), Vec::new());
         for (key, session) in self.sessions.iter_mut() {
-            if let Some((_, message)) = session.due_will.take_if(|(at, _)| *at <= now) {
-                due.push(message);
+            if let Some((_, will)) = session.due_will.take_if(|(at, _)| *at <= now) {
+                due.push(will);
             }
-            let age = session.disconnected_at.map(|at| now.saturating_duration_since(at));
-            if age.is_some_and(|age| age >= Duration::from_secs(u64::from(session.expiry_s))) {
+            if session.ends_at.is_some_and(|at| at <= now) {
                 ended.push(key);
             }
         }
         due.into_iter().for_each(|will| self.push_will(will));
         ended.into_iter().for_each(|key| self.remove_session(key));
-        self.retained.expire(now);
+        self.retained.expire(now, |_| {});
     }
 
     /// Closes every connection after `farewell`.
@@ -450,6 +535,7 @@ impl Core {
             subscriptions: self.subscriptions.len(),
             retained_messages: self.retained.len(),
             retained_bytes: self.retained.bytes(),
+            memory_bytes: self.memory.bytes(),
             waiting_messages: self.sessions.iter().map(|(_, session)| session.waiting()).sum(),
             messages_in: self.counters.messages_in,
             messages_out: self.counters.messages_out,

@@ -10,7 +10,7 @@ use super::super::publisher::{PublishBatch, Publisher};
 use super::super::router::Pending;
 use super::super::stall::Stall;
 use super::Shared;
-use super::message::Message;
+use super::message::{self, Message};
 
 /// How many messages are published before others have their turn.
 const MESSAGES_BEFORE_YIELD: usize = 512;
@@ -26,7 +26,9 @@ pub(super) async fn publish_results(shared: &Shared) {
     loop {
         let will = shared.core.lock().take_will();
         if let Some(will) = will {
-            results.publish(Source::Will(&will)).await;
+            // It begins to become worthless now.
+            let expires_at = message::expires_at(will.message_expiry_s);
+            results.publish(Source::Will(&will.message, expires_at)).await;
         } else if let Some((first, batch)) = shared.outbound.take() {
             let end = first + batch.len() as u64;
             results.unsent = Unsent { shared, messages: batch.len(), bytes: batch.queued_bytes(), end };
@@ -70,14 +72,15 @@ impl Drop for Unsent<'_> {
 /// Messages to be published.
 #[derive(Clone, Copy)]
 enum Source<'m> {
-    Will(&'m Message),
+    /// With when it becomes worthless.
+    Will(&'m Message, Option<Instant>),
     Batch(&'m PublishBatch),
 }
 
 impl<'m> Source<'m> {
     fn len(self) -> usize {
         match self {
-            Self::Will(_) => 1,
+            Self::Will(..) => 1,
             Self::Batch(batch) => batch.len(),
         }
     }
@@ -85,7 +88,7 @@ impl<'m> Source<'m> {
     /// A message, its identity, when it expires, and what it counted for in the queue of results.
     fn get(self, index: usize) -> Option<(Publish<'m>, &'m str, Option<Instant>, Option<usize>)> {
         match self {
-            Self::Will(will) => Some((will.publish(), "", will.expires_at, None)),
+            Self::Will(will, expires_at) => Some((will.publish(), "", expires_at, None)),
             Self::Batch(batch) => {
                 let message = batch.get(index)?;
                 let publish = Publish {

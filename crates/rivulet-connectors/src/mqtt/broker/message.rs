@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::super::codec::{Publish, Qos, Version};
 use super::super::properties;
+use super::memory::Memory;
 
 /// A message that is kept: retained, queued for a session, or sent and not acknowledged.
 #[derive(Debug)]
@@ -18,6 +19,16 @@ pub(super) struct Message {
     pub(super) retain: bool,
     /// When it becomes worthless.
     pub(super) expires_at: Option<Instant>,
+    /// Where its bytes are counted, if they are.
+    counted_in: Option<Arc<Memory>>,
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        if let Some(memory) = &self.counted_in {
+            memory.subtract(self.memory_bytes());
+        }
+    }
 }
 
 impl Message {
@@ -29,7 +40,15 @@ impl Message {
             qos: publish.qos,
             retain: publish.retain,
             expires_at,
+            counted_in: None,
         }
+    }
+
+    /// Counts the message as long as it is kept.
+    pub(super) fn counted_in(mut self, memory: &Arc<Memory>) -> Self {
+        memory.add(self.memory_bytes());
+        self.counted_in = Some(memory.clone());
+        self
     }
 
     /// The message as it was published.
@@ -109,6 +128,7 @@ pub(super) struct Delivery<'a> {
     pub(super) expires_at: Option<Instant>,
     kept: Option<Arc<Message>>,
     cache: &'a mut Encoded,
+    memory: &'a Arc<Memory>,
 }
 
 /// The packets of one message, and the memory for them.
@@ -119,15 +139,27 @@ pub(super) struct Encoded {
 }
 
 impl<'a> Delivery<'a> {
-    pub(super) fn new(publish: Publish<'a>, expires_at: Option<Instant>, cache: &'a mut Encoded) -> Self {
+    pub(super) fn new(
+        publish: Publish<'a>,
+        expires_at: Option<Instant>,
+        cache: &'a mut Encoded,
+        memory: &'a Arc<Memory>,
+    ) -> Self {
         cache.bytes.clear();
         cache.variants = Default::default();
-        Self { publish, expires_at, kept: None, cache }
+        Self { publish, expires_at, kept: None, cache, memory }
+    }
+
+    /// What the message counts for against a bound when it is kept.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let Publish { topic, payload, properties, .. } = &self.publish;
+        topic.len() + payload.len() + properties.len() + size_of::<Message>()
     }
 
     /// The message, to be kept.
     pub(super) fn keep(&mut self) -> Arc<Message> {
-        self.kept.get_or_insert_with(|| Arc::new(Message::of(&self.publish, self.expires_at))).clone()
+        let make = || Arc::new(Message::of(&self.publish, self.expires_at).counted_in(self.memory));
+        self.kept.get_or_insert_with(make).clone()
     }
 
     /// The packet, with where in it the packet identifier stands (if the quality of service is 1). `None` if it would be
@@ -173,7 +205,8 @@ mod tests {
         let payload = vec![7u8; 300];
         let publish = Publish { topic: b"a/b", payload: &payload, retain: true, ..Publish::default() };
         let mut cache = Encoded::default();
-        let mut delivery = Delivery::new(publish, None, &mut cache);
+        let memory = Memory::new(usize::MAX, 100);
+        let mut delivery = Delivery::new(publish, None, &mut cache, &memory);
         for version in [Version::V3, Version::V5] {
             for (qos, retain) in [(Qos::AtMostOnce, false), (Qos::AtLeastOnce, true)] {
                 let (packet, id_at) = delivery.packet(version, qos, retain).unwrap();

@@ -8,9 +8,11 @@
 //! any fan-out to subscribers; a query is never a subscription. Where the router says that an inbox is full, the connection
 //! the message came from is not read until there is room. Sessions and retained messages live in memory.
 
+mod addresses;
 mod connection;
 mod core;
 mod engine;
+mod memory;
 mod message;
 mod options;
 mod outbox;
@@ -21,7 +23,7 @@ mod slab;
 mod stats;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -179,7 +181,7 @@ impl Broker {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ) -> impl Future<Output = ()> + Send + 'static {
         let open = Open::new(&self.shared);
-        async move { connection::serve(&open.0, stream).await }
+        async move { connection::serve(&open.0, IpAddr::V4(Ipv4Addr::UNSPECIFIED), stream).await }
     }
 
     /// Where results are handed over. They reach subscribers and, like everything published, the router, so that a
@@ -279,7 +281,7 @@ async fn accept_until_stopped(
             _ = stop.changed() => break,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, from)) => {
                 let open = Open::new(shared);
                 if shared.open.load(Ordering::Relaxed) > shared.options.connections_max {
                     shared.connections_refused.fetch_add(1, Ordering::Relaxed);
@@ -290,7 +292,7 @@ async fn accept_until_stopped(
                     continue;
                 }
                 let tls = tls.cloned();
-                connections.spawn(async move { serve(open, stream, tls).await });
+                connections.spawn(async move { serve(open, from.ip(), stream, tls).await });
             }
             Err(error) => {
                 shared.notices.say(|| tracing::warn!(%error, "a connection could not be accepted"));
@@ -316,16 +318,16 @@ impl Drop for Open {
     }
 }
 
-async fn serve(open: Open, stream: TcpStream, tls: Option<TlsAcceptor>) {
+async fn serve(open: Open, from: IpAddr, stream: TcpStream, tls: Option<TlsAcceptor>) {
     let shared = &*open.0;
     // Messages are written together where there are several; a single one should not wait.
     let _ = stream.set_nodelay(true);
     let Some(acceptor) = tls else {
-        return connection::serve(shared, stream).await;
+        return connection::serve(shared, from, stream).await;
     };
     let limit = Duration::from_millis(shared.options.connect_timeout_ms);
     match tokio::time::timeout(limit, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => connection::serve(shared, stream).await,
+        Ok(Ok(stream)) => connection::serve(shared, from, stream).await,
         Ok(Err(error)) => {
             shared.notices.say(|| tracing::warn!(%error, "a client's TLS handshake failed"));
         }

@@ -27,6 +27,12 @@ pub struct BrokerOptions {
     pub sessions_max: usize,
     /// The most subscriptions of all sessions together. Default: 1,000,000.
     pub subscriptions_max: usize,
+    /// The most subscriptions of one session. Default: 10,000.
+    pub session_subscriptions_max: usize,
+    /// The most memory that clients, sessions and retained messages take up, in bytes. Default: 1 GiB.
+    pub memory_bytes_max: usize,
+    /// How much of the subscriptions and of the memory the clients of one address may have, in percent. Default: 50.
+    pub address_share_percent: usize,
     /// The longest time a session is kept without a connection, in seconds. Default: one day.
     pub session_expiry_s_max: u32,
     /// The most messages of QoS 1 that wait for one session. Default: 10,000.
@@ -63,6 +69,9 @@ impl BrokerOptions {
             connections_max: 50_000,
             sessions_max: 100_000,
             subscriptions_max: 1_000_000,
+            session_subscriptions_max: 10_000,
+            memory_bytes_max: 1 << 30,
+            address_share_percent: 50,
             session_expiry_s_max: 86_400,
             session_queue_messages_max: 10_000,
             session_queue_bytes_max: 8 << 20,

@@ -1,10 +1,16 @@
 //! What waits to be written to one connection.
 
 use std::mem;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+
+use super::memory::Share;
+
+/// What may wait for a connection while the clients of its address hold as much as they may.
+pub(super) const SCARCE_BYTES_MAX: usize = 64 << 10;
 
 /// The packets for a connection, end to end, bounded in bytes. Filled by whoever has something to say, emptied by the
 /// connection's writer.
@@ -12,6 +18,8 @@ use tokio::sync::Notify;
 pub(super) struct Outbox {
     state: Mutex<State>,
     bytes_max: usize,
+    /// Where its memory is counted.
+    share: Arc<Share>,
     /// Whether the session has messages that found no room here.
     pub(super) is_starved: AtomicBool,
     /// Wakes the writer.
@@ -26,13 +34,16 @@ pub(super) struct Outbox {
 struct State {
     bytes: Vec<u8>,
     is_closed: bool,
+    /// The memory that was counted, that of bytes which are being written included.
+    counted: usize,
 }
 
 impl Outbox {
-    pub(super) fn new(bytes_max: usize) -> Self {
+    pub(super) fn new(bytes_max: usize, share: Arc<Share>) -> Self {
         Self {
             state: Mutex::default(),
             bytes_max,
+            share,
             is_starved: AtomicBool::new(false),
             filled: Notify::new(),
             emptied: Notify::new(),
@@ -44,8 +55,9 @@ impl Outbox {
     /// before they grow without bound; see [`Outbox::is_overfull`].
     pub(super) fn answer<R>(&self, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         let mut state = self.state.lock();
-        let was_empty = state.bytes.is_empty();
+        let (was_empty, capacity) = (state.bytes.is_empty(), state.bytes.capacity());
         let result = write(&mut state.bytes);
+        self.count(&mut state, capacity);
         if was_empty && !state.bytes.is_empty() {
             self.filled.notify_one();
         }
@@ -57,13 +69,16 @@ impl Outbox {
     pub(super) fn offer(&self, packet: &[u8], packet_id: Option<(usize, u16)>) -> bool {
         let mut state = self.state.lock();
         let start = state.bytes.len();
-        if start > 0 && start + packet.len() > self.bytes_max {
+        let end = start + packet.len();
+        if start > 0 && (end > self.bytes_max || end > SCARCE_BYTES_MAX && self.share.is_full()) {
             return false;
         }
         if state.is_closed {
             return false;
         }
+        let capacity = state.bytes.capacity();
         state.bytes.extend_from_slice(packet);
+        self.count(&mut state, capacity);
         if let Some((offset, packet_id)) = packet_id {
             state.bytes[start + offset..start + offset + 2].copy_from_slice(&packet_id.to_be_bytes());
         }
@@ -71,6 +86,24 @@ impl Outbox {
             self.filled.notify_one();
         }
         true
+    }
+
+    /// Counts what the waiting packets take up beyond the memory that they had.
+    #[inline]
+    fn count(&self, state: &mut State, capacity: usize) {
+        let grown = state.bytes.capacity() - capacity;
+        if grown > 0 {
+            state.counted += grown;
+            self.share.add(grown);
+        }
+    }
+
+    /// So much memory of what was [taken](Outbox::take) is free again.
+    pub(super) fn freed(&self, bytes: usize) {
+        if bytes > 0 {
+            self.state.lock().counted -= bytes;
+            self.share.subtract(bytes);
+        }
     }
 
     /// Whether the client reads so little of what it is sent that nothing more should be read from it.
@@ -103,15 +136,28 @@ impl Outbox {
     pub(super) fn set_starved(&self) {
         self.is_starved.store(true, Ordering::Release);
     }
+
+    /// Notes that the session has more, and has the writer ask for it now.
+    pub(super) fn ask_for_more(&self) {
+        self.set_starved();
+        self.filled.notify_one();
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.share.subtract(self.state.get_mut().counted);
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::memory::Memory;
     use super::*;
 
     #[test]
     fn messages_stop_at_the_bound_and_answers_do_not() {
-        let outbox = Outbox::new(10);
+        let outbox = Outbox::new(10, Memory::new(1 << 20, 100).share());
         assert!(outbox.offer(&[1; 8], None));
         assert!(!outbox.offer(&[2; 8], None));
         outbox.answer(|out| out.extend_from_slice(&[3; 8]));
@@ -127,5 +173,25 @@ mod tests {
         assert!(!outbox.offer(&[1], None));
         assert!(outbox.take(&mut bytes));
         assert_eq!(bytes[97..], [0, 0x12, 0x34]);
+    }
+
+    #[test]
+    fn memory_is_counted_until_it_is_free() {
+        let memory = Memory::new(1 << 20, 100);
+        let outbox = Outbox::new(4 << 20, memory.share());
+        assert!(outbox.offer(&[0; 1 << 20], None) && outbox.offer(&[0; 1000], None));
+        assert!(memory.bytes() > 1 << 20, "and so it is full");
+        assert!(!outbox.offer(&[0; 1000], None));
+        let mut bytes = Vec::new();
+        outbox.take(&mut bytes);
+        let before = bytes.capacity();
+        assert_eq!(memory.bytes(), before);
+        bytes.clear();
+        bytes.shrink_to(100);
+        outbox.freed(before - bytes.capacity());
+        assert_eq!(memory.bytes(), bytes.capacity());
+        assert!(outbox.offer(&[0; 1000], None));
+        drop(outbox);
+        assert_eq!(memory.bytes(), 0);
     }
 }

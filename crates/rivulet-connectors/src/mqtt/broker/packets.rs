@@ -3,6 +3,7 @@
 mod decode;
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::num::NonZeroU16;
 
 use rmqtt_codec::{types, v3, v5};
@@ -125,9 +126,10 @@ impl Login {
         !self.clean_start && self.expiry_s > 0
     }
 
-    pub(super) fn request(&self) -> ConnectRequest<'_> {
+    pub(super) fn request(&self, address: IpAddr) -> ConnectRequest<'_> {
         ConnectRequest {
             client_id: &self.client_id,
+            address,
             version: self.version,
             clean_start: self.clean_start,
             expiry_s: self.expiry_s,

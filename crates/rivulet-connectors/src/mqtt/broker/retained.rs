@@ -5,8 +5,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::topic;
 use super::message::Message;
+
+/// How many messages are looked at in one go for those that are worthless by now.
+const EXPIRE_MAX: usize = 10_000;
 
 /// The retained messages, by topic, bounded in number and bytes.
 #[derive(Debug)]
@@ -15,11 +17,55 @@ pub(super) struct Retained {
     bytes: usize,
     messages_max: usize,
     bytes_max: usize,
+    /// Topics before this one were looked at for worthless messages.
+    expired_to: Vec<u8>,
+}
+
+/// A way through the retained messages that a filter matches, in order of topic.
+#[derive(Debug)]
+pub(super) struct Walk {
+    /// A valid filter.
+    filter: Box<str>,
+    /// All topics below this one were looked at.
+    from: Vec<u8>,
+}
+
+/// What a step of a [`Walk`] leads to.
+pub(super) enum Step {
+    /// A message that matches. The next step finds it again unless it is [passed](Walk::pass).
+    At(Arc<Message>),
+    /// Enough steps were made for now.
+    Paused,
+    /// There is no further message.
+    Over,
+}
+
+impl Walk {
+    pub(super) fn new(filter: &str) -> Self {
+        // Only topics that begin like the filter, up to the level of its first wildcard. The '/' in front of a '#' does not
+        // belong to that: 'a/#' matches 'a'.
+        let literal = &filter[..filter.find(['+', '#']).unwrap_or(filter.len())];
+        let prefix = if filter.ends_with('#') { literal.strip_suffix('/').unwrap_or(literal) } else { literal };
+        Self { filter: filter.into(), from: prefix.into() }
+    }
+
+    /// Goes on behind a topic.
+    pub(super) fn pass(&mut self, topic: &[u8]) {
+        self.from.clear();
+        self.from.extend_from_slice(topic);
+        self.from.push(0);
+    }
+
+    /// What it takes up, in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        // The topics on the way may be longer than the filter, but of a session's walks only one is under way.
+        size_of::<Self>() + 2 * self.filter.len()
+    }
 }
 
 impl Retained {
     pub(super) fn new(messages_max: usize, bytes_max: usize) -> Self {
-        Self { messages: BTreeMap::new(), bytes: 0, messages_max, bytes_max }
+        Self { messages: BTreeMap::new(), bytes: 0, messages_max, bytes_max, expired_to: Vec::new() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -30,11 +76,11 @@ impl Retained {
         self.bytes
     }
 
-    /// Forgets the message of a topic.
-    pub(super) fn remove(&mut self, topic: &[u8]) {
-        if let Some(message) = self.messages.remove(topic) {
-            self.bytes -= message.memory_bytes();
-        }
+    /// Forgets the message of a topic. Returns whether there was one.
+    pub(super) fn remove(&mut self, topic: &[u8]) -> bool {
+        let removed = self.messages.remove(topic);
+        self.bytes -= removed.as_ref().map_or(0, |message| message.memory_bytes());
+        removed.is_some()
     }
 
     /// Keeps a message in place of the last of its topic. Returns false, with the topic's last message gone, if there is no room.
@@ -49,36 +95,108 @@ impl Retained {
         true
     }
 
-    /// The messages whose topic matches a valid filter, in order of topic.
-    pub(super) fn matching(&self, filter: &str, now: Instant) -> Vec<Arc<Message>> {
-        let is_good = |message: &&Arc<Message>| !message.is_expired(now);
-        if !topic::is_wildcard(filter) {
-            return self.messages.get(filter.as_bytes()).filter(is_good).cloned().into_iter().collect();
+    /// Makes steps of a walk, and takes them off `steps`, until there is a message.
+    ///
+    /// A step is a look-up in the ordered topics. Where a topic does not match, the walk goes on at the next one that may, so
+    /// the topics below a level that does not match are passed over together.
+    pub(super) fn step(&self, walk: &mut Walk, steps: &mut usize, now: Instant) -> Step {
+        while let Some(left) = steps.checked_sub(1) {
+            *steps = left;
+            let from = (Bound::Included(&walk.from[..]), Bound::Unbounded);
+            let Some((topic, message)) = self.messages.range::<[u8], _>(from).next() else { return Step::Over };
+            match seek(walk.filter.as_bytes(), topic) {
+                Seek::Matches if message.is_expired(now) => walk.pass(topic),
+                Seek::Matches => return Step::At(message.clone()),
+                Seek::Next => walk.pass(topic),
+                Seek::GoTo(next) => {
+                    debug_assert!(next[..] > topic[..], "a walk goes forward");
+                    walk.from = next;
+                }
+                Seek::Over => return Step::Over,
+            }
         }
-        // Only topics that begin like the filter, up to the level of its first wildcard. The '/' in front of a '#' does not
-        // belong to that: 'a/#' matches 'a'.
-        let literal = &filter[..filter.find(['+', '#']).unwrap_or(filter.len())];
-        let prefix = if filter.ends_with('#') { literal.strip_suffix('/').unwrap_or(literal) } else { literal };
-        let prefix = prefix.as_bytes();
-        self.messages
-            .range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded))
-            .take_while(|(topic, _)| topic.starts_with(prefix))
-            .filter(|(topic, _)| topic::matches(filter.as_bytes(), topic))
-            .map(|(_, message)| message)
-            .filter(is_good)
-            .cloned()
-            .collect()
+        Step::Paused
     }
 
-    /// Forgets what is worthless by now.
-    pub(super) fn expire(&mut self, now: Instant) {
-        self.messages.retain(|_, message| {
-            let is_expired = message.is_expired(now);
-            if is_expired {
-                self.bytes -= message.memory_bytes();
+    /// Forgets messages that are worthless by now: of some topics, and of the following ones with the next call.
+    pub(super) fn expire(&mut self, now: Instant, mut forgotten: impl FnMut(&Message)) {
+        let from = (Bound::Included(&self.expired_to[..]), Bound::Unbounded);
+        let mut topics = self.messages.range::<[u8], _>(from);
+        let mut expired = Vec::new();
+        for (topic, message) in topics.by_ref().take(EXPIRE_MAX) {
+            if message.is_expired(now) {
+                expired.push(topic.clone());
             }
-            !is_expired
-        });
+        }
+        self.expired_to = topics.next().map_or(Vec::new(), |(topic, _)| topic.to_vec());
+        for topic in expired {
+            if let Some(message) = self.messages.get(&topic) {
+                forgotten(message);
+            }
+            self.remove(&topic);
+        }
+    }
+}
+
+/// Where to look next, given the first topic from some place on.
+#[derive(Debug, PartialEq, Eq)]
+enum Seek {
+    /// The topic matches.
+    Matches,
+    /// It does not; the one behind it may.
+    Next,
+    /// No topic below this one matches.
+    GoTo(Vec<u8>),
+    /// No later topic matches.
+    Over,
+}
+
+/// Compares a valid filter with a topic, level by level. Topics are in the order of their bytes, so all that have some first levels in common stand
+/// next to each other.
+fn seek(filter: &[u8], topic: &[u8]) -> Seek {
+    if topic.first() == Some(&b'$') && matches!(filter.first(), Some(b'+' | b'#')) {
+        // A wildcard does not stand for a level that begins with '$' where that is the first.
+        return Seek::GoTo(vec![b'$' + 1]);
+    }
+    // Where the level of the topic begins; `None` behind the last.
+    let mut level = Some(0);
+    for wanted in filter.split(|&byte| byte == b'/') {
+        if wanted == b"#" {
+            return Seek::Matches;
+        }
+        let Some(start) = level else { return Seek::Next };
+        let end = topic[start..].iter().position(|&byte| byte == b'/').map(|at| start + at);
+        let found = &topic[start..end.unwrap_or(topic.len())];
+        if wanted != b"+" && wanted != found {
+            return seek_level(&topic[..start], wanted, topic);
+        }
+        level = end.map(|end| end + 1);
+    }
+    match level {
+        None => Seek::Matches,
+        Some(below) => behind(&topic[..below]),
+    }
+}
+
+/// Where to look for the level `wanted` below `above` (empty, or with a '/' at its end), as `topic` has another one there.
+fn seek_level(above: &[u8], wanted: &[u8], topic: &[u8]) -> Seek {
+    let mut next = [above, wanted].concat();
+    if topic < &next[..] {
+        return Seek::GoTo(next);
+    }
+    // What begins with the level and goes on differently may stand before what is below it: 'a-b' before 'a/b'.
+    next.push(b'/');
+    if topic < &next[..] {
+        return Seek::GoTo(next);
+    }
+    behind(above)
+}
+
+/// Behind all topics that begin with `above`, which is empty or ends with a '/'.
+fn behind(above: &[u8]) -> Seek {
+    match above.split_last() {
+        Some((_, levels)) => Seek::GoTo([levels, &[b'/' + 1]].concat()),
+        None => Seek::Over,
     }
 }
 
@@ -86,7 +204,10 @@ impl Retained {
 mod tests {
     use std::time::Duration;
 
+    use proptest::prelude::*;
+
     use super::super::super::codec::Publish;
+    use super::super::super::topic;
     use super::*;
 
     fn message(topic: &str, payload: &str, expires_at: Option<Instant>) -> Arc<Message> {
@@ -95,9 +216,26 @@ mod tests {
         Arc::new(Message::of(&publish, expires_at))
     }
 
+    /// The topics on a walk that pauses after each few steps, and how many steps it took.
+    fn walk(retained: &Retained, filter: &str, now: Instant) -> (Vec<String>, usize) {
+        let (mut walk, mut topics, mut total) = (Walk::new(filter), Vec::new(), 0);
+        loop {
+            let mut steps = 3;
+            let step = retained.step(&mut walk, &mut steps, now);
+            total += 3 - steps;
+            match step {
+                Step::At(message) => {
+                    topics.push(String::from_utf8(message.topic.to_vec()).unwrap());
+                    walk.pass(&message.topic);
+                }
+                Step::Paused => {}
+                Step::Over => return (topics, total),
+            }
+        }
+    }
+
     fn topics(retained: &Retained, filter: &str, now: Instant) -> Vec<String> {
-        let messages = retained.matching(filter, now);
-        messages.iter().map(|message| String::from_utf8(message.topic.to_vec()).unwrap()).collect()
+        walk(retained, filter, now).0
     }
 
     #[test]
@@ -117,6 +255,21 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_match_is_passed_over() {
+        let now = Instant::now();
+        let mut retained = Retained::new(100_000, 64 << 20);
+        for (home, room) in (0..100).flat_map(|home| (0..100).map(move |room| (home, room))) {
+            assert!(retained.insert(message(&format!("home{home}/room{room}/temperature"), "x", None)));
+        }
+        for (filter, found, steps_max) in
+            [("+/cellar/#", 0, 300), ("home7/+/humidity", 0, 310), ("+/room7/temperature", 100, 400), ("x/#", 0, 2)]
+        {
+            let (topics, steps) = walk(&retained, filter, now);
+            assert!(topics.len() == found && steps <= steps_max, "{filter}: {} in {steps} steps", topics.len());
+        }
+    }
+
+    #[test]
     fn bounds_hold_and_the_bytes_are_counted_right() {
         let now = Instant::now();
         let mut retained = Retained::new(2, 1 << 20);
@@ -127,11 +280,53 @@ mod tests {
         let later = now + Duration::from_secs(2);
         assert_eq!(topics(&retained, "#", now).len(), 2);
         assert_eq!(topics(&retained, "#", later), ["b"]);
-        retained.expire(later);
-        retained.remove("b".as_bytes());
+        retained.expire(later, |_| {});
+        assert!(retained.remove("b".as_bytes()) && !retained.remove("b".as_bytes()));
         assert_eq!((retained.len(), retained.bytes()), (0, 0));
         let mut small = Retained::new(10, 300);
         assert!(!small.insert(message("a", &"x".repeat(400), None)));
         assert_eq!(small.bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_worthless_goes_some_at_a_time() {
+        let now = Instant::now();
+        let later = now + Duration::from_secs(2);
+        let mut retained = Retained::new(100_000, 64 << 20);
+        for number in 0..2 * EXPIRE_MAX + 5 {
+            let expires_at = (number % 2 == 0).then_some(now + Duration::from_secs(1));
+            assert!(retained.insert(message(&format!("{number:06}"), "x", expires_at)));
+        }
+        let mut forgotten = 0;
+        for left in [EXPIRE_MAX + EXPIRE_MAX / 2 + 5, EXPIRE_MAX + 5, EXPIRE_MAX + 2, EXPIRE_MAX + 2] {
+            retained.expire(later, |_| forgotten += 1);
+            assert_eq!(retained.len(), left);
+        }
+        assert_eq!(forgotten, EXPIRE_MAX + 3);
+    }
+
+    /// Levels that stand close to each other in the order of bytes.
+    fn level() -> impl Strategy<Value = &'static str> {
+        prop::sample::select(vec!["", "a", "a-", "a0", "aa", "b", "$a", "$"])
+    }
+
+    proptest! {
+        #[test]
+        fn a_walk_finds_what_a_look_at_each_topic_finds(
+            stored in prop::collection::vec(prop::collection::vec(level(), 1..4), 0..40),
+            filter in prop::collection::vec(prop_oneof![2 => level().boxed(), 1 => Just("+").boxed()], 1..4),
+            has_hash in any::<bool>(),
+        ) {
+            let mut retained = Retained::new(1000, 1 << 20);
+            let mut all: Vec<String> = stored.iter().map(|levels| levels.join("/")).collect();
+            all.retain(|topic| !topic.is_empty());
+            all.iter().for_each(|topic| assert!(retained.insert(message(topic, "x", None))));
+            let filter = filter.join("/") + if has_hash { "/#" } else { "" };
+            prop_assume!(!filter.is_empty());
+            all.sort();
+            all.dedup();
+            all.retain(|topic| topic::matches(filter.as_bytes(), topic.as_bytes()));
+            prop_assert_eq!(topics(&retained, &filter, Instant::now()), all);
+        }
     }
 }

@@ -1,15 +1,27 @@
 //! One client's session: what it is subscribed to, and the messages of QoS 1 on their way to it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use hashbrown::HashMap;
 
 use super::super::codec::{Qos, Version};
+use super::addresses::AddressKey;
+use super::memory::Share;
 use super::message::{Delivery, Manner, Message, encode_kept};
-use super::outbox::Outbox;
+use super::outbox::{Outbox, SCARCE_BYTES_MAX};
+use super::retained::{Retained, Step, Walk};
 use super::stats::Counters;
+
+/// What a session takes up beside its texts, in bytes: itself and its places in tables.
+const SESSION_BYTES: usize = size_of::<Session>() + 200;
+
+/// What a subscription takes up beside its filter, which is kept twice.
+const SUBSCRIPTION_BYTES: usize = 200;
+
+/// What a waiting message takes up in the queue of its session.
+const QUEUED_BYTES: usize = 2 * size_of::<(u16, Queued)>();
 
 /// A session, with or without a connection.
 pub(super) struct Session {
@@ -23,18 +35,31 @@ pub(super) struct Session {
     pub(super) window: usize,
     /// How long the session outlives its connection, in seconds.
     pub(super) expiry_s: u32,
-    pub(super) disconnected_at: Option<Instant>,
+    /// When it ends, if its client does not come back.
+    pub(super) ends_at: Option<Instant>,
+    /// The address its client came from last.
+    pub(super) address: AddressKey,
+    /// Its place among the sessions of the address that have no connection.
+    pub(super) waits_as: Option<u64>,
     /// The filters, with the numbers of their subscriptions.
     pub(super) subscriptions: HashMap<Box<str>, u32>,
+    /// Retained messages on their way to new subscriptions, by the numbers of these.
+    walks: BTreeMap<u32, RetainedWalk>,
     /// What is published if the client goes without saying goodbye.
     pub(super) will: Option<Will>,
     /// The will of a client that has gone, and when it is due.
-    pub(super) due_will: Option<(Instant, Arc<Message>)>,
+    pub(super) due_will: Option<(Instant, Will)>,
     queue: VecDeque<Queued>,
     queue_bytes: usize,
     /// Sent and not acknowledged, oldest first.
     in_flight: VecDeque<(u16, Queued)>,
     last_packet_id: u16,
+    /// Where its memory is counted.
+    share: Arc<Share>,
+    /// The bytes of messages that wait. They may wait for other sessions too.
+    message_bytes: usize,
+    /// All other bytes that are counted.
+    own_bytes: usize,
 }
 
 /// A message that is published for a client when it is gone.
@@ -42,12 +67,24 @@ pub(super) struct Session {
 pub(super) struct Will {
     pub(super) message: Arc<Message>,
     pub(super) delay_s: u32,
+    /// After how many seconds the message is of no use any more, from when it is published.
+    pub(super) message_expiry_s: Option<u32>,
+}
+
+/// How retained messages are sent for one subscription.
+#[derive(Debug)]
+struct RetainedWalk {
+    walk: Walk,
+    qos: Qos,
+    identifier: Option<u32>,
 }
 
 #[derive(Clone, Debug)]
 struct Queued {
     message: Arc<Message>,
     manner: Manner,
+    /// Whether it may have been sent before.
+    is_again: bool,
 }
 
 /// The bounds of a session's queue.
@@ -58,7 +95,9 @@ pub(super) struct QueueBounds {
 }
 
 impl Session {
-    pub(super) fn new(client_id: &str) -> Self {
+    pub(super) fn new(client_id: &str, address: AddressKey, share: Arc<Share>) -> Self {
+        let own_bytes = SESSION_BYTES + 2 * client_id.len();
+        share.add(own_bytes);
         Self {
             client_id: client_id.into(),
             outbox: None,
@@ -66,15 +105,144 @@ impl Session {
             packet_bytes_max: usize::MAX,
             window: 1,
             expiry_s: 0,
-            disconnected_at: None,
+            ends_at: None,
+            address,
+            waits_as: None,
             subscriptions: HashMap::new(),
+            walks: BTreeMap::new(),
             will: None,
             due_will: None,
             queue: VecDeque::new(),
             queue_bytes: 0,
             in_flight: VecDeque::new(),
             last_packet_id: 0,
+            share,
+            message_bytes: 0,
+            own_bytes,
         }
+    }
+
+    /// From now on its client comes from another address.
+    pub(super) fn move_to(&mut self, address: AddressKey, share: Arc<Share>) {
+        share.add(self.own_bytes);
+        share.hold(self.message_bytes);
+        self.share.subtract(self.own_bytes);
+        self.share.release(self.message_bytes);
+        (self.address, self.share) = (address, share);
+    }
+
+    /// Counts bytes of its own.
+    fn add_bytes(&mut self, bytes: usize) {
+        self.own_bytes += bytes;
+        self.share.add(bytes);
+    }
+
+    fn subtract_bytes(&mut self, bytes: usize) {
+        self.own_bytes -= bytes;
+        self.share.subtract(bytes);
+    }
+
+    /// Counts a message that begins to wait.
+    fn hold(&mut self, message: &Message) {
+        self.message_bytes += message.memory_bytes();
+        self.share.hold(message.memory_bytes());
+        self.add_bytes(QUEUED_BYTES);
+    }
+
+    /// A message does not wait any more.
+    fn release(&mut self, message: &Message) {
+        self.message_bytes -= message.memory_bytes();
+        self.share.release(message.memory_bytes());
+        self.subtract_bytes(QUEUED_BYTES);
+    }
+
+    /// Whether there is no memory for one more message. While memory is scarce a connected client may have little waiting, and
+    /// one that is away nothing.
+    fn is_out_of_memory(&self, bytes: usize) -> bool {
+        let is_little = self.message_bytes == 0 || self.message_bytes + bytes <= SCARCE_BYTES_MAX;
+        !(self.outbox.is_some() && is_little) && self.share.is_full()
+    }
+
+    /// Sets or removes the will.
+    pub(super) fn set_will(&mut self, will: Option<Will>) -> Option<Will> {
+        let bytes = |will: &Option<Will>| will.as_ref().map_or(0, |will| will.message.memory_bytes());
+        self.add_bytes(bytes(&will));
+        let old = std::mem::replace(&mut self.will, will);
+        self.subtract_bytes(bytes(&old));
+        old
+    }
+
+    /// Notes a new subscription.
+    pub(super) fn subscribed(&mut self, filter: &str, number: u32) {
+        self.subscriptions.insert(filter.into(), number);
+        self.add_bytes(SUBSCRIPTION_BYTES + 2 * filter.len());
+    }
+
+    /// Removes a subscription and returns its number.
+    pub(super) fn unsubscribed(&mut self, filter: &str) -> Option<u32> {
+        let number = self.subscriptions.remove(filter)?;
+        self.subtract_bytes(SUBSCRIPTION_BYTES + 2 * filter.len());
+        self.end_walk(number);
+        Some(number)
+    }
+
+    /// Has the retained messages that match a subscription sent, from the first.
+    pub(super) fn begin_walk(&mut self, number: u32, filter: &str, qos: Qos, identifier: Option<u32>) {
+        self.end_walk(number);
+        let walk = Walk::new(filter);
+        self.add_bytes(walk.memory_bytes());
+        self.walks.insert(number, RetainedWalk { walk, qos, identifier });
+    }
+
+    fn end_walk(&mut self, number: u32) {
+        if let Some(ended) = self.walks.remove(&number) {
+            self.subtract_bytes(ended.walk.memory_bytes());
+        }
+    }
+
+    /// Sends retained messages to new subscriptions, as many as the client takes and `steps` allow; the writer of the connection
+    /// or the next acknowledgement asks for more. Returns whether `steps` were the reason to stop.
+    pub(super) fn walk(&mut self, retained: &Retained, steps: &mut usize, counters: &mut Counters) -> bool {
+        let Some(outbox) = self.outbox.clone() else { return false };
+        let now = Instant::now();
+        let mut packet = Vec::new();
+        while let Some((&number, RetainedWalk { walk, qos, identifier })) = self.walks.iter_mut().next() {
+            let message = match retained.step(walk, steps, now) {
+                Step::At(message) => message,
+                Step::Paused => {
+                    outbox.set_starved();
+                    return true;
+                }
+                Step::Over => {
+                    self.end_walk(number);
+                    continue;
+                }
+            };
+            let manner = Manner { qos: (*qos).min(message.qos), retain: true, subscription_identifier: *identifier };
+            if manner.qos == Qos::AtMostOnce {
+                packet.clear();
+                let (version, bytes_max) = (self.version, self.packet_bytes_max);
+                if !encode_kept(&message, manner, version, (0, false), bytes_max, now, &mut packet) {
+                    counters.too_large += 1;
+                } else if outbox.offer(&packet, None) {
+                    counters.messages_out += 1;
+                } else {
+                    outbox.set_starved();
+                    return false;
+                }
+                walk.pass(&message.topic);
+            } else if !self.queue.is_empty()
+                || self.in_flight.len() >= self.window
+                || self.is_out_of_memory(message.memory_bytes())
+            {
+                return false;
+            } else if let Some(RetainedWalk { walk, .. }) = self.walks.get_mut(&number) {
+                walk.pass(&message.topic);
+                self.push_queue(Queued { message, manner, is_again: false });
+                self.pump(counters);
+            }
+        }
+        false
     }
 
     /// Hands a message that is just being published to the client.
@@ -103,6 +271,7 @@ impl Session {
             match packet {
                 Some(packet) if packet.len() <= self.packet_bytes_max => match outbox.offer(packet, None) {
                     true => counters.messages_out += 1,
+                    false if self.share.is_full() => counters.memory_full += 1,
                     false => counters.slow_subscriber += 1,
                 },
                 _ => counters.too_large += 1,
@@ -117,51 +286,39 @@ impl Session {
             && packet.len() <= self.packet_bytes_max
         {
             let packet_id = following(self.last_packet_id, &self.in_flight);
-            if outbox.offer(packet, Some((id_at, packet_id))) {
+            if !self.is_out_of_memory(packet.len()) && outbox.offer(packet, Some((id_at, packet_id))) {
                 counters.messages_out += 1;
                 self.last_packet_id = packet_id;
-                self.in_flight.push_back((packet_id, Queued { message: delivery.keep(), manner }));
+                let message = delivery.keep();
+                self.hold(&message);
+                self.in_flight.push_back((packet_id, Queued { message, manner, is_again: false }));
                 return;
             }
         }
-        let queued = Queued { message: delivery.keep(), manner };
-        self.enqueue(queued, bounds, counters);
-        self.pump(counters);
-    }
-
-    /// Hands a message that is kept to the client.
-    pub(super) fn deliver_kept(
-        &mut self,
-        message: &Arc<Message>,
-        manner: Manner,
-        bounds: QueueBounds,
-        counters: &mut Counters,
-    ) {
-        if manner.qos != Qos::AtMostOnce {
-            self.enqueue(Queued { message: message.clone(), manner }, bounds, counters);
+        if self.has_room(delivery.memory_bytes(), bounds, counters) {
+            self.push_queue(Queued { message: delivery.keep(), manner, is_again: false });
             self.pump(counters);
-            return;
-        }
-        let Some(outbox) = &self.outbox else { return };
-        let mut packet = Vec::new();
-        if !encode_kept(message, manner, self.version, (0, false), self.packet_bytes_max, Instant::now(), &mut packet) {
-            counters.too_large += 1;
-        } else if outbox.offer(&packet, None) {
-            counters.messages_out += 1;
-        } else {
-            counters.slow_subscriber += 1;
         }
     }
 
-    fn enqueue(&mut self, queued: Queued, bounds: QueueBounds, counters: &mut Counters) {
-        let bytes = queued.message.memory_bytes();
+    /// Whether a message of so many bytes may wait. One that may not is dropped, and counted.
+    fn has_room(&self, bytes: usize, bounds: QueueBounds, counters: &mut Counters) -> bool {
         // A single message always finds a place, however large.
         let is_full = self.queue.len() >= bounds.messages_max || self.queue_bytes + bytes > bounds.bytes_max;
         if is_full && !self.queue.is_empty() {
             counters.session_queue_full += 1;
-            return;
+            return false;
         }
-        self.queue_bytes += bytes;
+        if self.is_out_of_memory(bytes) {
+            counters.memory_full += 1;
+            return false;
+        }
+        true
+    }
+
+    fn push_queue(&mut self, queued: Queued) {
+        self.queue_bytes += queued.message.memory_bytes();
+        self.hold(&queued.message);
         self.queue.push_back(queued);
     }
 
@@ -171,7 +328,7 @@ impl Session {
         let now = Instant::now();
         let mut packet = Vec::new();
         while self.in_flight.len() < self.window
-            && let Some(Queued { message, manner }) = self.queue.front()
+            && let Some(Queued { message, manner, is_again }) = self.queue.front()
         {
             let packet_id = following(self.last_packet_id, &self.in_flight);
             packet.clear();
@@ -181,7 +338,7 @@ impl Session {
                 message,
                 *manner,
                 self.version,
-                (packet_id, false),
+                (packet_id, *is_again),
                 self.packet_bytes_max,
                 now,
                 &mut packet,
@@ -193,7 +350,9 @@ impl Session {
             }
             let Some(queued) = self.queue.pop_front() else { return };
             self.queue_bytes -= queued.message.memory_bytes();
-            if !packet.is_empty() {
+            if packet.is_empty() {
+                self.release(&queued.message);
+            } else {
                 counters.messages_out += 1;
                 self.last_packet_id = packet_id;
                 self.in_flight.push_back((packet_id, queued));
@@ -203,11 +362,18 @@ impl Session {
 
     /// The client has acknowledged a message. One it was not sent is passed over.
     pub(super) fn acknowledge(&mut self, packet_id: u16, counters: &mut Counters) {
-        if let Some(index) = self.in_flight.iter().position(|(id, _)| *id == packet_id) {
-            self.in_flight.remove(index);
-            if !self.queue.is_empty() {
-                self.pump(counters);
-            }
+        let Some(index) = self.in_flight.iter().position(|(id, _)| *id == packet_id) else { return };
+        if let Some((_, queued)) = self.in_flight.remove(index) {
+            self.release(&queued.message);
+        }
+        if !self.queue.is_empty() {
+            self.pump(counters);
+        }
+        if let Some(outbox) = &self.outbox
+            && self.queue.is_empty()
+            && !self.walks.is_empty()
+        {
+            outbox.ask_for_more();
         }
     }
 
@@ -215,26 +381,41 @@ impl Session {
     pub(super) fn resume(&mut self, counters: &mut Counters) {
         let Some(outbox) = self.outbox.clone() else { return };
         let now = Instant::now();
-        // A smaller window than the last time: what is beyond it waits in the queue again, as if never sent.
+        // A smaller window than the last time: what is beyond it waits in the queue again.
         while self.in_flight.len() > self.window
             && let Some((_, queued)) = self.in_flight.pop_back()
         {
             self.queue_bytes += queued.message.memory_bytes();
-            self.queue.push_front(queued);
+            self.queue.push_front(Queued { is_again: true, ..queued });
         }
         let (version, packet_bytes_max) = (self.version, self.packet_bytes_max);
-        self.in_flight.retain(|(packet_id, Queued { message, manner })| {
+        for (packet_id, queued) in std::mem::take(&mut self.in_flight) {
+            let Queued { message, manner, .. } = &queued;
             let is_sent = outbox
-                .answer(|out| encode_kept(message, *manner, version, (*packet_id, true), packet_bytes_max, now, out));
-            counters.too_large += u64::from(!is_sent);
-            is_sent
-        });
+                .answer(|out| encode_kept(message, *manner, version, (packet_id, true), packet_bytes_max, now, out));
+            if is_sent {
+                self.in_flight.push_back((packet_id, queued));
+            } else {
+                counters.too_large += 1;
+                self.release(message);
+            }
+        }
         self.pump(counters);
+        if !self.walks.is_empty() {
+            outbox.ask_for_more();
+        }
     }
 
     /// Messages that wait for the client, sent or not.
     pub(super) fn waiting(&self) -> usize {
         self.queue.len() + self.in_flight.len()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.share.subtract(self.own_bytes);
+        self.share.release(self.message_bytes);
     }
 }
 

@@ -18,6 +18,8 @@ pub(super) struct Counters {
     pub(super) deadlock_events: u64,
     pub(super) wills_full: u64,
     pub(super) lost_results: u64,
+    pub(super) memory_full: u64,
+    pub(super) subscriptions_refused: u64,
 }
 
 /// The state of a broker, and what has happened since it was started.
@@ -37,6 +39,8 @@ pub struct BrokerStats {
     pub retained_bytes: usize,
     /// Messages of QoS 1 that wait for a client or its acknowledgement.
     pub waiting_messages: usize,
+    /// What clients, sessions and retained messages take up, in bytes.
+    pub memory_bytes: usize,
     /// Messages published by clients.
     pub messages_in: u64,
     /// Bytes received from clients.
@@ -70,8 +74,12 @@ pub struct BrokerDrops {
     pub expired: u64,
     /// Messages that could not be retained because the store is full. They were delivered.
     pub retained_full: u64,
+    /// Messages that could not wait, or be retained, because the memory of the broker was used up.
+    pub memory_full: u64,
     /// Sessions without a connection that had to make room for others.
     pub sessions_evicted: u64,
+    /// Subscriptions beyond a bound.
+    pub subscriptions_refused: u64,
     /// Events dropped to break a deadlock of full queues.
     pub deadlock_events: u64,
     /// Wills that were not published because too many were to be published at once.
@@ -98,7 +106,9 @@ impl Counters {
             too_large: self.too_large,
             expired: self.expired,
             retained_full: self.retained_full,
+            memory_full: self.memory_full,
             sessions_evicted: self.sessions_evicted,
+            subscriptions_refused: self.subscriptions_refused,
             deadlock_events: self.deadlock_events,
             wills_full: self.wills_full,
             lost_results: self.lost_results,

@@ -1,6 +1,7 @@
 //! The broker's state without sockets: sessions, windows, wills, bounds.
 
 use super::super::super::codec::split_frame;
+use super::super::message::Message;
 use super::*;
 
 fn core(change: impl FnOnce(&mut BrokerOptions)) -> Core {
@@ -9,10 +10,26 @@ fn core(change: impl FnOnce(&mut BrokerOptions)) -> Core {
     Core::new(&options)
 }
 
+/// An address of each number.
+fn address(number: u8) -> IpAddr {
+    [10, 0, 0, number].into()
+}
+
 fn connect(core: &mut Core, client_id: &str, clean_start: bool, expiry_s: u32) -> (SessionKey, Arc<Outbox>, bool) {
-    let outbox = Arc::new(Outbox::new(1000));
+    connect_from(core, 1, client_id, clean_start, expiry_s).expect("there is room")
+}
+
+fn connect_from(
+    core: &mut Core,
+    number: u8,
+    client_id: &str,
+    clean_start: bool,
+    expiry_s: u32,
+) -> Option<(SessionKey, Arc<Outbox>, bool)> {
+    let outbox = Arc::new(Outbox::new(1000, core.share(address(number))));
     let request = ConnectRequest {
         client_id,
+        address: address(number),
         version: Version::V5,
         clean_start,
         expiry_s,
@@ -21,8 +38,9 @@ fn connect(core: &mut Core, client_id: &str, clean_start: bool, expiry_s: u32) -
         will: None,
     };
     let mut was_present = false;
-    let key = core.connect(request, &outbox, |_, _| {}, |present, _, _| was_present = present).unwrap();
-    (key, outbox, was_present)
+    let key = core.connect(request, &outbox, |_, _| {}, |present, _, _| was_present = present)?;
+    core.begin_turn();
+    Some((key, outbox, was_present))
 }
 
 fn subscribe(core: &mut Core, key: SessionKey, filter: &str, qos: Qos) -> u8 {
@@ -137,7 +155,8 @@ fn a_delayed_will_waits_for_its_time_or_the_end_of_the_session() {
     for (delay_s, expiry_s, due_after_s) in [(0, 60, 0), (5, 60, 5), (60, 5, 5), (5, 0, 0)] {
         let mut core = core(|_| {});
         let (key, outbox, _) = connect(&mut core, "c", true, expiry_s);
-        core.sessions.get_mut(key).unwrap().will = Some(Will { message: message.clone(), delay_s });
+        let will = Will { message: message.clone(), delay_s, message_expiry_s: None };
+        core.sessions.get_mut(key).unwrap().set_will(Some(will));
         core.disconnected(key, &outbox, Goodbye { is_graceful: false, expiry_s: None });
         if due_after_s > 0 {
             core.keep_house(Instant::now() + Duration::from_secs(due_after_s - 1));
@@ -154,14 +173,14 @@ fn wills_that_find_no_place_are_counted() {
     let large =
         Arc::new(Message::of(&Publish { topic: b"will", payload: &[b'x'; 1 << 20], ..Publish::default() }, None));
     for _ in 0..100 {
-        core.push_will(large.clone());
+        core.push_will(Will { message: large.clone(), delay_s: 0, message_expiry_s: None });
     }
     assert_eq!((core.wills.len(), core.counters.wills_full), (63, 37), "63 MiB and some bytes each");
     while core.take_will().is_some() {}
     assert_eq!(core.will_bytes, 0);
     let small = Arc::new(Message::of(&Publish { topic: b"will", ..Publish::default() }, None));
     for _ in 0..=WILLS_MAX {
-        core.push_will(small.clone());
+        core.push_will(Will { message: small.clone(), delay_s: 0, message_expiry_s: None });
     }
     assert_eq!((core.wills.len(), core.counters.wills_full), (WILLS_MAX, 38));
 }
@@ -186,14 +205,197 @@ fn when_sessions_are_full_the_oldest_without_connection_goes() {
     let _second = connect(&mut core, "second", false, 60);
     let _third = connect(&mut core, "third", false, 60);
     assert_eq!(core.counters.sessions_evicted, 1);
-    let request = ConnectRequest {
-        client_id: "fourth",
-        version: Version::V3,
-        clean_start: true,
-        expiry_s: 0,
-        receive_max: 1,
-        packet_bytes_max: 1000,
-        will: None,
+    assert!(connect_from(&mut core, 1, "fourth", true, 0).is_none());
+}
+
+fn retain(core: &mut Core, topic: &str, payload: &[u8], qos: Qos) {
+    let publish = Publish { topic: topic.as_bytes(), payload, qos, retain: true, ..Publish::default() };
+    core.publish(&publish, None, None);
+}
+
+#[test]
+fn all_retained_messages_come_as_the_client_reads() {
+    for qos in [Qos::AtMostOnce, Qos::AtLeastOnce] {
+        let mut core = core(|_| {});
+        let topics: Vec<String> = (0..500).map(|number| format!("home/{number:03}")).collect();
+        topics.iter().for_each(|topic| retain(&mut core, topic, topic.as_bytes(), qos));
+        let (key, outbox, _) = connect(&mut core, "c", false, 60);
+        subscribe(&mut core, key, "home/#", qos);
+        let mut received = Vec::new();
+        let is_starved = || outbox.is_starved.swap(false, std::sync::atomic::Ordering::SeqCst);
+        loop {
+            let packets = sent(&outbox);
+            let asks = is_starved();
+            if packets.is_empty() && !asks {
+                break;
+            }
+            for (payload, packet_id, _) in packets {
+                received.push(String::from_utf8(payload).unwrap());
+                core.acknowledge(key, packet_id);
+            }
+            core.pump(key, &outbox);
+        }
+        assert_eq!(received, topics, "{qos:?}");
+        assert_eq!(core.stats(0).dropped, Default::default());
+    }
+}
+
+#[test]
+fn new_subscriptions_look_at_few_retained_messages_in_a_turn() {
+    let mut core = core(|_| {});
+    for number in 0..20_000 {
+        retain(&mut core, &format!("{number}/x"), b"x", Qos::AtMostOnce);
+    }
+    let (key, outbox, _) = connect(&mut core, "c", false, 60);
+    let filters: Vec<String> = (0..5000).map(|number| format!("+/y{number}")).collect();
+    let request = |filter| SubscribeRequest {
+        filter,
+        qos: Qos::AtMostOnce,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: RetainHandling::Always,
+        identifier: None,
     };
-    assert!(core.connect(request, &Arc::new(Outbox::new(100)), |_, _| {}, |_, _, _| {}).is_none());
+    let requests: Vec<_> = filters.iter().map(|filter| request(&filter[..])).collect();
+    for _ in 0..2 {
+        core.subscribe(key, &requests, |_, _| {});
+        assert_eq!(core.retained_steps, 0, "they are used up, and the rest waits for another turn");
+    }
+    assert!(core.pump(key, &outbox), "it goes on");
+    // The same with filters that match nothing at all in many SUBSCRIBEs of one turn.
+    core.begin_turn();
+    filters.iter().for_each(|filter| core.subscribe(key, &[request(&filter[1..])], |_, _| {}));
+    assert_eq!(core.retained_steps, 0);
+    assert!(filters.iter().all(|filter| core.unsubscribe(key, filter)));
+}
+
+#[test]
+fn a_walk_goes_on_when_the_client_is_back() {
+    let mut core = core(|_| {});
+    let large = [b'x'; 900];
+    ["a", "b", "c"].iter().for_each(|topic| retain(&mut core, topic, &large, Qos::AtMostOnce));
+    let (key, outbox, _) = connect(&mut core, "c", false, 60);
+    subscribe(&mut core, key, "#", Qos::AtMostOnce);
+    assert_eq!(sent(&outbox).len(), 1, "the connection has room for one");
+    core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
+    let (key, outbox, present) = connect(&mut core, "c", false, 60);
+    assert!(present && outbox.is_starved.load(std::sync::atomic::Ordering::SeqCst));
+    let mut received = 0;
+    while core.pump(key, &outbox) || !outbox_is_empty(&outbox, &mut received) {}
+    assert_eq!(received, 2);
+}
+
+fn outbox_is_empty(outbox: &Outbox, received: &mut usize) -> bool {
+    let packets = sent(outbox).len();
+    *received += packets;
+    packets == 0
+}
+
+#[test]
+fn nobody_has_more_subscriptions_than_its_part() {
+    let mut core = core(|options| (options.subscriptions_max, options.session_subscriptions_max) = (100, 20));
+    let (key, _, _) = connect(&mut core, "greedy", true, 0);
+    let granted = |core: &mut Core, key| {
+        (0..200).filter(|number| subscribe(core, key, &format!("t{number}"), Qos::AtMostOnce) == 0).count()
+    };
+    assert_eq!(granted(&mut core, key), 20);
+    let others: Vec<_> = (0..9).map(|number| connect(&mut core, &format!("greedy{number}"), true, 0)).collect();
+    assert_eq!(others.iter().map(|(key, ..)| granted(&mut core, *key)).sum::<usize>(), 30, "half for one address");
+    let (modest, _, _) = connect_from(&mut core, 2, "modest", true, 0).unwrap();
+    assert_eq!(granted(&mut core, modest), 20);
+    assert!(core.counters.subscriptions_refused > 0);
+    // What it has may be changed, and what it gives back is free.
+    assert_eq!(subscribe(&mut core, key, "t0", Qos::AtLeastOnce), 1);
+    assert!(core.unsubscribe(key, "t0"));
+    assert_eq!(subscribe(&mut core, key, "other", Qos::AtMostOnce), 0);
+}
+
+#[test]
+fn who_opens_many_sessions_pushes_out_its_own() {
+    let mut core = core(|options| options.sessions_max = 10);
+    let open = |core: &mut Core, number, client_id: &str| {
+        let (key, outbox, present) = connect_from(core, number, client_id, false, 60).unwrap();
+        core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
+        present
+    };
+    for number in 0..3 {
+        open(&mut core, 2, &format!("modest{number}"));
+    }
+    for number in 0..1000 {
+        open(&mut core, 1, &format!("greedy{number}"));
+    }
+    // There is still room for others, and their sessions are there.
+    open(&mut core, 3, "late");
+    assert!((0..3).all(|number| open(&mut core, 2, &format!("modest{number}"))));
+    assert!(open(&mut core, 3, "late") && open(&mut core, 1, "greedy999"));
+    assert_eq!((core.stats(0).sessions, core.counters.sessions_evicted), (10, 994));
+}
+
+#[test]
+fn sessions_that_are_away_take_no_more_memory_than_their_part() {
+    let mut core = core(|options| options.memory_bytes_max = 10 << 20);
+    let before = core.stats(0).memory_bytes;
+    let away = |core: &mut Core, number, client_id: &str| {
+        let (key, outbox, _) = connect_from(core, number, client_id, false, 60).unwrap();
+        subscribe(core, key, &format!("{number}/{client_id}"), Qos::AtLeastOnce);
+        core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
+    };
+    let publish = |core: &mut Core, topic: &str| {
+        let payload = [b'x'; 100_000];
+        core.publish(
+            &Publish { topic: topic.as_bytes(), payload: &payload, qos: Qos::AtLeastOnce, ..Publish::default() },
+            None,
+            None,
+        );
+    };
+    for number in 0..10 {
+        away(&mut core, 1, &format!("greedy{number}"));
+        (0..60).for_each(|_| publish(&mut core, &format!("1/greedy{number}")));
+    }
+    let held = core.stats(0).memory_bytes;
+    assert!((5 << 20..6 << 20).contains(&held), "half of the memory is for one address: {held}");
+    assert!(core.counters.memory_full > 0 && core.counters.session_queue_full == 0);
+    away(&mut core, 2, "modest");
+    (0..20).for_each(|_| publish(&mut core, "2/modest"));
+    assert!(core.stats(0).memory_bytes > held + 2_000_000);
+    // A session of the same address is let in at the cost of its oldest.
+    let evicted = core.counters.sessions_evicted;
+    let _ = connect_from(&mut core, 1, "one more", false, 60).unwrap();
+    assert_eq!(core.counters.sessions_evicted, evicted + 1);
+    core.keep_house(Instant::now() + Duration::from_secs(61));
+    let (key, outbox, _) = connect_from(&mut core, 1, "one more", true, 0).unwrap();
+    core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
+    drop(outbox);
+    assert_eq!((core.stats(0).sessions, core.stats(0).memory_bytes), (0, before));
+}
+
+#[test]
+fn while_memory_is_used_up_those_who_read_go_on() {
+    let mut core = core(|options| options.memory_bytes_max = 300_000);
+    let (hog, hog_outbox, _) = connect_from(&mut core, 1, "hog", false, 60).unwrap();
+    subscribe(&mut core, hog, "hog", Qos::AtLeastOnce);
+    core.disconnected(hog, &hog_outbox, Goodbye { is_graceful: true, expiry_s: None });
+    for topic in ["r0", "r1"] {
+        retain(&mut core, topic, &[b'x'; 150_000], Qos::AtMostOnce);
+    }
+    assert!(core.memory.is_full());
+    core.publish(&Publish { topic: b"hog", payload: b"x", qos: Qos::AtLeastOnce, ..Publish::default() }, None, None);
+    assert_eq!((core.counters.memory_full, core.stats(0).waiting_messages), (1, 0));
+    retain(&mut core, "r2", b"x", Qos::AtMostOnce);
+    retain(&mut core, "r1", b"newer", Qos::AtMostOnce);
+    assert_eq!(core.stats(0).retained_messages, 1, "neither a new one nor an old value");
+    assert!(!core.memory.is_full(), "which has made room");
+    retain(&mut core, "r1", &[b'x'; 150_000], Qos::AtMostOnce);
+    // With memory used up nobody new is let in; who is there is served as long as it reads.
+    let (key, outbox, _) = connect_from(&mut core, 1, "hog", false, 60).unwrap();
+    subscribe(&mut core, key, "hog", Qos::AtLeastOnce);
+    for _ in 0..10 {
+        let publish = Publish { topic: b"hog", payload: b"x", qos: Qos::AtLeastOnce, ..Publish::default() };
+        core.publish(&publish, None, None);
+        let packets = sent(&outbox);
+        assert_eq!(packets.len(), 1);
+        core.acknowledge(key, packets[0].1);
+    }
+    assert_eq!(core.memory.is_full(), true);
+    assert!(connect_from(&mut core, 2, "new", true, 0).is_none());
 }

@@ -7,7 +7,7 @@ use super::super::super::codec::{self, CodecError, Frame, Publish, Qos, Version}
 use super::super::super::fields::Fields;
 use super::super::super::properties::{Allowed, for_each_property, number, property, subscription_identifier};
 use super::super::super::topic;
-use super::super::message::{self, Message};
+use super::super::message::Message;
 use super::super::session::Will;
 use super::*;
 
@@ -165,7 +165,7 @@ fn will(version: Version, flags: u8, fields: &mut Fields<'_>) -> Result<Result<W
     let retain = flags & flag::WILL_RETAIN != 0;
     let publish =
         Publish { topic: topic.as_bytes(), payload, properties: &properties, qos, retain, ..Publish::default() };
-    Ok(Ok(Will { message: Arc::new(Message::of(&publish, message::expires_at(message_expiry_s))), delay_s }))
+    Ok(Ok(Will { message: Arc::new(Message::of(&publish, None)), delay_s, message_expiry_s }))
 }
 
 /// Reads any packet but PUBLISH and PUBACK. `session_expiry_s` is what the client has asked for in its CONNECT.
