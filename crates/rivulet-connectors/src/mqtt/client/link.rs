@@ -27,6 +27,10 @@ const READ_BYTES_BEFORE_YIELD: usize = 64 << 10;
 /// The most bytes of acknowledgements that wait for the writer before reading pauses.
 const ACKNOWLEDGEMENT_BYTES_MAX: usize = 1 << 20;
 
+/// So much is read behind an event for which the log has no room, to find acknowledgements of results: only when those have left is a
+/// checkpoint made, and only that makes room.
+const READ_AHEAD_BYTES_MAX: usize = 16 << 20;
+
 /// How long events that were read before the connection broke may wait for room in their inboxes.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
@@ -144,6 +148,8 @@ struct Reader<'a> {
     acknowledgements: Vec<u8>,
     /// Packet identifiers the broker has acknowledged.
     acknowledged: Vec<u16>,
+    /// In so many of the bytes that are not processed yet, all of them whole packets, acknowledgements have been taken already.
+    searched: usize,
     /// What waits for the log, if there is one.
     ledger: Option<Arc<Ledger>>,
 }
@@ -166,14 +172,15 @@ impl<'a> Reader<'a> {
             stall: Stall::new(Duration::from_millis(shared.options.deadlock_ms)),
             acknowledgements: Vec::new(),
             acknowledged: Vec::new(),
+            searched: 0,
             ledger,
         }
     }
 
-    async fn run(&mut self, mut socket: impl AsyncRead + Unpin) -> ConnectionError {
+    async fn run(&mut self, mut socket: impl AsyncRead + Send + Unpin) -> ConnectionError {
         let mut read_bytes = 0;
         loop {
-            if let Err(error) = self.process_all().await {
+            if let Err(error) = self.process_all(Some(&mut socket)).await {
                 return error;
             }
             if read_bytes >= READ_BYTES_BEFORE_YIELD {
@@ -196,16 +203,55 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Processes every whole packet in the buffer, waiting for full inboxes.
-    async fn process_all(&mut self) -> Result<(), ConnectionError> {
+    /// Processes every whole packet in the buffer, waiting for full inboxes. From the socket, if there is one, acknowledgements are read that
+    /// the log waits for.
+    async fn process_all(
+        &mut self,
+        mut socket: Option<&mut (dyn AsyncRead + Send + Unpin)>,
+    ) -> Result<(), ConnectionError> {
         while self.process()? == Step::InboxFull || self.writer_is_behind() {
             self.life.pause(true);
-            tokio::time::sleep(self.stall.next_wait()).await;
+            let wait = self.stall.next_wait();
+            match socket.as_mut().filter(|_| self.waits_for_acknowledgements()) {
+                None => tokio::time::sleep(wait).await,
+                Some(ahead) => match tokio::time::timeout(wait, self.buffer.fill(ahead)).await {
+                    Ok(Ok(bytes)) if bytes > 0 => self.shared.counters.add(Count::BytesIn, bytes as u64),
+                    // What has come is processed first; then it is seen that there is no more.
+                    Ok(_) => socket = None,
+                    Err(_) => {}
+                },
+            }
+            self.search();
             self.life.pause(false);
             // Had it arrived before the wait, windows over arrival time may be closed by now, and it would be late.
             self.arrival_us = self.shared.clock.now_us();
         }
         Ok(())
+    }
+
+    /// Whether the log has no room before results have left of which the acknowledgements may come next.
+    fn waits_for_acknowledgements(&self) -> bool {
+        self.pending.waits_for_log()
+            && self.buffer.data().len() < READ_AHEAD_BYTES_MAX
+            && !self.shared.in_flight.lock().is_empty()
+    }
+
+    /// Takes acknowledgements that stand behind an event for which the log has no room.
+    fn search(&mut self) {
+        if !self.pending.waits_for_log() {
+            return;
+        }
+        let data = self.buffer.data();
+        // What is wrong with a packet is said when it is its turn.
+        while let Ok(Some(frame)) = codec::split_frame(&data[self.searched..], self.shared.options.packet_bytes_max) {
+            if frame.kind() == PacketKind::PubAck {
+                let Ok((packet_id, reason)) = codec::decode_puback(self.shared.options.version, &frame) else { break };
+                self.acknowledged.push(packet_id);
+                self.shared.counters.add(Count::RefusedMessages, u64::from(reason >= 0x80));
+            }
+            self.searched += frame.whole.len();
+        }
+        self.hand_over();
     }
 
     fn writer_is_behind(&self) -> bool {
@@ -215,7 +261,7 @@ impl<'a> Reader<'a> {
     /// The connection is gone: events that were read belong to the queries all the same.
     async fn drain(&mut self) {
         // What is wrong with the bytes was said already, or does not matter any more.
-        let _ = tokio::time::timeout(DRAIN_MAX, self.process_all()).await;
+        let _ = tokio::time::timeout(DRAIN_MAX, self.process_all(None)).await;
     }
 
     /// Processes whole packets until there is none left or an inbox is full.
@@ -282,9 +328,10 @@ impl<'a> Reader<'a> {
                                 continue;
                             }
                             Push::Full => {
-                                // Behind it come the acknowledgements of results, without which a full log is not shortened.
+                                // Behind it come the acknowledgements of results, without which a full log is not shortened. They
+                                // are read ahead of it, as far as that goes.
                                 let is_circular = match self.pending.waits_for_log() {
-                                    true => !shared.in_flight.lock().is_empty(),
+                                    true => data.len() >= READ_AHEAD_BYTES_MAX && !shared.in_flight.lock().is_empty(),
                                     false => {
                                         shared.waits_for_acknowledgements.load(Ordering::Relaxed)
                                             && !shared.outbound.has_room()
@@ -317,6 +364,7 @@ impl<'a> Reader<'a> {
                         }
                     }
                 }
+                PacketKind::PubAck if consumed < self.searched => {}
                 PacketKind::PubAck => match codec::decode_puback(version, &frame) {
                     Ok((packet_id, reason)) => {
                         self.acknowledged.push(packet_id);
@@ -333,6 +381,7 @@ impl<'a> Reader<'a> {
         }
         drop(routing);
         self.buffer.consume(consumed);
+        self.searched = self.searched.saturating_sub(consumed);
         shared.counters.add(Count::MessagesIn, messages);
         shared.counters.add(Count::DeadlockEvents, abandoned);
         shared.counters.add(Count::CopiedMessages, copies);
