@@ -1,6 +1,6 @@
 //! `rivulet serve`: the server, until it is told to stop.
 
-use std::io;
+use std::io::{self, Write};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -60,14 +60,19 @@ pub(super) fn run(arguments: &ServeArguments, start: Start) -> Result<(), CliErr
     note_crashes(&config.data_dir);
     // Nobody else sets it.
     let _ = started.set(service.clone());
-    eprintln!(
+    say(&format!(
         "Rivulet {} is ready at http://{address} (try it at http://{address}/api/docs)",
         env!("CARGO_PKG_VERSION")
-    );
+    ));
     let done = http.finish(serving);
-    eprintln!("Rivulet is stopping");
+    say("Rivulet is stopping");
     service.shutdown();
     done
+}
+
+/// Writes a line to standard error, if there is still anybody to read it: the terminal may be closed.
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// Completes when the server is to be stopped: it was told to, has said for a while that it is not ready, and is given `limit` for the rest. One that is still starting has
@@ -75,12 +80,12 @@ pub(super) fn run(arguments: &ServeArguments, start: Start) -> Result<(), CliErr
 async fn stop_when_told(started: Arc<OnceLock<Arc<dyn Service>>>, (delay, limit): (Duration, Option<Duration>)) {
     stop_signal().await;
     let Some(service) = started.get() else {
-        eprintln!("Rivulet was stopped before it was ready");
+        say("Rivulet was stopped before it was ready");
         std::process::exit(0);
     };
     service.announce_stop();
     if !delay.is_zero() {
-        eprintln!("Rivulet stops in {} s, and says until then that it is not ready", delay.as_secs());
+        say(&format!("Rivulet stops in {} s, and says until then that it is not ready", delay.as_secs()));
         tokio::time::sleep(delay).await;
     }
     if let Some(limit) = limit {
@@ -92,11 +97,11 @@ async fn stop_when_told(started: Arc<OnceLock<Arc<dyn Service>>>, (delay, limit)
 fn end_after(limit: Duration) {
     let watch = move || {
         thread::sleep(limit);
-        eprintln!(
+        say(&format!(
             "Rivulet ends before all was saved, because stopping took longer than {} s; the next start goes on as after a crash\n\
              hint: stop.limit_s says how long it may take",
             limit.as_secs()
-        );
+        ));
         std::process::exit(1);
     };
     let watching = thread::Builder::new().name("stop-limit".into()).spawn(watch);
@@ -108,6 +113,8 @@ pub fn start_logging(config: &Config) {
     // The level was checked when the configuration was read.
     let level = LevelFilter::from_str(&config.log_level).unwrap_or(LevelFilter::INFO);
     let builder = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr);
+    // A line that cannot be written, as to a closed terminal, is lost; to complain of it there would panic.
+    let builder = builder.log_internal_errors(false);
     let builder = builder.with_ansi(super::output::colours(&io::stderr()));
     // An error means that somebody logs already.
     let _ = if config.log_json { builder.json().try_init() } else { builder.try_init() };
@@ -176,7 +183,7 @@ impl HttpRuntime {
     }
 }
 
-/// Sets `stop` at Ctrl-C or SIGTERM.
+/// Sets `stop` at the first [`stop_signal`].
 pub(super) fn stop_on_signal(stop: Arc<AtomicBool>) -> Result<(), CliError> {
     let failed = |error: io::Error| CliError::new(format!("cannot listen for Ctrl-C: {error}"));
     let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -188,18 +195,42 @@ pub(super) fn stop_on_signal(stop: Arc<AtomicBool>) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Completes when the user (Ctrl-C) or the system (SIGTERM) asks the server to stop. A second one ends it at once.
+/// Completes when the user (Ctrl-C), the system (SIGTERM) or the end of the terminal (SIGHUP) asks the server to stop. A second
+/// Ctrl-C or SIGTERM ends it at once; a terminal that is closed may send SIGHUP twice.
 pub async fn stop_signal() {
-    next_signal().await;
+    first_signal().await;
     thread::Builder::new()
         .name("second-signal".into())
         .spawn(|| {
             let Ok(runtime) = runtime::Builder::new_current_thread().enable_all().build() else { return };
             runtime.block_on(next_signal());
-            eprintln!("stopped at once");
+            say("stopped at once");
             std::process::exit(130);
         })
         .map_or_else(|error| tracing::warn!(%error, "a second signal will not end the server at once"), drop);
+}
+
+async fn first_signal() {
+    #[cfg(unix)]
+    if !ignores_hangup()
+        && let Ok(mut hangup) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())
+    {
+        tokio::select! {
+            () = next_signal() => {}
+            _ = hangup.recv() => {}
+        }
+        return;
+    }
+    next_signal().await;
+}
+
+/// Whether the process was started to outlive its terminal, as `nohup` does: then it does.
+#[cfg(unix)]
+fn ignores_hangup() -> bool {
+    // Linux tells which signals are ignored, a bit for each, SIGHUP in the lowest. Where nobody tells, none is.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).is_some_and(|bits| bits & 1 != 0)
 }
 
 async fn next_signal() {

@@ -40,8 +40,20 @@ impl Server {
     }
 
     pub(crate) fn spawn(folder: &Path, mqtt: SocketAddr, settings: &[(&str, String)]) -> Self {
+        Self::spawn_with(folder, mqtt, settings, &[])
+    }
+
+    /// The same by another program that becomes the server, as `nohup` does.
+    pub(crate) fn spawn_with(folder: &Path, mqtt: SocketAddr, settings: &[(&str, String)], by: &[&str]) -> Self {
         let http = free_port();
-        let mut command = rivulet();
+        let mut command = match by {
+            [] => rivulet(),
+            [program, arguments @ ..] => {
+                let mut command = without_settings(Command::new(program));
+                command.args(arguments).arg(env!("CARGO_BIN_EXE_rivulet"));
+                command
+            }
+        };
         command.arg("serve").current_dir(folder).env("RIVULET_DATA_DIR", folder.join("data"));
         command.env("RIVULET_HTTP_ADDRESS", http.to_string());
         settings.iter().for_each(|(name, value)| {
@@ -130,7 +142,11 @@ impl Drop for Server {
 
 /// The program, without settings of whoever runs the tests.
 pub(crate) fn rivulet() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rivulet"));
+    without_settings(Command::new(env!("CARGO_BIN_EXE_rivulet")))
+}
+
+/// A command that gets no settings from whoever runs the tests.
+fn without_settings(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RIVULET_")) {
         command.env_remove(name);
     }

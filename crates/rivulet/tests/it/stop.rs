@@ -35,6 +35,44 @@ fn it_says_that_it_is_not_ready_before_it_stops_to_work() {
     assert_eq!(server.wait_for_end(), Some(0));
 }
 
+/// A terminal that is closed: SIGHUP, perhaps twice, and nobody who reads what the server says.
+#[test]
+fn a_closed_terminal_stops_it_without_loss_unless_it_was_to_outlive_it() {
+    let before = "CREATE APPLICATION before (id TEXT) INPUT numbers (n BIGINT) FROM 'mqtt:in/{id}' FORMAT JSON \
+                  OUTPUT 'mqtt:out/{id}' FORMAT JSON AS SELECT lag(n) AS before FROM numbers; \
+                  CREATE QUERY a FROM APPLICATION before WITH (id => 'a')";
+    let folder = TempDir::new().unwrap();
+    let mqtt = free_port();
+    let settings =
+        [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()), ("RIVULET_CHECKPOINT_INTERVAL_S", "3600".to_owned())];
+    let nobody_reads = ["bash", "-c", "exec \"$0\" \"$@\" 2> >(exec true)"];
+    let mut server = Server::spawn_with(folder.path(), mqtt, &settings, &nobody_reads);
+    server.wait_until_ready();
+    server.sql_ok(before);
+    let mut publisher = Publisher::connect(mqtt);
+    publisher.publish("in/a", "{\"n\": 7}");
+    wait("the event", || server.status()["total"]["events"].as_u64() == Some(1));
+    server.signal("-HUP");
+    server.signal("-HUP");
+    assert_eq!(server.wait_for_end(), Some(0));
+    // What it knew is there.
+    let server = Server::start_at(folder.path(), mqtt, 3600);
+    let (mut listener, mut publisher) = (Publisher::connect(mqtt), Publisher::connect(mqtt));
+    listener.subscribe("out/+");
+    publisher.publish("in/a", "{\"n\": 8}");
+    assert_eq!(listener.next(), ("out/a".into(), b"{\"before\":7}".to_vec()));
+    drop(server);
+
+    let folder = TempDir::new().unwrap();
+    let mut server = Server::spawn_with(folder.path(), free_port(), &[], &["nohup"]);
+    server.wait_until_ready();
+    server.signal("-HUP");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(server.health("ready").map(|(code, _)| code), Some(200));
+    server.signal("-TERM");
+    assert_eq!(server.wait_for_end(), Some(0));
+}
+
 #[test]
 fn it_takes_no_longer_than_it_may_and_a_second_signal_ends_it_at_once() {
     for (delay, limit, second, code) in [("0", "1", false, 1), ("3600", "0", true, 130)] {
