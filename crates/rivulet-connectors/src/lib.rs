@@ -7,4 +7,5 @@
 pub mod mqtt;
 pub mod connector;
 mod generator;
+mod sockets;
 pub mod formats;

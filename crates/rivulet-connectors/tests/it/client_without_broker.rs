@@ -83,6 +83,57 @@ async fn a_broker_that_talks_nonsense_is_left_and_tried_again() {
 }
 
 #[tokio::test]
+async fn a_clash_of_client_ids_is_told() {
+    // Version 5 says so.
+    let (router, _) = router(&["t"]);
+    let broker = broker(router.clone(), |_| {}).await;
+    let address = url(broker.addresses()[0]);
+    let start = || client(router.clone(), &address, |options| options.client_id = "twin".into());
+    let (first, second) = (start(), start());
+    until("both say so", || {
+        [&first, &second].iter().all(|client| client.status().last_error.is_some_and(|error| error.contains("'twin'")))
+    })
+    .await;
+    let error = first.status().last_error.unwrap();
+    assert!(error.contains("another client") && error.contains("hint:"), "{error}");
+    drop((first, second));
+    // Version 3 closes, as a broker may for many reasons; it is told after some times, and forgotten with a good connection.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let third = client(router, &url(listener.local_addr().unwrap()), |options| {
+        options.version = Version::V3;
+        options.client_id = "triplet".into();
+    });
+    let error = || third.status().last_error.unwrap_or_default();
+    for _ in 0..2 {
+        drop(accept(&listener, &ACCEPTED_V3).await);
+        until("the end of the connection", || !third.status().connected && !error().is_empty()).await;
+        assert!(!error().contains("triplet"), "{}", error());
+    }
+    drop(accept(&listener, &ACCEPTED_V3).await);
+    until("the clash is guessed", || error().contains("'triplet'") && error().contains("hint:")).await;
+}
+
+/// What the system says of the timers of a connection: 2 is one that asks whether the other side is still there.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_system_watches_over_both_sides_of_a_connection() {
+    let (router, _) = router(&["t"]);
+    let broker = broker(router.clone(), |_| {}).await;
+    let port = broker.addresses()[0].port();
+    let client = client(router, &url(broker.addresses()[0]), |_| {});
+    until("the connection", || client.status().connected).await;
+    let timers = || {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let port = format!(":{port:04X}");
+        let lines = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let established =
+            lines.filter(|line| line[3] == "01" && (line[1].ends_with(&port) || line[2].ends_with(&port)));
+        established.map(|line| line[5][..2].to_owned()).collect::<Vec<_>>()
+    };
+    until("both sides are quiet and watched", || timers() == ["02", "02"]).await;
+}
+
+#[tokio::test]
 async fn acknowledges_only_what_the_inbox_took() {
     for version in [Version::V3, Version::V5] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

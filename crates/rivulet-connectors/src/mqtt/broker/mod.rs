@@ -43,6 +43,7 @@ use super::publisher::{Outbound, Publisher};
 use super::router::Router;
 use super::supervise::{Pauses, Supervisor};
 use super::tls;
+use crate::sockets::keep_alive;
 pub use options::{BrokerError, BrokerOptions, Listener};
 pub use stats::{BrokerDrops, BrokerStats};
 
@@ -322,6 +323,7 @@ async fn serve(open: Open, from: IpAddr, stream: TcpStream, tls: Option<TlsAccep
     let shared = &*open.0;
     // Messages are written together where there are several; a single one should not wait.
     let _ = stream.set_nodelay(true);
+    keep_alive(&stream);
     let Some(acceptor) = tls else {
         return connection::serve(shared, from, stream).await;
     };

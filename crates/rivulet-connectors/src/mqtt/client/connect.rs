@@ -12,6 +12,7 @@ use tokio_rustls::TlsConnector;
 use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, CodecError, Qos, Version};
 use super::options::ClientOptions;
+use crate::sockets::keep_alive;
 
 /// Why there is no connection (any more).
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +35,16 @@ pub(super) enum ConnectionError {
     Closed,
     #[error("the broker closed the connection: {0}")]
     Disconnected(String),
+    #[error(
+        "the broker closed the connection: another client has connected with the client id '{0}'\nhint: two clients of one id throw each other out; \
+         give each its own (mqtt.broker.client_id)"
+    )]
+    TakenOver(String),
+    #[error(
+        "the broker closes each connection shortly after it has accepted it, and does not say why\nhint: another client may have the client id '{0}' \
+         too, and each throws the other out (mqtt.broker.client_id); or the broker does not allow what is subscribed to or published; its log may say more"
+    )]
+    ClosedAgain(String),
     #[error("the broker has been silent for {0} s")]
     Silent(u64),
     #[error(transparent)]
@@ -95,6 +106,7 @@ async fn connect_without_limit(
     let tcp = TcpStream::connect(address).await.map_err(ConnectionError::Connect)?;
     // Results are written in one piece per activation; waiting for more would only delay them.
     tcp.set_nodelay(true)?;
+    keep_alive(&tcp);
     let mut stream: Box<dyn Stream> = match tls {
         Some((connector, name)) => Box::new(connector.connect(name.clone(), tcp).await.map_err(ConnectionError::Tls)?),
         None => Box::new(tcp),

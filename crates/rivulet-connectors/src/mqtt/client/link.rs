@@ -483,6 +483,9 @@ fn process_control(shared: &Shared, version: Version, frame: &Frame<'_>) -> Resu
             }
             v5::Packet::UnsubscribeAck(answer) => shared.unsubscribed(answer.packet_id.get()),
             v5::Packet::PingResponse => Ok(()),
+            v5::Packet::Disconnect(packet) if packet.reason_code == v5::DisconnectReasonCode::SessionTakenOver => {
+                Err(ConnectionError::TakenOver(shared.options.client_id.clone()))
+            }
             v5::Packet::Disconnect(packet) => {
                 let said = packet.reason_string.as_deref().map(|text| format!(" ({text})")).unwrap_or_default();
                 Err(ConnectionError::Disconnected(format!("{:?}{said}", packet.reason_code)))

@@ -4,6 +4,7 @@
 //! [`Router`]; what the engine publishes waits in a bounded queue. It runs as one task on the tokio runtime
 //! it is started on, which may have a single thread.
 
+mod backoff;
 mod connect;
 mod in_flight;
 mod link;
@@ -30,6 +31,7 @@ use super::router::Router;
 use super::supervise::{Supervisor, catch_panic};
 use super::tls::{self, TlsError};
 use super::topic::{self, TopicError};
+use backoff::{Backoff, GOOD_CONNECTION};
 use connect::ConnectionError;
 use in_flight::InFlight;
 use link::{End, Outgoing};
@@ -37,9 +39,6 @@ use subscriptions::Subscriptions;
 
 pub(super) use options::random;
 pub use options::{AddressError, BrokerAddress, ClientOptions};
-
-/// A connection that held this long was a good one: the next failure begins with the shortest wait again.
-const GOOD_CONNECTION: Duration = Duration::from_secs(5);
 
 /// How often the same failure is logged again while it lasts.
 const REPEAT_WARNING: Duration = Duration::from_secs(60);
@@ -367,7 +366,7 @@ async fn run(shared: Arc<Shared>, tls: Option<(TlsConnector, ServerName<'static>
     let broker = &shared.options.address;
     let mut stop = shared.stop.subscribe();
     let mut outgoing = Outgoing::default();
-    let mut wait_ms = shared.options.reconnect_wait_ms_min;
+    let mut backoff = Backoff::new(&shared.options);
     let mut warnings = Warnings::default();
     while stop.borrow_and_update().is_none() {
         let connected = tokio::select! {
@@ -396,26 +395,23 @@ async fn run(shared: Arc<Shared>, tls: Option<(TlsConnector, ServerName<'static>
                 shared.acknowledgements.lock().clear();
                 shared.set_state(true, None);
                 tracing::info!(%broker, session_present, gap = is_gap, "connected to the broker");
-                warnings.clear();
                 let end = catch_panic(link::run(&shared, connection, &mut outgoing)).await;
                 let end = end.unwrap_or_else(|panic| End::Failed(shared.defect(panic)));
-                if started.elapsed() >= GOOD_CONNECTION {
-                    wait_ms = shared.options.reconnect_wait_ms_min;
+                let lived = started.elapsed();
+                if lived >= GOOD_CONNECTION {
+                    warnings.clear();
                 }
                 match end {
                     End::Stopped => break,
-                    End::Failed(error) => error,
+                    End::Failed(error) => backoff.connection_ended(lived, error),
                 }
             }
         };
         let error = error.to_string();
         warnings.warn(&shared, &error);
         shared.set_state(false, Some(error));
-        // Between half of the time and all of it, so that a thousand clients do not come back at once.
-        let wait = Duration::from_millis(wait_ms / 2 + options::random() % (wait_ms / 2 + 1));
-        wait_ms = (wait_ms * 2).clamp(1, shared.options.reconnect_wait_ms_max.max(1));
         tokio::select! {
-            () = tokio::time::sleep(wait) => {}
+            () = tokio::time::sleep(backoff.next_wait()) => {}
             _ = stop.changed() => break,
         }
     }

@@ -155,7 +155,8 @@ pub struct ClientOptions {
     pub connect_timeout_ms: u64,
     /// The wait before the first try to connect again, in milliseconds; it doubles with every failure. Default: 100.
     pub reconnect_wait_ms_min: u64,
-    /// The longest wait between tries, in milliseconds. Default: 30,000.
+    /// The longest wait between tries, in milliseconds. Default: 30,000. Behind a connection that the broker had accepted it
+    /// is 5 s at most, unless another client has the same id.
     pub reconnect_wait_ms_max: u64,
     /// The largest packet accepted, in bytes. Default: 16 MiB.
     pub packet_bytes_max: usize,
