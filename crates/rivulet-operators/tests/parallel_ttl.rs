@@ -343,3 +343,54 @@ fn memory_of_what_is_forgotten_is_given_back() {
     });
     stays_small("join", &join.unwrap(), 2);
 }
+
+#[test]
+fn a_row_that_takes_back_a_forgotten_one_is_counted() {
+    let at = |ts: i64, retracts: bool| Row { key: Some(1), text: None, v: Some(5), ts, retracts };
+    let steps = [
+        Step::Rows(0, vec![at(0, false)]),
+        Step::Watermark(20 * UNIT_US),
+        Step::Rows(0, vec![at(0, true), at(20 * UNIT_US, false), at(20 * UNIT_US, true)]),
+    ];
+    let order = vec![SortKey { column: 2, descending: false, nulls_first: false }];
+    let (partition, state_ttl_us) = (vec![0], Some(TTL_US));
+    let top = TopN::new(TopNSpec {
+        input: input(),
+        partition: partition.clone(),
+        order: order.clone(),
+        ranking: Ranking::RowNumber,
+        limit: 3,
+        with_rank: true,
+        input_retracts: true,
+        state_ttl_us,
+    });
+    let over = KeyedOver::new(KeyedOverSpec {
+        input: input(),
+        partition,
+        order,
+        frame: OverFrame::Rows { preceding: None },
+        aggregates: vec![aggregate(F::Sum, Some(2))],
+        lags: vec![],
+        input_retracts: true,
+        state_ttl_us,
+    });
+    let join = KeyedJoin::new(KeyedJoinSpec {
+        left: input(),
+        right: input(),
+        keys: vec![(0, 0)],
+        kind: KeyedJoinKind::Left,
+        residual: None,
+        expiry: [None, None],
+        state_ttl_us,
+        output: vec![0, 2, 3],
+    });
+    let aggregation = aggregation(&[(F::Count, None)], true);
+    let (top, over, join) = (top.unwrap(), over.unwrap(), join.unwrap());
+    let factories: [(&str, &dyn OperatorFactory); 4] =
+        [("aggregate", &aggregation), ("top-n", &top), ("over", &over), ("join", &join)];
+    for (name, factory) in factories {
+        let outcome = run(factory, &steps);
+        assert_eq!(outcome.late, 1, "{name}: one that is forgotten, and not the one that is there");
+        assert_eq!(outcome.rows.values().sum::<i64>(), 1, "{name}: {:?}", outcome.rows);
+    }
+}

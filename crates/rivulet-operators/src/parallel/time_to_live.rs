@@ -17,6 +17,13 @@ const BUCKETS: i64 = 32;
 /// When a key was touched that is not there.
 const NEVER: i64 = i64::MIN;
 
+/// Refuses a row that takes back one which is forgotten: what came of that one stays, and this is counted.
+pub(crate) fn refuse_forgotten(batch: &Batch, row: usize, context: &mut Context<'_>) {
+    context.refusals.refuse_row(None, batch, row, Reason::Late, || {
+        "the row that it takes back is forgotten\nhint: let state_ttl of the query be longer".into()
+    });
+}
+
 /// When keys, by number, are forgotten.
 pub(crate) struct TimeToLive {
     ttl_us: i64,

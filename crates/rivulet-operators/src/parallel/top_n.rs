@@ -11,7 +11,7 @@ use super::order::{Behind, compare, compare_keys};
 use super::rows::RowStore;
 use super::saved_rows::SavedRows;
 use super::sorted_rows::SortedRows;
-use super::time_to_live::{TimeToLive, state_text};
+use super::time_to_live::{TimeToLive, refuse_forgotten, state_text};
 use super::window::by_text;
 use super::{OUTPUT_ROWS, check_columns};
 use rivulet_dataflow::{
@@ -242,8 +242,9 @@ impl TopNOperator {
             let found = kept.search(|known| compare(&spec.order, &self.store, known, row));
             if batch.is_retraction(at as usize) {
                 self.removed.push(row);
-                if let Ok(place) = found {
-                    self.removed.push(kept.remove(place));
+                match found {
+                    Ok(place) => self.removed.push(kept.remove(place)),
+                    Err(_) => refuse_forgotten(batch, at as usize, context),
                 }
                 continue;
             }

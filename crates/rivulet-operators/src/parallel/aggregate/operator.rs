@@ -15,7 +15,7 @@ use crate::paged::Paged;
 use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::groups::GroupStates;
 use crate::parallel::keys::{BatchKeys, KeyIndex};
-use crate::parallel::time_to_live::TimeToLive;
+use crate::parallel::time_to_live::{TimeToLive, refuse_forgotten};
 use crate::parallel::window::pane::emit_with_failures;
 
 /// From how many rows on changes are given although no watermark has come. Small batches are taken together until then, so that a key which
@@ -78,7 +78,7 @@ impl AggregateOperator {
             return Err(OperatorError("rows that are taken back came to an aggregation that was promised none".into()));
         }
         let plan = self.plan.clone();
-        let batch = self.without_forgotten(batch)?;
+        let batch = self.without_forgotten(batch, context)?;
         let (batch, values) = plan.groups.evaluate(batch, context)?;
         if batch.is_empty() {
             return Ok(());
@@ -107,8 +107,8 @@ impl AggregateOperator {
         if self.pending_rows >= PENDING_ROWS_MAX { self.give(context) } else { Ok(()) }
     }
 
-    /// The rows without those that take back one of a key that is forgotten, or was not there.
-    fn without_forgotten(&mut self, batch: Batch) -> Result<Batch, OperatorError> {
+    /// The rows without those that take back one of a key that is forgotten, or was not there: these are refused.
+    fn without_forgotten(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<Batch, OperatorError> {
         if self.ttl.is_none() || batch.retracts.is_none() {
             return Ok(batch);
         }
@@ -127,6 +127,7 @@ impl AggregateOperator {
         if known.count_set_bits() == known.len() {
             return Ok(batch);
         }
+        (!&known).set_indices().for_each(|row| refuse_forgotten(&batch, row, context));
         // Keys of which nothing is left have got a number for nothing.
         for (&number, &rows) in &rows_of {
             let group = self.groups[number as usize];

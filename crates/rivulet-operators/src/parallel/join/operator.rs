@@ -17,6 +17,7 @@ use super::{Expiry, JoinPlan, KeyedJoinKind};
 use crate::aggregate::dense::RowSet;
 use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
+use crate::parallel::time_to_live::refuse_forgotten;
 
 /// Buckets of expiry, where rows without partner come out when they expire, and where nobody sees when they go.
 const EXACT_BUCKET_US: i64 = 1 << 16;
@@ -171,12 +172,14 @@ impl JoinOperator {
             let known = self.sides[side].find_equal(row);
             self.sides[side].store.remove(row);
             doubtful.push(key);
-            // A row that is not known has expired; what it gave is final.
-            if let Some(known) = known {
-                self.sides[side].unlink_early(&mut self.heads, known);
-                arrived.push(Arrived { row: known, key, retracts, partners: 0, from_us: from_us(at as usize) });
-                removed.push(known);
-            }
+            // A row that is not known is forgotten; what it gave is final.
+            let Some(known) = known else {
+                refuse_forgotten(batch, at as usize, context);
+                continue;
+            };
+            self.sides[side].unlink_early(&mut self.heads, known);
+            arrived.push(Arrived { row: known, key, retracts, partners: 0, from_us: from_us(at as usize) });
+            removed.push(known);
         }
 
         let partner = self.first_partner(side, arrived.first());

@@ -21,7 +21,7 @@ use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
 use crate::parallel::order::{compare, compare_keys};
 use crate::parallel::rows::RowStore;
 use crate::parallel::saved_rows::SavedRows;
-use crate::parallel::time_to_live::TimeToLive;
+use crate::parallel::time_to_live::{TimeToLive, refuse_forgotten};
 
 const STATE: &str = "over, changing";
 const STATE_VERSION: u32 = 2;
@@ -99,6 +99,7 @@ impl ChangingOperator {
                     place
                 }
                 (true, Err(_)) => {
+                    refuse_forgotten(batch, at, context);
                     removed.push(row);
                     continue;
                 }

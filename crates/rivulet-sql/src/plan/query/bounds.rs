@@ -2,6 +2,9 @@
 //!
 //! A conjunct like `bid.ts <= auction.expires` says that one time is at most another, plus a constant. If no bid comes any more with less
 //! than the watermark, an auction whose `expires` is behind it has met all its bids.
+//!
+//! That holds of rows which stay. One that is taken back is looked for among the rows of its side, and takes back its pairs with rows of the
+//! other side, however old these are: a join with a side that changes forgets nothing because of its condition.
 
 use datafusion_common::DFSchema;
 use datafusion_expr::{BinaryExpr, Expr, Operator};
@@ -130,11 +133,12 @@ pub(super) struct Forgetting {
 }
 
 /// When rows of a side are forgotten, if ever.
-pub(super) fn forgetting(side: usize, constraints: &[Constraint], other: &Stream) -> Option<Forgetting> {
-    // What the other side takes back may have been joined long ago.
-    if other.changes {
+pub(super) fn forgetting(side: usize, constraints: &[Constraint], streams: [&Stream; 2]) -> Option<Forgetting> {
+    // What the other side takes back may have been joined long ago, and what this side takes back must still be there.
+    if streams.iter().any(|stream| stream.changes) {
         return None;
     }
+    let other = streams[1 - side];
     constraints
         .iter()
         .filter(|constraint| constraint.side != side)

@@ -113,7 +113,7 @@ impl Lowering {
         let sides = Sides { schemas, streams: [&left, &right] };
         let mut constraints = sides.constraints(join.filter.into_iter().flat_map(split_conjunction));
         pairs.iter().for_each(|&(one, other)| constraints.extend(sides.equality(one, other)));
-        let forgetting = [forgetting(LEFT, &constraints, &right), forgetting(RIGHT, &constraints, &left)];
+        let forgetting = [LEFT, RIGHT].map(|side| forgetting(side, &constraints, sides.streams));
         let expiries = forgetting.map(|side| side.map(|side| side.expiry));
         let reach = [RIGHT, LEFT].map(|other| forgetting[other].map(|other| other.reach));
 
