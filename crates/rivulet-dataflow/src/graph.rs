@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use arrow::array::ArrayRef;
 use arrow::datatypes::SchemaRef;
 
-use crate::{Chain, Operator};
+use crate::{Chain, Operator, StateFrame};
 
 /// Makes instances of one operator and says what they do. A plan holds factories, so that one plan serves any number
 /// of groups and tasks.
@@ -18,6 +19,13 @@ pub trait OperatorFactory: Send + Sync {
 
     /// Whether instances keep anything between batches. Dataflows are cut at stateful operators.
     fn is_stateful(&self) -> bool;
+
+    /// Of a frame that its instances have exported, the columns that are the key of each row, in the order of the operator's keys; `None` of
+    /// what keeps no state by key, and of a frame that is not its own.
+    fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
+        let _ = frame;
+        None
+    }
 }
 
 /// What an operator does, in the words of `EXPLAIN`.
@@ -68,6 +76,9 @@ pub struct Node {
     pub work: Work,
     /// The columns of the rows that leave it; of a sink, those that it takes.
     pub schema: SchemaRef,
+    /// By which of its keys rows are brought to its instances, as places among them and in their order; `None`: by all. The rows of a
+    /// key can be together already because those of a part of it are.
+    pub divided_by: Option<Vec<usize>>,
 }
 
 /// What a node does.
@@ -104,7 +115,7 @@ pub struct Dataflow {
 impl Dataflow {
     /// Adds a node that reads nothing yet.
     pub fn add(&mut self, work: Work, schema: SchemaRef) -> NodeId {
-        self.nodes.push(Node { work, schema });
+        self.nodes.push(Node { work, schema, divided_by: None });
         self.nodes.len() - 1
     }
 
@@ -115,6 +126,14 @@ impl Dataflow {
     pub fn connect(&mut self, from: NodeId, to: NodeId, input: usize, kind: EdgeKind) {
         assert!(from < to && to < self.nodes.len(), "an edge leads from node {from} to a later one, not {to}");
         self.edges.push(Edge { from, to, input, kind });
+    }
+
+    /// Says by which of its keys rows are brought to the instances of a node; see [`Node::divided_by`].
+    ///
+    /// # Panics
+    /// If the node is not there.
+    pub fn divide(&mut self, node: NodeId, keys: Vec<usize>) {
+        self.nodes[node].divided_by = Some(keys);
     }
 
     /// Adds an operator behind `from`, its only input.

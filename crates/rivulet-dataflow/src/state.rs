@@ -7,14 +7,14 @@ use std::io::Cursor;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{AsArray, BooleanArray, RecordBatch, UInt32Array};
+use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch, UInt16Array, UInt32Array};
 use arrow::compute::{concat_batches, filter_record_batch};
 use arrow::datatypes::{DataType, Schema, UInt16Type, UInt32Type};
 use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{KeyGroup, Slot};
+use crate::{KeyGroup, Slot, hash_keys};
 
 /// Which state to export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +82,20 @@ impl StateFrame {
         let slots = slots.ok_or_else(|| StateError::Mismatch("state of a slot that is not moved".into()))?;
         let mut columns = self.rows.columns().to_vec();
         columns[0] = Arc::new(UInt32Array::from(slots));
+        self.rows = RecordBatch::try_new(self.rows.schema(), columns)?;
+        Ok(self)
+    }
+
+    /// The same state with the key groups of these keys, a value for each row in each column.
+    ///
+    /// # Errors
+    /// A column of a type that cannot be a key.
+    pub fn with_key_groups(mut self, keys: &[ArrayRef]) -> Result<Self, StateError> {
+        let mut hashes = Vec::new();
+        hash_keys(keys, self.rows.num_rows(), &mut hashes)?;
+        let groups = hashes.into_iter().map(|hash| KeyGroup::of_hash(hash).index());
+        let mut columns = self.rows.columns().to_vec();
+        columns[1] = Arc::new(UInt16Array::from_iter_values(groups));
         self.rows = RecordBatch::try_new(self.rows.schema(), columns)?;
         Ok(self)
     }

@@ -17,6 +17,12 @@ const LEADING: [(&str, DataType); 4] = [
     ("arrival_us", DataType::Int64),
 ];
 
+/// Of a frame to which the operator has added so many columns, the columns that are the key of each row.
+pub(crate) fn state_keys(frame: &StateFrame, added: usize, partition: &[usize]) -> Option<Vec<ArrayRef>> {
+    let columns = frame.rows.columns().get(LEADING.len() + added..)?;
+    partition.iter().map(|&column| columns.get(column).cloned()).collect()
+}
+
 /// How the rows of an operator are saved.
 pub(crate) struct SavedRows {
     /// The operator's name and the version of its frames.

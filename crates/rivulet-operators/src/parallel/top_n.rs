@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use super::keys::{BatchKeys, KeyIndex, KeyPlan, NONE};
 use super::order::{Behind, compare, compare_keys};
 use super::rows::RowStore;
-use super::saved_rows::SavedRows;
+use super::saved_rows::{SavedRows, state_keys};
 use super::sorted_rows::SortedRows;
 use super::time_to_live::{TimeToLive, refuse_forgotten, state_text};
 use super::window::by_text;
@@ -166,10 +166,16 @@ impl OperatorFactory for TopN {
     fn is_stateful(&self) -> bool {
         true
     }
+
+    fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
+        state_keys(frame, ADDED, &self.plan.spec.partition)
+    }
 }
 
 const STATE: &str = "top-n";
 const STATE_VERSION: u32 = 2;
+/// Columns that a saved row has beside its own: when its partition was touched.
+const ADDED: usize = 1;
 
 /// A row that is outside, and its rank; without a column for it always 0.
 type Ranked = (u32, i64);

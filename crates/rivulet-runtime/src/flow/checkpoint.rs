@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rivulet_dataflow::{KEY_GROUPS, KeyGroup, NodeId, StateError, StateFrame, StateSelection};
+use rivulet_dataflow::{KEY_GROUPS, KeyGroup, Node, NodeId, StateError, StateFrame, StateSelection, Work};
 
 use super::stage::Stage;
 
@@ -276,17 +276,24 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// The state of an operator that one of so many instances is to have.
+    /// The state of an operator that one of so many instances is to have: that of the keys whose rows come to it. What brings rows may
+    /// look at a part of the key only, and at another part than when the state was saved; so it is asked now.
     pub(super) fn state_of(
         &self,
-        node: NodeId,
+        (id, node): (NodeId, &Node),
         instance: usize,
         instances: usize,
     ) -> Result<Option<StateFrame>, StateError> {
-        let Some(frames) = self.state.get(&node) else { return Ok(None) };
-        let Some(all) = StateFrame::concat(frames)? else { return Ok(None) };
+        let Some(frames) = self.state.get(&id) else { return Ok(None) };
+        let Some(mut all) = StateFrame::concat(frames)? else { return Ok(None) };
         if instances == 1 {
             return Ok(Some(all));
+        }
+        if let (Work::Operator(factory), Some(places)) = (&node.work, &node.divided_by)
+            && let Some(keys) = factory.state_keys(&all)
+            && let Some(keys) = places.iter().map(|&place| keys.get(place).cloned()).collect::<Option<Vec<_>>>()
+        {
+            all = all.with_key_groups(&keys)?;
         }
         let own = (0..KEY_GROUPS).filter(|&group| KeyGroup::from_index(group).instance(instances) == instance);
         let own: Vec<u16> = own.collect();

@@ -265,6 +265,7 @@ impl Flow {
                 let outputs = Outputs::new(&stages, index, instance, &made, &nodes);
                 let mut operators: Vec<_> = stage.operators(&dataflow).map(|factory| factory.create()).collect();
                 for (operator, node) in operators.iter_mut().zip(stage.operator_nodes(&dataflow)) {
+                    let node = (node, &dataflow.nodes()[node]);
                     if let Some(frame) = restored.state_of(node, instance, stage.instances)? {
                         operator.import_state(&frame)?;
                     }

@@ -5,8 +5,9 @@ mod state;
 
 use std::sync::Arc;
 
+use arrow::array::ArrayRef;
 use arrow::datatypes::{Schema, SchemaRef};
-use rivulet_dataflow::{Description, Operator, OperatorFactory};
+use rivulet_dataflow::{Description, Operator, OperatorFactory, StateFrame};
 
 use self::operator::AggregateOperator;
 use super::check_columns;
@@ -106,5 +107,9 @@ impl OperatorFactory for KeyedAggregate {
 
     fn is_stateful(&self) -> bool {
         true
+    }
+
+    fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
+        state::keys(&self.plan, frame)
     }
 }

@@ -35,6 +35,12 @@ fn schema(plan: &AggregatePlan) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, [(STATES.to_owned(), plan.groups.fingerprint())].into()))
 }
 
+/// The keys of the rows of a frame.
+pub(super) fn keys(plan: &AggregatePlan, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
+    let is_own = frame.rows.schema_ref() == &schema(plan);
+    is_own.then(|| frame.rows.columns()[2..2 + plan.keys.len()].to_vec())
+}
+
 pub(super) fn export(operator: &AggregateOperator, selection: &StateSelection) -> Result<StateFrame, StateError> {
     if !operator.touched.is_empty() {
         return Err(StateError::Mismatch("state of an aggregation is saved behind a barrier".into()));

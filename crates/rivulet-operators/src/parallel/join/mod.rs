@@ -9,6 +9,7 @@ mod state;
 
 use std::sync::Arc;
 
+use arrow::array::ArrayRef;
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_physical_expr::PhysicalExpr;
@@ -19,7 +20,7 @@ use super::keys::KeyPlan;
 use super::rows::RowStore;
 use super::time_to_live::{span_text, state_text};
 use super::{check_columns, check_time};
-use rivulet_dataflow::{Description, Operator, OperatorFactory};
+use rivulet_dataflow::{Description, Operator, OperatorFactory, StateFrame};
 
 use crate::PlanError;
 use crate::expression::{Expressions, is_condition};
@@ -358,5 +359,9 @@ impl OperatorFactory for KeyedJoin {
 
     fn is_stateful(&self) -> bool {
         true
+    }
+
+    fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
+        state::keys(&self.plan, frame)
     }
 }

@@ -6,9 +6,11 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt8Array, UInt16Array, UInt32Array, new_null_array,
+    Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, UInt8Array, UInt16Array, UInt32Array,
+    new_null_array,
 };
 use arrow::compute::concat_batches;
+use arrow::compute::kernels::zip::zip;
 use arrow::datatypes::{
     DataType, Field, Int64Type, Schema, SchemaRef, TimestampMicrosecondType, UInt8Type, UInt32Type,
 };
@@ -46,6 +48,22 @@ fn schema(plan: &JoinPlan) -> SchemaRef {
     let what = format!("{:?} {:?} {:?}", plan.spec.kind, plan.spec.keys, plan.spec.expiry);
     let metadata = [("rivulet.states".to_owned(), what)].into();
     Arc::new(Schema::new_with_metadata(leading.chain(kept).collect::<Vec<_>>(), metadata))
+}
+
+/// The keys of the rows of a frame, each from the columns of its side.
+pub(super) fn keys(plan: &JoinPlan, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
+    if frame.rows.schema() != schema(plan) {
+        return None;
+    }
+    let columns = frame.rows.columns();
+    let is_left: BooleanArray =
+        columns[2].as_primitive::<UInt8Type>().iter().map(|side| Some(side == Some(0))).collect();
+    let place = |side: usize, column: usize| {
+        let first = LEADING + if side == 0 { 0 } else { plan.kept[0].len() };
+        plan.kept[side].binary_search(&column).ok().map(|at| &columns[first + at])
+    };
+    let key = |&(left, right): &(usize, usize)| zip(&is_left, place(0, left)?, place(1, right)?).ok();
+    plan.spec.keys.iter().map(key).collect()
 }
 
 pub(super) fn export(operator: &JoinOperator, selection: &StateSelection) -> Result<StateFrame, StateError> {

@@ -8,7 +8,7 @@ mod waiting;
 
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{Field, Schema, SchemaRef};
 
 use self::changing::ChangingOperator;
@@ -17,11 +17,12 @@ use super::frame::Frame;
 use super::groups::{GroupPlan, GroupStates, Mode};
 use super::keys::KeyPlan;
 use super::rows::RowStore;
+use super::saved_rows::state_keys;
 use super::time_to_live::{span_text, state_text};
 use super::top_n::{SortKey, order_text};
 use super::window::{aggregate_fields, aggregate_text, by_text};
 use super::{TIME, check_columns};
-use rivulet_dataflow::{Batch, Context, Description, Operator, OperatorError, OperatorFactory};
+use rivulet_dataflow::{Batch, Context, Description, Operator, OperatorError, OperatorFactory, StateFrame};
 
 use crate::aggregate::dense::RowSet;
 use crate::{AggregateSpec, PlanError};
@@ -88,6 +89,9 @@ pub enum OverFrame {
 pub struct KeyedOver {
     plan: Arc<OverPlan>,
 }
+
+/// Columns that a saved row has beside its own, whether rows wait or change.
+const ADDED: usize = 2;
 
 /// What all instances share.
 pub(crate) struct OverPlan {
@@ -270,5 +274,9 @@ impl OperatorFactory for KeyedOver {
 
     fn is_stateful(&self) -> bool {
         true
+    }
+
+    fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
+        state_keys(frame, ADDED, &self.plan.spec.partition)
     }
 }

@@ -17,8 +17,9 @@ pub(crate) mod state;
 
 use std::sync::Arc;
 
+use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use rivulet_dataflow::{Description, Operator, OperatorFactory};
+use rivulet_dataflow::{Description, Operator, OperatorFactory, StateFrame};
 
 pub(crate) use self::bounds::Bounds;
 use self::count::CountOperator;
@@ -359,5 +360,11 @@ impl OperatorFactory for KeyedWindow {
 
     fn is_stateful(&self) -> bool {
         true
+    }
+
+    /// The keys, and of windows of time their bounds.
+    fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
+        let keys = frame.rows.columns().get(2..2 + self.plan.keys.len() + 2)?;
+        Some(keys.to_vec())
     }
 }

@@ -231,6 +231,11 @@ impl Lowering {
             self.builder.operator("window", &what(Phase::Whole), whole, schema.clone(), &[(stream.node, 0, edge)])
         };
         self.builder.changes.insert(node, false);
+        let carried = match kind {
+            KeyedWindowKind::Attached { start, end } => vec![start, end],
+            _ => Vec::new(),
+        };
+        self.builder.divide(node, &[keys.as_slice(), &carried].concat(), &partition);
         let new = |column: usize| match kind {
             KeyedWindowKind::Attached { end: old, .. } if column == old => Some(end),
             KeyedWindowKind::Attached { start: old, .. } if column == old => Some(end - 1),
@@ -307,6 +312,7 @@ impl Lowering {
         let (edge, partition) = self.builder.edge(&stream, &keys);
         let node = self.builder.operator("aggregate", &what, keyed, schema.clone(), &[(stream.node, 0, edge)]);
         self.builder.changes.insert(node, changes);
+        self.builder.divide(node, &keys, &partition);
         let partition = match partition {
             Partition::Keys(columns) => {
                 let new = |column: &usize| keys.iter().position(|key| key == column);

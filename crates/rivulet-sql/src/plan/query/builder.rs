@@ -235,6 +235,15 @@ impl Builder {
         Ok(Stream { node, time: Some(column), ..stream })
     }
 
+    /// Says by which of its keys the rows of a node come to instances, if by any. Both are columns of what it reads.
+    pub(super) fn divide(&mut self, node: NodeId, keys: &[usize], partition: &Partition) {
+        let Partition::Keys(columns) = partition else { return };
+        let places = columns.iter().map(|column| keys.iter().position(|key| key == column));
+        if let Some(places) = places.collect::<Option<Vec<_>>>() {
+            self.dataflow.divide(node, places);
+        }
+    }
+
     /// How rows get to those that have all rows of these keys, and which rows are in one instance then.
     pub(super) fn edge(&self, stream: &Stream, keys: &[usize]) -> (EdgeKind, Partition) {
         if stream.is_partitioned_by(keys) {

@@ -172,6 +172,9 @@ impl Lowering {
                 KeyedJoinKind::Full => !(final_rows(LEFT) && final_rows(RIGHT)),
             };
         self.builder.changes.insert(node, changes);
+        if let Some(JoinedBy::Keys(order)) = &joined_by {
+            self.builder.dataflow.divide(node, order.clone());
+        }
         let partition = match joined_by {
             Some(JoinedBy::One) => Partition::One,
             Some(JoinedBy::Keys(order)) => {

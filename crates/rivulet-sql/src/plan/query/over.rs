@@ -85,6 +85,7 @@ impl Lowering {
         let (edge, divided) = self.builder.edge(&stream, &partition);
         let node = self.builder.operator("top-n", &what, top, rows.clone(), &[(stream.node, 0, edge)]);
         self.builder.changes.insert(node, true);
+        self.builder.divide(node, &partition, &divided);
         let rank_place = stream.schema.fields().len();
         let mut key = partition;
         if limit > 1 {
@@ -217,6 +218,7 @@ impl Lowering {
             let edge = edge.take().unwrap_or(rivulet_dataflow::EdgeKind::Forward);
             let node = self.builder.operator("over", &what, over, rows.clone(), &[(stream.node, 0, edge)]);
             self.builder.changes.insert(node, stream.changes || !waits);
+            self.builder.divide(node, &partition, &divided);
             for (number, &call) in order_of_results.iter().flatten().enumerate() {
                 places[call] = Some(stream.schema.fields().len() + number);
             }
