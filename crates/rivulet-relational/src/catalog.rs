@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
 use datafusion_common::config::ConfigOptions;
+use datafusion_common::tree_node::TreeNode;
 use datafusion_common::{Result, TableReference};
 use datafusion_expr::expr::{AggregateFunction, WindowFunction, WindowFunctionParams};
 use datafusion_expr::planner::{
@@ -167,7 +168,7 @@ impl ExprPlanner for CountRows {
         #[expect(deprecated, reason = "the planner itself still gives it")]
         let counts_rows = raw.func.name() == "count" && matches!(raw.args.as_slice(), [] | [Expr::Wildcard { .. }]);
         if !counts_rows || raw.distinct {
-            return Ok(PlannerResult::Original(raw));
+            return Ok(with_conversions_named(raw));
         }
         let one = vec![Expr::Literal(COUNT_STAR_EXPANSION, None)];
         let count = AggregateFunction::new_udf(raw.func, one, false, raw.filter, raw.order_by, raw.null_treatment);
@@ -192,6 +193,32 @@ impl ExprPlanner for CountRows {
         let count = WindowFunction { fun: raw.func_def, params };
         Ok(PlannerResult::Planned(Expr::WindowFunction(Box::new(count))))
     }
+}
+
+/// An aggregate with its conversions in its name, as the columns of the planner have it: there `sum(d)` and
+/// `sum(CAST(d AS BIGINT))` would be one. To whom reads the result its name is as it was.
+fn with_conversions_named(raw: RawAggregateExpr) -> PlannerResult<RawAggregateExpr> {
+    let converts = |argument: &Expr| {
+        let is_cast = |part: &Expr| Ok(matches!(part, Expr::Cast(_) | Expr::TryCast(_)));
+        argument.exists(is_cast).unwrap_or(false)
+    };
+    if !raw.args.iter().any(converts) {
+        return PlannerResult::Original(raw);
+    }
+    let RawAggregateExpr { func, args, distinct, filter, order_by, null_treatment } = raw;
+    let call = |args: Vec<Expr>| {
+        let (func, filter, order_by) = (func.clone(), filter.clone(), order_by.clone());
+        Expr::AggregateFunction(AggregateFunction::new_udf(func, args, distinct, filter, order_by, null_treatment))
+    };
+    let name = call(args.clone()).schema_name().to_string();
+    let named = args.into_iter().map(|argument| match converts(&argument) {
+        true => {
+            let name = argument.to_string();
+            argument.alias(name)
+        }
+        false => argument,
+    });
+    PlannerResult::Planned(call(named.collect()).alias(name))
 }
 
 /// The types of casts: the few that columns may have.

@@ -11,7 +11,7 @@
 //! - [`group_window`]: `tumble(ts, ...)` and `count_window(100)` in GROUP BY;
 //! - [`functions`]: functions that stand for something until the plan is made ([`functions::proctime`]);
 //! - [`calls`]: which functions a query calls ([`calls::calls`]);
-//! - `nothing`: conditions that nothing fulfils;
+//! - `order`: ORDER BY by places; `nothing`: conditions that nothing fulfils, and one row of nothing;
 //! - `check`: what is refused, because it would be ignored; `comparisons`: because its types do not go together; `walk`: over syntax trees;
 //! - [`error`]: what is wrong and where ([`RelationalError`]).
 
@@ -25,6 +25,7 @@ pub mod calls;
 mod check;
 mod comparisons;
 mod nothing;
+mod order;
 mod walk;
 pub mod error;
 

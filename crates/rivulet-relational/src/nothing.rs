@@ -1,25 +1,32 @@
-//! Conditions that nothing fulfils, over what gives a row also where nothing comes.
+//! Conditions that nothing fulfils, and one row of nothing.
 //!
-//! `HAVING false` over a global aggregate asks for no row, but the optimizer pushes what names no column below the aggregate, which then gives one: of nothing.
-//! So what such a condition is over becomes what gives no row in any place: its columns, all null, of a source of which no row is taken. The source stays, for a
-//! query without one could not be run.
-
-use std::sync::Arc;
+//! `HAVING false` over a global aggregate asks for no row, but the optimizer pushes what names no column below the aggregate,
+//! which then gives one: of nothing. So what such a condition is over becomes what gives no row in any place: its columns,
+//! all null, of a source of which no row is taken. The source stays, for a query without one could not be run. A join under
+//! such a condition has no pairs, and what is left of it needs no key.
+//!
+//! The other way round, a global aggregate of which nothing but its one row is wanted becomes a row without columns in the
+//! optimizer's hands. That row again needs a source.
 
 use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion_common::{Result, ScalarValue};
-use datafusion_expr::utils::split_conjunction;
-use datafusion_expr::{Expr, Filter, Join, JoinType, LogicalPlan, LogicalPlanBuilder, lit};
+use datafusion_common::{Column, Result, ScalarValue};
+use datafusion_expr::expr::AggregateFunction;
+use datafusion_expr::planner::ContextProvider;
+use datafusion_expr::utils::{COUNT_STAR_EXPANSION, split_conjunction};
+use datafusion_expr::{Expr, Join, JoinType, LogicalPlan, LogicalPlanBuilder, lit};
 use datafusion_optimizer::optimizer::ApplyOrder;
 use datafusion_optimizer::{OptimizerConfig, OptimizerRule};
 
-/// Replaces what is over a keyless aggregate, under a condition that is constantly false or null, by what gives nothing.
-#[derive(Debug)]
-pub(crate) struct NothingOverAggregates;
+use crate::catalog::Catalog;
 
-impl OptimizerRule for NothingOverAggregates {
+/// Replaces what is under a condition that is constantly false or null: what is over a global aggregate or a
+/// join by what gives nothing, and a join of which it is the condition by what is left without pairs.
+#[derive(Debug)]
+pub(crate) struct NothingFulfils;
+
+impl OptimizerRule for NothingFulfils {
     fn name(&self) -> &str {
-        "nothing_over_aggregates"
+        "nothing_fulfils"
     }
 
     fn apply_order(&self) -> Option<ApplyOrder> {
@@ -27,27 +34,17 @@ impl OptimizerRule for NothingOverAggregates {
     }
 
     fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        match plan {
-            LogicalPlan::Filter(filter) if is_never(&filter.predicate) && gives_always(&filter.input)? => {
-                Ok(match nothing_of(&filter.input)? {
-                    Some(nothing) => Transformed::yes(nothing),
-                    None => Transformed::no(LogicalPlan::Filter(filter)),
-                })
+        let replaced = match &plan {
+            LogicalPlan::Filter(filter) if is_never(&filter.predicate) && must_be_replaced(&filter.input)? => {
+                nothing_of(&filter.input)?
             }
-            // The condition of a join that keeps rows of neither side is one over all of it.
-            LogicalPlan::Join(join)
-                if join.join_type == JoinType::Inner && join.filter.as_ref().is_some_and(is_never) =>
-            {
-                let inputs = [&join.left, &join.right];
-                if !gives_always(inputs[0])? && !gives_always(inputs[1])? {
-                    return Ok(Transformed::no(LogicalPlan::Join(join)));
-                }
-                let never = join.filter.clone().unwrap_or_else(|| lit(false));
-                let all = LogicalPlan::Join(Join { filter: None, ..join });
-                Ok(Transformed::yes(LogicalPlan::Filter(Filter::try_new(never, Arc::new(all))?)))
-            }
-            other => Ok(Transformed::no(other)),
-        }
+            LogicalPlan::Join(join) if join.filter.as_ref().is_some_and(is_never) => without_pairs(join, &plan)?,
+            _ => None,
+        };
+        Ok(match replaced {
+            Some(replaced) => Transformed::yes(replaced),
+            None => Transformed::no(plan),
+        })
     }
 }
 
@@ -61,26 +58,98 @@ fn is_never(predicate: &Expr) -> bool {
     split_conjunction(predicate).iter().any(is_never)
 }
 
-/// Whether a plan has an aggregate in it that gives a row also where nothing comes.
-fn gives_always(plan: &LogicalPlan) -> Result<bool> {
-    plan.exists(|plan| Ok(matches!(plan, LogicalPlan::Aggregate(aggregate) if aggregate.group_expr.is_empty())))
+/// Whether a plan has an aggregate in it that gives a row also where nothing comes, or a join, which would be left without
+/// its key.
+fn must_be_replaced(plan: &LogicalPlan) -> Result<bool> {
+    plan.exists(|plan| {
+        Ok(match plan {
+            LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
+            LogicalPlan::Join(_) => true,
+            _ => false,
+        })
+    })
 }
 
 /// The columns of a plan without any row; `None` if it reads nothing.
 fn nothing_of(plan: &LogicalPlan) -> Result<Option<LogicalPlan>> {
-    let mut source = None;
-    plan.apply(|plan| {
-        if let LogicalPlan::TableScan(_) = plan {
-            source = Some(plan.clone());
+    let Some(source) = first_scan(plan, |_| true)? else { return Ok(None) };
+    let empty = LogicalPlanBuilder::from(source).filter(lit(false))?.build()?;
+    with_columns(empty, plan, |_| false).map(Some)
+}
+
+/// The first scan of a plan whose relation is such.
+pub(crate) fn first_scan(plan: &LogicalPlan, is_such: impl Fn(&str) -> bool) -> Result<Option<LogicalPlan>> {
+    let mut found = None;
+    plan.apply_with_subqueries(|plan| {
+        if let LogicalPlan::TableScan(scan) = plan
+            && is_such(scan.table_name.table())
+        {
+            found = Some(plan.clone());
             return Ok(TreeNodeRecursion::Stop);
         }
         Ok(TreeNodeRecursion::Continue)
     })?;
-    let Some(source) = source else { return Ok(None) };
-    let nulls = plan.schema().iter().map(|(qualifier, field)| {
-        let null = Expr::Literal(ScalarValue::try_new_null(field.data_type())?, None);
-        Ok(null.alias_qualified(qualifier.cloned(), field.name()))
+    Ok(found)
+}
+
+/// What is left of a join of which no two rows are a pair.
+fn without_pairs(join: &Join, plan: &LogicalPlan) -> Result<Option<LogicalPlan>> {
+    let (left, right) = (join.left.as_ref(), join.right.as_ref());
+    let width = left.schema().fields().len();
+    let alone = |side: &LogicalPlan| {
+        let is_left = std::ptr::eq(side, left);
+        with_columns(side.clone(), plan, |place| (place < width) == is_left)
+    };
+    Ok(match join.join_type {
+        JoinType::Inner | JoinType::LeftSemi | JoinType::RightSemi => nothing_of(plan)?,
+        JoinType::Left => Some(alone(left)?),
+        JoinType::Right => Some(alone(right)?),
+        JoinType::Full => {
+            let both = LogicalPlanBuilder::from(alone(left)?).union(alone(right)?)?.build()?;
+            let named = plan.schema().iter().enumerate().map(|(place, (qualifier, field))| {
+                let column = Expr::Column(Column::from(both.schema().qualified_field(place)));
+                column.alias_qualified(qualifier.cloned(), field.name())
+            });
+            let named = named.collect::<Vec<_>>();
+            Some(LogicalPlanBuilder::from(both).project(named)?.build()?)
+        }
+        JoinType::LeftAnti => Some(left.clone()),
+        JoinType::RightAnti => Some(right.clone()),
+        JoinType::LeftMark | JoinType::RightMark => None,
+    })
+}
+
+/// The rows of `input` with the columns of `plan`: those at such places are the columns of `input` in turn, the others null.
+fn with_columns(input: LogicalPlan, plan: &LogicalPlan, is_own: impl Fn(usize) -> bool) -> Result<LogicalPlan> {
+    let mut own = input.schema().columns().into_iter();
+    let columns = plan.schema().iter().enumerate().map(|(place, (qualifier, field))| {
+        match is_own(place).then(|| own.next()).flatten() {
+            Some(column) => Ok(Expr::Column(column)),
+            None => {
+                let null = Expr::Literal(ScalarValue::try_new_null(field.data_type())?, None);
+                Ok(null.alias_qualified(qualifier.cloned(), field.name()))
+            }
+        }
     });
-    let nulls = nulls.collect::<Result<Vec<_>>>()?;
-    LogicalPlanBuilder::from(source).filter(lit(false))?.project(nulls)?.build().map(Some)
+    let columns = columns.collect::<Result<Vec<_>>>()?;
+    LogicalPlanBuilder::from(input).project(columns)?.build()
+}
+
+/// A plan in which a row without columns is that of an aggregate over nothing of `source`.
+pub(crate) fn with_one_row(plan: LogicalPlan, source: &LogicalPlan, catalog: &Catalog) -> Result<LogicalPlan> {
+    plan.transform_up(|node| match node {
+        LogicalPlan::EmptyRelation(ref nothing) if nothing.produce_one_row && nothing.schema.fields().is_empty() => {
+            let Some(count) = catalog.get_aggregate_meta("count") else { return Ok(Transformed::no(node)) };
+            let rows = vec![lit(COUNT_STAR_EXPANSION)];
+            let count = AggregateFunction::new_udf(count, rows, false, None, vec![], None);
+            let row = LogicalPlanBuilder::from(source.clone())
+                .filter(lit(false))?
+                .aggregate(Vec::<Expr>::new(), vec![Expr::AggregateFunction(count)])?
+                .project(Vec::<Expr>::new())?
+                .build()?;
+            Ok(Transformed::yes(row))
+        }
+        other => Ok(Transformed::no(other)),
+    })
+    .map(|transformed| transformed.data)
 }

@@ -30,7 +30,8 @@ use crate::check::check;
 use crate::comparisons;
 use crate::error::RelationalError;
 use crate::group_window;
-use crate::nothing::NothingOverAggregates;
+use crate::nothing::{NothingFulfils, first_scan, with_one_row};
+use crate::order;
 
 /// How often the rules are tried again while they find something.
 const PASSES_MAX: usize = 4;
@@ -119,6 +120,7 @@ fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, Relat
     check(query, |name| catalog.is_table(name))?;
     let mut query = query.clone();
     group_window::rewrite_query(&mut query);
+    order::rewrite_query(&mut query);
     let located = |error: RelationalError| error.located(&query);
     let statement = ast::Statement::Query(Box::new(query.clone()));
     let plan = SqlToRel::new(catalog).sql_statement_to_plan(statement).map_err(|error| located(error.into()))?;
@@ -131,22 +133,27 @@ fn optimize(plan: LogicalPlan, catalog: &Catalog) -> Result<LogicalPlan, Relatio
     let analyzer = Analyzer::with_rules(vec![Arc::new(TypeCoercion::new())]);
     let plan = analyzer.execute_and_check(plan, &catalog.options, |_, _| {})?;
     let context = OptimizerContext::new_with_config_options(catalog.options.clone()).with_max_passes(PASSES_MAX as u8);
+    let source = first_scan(&plan, |name| !catalog.is_table(name))?;
     let plan = Optimizer::with_rules(rules()).optimize(plan, &context, |_, _| {})?;
+    let plan = match source {
+        Some(source) => with_one_row(plan, &source, catalog)?,
+        None => plan,
+    };
     Ok(without_idle_filters(plan)?)
 }
 
 fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     vec![
         Arc::new(OptimizeUnions::new()),
-        Arc::new(SimplifyExpressions::new()),
         Arc::new(ReplaceDistinctWithAggregate::new()),
         Arc::new(DecorrelatePredicateSubquery::new()),
         Arc::new(ScalarSubqueryToJoin::new()),
+        Arc::new(SimplifyExpressions::new()),
+        Arc::new(NothingFulfils),
         Arc::new(ExtractEquijoinPredicate::new()),
         Arc::new(EliminateDuplicatedExpr::new()),
         Arc::new(EliminateCrossJoin::new()),
         Arc::new(EliminateOuterJoin::new()),
-        Arc::new(NothingOverAggregates),
         Arc::new(PushDownFilter::new()),
         Arc::new(OptimizeProjections::new()),
     ]

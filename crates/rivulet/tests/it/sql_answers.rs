@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rivulet::run::results::Results;
 use rivulet::run::{RunOptions, Runner, Script, Step};
+use rivulet::service::ServiceError;
 use rivulet_bench::nexmark::Answer;
 use rivulet_dataflow::{Batch, Reason};
 use tempfile::TempDir;
@@ -43,9 +44,9 @@ pub(crate) fn answer(script: &str, parallelism: usize) -> Result<Answered, Strin
     options.limits.batch_rows = 16;
     options.limits.rows_max = 256;
     let runner = Runner::new(options).map_err(|error| error.to_string())?;
-    let mut script = Script::parse(script).map_err(|error| format!("{error:?}"))?;
+    let mut script = Script::parse(script).map_err(|error| told(&error))?;
     let mut answered = Answered { answer: Answer::default(), refused: 0, late: 0 };
-    while let Some(step) = script.next_step().map_err(|error| format!("{error:?}"))? {
+    while let Some(step) = script.next_step().map_err(|error| told(&error))? {
         let Step::Run(planned) = step else { return Err("only queries are run".into()) };
         let collected = Collected::default();
         let results = planned.plan.output.sink.is_none().then(|| Box::new(collected.clone()) as _);
@@ -60,8 +61,18 @@ pub(crate) fn answer(script: &str, parallelism: usize) -> Result<Answered, Strin
     Ok(answered)
 }
 
+/// What is wrong with a script, where, and what to do.
+pub(crate) fn told(error: &ServiceError) -> String {
+    let place = match (error.line, error.column) {
+        (Some(line), Some(column)) => format!("line {line}, column {column}: "),
+        _ => String::new(),
+    };
+    let hint = error.hint.as_ref().map_or_else(String::new, |hint| format!("\nhint: {hint}"));
+    format!("{place}{error}{hint}")
+}
+
 /// A folder with files, and the script that declares them: each a name, its columns and its lines.
-fn files(files: &[(&str, &str, &str)]) -> (TempDir, String) {
+pub(crate) fn files(files: &[(&str, &str, &str)]) -> (TempDir, String) {
     let folder = TempDir::new().unwrap();
     let mut script = String::new();
     for (name, columns, lines) in files {
@@ -73,7 +84,7 @@ fn files(files: &[(&str, &str, &str)]) -> (TempDir, String) {
 }
 
 /// The rows of an answer, sorted, cells separated by `|`.
-fn rows(answered: &Answered) -> Vec<String> {
+pub(crate) fn rows(answered: &Answered) -> Vec<String> {
     answered.answer.section("q").lines().skip(1).map(str::to_owned).collect()
 }
 
@@ -236,4 +247,38 @@ fn what_would_be_misread_is_refused_with_another_way() {
     // A view may leave the bound of its ranks to who reads it.
     let ranked = "CREATE VIEW w AS SELECT k, ROW_NUMBER() OVER (ORDER BY v) AS r FROM a; SELECT k FROM w WHERE r <= 1";
     check(&format!("{sources} {ranked}"), &["a"], 0);
+}
+
+#[test]
+fn what_can_be_answered_is_not_refused() {
+    let (_folder, sources) = files(&[
+        ("a", "k TEXT, v BIGINT, d DOUBLE", "x,1,1.5 y,2,2.5 x,3,0.5"),
+        ("b", "k TEXT, w BIGINT", "x,10 z,20"),
+    ]);
+    let cases: [(&str, &[&str]); 14] = [
+        // One row of nothing.
+        ("SELECT count(*) FROM (SELECT max(v) AS m FROM a) AS t", &["1"]),
+        ("SELECT count(*) FROM (SELECT max(v) AS m FROM a HAVING max(v) > 5) AS t", &["0"]),
+        ("SELECT a.v FROM a, (SELECT max(w) AS m FROM b) AS t", &["1", "2", "3"]),
+        ("SELECT v FROM a UNION ALL SELECT 7", &["1", "2", "3", "7"]),
+        // Two aggregates that differ by a conversion.
+        ("SELECT sum(d) AS x, sum(CAST(d AS BIGINT)) AS y FROM a", &["4.50000000e0|3"]),
+        (
+            "SELECT k, sum(CAST(v AS DOUBLE)) AS x, sum(v) AS y FROM a GROUP BY k HAVING sum(CAST(v AS DOUBLE)) > 2.0",
+            &["x|4.00000000e0|4"],
+        ),
+        // A join that nothing fulfils.
+        ("SELECT a.v, b.w FROM a JOIN b ON a.k = b.k AND 1 = 0", &[]),
+        ("SELECT a.v, b.w FROM a, b WHERE a.k = b.k AND 1 = 0", &[]),
+        ("SELECT a.v, b.w FROM a LEFT JOIN b ON a.k = b.k AND 1 = 0", &["1|\\N", "2|\\N", "3|\\N"]),
+        ("SELECT a.v, b.w FROM a RIGHT JOIN b ON a.k = b.k AND NULL", &["\\N|10", "\\N|20"]),
+        ("SELECT a.v, b.w FROM a FULL JOIN b ON 1 = 0", &["1|\\N", "2|\\N", "3|\\N", "\\N|10", "\\N|20"]),
+        ("SELECT v FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.k = a.k AND 1 = 0)", &["1", "2", "3"]),
+        // ORDER BY the place of an expression over aggregates.
+        ("SELECT k, count(*) + 1 FROM a GROUP BY k ORDER BY 2 DESC", &["x|3", "y|2"]),
+        ("SELECT k, sum(v) * 2 AS s FROM a GROUP BY k ORDER BY 2, 1", &["x|8", "y|4"]),
+    ];
+    for (query, expected) in cases {
+        check(&format!("{sources} {query}"), expected, 0);
+    }
 }
