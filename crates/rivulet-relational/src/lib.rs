@@ -11,7 +11,7 @@
 //! - [`group_window`]: `tumble(ts, ...)` and `count_window(100)` in GROUP BY;
 //! - [`functions`]: functions that stand for something until the plan is made ([`functions::proctime`]);
 //! - [`calls`]: which functions a query calls ([`calls::calls`]);
-//! - `order`: ORDER BY by places; `nothing`: conditions that nothing fulfils, and one row of nothing;
+//! - `order`: ORDER BY by places; `subqueries`: what the optimizer is to make joins of; `nothing`: conditions that nothing fulfils, and one row of nothing;
 //! - `check`: what is refused, because it would be ignored; `comparisons`: because its types do not go together; `walk`: over syntax trees;
 //! - [`error`]: what is wrong and where ([`RelationalError`]).
 
@@ -26,6 +26,7 @@ mod check;
 mod comparisons;
 mod nothing;
 mod order;
+mod subqueries;
 mod walk;
 pub mod error;
 

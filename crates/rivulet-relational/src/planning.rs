@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use datafusion_common::Result;
 use datafusion_common::tree_node::{Transformed, TreeNode};
+use datafusion_expr::planner::ContextProvider;
 use datafusion_expr::{Expr, FetchType, LogicalPlan, SkipType};
 use datafusion_optimizer::analyzer::type_coercion::TypeCoercion;
 use datafusion_optimizer::decorrelate_predicate_subquery::DecorrelatePredicateSubquery;
@@ -32,6 +33,7 @@ use crate::error::RelationalError;
 use crate::group_window;
 use crate::nothing::{NothingFulfils, first_scan, with_one_row};
 use crate::order;
+use crate::subqueries;
 
 /// How often the rules are tried again while they find something.
 const PASSES_MAX: usize = 4;
@@ -126,7 +128,8 @@ fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, Relat
     let plan = SqlToRel::new(catalog).sql_statement_to_plan(statement).map_err(|error| located(error.into()))?;
     let plan = group_window::rewrite_plan(plan).map_err(|error| located(error.into()))?;
     comparisons::check(&plan)?;
-    Ok(plan)
+    let count = catalog.get_aggregate_meta("count").expect("the language has count");
+    subqueries::rewrite(plan, &count).map_err(|error| located(error.into()))
 }
 
 fn optimize(plan: LogicalPlan, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {
@@ -147,6 +150,7 @@ fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
         Arc::new(OptimizeUnions::new()),
         Arc::new(ReplaceDistinctWithAggregate::new()),
         Arc::new(DecorrelatePredicateSubquery::new()),
+        // Before anything is simplified: a value that is not found is null, though its column never is.
         Arc::new(ScalarSubqueryToJoin::new()),
         Arc::new(SimplifyExpressions::new()),
         Arc::new(NothingFulfils),

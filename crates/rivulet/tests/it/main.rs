@@ -41,6 +41,7 @@ mod nexmark;
 mod nexmark_files;
 mod sql_answers;
 mod stop;
+mod subqueries;
 mod server;
 mod shared_topics;
 mod simulation;

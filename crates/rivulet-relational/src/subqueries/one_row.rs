@@ -1,0 +1,142 @@
+//! Subqueries of one row at most: over an aggregate without GROUP BY, or without FROM. The row becomes expressions over the
+//! outer query, in which each aggregate is a subquery of its own that stands for a value.
+
+use std::sync::Arc;
+
+use datafusion_common::tree_node::{Transformed, TreeNode};
+use datafusion_common::{Column, DFSchema, Result, ScalarValue};
+use datafusion_expr::expr::{Exists, InSubquery, SetComparison};
+use datafusion_expr::{
+    Aggregate, Distinct, Expr, FetchType, Limit, LogicalPlan, Projection, SkipType, Subquery, lit, when,
+};
+
+use super::{error, subquery};
+
+/// The row of such a subquery.
+pub(super) struct OneRow {
+    /// Its columns, over the outer query.
+    columns: Vec<Expr>,
+    /// When it is there; null means that it is not.
+    condition: Option<Expr>,
+    /// Whether it is there in any case, and has nothing of the outer query outside of the aggregate: the optimizer takes it as it is.
+    pub(super) is_plain: bool,
+}
+
+impl OneRow {
+    /// Whether there is the row: true or false.
+    pub(super) fn is_there(&self) -> Expr {
+        self.condition.clone().map_or_else(|| lit(true), Expr::is_true)
+    }
+
+    /// Whether a value is equal to the first column; false where there is no row.
+    pub(super) fn is_equal(&self, value: &Expr) -> Expr {
+        let equal = value.clone().eq(self.columns[0].clone());
+        match &self.condition {
+            None => equal,
+            Some(condition) => case(condition, equal, lit(false)),
+        }
+    }
+
+    /// The first column; null where there is no row.
+    pub(super) fn value(&self) -> Expr {
+        let column = self.columns[0].clone();
+        match &self.condition {
+            None => column,
+            Some(condition) => case(condition, column, lit(ScalarValue::Null)),
+        }
+    }
+}
+
+fn case(condition: &Expr, then: Expr, otherwise: Expr) -> Expr {
+    when(condition.clone(), then).otherwise(otherwise).expect("a CASE of one condition has nothing wrong")
+}
+
+/// The row of a subquery, if it can have no more than one by its form. `outer` are the columns of the query around it.
+pub(super) fn one_row(plan: &LogicalPlan, outer: &DFSchema) -> Result<Option<OneRow>> {
+    let below = |input: &LogicalPlan| one_row(input, outer);
+    Ok(match plan {
+        LogicalPlan::EmptyRelation(nothing) if nothing.produce_one_row => {
+            Some(OneRow { columns: Vec::new(), condition: None, is_plain: false })
+        }
+        LogicalPlan::Aggregate(aggregate) if aggregate.group_expr.is_empty() => {
+            let columns = (0..aggregate.aggr_expr.len()).map(|place| value_of(aggregate, place));
+            Some(OneRow { columns: columns.collect::<Result<_>>()?, condition: None, is_plain: true })
+        }
+        LogicalPlan::SubqueryAlias(alias) => below(&alias.input)?,
+        LogicalPlan::Distinct(Distinct::All(input)) => below(input)?.map(|row| OneRow { is_plain: false, ..row }),
+        LogicalPlan::Projection(projection) => match below(&projection.input)? {
+            Some(row) => {
+                let schema = projection.input.schema();
+                let columns = projection.expr.iter().map(|one| over_outer(one, schema, &row, outer));
+                let is_plain = row.is_plain && !plan.contains_outer_reference();
+                Some(OneRow { columns: columns.collect::<Result<_>>()?, is_plain, ..row })
+            }
+            None => None,
+        },
+        LogicalPlan::Filter(filter) => match below(&filter.input)? {
+            Some(row) => {
+                let condition = over_outer(&filter.predicate, filter.input.schema(), &row, outer)?;
+                Some(row.such_as(condition))
+            }
+            None => None,
+        },
+        LogicalPlan::Limit(limit) => match (below(&limit.input)?, limits(limit)?) {
+            (Some(row), Some((0, None | Some(1..)))) => Some(OneRow { is_plain: false, ..row }),
+            (Some(row), Some(_)) => Some(row.such_as(lit(false))),
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+impl OneRow {
+    fn such_as(self, condition: Expr) -> Self {
+        let both = match self.condition {
+            Some(first) => first.and(condition),
+            None => condition,
+        };
+        Self { condition: Some(both), is_plain: false, ..self }
+    }
+}
+
+/// How many rows LIMIT leaves out at the start, and how many it takes then; `None` where these are no plain numbers.
+pub(super) fn limits(limit: &Limit) -> Result<Option<(usize, Option<usize>)>> {
+    Ok(match (limit.get_skip_type()?, limit.get_fetch_type()?) {
+        (SkipType::Literal(skip), FetchType::Literal(fetch)) => Some((skip, fetch)),
+        _ => None,
+    })
+}
+
+/// One of the aggregates as a subquery of its own.
+fn value_of(aggregate: &Aggregate, place: usize) -> Result<Expr> {
+    let one = Aggregate::try_new(aggregate.input.clone(), vec![], vec![aggregate.aggr_expr[place].clone()])?;
+    let column = Expr::Column(Column::from(one.schema.qualified_field(0)));
+    let value = Projection::try_new(vec![column], Arc::new(LogicalPlan::Aggregate(one)))?;
+    Ok(Expr::ScalarSubquery(subquery(LogicalPlan::Projection(value))))
+}
+
+/// An expression over the row as one over the outer query.
+fn over_outer(expression: &Expr, schema: &DFSchema, row: &OneRow, outer: &DFSchema) -> Result<Expr> {
+    let expression = expression.clone().unalias();
+    expression
+        .transform(|node| match node {
+            Expr::Column(column) => {
+                let place = schema.index_of_column(&column)?;
+                Ok(Transformed::yes(row.columns[place].clone()))
+            }
+            Expr::OuterReferenceColumn(_, column) if outer.has_column(&column) => {
+                Ok(Transformed::yes(Expr::Column(column)))
+            }
+            Expr::ScalarSubquery(Subquery { ref outer_ref_columns, .. })
+            | Expr::Exists(Exists { subquery: Subquery { ref outer_ref_columns, .. }, .. })
+            | Expr::InSubquery(InSubquery { subquery: Subquery { ref outer_ref_columns, .. }, .. })
+            | Expr::SetComparison(SetComparison { subquery: Subquery { ref outer_ref_columns, .. }, .. })
+                if !outer_ref_columns.is_empty() =>
+            {
+                let what = "a subquery that names the result of an aggregate of the subquery around it";
+                Err(error(format!("{what} is not supported yet")).boxed())
+            }
+            other => Ok(Transformed::no(other)),
+        })
+        .map(|transformed| transformed.data)
+}
