@@ -75,10 +75,25 @@ fn random_pattern(random: &mut StdRng, variables: usize, depth: usize) -> Patter
         _ => {
             let (min, max) = [(0, None), (1, None), (0, Some(1)), (2, None), (1, Some(3)), (2, Some(2)), (0, Some(2))]
                 [random.random_range(0..7)];
-            let pattern = Box::new(random_pattern(random, variables, depth - 1));
+            let pattern = match random.random_range(0..3) {
+                0 => Box::new(with_nothing_between(random, variables, depth - 1)),
+                _ => Box::new(random_pattern(random, variables, depth - 1)),
+            };
             Pattern::Repeat { pattern, min, max, greedy: random.random_range(0..3) > 0 }
         }
     }
+}
+
+/// An alternation in which a part that matches no row is preferred to others that match some.
+fn with_nothing_between(random: &mut StdRng, variables: usize, depth: usize) -> Pattern {
+    let pattern = Box::new(random_pattern(random, variables, depth));
+    let max = [None, Some(1), Some(2)][random.random_range(0..3)];
+    let nothing = Pattern::Repeat { pattern, min: 0, max, greedy: random.random_range(0..2) == 0 };
+    let mut parts = vec![nothing, random_pattern(random, variables, depth)];
+    if random.random_range(0..2) == 0 {
+        parts.insert(0, random_pattern(random, variables, depth));
+    }
+    Pattern::Alternation(parts)
 }
 
 fn may_be_empty(pattern: &Pattern) -> bool {
@@ -253,7 +268,12 @@ struct Model<'a> {
     rows: Vec<&'a Row>,
     within: i64,
     start: usize,
+    /// How many steps may still be tried.
+    steps_left: std::cell::Cell<usize>,
 }
+
+/// Trying takes exponentially long for a few patterns; such a case is left out.
+const STEPS_MAX: usize = 200_000;
 
 type Then<'t> = dyn FnMut(&mut Vec<usize>) -> bool + 't;
 
@@ -261,7 +281,9 @@ impl Model<'_> {
     /// Whether the pattern can be matched behind the rows that have their labels, and `then` is content; the first way
     /// that is found is the preferred one.
     fn matches(&self, pattern: &Pattern, labels: &mut Vec<usize>, then: &mut Then<'_>) -> bool {
+        self.steps_left.set(self.steps_left.get().saturating_sub(1));
         match pattern {
+            _ if self.steps_left.get() == 0 => false,
             Pattern::Variable(variable) => {
                 let index = self.start + labels.len();
                 let fits = index < self.rows.len()
@@ -300,16 +322,21 @@ impl Model<'_> {
     ) -> bool {
         let (min, max, greedy) = bounds;
         let may_end = turns >= min;
-        if may_end && !greedy && then(labels) {
+        // What comes behind the repetition fails each time that it begins with the same rows.
+        let mut has_left = may_end && !greedy;
+        if has_left && then(labels) {
             return true;
         }
         let before = labels.len();
         let again = turns < max
             && self.matches(pattern, labels, &mut |labels| {
-                // A turn without a row leads nowhere.
-                !(may_end && labels.len() == before) && self.repeats(pattern, bounds, turns + 1, labels, then)
+                if may_end && labels.len() == before {
+                    // A turn without a row is the last one.
+                    return !std::mem::replace(&mut has_left, true) && then(labels);
+                }
+                self.repeats(pattern, bounds, turns + 1, labels, then)
             });
-        again || may_end && greedy && then(labels)
+        again || may_end && !has_left && then(labels)
     }
 
     fn of(&self, labels: &[usize], variable: Option<usize>) -> Vec<usize> {
@@ -353,8 +380,8 @@ impl Model<'_> {
         }
     }
 
-    /// All matches: their results, and the time of their last row.
-    fn run(mut self) -> Vec<(i64, Vec<Value>)> {
+    /// All matches: their results, and the time of their last row. `None` if that takes too long.
+    fn run(mut self) -> Option<Vec<(i64, Vec<Value>)>> {
         let mut found = Vec::new();
         while self.start < self.rows.len() {
             let mut labels = Vec::new();
@@ -377,7 +404,7 @@ impl Model<'_> {
                 Skip::ToLast(variable) => of_variable(variable, false).unwrap_or(self.start + 1),
             };
         }
-        found
+        (self.steps_left.get() > 0).then_some(found)
     }
 
     fn results(&self, labels: &[usize], number: i64) -> Vec<Value> {
@@ -405,7 +432,7 @@ impl Model<'_> {
 /// What comes out, by slot and key, and how many rows are late.
 type Answer = BTreeMap<(Slot, Option<i64>), Vec<(i64, Vec<Value>)>>;
 
-fn model(case: &Case) -> (Answer, u64) {
+fn model(case: &Case) -> Option<(Answer, u64)> {
     let mut partitions: BTreeMap<(Slot, Option<i64>), Vec<&Row>> = BTreeMap::new();
     let mut newest: BTreeMap<Slot, i64> = BTreeMap::new();
     let mut late = 0;
@@ -421,9 +448,11 @@ fn model(case: &Case) -> (Answer, u64) {
     let answer = partitions.into_iter().map(|(partition, mut rows)| {
         rows.sort_by_key(|row| row.time);
         let within = case.withins[partition.0 as usize].0;
-        (partition, Model { case, rows, within, start: 0 }.run())
+        let model = Model { case, rows, within, start: 0, steps_left: STEPS_MAX.into() };
+        Some((partition, model.run()?))
     });
-    (answer.filter(|(_, matches)| !matches.is_empty()).collect(), late)
+    let answer: Answer = answer.collect::<Option<_>>()?;
+    Some((answer.into_iter().filter(|(_, matches)| !matches.is_empty()).collect(), late))
 }
 
 /// A match of a slot: key, time of the last row, results.
@@ -543,11 +572,14 @@ fn cases() -> u64 {
 
 #[test]
 fn every_match_is_that_of_a_naive_search() {
-    let mut found = 0;
+    let (mut found, mut left_out) = (0, 0);
     for seed in 0..cases() {
         let case = Case::new(seed);
         let about = || format!("seed {seed}: {} {:?}", case.pattern.text(&NAMES), case.conditions);
-        let (expected, late) = model(&case);
+        let Some((expected, late)) = model(&case) else {
+            left_out += 1;
+            continue;
+        };
         let mut whole = Hand::new(case.spec(), &case.withins);
         whole.rows(&case.rows);
         whole.end();
@@ -558,6 +590,7 @@ fn every_match_is_that_of_a_naive_search() {
         assert_eq!(pieces.by_slot(), whole.by_slot(), "in pieces, {}", about());
         found += whole.matches.len();
     }
+    assert!(left_out <= cases() / 50, "{left_out} cases took too long");
     assert!(found > 3 * cases() as usize / 2, "the random patterns are found: {found} matches");
 }
 
@@ -581,6 +614,33 @@ fn with_timeouts_results_do_not_depend_on_how_rows_are_cut() {
             case.pattern.text(&NAMES),
             case.conditions
         );
+    }
+}
+
+#[test]
+fn a_turn_without_a_row_is_preferred_where_it_stands() {
+    // b (a{2,}? | (a | a* | b)?): after b, `a*` without a row stands before b.
+    let (a, b) = (|| Pattern::Variable(0), || Pattern::Variable(1));
+    let inner = |min, max, greedy| Pattern::Repeat {
+        pattern: Box::new(Pattern::Alternation(vec![a(), repeated(0, 0, true), b()])),
+        min,
+        max,
+        greedy,
+    };
+    let pattern = |inner| Pattern::Sequence(vec![b(), Pattern::Alternation(vec![repeated(0, 2, false), inner])]);
+    // Reluctant, what comes behind is preferred in any case.
+    for (inner, expected) in [
+        (inner(0, Some(1), true), vec![1, 2]),
+        (inner(0, Some(3), true), vec![1, 2]),
+        (inner(0, None, true), vec![1, 2]),
+        (inner(0, Some(1), false), vec![1, 2]),
+        (inner(1, Some(1), true), vec![1, 2]),
+        (inner(1, Some(3), true), vec![1, 2]),
+    ] {
+        let mut hand = hand(pattern(inner), None);
+        hand.rows(&[common::row(0, 1, 1.0), common::row(0, 2, 1.0)]);
+        hand.end();
+        assert_eq!(times(&hand), expected);
     }
 }
 

@@ -94,8 +94,11 @@ enum Node {
     Choice(Vec<usize>),
     /// A turn of a repetition begins that need not be.
     Begin(usize),
-    /// Such a turn ends.
-    End(usize),
+    /// Such a turn ends: where the pattern goes on behind one with a row, and where behind one without.
+    End {
+        behind_row: usize,
+        behind_none: usize,
+    },
     Accept,
 }
 
@@ -189,9 +192,10 @@ fn add(pattern: &Pattern, next: usize, nodes: &mut Vec<Node>) -> Result<usize, P
             Ok(nodes.len() - 1)
         }
         Pattern::Repeat { pattern, min, max, greedy } => {
-            // A choice between a turn, after which `then` follows, and `next`.
+            // A choice between a turn, after which `then` follows, and `next`, which also follows a turn without a row: further ones would be
+            // like it.
             let turn = |choice: usize, then: usize, nodes: &mut Vec<Node>| {
-                nodes.push(Node::End(then));
+                nodes.push(Node::End { behind_row: then, behind_none: next });
                 let body = add(pattern, nodes.len() - 1, nodes)?;
                 nodes.push(Node::Begin(body));
                 let again = nodes.len() - 1;
@@ -218,7 +222,7 @@ fn add(pattern: &Pattern, next: usize, nodes: &mut Vec<Node>) -> Result<usize, P
 }
 
 /// The states that can be reached without a row, best first, each once: a second way to the same state has the same future and
-/// is not preferred. A turn of a repetition without a row is none.
+/// is not preferred. A turn of a repetition without a row is the last one.
 fn followers(nodes: &[Node], states: &[Follower], start: usize) -> Vec<Follower> {
     // Of the repetitions around a node the inner ones may have begun their turn since the last row, so that a number says
     // which. By node, the numbers with which it was seen; that of very deep patterns stays at the highest.
@@ -235,8 +239,8 @@ fn followers(nodes: &[Node], states: &[Follower], start: usize) -> Vec<Follower>
             Node::Row(..) => found.push(states[index]),
             Node::Choice(nodes) => open.extend(nodes.iter().rev().map(|&node| (node, turns))),
             Node::Begin(body) => open.push((*body, (turns + 1).min(u64::BITS - 1))),
-            Node::End(_) if turns > 0 => {}
-            Node::End(next) => open.push((*next, 0)),
+            Node::End { behind_none, .. } if turns > 0 => open.push((*behind_none, turns - 1)),
+            Node::End { behind_row, .. } => open.push((*behind_row, 0)),
             Node::Accept => {
                 found.push(ACCEPT);
                 break;
