@@ -159,6 +159,27 @@ impl<'a> Offsets<'a> {
     }
 }
 
+/// The text of one statement with other values of options in the place of those that begin at these places, in their order.
+/// A value ends before the `,` or `)` behind it.
+pub(crate) fn with_values(text: &str, values: impl Iterator<Item = (Position, String)>) -> String {
+    let statement = split(text).ok().and_then(|mut statements| statements.pop());
+    let tokens = statement.map(|statement| statement.tokens).unwrap_or_default();
+    let (mut offsets, mut written, mut out) = (Offsets::new(text), 0, String::new());
+    for (position, value) in values {
+        let Some(first) = tokens.iter().position(|token| Position::from(token.span.start) == position) else {
+            continue;
+        };
+        let is_behind = |token: &&TokenWithSpan| matches!(token.token, Token::Comma | Token::RParen);
+        let length = tokens[first..].iter().take_while(|token| !is_behind(token)).count().max(1);
+        let (from, to) = (offsets.of(tokens[first].span.start), offsets.of(tokens[first + length - 1].span.end));
+        out.push_str(&text[written..from]);
+        out.push_str(&value);
+        written = to;
+    }
+    out.push_str(&text[written..]);
+    out
+}
+
 /// The identity of an application: SHA-256 (hex) of its tokens, unquoted words in lower case, with single blanks.
 ///
 /// Comments, layout and the case of keywords and unquoted names do not count, and neither does `IF NOT EXISTS`, which

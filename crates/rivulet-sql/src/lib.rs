@@ -16,6 +16,7 @@
 //! - [`plan::query`]: a big query to a parallel dataflow ([`plan_query`]);
 //! - [`explain`] and [`explain_query`]: an application and a big query in words;
 //! - [`succession`]: which state the next version of an application or big query takes over ([`Succession`], [`QuerySuccession`]);
+//! - `shown`: statements without secrets ([`shown_statement`]);
 //! - [`address`]: where events come from and go, with placeholders ([`Address`]);
 //! - [`value`]: types and single values ([`Literal`], [`ParamValue`]);
 //! - [`error`] and `suggest`: what is wrong, where, and what was probably meant ([`SqlError`]).
@@ -33,6 +34,7 @@ pub mod error;
 pub mod scope;
 pub mod explain_query;
 pub mod succession;
+mod shown;
 mod suggest;
 
 pub use address::{Address, DEFAULT_CONNECTOR, Part};
@@ -46,6 +48,7 @@ pub use plan::query::{PlannedOutput, PlannedSource, QueryPlan, SortKey, plan_que
 pub use plan::{plan_application, plan_application_with};
 pub use rivulet_operators::{Match, MatchIndex, MatchKey, Table, match_keys};
 pub use scope::{Scope, SinkDeclaration, SourceDeclaration, View};
+pub use shown::shown_statement;
 pub use statement::{
     BigQuery, CreateApplication, CreateBigQuery, CreateSink, CreateSource, CreateTable, CreateView, FormatSpec, Name,
     StateWish, Statement,

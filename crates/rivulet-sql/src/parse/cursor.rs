@@ -299,8 +299,19 @@ impl<'a> Cursor<'a> {
             let name = match self.peek() {
                 // Here no word means anything else, so none is reserved.
                 Token::Word(word) if word.quote_style.is_none() => {
-                    let name = Name { text: word.value.to_lowercase(), position: self.position() };
+                    let mut name = Name { text: word.value.to_lowercase(), position: self.position() };
                     self.advance();
+                    // Names with dots, as `headers.authorization`.
+                    while self.eat(&Token::Period) {
+                        let Token::Word(word) = self.peek() else {
+                            return Err(self.expected(what).hint(format!(
+                                "a name of other than letters, digits, '_' and '.' stands in double quotes: \"{}.x-y\"",
+                                name.text
+                            )));
+                        };
+                        name.text = format!("{}.{}", name.text, word.value.to_lowercase());
+                        self.advance();
+                    }
                     name
                 }
                 _ => self.name(what)?,
@@ -309,7 +320,11 @@ impl<'a> Cursor<'a> {
                 return Err(SqlError::new(name.position, format!("'{name}' is given twice")));
             }
             if !self.eat(&Token::RArrow) {
-                return Err(self.expected("'=>'").hint(format!("write ({name} => value)")));
+                let hint = match self.peek() {
+                    Token::Minus => format!("a name with '-' stands in double quotes: (\"{name}-...\" => value)"),
+                    _ => format!("write ({name} => value)"),
+                };
+                return Err(self.expected("'=>'").hint(hint));
             }
             let (literal, position) = self.literal()?;
             values.push((name, literal, position));

@@ -591,3 +591,50 @@ fn a_replacement_is_the_same_query() {
         assert!(error.contains(message) && error.contains("hint:"), "{error}");
     }
 }
+
+#[test]
+fn names_of_options_may_have_dots() {
+    let names = |options: &str| {
+        let script = format!("CREATE SINK s TO 'x:y' WITH ({options})");
+        let Statement::CreateSink(create) = one(&script) else { panic!("not a sink") };
+        create.declare().unwrap().options.into_iter().map(|(name, ..)| name.text).collect::<Vec<_>>()
+    };
+    let plain =
+        names("headers.authorization => 'a', Properties.Max.In.Flight => 5, \"Headers.x-y\" => 'b', a . b => 1");
+    assert_eq!(plain, ["headers.authorization", "properties.max.in.flight", "Headers.x-y", "a.b"]);
+    for (options, expected) in [
+        ("headers.x-y => 'a'", "hint: a name with '-' stands in double quotes: (\"headers.x-...\" => value)"),
+        ("headers. => 'a'", "hint: a name of other than letters, digits, '_' and '.' stands in double quotes"),
+        ("a.b => 1, \"a.b\" => 2", "'a.b' is given twice"),
+    ] {
+        let error = parse_script(&format!("CREATE SINK s TO 'x:y' WITH ({options})")).unwrap_err().to_string();
+        assert!(error.contains(expected), "{options}: {error}");
+    }
+}
+
+#[test]
+fn secrets_do_not_stand_in_statements_that_are_shown() {
+    let shown = |text: &str| {
+        crate::shown_statement(text, |connector, is_sink, name, value| {
+            assert_eq!(connector, "x");
+            match (is_sink, name) {
+                (_, "token") | (true, "headers.a") => "***".into(),
+                _ => value.into(),
+            }
+        })
+    };
+    for (text, expected) in [
+        (
+            "CREATE SINK s TO 'x:y' -- e\u{301} 'token'\n  WITH (\"token\" => 'it''s',\n headers.a => -5 , b => 'c')",
+            "CREATE SINK s TO 'x:y' -- e\u{301} 'token'\n  WITH (\"token\" => '***',\n headers.a => '***' , b => 'c')",
+        ),
+        (
+            "CREATE SOURCE s (token TEXT) FROM 'x:y' WITH (token => TIMESTAMP '2026-11-21', headers.a => 1)",
+            "CREATE SOURCE s (token TEXT) FROM 'x:y' WITH (token => '***', headers.a => 1)",
+        ),
+        ("CREATE SOURCE s (a TEXT) FROM 'x:y'", "CREATE SOURCE s (a TEXT) FROM 'x:y'"),
+        ("CREATE SINK s TO 'x:y' WITH (token => 'rose'", "(this version does not understand the statement)"),
+    ] {
+        assert_eq!(shown(text), expected);
+    }
+}
