@@ -15,7 +15,7 @@ use super::storage::{Failure, guard};
 use super::{
     APPLICATIONS, ApplicationNumber, CACHE_BYTES, Catalog, CatalogError, FAILED_STATEMENTS, FORMAT_VERSION, META,
     META_APPLICATION_NUMBER_NEXT, META_QUERY_ID_NEXT, META_STATEMENT_NEXT, PAUSED, PAUSED_STATEMENTS, PLACES, QUERIES,
-    STATEMENTS, TABLES, VERSIONS,
+    STATEMENTS, TABLES, VERSIONS, keep_to_owner,
 };
 
 /// So many numbers that follow each other have their rows in one part.
@@ -58,6 +58,7 @@ impl Catalog {
         self.read(|from| {
             guard(|| {
                 let copy = redb::Builder::new().set_cache_size(CACHE_BYTES).create(path)?;
+                keep_to_owner(path);
                 let mut to = copy.begin_write()?;
                 to.set_quick_repair(true);
                 CopyTable { from, to: &to }.all()?;

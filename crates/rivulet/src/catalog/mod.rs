@@ -28,9 +28,11 @@ mod error;
 mod record;
 mod storage;
 
+use std::fs::Permissions;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::ops::Bound;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -167,6 +169,16 @@ pub struct Catalog {
     changes: AtomicU64,
 }
 
+/// Has nobody but the owner of a file read it: statements in it may hold passwords and tokens.
+pub(crate) fn keep_to_owner(path: &Path) {
+    if let Err(error) = std::fs::set_permissions(path, Permissions::from_mode(OWNER_ONLY)) {
+        tracing::warn!("others may be able to read {}: {error}", path.display());
+    }
+}
+
+/// The mode of files that only their owner reads and writes.
+pub(crate) const OWNER_ONLY: u32 = 0o600;
+
 impl Catalog {
     /// Opens the catalog of a data folder; makes folder and catalog where they do not exist.
     ///
@@ -197,6 +209,7 @@ impl Catalog {
         let file = path.clone();
         let open = move || {
             let mut database = redb::Builder::new().set_cache_size(CACHE_BYTES).create(&file)?;
+            keep_to_owner(&file);
             // Some damage would not be noticed otherwise: a page that seems to have no rows loses queries without a word.
             if existed && !database.check_integrity()? {
                 tracing::warn!("what the storage library notes about {} had to be put right", file.display());

@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use rivulet_storage::Store;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{ArchiveError, Contents, failed};
-use crate::catalog;
+use crate::catalog::{self, OWNER_ONLY};
 use crate::data_folder::{CHECKPOINTS, LOG};
 
 const MARK: &[u8; 8] = b"RVBACK01";
@@ -148,7 +149,14 @@ pub(super) fn read(file: &Path, to: Option<&Path>) -> Result<Contents, ArchiveEr
                     fs::create_dir_all(parent).map_err(failed("cannot make", parent))?;
                     folders.insert(parent.to_path_buf());
                 }
-                Some(File::create_new(path).map_err(failed("cannot write", path))?)
+                Some(
+                    File::options()
+                        .write(true)
+                        .create_new(true)
+                        .mode(OWNER_ONLY)
+                        .open(path)
+                        .map_err(failed("cannot write", path))?,
+                )
             }
             None => None,
         };

@@ -8,6 +8,7 @@ mod format;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use rivulet_storage::{Hold, Place, StorageError, Store};
 
 use super::examine::refusal_of_place;
 use super::{CHECKPOINTS, LOG};
-use crate::catalog::{self, Catalog, CatalogError};
+use crate::catalog::{self, Catalog, CatalogError, OWNER_ONLY};
 use crate::service::ServiceError;
 use format::{Origin, Source};
 
@@ -170,7 +171,9 @@ fn put<T, E: From<ArchiveError>>(file: &Path, write: impl FnOnce(&mut dyn Write)
 }
 
 fn write_to<T, E: From<ArchiveError>>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T, E>) -> Result<T, E> {
-    let created = OpenOptions::new().write(true).create(true).truncate(true).open(path);
+    // The catalog is in it, with all that only its owner may read. One that is left of a backup before may be another's.
+    let _ = fs::remove_file(path);
+    let created = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(path);
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, created.map_err(failed("cannot write", path))?);
     let done = write(&mut out)?;
     let file = out.into_inner().map_err(io::IntoInnerError::into_error).map_err(failed("cannot write", path))?;
