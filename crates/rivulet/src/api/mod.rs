@@ -50,6 +50,10 @@ const BODY_BYTES_MAX: usize = 4 << 20;
 /// Calls of the service at a time; others wait.
 const CALLS_MAX: usize = 64;
 
+/// Looks at the state of the service at a time. They have places of their own: who asks how the server is must not wait
+/// for statements that take long.
+const LOOKS_MAX: usize = 8;
+
 /// Bulk submissions at a time; others are refused.
 const BULK_MAX: usize = 64;
 
@@ -157,6 +161,7 @@ struct Api {
     /// Empty while it starts.
     service: Arc<OnceLock<Arc<dyn Service>>>,
     call_permits: Arc<Semaphore>,
+    look_permits: Arc<Semaphore>,
     bulk_permits: Arc<Semaphore>,
     watch_permits: Arc<Semaphore>,
     stop: Stop,
@@ -168,8 +173,24 @@ impl Api {
         &self,
         call: impl FnOnce(&dyn Service) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
+        self.call(&self.call_permits, call).await
+    }
+
+    /// Looks at the state of the service, which takes moments only, on a thread that may block.
+    async fn looking<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Service) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.call(&self.look_permits, call).await
+    }
+
+    async fn call<T: Send + 'static>(
+        &self,
+        permits: &Arc<Semaphore>,
+        call: impl FnOnce(&dyn Service) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
         let service = self.service.get().cloned().ok_or_else(ApiError::starting)?;
-        let permit = Arc::clone(&self.call_permits).acquire_owned().await;
+        let permit = Arc::clone(permits).acquire_owned().await;
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             call(service.as_ref())
@@ -236,6 +257,7 @@ fn router(service: Arc<OnceLock<Arc<dyn Service>>>, stop: Stop) -> Router {
     let api = Api {
         service,
         call_permits: Arc::new(Semaphore::new(CALLS_MAX)),
+        look_permits: Arc::new(Semaphore::new(LOOKS_MAX)),
         bulk_permits: Arc::new(Semaphore::new(BULK_MAX)),
         watch_permits: Arc::new(Semaphore::new(WATCH_MAX)),
         stop,

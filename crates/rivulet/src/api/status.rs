@@ -18,7 +18,7 @@ use super::types::{Checkpoint, ErrorAnswer, Health, Status};
     ),
 )]
 pub(super) async fn show_status(State(api): State<Api>) -> Result<Json<Status>, ApiError> {
-    let status = api.blocking(|service| service.status()).await?;
+    let status = api.looking(|service| service.status()).await?;
     Ok(Json(status.into()))
 }
 
@@ -28,7 +28,7 @@ pub(super) async fn show_status(State(api): State<Api>) -> Result<Json<Status>, 
     responses((status = 200, description = "Prometheus text format", body = String, content_type = "text/plain")),
 )]
 pub(super) async fn show_metrics(State(api): State<Api>) -> Result<impl IntoResponse, ApiError> {
-    let text = api.blocking(|service| service.metrics()).await?;
+    let text = api.looking(|service| service.metrics()).await?;
     // The newer format is the one that says where it ends, and scrapers go by the type.
     let content_type = if text.ends_with("# EOF\n") {
         "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -53,7 +53,7 @@ pub(super) async fn live() -> Json<Health> {
     ),
 )]
 pub(super) async fn ready(State(api): State<Api>) -> Result<Json<Health>, ApiError> {
-    let problems = api.blocking(|service| service.ready().map(|()| service.problems())).await??;
+    let problems = api.looking(|service| service.ready().map(|()| service.problems())).await??;
     Ok(Json(Health { status: "ok".into(), problems }))
 }
 

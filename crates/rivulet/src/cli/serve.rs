@@ -24,8 +24,8 @@ use super::error::CliError;
 /// Threads that answer HTTP requests. Few: the work is done by the engine's own threads.
 const HTTP_THREADS: usize = 2;
 
-/// Threads for calls that block.
-const BLOCKING_THREADS_MAX: usize = 64;
+/// Threads for calls that block: more than the API makes at a time, so that none of them waits for another one.
+const BLOCKING_THREADS_MAX: usize = 256;
 
 /// How long such a thread waits for more work. Short, because the memory it has freed is given back when it ends.
 const BLOCKING_THREAD_KEPT: Duration = Duration::from_secs(1);
