@@ -1,19 +1,32 @@
-//! Scripts as tokens with their places: tokenised once, split at `;`, and put into the canonical form that identifies
-//! an application.
+//! Scripts as tokens with their places: tokenised piece by piece, split at `;`, and put into the canonical form that
+//! identifies an application.
+//!
+//! What must hold: reading a script takes memory for one statement, however long the script is, and a statement is
+//! bounded. A token takes some 100 bytes, and a blank is one for the tokenizer, so a text of some MiB would take a GiB
+//! as a whole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use datafusion_sql::sqlparser::ast::Expr;
 use datafusion_sql::sqlparser::dialect::Dialect;
 use datafusion_sql::sqlparser::keywords::Keyword;
 use datafusion_sql::sqlparser::parser::{Parser, ParserError};
-use datafusion_sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
+use datafusion_sql::sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 use sha2::{Digest, Sha256};
 
 use crate::{Position, SqlError};
 
 /// The longest script, in bytes.
 pub const SCRIPT_BYTES_MAX: usize = 64 << 20;
+
+/// The longest statement: words, numbers, strings and signs.
+pub const STATEMENT_TOKENS_MAX: usize = 100_000;
+
+/// How much code is tokenised at once.
+const PIECE_BYTES: usize = if cfg!(test) { 8 } else { 4 << 10 };
+
+/// How much code may stand without a blank, comma, parenthesis or `;`.
+const RUN_BYTES_MAX: usize = 64 << 10;
 
 /// The lexical rules of Rivulet's SQL: those of the standard, `$name` for parameters, comments may nest.
 ///
@@ -90,43 +103,216 @@ pub(crate) struct StatementTokens<'a> {
     pub(crate) end: Position,
 }
 
-/// Splits a script into its statements. Empty statements vanish.
-pub(crate) fn split(script: &str) -> Result<Vec<StatementTokens<'_>>, SqlError> {
-    if script.len() > SCRIPT_BYTES_MAX {
-        return Err(SqlError::new(
-            Position { line: 1, column: 1 },
-            format!("the script has {} bytes, and at most {SCRIPT_BYTES_MAX} are accepted", script.len()),
-        )
-        .hint("cut it into several scripts"));
+/// The statements of a script, one after the other. Empty statements vanish. Ends behind the first error.
+pub(crate) fn statements(script: &str) -> Statements<'_> {
+    let too_long = (script.len() > SCRIPT_BYTES_MAX).then(|| {
+        let message = format!("the script has {} bytes, and at most {SCRIPT_BYTES_MAX} are accepted", script.len());
+        SqlError::new(Position { line: 1, column: 1 }, message).hint("cut it into several scripts")
+    });
+    Statements {
+        script,
+        pieces: Pieces { script, offset: 0, place: Location { line: 1, column: 1 } },
+        offsets: Offsets::new(script),
+        ready: VecDeque::new(),
+        current: Vec::new(),
+        error: too_long,
+        has_ended: false,
     }
-    let tokens = Tokenizer::new(&RivuletDialect, script).tokenize_with_location().map_err(|error| {
-        let message = match error.message.as_str() {
-            "Unterminated string literal" => "this string is not closed".to_owned(),
-            "Unexpected EOF while in a multi-line comment" => "this comment is not closed".to_owned(),
-            other => lower_first(other),
-        };
-        SqlError::new(error.location, message)
-    })?;
+}
 
-    let mut statements = Vec::new();
-    let mut offsets = Offsets::new(script);
-    let mut current: Vec<TokenWithSpan> = Vec::new();
-    let mut finish = |tokens: &mut Vec<TokenWithSpan>, end: Option<Location>| {
-        let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else { return };
-        let text_start = offsets.of(first.span.start);
-        let text_end = offsets.of(last.span.end);
-        let end = Position::from(end.unwrap_or(last.span.end));
-        statements.push(StatementTokens { tokens: std::mem::take(tokens), text: &script[text_start..text_end], end });
-    };
-    for token in tokens {
-        match token.token {
-            Token::Whitespace(_) => {}
-            Token::SemiColon => finish(&mut current, Some(token.span.start)),
-            _ => current.push(token),
+/// See [`statements`].
+pub(crate) struct Statements<'a> {
+    script: &'a str,
+    pieces: Pieces<'a>,
+    offsets: Offsets<'a>,
+    /// Statements of pieces that were tokenised.
+    ready: VecDeque<StatementTokens<'a>>,
+    /// The statement that has begun.
+    current: Vec<TokenWithSpan>,
+    /// What comes behind those that are ready.
+    error: Option<SqlError>,
+    has_ended: bool,
+}
+
+impl<'a> Iterator for Statements<'a> {
+    type Item = Result<StatementTokens<'a>, SqlError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(statement) = self.ready.pop_front() {
+                return Some(Ok(statement));
+            }
+            if self.has_ended {
+                return None;
+            }
+            if let Some(error) = self.error.take() {
+                self.has_ended = true;
+                return Some(Err(error));
+            }
+            match self.pieces.next() {
+                Some(piece) => self.error = piece.and_then(|piece| self.tokenise(&piece)).err(),
+                None => {
+                    self.has_ended = true;
+                    self.finish(None);
+                }
+            }
         }
     }
-    finish(&mut current, None);
-    Ok(statements)
+}
+
+impl Statements<'_> {
+    /// Takes the tokens of a piece.
+    fn tokenise(&mut self, piece: &Piece<'_>) -> Result<(), SqlError> {
+        let mut tokens = Vec::new();
+        let outcome = Tokenizer::new(&RivuletDialect, piece.text).tokenize_with_location_into_buf(&mut tokens);
+        for TokenWithSpan { token, span } in tokens {
+            let span = Span::new(piece.place_of(span.start), piece.place_of(span.end));
+            match token {
+                Token::Whitespace(_) => {}
+                Token::SemiColon => self.finish(Some(span.start)),
+                _ if self.current.len() == STATEMENT_TOKENS_MAX => {
+                    let message = format!("the statement has more than {STATEMENT_TOKENS_MAX} words and signs");
+                    let begin = self.current[0].span.start;
+                    return Err(SqlError::new(begin, message).hint("cut it into several statements"));
+                }
+                _ => self.current.push(TokenWithSpan { token, span }),
+            }
+        }
+        outcome.map_err(|error| {
+            let message = match error.message.as_str() {
+                "Unterminated string literal" => "this string is not closed".to_owned(),
+                "Unexpected EOF while in a multi-line comment" => "this comment is not closed".to_owned(),
+                other => lower_first(other),
+            };
+            SqlError::new(piece.place_of(error.location), message)
+        })
+    }
+
+    /// Ends the statement that has begun, if one has.
+    fn finish(&mut self, end: Option<Location>) {
+        let tokens = std::mem::take(&mut self.current);
+        let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else { return };
+        let text_start = self.offsets.of(first.span.start);
+        let text_end = self.offsets.of(last.span.end);
+        let end = Position::from(end.unwrap_or(last.span.end));
+        self.ready.push_back(StatementTokens { text: &self.script[text_start..text_end], tokens, end });
+    }
+}
+
+/// A part of a script in which no token is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece<'a> {
+    text: &'a str,
+    /// Where it begins.
+    place: Location,
+}
+
+impl Piece<'_> {
+    /// A place in the piece as one in the script.
+    fn place_of(&self, inside: Location) -> Location {
+        match inside.line {
+            // Without a place.
+            0 => inside,
+            1 => Location { line: self.place.line, column: self.place.column + inside.column - 1 },
+            line => Location { line: self.place.line + line - 1, column: inside.column },
+        }
+    }
+}
+
+/// Cuts a script behind blanks and signs that are tokens by themselves, outside of strings, quoted names and comments.
+struct Pieces<'a> {
+    script: &'a str,
+    offset: usize,
+    place: Location,
+}
+
+/// Where the cutter is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Inside {
+    Code,
+    /// Up to this sign, before which a backslash takes away the meaning of the next sign, or not.
+    Quotes(char, bool),
+    Line,
+    /// Of so many comments in each other.
+    Comment(usize),
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Result<Piece<'a>, SqlError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = &self.script[self.offset..];
+        if rest.is_empty() {
+            return None;
+        }
+        let begin = self.place;
+        let mut inside = Inside::Code;
+        // Of code: since it could last be cut, and in all.
+        let (mut run_bytes, mut code_bytes) = (0, 0);
+        let mut before = [' '; 2];
+        let mut signs = rest.char_indices().peekable();
+        let mut end = rest.len();
+        while let Some((offset, sign)) = signs.next() {
+            let mut step = |sign: char| match sign {
+                '\n' => self.place = Location { line: self.place.line + 1, column: 1 },
+                _ => self.place.column += 1,
+            };
+            step(sign);
+            let next = signs.peek().map(|(_, next)| *next);
+            let mut pass = || {
+                if let Some((_, sign)) = signs.next() {
+                    step(sign);
+                }
+            };
+            let was = inside;
+            match (inside, sign) {
+                (Inside::Code, '\'') => {
+                    // X'...' is the one string in which a backslash means something.
+                    let is_part = |sign: char| RivuletDialect.is_identifier_part(sign);
+                    inside = Inside::Quotes(sign, matches!(before[1], 'x' | 'X') && !is_part(before[0]));
+                }
+                (Inside::Code, '"' | '`') => inside = Inside::Quotes(sign, false),
+                (Inside::Code, '-') if next == Some('-') => inside = Inside::Line,
+                (Inside::Code, '/') if next == Some('*') => {
+                    pass();
+                    inside = Inside::Comment(1);
+                }
+                (Inside::Quotes(_, true), '\\') => pass(),
+                // One that is doubled is none, and reading it as the end and a new beginning comes to the same.
+                (Inside::Quotes(quote, _), sign) if sign == quote => inside = Inside::Code,
+                (Inside::Line, '\n') => inside = Inside::Code,
+                (Inside::Comment(depth), '/') if next == Some('*') => {
+                    pass();
+                    inside = Inside::Comment(depth + 1);
+                }
+                (Inside::Comment(depth), '*') if next == Some('/') => {
+                    pass();
+                    inside = if depth == 1 { Inside::Code } else { Inside::Comment(depth - 1) };
+                }
+                _ => {}
+            }
+            before = [before[1], sign];
+            if (was, inside) != (Inside::Code, Inside::Code) {
+                run_bytes = 0;
+                continue;
+            }
+            (run_bytes, code_bytes) = (run_bytes + sign.len_utf8(), code_bytes + sign.len_utf8());
+            if sign.is_whitespace() || matches!(sign, ';' | ',' | '(' | ')') {
+                run_bytes = 0;
+                if code_bytes >= PIECE_BYTES {
+                    end = offset + sign.len_utf8();
+                    break;
+                }
+            }
+            if run_bytes > RUN_BYTES_MAX {
+                self.offset = self.script.len();
+                let message = format!("there are more than {RUN_BYTES_MAX} bytes without a blank");
+                return Some(Err(SqlError::new(begin, message)));
+            }
+        }
+        self.offset += end;
+        Some(Ok(Piece { text: &rest[..end], place: begin }))
+    }
 }
 
 /// Byte offsets of places, asked for in ascending order.
@@ -252,7 +438,13 @@ pub(crate) fn lower_first(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn split(script: &str) -> Result<Vec<StatementTokens<'_>>, SqlError> {
+        statements(script).collect()
+    }
 
     fn texts(script: &str) -> Vec<&str> {
         split(script).unwrap().into_iter().map(|statement| statement.text).collect()
@@ -308,5 +500,39 @@ mod tests {
         assert_ne!(same, id("CREATE APPLICATION \"X\" (home TEXT) SELECT $home, 'A'"));
         assert_ne!(id("a 'b'' ''c'"), id("a 'b' 'c'"));
         assert_eq!(same.len(), 64);
+    }
+    /// The tokens of a script with their places, tokenised as a whole; `None` for a script that is no SQL.
+    fn whole(script: &str) -> Option<Vec<TokenWithSpan>> {
+        let tokens = Tokenizer::new(&RivuletDialect, script).tokenize_with_location().ok()?;
+        let is_code = |token: &TokenWithSpan| !matches!(token.token, Token::Whitespace(_) | Token::SemiColon);
+        Some(tokens.into_iter().filter(is_code).collect())
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_are_tokens_as_the_whole_is(script in "([ab1xX.;,()'\"`\\\\*/$=<>|+ü\r\n -]|--|/\\*|\\*/|x'|''|select |1e5|a\\._b){0,60}") {
+            let pieces: Result<Vec<_>, _> = statements(&script).map(|statement| Ok(statement?.tokens)).collect();
+            let pieces: Option<Vec<_>> = pieces.map_err(|_: SqlError| ()).ok().map(|all| all.concat());
+            let shown = |tokens: Option<Vec<TokenWithSpan>>| {
+                tokens.map(|tokens| tokens.into_iter().map(|token| (token.token, token.span)).collect::<Vec<_>>())
+            };
+            prop_assert_eq!(shown(pieces), shown(whole(&script)));
+        }
+    }
+
+    #[test]
+    fn what_a_statement_may_be_is_bounded() {
+        let error = |script: &str| split(script).unwrap_err();
+        let long = |sign: &str| format!("a;\n b {}", sign.repeat(STATEMENT_TOKENS_MAX + 1));
+        for sign in ["(", ")", "a ", "+ ", ", "] {
+            let error = error(&long(sign));
+            assert!(error.message.contains("more than 100000 words and signs"), "{error}");
+            assert_eq!((error.line, error.column), (2, 2));
+        }
+        assert!(error(&"+".repeat(RUN_BYTES_MAX + 1)).message.contains("without a blank"));
+        assert!(split(&";".repeat(4 << 20)).unwrap().is_empty());
+        // Strings and comments are one token, or none.
+        let text = "();,+-* ".repeat(100_000);
+        assert_eq!(split(&format!("a '{text}' /* {text} */ \"{text}\"")).unwrap()[0].tokens.len(), 3);
     }
 }

@@ -26,22 +26,34 @@ use cursor::Cursor;
 /// Reads all statements of a script, each with the place where it begins. Fails on the first error: nothing of a
 /// script that is wrong somewhere is run.
 pub fn parse_script(script: &str) -> Result<Vec<(Statement, Position)>, SqlError> {
-    lexer::split(script)?
-        .iter()
-        .map(|statement| {
+    statements(script).collect()
+}
+
+/// Reads the statements of a script one by one, each with the place where it begins, up to the first error. Of a script
+/// that is long only one statement is in memory at a time; whoever runs them as they come should read all before, to
+/// know that none is wrong.
+pub fn statements(script: &str) -> impl Iterator<Item = Result<(Statement, Position), SqlError>> {
+    let mut tokens = lexer::statements(script);
+    let mut has_failed = false;
+    std::iter::from_fn(move || {
+        let statement = if has_failed { None } else { tokens.next() }?;
+        let parsed = statement.and_then(|statement| {
             let position = statement.tokens.first().map_or_else(Position::default, |token| token.span.into());
-            Ok((parse_statement(statement)?, position))
-        })
-        .collect()
+            Ok((parse_statement(&statement)?, position))
+        });
+        has_failed = parsed.is_err();
+        Some(parsed)
+    })
 }
 
 /// Reads a text that is one `CREATE APPLICATION` statement.
 pub fn parse_application(text: &str) -> Result<CreateApplication, SqlError> {
-    let mut statements = parse_script(text)?;
-    if statements.len() > 1 {
-        return Err(SqlError::new(statements[1].1, "expected one statement, found a second one"));
+    let mut all = statements(text);
+    let first = all.next().transpose()?;
+    if let Some((_, position)) = all.next().transpose()? {
+        return Err(SqlError::new(position, "expected one statement, found a second one"));
     }
-    match statements.pop() {
+    match first {
         Some((Statement::CreateApplication(create), _)) => Ok(*create),
         Some((_, position)) => Err(SqlError::new(position, "expected CREATE APPLICATION")),
         None => Err(SqlError::new(Position { line: 1, column: 1 }, "expected CREATE APPLICATION, found nothing")),

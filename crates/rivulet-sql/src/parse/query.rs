@@ -262,7 +262,7 @@ mod tests {
     use crate::lexer;
 
     fn rewritten(script: &str) -> String {
-        let statements = lexer::split(script).unwrap();
+        let statements = lexer::statements(script).collect::<Result<Vec<_>, _>>().unwrap();
         let tokens = window_calls(&statements[0].tokens, Position::default()).unwrap();
         tokens.iter().map(|token| token.token.to_string()).collect::<Vec<_>>().join(" ")
     }
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn options_behind_the_query_are_cut_off() {
         let cut = |script: &str| {
-            let statements = lexer::split(script).unwrap();
+            let statements = lexer::statements(script).collect::<Result<Vec<_>, _>>().unwrap();
             let tokens = &statements[0].tokens;
             cut_options(tokens).map(|(rest, options)| (tokens.len() - rest.len(), options.len()))
         };
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_sink_behind_the_query_is_cut_off() {
-        let statements = lexer::split("SELECT a FROM t INTO results").unwrap();
+        let statements = lexer::statements("SELECT a FROM t INTO results").collect::<Result<Vec<_>, _>>().unwrap();
         let (tokens, sink) = cut_into(&statements[0].tokens).unwrap();
         assert_eq!((tokens.len(), sink.unwrap().text), (4, "results".to_owned()));
     }
