@@ -2,10 +2,15 @@
 //!
 //! - [`mqtt`]: the client, the embedded broker, topic templates and routing;
 //! - [`connector`]: sources and sinks of big queries, by name;
-//! - [`formats`]: payload bytes to rows and rows to payload bytes.
+//! - [`formats`]: payload bytes to rows and rows to payload bytes;
+//! - [`http_server`]: HTTP/1.1 within bounds, for the REST API and for sources that take posts; [`descriptors`]: how
+//! many   connections the limit of open files allows.
 
 pub mod mqtt;
 pub mod connector;
 mod generator;
 mod sockets;
 pub mod formats;
+pub mod http_server;
+pub mod descriptors;
+mod logins;

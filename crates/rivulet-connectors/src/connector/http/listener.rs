@@ -1,41 +1,38 @@
 //! A small HTTP server that takes posts into a bounded queue.
 //!
 //! What must hold: a post that was answered with 202 is in the queue; one that finds no room is answered so and leaves nothing. What
-//! is held is bounded: bodies that are being read by their number and size, bodies that wait by their bytes.
+//! is held is bounded: bodies that are being read by their number and size, bodies that wait by their bytes. A web page
+//! posts only if it is of this server, which serves none: it is a page of another site, or of a name that was made to
+//! resolve to this machine.
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::to_bytes;
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
-/// How many bodies are read at a time; more posts are told to come again.
-const READING_MAX: usize = 64;
+use crate::descriptors::OF_HTTP_SOURCES;
+use crate::http_server::{self, BodyError, Budget, Hosts, ServerOptions, is_of_other_site, read_body};
+use crate::logins::{FailedLogins, is_secret};
 
-/// How many connections there are at a time; more wait to be taken.
-const CONNECTIONS_MAX: usize = 1_024;
+/// How many bytes the bodies have that are being read; more posts are told to come again.
+const READING_BYTES_MAX: usize = 64 << 20;
 
-/// How long the head of a request may take, and how long a connection may wait for the next one: whoever sends a byte now and then,
-/// or nothing, keeps no connection.
-pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long to wait when a connection cannot be taken, for example for want of files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// How long a body may take.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// The bounds of connections. A connection that is silent for longer, or slower, is closed.
+pub(super) const BOUNDS: ServerOptions = ServerOptions {
+    connections_max: 1_024,
+    head_timeout: Duration::from_secs(10),
+    stall_timeout: Duration::from_secs(30),
+    shared: Some(&OF_HTTP_SOURCES),
+};
 
 /// What the length of a body is taken for at least, so that empty ones are bounded as well.
 const BODY_BYTES_MIN: usize = 64;
@@ -50,8 +47,9 @@ pub(super) struct ListenerOptions {
     /// Whether all bodies are lines.
     pub(super) is_lines: bool,
     pub(super) token: Option<String>,
-    /// How long the head of a request may take.
-    pub(super) head_timeout: Duration,
+    /// The names that posts may be for; all without.
+    pub(super) hosts: Option<Hosts>,
+    pub(super) server: ServerOptions,
 }
 
 /// The body of a post.
@@ -71,7 +69,8 @@ struct Queue {
 struct Shared {
     options: ListenerOptions,
     queue: Mutex<Queue>,
-    reading: Semaphore,
+    reading: Budget,
+    failed_logins: FailedLogins,
 }
 
 /// A server that runs until it is dropped.
@@ -84,22 +83,25 @@ pub(super) struct Listener {
 impl Listener {
     /// Begins to listen, in a thread of its own.
     pub(super) fn start(options: ListenerOptions) -> io::Result<Self> {
-        let listener = TcpListener::bind(options.address)?;
-        listener.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let shared = Arc::new(Shared { options, queue: Mutex::default(), reading: Semaphore::new(READING_MAX) });
-        let head_timeout = shared.options.head_timeout;
+        let listener = {
+            let _inside = runtime.enter();
+            http_server::listen(options.address)?
+        };
+        let shared = Arc::new(Shared {
+            options,
+            queue: Mutex::default(),
+            reading: Budget::new(READING_BYTES_MAX),
+            failed_logins: FailedLogins::default(),
+        });
+        let server = shared.options.server;
         let router = Router::new().fallback(take).with_state(shared.clone());
         let (stop, stopped) = oneshot::channel::<()>();
         std::thread::Builder::new().name("http source".into()).spawn(move || {
             runtime.block_on(async {
-                let listener = match tokio::net::TcpListener::from_std(listener) {
-                    Ok(listener) => listener,
-                    Err(error) => return tracing::error!("the HTTP source does not listen: {error}"),
-                };
                 // Posts under way are given up with the source: nobody takes what they bring.
                 tokio::select! {
-                    () = serve(listener, router, head_timeout) => {}
+                    () = http_server::serve(listener, router, server, std::future::pending()) => {}
                     _ = stopped => {}
                 }
             });
@@ -116,82 +118,70 @@ impl Listener {
     }
 }
 
-/// Takes connections, and serves each in a task of its own.
-async fn serve(listener: tokio::net::TcpListener, router: Router, head_timeout: Duration) {
-    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    while let Ok(permit) = connections.clone().acquire_owned().await {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!("the HTTP source cannot take a connection: {error}");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let service = TowerToHyperService::new(router.clone());
-        tokio::spawn(async move {
-            let served = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(head_timeout)
-                .serve_connection(TokioIo::new(stream), service);
-            // Whoever breaks a connection off, or takes too long, is gone; what was answered is in the queue.
-            let _ = served.await;
-            drop(permit);
-        });
-    }
-}
-
 fn weight(body: &Bytes) -> usize {
     body.len().max(BODY_BYTES_MIN)
 }
 
-async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+async fn take(
+    State(shared): State<Arc<Shared>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: Request,
+) -> Response {
     let options = &shared.options;
+    if let Some(Err(problem)) = options.hosts.as_ref().map(|hosts| hosts.check(request.uri(), request.headers())) {
+        let hint = "the option hosts of the source lists the names that posts may be for";
+        return (StatusCode::MISDIRECTED_REQUEST, format!("{problem}\nhint: {hint}\n")).into_response();
+    }
+    if is_of_other_site(request.headers()) {
+        return (StatusCode::FORBIDDEN, "the post comes from a page of another site\n").into_response();
+    }
     if request.uri().path() != options.path {
         return StatusCode::NOT_FOUND.into_response();
     }
     if request.method() != Method::POST {
         return (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "POST")]).into_response();
     }
+    if options.token.is_some()
+        && let Some(wait) = shared.failed_logins.must_wait(peer.ip())
+    {
+        return come_again(wait.as_secs() + 1);
+    }
     if !is_authorized(request.headers(), options.token.as_deref()) {
+        shared.failed_logins.note(peer.ip(), "the HTTP source");
         return (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")]).into_response();
     }
     // Asked before the body is read, so that what finds no room costs nothing.
-    let Ok(_permit) = shared.reading.try_acquire() else { return come_again() };
     if shared.queue.lock().bytes >= options.queue_bytes_max {
-        return come_again();
+        return come_again(1);
     }
     let is_lines = options.is_lines || says_lines(request.headers());
-    let body = to_bytes(request.into_body(), options.body_bytes_max);
-    let body = match tokio::time::timeout(BODY_TIMEOUT, body).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(_)) => {
+    let (body, _held) = match read_body(request.into_body(), options.body_bytes_max, &shared.reading, 1).await {
+        Ok((body, held)) => (Bytes::from(body), held),
+        Err(BodyError::NoRoom) => return come_again(1),
+        Err(BodyError::Stalled(_)) => return StatusCode::REQUEST_TIMEOUT.into_response(),
+        Err(BodyError::TooLarge | BodyError::Broken(_)) => {
             let message = format!("the body is broken or has more than {} bytes\n", options.body_bytes_max);
             return (StatusCode::PAYLOAD_TOO_LARGE, message).into_response();
         }
-        Err(_) => return StatusCode::REQUEST_TIMEOUT.into_response(),
     };
     let mut queue = shared.queue.lock();
     // A body that is larger than all the room there is passes when nothing waits.
     if queue.bytes > 0 && queue.bytes + weight(&body) > options.queue_bytes_max {
-        return come_again();
+        return come_again(1);
     }
     queue.bytes += weight(&body);
     queue.posts.push_back(Post { body, is_lines });
     StatusCode::ACCEPTED.into_response()
 }
 
-fn come_again() -> Response {
-    (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "1")]).into_response()
+fn come_again(after_s: u64) -> Response {
+    (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, after_s.to_string())]).into_response()
 }
 
 fn is_authorized(headers: &HeaderMap, token: Option<&str>) -> bool {
     let Some(token) = token else { return true };
     let given = headers.get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
-    let Some(given) = given.strip_prefix(b"Bearer ") else { return false };
-    // Takes as long whichever byte differs.
-    let different = given.iter().zip(token.as_bytes()).fold(0, |different, (a, b)| different | (a ^ b));
-    given.len() == token.len() && different == 0
+    given.strip_prefix(b"Bearer ").is_some_and(|given| is_secret(given, token.as_bytes()))
 }
 
 /// Whether the content type is one of lines.
@@ -213,7 +203,7 @@ fn says_lines(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::net::TcpStream;
+    use std::net::{TcpListener, TcpStream};
     use std::thread::sleep;
     use std::time::Instant;
 
@@ -221,25 +211,52 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    #[test]
-    fn whoever_takes_too_long_with_a_head_is_cut_off_and_others_are_not() {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let options = ListenerOptions {
-            address: free,
+    fn options() -> ListenerOptions {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        ListenerOptions {
+            address,
             path: "/in".into(),
             body_bytes_max: 1 << 10,
             queue_bytes_max: 1 << 20,
             is_lines: false,
             token: None,
-            head_timeout: Duration::from_millis(300),
-        };
+            hosts: Some(Hosts::new("", address.ip())),
+            server: BOUNDS,
+        }
+    }
+
+    fn connect(address: SocketAddr) -> TcpStream {
+        let socket = TcpStream::connect(address).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    }
+
+    /// All that comes until the connection is closed.
+    fn rest(socket: &mut TcpStream) -> String {
+        let mut answer = Vec::new();
+        let begun = Instant::now();
+        let _ = socket.read_to_end(&mut answer);
+        assert!(begun.elapsed() < PATIENCE, "it is never cut off");
+        String::from_utf8(answer).unwrap()
+    }
+
+    /// The status that a post with these headers is answered with, and the text of the answer.
+    fn post(address: SocketAddr, headers: &str) -> (u16, String) {
+        let mut socket = connect(address);
+        write!(socket, "POST /in HTTP/1.1\r\n{headers}Content-Length: 2\r\nConnection: close\r\n\r\n{{}}").unwrap();
+        let answer = rest(&mut socket);
+        (answer.split(' ').nth(1).unwrap().parse().unwrap(), answer)
+    }
+
+    #[test]
+    fn whoever_takes_too_long_is_cut_off_and_others_are_not() {
+        let mut options = options();
+        let free = options.address;
+        let short = Duration::from_millis(300);
+        options.server = ServerOptions { head_timeout: short, stall_timeout: short, ..BOUNDS };
         let listener = Listener::start(options).unwrap();
-        let connect = || {
-            let socket = TcpStream::connect(free).unwrap();
-            socket.set_read_timeout(Some(PATIENCE)).unwrap();
-            socket
-        };
-        let (mut slow, mut silent) = (connect(), connect());
+        let (mut slow, mut silent, mut half) = (connect(free), connect(free), connect(free));
+        half.write_all(b"POST /in HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{").unwrap();
         let begun = Instant::now();
         slow.write_all(b"POST /in HTTP/1.1\r\n").unwrap();
         // A byte now and then does not help.
@@ -247,13 +264,46 @@ mod tests {
             assert!(begun.elapsed() < PATIENCE, "it is never cut off");
             sleep(Duration::from_millis(50));
         }
-        let mut answer = Vec::new();
-        let _ = silent.read_to_end(&mut answer);
-        assert!(begun.elapsed() < PATIENCE && answer.is_empty(), "one that says nothing is cut off too");
-        let mut other = connect();
-        other.write_all(b"POST /in HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}").unwrap();
-        other.read_to_end(&mut answer).unwrap();
-        assert!(answer.starts_with(b"HTTP/1.1 202"), "{}", String::from_utf8_lossy(&answer));
+        assert_eq!(rest(&mut silent), "", "one that says nothing is cut off too");
+        let answer = rest(&mut half);
+        assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+        assert_eq!(post(free, "Host: localhost\r\n").0, 202);
         assert_eq!(listener.take().unwrap().body, "{}");
+    }
+
+    #[test]
+    fn pages_of_other_sites_and_other_names_post_nothing() {
+        let options = options();
+        let free = options.address;
+        let listener = Listener::start(options.clone()).unwrap();
+        let (status, answer) = post(free, "Host: evil.example\r\n");
+        assert!(status == 421 && answer.contains("hint: the option hosts"), "{answer}");
+        assert_eq!(post(free, "").0, 421);
+        assert_eq!(post(free, &format!("Host: {free}\r\nOrigin: http://evil.example\r\n")).0, 403);
+        assert_eq!(post(free, &format!("Host: {free}\r\nOrigin: null\r\n")).0, 403);
+        assert!(listener.take().is_none());
+        assert_eq!(post(free, &format!("Host: {free}\r\n")).0, 202);
+        assert!(listener.take().is_some());
+    }
+
+    #[test]
+    fn guesses_of_the_token_are_slowed_down() {
+        let mut options = options();
+        options.token = Some("rose".into());
+        let free = options.address;
+        let listener = Listener::start(options).unwrap();
+        let guess = |token: &str| post(free, &format!("Host: localhost\r\nAuthorization: Bearer {token}\r\n"));
+        let statuses: Vec<u16> = (0..20).map(|_| guess("lily").0).collect();
+        assert_eq!(statuses[..6], [401; 6]);
+        let looked_at = statuses.iter().filter(|status| **status == 401).count();
+        assert!(looked_at < 12, "{statuses:?}");
+        // The right one has to wait as well, or a guesser would find it all the same.
+        let mut answers = std::iter::from_fn(|| {
+            sleep(Duration::from_millis(100));
+            Some(guess("rose"))
+        });
+        let (_, answer) = answers.find(|(status, _)| *status != 429).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 202"), "{answer}");
+        assert!(listener.take().is_some());
     }
 }

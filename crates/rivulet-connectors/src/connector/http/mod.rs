@@ -22,6 +22,7 @@ use super::{
     ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
     SinkSpec, SourceSpec,
 };
+use crate::http_server::{Hosts, is_host_list};
 use listener::{Listener, ListenerOptions};
 
 /// The formats of bodies.
@@ -36,7 +37,7 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
         help: "Takes POST requests whose body is one payload (a JSON object or an array of objects), or, by its content type \
                (`application/x-ndjson`, `text/csv`, `text/plain`), lines. Answers 202 when the events wait for the query, and 429 as long as \
                too many do; 413 to bodies that are too large. A connection that is silent, or takes longer than 10 s for the head of a \
-               request, is closed. One partition.",
+               request or 30 s for each KiB of a body, is closed. Posts of web pages are answered with 403. One partition.",
         formats: FORMATS,
         guarantees: &[("", Guarantee::AtMostOnce)],
         options: &[
@@ -62,7 +63,16 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
                 name: "token",
                 kind: OptionKind::Text,
                 default: None,
-                help: "What posts have to say in `Authorization: Bearer ...`; others are answered with 401.",
+                help: "What posts have to say in `Authorization: Bearer ...`; others are answered with 401. An address that \
+                       guesses is answered with 429, for longer and longer.",
+            },
+            OptionDescription {
+                name: "hosts",
+                kind: OptionKind::Text,
+                default: None,
+                help: "Names with commas between, or `*` for every name, that posts may be for: what they say in `Host`. \
+                       Loopback names and the address listened at are always accepted; posts for others are answered with \
+                       421. Without it, a source with a `token` accepts every name.",
             },
         ],
     }),
@@ -141,7 +151,7 @@ const SINK: DirectionDescription = DirectionDescription {
     ],
 };
 
-fn check_source(spec: &SourceSpec, _options: &Options) -> Result<(), ConnectorError> {
+fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorError> {
     let (host, _) = parse_address(HTTP.name, &spec.address)?;
     if host.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
         return Err(ConnectorError::Address {
@@ -150,6 +160,10 @@ fn check_source(spec: &SourceSpec, _options: &Options) -> Result<(), ConnectorEr
             problem: "names no port to listen at".into(),
             hint: "write for example 'http:127.0.0.1:8090/events'".into(),
         });
+    }
+    if options.text("hosts").is_some_and(|list| !is_host_list(list)) {
+        let hint = "write names without scheme, port and path: hosts => 'gateway.example.org, gateway'";
+        return Err(options.wrong("hosts", "is no list of names", hint));
     }
     format_of_pieces(HTTP.name, spec.format.as_ref(), "bodies").map(drop)
 }
@@ -204,14 +218,17 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
         .map_err(|error| failed(error.to_string()))?
         .next()
         .ok_or_else(|| failed("the host has no address".into()))?;
+    let (token, hosts) = (options.text("token"), options.text("hosts"));
     let listener = Listener::start(ListenerOptions {
         address,
         path: path.to_owned(),
         body_bytes_max: options.count("body_bytes_max").unwrap_or(usize::MAX).min(super::intake::PAYLOAD_BYTES_MAX),
         queue_bytes_max: options.count("queue_bytes_max").unwrap_or(usize::MAX),
         is_lines: options.boolean("lines"),
-        token: options.text("token").map(str::to_owned),
-        head_timeout: listener::HEAD_TIMEOUT,
+        token: token.map(str::to_owned),
+        // A page under a name that was made to resolve to this machine does not know the token.
+        hosts: (token.is_none() || hosts.is_some()).then(|| Hosts::new(hosts.unwrap_or_default(), address.ip())),
+        server: listener::BOUNDS,
     });
     let listener = listener.map_err(|error| failed(error.to_string()))?;
     Ok(vec![Box::new(source::HttpSource::new(listener, decoder))])

@@ -1,0 +1,178 @@
+//! The names under which a server is asked, and the pages that may ask it.
+
+use std::net::IpAddr;
+
+use hyper::{HeaderMap, Uri, header};
+
+/// What stands for every name.
+const EVERY: &str = "*";
+
+/// The names and addresses that requests may be for.
+///
+/// A browser says in `Host` under which name it asks. A page of an attacker can have its own name resolve to this
+/// machine (DNS rebinding), and is then of the same origin as the server; but its name stays its own. Loopback names
+/// and the address that the server listens at are always accepted, with any port. Where it listens at every address of
+/// the machine, every numeric address is accepted: nobody can have one of those resolve to something else.
+#[derive(Clone, Debug)]
+pub struct Hosts {
+    names: Vec<String>,
+    bound: IpAddr,
+}
+
+impl Hosts {
+    /// Accepts a list of names with commas between; `*` accepts every name. `bound` is the address that is listened at.
+    pub fn new(list: &str, bound: IpAddr) -> Self {
+        let names = list.split(',').map(|name| name.trim().trim_end_matches('.').to_ascii_lowercase());
+        Self { names: names.filter(|name| !name.is_empty()).collect(), bound }
+    }
+
+    /// Checks that a request is for this server.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), String> {
+        if self.names.iter().any(|name| name == EVERY) {
+            return Ok(());
+        }
+        let mut given = headers.get_all(header::HOST).iter();
+        let (Some(host), None) = (given.next(), given.next()) else {
+            return Err("the request does not have one Host".into());
+        };
+        // An address in the request line goes before the header.
+        for host in [Some(host.as_bytes()), uri.authority().map(|authority| authority.as_str().as_bytes())] {
+            let Some(host) = host else { continue };
+            if !std::str::from_utf8(host).is_ok_and(|host| self.accepts(host)) {
+                let shown = String::from_utf8_lossy(&host[..host.len().min(255)]);
+                return Err(format!("the request is for the host {shown:?}, and this server is another"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a name, with or without a port, is accepted.
+    fn accepts(&self, host: &str) -> bool {
+        let Some(name) = without_port(host) else { return false };
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        let numeric = name.strip_prefix('[').map_or(name.as_str(), |name| name.trim_end_matches(']'));
+        match numeric.parse::<IpAddr>() {
+            Ok(address) => {
+                let address = address.to_canonical();
+                address.is_loopback()
+                    || self.bound.is_unspecified()
+                    || address == self.bound.to_canonical()
+                    || self.names.iter().any(|known| *known == name || *known == numeric)
+            }
+            Err(_) => {
+                name == "localhost" || name.ends_with(".localhost") || self.names.iter().any(|known| *known == name)
+            }
+        }
+    }
+}
+
+/// A host without its port; `None` if it is none.
+fn without_port(host: &str) -> Option<&str> {
+    let end = if host.starts_with('[') { host.find(']')? + 1 } else { host.find(':').unwrap_or(host.len()) };
+    let (name, rest) = host.split_at(end);
+    let is_port =
+        |rest: &str| rest.strip_prefix(':').is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
+    (rest.is_empty() || is_port(rest)).then_some(name)
+}
+
+/// Whether a text is a list of names for [`Hosts::new`]: names without scheme, port and path.
+pub fn is_host_list(list: &str) -> bool {
+    let is_name = |name: &str| {
+        name == EVERY
+            || name.parse::<IpAddr>().is_ok()
+            || name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) && !name.is_empty()
+    };
+    list.split(',').all(|name| is_name(name.trim()))
+}
+
+/// Whether a page of another site asks: a browser lets any page post to this machine's ports, and says in `Origin`
+/// which page it was. Programs send no `Origin`. `Host` must have been checked.
+pub fn is_of_other_site(headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(header::ORIGIN) else { return false };
+    let site = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, site)| site.as_bytes());
+    site.is_none() || site != headers.get(header::HOST).map(|host| host.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_names_the_bound_address_and_listed_names_are_accepted() {
+        let hosts = Hosts::new("rivulet.example.org, Gateway ", "192.168.1.5".parse().unwrap());
+        for accepted in [
+            "localhost",
+            "LOCALHOST:80",
+            "localhost.",
+            "app.localhost:1",
+            "127.0.0.1:8080",
+            "127.9.9.9",
+            "[::1]:8080",
+            "[::1]",
+            "192.168.1.5:1",
+            "rivulet.example.org",
+            "Rivulet.Example.org:8080",
+            "gateway:80",
+        ] {
+            assert!(hosts.accepts(accepted), "{accepted}");
+        }
+        for refused in [
+            "",
+            ":80",
+            "evil.example",
+            "evil.example:8080",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "notlocalhost",
+            "192.168.1.6",
+            "localhost:8080:1",
+            "localhost:x",
+            "user@localhost",
+            "evil.example@localhost",
+            "[::1",
+            "[::1]x",
+            "[::2]:80",
+            "localhost/",
+            "*",
+        ] {
+            assert!(!hosts.accepts(refused), "{refused}");
+        }
+    }
+
+    #[test]
+    fn at_every_address_every_numeric_one_is_accepted_and_a_star_accepts_names() {
+        let hosts = Hosts::new("", "0.0.0.0".parse().unwrap());
+        assert!(hosts.accepts("10.1.2.3:8080") && hosts.accepts("[2001:db8::1]:8080"));
+        assert!(!hosts.accepts("evil.example") && !hosts.accepts("1.2.3.4.evil.example"));
+        let every = Hosts::new("*", "127.0.0.1".parse().unwrap());
+        assert!(every.check(&Uri::from_static("/"), &HeaderMap::new()).is_ok());
+    }
+
+    #[test]
+    fn one_host_is_needed_and_the_request_line_counts() {
+        let hosts = Hosts::new("", "127.0.0.1".parse().unwrap());
+        let check = |uri: &'static str, named: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for host in named {
+                headers.append(header::HOST, header::HeaderValue::from_static(host));
+            }
+            hosts.check(&Uri::from_static(uri), &headers).is_ok()
+        };
+        assert!(check("/", &["localhost"]) && check("http://localhost/", &["localhost"]));
+        assert!(!check("/", &[]) && !check("/", &["localhost", "localhost"]) && !check("/", &["evil.example"]));
+        assert!(!check("http://evil.example/", &["localhost"]) && !check("http://localhost/", &["evil.example"]));
+    }
+
+    #[test]
+    fn lists_are_names_without_anything_else() {
+        for list in ["*", "a", "a.b-c, d_e", "10.0.0.1,::1"] {
+            assert!(is_host_list(list), "{list}");
+        }
+        for list in ["", "a,", "http://a", "a:80", "a/b", "a b", "*.a"] {
+            assert!(!is_host_list(list), "{list}");
+        }
+    }
+}

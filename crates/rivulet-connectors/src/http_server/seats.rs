@@ -1,0 +1,186 @@
+//! The places of connections, and which connection gives way when there are no more.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::descriptors::Descriptors;
+
+/// The places of a server's connections.
+pub(super) struct Seats {
+    connections_max: usize,
+    /// What other servers take from as well.
+    shared: Option<&'static Descriptors>,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    open: usize,
+    /// Connections that wait for their client, the one that has waited longest first.
+    waiting: BTreeMap<u64, Arc<Yield>>,
+    next_ticket: u64,
+}
+
+/// How a connection is told to give way.
+#[derive(Default)]
+struct Yield {
+    notify: Notify,
+    /// Whether its place has gone to another connection.
+    is_gone: AtomicBool,
+}
+
+impl Seats {
+    pub(super) fn new(connections_max: usize, shared: Option<&'static Descriptors>) -> Arc<Self> {
+        Arc::new(Self { connections_max, shared, table: Mutex::default() })
+    }
+
+    /// A place for a new connection, if need be that of the connection that has waited longest for its client.
+    pub(super) fn take(self: &Arc<Self>) -> Option<Seat> {
+        let mut table = self.table.lock();
+        if table.open < self.connections_max && self.shared.is_none_or(Descriptors::take) {
+            table.open += 1;
+        } else {
+            let (_, longest) = table.waiting.pop_first()?;
+            longest.is_gone.store(true, Ordering::Relaxed);
+            longest.notify.notify_one();
+        }
+        drop(table);
+        let place = Place { seats: self.clone(), state: Arc::default(), way: Arc::default() };
+        place.change(|_| ());
+        Some(Seat(place))
+    }
+}
+
+/// The place of one connection, which it has until this is dropped or it gives way.
+pub(super) struct Seat(Place);
+
+impl Seat {
+    pub(super) fn place(&self) -> Place {
+        self.0.clone()
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let Place { seats, state, way } = &self.0;
+        let mut table = seats.table.lock();
+        let mut state = state.lock();
+        state.has_ended = true;
+        if let Some(ticket) = state.ticket.take() {
+            table.waiting.remove(&ticket);
+        }
+        if !way.is_gone.load(Ordering::Relaxed) {
+            table.open -= 1;
+            seats.shared.inspect(|shared| shared.give_back());
+        }
+    }
+}
+
+/// What a connection does: whether it waits for its client.
+#[derive(Clone)]
+pub(super) struct Place {
+    seats: Arc<Seats>,
+    /// Locked behind the table.
+    state: Arc<Mutex<State>>,
+    way: Arc<Yield>,
+}
+
+#[derive(Default)]
+struct State {
+    has_request: bool,
+    awaits_body: bool,
+    has_ended: bool,
+    /// Its place in the order of those that wait.
+    ticket: Option<u64>,
+}
+
+impl Place {
+    /// Changes what the connection does. One that waits and begins to wait anew goes behind all others.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut table = self.seats.table.lock();
+        let mut state = self.state.lock();
+        if let Some(ticket) = state.ticket.take() {
+            table.waiting.remove(&ticket);
+        }
+        change(&mut state);
+        if (!state.has_request || state.awaits_body) && !state.has_ended && !self.way.is_gone.load(Ordering::Relaxed) {
+            let ticket = table.next_ticket;
+            table.next_ticket += 1;
+            table.waiting.insert(ticket, self.way.clone());
+            state.ticket = Some(ticket);
+        }
+    }
+
+    /// A request has come; its turn ends when the answer is written.
+    pub(super) fn begin_request(&self) -> Turn {
+        self.change(|state| state.has_request = true);
+        Turn(self.clone())
+    }
+
+    /// Whether the body of the request is being waited for.
+    pub(super) fn await_body(&self, awaits_body: bool) {
+        self.change(|state| state.awaits_body = awaits_body);
+    }
+
+    pub(super) fn has_request(&self) -> bool {
+        self.state.lock().has_request
+    }
+
+    /// Completes when another connection has got the place.
+    pub(super) async fn gives_way(&self) {
+        self.way.notify.notified().await;
+    }
+}
+
+/// A request under way.
+pub(super) struct Turn(Place);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.change(|state| (state.has_request, state.awaits_body) = (false, false));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_told(seat: &Seat) -> bool {
+        seat.0.way.is_gone.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn who_has_waited_longest_gives_way_and_nobody_else() {
+        let seats = Seats::new(3, None);
+        let (first, second, third) = (seats.take().unwrap(), seats.take().unwrap(), seats.take().unwrap());
+        let turn = first.place().begin_request();
+        let fourth = seats.take().unwrap();
+        assert!(!is_told(&first) && is_told(&second) && !is_told(&third));
+        drop(turn);
+        // A body that does not come counts as waiting, from then on.
+        let _turns = [third.place().begin_request(), fourth.place().begin_request()];
+        third.place().await_body(true);
+        let fifth = seats.take().unwrap();
+        assert!(is_told(&first) && !is_told(&third));
+        let _turn = fifth.place().begin_request();
+        let _sixth = seats.take().unwrap();
+        assert!(is_told(&third) && !is_told(&fourth) && !is_told(&fifth));
+    }
+
+    #[test]
+    fn where_everybody_is_busy_nobody_gives_way() {
+        let seats = Seats::new(2, None);
+        let taken = [seats.take().unwrap(), seats.take().unwrap()];
+        let turns = taken.each_ref().map(|seat| seat.place().begin_request());
+        assert!(seats.take().is_none());
+        drop(turns);
+        drop(taken);
+        assert_eq!(seats.table.lock().open, 0);
+        assert!(seats.table.lock().waiting.is_empty());
+        assert!(seats.take().is_some());
+    }
+}
