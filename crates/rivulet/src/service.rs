@@ -11,6 +11,7 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 
 use crate::data_folder::archive::Backup;
+use crate::engine::Waiting;
 
 /// The most requests that one call of [`Service::submit`] is given.
 pub const SUBMIT_BATCH_MAX: usize = 8192;
@@ -87,8 +88,9 @@ pub trait Service: Send + Sync + 'static {
     /// The same for monitoring systems: the Prometheus text format.
     fn metrics(&self) -> String;
 
-    /// Live results of a query: JSON texts; a slow reader loses the oldest, and is told how many.
-    fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<str>>, ServiceError>;
+    /// Live results of a query; a slow reader loses the oldest, and is told how many. Where all that waits for readers
+    /// is more than allowed, new ones are skipped, and counted as well.
+    fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError>;
 
     /// Saves the state of queries now. When this returns, a restart finds what is saved.
     fn checkpoint(&self) -> Result<CheckpointInfo, ServiceError> {
@@ -116,6 +118,23 @@ pub trait Service: Send + Sync + 'static {
 
     /// Stops processing and closes what is open. Called once, after the last request was answered.
     fn shutdown(&self) {}
+}
+
+/// A result as it goes to the readers of a query.
+#[derive(Debug, Default)]
+pub struct LiveResult {
+    /// The result as JSON.
+    pub text: String,
+    /// Results before it that there was no memory for.
+    pub skipped: u64,
+    /// What it counts for, until the last reader has it.
+    pub(crate) _waiting: Option<Waiting>,
+}
+
+impl From<&str> for LiveResult {
+    fn from(text: &str) -> Self {
+        Self { text: text.to_owned(), ..Self::default() }
+    }
 }
 
 /// The name of a query that was submitted without one. Names of this form are reserved: see [`is_generated_name`].

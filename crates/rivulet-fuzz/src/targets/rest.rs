@@ -9,8 +9,9 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request, header};
 use rivulet::api;
 use rivulet::service::{
-    ApplicationInfo, ErrorKind, ParameterValue, QUERIES_PAGE_MAX, QueryFilter, QueryInfo, QueryRequest, QueryState,
-    Replacement, SUBMIT_BATCH_MAX, Service, ServiceError, StatementResult, Status, TableInfo, generated_name,
+    ApplicationInfo, ErrorKind, LiveResult, ParameterValue, QUERIES_PAGE_MAX, QueryFilter, QueryInfo, QueryRequest,
+    QueryState, Replacement, SUBMIT_BATCH_MAX, Service, ServiceError, StatementResult, Status, TableInfo,
+    generated_name,
 };
 use rivulet_dataflow::QueryId;
 use rivulet_sql::{Application, ParamValue, ParameterRows};
@@ -293,7 +294,7 @@ impl Service for Double {
         String::new()
     }
 
-    fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<str>>, ServiceError> {
+    fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
         unknown(query)
     }
 }

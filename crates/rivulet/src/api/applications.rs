@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 
 use super::error::ApiError;
 use super::types::{Application, ApplicationList, DropParameters, ErrorAnswer, Explanation, RegisterParameters};
-use super::{Api, Name, read_text};
+use super::{Api, Name};
 
 /// List the applications
 #[utoipa::path(
@@ -42,7 +42,7 @@ pub(super) async fn create_application(
     body: Body,
 ) -> Result<Json<Application>, ApiError> {
     let Query(RegisterParameters { replace, discard_state }) = parameters?;
-    let sql = read_text(body).await?;
+    let sql = api.read_sql(body).await?;
     if !replace {
         if discard_state {
             return Err(ApiError::invalid("discard_state without replace")

@@ -6,8 +6,12 @@
 //!
 //! A batch is cut at 8192 lines or when its oldest line has waited for 5 ms: under load batches are large and a commit
 //! to disk serves thousands of queries, a line that comes alone is answered at once. Memory is bounded by the two
-//! channels: a client that does not read its answers stops being read, so it must read while it writes.
+//! channels: a client that does not read its answers stops being read, so it must read while it writes. What all bulk
+//! submissions have in hand, from a line's arrival to its answer's departure, is counted with that of all other
+//! requests; one for which there is no room is read when there is. So there may be as many as there are connections,
+//! and those that send nothing are in nobody's way.
 
+use std::convert::Infallible;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +21,30 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
+use rivulet_connectors::http_server::{BodyError, Held, next_data};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::service::{QueryRequest, Service, generated_name};
 
+use super::Api;
 use super::error::ApiError;
 use super::lines::{LINE_BYTES_MAX, LineBatch, LineCutter};
 use super::submission::{Submission, parse};
 use super::types::{BulkAnswer, ErrorAnswer, ErrorDetail, QuerySubmission};
-use super::{Api, Stop};
+
+/// What the answer to a line is taken for, in bytes: an id and a name, or an error with its hint.
+const ANSWER_BYTES: usize = 256;
+
+/// How much of an answer is sent at once.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// How much of a body is taken at once.
+const TAKEN_BYTES: usize = 8 << 10;
+
+/// What to do where a submission ended before its lines did.
+const AGAIN: &str = "send this line and the ones after it again";
 
 /// How long a line waits for others.
 const BATCH_WAIT: Duration = Duration::from_millis(5);
@@ -36,7 +53,9 @@ const BATCH_WAIT: Duration = Duration::from_millis(5);
 ///
 /// Answers stream back line by line and in order, `{"line":1,"id":7,"name":"kims_ac"}` or `{"line":2,"error":{...}}`. A
 /// line that is answered with an id is durable. A wrong line harms only itself. Read the answers while you send: the
-/// server keeps no more than some ten thousand unread ones and stops reading until you take them.
+/// server keeps no more than some ten thousand unread ones and stops reading until you take them. A client that sends
+/// less than 1 KiB in `http.body_timeout_s` is answered with an error of kind `timeout` and the first line that was not
+/// read.
 #[utoipa::path(
     post, path = "/api/v1/queries/bulk", tag = "queries",
     request_body(content = QuerySubmission, content_type = "application/x-ndjson"),
@@ -46,89 +65,148 @@ const BATCH_WAIT: Duration = Duration::from_millis(5);
     ),
 )]
 pub(super) async fn submit_bulk(State(api): State<Api>, body: Body) -> Result<Response, ApiError> {
-    let permit = Arc::clone(&api.bulk_permits).try_acquire_owned().map_err(|_| {
-        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "limit_reached", "too many bulk submissions at a time")
-            .with_hint("send the lines over fewer connections")
-    })?;
     let (batches_in, mut batches) = mpsc::channel(1);
-    let (answers, answers_out) = mpsc::channel::<Result<Bytes, std::convert::Infallible>>(2);
-    let reader = tokio::spawn(read(body, batches_in, api.stop.clone()));
+    let (answers, answers_out) = mpsc::channel::<Piece>(1);
+    let reader = Reader { body, cutter: LineCutter::new(), held: None, batches: batches_in, api: api.clone() };
+    let reader = tokio::spawn(reader.read());
     tokio::spawn(async move {
-        let _permit = permit;
-        while let Some(batch) = batches.recv().await {
-            let answer = match api.blocking(move |service| answer_batch(service, &batch)).await {
-                Ok(answer) => answer,
+        while let Some((batch, held)) = batches.recv().await {
+            let (answer, is_last) = match api.blocking(move |service| answer_batch(service, &batch)).await {
+                Ok(answer) => (answer, false),
                 // The stream has begun, so the error cannot be a status any more. Nothing of the batch is acknowledged.
-                Err(error) => {
-                    let _ = answers.send(Ok(answer_line(None, error.detail).into())).await;
-                    return;
-                }
+                Err(error) => (answer_line(None, error.detail), true),
             };
-            if answers.send(Ok(answer.into())).await.is_err() {
+            if !send(&answers, answer, held).await || is_last {
                 return;
             }
         }
         if let Ok(Some((line, error))) = reader.await {
-            let _ = answers.send(Ok(answer_line(Some(line), error).into())).await;
+            send(&answers, answer_line(Some(line), error), None).await;
         }
     });
-    let body = Body::from_stream(ReceiverStream::new(answers_out));
+    let body = Body::from_stream(ReceiverStream::new(answers_out).map(|(piece, _)| Ok::<_, Infallible>(piece)));
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 
-/// Reads the body into batches. Where the server stops in the middle: the first line it did not read, and why.
-async fn read(body: Body, batches: mpsc::Sender<LineBatch>, mut stop: Stop) -> Option<(u64, ErrorDetail)> {
-    let mut frames = body.into_data_stream();
-    let mut cutter = LineCutter::new();
-    let mut deadline = Instant::now();
-    loop {
-        let next = async {
-            if cutter.has_lines() { timeout_at(deadline, frames.next()).await.ok() } else { Some(frames.next().await) }
-        };
-        let next = tokio::select! {
-            next = next => next,
-            () = stop.stopped() => {
-                let detail = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "the server is stopping")
-                    .with_hint("send this line and the ones after it again");
-                if cutter.has_lines() {
-                    let _ = batches.send(cutter.take()).await;
+/// A part of an answer, and the memory that the whole answer counts for.
+type Piece = (Bytes, Option<Arc<Held>>);
+
+/// Sends an answer in pieces, of which the connection keeps a few. Returns whether somebody takes it.
+async fn send(answers: &mpsc::Sender<Piece>, answer: Vec<u8>, held: Option<Held>) -> bool {
+    let (mut rest, held) = (Bytes::from(answer), held.map(Arc::new));
+    while !rest.is_empty() {
+        let piece = rest.split_to(rest.len().min(PIECE_BYTES));
+        if answers.send((piece, held.clone())).await.is_err() {
+            return false;
+        }
+    }
+    true
+}
+
+/// What bytes and the answers to their lines count for.
+fn cost(bytes: &[u8]) -> usize {
+    bytes.len() + ANSWER_BYTES * bytes.iter().filter(|&&byte| byte == b'\n').count()
+}
+
+/// Reads a body into batches.
+struct Reader {
+    body: Body,
+    cutter: LineCutter,
+    /// What is in the cutter counts for this much.
+    held: Option<Held>,
+    batches: mpsc::Sender<(LineBatch, Option<Held>)>,
+    api: Api,
+}
+
+impl Reader {
+    /// Reads to the end. Where the server does not go on in the middle: the first line it did not read, and why.
+    async fn read(mut self) -> Option<(u64, ErrorDetail)> {
+        let mut stop = self.api.stop.clone();
+        let mut deadline = Instant::now();
+        loop {
+            let has_lines = self.cutter.has_lines();
+            let frame = tokio::select! {
+                frame = next_data(&mut self.body) => frame,
+                // The oldest line has waited long enough.
+                () = sleep_until(deadline), if has_lines => {
+                    self.hand_over(&[]).await?;
+                    continue;
                 }
-                return Some((cutter.next_line(), detail.detail));
-            }
-        };
-        match next {
-            // The oldest line has waited long enough.
-            None => {
-                if batches.send(cutter.take()).await.is_err() {
+                () = stop.stopped() => {
+                    let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "the server is stopping");
+                    return self.end(error.with_hint(AGAIN)).await;
+                }
+            };
+            match frame {
+                Ok(Some(frame)) => {
+                    for piece in frame.chunks(TAKEN_BYTES) {
+                        self.take(piece, &mut deadline).await?;
+                    }
+                }
+                Ok(None) => {
+                    let _ = self.batches.send((self.cutter.finish(), self.held)).await;
+                    return None;
+                }
+                Err(BodyError::Stalled(problem)) => {
+                    let error = ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", problem);
+                    let hint = "http.body_timeout_s is how long each KiB may take";
+                    return self.end(error.with_hint(format!("{AGAIN}; {hint}"))).await;
+                }
+                // The client went away in the middle: its whole lines count, a line that had begun does not.
+                Err(_) => {
+                    self.hand_over(&[]).await;
                     return None;
                 }
             }
-            Some(Some(Ok(frame))) => {
-                let mut rest = &frame[..];
-                while !rest.is_empty() {
-                    let had_lines = cutter.has_lines();
-                    let taken = cutter.push(rest);
-                    rest = &rest[taken..];
-                    if !had_lines && cutter.has_lines() {
-                        deadline = Instant::now() + BATCH_WAIT;
-                    }
-                    if cutter.is_full() && batches.send(cutter.take()).await.is_err() {
-                        return None;
-                    }
-                }
+        }
+    }
+
+    /// Takes bytes once there is memory for them. `None` if nobody takes batches any more.
+    async fn take(&mut self, bytes: &[u8], deadline: &mut Instant) -> Option<()> {
+        let budget = self.api.bounds.budget.clone();
+        let more = match budget.try_take(cost(bytes)) {
+            Some(more) => more,
+            None => {
+                // Nobody waits for memory and keeps some meanwhile, or all might.
+                self.hand_over(&[]).await?;
+                self.held = None;
+                budget.take(cost(bytes)).await
             }
-            // The client went away in the middle: its whole lines count, a line that had begun does not.
-            Some(Some(Err(_))) => {
-                if cutter.has_lines() {
-                    let _ = batches.send(cutter.take()).await;
-                }
-                return None;
+        };
+        match &mut self.held {
+            Some(held) => held.merge(more),
+            None => self.held = Some(more),
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let had_lines = self.cutter.has_lines();
+            let taken = self.cutter.push(rest);
+            rest = &rest[taken..];
+            if !had_lines && self.cutter.has_lines() {
+                *deadline = Instant::now() + BATCH_WAIT;
             }
-            Some(None) => {
-                let _ = batches.send(cutter.finish()).await;
-                return None;
+            if self.cutter.is_full() {
+                self.hand_over(rest).await?;
             }
         }
+        Some(())
+    }
+
+    /// Hands over the whole lines that there are, and the memory they count for, except for that of `rest`. `None` if
+    /// nobody takes them.
+    async fn hand_over(&mut self, rest: &[u8]) -> Option<()> {
+        if !self.cutter.has_lines() {
+            return Some(());
+        }
+        let mut held = self.held.take();
+        self.held = held.as_mut().and_then(|held| held.split(cost(rest).min(held.num_permits())));
+        self.batches.send((self.cutter.take(), held)).await.ok()
+    }
+
+    /// Ends the reading before the end of the body.
+    async fn end(mut self, error: ApiError) -> Option<(u64, ErrorDetail)> {
+        self.hand_over(&[]).await?;
+        Some((self.cutter.next_line(), error.detail))
     }
 }
 

@@ -1,12 +1,15 @@
 //! Errors of the API: always JSON, with the HTTP status that fits.
 
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::service::{ErrorKind, ServiceError};
 
 use super::types::{ErrorAnswer, ErrorDetail};
+
+/// After how many seconds a client may ask again that was told that it is not possible at present.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
 /// An answer that is an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +44,13 @@ impl ApiError {
         .with_hint("try again in some seconds; /health/ready says when it is ready")
     }
 
+    /// The bound of memory for requests is reached.
+    pub(super) fn no_room(message: &str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message).with_hint(
+            "try again in a moment, with fewer requests at a time; http.bytes_max is what they may hold together",
+        )
+    }
+
     pub(super) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.detail.hint = Some(hint.into());
         self
@@ -67,6 +77,10 @@ impl From<ServiceError> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.status, Json(ErrorAnswer { error: self.detail })).into_response()
+        let mut answer = (self.status, Json(ErrorAnswer { error: self.detail })).into_response();
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            answer.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
+        answer
     }
 }

@@ -1,8 +1,10 @@
 //! The REST API: JSON over HTTP/1.1, described by an OpenAPI document at `/api/openapi.json` and a page to try it at
 //! `/api/docs`.
 //!
-//! What must hold: a request never harms another one. Bodies, batches and waiting answers are bounded; every call of the
-//! service runs on a thread that may block; a panic in there is one answer with status 500.
+//! What must hold: a request never harms another one. Bodies, batches and waiting answers are counted against one bound
+//! ([`Budget`]), and a client that is too slow with either is cut off (`rivulet-connectors`, `http_server`); every call
+//! of the service runs on a thread that may block; a panic in there is one answer with status 500. A request that was
+//! made for another host, or by a page of another site, gets nothing.
 
 mod applications;
 mod backup;
@@ -19,20 +21,23 @@ pub mod types;
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, HttpBody};
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{FromRequestParts, Path, Request};
+use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::request::Parts;
-use axum::http::{Method, StatusCode, Uri, header};
-use axum::middleware::{Next, from_fn};
+use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Redirect, Response};
 use axum::routing::get;
-use axum::serve::ListenerExt;
+use rivulet_connectors::http_server::{
+    self, BodyError, Budget, Held, Hosts, Keeping, ServerOptions, is_of_other_site, read_body,
+};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use utoipa::OpenApi;
@@ -40,6 +45,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
+use crate::config::HttpConfig;
 use crate::service::Service;
 
 use error::ApiError;
@@ -54,11 +60,21 @@ const CALLS_MAX: usize = 64;
 /// for statements that take long.
 const LOOKS_MAX: usize = 8;
 
-/// Bulk submissions at a time; others are refused.
-const BULK_MAX: usize = 64;
-
-/// Clients that watch results at a time; others are refused.
+/// Clients that watch results at a time, at most; others are refused.
 const WATCH_MAX: usize = 1024;
+
+/// How much memory a byte of SQL takes at most while it is read, as tokens and a syntax tree. Measured with lists of
+/// numbers of one digit.
+const SQL_COST: usize = 700;
+
+/// The longest query; of a longer script one statement is in memory at a time.
+const STATEMENT_BYTES_MAX: usize = 256 << 10;
+
+/// How long a script waits for the memory that reading it takes.
+const ROOM_WAIT: Duration = Duration::from_secs(5);
+
+/// How large an answer may be that is not counted.
+const ANSWER_FREE_BYTES: u64 = 64 << 10;
 
 /// How long requests under way may take after the server was told to stop.
 const STOP_WAIT: Duration = Duration::from_secs(10);
@@ -99,7 +115,7 @@ impl ListenError {
 /// # Errors
 /// [`ListenError`], mostly because the port is in use.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
-    TcpListener::bind(address).await.map_err(|source| ListenError { address, source })
+    http_server::listen(address).map_err(|source| ListenError { address, source })
 }
 
 /// Answers requests until `shutdown` completes; then finishes the requests under way, but waits at most 10 s for them.
@@ -109,9 +125,10 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
 pub async fn serve(
     listener: TcpListener,
     service: Arc<dyn Service>,
+    config: &HttpConfig,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    serve_once_started(listener, Arc::new(OnceLock::from(service)), shutdown).await
+    serve_once_started(listener, Arc::new(OnceLock::from(service)), config, shutdown).await
 }
 
 /// The same for a service that is still starting: until it is there, `/health/live` says that the process lives, and every other
@@ -122,15 +139,23 @@ pub async fn serve(
 pub async fn serve_once_started(
     listener: TcpListener,
     service: Arc<OnceLock<Arc<dyn Service>>>,
+    config: &HttpConfig,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let (stopping, stop) = watch::channel(false);
-    let router = router(service, Stop(stop.clone()));
-    // Answers are small and wanted at once.
-    let listener = listener.tap_io(|connection| {
-        let _ = connection.set_nodelay(true);
-    });
-    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
+    let hosts = Hosts::new(&config.hosts, listener.local_addr()?.ip());
+    let bounds = Bounds {
+        budget: Budget::new(config.bytes_max),
+        watch_permits: Semaphore::new((config.connections_max / 2).clamp(1, WATCH_MAX)).into(),
+    };
+    let router = router(service, hosts, bounds, Stop(stop.clone()));
+    let options = ServerOptions {
+        connections_max: config.connections_max,
+        head_timeout: config.head_timeout,
+        stall_timeout: config.body_timeout,
+        shared: None,
+    };
+    let server = http_server::serve(listener, router, options, async move {
         shutdown.await;
         stopping.send_replace(true);
     });
@@ -140,14 +165,17 @@ pub async fn serve_once_started(
         tokio::time::sleep(STOP_WAIT).await;
     };
     tokio::select! {
-        done = server => done,
-        () = give_up => Ok(()),
+        () = server => {}
+        () = give_up => {}
     }
+    Ok(())
 }
 
 /// What [`serve`] answers with, for who brings requests without connections; `stopping` is set when the server stops.
 pub fn without_listener(service: Arc<dyn Service>, stopping: watch::Receiver<bool>) -> Router {
-    router(Arc::new(OnceLock::from(service)), Stop(stopping))
+    let hosts = Hosts::new("*", Ipv4Addr::LOCALHOST.into());
+    let bounds = Bounds { budget: Budget::new(1 << 30), watch_permits: Semaphore::new(WATCH_MAX).into() };
+    router(Arc::new(OnceLock::from(service)), hosts, bounds, Stop(stopping))
 }
 
 /// The OpenAPI document.
@@ -162,9 +190,17 @@ struct Api {
     service: Arc<OnceLock<Arc<dyn Service>>>,
     call_permits: Arc<Semaphore>,
     look_permits: Arc<Semaphore>,
-    bulk_permits: Arc<Semaphore>,
-    watch_permits: Arc<Semaphore>,
+    bounds: Bounds,
+    hosts: Arc<Hosts>,
     stop: Stop,
+}
+
+/// What all requests together keep to.
+#[derive(Clone)]
+struct Bounds {
+    /// Memory of bodies and of answers that are not yet sent.
+    budget: Budget,
+    watch_permits: Arc<Semaphore>,
 }
 
 impl Api {
@@ -199,6 +235,39 @@ impl Api {
             tracing::error!(%error, "a call of the service failed");
             ApiError::internal("the request failed inside the server")
         })
+    }
+
+    /// Reads a body as text, within bounds.
+    async fn read_text(&self, body: Body) -> Result<Text, ApiError> {
+        let (bytes, held) = read_body(body, BODY_BYTES_MAX, &self.bounds.budget, 1).await.map_err(unread)?;
+        let text = String::from_utf8(bytes).map_err(|_| ApiError::invalid("the body is not UTF-8 text"))?;
+        Ok(Text { text, _held: [Some(held), None] })
+    }
+
+    /// The same for SQL, whose reading takes much more than its text.
+    async fn read_sql(&self, body: Body) -> Result<Text, ApiError> {
+        let Text { text, _held: [held, _] } = self.read_text(body).await?;
+        let budget = &self.bounds.budget;
+        let rest = budget.bytes() - held.as_ref().map_or(0, Held::num_permits);
+        let cost = (SQL_COST * text.len().min(STATEMENT_BYTES_MAX)).min(rest);
+        // Not for ever: whoever waits holds its text meanwhile, and all of them may hold all there is.
+        let room = tokio::time::timeout(ROOM_WAIT, budget.take(cost)).await;
+        let room = room.map_err(|_| ApiError::no_room("there is no memory for reading the SQL at present"))?;
+        Ok(Text { text, _held: [held, Some(room)] })
+    }
+}
+
+/// The text of a body, with the memory that it counts for.
+struct Text {
+    text: String,
+    _held: [Option<Held>; 2],
+}
+
+impl Deref for Text {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
     }
 }
 
@@ -253,22 +322,17 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(status::ready))
 }
 
-fn router(service: Arc<OnceLock<Arc<dyn Service>>>, stop: Stop) -> Router {
-    let api = Api {
-        service,
-        call_permits: Arc::new(Semaphore::new(CALLS_MAX)),
-        look_permits: Arc::new(Semaphore::new(LOOKS_MAX)),
-        bulk_permits: Arc::new(Semaphore::new(BULK_MAX)),
-        watch_permits: Arc::new(Semaphore::new(WATCH_MAX)),
-        stop,
-    };
+fn router(service: Arc<OnceLock<Arc<dyn Service>>>, hosts: Hosts, bounds: Bounds, stop: Stop) -> Router {
+    let call_permits = Arc::new(Semaphore::new(CALLS_MAX));
+    let look_permits = Arc::new(Semaphore::new(LOOKS_MAX));
+    let api = Api { service, call_permits, look_permits, bounds, hosts: Arc::new(hosts), stop };
     let (router, document) = routes().split_for_parts();
     router
         .route("/", get(|| async { Redirect::temporary("/api/docs/") }))
         .merge(SwaggerUi::new("/api/docs").url("/api/openapi.json", document))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
-        .layer(from_fn(refuse_other_sites))
+        .layer(from_fn_with_state(api.clone(), admit))
         .with_state(api)
 }
 
@@ -282,38 +346,44 @@ async fn no_such_method(method: Method, uri: Uri) -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).with_hint("/api/docs shows every path")
 }
 
-/// Refuses changes that a page of another site asks for: a browser lets any page post to this machine's ports, and says
-/// in `Origin` which page it was. Programs send no `Origin`.
-async fn refuse_other_sites(request: Request, next: Next) -> Result<Response, ApiError> {
-    let headers = request.headers();
-    if let Some(origin) = headers.get(header::ORIGIN)
-        && !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
-    {
-        let site = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, site)| site.as_bytes());
-        if site.is_none() || site != headers.get(header::HOST).map(|host| host.as_bytes()) {
-            return Err(ApiError::new(
-                StatusCode::FORBIDDEN,
-                "forbidden",
-                "the request comes from a page of another site",
-            ));
-        }
+/// Refuses what is for another host, and changes that a page of another site asks for; and counts what is answered
+/// until it is sent.
+async fn admit(State(api): State<Api>, request: Request, next: Next) -> Result<Response, ApiError> {
+    api.hosts.check(request.uri(), request.headers()).map_err(|problem| {
+        ApiError::new(StatusCode::MISDIRECTED_REQUEST, "misdirected", problem)
+            .with_hint("http.hosts lists the names under which the server is asked besides localhost and its address")
+    })?;
+    let is_change = !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    if is_change && is_of_other_site(request.headers()) {
+        let message = "the request comes from a page of another site";
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
     }
-    Ok(next.run(request).await)
+    let answer = next.run(request).await;
+    match answer.body().size_hint().exact() {
+        Some(bytes) if bytes > ANSWER_FREE_BYTES => {
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            let held = api.bounds.budget.try_take(bytes).ok_or_else(|| {
+                ApiError::no_room("what was asked for was done, and there is no memory for the answer at present")
+            })?;
+            Ok(answer.map(|body| Body::new(Keeping::new(body, held))))
+        }
+        _ => Ok(answer),
+    }
 }
 
-/// Reads a body as text, within bounds.
-async fn read_text(body: Body) -> Result<String, ApiError> {
-    let bytes = to_bytes(body, BODY_BYTES_MAX).await.map_err(|error| {
-        // The limit is an error inside the error, and has no type to ask for.
-        if error.to_string().contains("length limit") {
+/// Why a body was not read, as an answer.
+fn unread(error: BodyError) -> ApiError {
+    match error {
+        BodyError::TooLarge => {
             let message = format!("the body is larger than {BODY_BYTES_MAX} bytes");
             ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
                 .with_hint("submit many queries at /api/v1/queries/bulk, which has no limit")
-        } else {
-            ApiError::invalid(format!("the body could not be read: {error}"))
         }
-    })?;
-    String::from_utf8(bytes.into()).map_err(|_| ApiError::invalid("the body is not UTF-8 text"))
+        BodyError::NoRoom => ApiError::no_room("there is no memory for the request at present"),
+        BodyError::Stalled(problem) => ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", problem)
+            .with_hint("send faster; http.body_timeout_s is how long each KiB may take"),
+        BodyError::Broken(problem) => ApiError::invalid(format!("the body could not be read: {problem}")),
+    }
 }
 
 /// The name in a path. One that is no text is refused in JSON, as everything is.

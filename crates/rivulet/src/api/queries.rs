@@ -11,7 +11,7 @@ use crate::service::{QUERIES_PAGE_MAX, QueryFilter, QueryRequest, ServiceError, 
 use super::error::ApiError;
 use super::submission::parse;
 use super::types::{self, ErrorAnswer, ListParameters, QueryCreated, QueryPage, QuerySubmission};
-use super::{Api, Name, read_text};
+use super::{Api, Name};
 
 /// Queries of a page unless the request says otherwise.
 const PAGE_LIMIT_DEFAULT: usize = 100;
@@ -31,7 +31,7 @@ pub(super) async fn submit_query(
     State(api): State<Api>,
     body: Body,
 ) -> Result<(StatusCode, Json<QueryCreated>), ApiError> {
-    let json = read_text(body).await?;
+    let json = api.read_text(body).await?;
     let created = api
         .blocking(move |service| {
             let mut parameters = Vec::new();

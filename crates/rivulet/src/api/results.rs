@@ -15,6 +15,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
+use crate::service::LiveResult;
+
 use super::error::ApiError;
 use super::types::{ErrorAnswer, WatchParameters};
 use super::{Api, Name, Stop};
@@ -25,7 +27,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Watch the results of a query
 ///
 /// Server-sent events: `result` with a result as JSON, `lost` with the number of results that were skipped because the
-/// client was too slow, `end` when there will be no more, with the reason: `limit`, `dropped` (the query was) or
+/// client was too slow (or readers of all queries were, and there was no memory left), `end` when there will be no
+/// more, with the reason: `limit`, `dropped` (the query was) or
 /// `stopping` (the server is).
 #[utoipa::path(
     get, path = "/api/v1/queries/{name}/results", tag = "queries",
@@ -41,18 +44,26 @@ pub(super) async fn watch_results(
     parameters: Result<Query<WatchParameters>, QueryRejection>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
     let Query(WatchParameters { limit }) = parameters?;
-    let permit = Arc::clone(&api.watch_permits).try_acquire_owned().map_err(|_| {
+    let permit = Arc::clone(&api.bounds.watch_permits).try_acquire_owned().map_err(|_| {
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, "limit_reached", "too many clients watch results")
             .with_hint("subscribe to the query's output topic at the broker instead")
     })?;
     let results = api.blocking(move |service| service.results(&name)).await??;
-    let watch =
-        Watch { results, left: limit.unwrap_or(u64::MAX), ended: false, stop: api.stop.clone(), _permit: permit };
+    let watch = Watch {
+        results,
+        next: None,
+        left: limit.unwrap_or(u64::MAX),
+        ended: false,
+        stop: api.stop.clone(),
+        _permit: permit,
+    };
     Ok(Sse::new(unfold(watch, Watch::next)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
 }
 
 struct Watch {
-    results: Receiver<Arc<str>>,
+    results: Receiver<Arc<LiveResult>>,
+    /// A result that waits because a loss before it is told first.
+    next: Option<Arc<LiveResult>>,
     left: u64,
     ended: bool,
     stop: Stop,
@@ -66,9 +77,16 @@ impl Watch {
         }
         let received = if self.left == 0 {
             Err("limit")
+        } else if let Some(result) = self.next.take() {
+            Ok(Ok(result))
         } else {
             tokio::select! {
                 received = self.results.recv() => match received {
+                    Ok(result) if result.skipped > 0 => {
+                        let skipped = result.skipped;
+                        self.next = Some(result);
+                        Ok(Err(skipped))
+                    }
                     Ok(result) => Ok(Ok(result)),
                     Err(RecvError::Lagged(count)) => Ok(Err(count)),
                     Err(RecvError::Closed) => Err("dropped"),
@@ -79,7 +97,7 @@ impl Watch {
         let event = match received {
             Ok(Ok(result)) => {
                 self.left -= 1;
-                Event::default().event("result").data(result)
+                Event::default().event("result").data(&result.text)
             }
             Ok(Err(count)) => Event::default().event("lost").data(count.to_string()),
             Err(reason) => {

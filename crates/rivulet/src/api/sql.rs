@@ -5,9 +5,9 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 
+use super::Api;
 use super::error::{ApiError, status_of};
 use super::types::{ErrorAnswer, SqlAnswer};
-use super::{Api, read_text};
 
 /// Run an SQL script
 ///
@@ -22,7 +22,7 @@ use super::{Api, read_text};
     ),
 )]
 pub(super) async fn run_script(State(api): State<Api>, body: Body) -> Result<(StatusCode, Json<SqlAnswer>), ApiError> {
-    let script = read_text(body).await?;
+    let script = api.read_sql(body).await?;
     if script.trim_start().starts_with('{') {
         return Err(ApiError::invalid("the body is JSON, and a script is sent as it is")
             .with_hint("send the SQL itself as text/plain: curl --data-binary 'SHOW QUERIES;'"));
@@ -32,7 +32,8 @@ pub(super) async fn run_script(State(api): State<Api>, body: Body) -> Result<(St
             let outcomes = service.execute(&script);
             let failed = outcomes.last().is_some_and(Result::is_err);
             // How many there are is asked only where not all of them ran.
-            let statements = if failed { rivulet_sql::parse_script(&script).map_or(0, |all| all.len()) } else { 0 };
+            let count = || rivulet_sql::statements(&script).try_fold(0, |count: usize, one| one.map(|_| count + 1));
+            let statements = if failed { count().unwrap_or(0) } else { 0 };
             (outcomes, statements)
         })
         .await?;

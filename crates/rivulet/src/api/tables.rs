@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 
 use super::error::ApiError;
 use super::types::{ErrorAnswer, Table, TableList};
-use super::{Api, Name, read_text};
+use super::{Api, Name};
 
 /// List the reference tables
 #[utoipa::path(
@@ -34,7 +34,7 @@ pub(super) async fn list_tables(State(api): State<Api>) -> Result<Json<TableList
     ),
 )]
 pub(super) async fn create_table(State(api): State<Api>, body: Body) -> Result<Json<Table>, ApiError> {
-    let sql = read_text(body).await?;
+    let sql = api.read_sql(body).await?;
     let table = api.blocking(move |service| service.create_table(&sql)).await??;
     Ok(Json(table.into()))
 }

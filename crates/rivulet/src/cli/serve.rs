@@ -7,13 +7,14 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use rivulet_connectors::descriptors;
 use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::task::JoinHandle;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::api;
-use crate::config::Config;
+use crate::config::{Config, HttpConfig};
 use crate::engine::note_crashes;
 use crate::service::Service;
 
@@ -44,6 +45,7 @@ pub(super) fn run(arguments: &ServeArguments, start: Start) -> Result<(), CliErr
     let mut config = arguments.overrides.load()?.config;
     config.accepts_empty_checkpoints = arguments.accept_empty_checkpoints;
     start_logging(&config);
+    share_open_files(&mut config);
     let http = HttpRuntime::new()?;
     // First what can fail at once and undoes itself.
     let listener = http.listen(&config)?;
@@ -51,7 +53,7 @@ pub(super) fn run(arguments: &ServeArguments, start: Start) -> Result<(), CliErr
     // Whoever watches the process is answered while queries get back their state, which may take a while.
     let started = Arc::new(OnceLock::new());
     let stop = stop_when_told(started.clone(), (config.stop_delay, config.stop_limit));
-    let serving = http.begin(listener, started.clone(), stop);
+    let serving = http.begin(listener, started.clone(), &config.http, stop);
     // Where there is no folder yet, no query can end the start.
     if config.data_dir.is_dir() {
         note_crashes(&config.data_dir);
@@ -73,6 +75,30 @@ pub(super) fn run(arguments: &ServeArguments, start: Start) -> Result<(), CliErr
 /// Writes a line to standard error, if there is still anybody to read it: the terminal may be closed.
 fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Lets the process open as many files as the system allows it, and shares them out: what is reserved, at most half, is
+/// for checkpoints, the log and queries; of the rest, clients of MQTT may take half, and clients of the REST API and of
+/// HTTP sources a quarter each, so that no crowd keeps the others out.
+fn share_open_files(config: &mut Config) {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
+    // A system that does not allow what it said leaves the limit as it was.
+    let limit = if setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() { hard } else { soft };
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let quarter = ((limit - config.files_reserved.min(limit / 2)) / 4).max(2);
+    descriptors::OF_HTTP_SOURCES.bound(quarter);
+    let http = ("http.connections_max", &mut config.http.connections_max, quarter);
+    let mqtt = config
+        .embedded
+        .as_mut()
+        .map(|mqtt| ("mqtt.embedded.connections_max", &mut mqtt.connections_max, quarter.saturating_mul(2)));
+    for (key, connections_max, share) in std::iter::once(http).chain(mqtt) {
+        if *connections_max > share {
+            tracing::info!("{key} is {share} and not {connections_max}, because this process may open {limit} files");
+            *connections_max = share;
+        }
+    }
 }
 
 /// Completes when the server is to be stopped: it was told to, has said for a while that it is not ready, and is given `limit` for the rest. One that is still starting has
@@ -159,9 +185,10 @@ impl HttpRuntime {
         &self,
         listener: TcpListener,
         service: Arc<dyn Service>,
+        config: &HttpConfig,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), CliError> {
-        self.runtime.block_on(api::serve(listener, service, stop)).map_err(failed)
+        self.runtime.block_on(api::serve(listener, service, config, stop)).map_err(failed)
     }
 }
 
@@ -171,9 +198,11 @@ impl HttpRuntime {
         &self,
         listener: TcpListener,
         service: Arc<OnceLock<Arc<dyn Service>>>,
+        config: &HttpConfig,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> JoinHandle<io::Result<()>> {
-        self.runtime.spawn(api::serve_once_started(listener, service, stop))
+        let config = config.clone();
+        self.runtime.spawn(async move { api::serve_once_started(listener, service, &config, stop).await })
     }
 
     /// Waits for the end of what [`HttpRuntime::begin`] began.

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use rivulet_connectors::http_server::is_host_list;
 use toml::de::DeValue;
 
 /// One configuration key.
@@ -30,6 +31,8 @@ pub enum Kind {
     Path,
     /// `host:port` of this machine.
     Address,
+    /// Names of hosts with commas between, or `*`.
+    Hosts,
     /// `mqtt://host:port` or `mqtts://host:port`.
     BrokerUrl,
     /// `true` or `false`.
@@ -51,6 +54,13 @@ const GIB: u64 = 1 << 30;
 pub const KEYS: &[Key] = &[
     Key { name: "data_dir", kind: Kind::Path, default: Some("rivulet-data"), help: "folder of the catalog, the log of events and, unless checkpoint.folder says otherwise, the checkpoints" },
     Key { name: "http.address", kind: Kind::Address, default: Some("127.0.0.1:8080"), help: "where the REST API listens" },
+    Key { name: "http.hosts", kind: Kind::Hosts, default: None, help: "names, with commas between, under which the REST API is asked besides localhost and its address, or * for every name; requests for other names are refused, because a web page may have its own name lead here (DNS rebinding)" },
+    Key { name: "http.connections_max", kind: Kind::Count(2, 1_000_000), default: Some("2048"), help: "most connections to the REST API; where there are more, those that wait longest for their client give way; half of them may watch results" },
+    Key { name: "http.head_timeout_s", kind: Kind::Count(1, 86_400), default: Some("30"), help: "how long the head of a request may take, and how long a connection may wait for its next request" },
+    Key { name: "http.body_timeout_s", kind: Kind::Count(1, 86_400), default: Some("30"), help: "how long each KiB of a request's body may take, and how long a client may take for each KiB of its answer" },
+    Key { name: "http.bytes_max", kind: Kind::Bytes(MIB, 4 * GIB), default: Some("256 MiB"), help: "most memory of requests: their bodies, what reading those takes (700 times an SQL text of up to 256 KiB), and answers that are not yet sent; more requests are answered with 503; a quarter of memory.bytes_max where that is less" },
+    Key { name: "http.results_bytes_max", kind: Kind::Bytes(64 * KIB, 64 * GIB), default: Some("64 MiB"), help: "most memory of live results that wait for their readers; of what does not fit, a reader is told how much it was" },
+    Key { name: "connections.files_reserved", kind: Kind::Count(0, 1_000_000), default: Some("256"), help: "how many of the files that the process may have open, at most half, are for checkpoints, the log and queries; of the others, MQTT clients may take half, and clients of the REST API and of HTTP sources a quarter each" },
     Key { name: "mqtt.embedded.enabled", kind: Kind::Switch, default: None, help: "whether the embedded broker runs; by default when mqtt.broker.url is not set" },
     Key { name: "mqtt.embedded.address", kind: Kind::Address, default: Some("127.0.0.1:1883"), help: "where the embedded broker listens" },
     Key { name: "mqtt.embedded.username", kind: Kind::Text, default: None, help: "user name its clients must give" },
@@ -221,6 +231,7 @@ impl Kind {
                 let numeric = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
                 numeric.as_deref().unwrap_or(text).parse().ok().map(Value::Address)
             }
+            Self::Hosts => is_host_list(text).then(|| Value::Text(text.to_owned())),
             Self::BrokerUrl => super::broker_url(text).map(|_| Value::BrokerUrl(text.to_owned())),
             Self::Switch => match text {
                 "true" | "1" | "on" | "yes" => Some(Value::Switch(true)),
@@ -256,6 +267,7 @@ impl Kind {
             Self::Text | Self::Secret => "text in quotes, not empty".into(),
             Self::Path => "a path in quotes, not empty".into(),
             Self::Address => "an address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"".into(),
+            Self::Hosts => "names without scheme and port, such as \"rivulet.example.org, rivulet\", or \"*\"".into(),
             Self::BrokerUrl => "a URL such as \"mqtt://host:1883\" or \"mqtts://host:8883\"".into(),
             Self::Switch => "true or false".into(),
             Self::Count(least, most) => format!("a whole number from {least} to {most}"),

@@ -51,6 +51,10 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Where the REST API listens.
     pub http_address: SocketAddr,
+    /// What the REST API keeps to.
+    pub http: HttpConfig,
+    /// Open files that connections leave for everything else, if they can.
+    pub files_reserved: usize,
     /// The embedded broker, if it runs.
     pub embedded: Option<EmbeddedBrokerConfig>,
     /// The external broker, if one is used.
@@ -95,6 +99,23 @@ pub struct Config {
     pub log_level: String,
     /// Whether log lines are JSON.
     pub log_json: bool,
+}
+
+/// What the REST API keeps to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpConfig {
+    /// Names with commas between under which it is asked besides localhost and its address; `*` is every name.
+    pub hosts: String,
+    /// Most connections at a time.
+    pub connections_max: usize,
+    /// How long the head of a request may take, and how long a connection may wait for its next request.
+    pub head_timeout: Duration,
+    /// How long each KiB of a body may take, and how long a client may take for each KiB of its answer.
+    pub body_timeout: Duration,
+    /// Most memory of requests and of answers that are not yet sent.
+    pub bytes_max: usize,
+    /// Most memory of live results that wait for their readers.
+    pub results_bytes_max: usize,
 }
 
 /// When and where the state of queries is saved.
@@ -552,6 +573,8 @@ impl Values {
         let config = Config {
             data_dir: self.text("data_dir").unwrap_or_default().into(),
             http_address: self.address("http.address"),
+            http: self.http(),
+            files_reserved: self.number("connections.files_reserved"),
             embedded: if embedded_runs { Some(self.embedded()?) } else { None },
             broker: self.broker()?,
             workers: WorkerSettings {
@@ -591,6 +614,20 @@ impl Values {
             log_json: self.text("log.format").as_deref() == Some("json"),
         };
         Ok(Loaded { config, settings: self.settings(), warnings: self.warnings })
+    }
+
+    fn http(&self) -> HttpConfig {
+        let memory = self.bytes("memory.bytes_max");
+        let share = memory.map_or(usize::MAX, |bytes| usize::try_from(bytes / 4).unwrap_or(usize::MAX));
+        let seconds = |key: &str| Duration::from_secs(self.number(key) as u64);
+        HttpConfig {
+            hosts: self.text("http.hosts").unwrap_or_default(),
+            connections_max: self.number("http.connections_max"),
+            head_timeout: seconds("http.head_timeout_s"),
+            body_timeout: seconds("http.body_timeout_s"),
+            bytes_max: self.number("http.bytes_max").min(share),
+            results_bytes_max: self.number("http.results_bytes_max").min(share),
+        }
     }
 
     fn checkpoint(&mut self) -> Result<CheckpointConfig, ConfigError> {

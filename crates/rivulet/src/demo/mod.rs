@@ -22,7 +22,9 @@ use crate::cli::error::CliError;
 use crate::cli::serve::{self, HttpRuntime};
 use crate::config::{Config, FlagValue, Sources};
 use crate::engine::Engine;
-use crate::service::{Parameter, ParameterValue, QueryRequest, SUBMIT_BATCH_MAX, Service, ServiceError, Status};
+use crate::service::{
+    LiveResult, Parameter, ParameterValue, QueryRequest, SUBMIT_BATCH_MAX, Service, ServiceError, Status,
+};
 use view::View;
 
 /// What the demo is asked for.
@@ -94,13 +96,14 @@ pub fn run(options: &DemoOptions, stop: &AtomicBool) -> Result<DemoReport, CliEr
     let http = HttpRuntime::new()?;
     let listener = http.listen(&config)?;
     let http_address = listener.local_addr().map_err(|error| CliError::new(error.to_string()))?;
+    let http_config = config.http.clone();
     let engine = Engine::open(config)?;
     let broker = engine.embedded_broker_address().expect("the demo's configuration has an embedded broker");
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let service: Arc<dyn Service> = engine.clone();
     let server = std::thread::spawn(move || {
         // A dropped sender ends the server as well.
-        http.serve(listener, service, async { ended.await.unwrap_or_default() })
+        http.serve(listener, service, &http_config, async { ended.await.unwrap_or_default() })
     });
 
     let workload = Workload::new(WorkloadOptions::default()).expect("the default workload is one");
@@ -224,7 +227,7 @@ fn parameter_value(value: &serde_json::Value) -> ParameterValue<'_> {
 }
 
 /// Readers of the results of some queries, spread over all.
-fn watch(service: &dyn Service, queries: u32) -> Vec<(String, broadcast::Receiver<Arc<str>>)> {
+fn watch(service: &dyn Service, queries: u32) -> Vec<(String, broadcast::Receiver<Arc<LiveResult>>)> {
     let step = (queries as usize / WATCHED_QUERIES).max(1);
     (0..queries as usize)
         .step_by(step)
@@ -237,7 +240,7 @@ fn watch(service: &dyn Service, queries: u32) -> Vec<(String, broadcast::Receive
 }
 
 /// What came since the last time: topic and result.
-fn alerts(watched: &mut [(String, broadcast::Receiver<Arc<str>>)]) -> Vec<(String, Arc<str>)> {
+fn alerts(watched: &mut [(String, broadcast::Receiver<Arc<LiveResult>>)]) -> Vec<(String, Arc<LiveResult>)> {
     let mut alerts = Vec::new();
     for (topic, reader) in watched {
         while let Ok(result) = reader.try_recv() {

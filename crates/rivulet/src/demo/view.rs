@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::DemoReport;
-use crate::service::Status;
+use crate::service::{LiveResult, Status};
 
 /// How many alerts stay on the screen: with them the block has 21 lines, and a small terminal 24.
 const ALERTS_SHOWN: usize = 8;
@@ -47,13 +47,13 @@ impl View {
         }
     }
 
-    pub(super) fn draw(&mut self, elapsed: Duration, status: &Status, alerts: Vec<(String, Arc<str>)>) {
+    pub(super) fn draw(&mut self, elapsed: Duration, status: &Status, alerts: Vec<(String, Arc<LiveResult>)>) {
         let total = &status.total;
         let seconds = self.last.0.elapsed().as_secs_f64().max(0.001);
         let rate = |now: u64, before: u64| (now.saturating_sub(before)) as f64 / seconds;
         let (events_per_s, alerts_per_s) = (rate(total.events, self.last.1), rate(total.results, self.last.2));
         for (topic, result) in alerts {
-            self.alerts.push_back(format!("{topic}  {result}"));
+            self.alerts.push_back(format!("{topic}  {}", result.text));
             if self.alerts.len() > ALERTS_SHOWN {
                 self.alerts.pop_front();
             }

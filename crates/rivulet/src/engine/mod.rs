@@ -63,6 +63,7 @@ use output::{Outputs, TaskSink};
 use registry::Registry;
 use shared_input::{InputShape, SharedInput};
 use taps::Taps;
+pub(crate) use taps::Waiting;
 use topics::Topics;
 
 pub(crate) use big_queries::note_crashes;
@@ -227,6 +228,7 @@ impl Engine {
     fn assemble(config: Config, parts: Parts) -> Result<Arc<Self>, ServiceError> {
         let Parts { messaging, catalog, workers, memory, checkpoints, event_log, big_queries } = parts;
         let server_id = format!("{:016x}", catalog.server_id()?);
+        let taps = Taps::new(config.http.results_bytes_max);
         let engine = Arc::new(Self {
             event_log,
             config,
@@ -236,7 +238,7 @@ impl Engine {
             server_id,
             workers,
             messaging,
-            taps: Arc::default(),
+            taps: Arc::new(taps),
             big_queries: Arc::new(big_queries),
             checkpoints,
             backup: Mutex::default(),

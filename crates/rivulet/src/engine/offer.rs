@@ -12,8 +12,8 @@ use super::output::write_topic;
 use super::{Engine, Running, State, exposition, statements};
 use crate::data_folder::archive::Backup;
 use crate::service::{
-    ApplicationInfo, CheckpointInfo, ParameterInfo, QueryFilter, QueryInfo, QueryRequest, QueryState, Replacement,
-    Service, ServiceError, StatementResult, Status, TableInfo,
+    ApplicationInfo, CheckpointInfo, LiveResult, ParameterInfo, QueryFilter, QueryInfo, QueryRequest, QueryState,
+    Replacement, Service, ServiceError, StatementResult, Status, TableInfo,
 };
 
 impl Service for Engine {
@@ -168,7 +168,7 @@ impl Service for Engine {
         exposition::text(self.snapshot())
     }
 
-    fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<str>>, ServiceError> {
+    fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
         let state = self.state.lock();
         if state.big_query_names.contains(query) {
             return Err(ServiceError::invalid(format!("'{query}' is a big query, whose rows go to its sink"))

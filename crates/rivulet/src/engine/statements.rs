@@ -1,7 +1,8 @@
 //! SQL scripts: each statement becomes a call of the engine, and its answer a small table.
 
 use std::borrow::Cow;
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
+use std::iter::Peekable;
 use std::sync::Arc;
 
 use rivulet_connectors::formats::FormatError;
@@ -22,6 +23,24 @@ const APPLICATIONS_AT_ONCE: usize = 1_000;
 /// How many rows `SHOW` gives without a `LIMIT`.
 const SHOW_ROWS_DEFAULT: usize = 100;
 
+/// How much the results of a script may take before it ends.
+const RESULTS_BYTES_MAX: usize = 16 << 20;
+
+/// About how much memory a result takes.
+fn result_bytes(result: &StatementResult) -> usize {
+    fn of(value: &Value) -> usize {
+        size_of::<Value>()
+            + match value {
+                Value::String(text) => text.len(),
+                Value::Array(values) => values.iter().map(of).sum(),
+                Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + of(value)).sum(),
+                _ => 0,
+            }
+    }
+    let message = result.message.as_ref().map_or(0, String::len);
+    size_of::<StatementResult>() + message + result.rows.iter().flatten().map(of).sum::<usize>()
+}
+
 /// Plans the one `CREATE APPLICATION` in a text.
 pub(super) fn plan(sql: &str, tables: &Tables) -> Result<Application, ServiceError> {
     plan_new(sql, tables).map(|(application, _)| application)
@@ -29,9 +48,8 @@ pub(super) fn plan(sql: &str, tables: &Tables) -> Result<Application, ServiceErr
 
 /// The same, and whether it says that it replaces the application of its name.
 pub(super) fn plan_new(sql: &str, tables: &Tables) -> Result<(Application, Option<StateWish>), ServiceError> {
-    let mut statements = rivulet_sql::parse_script(sql).map_err(ServiceError::from)?;
-    match (statements.len(), statements.pop()) {
-        (1, Some((Statement::CreateApplication(create), _))) => {
+    match only_statement(sql)? {
+        Some(Statement::CreateApplication(create)) => {
             let application = rivulet_sql::plan_application_with(&create, tables).map_err(ServiceError::from)?;
             Ok((application, create.replaces))
         }
@@ -40,11 +58,18 @@ pub(super) fn plan_new(sql: &str, tables: &Tables) -> Result<(Application, Optio
     }
 }
 
+/// The statement of a text that has one.
+pub(super) fn only_statement(sql: &str) -> Result<Option<Statement>, ServiceError> {
+    let mut statements = rivulet_sql::statements(sql);
+    let first = statements.next().transpose()?;
+    let second = statements.next().transpose()?;
+    Ok(first.map(|(statement, _)| statement).filter(|_| second.is_none()))
+}
+
 /// Reads the one `CREATE TABLE` in a text.
 pub(super) fn parse_table(sql: &str) -> Result<CreateTable, ServiceError> {
-    let mut statements = rivulet_sql::parse_script(sql).map_err(ServiceError::from)?;
-    match (statements.len(), statements.pop()) {
-        (1, Some((Statement::CreateTable(create), _))) => Ok(*create),
+    match only_statement(sql)? {
+        Some(Statement::CreateTable(create)) => Ok(*create),
         _ => Err(ServiceError::invalid("expected the text of one CREATE TABLE")
             .with_hint("a script of several statements is for `rivulet sql FILE`")),
     }
@@ -93,12 +118,13 @@ fn registered(running: &Running, is_new: bool) -> StatementResult {
 impl Engine {
     /// Runs a script; one result for each statement, stopping at the first error.
     pub(super) fn execute_script(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
-        let statements = match rivulet_sql::parse_script(script) {
-            Ok(statements) => statements,
-            Err(error) => return vec![Err(error.into())],
-        };
-        let mut results = Vec::with_capacity(statements.len());
-        let mut statements = VecDeque::from(statements);
+        // Nothing of a script is run that is wrong somewhere. It is read twice, because all its statements at once may
+        // take a thousand times the memory of their text.
+        if let Some(Err(error)) = rivulet_sql::statements(script).find(Result::is_err) {
+            return vec![Err(error.into())];
+        }
+        let (mut results, mut bytes) = (Vec::new(), 0);
+        let mut statements = rivulet_sql::statements(script).map_while(Result::ok).peekable();
         loop {
             let applications = self.create_applications(&mut statements);
             let has_failed = applications.last().is_some_and(Result::is_err);
@@ -106,11 +132,19 @@ impl Engine {
             if has_failed {
                 break;
             }
-            let Some((statement, position)) = statements.pop_front() else { break };
-            let result = self.execute_statement(statement).map_err(|error| match error.line {
+            let Some((statement, position)) = statements.next() else { break };
+            let done = if bytes > RESULTS_BYTES_MAX {
+                let message = format!("the results before it have more than {} MiB", RESULTS_BYTES_MAX >> 20);
+                Err(ServiceError::new(ErrorKind::LimitReached, message)
+                    .with_hint("ask for less with LIMIT, or cut the script into several"))
+            } else {
+                self.execute_statement(statement)
+            };
+            let result = done.map_err(|error| match error.line {
                 Some(_) => error,
                 None => error.at(position.line, position.column),
             });
+            bytes += result.as_ref().map_or(0, result_bytes);
             let failed = result.is_err();
             results.push(result);
             if failed {
@@ -124,11 +158,11 @@ impl Engine {
     /// registers those together: a script of thousands waits for the disk a few times, not thousands of times.
     fn create_applications(
         &self,
-        statements: &mut VecDeque<(Statement, Position)>,
+        statements: &mut Peekable<impl Iterator<Item = (Statement, Position)>>,
     ) -> Vec<Result<StatementResult, ServiceError>> {
         let tables = self.known_tables();
         let (mut names, mut planned, mut positions) = (HashSet::new(), Vec::new(), Vec::new());
-        while let Some((Statement::CreateApplication(create), position)) = statements.front()
+        while let Some((Statement::CreateApplication(create), position)) = statements.peek()
             && planned.len() < APPLICATIONS_AT_ONCE
             && !create.if_not_exists
             && create.replaces.is_none()
@@ -138,7 +172,7 @@ impl Engine {
         {
             planned.push(application);
             positions.push(*position);
-            statements.pop_front();
+            statements.next();
         }
         if planned.is_empty() {
             return Vec::new();

@@ -1,30 +1,98 @@
 //! Live results: copies of what a query emits, for whoever watches it. Costs one atomic load a batch while nobody does.
+//!
+//! What must hold: what waits for readers keeps to a bound, however many they are and however slowly they read. Each
+//! watched query has the same share of it, so that readers who do not read cost others nothing until the whole is used
+//! up; and those that do not read at all are cut off by the server they are connected to.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rivulet_dataflow::QueryId;
 use tokio::sync::broadcast;
+
+use crate::service::LiveResult;
 
 /// How many results wait for a slow reader; beyond that it loses the oldest and is told how many.
 const WAITING_MAX: usize = 1_024;
 
+/// What a result takes beside its text.
+const RESULT_BYTES: usize = 64;
+
+/// The least time between two lines in the log about results that were skipped.
+const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
+
 /// The readers of live results, by query.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Taps {
     watched: AtomicUsize,
-    senders: RwLock<HashMap<QueryId, broadcast::Sender<Arc<str>>>>,
+    taps: RwLock<HashMap<QueryId, Tap>>,
+    bytes_max: usize,
+    /// Bytes that wait for readers of any query.
+    bytes: Arc<AtomicUsize>,
+    last_notice: Mutex<Option<Instant>>,
+}
+
+/// The readers of one query.
+#[derive(Debug)]
+struct Tap {
+    sender: broadcast::Sender<Arc<LiveResult>>,
+    bytes: Arc<AtomicUsize>,
+    /// Results that were skipped since the last one that was not.
+    skipped: AtomicU64,
+}
+
+impl Tap {
+    fn new() -> Self {
+        Self { sender: broadcast::channel(WAITING_MAX).0, bytes: Arc::default(), skipped: AtomicU64::new(0) }
+    }
+}
+
+/// The bytes of a result that waits for readers; they count as long as this is there.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    bytes: usize,
+    of_query: Arc<AtomicUsize>,
+    of_all: Arc<AtomicUsize>,
+}
+
+impl Waiting {
+    fn new(bytes: usize, of_query: &Arc<AtomicUsize>, of_all: &Arc<AtomicUsize>) -> Self {
+        for counter in [of_query, of_all] {
+            counter.fetch_add(bytes, Ordering::Relaxed);
+        }
+        Self { bytes, of_query: of_query.clone(), of_all: of_all.clone() }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        for counter in [&self.of_query, &self.of_all] {
+            counter.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Taps {
+    /// Of what waits for readers, at most so many bytes are kept.
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self {
+            watched: AtomicUsize::new(0),
+            taps: RwLock::default(),
+            bytes_max,
+            bytes: Arc::default(),
+            last_notice: Mutex::default(),
+        }
+    }
+
     /// A reader of a query's results from now on.
-    pub(super) fn watch(&self, query: QueryId) -> broadcast::Receiver<Arc<str>> {
-        let mut senders = self.senders.write();
-        senders.retain(|_, sender| sender.receiver_count() > 0);
-        let receiver = senders.entry(query).or_insert_with(|| broadcast::channel(WAITING_MAX).0).subscribe();
-        self.watched.store(senders.len(), Ordering::Release);
+    pub(super) fn watch(&self, query: QueryId) -> broadcast::Receiver<Arc<LiveResult>> {
+        let mut taps = self.taps.write();
+        taps.retain(|_, tap| tap.sender.receiver_count() > 0);
+        let receiver = taps.entry(query).or_insert_with(Tap::new).sender.subscribe();
+        self.watched.store(taps.len(), Ordering::Release);
         receiver
     }
 
@@ -35,31 +103,53 @@ impl Taps {
 
     /// Whether anybody watches a query.
     pub(super) fn is_watched(&self, query: QueryId) -> bool {
-        self.senders.read().contains_key(&query)
+        self.taps.read().contains_key(&query)
     }
 
     /// Hands a result to the readers of a query; `result` is called only if there are any.
     pub(super) fn send(&self, query: QueryId, result: impl FnOnce() -> String) {
         let is_gone = {
-            let senders = self.senders.read();
-            match senders.get(&query) {
-                Some(sender) => sender.send(result().into()).is_err(),
+            let taps = self.taps.read();
+            match taps.get(&query) {
+                Some(tap) => !self.offer(query, tap, taps.len(), result()),
                 None => false,
             }
         };
         if is_gone {
             // Somebody new may have begun to watch in between.
-            let mut senders = self.senders.write();
-            senders.retain(|&id, sender| id != query || sender.receiver_count() > 0);
-            self.watched.store(senders.len(), Ordering::Release);
+            let mut taps = self.taps.write();
+            taps.retain(|&id, tap| id != query || tap.sender.receiver_count() > 0);
+            self.watched.store(taps.len(), Ordering::Release);
         }
+    }
+
+    /// Hands a result on if there is room for it; whether anybody still watches.
+    fn offer(&self, query: QueryId, tap: &Tap, watched: usize, text: String) -> bool {
+        let bytes = text.len() + RESULT_BYTES;
+        let has_room = |bytes_max: usize, waiting: &AtomicUsize| match waiting.load(Ordering::Relaxed) {
+            // One that is larger than its share passes when nothing waits.
+            0 => true,
+            waiting => waiting + bytes <= bytes_max,
+        };
+        if has_room(self.bytes_max / watched.max(1), &tap.bytes) && has_room(self.bytes_max, &self.bytes) {
+            let waiting = Some(Waiting::new(bytes, &tap.bytes, &self.bytes));
+            let skipped = tap.skipped.swap(0, Ordering::Relaxed);
+            return tap.sender.send(Arc::new(LiveResult { text, skipped, _waiting: waiting })).is_ok();
+        }
+        let skipped = tap.skipped.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut last = self.last_notice.lock();
+        if last.is_none_or(|last| last.elapsed() >= NOTICE_INTERVAL) {
+            *last = Some(Instant::now());
+            tracing::warn!(query, skipped, "live results are skipped, because their readers are too slow");
+        }
+        tap.sender.receiver_count() > 0
     }
 
     /// Ends the readers of a query that is gone.
     pub(super) fn forget(&self, query: QueryId) {
-        let mut senders = self.senders.write();
-        senders.remove(&query);
-        self.watched.store(senders.len(), Ordering::Release);
+        let mut taps = self.taps.write();
+        taps.remove(&query);
+        self.watched.store(taps.len(), Ordering::Release);
     }
 }
 
@@ -69,14 +159,45 @@ mod tests {
 
     #[test]
     fn a_watched_query_is_copied_and_others_are_not() {
-        let taps = Taps::default();
+        let taps = Taps::new(1 << 20);
         assert!(!taps.is_watching());
         let mut reader = taps.watch(7);
         taps.send(7, || "{}".into());
         taps.send(8, || unreachable!("nobody watches this query"));
-        assert_eq!(&*reader.try_recv().unwrap(), "{}");
+        assert_eq!(reader.try_recv().unwrap().text, "{}");
         drop(reader);
         taps.send(7, || "{}".into());
         assert!(!taps.is_watching());
+    }
+
+    #[test]
+    fn readers_that_do_not_read_hold_no_more_than_is_allowed_and_others_get_theirs() {
+        let bytes_max = 64 << 10;
+        let taps = Taps::new(bytes_max);
+        let sleepers: Vec<_> = (0..32).map(|query| taps.watch(query)).collect();
+        let mut reader = taps.watch(99);
+        let result = "x".repeat(1_000);
+        for round in 0..1_000 {
+            for query in 0..32 {
+                taps.send(query, || result.clone());
+            }
+            taps.send(99, || result.clone());
+            let got = reader.try_recv().unwrap_or_else(|_| panic!("the reader that reads loses result {round}"));
+            assert_eq!((got.text.len(), got.skipped), (1_000, 0));
+            assert!(taps.bytes.load(Ordering::Relaxed) <= bytes_max);
+        }
+        // A sleeper that wakes up gets what was kept, and is told of the rest.
+        let mut sleeper = sleepers.into_iter().next().unwrap();
+        let mut kept = 0;
+        while sleeper.try_recv().is_ok() {
+            kept += 1;
+        }
+        taps.send(0, || "{}".into());
+        assert_eq!(kept + sleeper.try_recv().unwrap().skipped, 1_000);
+        drop((sleeper, reader));
+        for query in 0..100 {
+            taps.send(query, || "{}".into());
+        }
+        assert_eq!(taps.bytes.load(Ordering::Relaxed), 0, "all is given back");
     }
 }

@@ -138,7 +138,7 @@ fn a_client_that_does_not_read_is_not_read_either() {
     let (server, service) = TestServer::with_memory();
     let mut stream = TcpStream::connect(server.address).expect("a connection");
     stream.set_nonblocking(true).expect("a socket");
-    let head = "POST /api/v1/queries/bulk HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = "POST /api/v1/queries/bulk HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).expect("a head");
     // Short lines with long answers: an unknown application is named in the message.
     let line = "{\"application\":\"nobody\"}\n";

@@ -20,6 +20,7 @@ mod cli;
 mod comparison;
 mod cut;
 mod engine;
+mod hostile_http;
 mod key_property;
 #[path = "../../../rivulet-connectors/tests/connectors/kafka_broker.rs"]
 mod kafka_broker;

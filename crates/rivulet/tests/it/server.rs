@@ -16,7 +16,7 @@ const AC_CONTROL: &str = include_str!("../../../../examples/ac_control.sql");
 /// A `rivulet serve`; killed when dropped.
 pub(crate) struct Server {
     child: Child,
-    http: SocketAddr,
+    pub(crate) http: SocketAddr,
     pub(crate) mqtt: SocketAddr,
 }
 
@@ -40,20 +40,12 @@ impl Server {
     }
 
     pub(crate) fn spawn(folder: &Path, mqtt: SocketAddr, settings: &[(&str, String)]) -> Self {
-        Self::spawn_with(folder, mqtt, settings, &[])
+        Self::spawn_by(rivulet(), folder, mqtt, settings)
     }
 
-    /// The same by another program that becomes the server, as `nohup` does.
-    pub(crate) fn spawn_with(folder: &Path, mqtt: SocketAddr, settings: &[(&str, String)], by: &[&str]) -> Self {
+    /// A server that this command starts, with what it is given as arguments.
+    pub(crate) fn spawn_by(mut command: Command, folder: &Path, mqtt: SocketAddr, settings: &[(&str, String)]) -> Self {
         let http = free_port();
-        let mut command = match by {
-            [] => rivulet(),
-            [program, arguments @ ..] => {
-                let mut command = without_settings(Command::new(program));
-                command.args(arguments).arg(env!("CARGO_BIN_EXE_rivulet"));
-                command
-            }
-        };
         command.arg("serve").current_dir(folder).env("RIVULET_DATA_DIR", folder.join("data"));
         command.env("RIVULET_HTTP_ADDRESS", http.to_string());
         settings.iter().for_each(|(name, value)| {
@@ -110,6 +102,23 @@ impl Server {
             .filter_map(|line| line.strip_prefix("data:").and_then(|data| serde_json::from_str(data).ok()))
     }
 
+    /// The number of the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A line of what the system says of the process: `/proc/PID/FILE`.
+    pub(crate) fn process(&self, file: &str, line: &str) -> String {
+        let text = std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap();
+        text.lines().find(|found| found.starts_with(line)).unwrap_or_else(|| panic!("no {line} in {text}")).to_owned()
+    }
+
+    /// The most memory that the process ever had, in MiB.
+    pub(crate) fn memory_mib_max(&self) -> u64 {
+        let line = self.process("status", "VmHWM:");
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+    }
+
     pub(crate) fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());
@@ -143,6 +152,13 @@ impl Drop for Server {
 /// The program, without settings of whoever runs the tests.
 pub(crate) fn rivulet() -> Command {
     without_settings(Command::new(env!("CARGO_BIN_EXE_rivulet")))
+}
+
+/// A command that becomes the program, as `nohup` does, without the settings of whoever runs the tests.
+pub(crate) fn rivulet_by(program: &str, arguments: &[&str]) -> Command {
+    let mut command = without_settings(Command::new(program));
+    command.args(arguments).arg(env!("CARGO_BIN_EXE_rivulet"));
+    command
 }
 
 /// A command that gets no settings from whoever runs the tests.

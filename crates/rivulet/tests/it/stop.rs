@@ -9,7 +9,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::kill::{Load, kills, random};
-use super::server::{Publisher, Server, free_port, wait};
+use super::server::{Publisher, Server, free_port, rivulet_by, wait};
 
 const COPY: &str = "CREATE APPLICATION copy (id TEXT) INPUT numbers (n BIGINT) FROM 'mqtt:in/{id}' FORMAT JSON \
                     OUTPUT 'mqtt:out/{id}' FORMAT JSON AS SELECT n FROM numbers; \
@@ -45,8 +45,8 @@ fn a_closed_terminal_stops_it_without_loss_unless_it_was_to_outlive_it() {
     let mqtt = free_port();
     let settings =
         [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()), ("RIVULET_CHECKPOINT_INTERVAL_S", "3600".to_owned())];
-    let nobody_reads = ["bash", "-c", "exec \"$0\" \"$@\" 2> >(exec true)"];
-    let mut server = Server::spawn_with(folder.path(), mqtt, &settings, &nobody_reads);
+    let nobody_reads = rivulet_by("bash", &["-c", "exec \"$0\" \"$@\" 2> >(exec true)"]);
+    let mut server = Server::spawn_by(nobody_reads, folder.path(), mqtt, &settings);
     server.wait_until_ready();
     server.sql_ok(before);
     let mut publisher = Publisher::connect(mqtt);
@@ -64,7 +64,7 @@ fn a_closed_terminal_stops_it_without_loss_unless_it_was_to_outlive_it() {
     drop(server);
 
     let folder = TempDir::new().unwrap();
-    let mut server = Server::spawn_with(folder.path(), free_port(), &[], &["nohup"]);
+    let mut server = Server::spawn_by(rivulet_by("nohup", &[]), folder.path(), free_port(), &[]);
     server.wait_until_ready();
     server.signal("-HUP");
     std::thread::sleep(Duration::from_millis(300));

@@ -8,11 +8,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rivulet::api;
+use rivulet::config::{self, FlagValue, Sources};
 use rivulet::http_client::Client;
 use rivulet::service::{
-    ApplicationInfo, ApplicationStatus, BigQueryInfo, ConnectionStatus, ErrorKind, LatencyStatus, ParameterInfo,
-    QueryFilter, QueryInfo, QueryRequest, QueryState, Replacement, Service, ServiceError, StatementResult, Status,
-    TableInfo, generated_name,
+    ApplicationInfo, ApplicationStatus, BigQueryInfo, ConnectionStatus, ErrorKind, LatencyStatus, LiveResult,
+    ParameterInfo, QueryFilter, QueryInfo, QueryRequest, QueryState, Replacement, Service, ServiceError,
+    StatementResult, Status, TableInfo, generated_name,
 };
 use serde_json::json;
 use tokio::sync::{broadcast, oneshot};
@@ -34,7 +35,7 @@ pub(crate) struct MemoryService {
 struct State {
     applications: BTreeMap<String, ApplicationInfo>,
     queries: BTreeMap<String, QueryInfo>,
-    results: BTreeMap<String, broadcast::Sender<Arc<str>>>,
+    results: BTreeMap<String, broadcast::Sender<Arc<LiveResult>>>,
     next_id: u64,
 }
 
@@ -46,7 +47,7 @@ impl MemoryService {
     /// Emits a result of a query to whoever watches it.
     pub(crate) fn emit(&self, query: &str, result: &str) {
         if let Some(results) = self.state().results.get(query) {
-            let _ = results.send(result.into());
+            let _ = results.send(Arc::new(result.into()));
         }
     }
 
@@ -355,7 +356,7 @@ impl Service for MemoryService {
         "# TYPE events counter\nevents_total 1000\n# EOF\n".into()
     }
 
-    fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<str>>, ServiceError> {
+    fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
         self.state().results.get(query).map(broadcast::Sender::subscribe).ok_or_else(|| not_found("query", query))
     }
 
@@ -376,6 +377,18 @@ pub(crate) struct TestServer {
 
 impl TestServer {
     pub(crate) fn start(service: Arc<dyn Service>) -> Self {
+        Self::start_with(service, &[])
+    }
+
+    /// The same with these configuration keys.
+    pub(crate) fn start_with(service: Arc<dyn Service>, settings: &[(&str, &str)]) -> Self {
+        let flags = settings.iter().map(|(key, value)| FlagValue {
+            key: (*key).into(),
+            value: (*value).into(),
+            flag: "--set".into(),
+        });
+        let sources = Sources { flags: flags.collect(), ..Sources::default() };
+        let http = config::load(&sources).expect("a configuration").config.http;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let listener = runtime.block_on(api::listen(([127, 0, 0, 1], 0).into())).expect("a port");
@@ -385,7 +398,7 @@ impl TestServer {
             let stopped = async {
                 let _ = stopped.await;
             };
-            runtime.block_on(api::serve(listener, service, stopped)).expect("the server");
+            runtime.block_on(api::serve(listener, service, &http, stopped)).expect("the server");
         });
         Self { address, stop: Some(stop), thread: Some(thread) }
     }
@@ -452,6 +465,6 @@ pub(crate) fn exchange(address: SocketAddr, request: &str) -> (u16, String) {
 pub(crate) fn request(method: &str, path: &str, headers: &str, body: &str) -> String {
     let length = body.len();
     format!(
-        "{method} {path} HTTP/1.1\r\nhost: rivulet.test\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
     )
 }
