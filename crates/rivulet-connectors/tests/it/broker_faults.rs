@@ -406,3 +406,28 @@ fn tasks_that_a_defect_cuts_short_are_told_and_begin_again() {
     Probe::connect(broker.port(), Version::V5, "sensor", |_| {}).publish("t", "works", 1, false);
     assert!(inbox.contains("works"));
 }
+
+#[test]
+fn guesses_of_a_password_are_slowed_down() {
+    let (router, _inbox) = router(&["t"]);
+    let broker = BrokerThread::start(router, |options| options.users = vec![("kim".into(), "rose".into())]);
+    // What a client of 3.1.1 is answered: 0 for welcome, 4 for a wrong password, 3 for come again.
+    let log_in = |password: &[u8; 4]| {
+        let mut socket = std::net::TcpStream::connect(("127.0.0.1", broker.port())).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let head = b"\x10\x17\x00\x04MQTT\x04\xc2\x00\x3c\x00\x00\x00\x03kim\x00\x04";
+        std::io::Write::write_all(&mut socket, &[&head[..], password].concat()).unwrap();
+        let mut answer = [0; 4];
+        std::io::Read::read_exact(&mut socket, &mut answer).unwrap();
+        answer[3]
+    };
+    let codes: Vec<u8> = (0..20).map(|_| log_in(b"lily")).collect();
+    assert_eq!(codes[..6], [4; 6]);
+    assert!(codes.iter().filter(|code| **code == 4).count() < 12, "{codes:?}");
+    // The right one waits as well, or a guesser would find it all the same.
+    let codes = std::iter::from_fn(|| {
+        std::thread::sleep(Duration::from_millis(100));
+        Some(log_in(b"rose"))
+    });
+    assert_eq!(codes.take(200).find(|code| *code != 3), Some(0));
+}

@@ -41,7 +41,7 @@ const NO_SUBSCRIBERS: u8 = 0x10;
 pub(super) async fn serve(shared: &Shared, address: IpAddr, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let mut buffer = ReadBuffer::new(shared.options.read_buffer_bytes);
     let limit = Duration::from_millis(shared.options.connect_timeout_ms);
-    let login = match tokio::time::timeout(limit, read_login(shared, &mut stream, &mut buffer)).await {
+    let login = match tokio::time::timeout(limit, read_login(shared, address, &mut stream, &mut buffer)).await {
         Ok(Ok(login)) => login,
         Ok(Err(Refusal { answer, counts })) => {
             if counts {
@@ -117,6 +117,7 @@ struct Refusal {
 
 async fn read_login(
     shared: &Shared,
+    address: IpAddr,
     stream: &mut (impl AsyncRead + Unpin),
     buffer: &mut ReadBuffer,
 ) -> Result<Login, Refusal> {
@@ -130,18 +131,18 @@ async fn read_login(
         let frame = codec::split_frame(buffer.data(), shared.options.packet_bytes_max).map_err(|_| refusal())?;
         if let Some(frame) = frame {
             let login = packets::login(&frame).map_err(|answer| Refusal { answer, counts: true })?;
+            let refuse = |reason| {
+                let mut answer = Vec::new();
+                packets::refuse(login.version, reason, &mut answer);
+                Err(Refusal { answer, counts: false })
+            };
+            if !shared.options.users.is_empty() && shared.failed_logins.must_wait(address).is_some() {
+                return refuse(packets::Refused::Busy);
+            }
             if !shared.options.allows(login.user.as_deref(), login.password.as_deref()) {
                 shared.core.lock().counters.logins_refused += 1;
-                shared.notices.say(|| {
-                    tracing::warn!(
-                        client_id = login.client_id,
-                        user = login.user,
-                        "a client with a wrong user or password was turned away"
-                    );
-                });
-                let mut answer = Vec::new();
-                packets::refuse(login.version, packets::Refused::Login, &mut answer);
-                return Err(Refusal { answer, counts: false });
+                shared.failed_logins.note(address, "the embedded broker");
+                return refuse(packets::Refused::Login);
             }
             let consumed = frame.whole.len();
             buffer.consume(consumed);

@@ -43,6 +43,7 @@ use super::publisher::{Outbound, Publisher};
 use super::router::Router;
 use super::supervise::{Pauses, Supervisor};
 use super::tls;
+use crate::logins::FailedLogins;
 use crate::sockets::keep_alive;
 pub use options::{BrokerError, BrokerOptions, Listener};
 pub use stats::{BrokerDrops, BrokerStats};
@@ -70,6 +71,7 @@ struct Shared {
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     supervisor: Supervisor,
+    failed_logins: FailedLogins,
     notices: Notices,
 }
 
@@ -146,6 +148,7 @@ impl Broker {
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             supervisor: Supervisor::default(),
+            failed_logins: FailedLogins::default(),
             notices: Notices::default(),
         });
         let stop = watch::Sender::new(false);

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use super::super::tls::{ServerTls, TlsError};
+use crate::logins::is_secret;
 
 /// A place to listen on.
 #[derive(Clone, Debug)]
@@ -95,13 +96,9 @@ impl BrokerOptions {
         let (Some(user), Some(password)) = (user, password) else { return false };
         // Every entry is compared, and every byte of it, so that the time says nothing about the passwords.
         self.users.iter().fold(false, |allowed, (known, expected)| {
-            allowed | (is_same(known.as_bytes(), user.as_bytes()) & is_same(expected.as_bytes(), password))
+            allowed | (is_secret(user.as_bytes(), known.as_bytes()) & is_secret(password, expected.as_bytes()))
         })
     }
-}
-
-fn is_same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
 /// A broker that cannot be started.
