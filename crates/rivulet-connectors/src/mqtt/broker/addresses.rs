@@ -66,6 +66,11 @@ impl Addresses {
         self.rows.get_mut(key).expect("an address is there for as long as sessions have come from it")
     }
 
+    /// The address of a number.
+    pub(super) fn address(&self, key: AddressKey) -> IpAddr {
+        self.rows.get(key).expect("an address is there for as long as sessions have come from it").address
+    }
+
     /// What is known of an address.
     pub(super) fn of(&self, address: IpAddr) -> Option<&Address> {
         self.by_address.get(&network(address)).and_then(|&key| self.rows.get(key))

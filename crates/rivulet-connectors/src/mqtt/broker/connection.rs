@@ -17,6 +17,7 @@ use super::super::stall::Stall;
 use super::super::supervise::catch_panic;
 use super::super::topic::{self, TopicError};
 use super::Shared;
+use super::confirm::Answers;
 use super::core::{Core, Goodbye, SessionKey};
 use super::message;
 use super::outbox::Outbox;
@@ -68,13 +69,15 @@ pub(super) async fn serve(shared: &Shared, address: IpAddr, mut stream: impl Asy
     if let Some(ledger) = ledger.as_ref().filter(|_| login.wants_session() && !session_present) {
         ledger.lost_session();
     }
-    let mut reader = Reader::new(shared, &login, key, &outbox, buffer, ledger.clone());
+    let answers = Answers::new(outbox.clone(), shared.journal.get().cloned());
+    let mut reader = Reader::new(shared, &login, key, (&outbox, &answers), buffer, ledger.clone());
     let mut writer = std::pin::pin!(write(shared, key, &outbox, write_half));
     let ended = catch_panic(async {
         tokio::select! {
             end = reader.run(read_half) => Some(end),
             () = &mut writer => None,
-            () = acknowledge(shared, ledger.as_deref(), &outbox) => None,
+            () = acknowledge(shared, ledger.as_deref(), &answers) => None,
+            () = answers.serve() => None,
         }
     });
     let end = ended.await.unwrap_or_else(|panic| {
@@ -190,6 +193,7 @@ struct Reader<'a> {
     version: Version,
     key: SessionKey,
     outbox: &'a Arc<Outbox>,
+    answers: &'a Answers,
     buffer: ReadBuffer,
     /// How long the client has asked its session to be kept, in seconds.
     expiry_s: u32,
@@ -215,7 +219,7 @@ impl<'a> Reader<'a> {
         shared: &'a Shared,
         login: &'a Login,
         key: SessionKey,
-        outbox: &'a Arc<Outbox>,
+        (outbox, answers): (&'a Arc<Outbox>, &'a Answers),
         buffer: ReadBuffer,
         ledger: Option<Arc<Ledger>>,
     ) -> Self {
@@ -225,6 +229,7 @@ impl<'a> Reader<'a> {
             version: login.version,
             key,
             outbox,
+            answers,
             buffer,
             expiry_s: login.expiry_s,
             silence_max: (login.keep_alive_s > 0).then(|| Duration::from_millis(u64::from(login.keep_alive_s) * 1500)),
@@ -322,6 +327,9 @@ impl<'a> Reader<'a> {
             Admission::Full => return Step::InboxFull,
             Admission::TakenOver => return Step::NeedsMore,
         }
+        if self.answers.is_full() {
+            return Step::InboxFull;
+        }
         let mut core = shared.core.lock();
         core.begin_turn();
         // Another connection may have taken the session over. Messages that were read count all the same, but they say
@@ -351,6 +359,10 @@ impl<'a> Reader<'a> {
                             break;
                         }
                     };
+                    if (publish.qos != Qos::AtMostOnce || publish.retain) && !core.has_room_to_save() {
+                        step = Step::InboxFull;
+                        break;
+                    }
                     let routed = routing.routed();
                     let (topic, payload) = (publish.topic, publish.payload);
                     let mut logged_at = ledger
@@ -370,9 +382,10 @@ impl<'a> Reader<'a> {
                     self.stall.taken();
                     core.counters.messages_in += 1;
                     let passed_on = Publish { qos: publish.qos.min(Qos::AtLeastOnce), ..publish };
-                    let has_subscribers = core.publish(&passed_on, is_owner.then_some(self.key), expires_at);
+                    let published = core.publish(&passed_on, is_owner.then_some(self.key), expires_at);
                     if publish.qos > Qos::AtMostOnce {
-                        let is_wanted = has_subscribers || routing.routed() > routed;
+                        self.answers.expect(published.saved_at);
+                        let is_wanted = published.has_subscribers || routing.routed() > routed;
                         let reason = if is_wanted || self.version == Version::V3 { 0 } else { NO_SUBSCRIBERS };
                         let answer = Answer { qos: publish.qos, packet_id: publish.packet_id, reason };
                         let out = &mut self.acknowledgements;
@@ -393,10 +406,14 @@ impl<'a> Reader<'a> {
                     }
                 },
                 PacketKind::Connect | PacketKind::Other => {
-                    // Answers keep the order of the questions.
-                    hand_over(&mut self.acknowledgements, self.outbox);
+                    if !core.has_room_to_save() {
+                        step = Step::InboxFull;
+                        break;
+                    }
+                    // Answers keep the order of the questions, but for those that wait for a disk.
+                    self.answers.acknowledge(&mut self.acknowledgements);
                     let end = match packets::control(self.version, &frame, self.expiry_s) {
-                        Ok(control) => process_control(&mut core, self.version, self.key, self.outbox, control),
+                        Ok(control) => process_control(&mut core, self.version, self.key, self.answers, control),
                         Err(close) => Some(End::Close(close)),
                     };
                     if let Some(end) = end {
@@ -410,22 +427,16 @@ impl<'a> Reader<'a> {
         drop(routing);
         drop(core);
         self.buffer.consume(consumed);
-        hand_over(&mut self.acknowledgements, self.outbox);
+        self.answers.acknowledge(&mut self.acknowledgements);
         step
     }
 }
 
 /// Acknowledges what the log has on disk, for as long as it is polled.
-async fn acknowledge(shared: &Shared, ledger: Option<&Ledger>, outbox: &Outbox) {
+async fn acknowledge(shared: &Shared, ledger: Option<&Ledger>, answers: &Answers) {
     match (ledger, shared.router.log()) {
-        (Some(ledger), Some(log)) => ledger.serve(&**log, |bytes| outbox.answer(|out| out.append(bytes))).await,
+        (Some(ledger), Some(log)) => ledger.serve(&**log, |bytes| answers.acknowledge(bytes)).await,
         _ => std::future::pending().await,
-    }
-}
-
-fn hand_over(acknowledgements: &mut Vec<u8>, outbox: &Outbox) {
-    if !acknowledgements.is_empty() {
-        outbox.answer(|out| out.append(acknowledgements));
     }
 }
 
@@ -468,21 +479,25 @@ fn process_control(
     core: &mut Core,
     version: Version,
     key: SessionKey,
-    outbox: &Outbox,
+    answers: &Answers,
     control: Control,
 ) -> Option<End> {
     match control {
-        Control::Ping => outbox.answer(|out| out.extend_from_slice(&codec::PING_RESPONSE)),
+        Control::Ping => answers.answer(0, |out| out.extend_from_slice(&codec::PING_RESPONSE)),
         Control::Subscribe(subscribe) => {
-            core.subscribe(key, &subscribe.requests(), |codes, out| subscribe.answer(codes, out));
+            core.subscribe(key, &subscribe.requests(), |codes, saved_at| {
+                answers.answer(saved_at, |out| subscribe.answer(codes, out));
+            });
         }
         Control::Unsubscribe(unsubscribe) => {
-            let removed: Vec<bool> = unsubscribe.filters().map(|filter| core.unsubscribe(key, filter)).collect();
-            outbox.answer(|out| unsubscribe.answer(&removed, out));
+            let removed: Vec<_> = unsubscribe.filters().map(|filter| core.unsubscribe(key, filter)).collect();
+            let saved_at = removed.iter().flatten().copied().max().unwrap_or(0);
+            let removed: Vec<bool> = removed.iter().map(Option::is_some).collect();
+            answers.answer(saved_at, |out| unsubscribe.answer(&removed, out));
         }
         // It was processed when it came; a client of version 5 has sent none.
         Control::Release(packet_id) => {
-            outbox.answer(|out| codec::encode_pubcomp(packet_id, version == Version::V3, out));
+            answers.answer(0, |out| codec::encode_pubcomp(packet_id, version == Version::V3, out));
         }
         Control::Disconnect(goodbye) => return Some(End::Goodbye(goodbye)),
     }

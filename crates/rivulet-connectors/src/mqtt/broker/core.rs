@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
+use rivulet_dataflow::LogPosition;
 
 use super::super::codec::{Publish, Qos, Version};
 use super::super::index::TopicIndex;
@@ -17,9 +18,15 @@ use super::message::{Delivery, Encoded, Manner};
 use super::options::BrokerOptions;
 use super::outbox::Outbox;
 use super::retained::Retained;
-use super::session::{QueueBounds, Session, Will};
+use super::session::{QueueBounds, Session, Walked, Will};
 use super::slab::Slab;
-use super::stats::{BrokerStats, Counters};
+use super::stats::{BrokerDrops, BrokerStats, Counters};
+use saving::Saving;
+
+mod restore;
+mod saving;
+
+pub(super) use saving::Rewritten;
 
 /// The number of a session. Used again when the session is gone.
 pub(super) type SessionKey = u32;
@@ -101,6 +108,16 @@ pub(super) mod suback {
     pub(crate) const SHARED_NOT_SUPPORTED: u8 = 0x9e;
 }
 
+/// What became of a message.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Published {
+    /// Whether anybody is subscribed.
+    pub(super) has_subscribers: bool,
+    /// Up to where the journal must be on disk before the publisher is told that the message is here; 0 if it need not
+    /// be.
+    pub(super) saved_at: LogPosition,
+}
+
 pub(super) struct Core {
     sessions: Slab<Session>,
     by_client_id: HashMap<Box<str>, SessionKey, foldhash::fast::RandomState>,
@@ -123,6 +140,8 @@ pub(super) struct Core {
     session_expiry_s_max: u32,
     /// The look-ups that are left for new subscriptions before the lock is given back.
     retained_steps: usize,
+    /// What outlives the process, if anything does.
+    saving: Option<Saving>,
     /// Memory that is used again: the subscriptions of one message, and its packets.
     found: Vec<u32>,
     encoded: Encoded,
@@ -153,6 +172,7 @@ impl Core {
             address_subscriptions_max: share_of(options.subscriptions_max, options.address_share_percent),
             session_expiry_s_max: options.session_expiry_s_max,
             retained_steps: 0,
+            saving: None,
             found: Vec::new(),
             encoded: Encoded::default(),
         }
@@ -166,6 +186,7 @@ impl Core {
     /// Others have had their turn: new subscriptions may look at some more retained messages.
     pub(super) fn begin_turn(&mut self) {
         self.retained_steps = RETAINED_STEPS_MAX;
+        self.look_for_room_to_save();
     }
 
     /// Begins (or takes up) a session with this connection. `answer` writes the CONNACK, given whether the session was there
@@ -225,6 +246,7 @@ impl Core {
         self.counters.connections_total += 1;
         outbox.answer(|out| answer(present.is_some(), session.expiry_s, out));
         session.resume(&mut self.counters);
+        self.save_session(key);
         Some(key)
     }
 
@@ -260,8 +282,9 @@ impl Core {
                 delay_s => session.due_will = Some((now + Duration::from_secs(u64::from(delay_s)), will)),
             }
         }
-        if expiry_s == 0 {
-            self.remove_session(key);
+        match expiry_s {
+            0 => self.remove_session(key),
+            _ => self.save_session(key),
         }
     }
 
@@ -285,6 +308,7 @@ impl Core {
     fn remove_session(&mut self, key: SessionKey) {
         let Some(mut session) = self.sessions.remove(key) else { return };
         self.by_client_id.remove(&session.client_id);
+        Self::save_end(&mut self.saving, session.saved_as);
         for (filter, &subscription) in &session.subscriptions {
             self.index.remove(filter, subscription);
             self.subscriptions.remove(subscription);
@@ -344,15 +368,18 @@ impl Core {
         self.sessions.len() < self.sessions_max && !self.share(address).is_full()
     }
 
-    /// Subscribes a session. `answer` writes the SUBACK from the reason codes (those of version 5); it goes out before retained messages.
+    /// Subscribes a session. `answer` sends the SUBACK from the reason codes (those of version 5) when the journal has
+    /// come to the
+    /// position.
     pub(super) fn subscribe(
         &mut self,
         key: SessionKey,
         requests: &[SubscribeRequest<'_>],
-        answer: impl FnOnce(&[u8], &mut Vec<u8>),
+        answer: impl FnOnce(&[u8], LogPosition),
     ) {
         let mut codes = Vec::with_capacity(requests.len());
         let mut wants_retained = false;
+        let mut saved_at = 0;
         for request in requests {
             let Granted { qos, number, is_new } = match self.subscribe_one(key, request) {
                 Ok(granted) => granted,
@@ -375,13 +402,23 @@ impl Core {
                 session.begin_walk(number, request.filter, qos, request.identifier);
                 wants_retained = true;
             }
+            saved_at = self.save_subscribed(key, number, request.filter).max(saved_at);
         }
-        let Some(session) = self.sessions.get_mut(key) else { return };
-        let Some(outbox) = &session.outbox else { return };
-        outbox.answer(|out| answer(&codes, out));
+        answer(&codes, saved_at);
         if wants_retained {
-            session.walk(&self.retained, &mut self.retained_steps, &mut self.counters);
+            self.walk(key);
         }
+    }
+
+    /// Sends retained messages to new subscriptions of a session. Returns whether there are more, for when others have
+    /// had their turn.
+    fn walk(&mut self, key: SessionKey) -> bool {
+        let Some(session) = self.sessions.get_mut(key) else { return false };
+        let (saving, subscriptions, saved_as) = (&mut self.saving, &self.subscriptions, session.saved_as);
+        session.walk(&self.retained, &mut self.retained_steps, &mut self.counters, |walked| match walked {
+            Walked::Waits(message, manner) => Self::save_waits(saving, saved_as, message, manner),
+            Walked::Over(number, filter) => Self::save_walked(saving, saved_as, subscriptions.get(number), filter),
+        })
     }
 
     /// Subscribes a session to one filter; the error is the reason code.
@@ -422,18 +459,19 @@ impl Core {
         Ok(Granted { qos, number, is_new: true })
     }
 
-    /// Ends a subscription. Returns whether there was one.
-    pub(super) fn unsubscribe(&mut self, key: SessionKey, filter: &str) -> bool {
-        let Some(session) = self.sessions.get_mut(key) else { return false };
-        let Some(number) = session.unsubscribed(filter) else { return false };
+    /// Ends a subscription. Returns the position that the journal must come to before the client is told so; `None` if
+    /// there was no such
+    /// subscription.
+    pub(super) fn unsubscribe(&mut self, key: SessionKey, filter: &str) -> Option<LogPosition> {
+        let session = self.sessions.get_mut(key)?;
+        let number = session.unsubscribed(filter)?;
         self.addresses.get_mut(session.address).subscriptions -= 1;
         self.index.remove(filter, number);
         self.subscriptions.remove(number);
-        true
+        Some(Self::save_unsubscribed(&mut self.saving, session.saved_as, filter))
     }
 
     /// Hands a message to its subscribers, and keeps it if it is to be retained. `from` is the session that publishes.
-    /// Returns whether anybody is subscribed.
     ///
     /// The topic is valid and the properties are checked.
     #[inline]
@@ -442,24 +480,30 @@ impl Core {
         publish: &Publish<'_>,
         from: Option<SessionKey>,
         expires_at: Option<Instant>,
-    ) -> bool {
+    ) -> Published {
         if self.index.is_empty() && !publish.retain {
-            return false;
+            return Published::default();
         }
         self.fan_out(publish, from, expires_at)
     }
 
-    fn fan_out(&mut self, publish: &Publish<'_>, from: Option<SessionKey>, expires_at: Option<Instant>) -> bool {
+    fn fan_out(&mut self, publish: &Publish<'_>, from: Option<SessionKey>, expires_at: Option<Instant>) -> Published {
         let mut delivery = Delivery::new(*publish, expires_at, &mut self.encoded, &self.memory);
+        let (mut is_retained, mut saved_at) = (false, 0);
         if publish.retain {
+            let had_older = self.retained.get(publish.topic).is_some();
             if publish.payload.is_empty() {
                 self.retained.remove(publish.topic);
             } else if self.memory.is_full() {
                 // An old value must not stay where a newer one was published.
                 self.retained.remove(publish.topic);
                 self.counters.memory_full += 1;
-            } else if !self.retained.insert(delivery.keep()) {
-                self.counters.retained_full += 1;
+            } else {
+                is_retained = self.retained.insert(delivery.keep());
+                self.counters.retained_full += u64::from(!is_retained);
+            }
+            if had_older && !is_retained {
+                saved_at = Self::save_forgotten(&mut self.saving, publish.topic);
             }
         }
         self.found.clear();
@@ -474,17 +518,23 @@ impl Core {
                 retain: subscription.retain_as_published && publish.retain,
                 subscription_identifier: subscription.identifier,
             };
-            if let Some(session) = self.sessions.get_mut(subscription.session) {
-                session.deliver(&mut delivery, manner, self.bounds, &mut self.counters);
+            if let Some(session) = self.sessions.get_mut(subscription.session)
+                && session.deliver(&mut delivery, manner, self.bounds, &mut self.counters)
+            {
+                Self::note_waiting(&mut self.saving, session.saved_as, manner);
             }
         }
-        !self.found.is_empty()
+        if self.saving.is_some() && (is_retained || Self::waits(&self.saving)) {
+            saved_at = Self::save_message(&mut self.saving, &delivery.keep(), is_retained).max(saved_at);
+        }
+        Published { has_subscribers: !self.found.is_empty(), saved_at }
     }
 
     /// A client has acknowledged a message.
     pub(super) fn acknowledge(&mut self, key: SessionKey, packet_id: u16) {
         if let Some(session) = self.sessions.get_mut(key) {
-            session.acknowledge(packet_id, &mut self.counters);
+            let number = session.acknowledge(packet_id, &mut self.counters);
+            Self::save_acknowledged(&mut self.saving, session.saved_as, number);
         }
     }
 
@@ -495,7 +545,7 @@ impl Core {
             && let Some(session) = self.sessions.get_mut(key)
         {
             session.pump(&mut self.counters);
-            return session.walk(&self.retained, &mut self.retained_steps, &mut self.counters);
+            return self.walk(key);
         }
         false
     }
@@ -513,7 +563,8 @@ impl Core {
         }
         due.into_iter().for_each(|will| self.push_will(will));
         ended.into_iter().for_each(|key| self.remove_session(key));
-        self.retained.expire(now, |_| {});
+        self.retained.expire(now);
+        self.save_rest();
     }
 
     /// Closes every connection after `farewell`.
@@ -539,11 +590,16 @@ impl Core {
             waiting_messages: self.sessions.iter().map(|(_, session)| session.waiting()).sum(),
             messages_in: self.counters.messages_in,
             messages_out: self.counters.messages_out,
-            dropped: self.counters.drops(connections_refused),
+            dropped: BrokerDrops {
+                unsaved: self.saving.as_ref().map_or(0, |saving| saving.unsaved),
+                ..self.counters.drops(connections_refused)
+            },
             ..BrokerStats::default()
         }
     }
 }
 
+#[cfg(test)]
+mod restore_tests;
 #[cfg(test)]
 mod tests;

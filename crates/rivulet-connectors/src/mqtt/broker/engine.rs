@@ -1,9 +1,10 @@
 //! What the broker publishes itself: the engine's results, and the wills of clients that have gone.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use rivulet_dataflow::Push;
+use rivulet_dataflow::{LogPosition, Push};
 
 use super::super::codec::{Publish, Qos};
 use super::super::publisher::{PublishBatch, Publisher};
@@ -15,6 +16,9 @@ use super::message::{self, Message};
 /// How many messages are published before others have their turn.
 const MESSAGES_BEFORE_YIELD: usize = 512;
 
+/// How many batches may wait until the journal has them on disk; then no further one is published.
+const LEAVING_MAX: usize = 1024;
+
 /// Publishes until the broker is dropped.
 pub(super) async fn publish_results(shared: &Shared) {
     let mut results = Results {
@@ -22,8 +26,11 @@ pub(super) async fn publish_results(shared: &Shared) {
         unsent: Unsent { shared, messages: 0, bytes: 0, end: 0 },
         pending: Pending::default(),
         stall: Stall::new(Duration::from_millis(shared.options.deadlock_ms)),
+        saved_at: 0,
+        leaving: VecDeque::new(),
     };
     loop {
+        results.wait_for_journal().await;
         let will = shared.core.lock().take_will();
         if let Some(will) = will {
             // It begins to become worthless now.
@@ -33,10 +40,10 @@ pub(super) async fn publish_results(shared: &Shared) {
             let end = first + batch.len() as u64;
             results.unsent = Unsent { shared, messages: batch.len(), bytes: batch.queued_bytes(), end };
             results.publish(Source::Batch(&batch)).await;
-            shared.outbound.left(end);
+            results.leave(end);
             shared.outbound.give_back(batch);
         } else {
-            shared.outbound.wake.notified().await;
+            results.wait_for_more().await;
         }
     }
 }
@@ -110,9 +117,61 @@ struct Results<'a> {
     unsent: Unsent<'a>,
     pending: Pending,
     stall: Stall,
+    /// Up to where the journal must be on disk before what was published has left.
+    saved_at: LogPosition,
+    /// The ends of batches that have not left, and what they wait for.
+    leaving: VecDeque<(u64, LogPosition)>,
 }
 
 impl Results<'_> {
+    /// All before the message with the number `end` is published: it has left when those sessions that outlive the
+    /// process have it on disk.
+    fn leave(&mut self, end: u64) {
+        self.leaving.push_back((end, self.saved_at));
+        self.settle();
+    }
+
+    /// Says of what is on disk that it has left.
+    fn settle(&mut self) {
+        let durable = self.shared.journal.get().map_or(LogPosition::MAX, |journal| journal.durable());
+        while let Some((end, _)) = self.leaving.pop_front_if(|(_, saved_at)| *saved_at <= durable) {
+            self.shared.outbound.left(end);
+        }
+    }
+
+    /// Waits while too much has not left.
+    async fn wait_for_journal(&mut self) {
+        self.settle();
+        while self.leaving.len() >= LEAVING_MAX {
+            self.wait_until_committed().await;
+        }
+    }
+
+    /// Waits for something to publish.
+    async fn wait_for_more(&mut self) {
+        let wake = &self.shared.outbound.wake;
+        if self.leaving.is_empty() {
+            return wake.notified().await;
+        }
+        tokio::select! {
+            () = wake.notified() => {}
+            () = self.wait_until_committed() => {}
+        }
+    }
+
+    async fn wait_until_committed(&mut self) {
+        let Some(journal) = self.shared.journal.get() else { return };
+        let mut committed = std::pin::pin!(journal.committed().notified());
+        // Before looking: what is committed from here on is not missed.
+        committed.as_mut().enable();
+        let before = self.leaving.len();
+        self.settle();
+        if self.leaving.len() == before {
+            committed.await;
+            self.settle();
+        }
+    }
+
     async fn publish(&mut self, source: Source<'_>) {
         let mut next = 0;
         while next < source.len() {
@@ -134,9 +193,17 @@ impl Results<'_> {
         let (mut published, mut is_full) = (0, false);
         let (mut sent_messages, mut sent_bytes) = (0, 0);
         let mut core = shared.core.lock();
+        core.begin_turn();
         let mut routing = shared.router.read_for_results();
         for index in range {
             let Some((publish, id, expires_at, queued_bytes)) = source.get(index) else { break };
+            if !core.has_room_to_save()
+                && core.will_have_room_to_save()
+                && (publish.retain || publish.qos != Qos::AtMostOnce)
+            {
+                is_full = true;
+                break;
+            }
             // One that the log has from before a crash still goes to who is subscribed, for the crash may have come before that.
             routing.of_result(id);
             match routing.route(publish.topic, publish.payload, arrival_us, &mut self.pending) {
@@ -157,7 +224,7 @@ impl Results<'_> {
                     break;
                 }
             }
-            core.publish(&publish, None, expires_at);
+            self.saved_at = core.publish(&publish, None, expires_at).saved_at.max(self.saved_at);
             published += 1;
             if let Some(bytes) = queued_bytes {
                 sent_messages += 1;

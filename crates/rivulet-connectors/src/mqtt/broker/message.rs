@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::super::codec::{Publish, Qos, Version};
@@ -19,6 +20,10 @@ pub(super) struct Message {
     pub(super) retain: bool,
     /// When it becomes worthless.
     pub(super) expires_at: Option<Instant>,
+    /// Its number in the journal; 0 if it is not there.
+    pub(super) number: AtomicU64,
+    /// Where in the journal it was written last.
+    pub(super) saved_at: AtomicU64,
     /// Where its bytes are counted, if they are.
     counted_in: Option<Arc<Memory>>,
 }
@@ -40,6 +45,8 @@ impl Message {
             qos: publish.qos,
             retain: publish.retain,
             expires_at,
+            number: AtomicU64::new(0),
+            saved_at: AtomicU64::new(0),
             counted_in: None,
         }
     }
@@ -68,13 +75,18 @@ impl Message {
         self.topic.len() + self.payload.len() + self.properties.len() + size_of::<Self>()
     }
 
+    /// Its number in the journal; 0 if it is not there.
+    pub(super) fn number(&self) -> u64 {
+        self.number.load(Ordering::Relaxed)
+    }
+
     pub(super) fn is_expired(&self, now: Instant) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
     }
 }
 
 /// How a kept message is sent to one subscriber.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Manner {
     pub(super) qos: Qos,
     pub(super) retain: bool,

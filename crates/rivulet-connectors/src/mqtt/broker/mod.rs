@@ -6,12 +6,19 @@
 //!
 //! Every message a client publishes goes to the engine's [`Router`] on the I/O task, before
 //! any fan-out to subscribers; a query is never a subscription. Where the router says that an inbox is full, the connection
-//! the message came from is not read until there is room. Sessions and retained messages live in memory.
+//! the message came from is not read until there is room.
+//!
+//! Sessions and retained messages live in memory. What of them outlives the process is also in a [`Journal`], if there
+//! is one: as changes, in
+//! their order ([`Broker::keep_in`]). A PUBACK, and the leaving of a result, wait until the journal has on disk what
+//! they promise.
 
 mod addresses;
+mod confirm;
 mod connection;
 mod core;
 mod engine;
+mod journal;
 mod memory;
 mod message;
 mod options;
@@ -24,8 +31,8 @@ mod stats;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -36,7 +43,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
-use self::core::Core;
+use self::core::{Core, Rewritten};
 use super::acknowledge::Ledgers;
 use super::log::LogMessage;
 use super::publisher::{Outbound, Publisher};
@@ -45,6 +52,7 @@ use super::supervise::{Pauses, Supervisor};
 use super::tls;
 use crate::logins::FailedLogins;
 use crate::sockets::keep_alive;
+pub use journal::{Journal, Room};
 pub use options::{BrokerError, BrokerOptions, Listener};
 pub use stats::{BrokerDrops, BrokerStats};
 
@@ -65,6 +73,8 @@ struct Shared {
     core: Mutex<Core>,
     outbound: Arc<Outbound>,
     ledgers: Ledgers,
+    /// Where what outlives the process is, if it does.
+    journal: OnceLock<Arc<dyn Journal>>,
     /// Connections, from being accepted to their end.
     open: AtomicUsize,
     connections_refused: AtomicU64,
@@ -140,6 +150,7 @@ impl Broker {
             core: Mutex::new(Core::new(&options)),
             outbound: Arc::new(Outbound::new(options.outbound_bytes_max)),
             ledgers: Ledgers::default(),
+            journal: OnceLock::new(),
             options,
             router,
             clock,
@@ -192,6 +203,19 @@ impl Broker {
     /// query may read what another writes.
     pub fn publisher(&self) -> Arc<dyn Publisher> {
         self.shared.outbound.clone()
+    }
+
+    /// Takes over the sessions and retained messages that an earlier process has left in a journal, and keeps its own
+    /// there. To be called
+    /// before anybody connects.
+    ///
+    /// # Errors
+    /// Why the journal cannot be read.
+    pub fn keep_in(&self, journal: Arc<dyn Journal>) -> Result<(), String> {
+        self.shared.core.lock().restore(journal.clone(), self.shared.clock.clone())?;
+        let is_first = self.shared.journal.set(journal).is_ok();
+        debug_assert!(is_first, "there is one journal");
+        Ok(())
     }
 
     /// Tells of a message that an earlier process had in its log, and may not have acknowledged: should it come again, it is acknowledged and
@@ -344,7 +368,10 @@ async fn keep_house(shared: &Shared) {
     let mut interval = tokio::time::interval(HOUSEKEEPING);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        interval.tick().await;
+        tokio::select! {
+            _ = interval.tick() => {}
+            () = keep_journal_short(shared) => {}
+        }
         let has_wills = {
             let mut core = shared.core.lock();
             core.keep_house(Instant::now());
@@ -353,6 +380,22 @@ async fn keep_house(shared: &Shared) {
         shared.ledgers.keep_house(Instant::now());
         if has_wills {
             shared.outbound.wake.notify_one();
+        }
+    }
+}
+
+/// Writes the journal anew where it has become long, for as long as it is polled.
+async fn keep_journal_short(shared: &Shared) {
+    loop {
+        let Some(journal) = shared.journal.get() else { return std::future::pending().await };
+        let mut committed = std::pin::pin!(journal.committed().notified());
+        // Before looking: what is committed from here on is not missed.
+        committed.as_mut().enable();
+        let rewritten = shared.core.lock().rewrite_some();
+        match rewritten {
+            Rewritten::Nothing => std::future::pending().await,
+            Rewritten::More => tokio::task::yield_now().await,
+            Rewritten::Waits => committed.await,
         }
     }
 }

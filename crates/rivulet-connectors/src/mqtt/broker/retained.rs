@@ -49,6 +49,11 @@ impl Walk {
         Self { filter: filter.into(), from: prefix.into() }
     }
 
+    /// The filter.
+    pub(super) fn filter(&self) -> &str {
+        &self.filter
+    }
+
     /// Goes on behind a topic.
     pub(super) fn pass(&mut self, topic: &[u8]) {
         self.from.clear();
@@ -74,6 +79,17 @@ impl Retained {
 
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The message of a topic.
+    pub(super) fn get(&self, topic: &[u8]) -> Option<&Arc<Message>> {
+        self.messages.get(topic)
+    }
+
+    /// The messages from a topic on, in order of topic.
+    pub(super) fn from(&self, topic: &[u8]) -> impl Iterator<Item = (&[u8], &Arc<Message>)> {
+        let from = (Bound::Included(topic), Bound::Unbounded);
+        self.messages.range::<[u8], _>(from).map(|(topic, message)| (&**topic, message))
     }
 
     /// Forgets the message of a topic. Returns whether there was one.
@@ -119,7 +135,7 @@ impl Retained {
     }
 
     /// Forgets messages that are worthless by now: of some topics, and of the following ones with the next call.
-    pub(super) fn expire(&mut self, now: Instant, mut forgotten: impl FnMut(&Message)) {
+    pub(super) fn expire(&mut self, now: Instant) {
         let from = (Bound::Included(&self.expired_to[..]), Bound::Unbounded);
         let mut topics = self.messages.range::<[u8], _>(from);
         let mut expired = Vec::new();
@@ -130,9 +146,6 @@ impl Retained {
         }
         self.expired_to = topics.next().map_or(Vec::new(), |(topic, _)| topic.to_vec());
         for topic in expired {
-            if let Some(message) = self.messages.get(&topic) {
-                forgotten(message);
-            }
             self.remove(&topic);
         }
     }
@@ -280,7 +293,7 @@ mod tests {
         let later = now + Duration::from_secs(2);
         assert_eq!(topics(&retained, "#", now).len(), 2);
         assert_eq!(topics(&retained, "#", later), ["b"]);
-        retained.expire(later, |_| {});
+        retained.expire(later);
         assert!(retained.remove("b".as_bytes()) && !retained.remove("b".as_bytes()));
         assert_eq!((retained.len(), retained.bytes()), (0, 0));
         let mut small = Retained::new(10, 300);
@@ -297,12 +310,10 @@ mod tests {
             let expires_at = (number % 2 == 0).then_some(now + Duration::from_secs(1));
             assert!(retained.insert(message(&format!("{number:06}"), "x", expires_at)));
         }
-        let mut forgotten = 0;
         for left in [EXPIRE_MAX + EXPIRE_MAX / 2 + 5, EXPIRE_MAX + 5, EXPIRE_MAX + 2, EXPIRE_MAX + 2] {
-            retained.expire(later, |_| forgotten += 1);
+            retained.expire(later);
             assert_eq!(retained.len(), left);
         }
-        assert_eq!(forgotten, EXPIRE_MAX + 3);
     }
 
     /// Levels that stand close to each other in the order of bytes.

@@ -26,6 +26,8 @@ const QUEUED_BYTES: usize = 2 * size_of::<(u16, Queued)>();
 /// A session, with or without a connection.
 pub(super) struct Session {
     pub(super) client_id: Box<str>,
+    /// Its number in the journal; 0 if it ends with its connection, or there is none.
+    pub(super) saved_as: u64,
     /// The connection; `None` while there is none.
     pub(super) outbox: Option<Arc<Outbox>>,
     pub(super) version: Version,
@@ -79,6 +81,14 @@ struct RetainedWalk {
     identifier: Option<u32>,
 }
 
+/// What has become of retained messages on their way to a new subscription.
+pub(super) enum Walked<'w> {
+    /// One waits for the client.
+    Waits(&'w Message, Manner),
+    /// All were sent or wait for the subscription with this number and filter.
+    Over(u32, &'w str),
+}
+
 #[derive(Clone, Debug)]
 struct Queued {
     message: Arc<Message>,
@@ -100,6 +110,7 @@ impl Session {
         share.add(own_bytes);
         Self {
             client_id: client_id.into(),
+            saved_as: 0,
             outbox: None,
             version: Version::V3,
             packet_bytes_max: usize::MAX,
@@ -200,9 +211,21 @@ impl Session {
         }
     }
 
+    /// Whether retained messages are on their way to a subscription.
+    pub(super) fn wants_retained(&self, number: u32) -> bool {
+        self.walks.contains_key(&number)
+    }
+
     /// Sends retained messages to new subscriptions, as many as the client takes and `steps` allow; the writer of the connection
-    /// or the next acknowledgement asks for more. Returns whether `steps` were the reason to stop.
-    pub(super) fn walk(&mut self, retained: &Retained, steps: &mut usize, counters: &mut Counters) -> bool {
+    /// or the next acknowledgement asks for more. `tell` is told what waits and what is over. Returns whether `steps`
+    /// were the reason to stop.
+    pub(super) fn walk(
+        &mut self,
+        retained: &Retained,
+        steps: &mut usize,
+        counters: &mut Counters,
+        mut tell: impl FnMut(Walked<'_>),
+    ) -> bool {
         let Some(outbox) = self.outbox.clone() else { return false };
         let now = Instant::now();
         let mut packet = Vec::new();
@@ -214,6 +237,7 @@ impl Session {
                     return true;
                 }
                 Step::Over => {
+                    tell(Walked::Over(number, walk.filter()));
                     self.end_walk(number);
                     continue;
                 }
@@ -238,6 +262,7 @@ impl Session {
                 return false;
             } else if let Some(RetainedWalk { walk, .. }) = self.walks.get_mut(&number) {
                 walk.pass(&message.topic);
+                tell(Walked::Waits(&message, manner));
                 self.push_queue(Queued { message, manner, is_again: false });
                 self.pump(counters);
             }
@@ -245,7 +270,8 @@ impl Session {
         false
     }
 
-    /// Hands a message that is just being published to the client.
+    /// Hands a message that is just being published to the client. Returns whether it waits for the client's
+    /// acknowledgement.
     #[inline]
     pub(super) fn deliver(
         &mut self,
@@ -253,12 +279,12 @@ impl Session {
         manner: Manner,
         bounds: QueueBounds,
         counters: &mut Counters,
-    ) {
+    ) -> bool {
         // A subscription identifier makes the packet this subscriber's own; and expiry has just begun, so the packet
         // for everybody else says the right thing.
         let is_common = manner.subscription_identifier.is_none() || self.version == Version::V3;
         if manner.qos == Qos::AtMostOnce {
-            let Some(outbox) = &self.outbox else { return };
+            let Some(outbox) = &self.outbox else { return false };
             let mut own = Vec::new();
             let packet = match is_common {
                 true => delivery.packet(self.version, Qos::AtMostOnce, manner.retain).map(|(packet, _)| packet),
@@ -276,7 +302,7 @@ impl Session {
                 },
                 _ => counters.too_large += 1,
             }
-            return;
+            return false;
         }
         if is_common
             && self.queue.is_empty()
@@ -292,13 +318,26 @@ impl Session {
                 let message = delivery.keep();
                 self.hold(&message);
                 self.in_flight.push_back((packet_id, Queued { message, manner, is_again: false }));
-                return;
+                return true;
             }
         }
-        if self.has_room(delivery.memory_bytes(), bounds, counters) {
+        let is_taken = self.has_room(delivery.memory_bytes(), bounds, counters);
+        if is_taken {
             self.push_queue(Queued { message: delivery.keep(), manner, is_again: false });
             self.pump(counters);
         }
+        is_taken
+    }
+
+    /// A message waits that waited for the client in an earlier process, which may have sent it.
+    pub(super) fn restore(&mut self, message: Arc<Message>, manner: Manner) {
+        self.push_queue(Queued { message, manner, is_again: true });
+    }
+
+    /// All messages that wait for the client, in order.
+    pub(super) fn messages(&self) -> impl Iterator<Item = (&Arc<Message>, Manner)> {
+        let in_flight = self.in_flight.iter().map(|(_, queued)| queued);
+        in_flight.chain(&self.queue).map(|queued| (&queued.message, queued.manner))
     }
 
     /// Whether a message of so many bytes may wait. One that may not is dropped, and counted.
@@ -360,12 +399,13 @@ impl Session {
         }
     }
 
-    /// The client has acknowledged a message. One it was not sent is passed over.
-    pub(super) fn acknowledge(&mut self, packet_id: u16, counters: &mut Counters) {
-        let Some(index) = self.in_flight.iter().position(|(id, _)| *id == packet_id) else { return };
-        if let Some((_, queued)) = self.in_flight.remove(index) {
-            self.release(&queued.message);
-        }
+    /// The client has acknowledged a message. One it was not sent is passed over. Returns the message's number in the
+    /// journal, 0 if it is
+    /// not there.
+    pub(super) fn acknowledge(&mut self, packet_id: u16, counters: &mut Counters) -> u64 {
+        let Some(index) = self.in_flight.iter().position(|(id, _)| *id == packet_id) else { return 0 };
+        let Some((_, Queued { message, .. })) = self.in_flight.remove(index) else { return 0 };
+        self.release(&message);
         if !self.queue.is_empty() {
             self.pump(counters);
         }
@@ -375,6 +415,7 @@ impl Session {
         {
             outbox.ask_for_more();
         }
+        message.number()
     }
 
     /// The client is back: what it has not acknowledged is sent again, then what has come meanwhile.

@@ -39,6 +39,11 @@ impl<T> Slab<T> {
         self.rows.len() - self.free.len()
     }
 
+    /// All numbers are below this one.
+    pub(super) fn end(&self) -> usize {
+        self.rows.len()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.rows.iter().enumerate().filter_map(|(key, row)| Some((key as u32, row.as_ref()?)))
     }

@@ -76,6 +76,8 @@ pub struct BrokerDrops {
     pub retained_full: u64,
     /// Messages that could not wait, or be retained, because the memory of the broker was used up.
     pub memory_full: u64,
+    /// Changes of sessions and retained messages that would not outlive the process, because the disk took nothing.
+    pub unsaved: u64,
     /// Sessions without a connection that had to make room for others.
     pub sessions_evicted: u64,
     /// Subscriptions beyond a bound.
@@ -107,6 +109,7 @@ impl Counters {
             expired: self.expired,
             retained_full: self.retained_full,
             memory_full: self.memory_full,
+            unsaved: 0,
             sessions_evicted: self.sessions_evicted,
             subscriptions_refused: self.subscriptions_refused,
             deadlock_events: self.deadlock_events,

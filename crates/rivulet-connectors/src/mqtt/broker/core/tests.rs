@@ -4,7 +4,7 @@ use super::super::super::codec::split_frame;
 use super::super::message::Message;
 use super::*;
 
-fn core(change: impl FnOnce(&mut BrokerOptions)) -> Core {
+pub(super) fn core(change: impl FnOnce(&mut BrokerOptions)) -> Core {
     let mut options = BrokerOptions::new("127.0.0.1:0".parse().unwrap());
     change(&mut options);
     Core::new(&options)
@@ -19,7 +19,7 @@ fn connect(core: &mut Core, client_id: &str, clean_start: bool, expiry_s: u32) -
     connect_from(core, 1, client_id, clean_start, expiry_s).expect("there is room")
 }
 
-fn connect_from(
+pub(super) fn connect_from(
     core: &mut Core,
     number: u8,
     client_id: &str,
@@ -44,12 +44,22 @@ fn connect_from(
 }
 
 fn subscribe(core: &mut Core, key: SessionKey, filter: &str, qos: Qos) -> u8 {
+    subscribe_with(core, key, filter, qos, RetainHandling::Always)
+}
+
+pub(super) fn subscribe_with(
+    core: &mut Core,
+    key: SessionKey,
+    filter: &str,
+    qos: Qos,
+    retain_handling: RetainHandling,
+) -> u8 {
     let request = SubscribeRequest {
         filter,
         qos,
         no_local: false,
         retain_as_published: false,
-        retain_handling: RetainHandling::Always,
+        retain_handling,
         identifier: None,
     };
     let mut code = 0;
@@ -62,7 +72,7 @@ fn publish(core: &mut Core, payload: &[u8], qos: Qos) {
 }
 
 /// The payloads sent, with their packet identifiers and whether they are marked as sent again.
-fn sent(outbox: &Outbox) -> Vec<(Vec<u8>, u16, bool)> {
+pub(super) fn sent(outbox: &Outbox) -> Vec<(Vec<u8>, u16, bool)> {
     let mut bytes = Vec::new();
     outbox.take(&mut bytes);
     let (mut rest, mut sent) = (&bytes[..], Vec::new());
@@ -193,7 +203,7 @@ fn shared_and_broken_filters_and_too_many_are_refused() {
     assert_eq!(subscribe(&mut core, key, "a/#/b", Qos::AtMostOnce), suback::FILTER_INVALID);
     assert_eq!(subscribe(&mut core, key, "a", Qos::ExactlyOnce), 1);
     assert_eq!(subscribe(&mut core, key, "b", Qos::AtMostOnce), suback::QUOTA_EXCEEDED);
-    assert!(core.unsubscribe(key, "a") && !core.unsubscribe(key, "a"));
+    assert!(core.unsubscribe(key, "a").is_some() && core.unsubscribe(key, "a").is_none());
     assert_eq!(subscribe(&mut core, key, "b", Qos::AtMostOnce), 0);
 }
 
@@ -209,8 +219,11 @@ fn when_sessions_are_full_the_oldest_without_connection_goes() {
 }
 
 fn retain(core: &mut Core, topic: &str, payload: &[u8], qos: Qos) {
-    let publish = Publish { topic: topic.as_bytes(), payload, qos, retain: true, ..Publish::default() };
-    core.publish(&publish, None, None);
+    publish_to(core, topic, payload, qos, true);
+}
+
+pub(super) fn publish_to(core: &mut Core, topic: &str, payload: &[u8], qos: Qos, retain: bool) {
+    core.publish(&Publish { topic: topic.as_bytes(), payload, qos, retain, ..Publish::default() }, None, None);
 }
 
 #[test]
@@ -266,7 +279,7 @@ fn new_subscriptions_look_at_few_retained_messages_in_a_turn() {
     core.begin_turn();
     filters.iter().for_each(|filter| core.subscribe(key, &[request(&filter[1..])], |_, _| {}));
     assert_eq!(core.retained_steps, 0);
-    assert!(filters.iter().all(|filter| core.unsubscribe(key, filter)));
+    assert!(filters.iter().all(|filter| core.unsubscribe(key, filter).is_some()));
 }
 
 #[test]
@@ -306,7 +319,7 @@ fn nobody_has_more_subscriptions_than_its_part() {
     assert!(core.counters.subscriptions_refused > 0);
     // What it has may be changed, and what it gives back is free.
     assert_eq!(subscribe(&mut core, key, "t0", Qos::AtLeastOnce), 1);
-    assert!(core.unsubscribe(key, "t0"));
+    assert!(core.unsubscribe(key, "t0").is_some());
     assert_eq!(subscribe(&mut core, key, "other", Qos::AtMostOnce), 0);
 }
 

@@ -1,0 +1,238 @@
+//! What the journal of an earlier process says, as sessions and retained messages.
+//!
+//! It is read twice: first to learn what is still needed, then for those messages alone. So no more is in memory than
+//! is kept.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use hashbrown::HashMap;
+use rivulet_dataflow::{Clock, LogPosition};
+
+use super::super::super::codec::{Publish, Qos};
+use super::super::super::topic;
+use super::super::journal::{Body, Journal, Lasting, MessageNumber, Record, SessionNumber, Subscribed};
+use super::super::message::{Manner, Message};
+use super::super::session::Session;
+use super::saving::Saving;
+use super::{Core, Subscription};
+
+/// What the records say together.
+#[derive(Default)]
+struct Found {
+    sessions: HashMap<SessionNumber, FoundSession>,
+    retained: HashMap<Box<[u8]>, MessageNumber>,
+    /// The highest numbers.
+    session_max: SessionNumber,
+    message_max: MessageNumber,
+    unreadable: u64,
+}
+
+struct FoundSession {
+    client_id: Box<str>,
+    lasting: Lasting,
+    subscriptions: HashMap<Box<str>, Options>,
+    queue: VecDeque<(MessageNumber, Manner)>,
+}
+
+/// A subscription without its filter.
+struct Options {
+    qos: Qos,
+    no_local: bool,
+    retain_as_published: bool,
+    identifier: Option<u32>,
+    wants_retained: bool,
+}
+
+impl Options {
+    fn of(subscribed: &Subscribed<'_>) -> (Box<str>, Self) {
+        let Subscribed { filter, qos, no_local, retain_as_published, identifier, wants_retained } = *subscribed;
+        (filter.into(), Self { qos, no_local, retain_as_published, identifier, wants_retained })
+    }
+}
+
+impl Found {
+    fn apply(&mut self, record: Record<'_>) {
+        match record {
+            Record::Session { session, client_id, lasting, subscriptions, queue } => {
+                self.session_max = self.session_max.max(session);
+                let subscriptions = subscriptions.iter().map(Options::of).collect();
+                let found = FoundSession { client_id: client_id.into(), lasting, subscriptions, queue: queue.into() };
+                self.sessions.insert(session, found);
+            }
+            Record::Lasting { session, lasting } => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.lasting = lasting;
+                }
+            }
+            Record::Ended { session } => {
+                self.session_max = self.session_max.max(session);
+                self.sessions.remove(&session);
+            }
+            Record::Subscribed { session, subscribed } => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.subscriptions.extend([Options::of(&subscribed)]);
+                }
+            }
+            Record::Unsubscribed { session, filter } => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.subscriptions.remove(filter);
+                }
+            }
+            Record::Message { body, waits_for } => {
+                self.message_max = self.message_max.max(body.number);
+                if body.is_retained {
+                    self.retained.insert(body.topic.into(), body.number);
+                }
+                for (session, manner) in waits_for {
+                    // What is said of a session before all of it is said is in that.
+                    if let Some(session) = self.sessions.get_mut(&session) {
+                        session.queue.push_back((body.number, manner));
+                    }
+                }
+            }
+            Record::Waits { session, message, manner } => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.queue.push_back((message, manner));
+                }
+            }
+            Record::Acknowledged { messages } => {
+                for (session, message) in messages {
+                    if let Some(session) = self.sessions.get_mut(&session)
+                        && let Some(index) = session.queue.iter().position(|(number, _)| *number == message)
+                    {
+                        session.queue.remove(index);
+                    }
+                }
+            }
+            Record::Forgotten { topic } => {
+                self.retained.remove(topic);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Takes over what an earlier process has left in the journal, and keeps it up from here on.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub(in super::super) fn restore(&mut self, journal: Arc<dyn Journal>, clock: Arc<dyn Clock>) -> Result<(), String> {
+        let mut found = Found::default();
+        journal.read(&mut |_, bytes| match Record::decode(bytes) {
+            Some(record) => found.apply(record),
+            None => found.unreadable += 1,
+        })?;
+        let mut saving = Saving::new(journal.clone(), clock);
+        let mut messages: HashMap<MessageNumber, Option<Arc<Message>>> = HashMap::new();
+        let queued = found.sessions.values().flat_map(|session| session.queue.iter().map(|(number, _)| *number));
+        messages.extend(queued.chain(found.retained.values().copied()).map(|number| (number, None)));
+        journal.read(&mut |position, bytes| {
+            if let Some(Record::Message { body, .. }) = Record::decode(bytes)
+                && let Some(message) = messages.get_mut(&body.number)
+            {
+                match message {
+                    Some(message) => message.saved_at.store(position, Ordering::Relaxed),
+                    None => *message = Some(self.restored(&saving, &body, position)),
+                }
+            }
+        })?;
+        saving.next_session = found.session_max + 1;
+        saving.next_message = found.message_max + 1;
+        self.saving = Some(saving);
+        let mut lost = found.unreadable;
+        for number in found.retained.values() {
+            match messages.get(number) {
+                Some(Some(message)) => drop(self.retained.insert(message.clone())),
+                _ => lost += 1,
+            }
+        }
+        let mut sessions: Vec<(SessionNumber, FoundSession)> = found.sessions.into_iter().collect();
+        // A session that had a connection when the process ended has none since now.
+        let now_us = i64::MAX;
+        sessions.sort_by_key(|(number, session)| match session.lasting.away_since_us {
+            0 => (now_us, *number),
+            at => (at, *number),
+        });
+        for (number, session) in sessions {
+            lost += self.restore_session(number, session, &messages);
+        }
+        let (sessions, retained) = (self.sessions.len(), self.retained.len());
+        if sessions + retained > 0 {
+            let waiting = self.stats(0).waiting_messages;
+            tracing::info!(
+                sessions,
+                waiting,
+                retained,
+                "the embedded broker has its sessions and retained messages back"
+            );
+        }
+        if lost > 0 {
+            tracing::error!(messages = lost, "messages of the embedded broker were lost: its journal is damaged");
+        }
+        Ok(())
+    }
+
+    fn restored(&self, saving: &Saving, body: &Body<'_>, position: LogPosition) -> Arc<Message> {
+        let Body { number, qos, retain, expires_at_us, topic, payload, properties, .. } = *body;
+        let expires_at = (expires_at_us != 0).then(|| Instant::now() + saving.left(expires_at_us));
+        let publish = Publish { topic, payload, properties, qos, retain, ..Publish::default() };
+        let message = Message::of(&publish, expires_at).counted_in(&self.memory);
+        message.number.store(number, Ordering::Relaxed);
+        message.saved_at.store(position, Ordering::Relaxed);
+        Arc::new(message)
+    }
+
+    /// Makes a session again, unless its time is over. Returns how many of its messages were not found.
+    fn restore_session(
+        &mut self,
+        number: SessionNumber,
+        found: FoundSession,
+        messages: &HashMap<MessageNumber, Option<Arc<Message>>>,
+    ) -> u64 {
+        let FoundSession { client_id, lasting, subscriptions, queue } = found;
+        let expiry_s = lasting.expiry_s.min(self.session_expiry_s_max);
+        let Some(saving) = &self.saving else { return 0 };
+        let away = if lasting.away_since_us == 0 { Duration::ZERO } else { saving.since(lasting.away_since_us) };
+        let left = Duration::from_secs(u64::from(expiry_s)).saturating_sub(away);
+        if left.is_zero() {
+            Self::save_end(&mut self.saving, number);
+            return 0;
+        }
+        if let Some(&older) = self.by_client_id.get(&client_id) {
+            self.remove_session(older);
+        }
+        let address = self.addresses.enter(lasting.address, &self.memory);
+        let share = self.addresses.get_mut(address).share.clone();
+        let mut session = Session::new(&client_id, address, share);
+        (session.saved_as, session.expiry_s, session.ends_at) = (number, expiry_s, Some(Instant::now() + left));
+        let mut lost = 0;
+        for (number, manner) in queue {
+            match messages.get(&number) {
+                Some(Some(message)) => session.restore(message.clone(), manner),
+                _ => lost += 1,
+            }
+        }
+        let key = self.sessions.insert(session);
+        self.by_client_id.insert(client_id, key);
+        let waits_as = self.addresses.wait(address, key);
+        let Some(session) = self.sessions.get_mut(key) else { return lost };
+        session.waits_as = Some(waits_as);
+        for (filter, options) in subscriptions {
+            let Options { qos, no_local, retain_as_published, identifier, wants_retained } = options;
+            if topic::check_filter(&filter).is_ok() {
+                let subscription = Subscription { session: key, qos, no_local, retain_as_published, identifier };
+                let number = self.subscriptions.insert(subscription);
+                session.subscribed(&filter, number);
+                if wants_retained {
+                    session.begin_walk(number, &filter, qos, identifier);
+                }
+                self.index.insert(&filter, number);
+                self.addresses.get_mut(address).subscriptions += 1;
+            }
+        }
+        lost
+    }
+}

@@ -1,0 +1,249 @@
+//! Whatever happens, and wherever a crash cuts the journal: what comes back is what was there.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use rivulet_dataflow::ManualClock;
+
+use super::super::journal::Journal;
+use super::super::journal::tests::MemoryJournal;
+use super::tests::{connect_from, core, publish_to, sent, subscribe_with};
+use super::*;
+
+const CLIENTS: [&str; 3] = ["a", "b", "c"];
+const TOPICS: [&str; 3] = ["t/1", "t/2", "u"];
+const FILTERS: [&str; 4] = ["t/1", "t/+", "#", "u"];
+
+#[derive(Clone, Debug)]
+enum Op {
+    Connect {
+        client: usize,
+        clean: bool,
+        expiry_s: u32,
+    },
+    Disconnect {
+        client: usize,
+        expiry_s: Option<u32>,
+    },
+    Subscribe {
+        client: usize,
+        filter: usize,
+        qos: Qos,
+    },
+    Unsubscribe {
+        client: usize,
+        filter: usize,
+    },
+    Publish {
+        topic: usize,
+        qos: Qos,
+        retain: bool,
+        is_empty: bool,
+    },
+    /// Reads what came, and acknowledges all of it or the last.
+    Read {
+        client: usize,
+        all: bool,
+    },
+    Rewrite,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let client = 0..CLIENTS.len();
+    let qos = || prop::sample::select(vec![Qos::AtMostOnce, Qos::AtLeastOnce]);
+    prop_oneof![
+        2 => (client.clone(), any::<bool>(), prop::sample::select(vec![0, 60, 60, 90]))
+            .prop_map(|(client, clean, expiry_s)| Op::Connect { client, clean: clean && expiry_s != 60, expiry_s }),
+        1 => (client.clone(), prop::sample::select(vec![None, None, Some(0), Some(30)]))
+            .prop_map(|(client, expiry_s)| Op::Disconnect { client, expiry_s }),
+        3 => (client.clone(), 0..FILTERS.len(), qos())
+            .prop_map(|(client, filter, qos)| Op::Subscribe { client, filter, qos }),
+        1 => (client.clone(), 0..FILTERS.len()).prop_map(|(client, filter)| Op::Unsubscribe { client, filter }),
+        8 => (0..TOPICS.len(), qos(), any::<bool>(), prop::bool::weighted(0.2)).prop_map(|(topic, qos, retain, is_empty)| {
+            Op::Publish { topic, qos, retain, is_empty }
+        }),
+        3 => (client, any::<bool>()).prop_map(|(client, all)| Op::Read { client, all }),
+        2 => Just(Op::Rewrite),
+    ]
+}
+
+/// All that is to outlive the process: of each client its expiry, filters (with whether retained messages are on their
+/// way) and
+/// what waits for it; and the retained messages.
+type State = (BTreeMap<String, (u32, BTreeMap<String, (Qos, bool)>, Vec<String>)>, BTreeMap<String, String>);
+
+fn state(core: &Core) -> State {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let sessions = core.sessions.iter().filter(|(_, session)| session.expiry_s > 0).map(|(_, session)| {
+        let subscription = |number: &u32| core.subscriptions.get(*number).unwrap();
+        let filters = session.subscriptions.iter();
+        let options = |number| (subscription(number).qos, session.wants_retained(*number));
+        let filters = filters.map(|(filter, number)| (filter.to_string(), options(number))).collect();
+        let messages = session.messages().map(|(message, manner)| {
+            assert_eq!(manner.qos, Qos::AtLeastOnce);
+            text(&message.payload)
+        });
+        (session.client_id.to_string(), (session.expiry_s, filters, messages.collect()))
+    });
+    let retained = core.retained.from(b"").map(|(topic, message)| (text(topic), text(&message.payload)));
+    (sessions.collect(), retained.collect())
+}
+
+fn new_core() -> Core {
+    core(|options| (options.session_queue_messages_max, options.retained_messages_max) = (5, 2))
+}
+
+fn restored(journal: MemoryJournal) -> Core {
+    let mut core = new_core();
+    core.restore(Arc::new(journal), Arc::new(ManualClock::new(1_000_000))).unwrap();
+    core
+}
+
+#[derive(Default)]
+struct World {
+    connections: BTreeMap<usize, (SessionKey, Arc<Outbox>)>,
+    published: u64,
+}
+
+impl World {
+    fn run(&mut self, core: &mut Core, op: &Op) {
+        match *op {
+            Op::Connect { client, clean, expiry_s } => {
+                let (key, outbox, _) = connect_from(core, client as u8, CLIENTS[client], clean, expiry_s).unwrap();
+                self.connections.insert(client, (key, outbox));
+            }
+            Op::Disconnect { client, expiry_s } => {
+                if let Some((key, outbox)) = self.connections.remove(&client) {
+                    core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s });
+                }
+            }
+            Op::Subscribe { client, filter, qos } => {
+                if let Some((key, _)) = self.connections.get(&client) {
+                    subscribe_with(core, *key, FILTERS[filter], qos, RetainHandling::Always);
+                }
+            }
+            Op::Unsubscribe { client, filter } => {
+                if let Some((key, _)) = self.connections.get(&client) {
+                    core.unsubscribe(*key, FILTERS[filter]);
+                }
+            }
+            Op::Publish { topic, qos, retain, is_empty } => {
+                self.published += 1;
+                let payload = if is_empty { String::new() } else { self.published.to_string() };
+                publish_to(core, TOPICS[topic], payload.as_bytes(), qos, retain);
+            }
+            Op::Read { client, all } => {
+                if let Some((key, outbox)) = self.connections.get(&client) {
+                    let packets = sent(outbox);
+                    let from = if all { 0 } else { packets.len().saturating_sub(1) };
+                    packets[from..].iter().for_each(|(_, packet_id, _)| core.acknowledge(*key, *packet_id));
+                    core.pump(*key, outbox);
+                }
+            }
+            Op::Rewrite => drop(core.rewrite_some()),
+        }
+        core.save_rest();
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_comes_back_is_what_was_there(ops in prop::collection::vec(op(), 1..60), cut in any::<prop::sample::Index>()) {
+        let journal = Arc::new(MemoryJournal::default());
+        let mut core = new_core();
+        core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000))).unwrap();
+        // It is written anew whenever something asks for it.
+        core.saving.as_mut().unwrap().spare_bytes = 0;
+        let mut world = World::default();
+        let mut states = vec![(0, state(&core))];
+        for op in &ops {
+            world.run(&mut core, op);
+            let position = journal.next() - 1;
+            journal.set_durable(position);
+            states.push((position, state(&core)));
+        }
+        // After any of the operations: what was forgotten since is not missed, for what is kept was written again.
+        let (position, before) = states.last().unwrap();
+        let mut again = restored(journal.crashed_at(*position));
+        prop_assert_eq!(&state(&again), before);
+        // Once more, over what a process has written that came back.
+        let key = |core: &Core| core.by_client_id.get("a").copied();
+        if key(&again).is_some() {
+            let (_, _, present) = connect_from(&mut again, 9, "a", false, 90).unwrap();
+            prop_assert!(present);
+            publish_to(&mut again, "t/1", b"later", Qos::AtLeastOnce, true);
+        }
+        // In the middle of an operation nothing is made up.
+        let cut = cut.index(*position as usize + 1) as u64;
+        let (sessions, retained) = state(&restored(journal.crashed_at(cut)));
+        for (client, (_, _, messages)) in sessions {
+            prop_assert!(CLIENTS.contains(&&*client));
+            prop_assert!(messages.iter().all(|payload| payload.parse().unwrap_or(0) <= world.published));
+        }
+        prop_assert!(retained.keys().all(|topic| TOPICS.contains(&&**topic)));
+    }
+}
+
+#[test]
+fn a_journal_stays_short_and_nothing_in_it_is_missed() {
+    let journal = Arc::new(MemoryJournal::default());
+    let mut core = core(|_| {});
+    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000))).unwrap();
+    core.saving.as_mut().unwrap().spare_bytes = 100_000;
+    let (key, outbox, _) = connect_from(&mut core, 1, "away", false, 60).unwrap();
+    subscribe_with(&mut core, key, "kept", Qos::AtLeastOnce, RetainHandling::Never);
+    core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
+    for number in 0..50 {
+        publish_to(&mut core, "kept", format!("{number}").as_bytes(), Qos::AtLeastOnce, false);
+    }
+    let mut largest = 0;
+    for number in 0..20_000 {
+        publish_to(&mut core, &format!("home/{}", number % 10), format!("{number}").as_bytes(), Qos::AtMostOnce, true);
+        journal.set_durable(journal.next() - 1);
+        core.rewrite_some();
+        largest = largest.max(journal.disk_bytes());
+    }
+    assert!(largest < 250_000, "{largest}");
+    let again = restored_from(&journal);
+    assert_eq!(state(&again), state(&core));
+    assert_eq!((again.stats(0).waiting_messages, again.retained.len()), (50, 10));
+}
+
+fn restored_from(journal: &MemoryJournal) -> Core {
+    let mut again = core(|_| {});
+    again.restore(Arc::new(journal.crashed_at(journal.next() - 1)), Arc::new(ManualClock::new(1_000_000))).unwrap();
+    again
+}
+
+#[test]
+fn time_goes_on_while_there_is_no_process() {
+    let journal = Arc::new(MemoryJournal::default());
+    let mut core = core(|_| {});
+    let clock = Arc::new(ManualClock::new(1_000_000));
+    core.restore(journal.clone(), clock.clone()).unwrap();
+    for (client_id, expiry_s) in [("short", 50), ("long", 500), ("connected", 50)] {
+        let (key, outbox, _) = connect_from(&mut core, 1, client_id, false, expiry_s).unwrap();
+        subscribe_with(&mut core, key, "t", Qos::AtLeastOnce, RetainHandling::Never);
+        if client_id != "connected" {
+            core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
+        }
+    }
+    let expires_at = Some(Instant::now() + Duration::from_secs(60));
+    let publish = Publish { topic: b"t", payload: b"x", qos: Qos::AtLeastOnce, retain: true, ..Publish::default() };
+    core.publish(&publish, None, expires_at);
+    clock.advance_us(100_000_000);
+    let mut again = self::core(|_| {});
+    again.restore(Arc::new(journal.crashed_at(journal.next() - 1)), clock).unwrap();
+    let (sessions, retained) = state(&again);
+    assert_eq!(sessions.keys().collect::<Vec<_>>(), ["connected", "long"], "a connection ends with the process");
+    assert!(retained.values().all(|payload| payload == "x"));
+    let now = Instant::now();
+    again.keep_house(now + Duration::from_secs(1));
+    assert_eq!(again.retained.len(), 0, "it has expired meanwhile");
+    again.keep_house(now + Duration::from_secs(51));
+    assert_eq!(state(&again).0.len(), 1);
+    again.keep_house(now + Duration::from_secs(399));
+    assert_eq!(state(&again).0.len(), 1);
+    again.keep_house(now + Duration::from_secs(402));
+    assert_eq!(state(&again).0.len(), 0);
+}

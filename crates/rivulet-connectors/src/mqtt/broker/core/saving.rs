@@ -1,0 +1,446 @@
+//! What the core writes to its journal, and how the journal is kept short.
+//!
+//! What must hold: whoever is told that the broker has a message is told so only when the journal has it on disk, where
+//! a session that
+//! outlives its connection or the retained messages hold it. The positions that are given out here say when that is.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rivulet_dataflow::{Clock, LogPosition};
+
+use super::super::journal::{
+    Body, Journal, Lasting, MessageNumber, Record, Room, SessionNumber, Subscribed, encode_acknowledged, encode_message,
+};
+use super::super::message::{Manner, Message};
+use super::super::retained::Retained;
+use super::{Core, SessionKey, Subscription};
+
+/// How many acknowledgements are written together; they need not be on disk soon.
+const ACKNOWLEDGED_MAX: usize = 256;
+
+/// How much is written anew before others have their turn, in bytes.
+const REWRITTEN_BYTES_MAX: u64 = 256 << 10;
+
+/// What a journal may have beyond twice what is needed before it is written anew, in bytes.
+const SPARE_BYTES: u64 = 64 << 20;
+
+/// The journal, and what was written to it.
+pub(super) struct Saving {
+    pub(super) journal: Arc<dyn Journal>,
+    clock: Arc<dyn Clock>,
+    pub(super) next_session: SessionNumber,
+    pub(super) next_message: MessageNumber,
+    /// Whether it takes records; asked after each.
+    room: Room,
+    /// The sessions that the message which is being published waits for.
+    waits_for: Vec<(SessionNumber, Manner)>,
+    acknowledged: Vec<(SessionNumber, MessageNumber)>,
+    rewriting: Option<Rewriting>,
+    /// How large the journal was when it had been written anew.
+    rewritten_bytes: u64,
+    /// What a journal may have beyond twice that.
+    pub(super) spare_bytes: u64,
+    /// Changes that found no place in it.
+    pub(super) unsaved: u64,
+    /// Kept for its memory.
+    record: Vec<u8>,
+}
+
+/// Everything that is kept is written once more, so that what stands before can be forgotten.
+struct Rewriting {
+    /// Records before this position are to be forgotten.
+    before: LogPosition,
+    stage: Stage,
+}
+
+/// What is left of writing a journal anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Rewritten {
+    /// Nothing, for now.
+    Nothing,
+    /// More, when others have had their turn.
+    More,
+    /// More, when the journal has something on disk that is not there yet.
+    Waits,
+}
+
+enum Stage {
+    /// Sessions from this number on.
+    Sessions(SessionKey),
+    /// Retained messages from this topic on.
+    Retained(Vec<u8>),
+    /// All is written up to this position.
+    Written(LogPosition),
+}
+
+impl Saving {
+    pub(super) fn new(journal: Arc<dyn Journal>, clock: Arc<dyn Clock>) -> Self {
+        let room = journal.room();
+        Self {
+            journal,
+            clock,
+            next_session: 1,
+            next_message: 1,
+            room,
+            waits_for: Vec::new(),
+            acknowledged: Vec::new(),
+            rewriting: None,
+            rewritten_bytes: 0,
+            spare_bytes: SPARE_BYTES,
+            unsaved: 0,
+            record: Vec::new(),
+        }
+    }
+
+    /// Appends what `encode` writes. Returns its position, 0 if there was no room.
+    fn append(&mut self, may_exceed: bool, encode: impl FnOnce(&mut Vec<u8>)) -> LogPosition {
+        self.record.clear();
+        encode(&mut self.record);
+        let position = self.journal.append(&self.record, may_exceed);
+        self.record.shrink_to(REWRITTEN_BYTES_MAX as usize);
+        self.room = self.journal.room();
+        self.unsaved += u64::from(position.is_none());
+        position.unwrap_or(0)
+    }
+
+    fn write(&mut self, record: &Record<'_>) -> LogPosition {
+        self.append(false, |out| record.encode(out))
+    }
+
+    /// Writes a message with the sessions in `waits_for`, and gives it a number if it has none.
+    fn write_message(
+        &mut self,
+        message: &Message,
+        is_retained: bool,
+        waits_for: &[(SessionNumber, Manner)],
+        may_exceed: bool,
+    ) -> LogPosition {
+        let number = match message.number() {
+            0 => {
+                self.next_message += 1;
+                self.next_message - 1
+            }
+            known => known,
+        };
+        let body = Body {
+            number,
+            is_retained,
+            qos: message.qos,
+            retain: message.retain,
+            expires_at_us: self.wall_clock(message.expires_at),
+            topic: &message.topic,
+            payload: &message.payload,
+            properties: &message.properties,
+        };
+        let position = self.append(may_exceed, |out| encode_message(&body, waits_for, out));
+        if position > 0 {
+            message.number.store(number, Ordering::Relaxed);
+            message.saved_at.store(position, Ordering::Relaxed);
+        }
+        position
+    }
+
+    /// A moment as microseconds since the epoch; 0 for never.
+    fn wall_clock(&self, at: Option<Instant>) -> i64 {
+        let Some(at) = at else { return 0 };
+        let left = at.saturating_duration_since(Instant::now());
+        self.clock.now_us().saturating_add(i64::try_from(left.as_micros()).unwrap_or(i64::MAX)).max(1)
+    }
+
+    /// How long it takes until a moment on the wall clock; nothing if it is over.
+    pub(super) fn left(&self, at_us: i64) -> Duration {
+        Duration::from_micros(at_us.saturating_sub(self.clock.now_us()).try_into().unwrap_or(0))
+    }
+
+    /// How long a moment on the wall clock is over.
+    pub(super) fn since(&self, at_us: i64) -> Duration {
+        Duration::from_micros(self.clock.now_us().saturating_sub(at_us).try_into().unwrap_or(0))
+    }
+}
+
+impl Core {
+    /// Whether messages of QoS 1, messages to be retained, and subscriptions may be processed: what is to be saved of
+    /// them finds room.
+    pub(in super::super) fn has_room_to_save(&self) -> bool {
+        self.saving.as_ref().is_none_or(|saving| saving.room == Room::Free)
+    }
+
+    /// Whether it is worth waiting for that room: where somebody has to mend the disk first, results go out
+    /// nevertheless.
+    pub(in super::super) fn will_have_room_to_save(&self) -> bool {
+        self.saving.as_ref().is_some_and(|saving| saving.room == Room::Wait)
+    }
+
+    /// Asks the journal whether it has room, after others have had their turn.
+    pub(super) fn look_for_room_to_save(&mut self) {
+        if let Some(saving) = &mut self.saving
+            && saving.room != Room::Free
+        {
+            saving.room = saving.journal.room();
+        }
+    }
+
+    /// Notes that the message which is being published waits for a session.
+    #[inline]
+    pub(super) fn note_waiting(saving: &mut Option<Saving>, session: SessionNumber, manner: Manner) {
+        if session > 0
+            && let Some(saving) = saving
+        {
+            saving.waits_for.push((session, manner));
+        }
+    }
+
+    /// Saves a message for the sessions that were [noted](Core::note_waiting), and the retained messages. Returns the
+    /// position that
+    /// must be durable before its publisher is told that it is here; 0 if there is none.
+    pub(super) fn save_message(saving: &mut Option<Saving>, message: &Message, is_retained: bool) -> LogPosition {
+        let Some(saving) = saving else { return 0 };
+        let waits_for = std::mem::take(&mut saving.waits_for);
+        let position = saving.write_message(message, is_retained, &waits_for, false);
+        saving.waits_for = waits_for;
+        saving.waits_for.clear();
+        position
+    }
+
+    /// Whether the message that is being published waits for a session that is saved.
+    #[inline]
+    pub(super) fn waits(saving: &Option<Saving>) -> bool {
+        saving.as_ref().is_some_and(|saving| !saving.waits_for.is_empty())
+    }
+
+    /// A topic has no retained message any more.
+    pub(super) fn save_forgotten(saving: &mut Option<Saving>, topic: &[u8]) -> LogPosition {
+        saving.as_mut().map_or(0, |saving| saving.write(&Record::Forgotten { topic }))
+    }
+
+    /// A session has begun, got or lost its connection, or lasts for another time.
+    pub(super) fn save_session(&mut self, key: SessionKey) {
+        let Some(saving) = &mut self.saving else { return };
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        if session.expiry_s == 0 {
+            // It ends with its connection, and so with the process.
+            let number = std::mem::take(&mut session.saved_as);
+            if number > 0 {
+                saving.write(&Record::Ended { session: number });
+            }
+            return;
+        }
+        if session.saved_as > 0 {
+            let lasting = self.lasting(key);
+            let Some((saving, session)) = self.saving.as_mut().zip(self.sessions.get(key)) else { return };
+            saving.write(&Record::Lasting { session: session.saved_as, lasting });
+            return;
+        }
+        session.saved_as = saving.next_session;
+        saving.next_session += 1;
+        self.write_session(key, false);
+    }
+
+    /// A session has ended.
+    pub(super) fn save_end(saving: &mut Option<Saving>, session: SessionNumber) {
+        if session > 0
+            && let Some(saving) = saving
+        {
+            saving.write(&Record::Ended { session });
+        }
+    }
+
+    /// A session has subscribed. Returns the position that must be durable before its client is told so.
+    pub(super) fn save_subscribed(&mut self, key: SessionKey, number: u32, filter: &str) -> LogPosition {
+        let Some(saving) = &mut self.saving else { return 0 };
+        let Some(session) = self.sessions.get(key).filter(|session| session.saved_as > 0) else { return 0 };
+        let Some(subscription) = self.subscriptions.get(number) else { return 0 };
+        let subscribed = subscription.subscribed(filter, session.wants_retained(number));
+        saving.write(&Record::Subscribed { session: session.saved_as, subscribed })
+    }
+
+    /// A retained message waits for a session that has subscribed.
+    pub(super) fn save_waits(saving: &mut Option<Saving>, session: SessionNumber, message: &Message, manner: Manner) {
+        let Some(saving) = saving.as_mut().filter(|_| session > 0) else { return };
+        let before = saving.rewriting.as_ref().map_or(0, |rewriting| rewriting.before);
+        if message.number() == 0 || message.saved_at.load(Ordering::Relaxed) < before {
+            // Where it stands is about to be forgotten, and the session may have been written anew already.
+            saving.write_message(message, true, &[(session, manner)], false);
+        } else {
+            saving.write(&Record::Waits { session, message: message.number(), manner });
+        }
+    }
+
+    /// No more retained messages are on their way to a subscription.
+    pub(super) fn save_walked(
+        saving: &mut Option<Saving>,
+        session: SessionNumber,
+        subscription: Option<&Subscription>,
+        filter: &str,
+    ) {
+        if session > 0
+            && let Some((saving, subscription)) = saving.as_mut().zip(subscription)
+        {
+            saving.write(&Record::Subscribed { session, subscribed: subscription.subscribed(filter, false) });
+        }
+    }
+
+    /// A session has ended a subscription.
+    pub(super) fn save_unsubscribed(saving: &mut Option<Saving>, session: SessionNumber, filter: &str) -> LogPosition {
+        match saving {
+            Some(saving) if session > 0 => saving.write(&Record::Unsubscribed { session, filter }),
+            _ => 0,
+        }
+    }
+
+    /// A client has acknowledged a message. It may come once more after a crash, so that is written with others.
+    pub(super) fn save_acknowledged(saving: &mut Option<Saving>, session: SessionNumber, message: MessageNumber) {
+        if session > 0
+            && message > 0
+            && let Some(saving) = saving
+        {
+            saving.acknowledged.push((session, message));
+            if saving.acknowledged.len() >= ACKNOWLEDGED_MAX {
+                saving.write_acknowledged();
+            }
+        }
+    }
+
+    /// Writes what need not be written at once.
+    pub(in super::super) fn save_rest(&mut self) {
+        if let Some(saving) = &mut self.saving {
+            saving.write_acknowledged();
+        }
+    }
+
+    /// How long a session lasts.
+    fn lasting(&self, key: SessionKey) -> Lasting {
+        let session = self.sessions.get(key).expect("it is there");
+        let away_since_us = match (&self.saving, session.ends_at) {
+            (Some(saving), Some(ends_at)) => {
+                saving.wall_clock(Some(ends_at)).saturating_sub(i64::from(session.expiry_s) * 1_000_000).max(1)
+            }
+            _ => 0,
+        };
+        let address = self.addresses.address(session.address);
+        Lasting { expiry_s: session.expiry_s, away_since_us, address }
+    }
+
+    /// Writes all of a session but the bodies of messages.
+    fn write_session(&mut self, key: SessionKey, may_exceed: bool) -> LogPosition {
+        let lasting = self.lasting(key);
+        let Some((saving, session)) = self.saving.as_mut().zip(self.sessions.get(key)) else { return 0 };
+        // What was acknowledged is not in the queue, and must not be taken out of it once more.
+        saving.write_acknowledged();
+        let subscriptions = session.subscriptions.iter().filter_map(|(filter, &number)| {
+            let wants_retained = session.wants_retained(number);
+            self.subscriptions.get(number).map(|subscription| subscription.subscribed(filter, wants_retained))
+        });
+        let record = Record::Session {
+            session: session.saved_as,
+            client_id: &session.client_id,
+            lasting,
+            subscriptions: subscriptions.collect(),
+            queue: session
+                .messages()
+                .map(|(message, manner)| (message.number(), manner))
+                .filter(|(number, _)| *number > 0)
+                .collect(),
+        };
+        saving.append(may_exceed, |out| record.encode(out))
+    }
+
+    /// Writes some of what is kept anew where the journal has become long, so that its beginning can be forgotten.
+    pub(in super::super) fn rewrite_some(&mut self) -> Rewritten {
+        self.look_for_room_to_save();
+        let Some(saving) = &mut self.saving else { return Rewritten::Nothing };
+        let is_long = saving.journal.disk_bytes() > 2 * saving.rewritten_bytes + saving.spare_bytes;
+        if saving.rewriting.is_none() && is_long {
+            let before = saving.journal.next();
+            saving.rewriting = Some(Rewriting { before, stage: Stage::Sessions(0) });
+        }
+        let Some(Rewriting { before, stage }) = saving.rewriting.take() else { return Rewritten::Nothing };
+        let next = match stage {
+            Stage::Sessions(key) => self.rewrite_sessions(key, before),
+            Stage::Retained(from) => self.rewrite_retained(from, before),
+            Stage::Written(position) if saving.journal.durable() < position => Some(Stage::Written(position)),
+            Stage::Written(_) => {
+                saving.journal.forget_before(before);
+                saving.rewritten_bytes = saving.journal.disk_bytes();
+                None
+            }
+        };
+        let Some((saving, stage)) = self.saving.as_mut().zip(next) else { return Rewritten::Nothing };
+        let waits = matches!(stage, Stage::Written(_)) || saving.room != Room::Free;
+        saving.rewriting = Some(Rewriting { before, stage });
+        if waits { Rewritten::Waits } else { Rewritten::More }
+    }
+
+    fn rewrite_sessions(&mut self, mut key: SessionKey, before: LogPosition) -> Option<Stage> {
+        let mut bytes = 0;
+        while (key as usize) < self.sessions.end() {
+            let Some((saving, session)) = self.saving.as_mut().zip(self.sessions.get(key)) else {
+                key += 1;
+                continue;
+            };
+            if session.saved_as > 0 {
+                for (message, _) in session.messages() {
+                    if message.number() > 0 && message.saved_at.load(Ordering::Relaxed) >= before {
+                        continue;
+                    }
+                    if bytes > REWRITTEN_BYTES_MAX || saving.room != Room::Free {
+                        // What was written of this session already is passed over the next time.
+                        return Some(Stage::Sessions(key));
+                    }
+                    bytes += message.memory_bytes() as u64;
+                    saving.write_message(message, is_retained(&self.retained, message), &[], true);
+                }
+                if bytes > REWRITTEN_BYTES_MAX || saving.room != Room::Free {
+                    return Some(Stage::Sessions(key));
+                }
+                bytes += 1000;
+                if self.write_session(key, true) == 0 {
+                    return Some(Stage::Sessions(key));
+                }
+            }
+            key += 1;
+        }
+        Some(Stage::Retained(Vec::new()))
+    }
+
+    fn rewrite_retained(&mut self, from: Vec<u8>, before: LogPosition) -> Option<Stage> {
+        let saving = self.saving.as_mut()?;
+        let mut bytes = 0;
+        for (topic, message) in self.retained.from(&from) {
+            bytes += 100;
+            if bytes > REWRITTEN_BYTES_MAX || saving.room != Room::Free {
+                return Some(Stage::Retained(topic.to_vec()));
+            }
+            if message.number() == 0 || message.saved_at.load(Ordering::Relaxed) < before {
+                bytes += message.memory_bytes() as u64;
+                saving.write_message(message, true, &[], true);
+            }
+        }
+        Some(Stage::Written(saving.journal.next() - 1))
+    }
+}
+
+impl Saving {
+    fn write_acknowledged(&mut self) {
+        if !self.acknowledged.is_empty() {
+            let acknowledged = std::mem::take(&mut self.acknowledged);
+            self.append(false, |out| encode_acknowledged(&acknowledged, out));
+            self.acknowledged = acknowledged;
+            self.acknowledged.clear();
+        }
+    }
+}
+
+/// Whether a message is the retained one of its topic.
+fn is_retained(retained: &Retained, message: &Arc<Message>) -> bool {
+    retained.get(&message.topic).is_some_and(|retained| Arc::ptr_eq(retained, message))
+}
+
+impl Subscription {
+    fn subscribed<'f>(&self, filter: &'f str, wants_retained: bool) -> Subscribed<'f> {
+        let Self { qos, no_local, retain_as_published, identifier, .. } = *self;
+        Subscribed { filter, qos, no_local, retain_as_published, identifier, wants_retained }
+    }
+}

@@ -1,0 +1,496 @@
+//! What outlives the process: sessions, what waits for them, and retained messages, as a sequence of changes.
+//!
+//! Each change is a record. A [`Record::Session`] says all of a session and takes the place of what was known of it, so
+//! records before it
+//! are not needed any more once everything that is kept was written again. A message is written once, with all the
+//! sessions
+//! that it waits for.
+//!
+//! ```text
+//! record   kind 1 | fields
+//! ```
+//!
+//! Numbers are little-endian; texts and lists have their length in front, 4 bytes. What must hold: any bytes whatever
+//! can be read here.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use rivulet_dataflow::LogPosition;
+use tokio::sync::Notify;
+
+use super::super::codec::Qos;
+use super::message::Manner;
+
+/// Whether a journal takes a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// It does.
+    Free,
+    /// It will when the disk has caught up.
+    Wait,
+    /// It will when somebody has mended the disk.
+    Broken,
+}
+
+/// A log that keeps what the broker must not forget. Its records survive a crash once they are durable.
+pub trait Journal: Send + Sync {
+    /// Appends a record, and says where it stands; `None` if there is no room. One that `may_exceed` the limit makes
+    /// room
+    /// for others, later.
+    fn append(&self, record: &[u8], may_exceed: bool) -> Option<LogPosition>;
+
+    /// Whether a record of some megabytes would be taken now.
+    fn room(&self) -> Room;
+
+    /// The position of the next record.
+    fn next(&self) -> LogPosition;
+
+    /// The highest position that is on disk, with all before it.
+    fn durable(&self) -> LogPosition;
+
+    /// Told each time [`Journal::durable`] has grown.
+    fn committed(&self) -> &Notify;
+
+    /// Bytes on disk.
+    fn disk_bytes(&self) -> u64;
+
+    /// Records before this position are not needed any more.
+    fn forget_before(&self, position: LogPosition);
+
+    /// Reads all records, in order.
+    ///
+    /// # Errors
+    /// Why they cannot be read.
+    fn read(&self, take: &mut dyn FnMut(LogPosition, &[u8])) -> Result<(), String>;
+}
+
+/// A session in the journal. Never used again.
+pub(super) type SessionNumber = u64;
+
+/// A message in the journal. Never used again.
+pub(super) type MessageNumber = u64;
+
+/// What a session is subscribed to, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Subscribed<'b> {
+    pub(super) filter: &'b str,
+    pub(super) qos: Qos,
+    pub(super) no_local: bool,
+    pub(super) retain_as_published: bool,
+    pub(super) identifier: Option<u32>,
+    /// Whether retained messages are on their way that were there when it was made.
+    pub(super) wants_retained: bool,
+}
+
+/// How long a session lasts, and where its client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lasting {
+    pub(super) expiry_s: u32,
+    /// Since when it has no connection, microseconds since the epoch; 0 while it has one.
+    pub(super) away_since_us: i64,
+    pub(super) address: IpAddr,
+}
+
+/// A message with all that is known of it but its sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Body<'b> {
+    pub(super) number: MessageNumber,
+    /// Whether it is the retained message of its topic from here on.
+    pub(super) is_retained: bool,
+    pub(super) qos: Qos,
+    pub(super) retain: bool,
+    /// When it becomes worthless, microseconds since the epoch; 0 for never.
+    pub(super) expires_at_us: i64,
+    pub(super) topic: &'b [u8],
+    pub(super) payload: &'b [u8],
+    pub(super) properties: &'b [u8],
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Record<'b> {
+    /// A session as it is, in place of what was known of it. The messages wait in this order.
+    Session {
+        session: SessionNumber,
+        client_id: &'b str,
+        lasting: Lasting,
+        subscriptions: Vec<Subscribed<'b>>,
+        queue: Vec<(MessageNumber, Manner)>,
+    },
+    /// A session got or lost its connection.
+    Lasting { session: SessionNumber, lasting: Lasting },
+    /// A session has ended.
+    Ended { session: SessionNumber },
+    /// A session has subscribed.
+    Subscribed { session: SessionNumber, subscribed: Subscribed<'b> },
+    /// A session has ended a subscription.
+    Unsubscribed { session: SessionNumber, filter: &'b str },
+    /// A message waits for these sessions, behind what waits for them already.
+    Message { body: Body<'b>, waits_for: Vec<(SessionNumber, Manner)> },
+    /// A message that is known waits for one more session, behind what waits for it already.
+    Waits { session: SessionNumber, message: MessageNumber, manner: Manner },
+    /// Messages that were acknowledged.
+    Acknowledged { messages: Vec<(SessionNumber, MessageNumber)> },
+    /// A topic has no retained message any more.
+    Forgotten { topic: &'b [u8] },
+}
+
+mod kind {
+    pub(super) const SESSION: u8 = 1;
+    pub(super) const LASTING: u8 = 2;
+    pub(super) const ENDED: u8 = 3;
+    pub(super) const SUBSCRIBED: u8 = 4;
+    pub(super) const UNSUBSCRIBED: u8 = 5;
+    pub(super) const MESSAGE: u8 = 6;
+    pub(super) const ACKNOWLEDGED: u8 = 7;
+    pub(super) const FORGOTTEN: u8 = 8;
+    pub(super) const WAITS: u8 = 9;
+}
+
+impl<'b> Record<'b> {
+    /// Appends the record as bytes.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Session { session, client_id, lasting, subscriptions, queue } => {
+                out.push(kind::SESSION);
+                push_u64(*session, out);
+                push_text(client_id.as_bytes(), out);
+                push_lasting(lasting, out);
+                push_length(subscriptions.len(), out);
+                subscriptions.iter().for_each(|subscribed| push_subscribed(subscribed, out));
+                push_pairs(queue, out);
+            }
+            Self::Lasting { session, lasting } => {
+                out.push(kind::LASTING);
+                push_u64(*session, out);
+                push_lasting(lasting, out);
+            }
+            Self::Ended { session } => {
+                out.push(kind::ENDED);
+                push_u64(*session, out);
+            }
+            Self::Subscribed { session, subscribed } => {
+                out.push(kind::SUBSCRIBED);
+                push_u64(*session, out);
+                push_subscribed(subscribed, out);
+            }
+            Self::Unsubscribed { session, filter } => {
+                out.push(kind::UNSUBSCRIBED);
+                push_u64(*session, out);
+                push_text(filter.as_bytes(), out);
+            }
+            Self::Message { body, waits_for } => encode_message(body, waits_for, out),
+            Self::Waits { session, message, manner } => {
+                out.push(kind::WAITS);
+                push_u64(*session, out);
+                push_pair(&(*message, *manner), out);
+            }
+            Self::Acknowledged { messages } => encode_acknowledged(messages, out),
+            Self::Forgotten { topic } => {
+                out.push(kind::FORGOTTEN);
+                push_text(topic, out);
+            }
+        }
+    }
+
+    /// The record that these bytes are, all of them.
+    pub(super) fn decode(bytes: &'b [u8]) -> Option<Self> {
+        let mut rest = bytes;
+        let rest = &mut rest;
+        let [kind] = take(rest)?;
+        let record = match kind {
+            kind::SESSION => Self::Session {
+                session: take_u64(rest)?,
+                client_id: take_str(rest)?,
+                lasting: take_lasting(rest)?,
+                subscriptions: take_list(rest, take_subscribed)?,
+                queue: take_list(rest, take_pair)?,
+            },
+            kind::LASTING => Self::Lasting { session: take_u64(rest)?, lasting: take_lasting(rest)? },
+            kind::ENDED => Self::Ended { session: take_u64(rest)? },
+            kind::SUBSCRIBED => Self::Subscribed { session: take_u64(rest)?, subscribed: take_subscribed(rest)? },
+            kind::UNSUBSCRIBED => Self::Unsubscribed { session: take_u64(rest)?, filter: take_str(rest)? },
+            kind::MESSAGE => Self::Message { body: take_body(rest)?, waits_for: take_list(rest, take_pair)? },
+            kind::ACKNOWLEDGED => {
+                let take_numbers = |rest: &mut &[u8]| Some((take_u64(rest)?, take_u64(rest)?));
+                Self::Acknowledged { messages: take_list(rest, take_numbers)? }
+            }
+            kind::WAITS => {
+                let (session, (message, manner)) = (take_u64(rest)?, take_pair(rest)?);
+                Self::Waits { session, message, manner }
+            }
+            kind::FORGOTTEN => Self::Forgotten { topic: take_text(rest)? },
+            _ => return None,
+        };
+        rest.is_empty().then_some(record)
+    }
+}
+
+/// Appends a [`Record::Message`].
+pub(super) fn encode_message(body: &Body<'_>, waits_for: &[(SessionNumber, Manner)], out: &mut Vec<u8>) {
+    out.push(kind::MESSAGE);
+    push_u64(body.number, out);
+    out.push(body.qos.level() | u8::from(body.retain) << 2 | u8::from(body.is_retained) << 3);
+    out.extend_from_slice(&body.expires_at_us.to_le_bytes());
+    [body.topic, body.payload, body.properties].into_iter().for_each(|text| push_text(text, out));
+    push_pairs(waits_for, out);
+}
+
+/// Appends a [`Record::Acknowledged`].
+pub(super) fn encode_acknowledged(messages: &[(SessionNumber, MessageNumber)], out: &mut Vec<u8>) {
+    out.push(kind::ACKNOWLEDGED);
+    push_length(messages.len(), out);
+    for (session, message) in messages {
+        push_u64(*session, out);
+        push_u64(*message, out);
+    }
+}
+
+fn push_u64(number: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+fn push_length(length: usize, out: &mut Vec<u8>) {
+    let length = u32::try_from(length).expect("texts and lists are bounded far below");
+    out.extend_from_slice(&length.to_le_bytes());
+}
+
+fn push_text(text: &[u8], out: &mut Vec<u8>) {
+    push_length(text.len(), out);
+    out.extend_from_slice(text);
+}
+
+fn push_lasting(lasting: &Lasting, out: &mut Vec<u8>) {
+    out.extend_from_slice(&lasting.expiry_s.to_le_bytes());
+    out.extend_from_slice(&lasting.away_since_us.to_le_bytes());
+    let address = match lasting.address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    out.extend_from_slice(&address.octets());
+}
+
+fn push_subscribed(subscribed: &Subscribed<'_>, out: &mut Vec<u8>) {
+    let Subscribed { filter, qos, no_local, retain_as_published, identifier, wants_retained } = *subscribed;
+    push_text(filter.as_bytes(), out);
+    out.push(
+        qos.level() | u8::from(no_local) << 2 | u8::from(retain_as_published) << 3 | u8::from(wants_retained) << 4,
+    );
+    out.extend_from_slice(&identifier.unwrap_or(0).to_le_bytes());
+}
+
+fn push_pairs(pairs: &[(u64, Manner)], out: &mut Vec<u8>) {
+    push_length(pairs.len(), out);
+    pairs.iter().for_each(|pair| push_pair(pair, out));
+}
+
+fn push_pair((number, manner): &(u64, Manner), out: &mut Vec<u8>) {
+    push_u64(*number, out);
+    out.push(manner.qos.level() | u8::from(manner.retain) << 2);
+    out.extend_from_slice(&manner.subscription_identifier.unwrap_or(0).to_le_bytes());
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, rest) = bytes.split_first_chunk::<N>()?;
+    *bytes = rest;
+    Some(*taken)
+}
+
+fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
+    take(bytes).map(u64::from_le_bytes)
+}
+
+fn take_text<'b>(bytes: &mut &'b [u8]) -> Option<&'b [u8]> {
+    let length = u32::from_le_bytes(take(bytes)?) as usize;
+    let (text, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    Some(text)
+}
+
+fn take_str<'b>(bytes: &mut &'b [u8]) -> Option<&'b str> {
+    std::str::from_utf8(take_text(bytes)?).ok()
+}
+
+fn take_list<'b, T>(bytes: &mut &'b [u8], each: impl Fn(&mut &'b [u8]) -> Option<T>) -> Option<Vec<T>> {
+    let length = u32::from_le_bytes(take(bytes)?);
+    // Memory grows with what is there, not with what the length says.
+    (0..length).map(|_| each(bytes)).collect()
+}
+
+fn take_lasting(bytes: &mut &[u8]) -> Option<Lasting> {
+    Some(Lasting {
+        expiry_s: u32::from_le_bytes(take(bytes)?),
+        away_since_us: i64::from_le_bytes(take(bytes)?),
+        address: IpAddr::V6(Ipv6Addr::from(take::<16>(bytes)?)).to_canonical(),
+    })
+}
+
+fn take_subscribed<'b>(bytes: &mut &'b [u8]) -> Option<Subscribed<'b>> {
+    let filter = take_str(bytes)?;
+    let [flags] = take(bytes)?;
+    let identifier = u32::from_le_bytes(take(bytes)?);
+    Some(Subscribed {
+        filter,
+        qos: Qos::from_level(flags & 0b11)?,
+        no_local: flags & 0b100 != 0,
+        retain_as_published: flags & 0b1000 != 0,
+        identifier: (identifier > 0).then_some(identifier),
+        wants_retained: flags & 0b1_0000 != 0,
+    })
+}
+
+fn take_pair(bytes: &mut &[u8]) -> Option<(u64, Manner)> {
+    let number = take_u64(bytes)?;
+    let [flags] = take(bytes)?;
+    let identifier = u32::from_le_bytes(take(bytes)?);
+    let manner = Manner {
+        qos: Qos::from_level(flags & 0b11)?,
+        retain: flags & 0b100 != 0,
+        subscription_identifier: (identifier > 0).then_some(identifier),
+    };
+    Some((number, manner))
+}
+
+fn take_body<'b>(bytes: &mut &'b [u8]) -> Option<Body<'b>> {
+    let number = take_u64(bytes)?;
+    let [flags] = take(bytes)?;
+    Some(Body {
+        number,
+        is_retained: flags & 0b1000 != 0,
+        qos: Qos::from_level(flags & 0b11)?,
+        retain: flags & 0b100 != 0,
+        expires_at_us: i64::from_le_bytes(take(bytes)?),
+        topic: take_text(bytes)?,
+        payload: take_text(bytes)?,
+        properties: take_text(bytes)?,
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use parking_lot::Mutex;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A journal of which any part can be taken for what is on disk.
+    #[derive(Default)]
+    pub(in super::super) struct MemoryJournal {
+        records: Mutex<Vec<(LogPosition, Vec<u8>)>>,
+        next: AtomicU64,
+        durable: AtomicU64,
+        committed: Notify,
+    }
+
+    impl MemoryJournal {
+        pub(in super::super) fn set_durable(&self, position: LogPosition) {
+            self.durable.store(position, Ordering::SeqCst);
+        }
+
+        /// What a crash leaves of it: the records up to this position.
+        pub(in super::super) fn crashed_at(&self, position: LogPosition) -> Self {
+            let mut records = self.records.lock().clone();
+            records.retain(|(at, _)| *at <= position);
+            let next = AtomicU64::new(position);
+            Self { records: Mutex::new(records), next, durable: AtomicU64::new(position), ..Self::default() }
+        }
+    }
+
+    impl Journal for MemoryJournal {
+        fn append(&self, record: &[u8], _: bool) -> Option<LogPosition> {
+            let position = self.next.fetch_add(1, Ordering::SeqCst) + 1;
+            self.records.lock().push((position, record.to_vec()));
+            Some(position)
+        }
+
+        fn room(&self) -> Room {
+            Room::Free
+        }
+
+        fn next(&self) -> LogPosition {
+            self.next.load(Ordering::SeqCst) + 1
+        }
+
+        fn durable(&self) -> LogPosition {
+            self.durable.load(Ordering::SeqCst)
+        }
+
+        fn committed(&self) -> &Notify {
+            &self.committed
+        }
+
+        fn disk_bytes(&self) -> u64 {
+            self.records.lock().iter().map(|(_, record)| record.len() as u64).sum()
+        }
+
+        fn forget_before(&self, position: LogPosition) {
+            self.records.lock().retain(|(at, _)| *at >= position);
+        }
+
+        fn read(&self, take: &mut dyn FnMut(LogPosition, &[u8])) -> Result<(), String> {
+            self.records.lock().iter().for_each(|(position, record)| take(*position, record));
+            Ok(())
+        }
+    }
+
+    fn records() -> Vec<Record<'static>> {
+        let manner = Manner { qos: Qos::AtLeastOnce, retain: true, subscription_identifier: Some(7) };
+        let lasting = Lasting { expiry_s: 60, away_since_us: 5, address: "10.0.0.1".parse().unwrap() };
+        let subscribed = Subscribed {
+            filter: "a/#",
+            qos: Qos::AtLeastOnce,
+            no_local: true,
+            retain_as_published: false,
+            identifier: None,
+            wants_retained: true,
+        };
+        let body = Body {
+            number: 9,
+            is_retained: true,
+            qos: Qos::AtLeastOnce,
+            retain: false,
+            expires_at_us: -1,
+            topic: b"a/b",
+            payload: b"x",
+            properties: b"",
+        };
+        vec![
+            Record::Session {
+                session: 1,
+                client_id: "kim",
+                lasting,
+                subscriptions: vec![subscribed, subscribed],
+                queue: vec![(9, manner)],
+            },
+            Record::Lasting { session: 1, lasting: Lasting { address: "2001:db8::1".parse().unwrap(), ..lasting } },
+            Record::Ended { session: u64::MAX },
+            Record::Subscribed { session: 1, subscribed },
+            Record::Unsubscribed { session: 1, filter: "a/#" },
+            Record::Message { body, waits_for: vec![(1, manner)] },
+            Record::Waits { session: 2, message: 9, manner },
+            Record::Acknowledged { messages: vec![(1, 9), (2, 9)] },
+            Record::Forgotten { topic: b"a/b" },
+        ]
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_no_part_of_it_is_taken_for_the_whole() {
+        for record in records() {
+            let mut bytes = Vec::new();
+            record.encode(&mut bytes);
+            assert_eq!(Record::decode(&bytes), Some(record));
+            assert!((0..bytes.len()).all(|end| Record::decode(&bytes[..end]).is_none()));
+            bytes.push(0);
+            assert_eq!(Record::decode(&bytes), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..11) {
+            let _ = Record::decode(&[&[kind], &bytes[..]].concat());
+        }
+    }
+}
