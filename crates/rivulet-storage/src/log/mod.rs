@@ -412,6 +412,21 @@ impl Log {
             || self.shared.disk_bytes.load(Ordering::Relaxed) >= self.shared.settings.bytes_max
     }
 
+    /// Bytes that gather in memory, because they are not being written yet.
+    pub fn gathered_bytes(&self) -> usize {
+        self.shared.gathering.lock().frame.len()
+    }
+
+    /// Bytes on disk.
+    pub fn disk_bytes(&self) -> u64 {
+        self.shared.disk_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether the disk has refused what was to be written last.
+    pub fn is_broken(&self) -> bool {
+        self.shared.problem.lock().is_some()
+    }
+
     /// The files with all that is durable, each with its bytes up to now. They stay as they are up to there, as long as this is held.
     pub fn hold(&self) -> HeldLog {
         let segments = self.shared.segments.lock();

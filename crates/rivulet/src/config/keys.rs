@@ -78,6 +78,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "mqtt.embedded.retained_messages_max", kind: Kind::Count(0, 100_000_000), default: Some("1000000"), help: "most retained messages" },
     Key { name: "mqtt.embedded.retained_bytes_max", kind: Kind::Bytes(0, 64 * GIB), default: Some("256 MiB"), help: "their most bytes" },
     Key { name: "mqtt.embedded.memory_bytes_max", kind: Kind::Bytes(MIB, 64 * 1024 * GIB), default: None, help: "most memory of connections, sessions, what waits for them, and retained messages; by default a quarter of memory.bytes_max, or 1 GiB where that is not set" },
+    Key { name: "mqtt.embedded.persistence", kind: Kind::Switch, default: Some("true"), help: "whether retained messages, and sessions that outlive their connection with what waits for them, are kept in the data folder" },
     Key { name: "mqtt.embedded.address_share_percent", kind: Kind::Count(1, 100), default: Some("50"), help: "how much of the embedded broker's memory and subscriptions the clients of one address may have" },
     Key { name: "mqtt.broker.url", kind: Kind::BrokerUrl, default: None, help: "external broker to use" },
     Key { name: "mqtt.broker.username", kind: Kind::Text, default: None, help: "user name at the external broker" },

@@ -171,6 +171,8 @@ pub struct EmbeddedBrokerConfig {
     pub memory_bytes_max: usize,
     /// How much of memory and subscriptions the clients of one address may have, in percent.
     pub address_share_percent: usize,
+    /// Whether sessions and retained messages outlive the process.
+    pub keeps_sessions: bool,
 }
 
 /// The external broker.
@@ -718,6 +720,7 @@ impl Values {
                 (None, None) => 1 << 30,
             },
             address_share_percent: self.number("mqtt.embedded.address_share_percent"),
+            keeps_sessions: self.switch("mqtt.embedded.persistence"),
         })
     }
 

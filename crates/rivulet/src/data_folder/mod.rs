@@ -7,6 +7,7 @@
 //! log/            events since, of inputs that are logged
 //! starts          big queries that have been started and have yet to show that they can run
 //! crashed         whether the last process has crashed
+//! mqtt/           sessions and retained messages of the embedded broker
 //! ```
 //!
 //! What must hold: nothing here changes a folder that has anything in it.
@@ -19,3 +20,6 @@ pub const CHECKPOINTS: &str = "checkpoints";
 
 /// The folder of the log of events in a data folder.
 pub const LOG: &str = "log";
+
+/// The folder of what the embedded broker keeps in a data folder.
+pub const MQTT: &str = "mqtt";

@@ -4,7 +4,7 @@
 //! what clients send before waits in the kernel.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use rivulet_dataflow::{Clock, LogPosition};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
+use super::broker_journal::BrokerJournal;
 use super::own_connections::OwnConnections;
 use crate::config::{BrokerConfig, Config, EmbeddedBrokerConfig};
 use crate::service::{ConnectionStatus, ErrorKind, ServiceError};
@@ -32,6 +33,8 @@ pub(super) struct Messaging {
     /// Where each query has connections of its own, beside the common one.
     own_connections: Option<Arc<OwnConnections>>,
     options: PublishOptions,
+    /// What of the embedded broker outlives the process, if anything does.
+    journal: OnceLock<Arc<BrokerJournal>>,
     /// The runtime until it turns; then the thread on which it does.
     turning: Mutex<Turning>,
 }
@@ -160,6 +163,7 @@ impl Messaging {
             side: Arc::new(side),
             own_connections,
             options: PublishOptions { qos, retain: config.sink_retain },
+            journal: OnceLock::new(),
             turning: Mutex::new(Turning::NotYet(runtime)),
         })
     }
@@ -172,8 +176,24 @@ impl Messaging {
             side: Arc::new(Side::Simulated(network)),
             own_connections: None,
             options: PublishOptions { qos, retain: config.sink_retain },
+            journal: OnceLock::new(),
             turning: Mutex::new(Turning::Over),
         }
+    }
+
+    /// Gives the embedded broker back the sessions and retained messages of an earlier process, and has it keep its own
+    /// in the data folder.
+    ///
+    /// # Errors
+    /// The data folder cannot be used.
+    pub(super) fn keep_sessions(&self, config: &Config) -> Result<(), ServiceError> {
+        let (Side::Broker(broker), Some(embedded)) = (&*self.side, &config.embedded) else { return Ok(()) };
+        if embedded.keeps_sessions {
+            let journal = BrokerJournal::open(config, embedded)?;
+            broker.keep_in(journal.clone()).map_err(unavailable)?;
+            let _ = self.journal.set(journal);
+        }
+        Ok(())
     }
 
     /// Lets messages come and go.
@@ -265,7 +285,9 @@ impl Messaging {
                 ConnectionStatus {
                     broker: embedded_name(broker),
                     connected: is_turning && stats.running,
-                    last_error: broker.last_panic(),
+                    last_error: broker
+                        .last_panic()
+                        .or_else(|| self.journal.get().and_then(|journal| journal.problem())),
                     dropped: drops_of_broker(&stats),
                     ..ConnectionStatus::default()
                 }
@@ -347,11 +369,15 @@ impl Messaging {
         }
         // If nobody listens any more, the thread has ended already.
         let _ = stop.send(());
-        thread.join().unwrap_or_else(|_| match &*self.side {
+        let left = thread.join().unwrap_or_else(|_| match &*self.side {
             Side::Broker(broker) => broker.stats().queued_messages,
             Side::Client(client, _) => client.status().queued_messages,
             Side::Simulated(_) => 0,
-        })
+        });
+        if let Some(journal) = self.journal.get() {
+            journal.close();
+        }
+        left
     }
 }
 
@@ -372,6 +398,7 @@ fn drops_of_broker(stats: &BrokerStats) -> Vec<(&'static str, u64)> {
         ("lost_results", drops.lost_results),
         ("clients_forgotten", drops.clients_forgotten),
         ("memory_full", drops.memory_full),
+        ("unsaved", drops.unsaved),
         ("sessions_evicted", drops.sessions_evicted),
         ("subscriptions_refused", drops.subscriptions_refused),
         ("connections_refused", drops.connections_refused),

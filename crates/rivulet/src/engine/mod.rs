@@ -11,6 +11,7 @@
 //! `output` (the sink of a task), `messaging` (broker or client) and `own_connections`, `memory` (how much there may be),
 //! `checkpoints`, `event_log` and `attendance` (what outlives the process), `status` and `exposition` (what is counted), [`by_hand`] (for simulations).
 
+mod broker_journal;
 mod messaging;
 mod own_connections;
 mod output;
@@ -213,6 +214,7 @@ impl Engine {
             })?);
         }
         let event_log = EventLog::open(&config.data_dir, &config.durability, clock)?;
+        messaging.keep_sessions(&config)?;
         let big_queries = BigQueries::open(&config.data_dir);
         let parts = Parts { messaging, catalog, workers, memory, checkpoints, event_log, big_queries };
         let engine = Self::assemble(config, parts)?;

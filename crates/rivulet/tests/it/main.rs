@@ -28,6 +28,7 @@ mod kill;
 mod kill_disk;
 mod kill_kafka;
 mod kill_mqtt;
+mod kill_sessions;
 mod patterns;
 mod readme;
 mod reference;

@@ -1,0 +1,111 @@
+//! Where the embedded broker keeps what outlives the process: a log of its own in the data folder, with commits in
+//! groups as the log of
+//! events has them.
+
+use std::sync::Arc;
+
+use rivulet_connectors::mqtt::{Journal, Room};
+use rivulet_dataflow::LogPosition;
+use rivulet_storage::log::{Appended, Log, LogSettings, Record};
+use tokio::sync::Notify;
+
+use crate::config::{Config, EmbeddedBrokerConfig};
+use crate::data_folder::MQTT;
+use crate::service::{ErrorKind, ServiceError};
+
+/// What may gather in memory before the broker takes nothing more that has to be saved. The rest of what the log
+/// gathers is
+/// for what is under way then.
+const GATHERED_BYTES_MAX: usize = 8 << 20;
+
+/// What is kept is written anew when it is less than half of the log: so there are up to three times as much while that
+/// goes on, and one for what comes meanwhile.
+const DISK_SHARES: u64 = 4;
+
+/// The least bound of the log.
+const DISK_BYTES_MIN: u64 = 256 << 20;
+
+pub(super) struct BrokerJournal(Log);
+
+impl BrokerJournal {
+    /// Opens the journal in the data folder.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub(super) fn open(config: &Config, broker: &EmbeddedBrokerConfig) -> Result<Arc<Self>, ServiceError> {
+        let settings = LogSettings {
+            bytes_max: (broker.memory_bytes_max as u64).saturating_mul(DISK_SHARES).saturating_add(DISK_BYTES_MIN),
+            commit_interval: config.durability.commit_interval,
+            ..LogSettings::default()
+        };
+        let opened = Log::open(&config.data_dir.join(MQTT), settings);
+        let (log, _) = opened.map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
+        Ok(Arc::new(Self(log)))
+    }
+
+    /// Why nothing can be saved at present.
+    pub(super) fn problem(&self) -> Option<String> {
+        self.0.stats().problem
+    }
+
+    /// Writes what has gathered, and ends.
+    pub(super) fn close(&self) {
+        let left = self.0.close();
+        if left > 0 {
+            tracing::error!(changes = left, "changes of the embedded broker's sessions could not be saved");
+        }
+    }
+}
+
+impl Journal for BrokerJournal {
+    fn append(&self, record: &[u8], may_exceed: bool) -> Option<LogPosition> {
+        let record = Record { position: 0, arrival_us: 0, client: b"", packet_id: 0, topic: b"", payload: record };
+        match self.0.append(&record, may_exceed, |_| true) {
+            Appended::At(position) => Some(position),
+            Appended::NotTaken | Appended::Full => None,
+        }
+    }
+
+    fn room(&self) -> Room {
+        match self.0.gathered_bytes() < GATHERED_BYTES_MAX && !self.0.is_full() {
+            true => Room::Free,
+            false if self.0.is_broken() => Room::Broken,
+            false => Room::Wait,
+        }
+    }
+
+    fn next(&self) -> LogPosition {
+        self.0.next()
+    }
+
+    fn durable(&self) -> LogPosition {
+        self.0.durable()
+    }
+
+    fn committed(&self) -> &Notify {
+        self.0.committed()
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        self.0.disk_bytes()
+    }
+
+    fn forget_before(&self, position: LogPosition) {
+        self.0.forget_before(position);
+    }
+
+    fn read(&self, take: &mut dyn FnMut(LogPosition, &[u8])) -> Result<(), String> {
+        let read = self.0.read(0, LogPosition::MAX, &mut |record| {
+            take(record.position, record.payload);
+            true
+        });
+        let read = read.map_err(|error| error.to_string())?;
+        if read.lost > 0 {
+            tracing::error!(
+                changes = read.lost,
+                "changes of the embedded broker's sessions were lost: its journal is damaged"
+            );
+        }
+        Ok(())
+    }
+}
