@@ -32,7 +32,7 @@ pub mod event;
 pub mod refusal;
 pub mod clock;
 
-pub use clock::{Clock, ManualClock};
+pub use clock::{Clock, Leaps, ManualClock};
 pub use element::{Batch, Control, Element};
 pub use event::{Decoder, Event, Events, Inbox, InputIndex, LogPosition, LoggedEvent, Push, Sink, SinkError};
 pub use graph::{Dataflow, Description, Edge, EdgeKind, Line, Node, NodeId, OperatorFactory, Work};

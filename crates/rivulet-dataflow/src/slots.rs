@@ -8,7 +8,8 @@
 
 mod further;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, IntervalMonthDayNanoArray, RecordBatch,
@@ -19,6 +20,7 @@ use arrow::datatypes::{
     TimeUnit, TimestampMicrosecondType,
 };
 
+use super::clock::{Clock, Leaps};
 use further::Further;
 
 /// The row of a query in its group.
@@ -41,6 +43,9 @@ pub struct SlotTable {
     live: usize,
     /// Of slots that several queries share, the further ones. Most groups have none.
     further: Option<Box<Further>>,
+    /// Told by the host while the table may be shared.
+    leaps: Mutex<Leaps>,
+    leap_count: AtomicUsize,
 }
 
 impl SlotTable {
@@ -53,7 +58,35 @@ impl SlotTable {
     /// On any other type: the planner offers no other.
     pub fn new(schema: SchemaRef) -> Self {
         let columns = schema.fields().iter().map(|field| Column::new(field.data_type())).collect();
-        Self { schema, columns, queries: Vec::new(), retired: Vec::new(), free: Vec::new(), live: 0, further: None }
+        Self {
+            schema,
+            columns,
+            queries: Vec::new(),
+            retired: Vec::new(),
+            free: Vec::new(),
+            live: 0,
+            further: None,
+            leaps: Mutex::default(),
+            leap_count: AtomicUsize::new(0),
+        }
+    }
+
+    /// Brings `known` to the leaps of the clock by which rows arrive.
+    #[inline]
+    pub fn update_leaps(&self, known: &mut Leaps) {
+        if self.leap_count.load(Ordering::Acquire) != known.count() {
+            known.clone_from(&self.leaps.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Takes the leaps of a clock that are new. To be called before any row is processed that arrived behind them.
+    #[inline]
+    pub fn take_leaps(&self, clock: &dyn Clock) {
+        if self.leap_count.load(Ordering::Acquire) != clock.leap_count() {
+            let mut leaps = self.leaps.lock().unwrap_or_else(PoisonError::into_inner);
+            *leaps = clock.leaps();
+            self.leap_count.store(leaps.count(), Ordering::Release);
+        }
     }
 
     /// The parameters' names and types.

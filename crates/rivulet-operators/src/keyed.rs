@@ -6,13 +6,24 @@ use std::ops::Range;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use rivulet_dataflow::{Batch, Slot};
+use rivulet_dataflow::{Batch, Leaps, Slot};
 
 /// The most keys remembered for one slot: a query keyed by something ever new costs itself its rows, and nobody else memory.
 pub(crate) const SLOT_KEYS_MAX: usize = 100_000;
 
 /// The most keys remembered by one operator over all slots.
 const KEYS_MAX: usize = 1 << 26;
+
+/// How far a silent slot's event time goes on by the clock, microseconds: as long as it has been silent, once that is
+/// `idle_timeout_us`. What the clock has leapt over was no silence.
+#[inline]
+pub(crate) fn idle_us(leaps: &Leaps, last_arrival_us: i64, now_us: i64, idle_timeout_us: i64) -> i64 {
+    if now_us.saturating_sub(last_arrival_us) < idle_timeout_us {
+        return 0;
+    }
+    let silence_us = leaps.passed_us(last_arrival_us, now_us);
+    if silence_us >= idle_timeout_us { silence_us } else { 0 }
+}
 
 /// The rows of other instances in a batch of which this one has some, on their way past it.
 #[derive(Default)]

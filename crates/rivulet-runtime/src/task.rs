@@ -273,6 +273,7 @@ impl Task {
         let oldest_us = oldest_us.min(self.host.held_at_us.load(Ordering::Acquire));
         let now_us = now_us.min(oldest_us.saturating_sub(1));
         if is_due(now_us) {
+            core.slots.take_leaps(&*self.host.clock);
             core.run_chain(Step::Tick, now_us, &self.settings.name);
             core.finish(&self.settings.name);
         }
@@ -298,6 +299,7 @@ impl Task {
                 return;
             }
         }
+        core.slots.take_leaps(&*self.host.clock);
         core.idle.note(chunk.slots());
         core.note_progress(chunk);
         match chunk {

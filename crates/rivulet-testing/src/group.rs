@@ -383,6 +383,11 @@ impl TestGroup {
         self.run();
     }
 
+    /// Sets the clock forward by `by_us`, in which no time passes.
+    pub fn leap(&self, by_us: i64) {
+        self.clock.leap_us(by_us);
+    }
+
     /// Ends the input: what is open is closed.
     pub fn end(&self) {
         self.group.end();

@@ -8,15 +8,15 @@ use arrow::compute::cast;
 use arrow::error::ArrowError;
 use arrow::row::Rows as KeyRows;
 use rivulet_dataflow::{
-    Batch, Context, Control, Element, KeyGroup, Operator, OperatorError, Reason, Refused, Slot, StateError, StateFrame,
-    StateSelection,
+    Batch, Context, Control, Element, KeyGroup, Leaps, Operator, OperatorError, Reason, Refused, Slot, StateError,
+    StateFrame, StateSelection,
 };
 
 use super::output::Matches;
 use super::partition::{NEVER, Partition, Scratch, Search};
 use super::{MATCH_ROWS_MAX, Plan, SLOT_ROWS_MAX, state};
 use crate::history::value::{Value, Values};
-use crate::keyed::{Keyed, Passing, SLOT_KEYS_MAX};
+use crate::keyed::{Keyed, Passing, SLOT_KEYS_MAX, idle_us};
 use crate::row_bytes::RowBytes;
 use crate::window::length::TIME_MAX_US;
 
@@ -70,6 +70,8 @@ pub(super) struct PatternOperator {
     deadlines_us: Vec<i64>,
     /// No deadline of any slot is earlier. Exact after a tick, a lower bound between ticks.
     deadline_us: i64,
+    /// Those of the clock of arrivals.
+    leaps: Leaps,
     /// Without keys there is one partition, with an empty key. Those that remember nothing are not there.
     pub(super) partitions: Keyed<Partition>,
     pub(super) key_heap_bytes: usize,
@@ -99,6 +101,7 @@ impl PatternOperator {
             slots: Vec::new(),
             deadlines_us: Vec::new(),
             deadline_us: NEVER,
+            leaps: Leaps::default(),
             partitions: Keyed::default(),
             key_heap_bytes: 0,
             matches: Matches::default(),
@@ -146,6 +149,7 @@ impl PatternOperator {
         context: &mut Context<'_>,
     ) -> Result<(), OperatorError> {
         self.matches.begin();
+        context.slots.update_leaps(&mut self.leaps);
         let plan = self.plan.clone();
         let rows = batch.rows();
         let (batch, columns) = plan.expressions.evaluate(batch, context)?;
@@ -356,8 +360,7 @@ impl PatternOperator {
         } else if state.max_ts_us == i64::MIN {
             i64::MIN
         } else {
-            let silence_us = now_us.saturating_sub(state.last_arrival_us);
-            let idle_us = if silence_us >= self.plan.idle_timeout_us { silence_us } else { 0 };
+            let idle_us = idle_us(&self.leaps, state.last_arrival_us, now_us, self.plan.idle_timeout_us);
             state.max_ts_us.saturating_sub(self.plan.lateness_us).saturating_add(idle_us)
         };
         by_clock_us.max(state.watermark_us)
@@ -445,7 +448,7 @@ impl PatternOperator {
             state.due_us
         } else {
             let missing_us = state.due_us.saturating_sub(state.max_ts_us.saturating_sub(self.plan.lateness_us));
-            state.last_arrival_us.saturating_add(missing_us.max(self.plan.idle_timeout_us))
+            self.leaps.after_us(state.last_arrival_us, missing_us.max(self.plan.idle_timeout_us))
         };
         self.deadlines_us[slot as usize] = deadline_us;
         self.deadline_us = self.deadline_us.min(deadline_us);
@@ -514,6 +517,7 @@ impl Operator for PatternOperator {
         if self.deadline_us > now_us {
             return Ok(());
         }
+        context.slots.update_leaps(&mut self.leaps);
         self.matches.begin();
         let mut earliest_us = NEVER;
         for slot in 0..self.slots.len() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::row::Rows;
 use rivulet_dataflow::{
-    Batch, Context, Control, Element, KeyGroup, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
+    Batch, Context, Control, Element, KeyGroup, Leaps, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
     StateSelection,
 };
 
@@ -36,7 +36,13 @@ impl WindowOperator {
         let keys = row_bytes.buffer();
         let count = matches!(plan.window, WindowSpec::Count { .. });
         let cells = Cells::new(plan.keys > 0, !plan.layout.objects.is_empty(), count);
-        let windows = Windows { plan: plan.clone(), cells, closed: Closed::default(), deadline_us: NEVER };
+        let windows = Windows {
+            plan: plan.clone(),
+            cells,
+            closed: Closed::default(),
+            deadline_us: NEVER,
+            leaps: Leaps::default(),
+        };
         Self { plan, windows, row_bytes, keys }
     }
 
@@ -55,6 +61,7 @@ impl WindowOperator {
         mut passing: Passing<'_>,
         context: &mut Context<'_>,
     ) -> Result<(), OperatorError> {
+        context.slots.update_leaps(&mut self.windows.leaps);
         let rows = batch.rows();
         // A row without its keys belongs nowhere; one on which an argument fails counts for the other aggregates.
         let (batch, columns) = self.plan.expressions.evaluate_or_null(self.plan.keys, batch, context)?;
@@ -222,6 +229,7 @@ impl Operator for WindowOperator {
         if self.windows.deadline_us > now_us {
             return Ok(());
         }
+        context.slots.update_leaps(&mut self.windows.leaps);
         let mut earliest_us = NEVER;
         for slot in 0..self.windows.cells.deadlines_us.len() {
             if self.windows.cells.deadlines_us[slot] <= now_us {

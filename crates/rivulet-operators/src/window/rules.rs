@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rivulet_dataflow::Slot;
+use rivulet_dataflow::{Leaps, Slot};
 
 use super::cells::{CellParts, Cells, NEVER, SlotLengths, SlotState};
 use super::length::Lengths;
@@ -11,6 +11,7 @@ use super::shared::shares_panes;
 use super::{Plan, WindowSpec};
 use crate::aggregate::layout::FixedUpdates;
 use crate::aggregate::object::{Object, ObjectUpdate};
+use crate::keyed::idle_us;
 
 /// How many entries of memory a cell keeps when a tick has emptied it: a device that fell silent gives back the rest.
 const SILENT_ENTRIES_MAX: usize = 4;
@@ -22,6 +23,8 @@ pub(crate) struct Windows {
     pub(crate) closed: Closed,
     /// No deadline of any slot is earlier. Exact after a tick, a lower bound between ticks.
     pub(crate) deadline_us: i64,
+    /// Those of the clock of arrivals.
+    pub(crate) leaps: Leaps,
 }
 
 /// A row on its way into a window.
@@ -147,8 +150,7 @@ impl Windows {
         } else if slot.max_ts_us == i64::MIN {
             i64::MIN
         } else {
-            let silence_us = now_us.saturating_sub(slot.last_arrival_us);
-            let idle_us = if silence_us >= self.plan.idle_timeout_us { silence_us } else { 0 };
+            let idle_us = idle_us(&self.leaps, slot.last_arrival_us, now_us, self.plan.idle_timeout_us);
             slot.max_ts_us.saturating_sub(self.plan.lateness_us).saturating_add(idle_us)
         };
         by_clock_us.max(slot.watermark_us)
@@ -173,7 +175,7 @@ impl Windows {
             state.next_end_us
         } else {
             let missing_us = state.next_end_us.saturating_sub(state.max_ts_us.saturating_sub(self.plan.lateness_us));
-            state.last_arrival_us.saturating_add(missing_us.max(self.plan.idle_timeout_us))
+            self.leaps.after_us(state.last_arrival_us, missing_us.max(self.plan.idle_timeout_us))
         };
         self.cells.deadlines_us[slot] = deadline_us;
         self.deadline_us = self.deadline_us.min(deadline_us);

@@ -143,7 +143,13 @@ impl Feed {
     }
 
     /// Asks the partition that is furthest behind of those that may have something: so the times of all stay close together.
-    pub(super) fn poll(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Fed, String> {
+    /// `now_us` is when rows arrive, `steady_us` what silence is measured by.
+    pub(super) fn poll(
+        &mut self,
+        rows_max: usize,
+        (now_us, steady_us): (i64, i64),
+        refusals: &mut Refusals,
+    ) -> Result<Fed, String> {
         while let Some(&(until_us, place)) = self.waiting.first()
             && until_us <= now_us
         {
@@ -173,14 +179,15 @@ impl Feed {
                     self.come_back(place);
                 }
                 let open = self.partitions[place].as_mut().expect("it was asked");
-                let since_us = *open.silent_since_us.get_or_insert(now_us);
+                let since_us = *open.silent_since_us.get_or_insert(steady_us);
                 let timeout_us = open.partition.idle_timeout_us;
-                if says_aside || timeout_us.is_some_and(|after| now_us - since_us >= after) {
+                let is_idle = timeout_us.is_some_and(|after| steady_us - since_us >= after);
+                if says_aside || is_idle {
                     self.step_aside(place);
                 }
-                let all_since_us = *self.silent_since_us.get_or_insert(now_us);
-                if timeout_us.is_some_and(|after| now_us - since_us >= after) {
-                    self.silence_us = (now_us - all_since_us) / CLOCK_STEP_US * CLOCK_STEP_US;
+                let all_since_us = *self.silent_since_us.get_or_insert(steady_us);
+                if is_idle {
+                    self.silence_us = (steady_us - all_since_us) / CLOCK_STEP_US * CLOCK_STEP_US;
                 }
                 let wait_us = i64::try_from(wait.as_micros()).unwrap_or(i64::MAX);
                 self.ready.remove(&(newest_us, place));
@@ -437,7 +444,7 @@ mod tests {
         let (mut rows, mut now_us) = (Vec::new(), 0);
         loop {
             let before_us = feed.reached_us();
-            match feed.poll(9, now_us, refusals).unwrap() {
+            match feed.poll(9, (now_us, now_us), refusals).unwrap() {
                 Fed::Rows(batch) => rows.extend(batch.event_time_us.iter().map(|&time_us| (time_us, before_us))),
                 Fed::Again => {}
                 Fed::Nothing(until_us) => now_us = until_us,
@@ -497,9 +504,9 @@ mod tests {
         ];
         let mut feed = Feed::new(partitions);
         let refusals = &mut Refusals::new(0);
-        assert!(matches!(feed.poll(9, 0, refusals).unwrap(), Fed::Again));
+        assert!(matches!(feed.poll(9, (0, 0), refusals).unwrap(), Fed::Again));
         assert!(!feed.is_idle() && feed.advanced().is_none(), "the other is waited for");
-        assert!(matches!(feed.poll(9, 0, refusals).unwrap(), Fed::Rows(_)));
+        assert!(matches!(feed.poll(9, (0, 0), refusals).unwrap(), Fed::Rows(_)));
         assert_eq!(feed.advanced(), Some(0));
         drain(&mut feed, refusals);
         assert_eq!(feed.reached_us(), Some(80));
@@ -512,12 +519,15 @@ mod tests {
         let told = |answers| partition(told(answers), 0);
         let mut feed = Feed::new(vec![told(back), told((0..9).map(|step| rows(&[10 * step])).collect())]);
         let refusals = &mut Refusals::new(0);
-        assert!(matches!(feed.poll(9, 0, refusals).unwrap(), Fed::Again), "it stands aside");
-        assert!(matches!(feed.poll(9, 0, refusals).unwrap(), Fed::Rows(_)));
+        assert!(matches!(feed.poll(9, (0, 0), refusals).unwrap(), Fed::Again), "it stands aside");
+        assert!(matches!(feed.poll(9, (0, 0), refusals).unwrap(), Fed::Rows(_)));
         assert_eq!(feed.advanced(), Some(0));
-        assert!(matches!(feed.poll(9, 1, refusals).unwrap(), Fed::Again), "it is there again, and has nothing yet");
+        assert!(
+            matches!(feed.poll(9, (1, 1), refusals).unwrap(), Fed::Again),
+            "it is there again, and has nothing yet"
+        );
         for _ in 0..8 {
-            assert!(matches!(feed.poll(9, 1, refusals).unwrap(), Fed::Rows(_)));
+            assert!(matches!(feed.poll(9, (1, 1), refusals).unwrap(), Fed::Rows(_)));
             assert_eq!(feed.advanced(), None, "its rows are waited for");
         }
     }
@@ -537,7 +547,7 @@ mod tests {
         let mut feed = Feed::new(vec![slow]);
         let refusals = &mut Refusals::new(0);
         let mut poll = |feed: &mut Feed, now_us| {
-            assert!(matches!(feed.poll(9, now_us, refusals).unwrap(), Fed::Again));
+            assert!(matches!(feed.poll(9, (now_us, now_us), refusals).unwrap(), Fed::Again));
             feed.is_idle()
         };
         assert!(!poll(&mut feed, 0));
@@ -557,7 +567,7 @@ mod tests {
         let mut feed = Feed::new(vec![silent]);
         let refusals = &mut Refusals::new(0);
         let mut at = |feed: &mut Feed, now_us| {
-            feed.poll(9, now_us, refusals).unwrap();
+            feed.poll(9, (now_us, now_us), refusals).unwrap();
             feed.advanced();
             feed.reached_us()
         };
@@ -570,6 +580,27 @@ mod tests {
         feed.set_paused(true);
         feed.set_paused(false);
         assert_eq!(at(&mut feed, 9_000_000), Some(2_700_000), "a pause is no silence");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_forward_makes_no_silence() {
+        let silence = || (0..9).map(|_| Polled::Nothing(Duration::from_micros(1)));
+        let silent = Partition {
+            idle_timeout_us: Some(500_000),
+            ..partition(told([rows(&[1_000_000])].into_iter().chain(silence()).collect()), 300_000)
+        };
+        let mut feed = Feed::new(vec![silent]);
+        let refusals = &mut Refusals::new(0);
+        let mut at = |feed: &mut Feed, now_us, steady_us| {
+            feed.poll(9, (now_us, steady_us), refusals).unwrap();
+            feed.advanced();
+            (feed.reached_us(), feed.is_idle())
+        };
+        const YEAR_US: i64 = 31_536_000_000_000;
+        assert_eq!(at(&mut feed, 0, 0), (Some(700_000), false));
+        assert_eq!(at(&mut feed, 10, 10), (Some(700_000), false));
+        assert_eq!(at(&mut feed, YEAR_US, 400_000), (Some(700_000), false));
+        assert_eq!(at(&mut feed, YEAR_US + 200_000, 600_000).1, true);
     }
 
     #[test]

@@ -304,6 +304,7 @@ impl Task {
     fn prepare(&self, parts: &Parts, number: usize, core: &mut Core, block: u64, mut chunk: Chunk) -> Chunk {
         let mut under_way = UnderWay { task: self, parts, block: Some(block) };
         let (now_us, events) = (self.host.clock.now_us(), chunk.rows());
+        core.slots.take_leaps(&*self.host.clock);
         core.count_events(&chunk);
         let (batch, arrival_us) = match &mut chunk {
             Chunk::Raw(events) => (core.decode(events, self.name()), events.arrival_us().to_vec()),
@@ -347,6 +348,7 @@ impl Task {
         let processed = ProcessedByPart { parts, block };
         let Cut::ByKey(place) = parts.cut else { return };
         let now_us = self.host.clock.now_us();
+        core.slots.take_leaps(&*self.host.clock);
         for (batch, key_groups) in &block.batches {
             let own = parts.own(key_groups, number);
             core.run_chain(Step::Own { place, batch, own: &own }, now_us, self.name());
@@ -370,6 +372,7 @@ impl Task {
         };
         let now_us = now_us.min(oldest_us.min(upstream_us).saturating_sub(1));
         if is_due(core, now_us) {
+            core.slots.take_leaps(&*self.host.clock);
             core.run_chain(Step::Tick, now_us, self.name());
             core.finish(self.name());
             parts.ticked_us.fetch_max(now_us, Ordering::AcqRel);

@@ -12,6 +12,7 @@
 //! `checkpoints`, `event_log` and `attendance` (what outlives the process), `status` and `exposition` (what is counted), [`by_hand`] (for simulations).
 
 mod broker_journal;
+mod clock;
 mod messaging;
 mod own_connections;
 mod output;
@@ -39,7 +40,7 @@ pub mod by_hand;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use arrow::datatypes::SchemaRef;
@@ -56,6 +57,7 @@ use crate::data_folder::{CHECKPOINTS, LOG};
 use crate::service::{ErrorKind, ServiceError};
 use big_queries::BigQueries;
 use checkpoints::{Checkpoints, Loading, SavedStates, Unrestored};
+pub(crate) use clock::SystemClock;
 use event_log::EventLog;
 use memory::MemoryBound;
 use messaging::Messaging;
@@ -74,22 +76,6 @@ pub(crate) use checkpoints::home as checkpoint_home;
 pub(crate) use checkpoints::line as saved;
 pub(crate) use statements::literal_text;
 pub(crate) use tables::read_table;
-
-/// The machine's clock.
-pub(crate) struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now_us(&self) -> i64 {
-        std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
-    }
-
-    fn steady_us(&self) -> i64 {
-        static BEGIN: OnceLock<Instant> = OnceLock::new();
-        i64::try_from(BEGIN.get_or_init(Instant::now).elapsed().as_micros()).unwrap_or(i64::MAX)
-    }
-}
 
 /// The engine of one server.
 pub struct Engine {

@@ -17,6 +17,7 @@ mod checkpoint_place;
 mod checkpoint_store;
 mod checkpoints;
 mod cli;
+mod clock;
 mod comparison;
 mod cut;
 mod engine;

@@ -292,7 +292,7 @@ impl FlowTask {
             self.sources_at_us.store(SOURCES_READY, Ordering::Release);
             return Ok(None);
         } else {
-            feed.poll(rows_max, now_us, &mut core.refusals)?
+            feed.poll(rows_max, (now_us, self.host.clock.steady_us()), &mut core.refusals)?
         };
         let time_us = feed.time_us();
         self.note_reached(time_us);

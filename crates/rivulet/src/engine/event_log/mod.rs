@@ -205,10 +205,8 @@ impl EventLog {
     /// No checkpoint that is kept needs what is before `position`. What may come again, because its sender was not told that it is here, is
     /// kept nevertheless: after a restart it is recognised by the log alone.
     pub(super) fn forget_before(&self, position: LogPosition) {
-        let (now_us, next) = (self.clock.now_us(), self.log.next());
+        let (now_us, next) = (self.clock.steady_us(), self.log.next());
         let mut recent = self.recent.lock();
-        // A clock that was set back tells nothing of what came before.
-        recent.retain(|(at_us, _)| *at_us <= now_us);
         if recent.back().is_none_or(|(at_us, _)| now_us - at_us >= SETTLING_STEP_US) {
             recent.push_back((now_us, next));
         }
