@@ -71,6 +71,18 @@ pub trait Service: Send + Sync + 'static {
     /// The queries that pass the filter, ordered by name. One that is dropped meanwhile may be left out.
     fn queries(&self, filter: &QueryFilter) -> Vec<QueryInfo>;
 
+    /// Every big query, by name.
+    fn big_queries(&self) -> Vec<BigQueryInfo> {
+        self.status().big_queries
+    }
+
+    /// Creates a big query from the text of one `CREATE [OR REPLACE] QUERY name AS SELECT`; and what was done, in
+    /// words. What it reads and writes must be declared.
+    fn create_big_query(&self, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
+        let _ = sql;
+        Err(ServiceError::invalid("this server runs no big queries"))
+    }
+
     /// Pauses a query: it keeps its state and gets no events. Of a big query the sources are not asked any more. Pausing a paused
     /// query does nothing; one that does not run is a conflict.
     fn pause(&self, query: &str) -> Result<(), ServiceError>;

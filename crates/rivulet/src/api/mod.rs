@@ -8,6 +8,7 @@
 
 mod applications;
 mod backup;
+mod big_queries;
 mod bulk;
 mod error;
 mod lines;
@@ -293,7 +294,7 @@ impl Stop {
         (name = "sql", description = "Everything, as SQL"),
         (name = "applications", description = "Registered code with declared parameters"),
         (name = "tables", description = "Rows from files, for applications to look events up in"),
-        (name = "queries", description = "Applications bound to one user's values and topics"),
+        (name = "queries", description = "Applications bound to one user's values and topics; and big queries"),
         (name = "server", description = "Status, metrics and health"),
     )
 )]
@@ -310,6 +311,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(tables::refresh_table))
         .routes(routes!(queries::list_queries, queries::submit_query))
         .routes(routes!(bulk::submit_bulk))
+        .routes(routes!(big_queries::list_big_queries, big_queries::create_big_query))
         .routes(routes!(queries::show_query, queries::drop_query))
         .routes(routes!(queries::pause_query))
         .routes(routes!(queries::resume_query))

@@ -18,15 +18,22 @@ use super::types::{ErrorAnswer, SqlAnswer};
     responses(
         (status = 200, description = "Every statement ran", body = SqlAnswer),
         (status = "4XX", description = "A statement was refused; the results before it are there", body = SqlAnswer),
+        (status = 403, description = "A page of another site asks", body = ErrorAnswer),
+        (status = 421, description = "The request is for another host", body = ErrorAnswer),
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
 pub(super) async fn run_script(State(api): State<Api>, body: Body) -> Result<(StatusCode, Json<SqlAnswer>), ApiError> {
-    let script = api.read_sql(body).await?;
-    if script.trim_start().starts_with('{') {
-        return Err(ApiError::invalid("the body is JSON, and a script is sent as it is")
-            .with_hint("send the SQL itself as text/plain: curl --data-binary 'SHOW QUERIES;'"));
-    }
+    let script = match api.read_sql(body).await {
+        Ok(script) if script.trim_start().starts_with('{') => {
+            return refused(
+                ApiError::invalid("the body is JSON, and a script is sent as it is")
+                    .with_hint("send the SQL itself as text/plain: curl --data-binary 'SHOW QUERIES;'"),
+            );
+        }
+        Ok(script) => script,
+        Err(error) => return refused(error),
+    };
     let (outcomes, statements) = api
         .blocking(move |service| {
             let outcomes = service.execute(&script);
@@ -51,4 +58,12 @@ pub(super) async fn run_script(State(api): State<Api>, body: Body) -> Result<(St
         }
     }
     Ok((status, Json(answer)))
+}
+
+/// A script of which nothing was run. What the sender did wrong is answered as a wrong statement is.
+fn refused(error: ApiError) -> Result<(StatusCode, Json<SqlAnswer>), ApiError> {
+    match error.status.is_client_error() {
+        true => Ok((error.status, Json(SqlAnswer { error: Some(error.detail), ..Default::default() }))),
+        false => Err(error),
+    }
 }

@@ -49,7 +49,7 @@ pub struct ErrorAnswer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorDetail {
     /// `not_found`, `already_exists`, `invalid`, `conflict`, `unavailable`, `limit_reached`, `too_large`,
-    /// `method_not_allowed`, `forbidden` or `internal`; from the command line also `failed`.
+    /// `method_not_allowed`, `forbidden`, `misdirected`, `timeout` or `internal`; from the command line also `failed`.
     #[schema(example = "invalid")]
     pub kind: String,
     /// What was wrong.
@@ -303,6 +303,23 @@ pub struct Query {
     pub big: Option<BigQuery>,
 }
 
+/// Every big query.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BigQueryList {
+    /// Big queries by name.
+    pub big_queries: Vec<BigQuery>,
+}
+
+/// A big query that was created or replaced.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BigQueryCreated {
+    /// The query as it is now.
+    pub query: BigQuery,
+    /// What was done, in words: created, replaced (and with which state it goes on), or nothing.
+    #[schema(example = "query per_device created")]
+    pub message: String,
+}
+
 /// A big query, and what it did since it was last started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BigQuery {
@@ -357,6 +374,7 @@ pub struct ListParameters {
     /// Only names after this one.
     pub after: Option<String>,
     /// At most so many: 100 unless told, 1000 at most.
+    #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<usize>,
 }
 
@@ -385,7 +403,7 @@ pub struct DropParameters {
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct WatchParameters {
-    /// End after so many results; without it, when the client goes away.
+    /// End after so many results, at once for 0; without it, when the client goes away.
     pub limit: Option<u64>,
 }
 

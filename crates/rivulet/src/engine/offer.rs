@@ -12,8 +12,8 @@ use super::output::write_topic;
 use super::{Engine, Running, State, exposition, statements};
 use crate::data_folder::archive::Backup;
 use crate::service::{
-    ApplicationInfo, CheckpointInfo, LiveResult, ParameterInfo, QueryFilter, QueryInfo, QueryRequest, QueryState,
-    Replacement, Service, ServiceError, StatementResult, Status, TableInfo,
+    ApplicationInfo, BigQueryInfo, CheckpointInfo, LiveResult, ParameterInfo, QueryFilter, QueryInfo, QueryRequest,
+    QueryState, Replacement, Service, ServiceError, StatementResult, Status, TableInfo,
 };
 
 impl Service for Engine {
@@ -135,6 +135,14 @@ impl Service for Engine {
             all.truncate(filter.limit);
         }
         all
+    }
+
+    fn big_queries(&self) -> Vec<BigQueryInfo> {
+        self.big_query_infos()
+    }
+
+    fn create_big_query(&self, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
+        self.create_big_query_of(sql)
     }
 
     fn pause(&self, query: &str) -> Result<(), ServiceError> {

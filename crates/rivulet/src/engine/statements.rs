@@ -186,6 +186,18 @@ impl Engine {
         answers.map(answer).collect()
     }
 
+    /// Creates the one big query in a text; and what was done, in words.
+    pub(super) fn create_big_query_of(&self, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
+        let Some(Statement::CreateBigQuery(create)) = only_statement(sql)? else {
+            return Err(ServiceError::invalid("expected the text of one CREATE QUERY name AS SELECT ... INTO sink")
+                .with_hint("sources, sinks and views are created by a script at /api/v1/sql"));
+        };
+        let name = create.name.text.clone();
+        let done = self.execute_statement(Statement::CreateBigQuery(create))?;
+        let gone = || ServiceError::not_found(format!("the query '{name}' was dropped meanwhile"));
+        Ok((self.big_query(&name).ok_or_else(gone)?, done.message.unwrap_or_default()))
+    }
+
     /// How state is saved, a row for each thing to know.
     fn show_checkpoints(&self) -> StatementResult {
         let Some(status) = self.checkpoints.as_ref().map(|checkpoints| checkpoints.status()) else {

@@ -324,6 +324,7 @@ fn the_document_describes_every_path_and_the_page_shows_it() {
             "/api/v1/applications/{name}",
             "/api/v1/applications/{name}/explain",
             "/api/v1/backup",
+            "/api/v1/big-queries",
             "/api/v1/checkpoint",
             "/api/v1/queries",
             "/api/v1/queries/bulk",
@@ -350,6 +351,53 @@ fn the_document_describes_every_path_and_the_page_shows_it() {
     let (status, page) = exchange(server.address, &request("GET", "/api/docs/", "", ""));
     assert_eq!((status, page.contains("swagger-ui")), (200, true));
     assert!(!page.contains("https://"), "the page must not load anything from elsewhere");
+}
+
+/// The fields that the document requires of an answer.
+fn required(document: &Value, path: &str, method: &str, status: u16) -> Vec<String> {
+    let responses = &document["paths"][path][method]["responses"];
+    let range = format!("{}XX", status / 100);
+    let found = [status.to_string(), range, "default".to_owned()].into_iter().find(|key| responses[key].is_object());
+    let found = found.unwrap_or_else(|| panic!("{status} of {method} {path} is not described"));
+    let reference = responses[&found]["content"]["application/json"]["schema"]["$ref"].as_str().expect("a schema");
+    let name = reference.rsplit('/').next().expect("a name");
+    let fields = document["components"]["schemas"][name]["required"].as_array().cloned().unwrap_or_default();
+    fields.iter().map(|field| field.as_str().expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn answers_are_what_the_document_says() {
+    let (server, _) = TestServer::with_memory();
+    let document: Value = server.client().get("/api/openapi.json", &[]).expect("the document");
+    let (large, evil) = ("x".repeat((4 << 20) + 1), "origin: http://evil.test\r\n");
+    for (method, path, query, headers, body, status) in [
+        ("post", "/api/v1/sql", "", "", "SHOW QUERIES;", 200),
+        ("post", "/api/v1/sql", "", "", "NONSENSE;", 400),
+        ("post", "/api/v1/sql", "", "", "{\"sql\": 1}", 400),
+        ("post", "/api/v1/sql", "", "", large.as_str(), 413),
+        ("post", "/api/v1/sql", "", "", "PANIC;", 500),
+        ("post", "/api/v1/sql", "", evil, "SHOW QUERIES;", 403),
+        ("get", "/api/v1/queries", "?limit=1", "", "", 200),
+        ("get", "/api/v1/queries", "?limit=1000", "", "", 200),
+        ("get", "/api/v1/queries", "?limit=0", "", "", 400),
+        ("get", "/api/v1/queries", "?limit=1001", "", "", 400),
+        ("get", "/api/v1/big-queries", "", "", "", 200),
+        ("post", "/api/v1/big-queries", "", "", "SHOW QUERIES", 400),
+        ("post", "/api/v1/queries", "", "", "{", 400),
+        ("get", "/health/ready", "", "", "", 200),
+    ] {
+        let asked = format!("{method} {path}{query}");
+        let text = request(&method.to_uppercase(), &format!("{path}{query}"), headers, body);
+        let (code, answer) = exchange(server.address, &text);
+        assert_eq!(code, status, "{asked}: {answer}");
+        let answer: Value = serde_json::from_str(&answer).expect("JSON");
+        for field in required(&document, path, method, code) {
+            assert!(!answer[&field].is_null(), "{asked}: the field {field} is missing in {answer}");
+        }
+    }
+    let limits = document["paths"]["/api/v1/queries"]["get"]["parameters"].as_array().expect("parameters");
+    let limit = limits.iter().find(|parameter| parameter["name"] == "limit").expect("a limit");
+    assert_eq!((&limit["schema"]["minimum"], &limit["schema"]["maximum"]), (&json!(1), &json!(1000)));
 }
 
 #[test]

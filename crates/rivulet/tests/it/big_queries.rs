@@ -3,13 +3,15 @@
 use std::fs;
 use std::path::Path;
 
+use rivulet::api::types::{BigQueryCreated, BigQueryList, Query};
 use rivulet::engine::Engine;
+use rivulet::http_client::ClientError;
 use rivulet::service::{ErrorKind, QueryFilter, QueryState, Service, ServiceError, StatementResult};
 use tempfile::TempDir;
 
 use super::engine::{configuration, open};
 use super::server::Publisher;
-use super::support::wait_until;
+use super::support::{TestServer, wait_until};
 use super::tables::said;
 
 fn run(engine: &Engine, script: &str) -> Result<StatementResult, ServiceError> {
@@ -439,4 +441,50 @@ fn a_thread_for_each_task_is_no_policy_for_big_queries() {
     let error = refused(&engine, "CREATE QUERY all AS SELECT * FROM readings INTO nowhere");
     assert!(error.message.contains("'dedicated'") && error.hint.is_some(), "{error:?}");
     assert_eq!(refused(&engine, "DESCRIBE QUERY all").kind, ErrorKind::NotFound);
+}
+
+#[test]
+fn big_queries_have_routes_of_their_own_and_those_of_all_queries() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    said(&engine, "CREATE SOURCE numbers (n BIGINT) FROM 'mqtt:in/+' FORMAT JSON");
+    said(&engine, "CREATE SINK nowhere TO 'blackhole:'");
+    let server = TestServer::start(engine.clone());
+    let client = server.client();
+    let create = |sql: &str| client.post_text::<BigQueryCreated>("/api/v1/big-queries", sql);
+    let list = || {
+        let list: BigQueryList = client.get("/api/v1/big-queries", &[]).expect("a list");
+        list.big_queries.into_iter().map(|one| (one.name, one.state)).collect::<Vec<_>>()
+    };
+    assert_eq!(list(), []);
+    let created = create("CREATE QUERY big AS SELECT n FROM numbers INTO nowhere").expect("created");
+    assert_eq!((created.message.as_str(), created.query.sink.as_str()), ("query big created", "nowhere"));
+    assert_eq!(list(), [("big".to_owned(), "running".to_owned())]);
+    let shown: Query = client.get("/api/v1/queries/big", &[]).expect("shown");
+    assert_eq!(shown.big.expect("it is big").sources, ["numbers"]);
+    client.post_empty("/api/v1/queries/big/pause").expect("paused");
+    assert_eq!(list(), [("big".to_owned(), "paused".to_owned())]);
+    client.post_empty("/api/v1/queries/big/resume").expect("resumed");
+    assert_eq!(list(), [("big".to_owned(), "running".to_owned())]);
+    let again = create("CREATE QUERY IF NOT EXISTS big AS SELECT n FROM numbers INTO nowhere").expect("there already");
+    assert!(again.message.contains("exists"), "{}", again.message);
+    let replaced = create("CREATE OR REPLACE QUERY big AS SELECT n + 1 AS n FROM numbers INTO nowhere");
+    let replaced = replaced.expect("replaced");
+    assert!(replaced.message.contains("replaced") && replaced.query.sql.contains("n + 1"), "{replaced:?}");
+    for (wrong, kind) in [
+        ("CREATE QUERY big AS SELECT n FROM numbers INTO nowhere", "already_exists"),
+        ("CREATE QUERY q AS SELECT n FROM nobody INTO nowhere", "invalid"),
+        ("CREATE SINK other TO 'blackhole:'", "invalid"),
+        ("DROP QUERY big; DROP QUERY big", "invalid"),
+        ("", "invalid"),
+    ] {
+        match create(wrong).expect_err(wrong) {
+            ClientError::Refused(error) => assert_eq!(error.kind, kind, "{wrong}: {error:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    client.delete("/api/v1/queries/big", &[]).expect("dropped");
+    assert_eq!(list(), []);
+    drop(server);
+    engine.shutdown();
 }

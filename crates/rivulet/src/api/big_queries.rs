@@ -1,0 +1,47 @@
+//! Big queries over HTTP. One that is there is shown, paused, resumed and dropped under `/api/v1/queries`, as every
+//! query.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+
+use super::Api;
+use super::error::ApiError;
+use super::types::{BigQuery, BigQueryCreated, BigQueryList, ErrorAnswer};
+
+/// List the big queries
+///
+/// With what they have read and written. `/api/v1/queries` lists them among all queries, in pages.
+#[utoipa::path(
+    get, path = "/api/v1/big-queries", tag = "queries",
+    responses(
+        (status = 200, description = "Big queries by name", body = BigQueryList),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn list_big_queries(State(api): State<Api>) -> Result<Json<BigQueryList>, ApiError> {
+    let big_queries = api.blocking(|service| service.big_queries()).await?;
+    Ok(Json(BigQueryList { big_queries: big_queries.into_iter().map(BigQuery::from).collect() }))
+}
+
+/// Create a big query
+///
+/// The body is one `CREATE QUERY name AS SELECT ... INTO sink` statement, or `CREATE OR REPLACE QUERY` for a new
+/// version of one that runs. Its sources, sink and views are created by a script at `/api/v1/sql` before. The query is
+/// shown, paused, resumed and dropped at `/api/v1/queries/{name}`; a checkpoint at `/api/v1/checkpoint` saves it too.
+#[utoipa::path(
+    post, path = "/api/v1/big-queries", tag = "queries",
+    request_body(
+        content = String, content_type = "text/plain",
+        example = "CREATE QUERY per_device AS SELECT device, count(*) AS n FROM readings GROUP BY device INTO counts",
+    ),
+    responses(
+        (status = 200, description = "The query", body = BigQueryCreated),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn create_big_query(State(api): State<Api>, body: Body) -> Result<Json<BigQueryCreated>, ApiError> {
+    let sql = api.read_sql(body).await?;
+    let (query, message) = api.blocking(move |service| service.create_big_query(&sql)).await??;
+    Ok(Json(BigQueryCreated { query: query.into(), message }))
+}
