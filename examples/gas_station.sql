@@ -8,7 +8,8 @@
 -- haversine_m is the distance of two places on the globe in metres.
 --
 -- The 200 stations in data/stations.csv do not exist: they were drawn at random, in Porto (rivulet-bench, tables.rs).
--- The path is relative to the folder that the server was started in. REFRESH TABLE stations reads the file again.
+-- The path begins in the first folder that the server allows: rivulet serve --set files.allow=.
+-- REFRESH TABLE stations reads the file again.
 
 CREATE TABLE stations (name TEXT, lat DOUBLE, lon DOUBLE, price DOUBLE)
   FROM 'file:examples/data/stations.csv' FORMAT CSV (header => true);

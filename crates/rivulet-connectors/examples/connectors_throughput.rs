@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use rivulet_connectors::connector::{Host, SinkSpec, SourceSpec, open_sink, open_source};
+use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{EncodedRows, RowFormat};
 use rivulet_dataflow::{Batch, Events, Polled, Refusals, SlotTable};
 
@@ -82,7 +83,7 @@ fn write(path: &Path) -> std::io::Result<()> {
         changes: false,
         key: None,
         options: Vec::new(),
-        host: Host::default(),
+        host: Host::of_user(),
         checkpoints: None,
     };
     let slots = SlotTable::new(Arc::new(Schema::empty()));
@@ -116,7 +117,7 @@ fn read(path: &Path, schema: SchemaRef, columns: Vec<usize>, format: Option<&str
         columns,
         event_time_column: None,
         options: Vec::new(),
-        host: Host::default(),
+        host: Host::of_user(),
         resume: None,
     };
     let mut source = open_source(&spec, 1).map_err(std::io::Error::other)?.remove(0);
@@ -185,7 +186,7 @@ fn main() -> std::io::Result<()> {
         {"name": "price", "type": "double"}, {"name": "channel", "type": "string"},
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}}]}"#;
     let parse = |name: &str, options: &[(&str, &str)]| {
-        RowFormat::parse(name, options.iter().copied()).map_err(std::io::Error::other)
+        RowFormat::parse(name, options.iter().copied(), &Files::of_user()).map_err(std::io::Error::other)
     };
     decode(&parse("JSON", &[])?, "JSON");
     decode(&parse("CSV", &[])?, "CSV");

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rivulet_connectors::connector::{Host, SourceSpec, declared_schema, open_source};
+use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Polled, Refusals};
 
 fn main() {
@@ -17,7 +18,7 @@ fn main() {
         ("hibench", "", &["ts", "record"]),
     ];
     for (connector, address, names) in cases {
-        let schema = declared_schema(connector, address).expect("generators bring their columns");
+        let schema = declared_schema(connector, address, &Files::of_user()).expect("generators bring their columns");
         let columns: Vec<usize> = match names {
             [] => (0..schema.fields().len()).collect(),
             _ => (0..schema.fields().len())
@@ -32,7 +33,7 @@ fn main() {
             columns,
             event_time_column: None,
             options: vec![("events".into(), "20000000".into())],
-            host: Host::default(),
+            host: Host::of_user(),
             resume: None,
         };
         let mut source = open_source(&spec, 1).expect("generators open").remove(0);

@@ -15,6 +15,7 @@ use arrow_avro::writer::{WriterBuilder, format::AvroSoeFormat};
 use proptest::prelude::*;
 use prost_reflect::prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, Value};
+use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{EncodedRows, RowFormat};
 use rivulet_dataflow::{Batch, Reason, Refusals};
 
@@ -76,7 +77,8 @@ const AVRO: &str = r#"{"type": "record", "name": "Row", "namespace": "test", "fi
 ]}"#;
 
 fn avro(schema: &str) -> RowFormat {
-    RowFormat::parse("AVRO", [("schema", schema), ("framing", "registry"), ("schema_id", "7")]).unwrap()
+    RowFormat::parse("AVRO", [("schema", schema), ("framing", "registry"), ("schema_id", "7")], &Files::of_user())
+        .unwrap()
 }
 
 /// As arrow-avro writes rows.
@@ -133,7 +135,7 @@ fn proto() -> (tempfile::TempDir, String) {
 }
 
 fn protobuf(path: &str, message: &str) -> RowFormat {
-    RowFormat::parse("PROTOBUF", [("schema_file", path), ("message", message)]).unwrap()
+    RowFormat::parse("PROTOBUF", [("schema_file", path), ("message", message)], &Files::of_user()).unwrap()
 }
 
 fn descriptor(path: &str, message: &str) -> MessageDescriptor {
@@ -208,7 +210,7 @@ proptest! {
         let all = "a BIGINT, k TEXT, l TEXT, inner.n BIGINT, inner.text TEXT";
         let formats = [
             (avro(AVRO), columns(COLUMNS)),
-            (RowFormat::parse("AVRO", [("schema", nested)]).unwrap(), columns("n BIGINT, next.n BIGINT")),
+            (RowFormat::parse("AVRO", [("schema", nested)], &Files::of_user()).unwrap(), columns("n BIGINT, next.n BIGINT")),
             (protobuf(&path, "Row"), columns(COLUMNS)),
             (protobuf(&path, "All"), columns(all)),
         ];
@@ -292,7 +294,7 @@ fn avro_nested_records_and_other_types() {
         {"name": "day", "type": {"type": "int", "logicalType": "date"}},
         {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}}
     ]}"#;
-    let format = RowFormat::parse("AVRO", [("schema", schema)]).unwrap();
+    let format = RowFormat::parse("AVRO", [("schema", schema)], &Files::of_user()).unwrap();
     let declared = columns("inner.kind TEXT, inner.f DOUBLE, day TIMESTAMP, price DOUBLE");
     // A map of one entry in a block with its length, one without; then null instead of the record.
     let one = [&[1, 8, 2, b'a', 2, b'b', 0][..], &[2, 2], &0.5_f32.to_le_bytes(), &[2, 4, 0x30, 0x39]].concat();
@@ -316,10 +318,12 @@ fn what_does_not_go_together_is_said() {
     assert!(problem(&format, "many BIGINT").contains("'many', which has several values"));
     assert!(problem(&format, "n BOOLEAN").contains("cannot read the field 'n' as Boolean"));
     let parse = |options: &[(&str, &str)]| {
-        RowFormat::parse("PROTOBUF", options.iter().copied()).map(|_| ()).unwrap_err().to_string()
+        RowFormat::parse("PROTOBUF", options.iter().copied(), &Files::of_user()).map(|_| ()).unwrap_err().to_string()
     };
     assert!(parse(&[("schema_file", &path)]).contains("hint: add message"));
     assert!(parse(&[("schema_file", &path), ("message", "Rows")]).contains("there are test.Inner, test.Row, test.All"));
     assert!(parse(&[("schema_file", "no.proto")]).contains("cannot use no.proto"));
-    assert!(RowFormat::parse("AVRO", []).unwrap().decoder(&columns("n BIGINT"), &[0], None).is_err());
+    assert!(
+        RowFormat::parse("AVRO", [], &Files::of_user()).unwrap().decoder(&columns("n BIGINT"), &[0], None).is_err()
+    );
 }

@@ -8,11 +8,12 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{Int64Type, Schema, TimestampMicrosecondType};
 use rivulet_connectors::connector::{ConnectorError, Host, SourceSpec, declared_schema, open_source};
+use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Polled, Refusals, Source};
 
 /// All columns of a generator, or those named.
 fn spec(connector: &str, address: &str, names: &[&str], options: &[(&str, &str)]) -> SourceSpec {
-    let schema = declared_schema(connector, address).unwrap();
+    let schema = declared_schema(connector, address, &Files::of_user()).unwrap();
     let is_read = |place: &usize| names.is_empty() || names.contains(&schema.field(*place).name().as_str());
     SourceSpec {
         connector: connector.into(),
@@ -22,7 +23,7 @@ fn spec(connector: &str, address: &str, names: &[&str], options: &[(&str, &str)]
         schema: Arc::new(schema),
         event_time_column: None,
         options: options.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
-        host: Host::default(),
+        host: Host::of_user(),
         resume: None,
     }
 }
@@ -254,6 +255,9 @@ fn what_cannot_be_generated_is_refused_with_a_hint() {
     assert!(problem(other).contains("has no column 'auction'\nhint: its columns are id, name"));
     let short = spec("nexmark", "bid", &[], &[("shape", "square"), ("shape_period", "1 ms")]);
     assert!(matches!(open_source(&short, 1), Err(ConnectorError::Option { .. })));
-    assert!(declared_schema("nexmark", "bids").is_none());
-    assert_eq!(declared_schema("nexmark", "bid").map(|schema: Schema| schema.fields().len()), Some(7));
+    assert!(declared_schema("nexmark", "bids", &Files::of_user()).is_none());
+    assert_eq!(
+        declared_schema("nexmark", "bid", &Files::of_user()).map(|schema: Schema| schema.fields().len()),
+        Some(7)
+    );
 }

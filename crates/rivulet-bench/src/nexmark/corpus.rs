@@ -8,6 +8,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use rivulet_connectors::connector::{Host, SinkSpec, SourceSpec, declared_schema, open_sink, open_source};
+use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Batch, Polled, Refusals, SlotTable};
 
 use super::queries::STREAMS;
@@ -201,7 +202,7 @@ fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> R
         changes: false,
         key: None,
         options: Vec::new(),
-        host: Host::default(),
+        host: Host::of_user(),
         checkpoints: None,
     };
     let mut sink = open_sink(&spec, 0, 1).map_err(|error| failed(&error))?;
@@ -224,7 +225,7 @@ fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> R
 
 /// The rows of one kind of event, all columns.
 fn open_stream(stream: &Stream, kind: &str) -> Result<(Box<dyn rivulet_dataflow::Source>, SchemaRef), CorpusError> {
-    let schema = declared_schema("nexmark", kind)
+    let schema = declared_schema("nexmark", kind, &Files::of_user())
         .map(Arc::new)
         .ok_or_else(|| CorpusError::Connector(format!("'nexmark:{kind}' is no stream")))?;
     let spec = SourceSpec {
@@ -235,7 +236,7 @@ fn open_stream(stream: &Stream, kind: &str) -> Result<(Box<dyn rivulet_dataflow:
         schema: schema.clone(),
         event_time_column: None,
         options: stream.pairs().map(|(name, value)| (name.to_owned(), value)).to_vec(),
-        host: Host::default(),
+        host: Host::of_user(),
         resume: None,
     };
     let mut sources = open_source(&spec, 1).map_err(|error| CorpusError::Connector(error.to_string()))?;

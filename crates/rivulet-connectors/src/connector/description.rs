@@ -6,6 +6,7 @@ use arrow::datatypes::Schema;
 use rivulet_dataflow::{Sink, Source};
 
 use super::{ConnectorError, Options, SinkSpec, SourceSpec};
+use crate::files::Files;
 
 /// Which way rows go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,7 +53,7 @@ pub(crate) struct Opening {
     /// As a sink.
     pub(crate) sink: Option<OpenSink>,
     /// The columns it brings itself for this address, if it does ([`super::declared_schema`]).
-    pub(crate) columns: Option<fn(address: &str) -> Option<Schema>>,
+    pub(crate) columns: Option<OwnColumns>,
     /// What is looked at when it is declared.
     pub(crate) check: Check,
 }
@@ -71,6 +72,9 @@ impl Check {
     /// Nothing more.
     pub(crate) const NONE: Self = Self { source: None, sink: None };
 }
+
+/// The columns of an address, which may be one of these files.
+pub(crate) type OwnColumns = fn(address: &str, files: &Files) -> Option<Schema>;
 
 /// Fails if it can be seen already that a source cannot be opened as it is declared.
 pub(crate) type CheckSource = fn(&SourceSpec, &Options) -> Result<(), ConnectorError>;
@@ -204,6 +208,25 @@ pub enum OptionKind {
     Names,
     /// Anything.
     Text,
+    /// Text that is not shown to anybody.
+    Secret,
+    /// The address of a broker, whose password is not shown.
+    Broker,
+    /// The path of a file that is read.
+    File,
+    /// Of an option that stands for several names: those that may stand for the `*`, and what their values are. Others are
+    /// refused.
+    Among(&'static [(&'static str, OptionKind)]),
+}
+
+impl OptionKind {
+    /// What the values of the name `rest` are, which stands for the `*` of the option if it has one; `None` if it may not.
+    pub(crate) fn of(self, rest: Option<&str>) -> Option<Self> {
+        match (self, rest) {
+            (Self::Among(names), Some(rest)) => names.iter().find(|(name, _)| *name == rest).map(|(_, kind)| *kind),
+            _ => Some(self),
+        }
+    }
 }
 
 impl fmt::Display for OptionKind {
@@ -217,6 +240,10 @@ impl fmt::Display for OptionKind {
             Self::Choice(words) => write!(f, "one of {}", words.join(", ")),
             Self::Names => f.write_str("names with commas between"),
             Self::Text => f.write_str("text"),
+            Self::Secret => f.write_str("text that is not shown"),
+            Self::Broker => f.write_str("an address whose password is not shown"),
+            Self::File => f.write_str("the path of a file"),
+            Self::Among(_) => f.write_str("by name"),
         }
     }
 }

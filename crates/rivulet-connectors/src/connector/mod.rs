@@ -31,9 +31,12 @@ mod kafka;
 mod http;
 mod mqtt;
 
+use std::borrow::Cow;
+
 use arrow::datatypes::Schema;
 use rivulet_dataflow::{Sink, Source};
 
+use crate::files::Files;
 use crate::generator::{hibench, nexmark, sensors};
 
 pub use description::{
@@ -140,14 +143,20 @@ pub fn settled(spec: &SinkSpec) -> Result<Settled, ConnectorError> {
 pub fn replaced_file(spec: &SinkSpec) -> Option<std::path::PathBuf> {
     let connector = find(&spec.connector, Direction::Sink).ok().filter(|one| one.name == file::CONNECTOR.name)?;
     let options = Options::check(connector, Direction::Sink, &spec.options).ok()?;
-    file::replaced(&spec.address, &options)
+    file::replaced(&spec.address, &options, &spec.host.files)
 }
 
 /// The columns of a source that brings them itself, as generators do, so that they need not be declared. The event time is named in the
-/// metadata ([`EVENT_TIME_KEY`]). `None` if the source needs a declaration or the address is none of this connector.
-pub fn declared_schema(connector: &str, address: &str) -> Option<Schema> {
+/// metadata ([`EVENT_TIME_KEY`]). `None` if the source needs a declaration, or the address is none of this connector or of `files`.
+pub fn declared_schema(connector: &str, address: &str, files: &Files) -> Option<Schema> {
     let columns = find(connector, Direction::Source).ok()?.open.columns?;
-    columns(address)
+    columns(address, files)
+}
+
+/// What may be shown of an option of a source or sink: `***` stands for what is secret.
+pub fn shown_option<'t>(connector: &str, direction: Direction, name: &str, value: &'t str) -> Cow<'t, str> {
+    let described = find(connector, direction).ok().and_then(|one| one.direction(direction));
+    options::shown(described.map_or(&[][..], |one| one.options), name, value)
 }
 
 /// The connector with this name, if it goes in this direction.

@@ -2,11 +2,15 @@
 //!
 //! What must hold: every option that was given is described and its value is one; what was not given has its default.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::nearest::nearest;
 use super::{ConnectorDescription, ConnectorError, Direction, OptionDescription, OptionKind};
+use crate::files::{Files, words};
 
 /// The longest time span, in microseconds: a hundred years.
 const DURATION_US_MAX: f64 = 100.0 * 365.25 * 86_400e6;
@@ -58,9 +62,10 @@ impl Options {
             if is_twice {
                 return Err(options.wrong(&name, "is given twice", "give it once"));
             }
-            let Some(value) = Value::parse(option.kind, text) else {
+            let Some(kind) = option.kind.of(rest) else { return Err(options.not_among(&name, option)) };
+            let Some(value) = Value::parse(kind, text) else {
                 let problem = format!("cannot be '{}'", shortened(text));
-                return Err(options.wrong(&name, problem, format!("it is {}", option.kind)));
+                return Err(options.wrong(&name, problem, format!("it is {kind}")));
             };
             match rest {
                 Some(rest) => options.by_beginning.push((option.name, rest.into(), text.clone())),
@@ -76,6 +81,19 @@ impl Options {
         Ok(options)
     }
 
+    /// An error about a name that may not stand for the `*` of `option`.
+    fn not_among(&self, name: &str, option: &OptionDescription) -> ConnectorError {
+        let beginning = option.name.trim_end_matches('*');
+        let OptionKind::Among(names) = option.kind else { return self.wrong(name, "is not known", "leave it out") };
+        let rest = name.strip_prefix(beginning).unwrap_or_default();
+        let near = nearest(rest, names.iter().map(|(name, _)| *name));
+        let hint = near.map_or_else(
+            || "docs/reference/connectors.md lists those that may be given".into(),
+            |near| format!("did you mean '{beginning}{near}'?"),
+        );
+        self.wrong(name, "is none that a statement may give", hint)
+    }
+
     /// An error about one of the options.
     pub(crate) fn wrong(&self, option: &str, problem: impl Into<String>, hint: impl Into<String>) -> ConnectorError {
         ConnectorError::Option {
@@ -83,6 +101,23 @@ impl Options {
             option: option.into(),
             problem: problem.into(),
             hint: hint.into(),
+        }
+    }
+
+    /// The file that is the value of an option, which others open by its path.
+    pub(crate) fn file(&self, option: &str, path: &str, files: &Files) -> Result<PathBuf, ConnectorError> {
+        files.locate_file(path).map_err(|error| {
+            let (problem, hint) = words(&error);
+            let hint = hint.unwrap_or_else(|| "it is the path of a file on this machine".into());
+            self.wrong(option, format!("cannot be '{}': {problem}", shortened(path)), hint)
+        })
+    }
+
+    /// The same before it is opened: it may come later.
+    pub(crate) fn check_file(&self, option: &str, path: &str, files: &Files) -> Result<(), ConnectorError> {
+        match files.locate_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            _ => self.file(option, path, files).map(drop),
         }
     }
 
@@ -137,6 +172,25 @@ impl Options {
     }
 }
 
+/// What may be shown of the value `text` of an option: `***` stands for what is secret. What is not described was refused,
+/// or belongs to an older version, and is hidden.
+pub(crate) fn shown<'t>(described: &'static [OptionDescription], name: &str, text: &'t str) -> Cow<'t, str> {
+    const HIDDEN: &str = "***";
+    let kind = find(described, &name.trim().to_ascii_lowercase()).and_then(|(option, rest)| option.kind.of(rest));
+    match kind {
+        None | Some(OptionKind::Secret) => HIDDEN.into(),
+        Some(OptionKind::Broker) => match text.rsplit_once('@') {
+            Some((login, place)) => {
+                let (scheme, login) = login.split_once("://").unwrap_or(("", login));
+                let user = login.split_once(':').map_or(login, |(user, _)| user);
+                format!("{scheme}://{user}:{HIDDEN}@{place}").into()
+            }
+            None => text.into(),
+        },
+        Some(_) => text.into(),
+    }
+}
+
 /// The description of the option `name`, and what stands behind its beginning if it is described by that.
 fn find<'n>(
     described: &'static [OptionDescription],
@@ -171,7 +225,9 @@ impl Value {
                 let names: Vec<String> = trimmed.split(',').map(|name| name.trim().to_owned()).collect();
                 names.iter().all(|name| !name.is_empty()).then_some(Self::Names(names))
             }
-            OptionKind::Text => Some(Self::Text(text.to_owned())),
+            OptionKind::Text | OptionKind::Secret | OptionKind::Broker | OptionKind::File | OptionKind::Among(_) => {
+                Some(Self::Text(text.to_owned()))
+            }
         }
     }
 }
@@ -246,6 +302,8 @@ mod tests {
                 option("start", OptionKind::Choice(&["first", "last"]), None),
                 option("columns", OptionKind::Names, None),
                 option("properties.*", OptionKind::Text, None),
+                option("tls.*", OptionKind::Among(&[("ca", OptionKind::File), ("key", OptionKind::Secret)]), None),
+                option("broker", OptionKind::Broker, None),
             ],
         }),
         sink: None,
@@ -288,11 +346,31 @@ mod tests {
     }
 
     #[test]
+    fn secrets_are_not_shown() {
+        let described = DESCRIPTION.source.as_ref().unwrap().options;
+        for (name, value, seen) in [
+            ("rows", "7", "7"),
+            ("properties.a", "b", "b"),
+            ("TLS.key", "rose", "***"),
+            ("tls.ca", "/a/b", "/a/b"),
+            ("tls.older", "rose", "***"),
+            ("unknown", "rose", "***"),
+            ("broker", "mqtt://kim:rose@host", "mqtt://kim:***@host"),
+            ("broker", "mqtt://kim:ro:s@e@host", "mqtt://kim:***@host"),
+            ("broker", "mqtt://host:1883", "mqtt://host:1883"),
+        ] {
+            assert_eq!(shown(described, name, value), seen, "{name}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_a_hint() {
-        let problem = |name, value| check(&[(name, value)]).unwrap_err();
+        let problem = |name: &str, value: &str| check(&[(name, value)]).unwrap_err();
         assert_eq!(problem("folow", "true"), "'pipe:' as a source has no option 'folow'\nhint: did you mean 'follow'?");
         assert!(
-            problem("x", "").ends_with("hint: its options are follow, rows, wait, size, start, columns, properties.*")
+            problem("x", "").ends_with(
+                "hint: its options are follow, rows, wait, size, start, columns, properties.*, tls.*, broker"
+            )
         );
         assert!(problem("properties.", "x").contains("no option 'properties.'"));
         assert_eq!(
@@ -306,5 +384,11 @@ mod tests {
         assert!(problem("columns", "a,,b").ends_with("names with commas between"));
         assert!(problem("rows", &"9".repeat(1000)).len() < 250);
         assert!(check(&[("rows", "1"), ("Rows", "2")]).unwrap_err().contains("given twice"));
+        assert!(check(&[("tls.ca", "x")]).is_ok());
+        assert_eq!(
+            problem("tls.cb", "x"),
+            "the option 'tls.cb' of 'pipe:' is none that a statement may give\nhint: did you mean 'tls.ca'?"
+        );
+        assert!(problem("tls.engine", "x").contains("hint: docs/reference/connectors.md lists"));
     }
 }

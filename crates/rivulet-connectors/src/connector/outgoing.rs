@@ -99,6 +99,7 @@ mod tests {
     use arrow::array::Int64Array;
 
     use super::*;
+    use crate::files::Files;
 
     fn schema(name: &str) -> SchemaRef {
         Arc::new(Schema::new(vec![Field::new(name, DataType::Int64, false)]))
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn changes_are_told() {
-        let json = RowFormat::parse("JSON", []).unwrap();
+        let json = RowFormat::parse("JSON", [], &Files::default()).unwrap();
         let changing = batch().with_retracts(Some(vec![false, true, false].into()));
         let mut lines = Vec::new();
         Outgoing::new(&json, &schema("n"), true).unwrap().append_lines(&changing, &mut lines).unwrap();

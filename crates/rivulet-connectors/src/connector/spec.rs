@@ -8,6 +8,7 @@ use arrow::datatypes::SchemaRef;
 use serde::de::DeserializeOwned;
 
 use super::{ConnectorError, MqttHost};
+use crate::files::Files;
 
 /// A format by name, with its options, as the statement has them.
 pub type FormatText = (String, Vec<(String, String)>);
@@ -17,6 +18,8 @@ pub type FormatText = (String, Vec<(String, String)>);
 pub struct Host {
     /// Its connection to an MQTT broker, or its own broker.
     pub mqtt: Option<Arc<dyn MqttHost>>,
+    /// The files that statements may name; none by default.
+    pub files: Files,
     /// What tells the server from others, also after a restart; empty where there is none.
     pub server: String,
     /// The query that is to run.
@@ -25,6 +28,13 @@ pub struct Host {
     pub comes_again: bool,
     /// Whether a source of it is so full that others behind its connection wait.
     pub holds_up: Arc<AtomicBool>,
+}
+
+impl Host {
+    /// That of a process that has nothing, and the rights of its user.
+    pub fn of_user() -> Self {
+        Self { files: Files::of_user(), ..Self::default() }
+    }
 }
 
 impl fmt::Debug for Host {

@@ -12,6 +12,7 @@ use rivulet_dataflow::{Batch, Decoder, Events, Refusals};
 use super::raw::{RawEncoder, RawEncoding, RawParser};
 use super::rows::{Rows, is_supported};
 use super::{AvroFormat, COLUMNS_MAX, Encoder, Format, FormatError, ProtobufFormat, boxed, canonical_name, csv};
+use crate::files::Files;
 
 /// How rows are written, with everything that the format needs to know.
 #[derive(Clone, Debug)]
@@ -34,16 +35,20 @@ pub enum RowFormat {
 }
 
 impl RowFormat {
-    /// The format called `name` (upper or lower case, `-` like `_`), with its options.
+    /// The format called `name` (upper or lower case, `-` like `_`), with its options. A schema may be one of `files`.
     ///
     /// # Errors
     /// There is no such format or option, or the option cannot have this value.
-    pub fn parse<'o>(name: &str, options: impl IntoIterator<Item = (&'o str, &'o str)>) -> Result<Self, FormatError> {
+    pub fn parse<'o>(
+        name: &str,
+        options: impl IntoIterator<Item = (&'o str, &'o str)>,
+        files: &Files,
+    ) -> Result<Self, FormatError> {
         let options = options.into_iter();
         match canonical_name(name).as_str() {
             "RAW" => RawEncoding::parse(options).map(Self::Raw),
-            "AVRO" => AvroFormat::parse(options).map(Self::Avro),
-            "PROTOBUF" => ProtobufFormat::parse(options).map(Self::Protobuf),
+            "AVRO" => AvroFormat::parse(options, files).map(Self::Avro),
+            "PROTOBUF" => ProtobufFormat::parse(options, files).map(Self::Protobuf),
             "PARQUET" => no_options("PARQUET", options).map(|()| Self::Parquet),
             _ => {
                 let mut has_header = false;
@@ -314,9 +319,9 @@ mod tests {
 
     #[test]
     fn only_what_is_read_is_decoded() {
-        let csv = RowFormat::parse("csv", [("delimiter", ";"), ("Header", "TRUE")]).unwrap();
+        let csv = RowFormat::parse("csv", [("delimiter", ";"), ("Header", "TRUE")], &Files::default()).unwrap();
         assert!(csv.has_header() && csv.is_text());
-        let json = RowFormat::parse("JSON", []).unwrap();
+        let json = RowFormat::parse("JSON", [], &Files::default()).unwrap();
         for (format, payload) in
             [(&csv, "a;\"no\"\"t\na number\";1.5"), (&json, r#"{"price": 1.5, "count": "no", "name": "a"}"#)]
         {
@@ -330,7 +335,7 @@ mod tests {
 
     #[test]
     fn fields_may_stand_in_another_order() {
-        let csv = RowFormat::parse("CSV", []).unwrap();
+        let csv = RowFormat::parse("CSV", [], &Files::default()).unwrap();
         let mut decoder = csv.csv_decoder(&declared(), &[Some(2), None, Some(0), Some(1)], &[0, 2], None).unwrap();
         let mut events = Events::default();
         events.push(0, 0, b"2.5,x,name,7");
@@ -341,13 +346,13 @@ mod tests {
 
     #[test]
     fn options_are_checked() {
-        let error = |name: &str, option| RowFormat::parse(name, [option]).unwrap_err().to_string();
+        let error = |name: &str, option| RowFormat::parse(name, [option], &Files::default()).unwrap_err().to_string();
         assert!(error("CSV", ("header", "maybe")).contains("cannot be 'maybe'\nhint: it is true or false"));
         assert!(error("JSON", ("header", "true")).contains("no option 'header'"));
         assert!(error("PARQUET", ("x", "y")).contains("format PARQUET has no option 'x'"));
         let error = RowFormat::Parquet.encoder(declared()).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("'file:'"), "{error}");
-        let raw = RowFormat::parse("RAW", []).unwrap();
+        let raw = RowFormat::parse("RAW", [], &Files::default()).unwrap();
         assert!(raw.decoder(&declared(), &[], None).map(|_| ()).unwrap_err().to_string().contains("3 columns"));
     }
 }

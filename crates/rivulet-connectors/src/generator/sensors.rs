@@ -14,6 +14,7 @@ use rivulet_dataflow::{Source, SourceError};
 use crate::connector::description::{Check, Opening, OptionDescription, OptionKind};
 use crate::connector::options::{Options, shortened};
 use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, SourceSpec};
+use crate::files::Files;
 
 use super::options::{COMMON_OPTIONS, StreamOptions, choose_columns, with_common, with_event_time};
 use super::random::Seed;
@@ -90,7 +91,7 @@ fn schema() -> Schema {
     Schema::new(COLUMNS.map(field).to_vec())
 }
 
-fn columns_of(address: &str) -> Option<Schema> {
+fn columns_of(address: &str, _files: &Files) -> Option<Schema> {
     address.trim().is_empty().then(|| with_event_time(schema(), EVENT_TIME))
 }
 

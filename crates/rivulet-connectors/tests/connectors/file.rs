@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, Int32Array, Int64Array, StringArray, TimestampMillisecondArray};
 use rivulet_connectors::connector::{declared_schema, open_sink, open_source};
+use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Polled, Refusals};
 
 use crate::support::{
@@ -337,7 +338,7 @@ fn parquet_columns_are_brought_to_the_declared_types() {
     ]);
     let spec = sink(&address(&path), rows.columns.schema());
     fill(&spec, std::slice::from_ref(&rows)).unwrap();
-    let declared = declared_schema("file", &path.display().to_string()).unwrap();
+    let declared = declared_schema("file", &path.display().to_string(), &Files::of_user()).unwrap();
     let types: Vec<String> = declared.fields().iter().map(|field| field.data_type().to_string()).collect();
     assert_eq!(types, ["Timestamp(µs)", "Int64", "Float64"]);
     let mut spec = source(&address(&path), "value DOUBLE, n BIGINT, at TIMESTAMP");

@@ -232,7 +232,7 @@ fn errors_surface(address: &str) {
 fn exactly_once(address: &str, prepared: &[String]) -> SinkSpec {
     SinkSpec {
         options: options(&[("delivery", "exactly_once")]),
-        host: Host { server: "one".into(), query: address.into(), ..Host::default() },
+        host: Host { server: "one".into(), query: address.into(), ..Host::of_user() },
         checkpoints: Some(prepared.to_vec()),
         ..sink(address, rows(0..1).columns.schema())
     }

@@ -53,7 +53,7 @@ pub(crate) fn source(address: &str, declared: &str) -> SourceSpec {
         schema,
         event_time_column: None,
         options: Vec::new(),
-        host: Host::default(),
+        host: Host::of_user(),
         resume: None,
     }
 }
@@ -69,7 +69,7 @@ pub(crate) fn sink(address: &str, schema: SchemaRef) -> SinkSpec {
         changes: false,
         key: None,
         options: Vec::new(),
-        host: Host::default(),
+        host: Host::of_user(),
         checkpoints: None,
     }
 }

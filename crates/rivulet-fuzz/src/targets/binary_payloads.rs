@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::RowFormat;
 
 use super::payload::{columns, decode, round_trip};
@@ -73,7 +74,7 @@ fn formats() -> &'static [(RowFormat, bool); 4] {
         std::fs::write(&path, PROTO).expect("the file can be written");
         let path = path.to_str().expect("the path is text");
         let parse = |name, options: &[(&str, &str)]| {
-            RowFormat::parse(name, options.iter().copied()).unwrap_or_else(|error| panic!("{error}"))
+            RowFormat::parse(name, options.iter().copied(), &Files::of_user()).unwrap_or_else(|error| panic!("{error}"))
         };
         [
             (parse("AVRO", &[("schema", AVRO)]), false),

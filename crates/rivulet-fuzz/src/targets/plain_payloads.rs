@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{Format, RowFormat};
 
 use super::payload::{columns, decode, payloads, round_trip};
@@ -75,7 +76,7 @@ fn run(bytes: &[u8]) {
             let schema = schema(vec![("x", DataType::Utf8)]);
             let encodings = ["utf8", "hex", "base64"];
             let options = [("encoding", encodings[usize::from(choice) % encodings.len()])];
-            let Ok(format) = RowFormat::parse("RAW", options) else { panic!("RAW has {options:?}") };
+            let Ok(format) = RowFormat::parse("RAW", options, &Files::default()) else { panic!("RAW has {options:?}") };
             let mut decoder = format.decoder(&schema, &[0], None).expect("the column suits the format");
             let batch = decode(&mut *decoder, &payloads);
             round_trip(&batch, &mut *format.encoder(schema).expect("the column suits"), &mut *decoder);

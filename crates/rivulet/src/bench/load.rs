@@ -20,7 +20,7 @@ const APPLICATIONS_PER_REQUEST: usize = 1_000;
 /// The tables and applications of a workload.
 pub(super) fn register(server: &mut ServerProcess, workload: &Workload) -> Result<(), String> {
     for table in workload.tables() {
-        let statement = table.write(server.folder()).map_err(|error| format!("a table's file: {error}"))?;
+        let statement = table.write(&server.files()).map_err(|error| format!("a table's file: {error}"))?;
         server.post("/api/v1/tables", statement.as_bytes())?;
     }
     let statements: Vec<String> = workload.applications().map(|application| application.statement).collect();

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::usage::{Meter, Usage};
+use crate::data_folder::FILES;
 
 /// How long a server may take to start, and to end.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -82,6 +83,11 @@ impl ServerProcess {
     /// A folder for files; it goes away with the server.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// The folder of the files that statements name; it goes away with the server.
+    pub(super) fn files(&self) -> PathBuf {
+        self.folder.join(FILES)
     }
 
     /// Why the server is not there any more; `None` as long as it is.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use rivulet_connectors::http_server::is_host_list;
+use toml::Spanned;
 use toml::de::DeValue;
 
 /// One configuration key.
@@ -29,6 +30,8 @@ pub enum Kind {
     Secret,
     /// A path, relative to the folder the server is started in.
     Path,
+    /// Paths: in the file a list of texts or one text, elsewhere with `:` between them.
+    Paths,
     /// `host:port` of this machine.
     Address,
     /// Names of hosts with commas between, or `*`.
@@ -122,6 +125,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "durability.log_bytes_max", kind: Kind::Bytes(MIB, 64 * 1024 * GIB), default: Some("8 GiB"), help: "most disk space of the log of events, in the data folder; when it is used up nothing more is received, except up to 256 MiB that results on their way out wait for" },
     Key { name: "durability.commit_interval_ms", kind: Kind::Count(0, 1_000), default: Some("1"), help: "how long events at most gather, while many come, before the log waits for the disk" },
     Key { name: "table.bytes_max", kind: Kind::Bytes(KIB, 2 * GIB), default: Some("256 MiB"), help: "most bytes of a reference table, in its file and in memory" },
+    Key { name: "files.allow", kind: Kind::Paths, default: None, help: "folders below which statements may read and write files; relative paths begin in the first of them; the folder files of the data folder by default" },
     Key { name: "outbound.bytes_max", kind: Kind::Bytes(KIB, 64 * GIB), default: Some("64 MiB"), help: "most bytes of results waiting for a broker" },
     Key { name: "sink.qos", kind: Kind::Choice(&["0", "1"]), default: Some("0"), help: "quality of service of published results" },
     Key { name: "sink.retain", kind: Kind::Switch, default: Some("false"), help: "whether published results are retained" },
@@ -142,6 +146,8 @@ pub fn environment_names(key: &str) -> [String; 2] {
 pub enum Value {
     /// Text, a path or a choice.
     Text(String),
+    /// Paths.
+    Paths(Vec<String>),
     /// Text that is not to be shown.
     Secret(String),
     /// A broker's URL, whose password is not to be shown.
@@ -161,6 +167,7 @@ impl Value {
     pub fn to_json(&self) -> serde_json::Value {
         match self {
             Self::Text(text) => text.as_str().into(),
+            Self::Paths(paths) => paths.as_slice().into(),
             Self::Secret(_) => "(hidden)".into(),
             Self::BrokerUrl(url) => hide_password(url).into(),
             Self::Switch(on) => (*on).into(),
@@ -222,10 +229,15 @@ impl Kind {
                 integer.as_str()
             }
             (Self::Switch, _) => return None,
+            (Self::Paths, Written::Toml(DeValue::Array(paths))) => {
+                let path = |path: &Spanned<DeValue<'_>>| path.get_ref().as_str().map(str::to_owned);
+                return paths.iter().map(path).collect::<Option<Vec<_>>>().and_then(paths_of);
+            }
             (_, Written::Toml(DeValue::String(text))) => text.as_ref(),
             _ => return None,
         };
         match self {
+            Self::Paths => paths_of(text.split(':').map(str::to_owned).collect()),
             Self::Text | Self::Path => (!text.is_empty()).then(|| Value::Text(text.to_owned())),
             Self::Secret => (!text.is_empty()).then(|| Value::Secret(text.to_owned())),
             Self::Address => {
@@ -267,6 +279,9 @@ impl Kind {
         match self {
             Self::Text | Self::Secret => "text in quotes, not empty".into(),
             Self::Path => "a path in quotes, not empty".into(),
+            Self::Paths => {
+                "a list of paths such as [\"/srv/rivulet\", \"data\"], or /srv/rivulet:data outside of the file".into()
+            }
             Self::Address => "an address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"".into(),
             Self::Hosts => "names without scheme and port, such as \"rivulet.example.org, rivulet\", or \"*\"".into(),
             Self::BrokerUrl => "a URL such as \"mqtt://host:1883\" or \"mqtts://host:8883\"".into(),
@@ -283,6 +298,11 @@ impl Kind {
             }
         }
     }
+}
+
+/// At least one path, and none that is empty.
+fn paths_of(paths: Vec<String>) -> Option<Value> {
+    (!paths.is_empty() && paths.iter().all(|path| !path.is_empty())).then_some(Value::Paths(paths))
 }
 
 /// A URL with the password between `:` and `@` replaced.

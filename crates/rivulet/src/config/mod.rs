@@ -89,6 +89,8 @@ pub struct Config {
     pub durability: DurabilityConfig,
     /// Most bytes of a reference table, in its file and in memory.
     pub table_bytes_max: usize,
+    /// Which files statements may name.
+    pub files: FilesConfig,
     /// Most bytes of results waiting for a broker.
     pub outbound_bytes_max: usize,
     /// Quality of service of published results, 0 or 1.
@@ -116,6 +118,15 @@ pub struct HttpConfig {
     pub bytes_max: usize,
     /// Most memory of live results that wait for their readers.
     pub results_bytes_max: usize,
+}
+
+/// Which files statements may name that come over the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilesConfig {
+    /// Below these folders; below the folder of the data folder that is there for this, if there is none.
+    pub allow: Vec<PathBuf>,
+    /// What belongs to the server, and no statement may name.
+    pub kept: Vec<PathBuf>,
 }
 
 /// When and where the state of queries is saved.
@@ -377,6 +388,7 @@ pub fn read(sources: &Sources) -> Result<Values, ConfigError> {
     if let Some(path) = file {
         let text = std::fs::read_to_string(&path).map_err(|source| ConfigError::File { path: path.clone(), source })?;
         values.read_file(&path, &text)?;
+        values.file = Some(path);
     }
     values.read_environment(&sources.environment)?;
     for FlagValue { key, value, flag } in &sources.flags {
@@ -397,6 +409,8 @@ pub fn read(sources: &Sources) -> Result<Values, ConfigError> {
 pub struct Values {
     values: BTreeMap<&'static str, (Value, Origin)>,
     warnings: Vec<String>,
+    /// The file that was read.
+    file: Option<PathBuf>,
 }
 
 impl Values {
@@ -609,6 +623,7 @@ impl Values {
                 commit_interval: Duration::from_millis(self.number("durability.commit_interval_ms") as u64),
             },
             table_bytes_max: self.number("table.bytes_max"),
+            files: self.files(),
             outbound_bytes_max: self.number("outbound.bytes_max"),
             sink_qos: u8::from(self.text("sink.qos").as_deref() == Some("1")),
             sink_retain: self.switch("sink.retain"),
@@ -630,6 +645,18 @@ impl Values {
             bytes_max: self.number("http.bytes_max").min(share),
             results_bytes_max: self.number("http.results_bytes_max").min(share),
         }
+    }
+
+    /// What statements may name, and what not: all that the configuration names as the server's own, and the file itself.
+    fn files(&self) -> FilesConfig {
+        let allow = match self.values.get("files.allow") {
+            Some((Value::Paths(paths), _)) => paths.iter().map(PathBuf::from).collect(),
+            _ => Vec::new(),
+        };
+        let is_folder = |path: &str| !path.starts_with(BucketName::SCHEME);
+        let own = KEYS.iter().filter(|key| key.kind == Kind::Path).filter_map(|key| self.text(key.name));
+        let own = own.filter(|path| is_folder(path)).map(PathBuf::from);
+        FilesConfig { allow, kept: own.chain(self.file.clone()).collect() }
     }
 
     fn checkpoint(&mut self) -> Result<CheckpointConfig, ConfigError> {

@@ -328,3 +328,28 @@ fn a_bucket_that_cannot_be_used_is_said() {
     let loaded = Fixture::new("checkpoint.s3.region = \"here\"\n").load().expect("a configuration");
     assert!(loaded.warnings.iter().any(|warning| warning.contains("has no effect")), "{:?}", loaded.warnings);
 }
+
+#[test]
+fn folders_of_files_are_a_list_and_the_files_of_the_server_are_never_among_them() {
+    let allowed = |fixture: Fixture| fixture.load().expect("a configuration").config.files.allow;
+    let folders = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+    assert_eq!(allowed(Fixture::new("")), folders(&[]));
+    assert_eq!(allowed(Fixture::new("files.allow = \"/srv\"")), folders(&["/srv"]));
+    assert_eq!(allowed(Fixture::new("files.allow = [\"/srv\", \"a b\"]")), folders(&["/srv", "a b"]));
+    let both = Fixture::new("files.allow = [\"/srv\"]").environment("RIVULET_FILES_ALLOW", "/a:b");
+    assert_eq!(allowed(both), folders(&["/a", "b"]));
+    let loaded = Fixture::new("").flag("files.allow", "/a:b").load().expect("a configuration");
+    assert_eq!(setting(&loaded, "files.allow").value.as_ref().expect("a value").to_string(), "[\"/a\",\"b\"]");
+    for wrong in ["\"\"", "[]", "[\"a\", \"\"]", "[1]", "7", "true", "\"/a::b\""] {
+        let (error, _) = Fixture::new(&format!("files.allow = {wrong}")).error();
+        assert!(error.contains("files.allow") && error.contains("expected a list of paths"), "{wrong}: {error}");
+    }
+    let fixture = Fixture::new(
+        "data_dir = \"/d\"\ncheckpoint.folder = \"/c\"\n[mqtt.embedded.tls]\ncertificate_file = \"/e\"\nkey_file = \"/k\"",
+    );
+    let kept = fixture.load().expect("a configuration").config.files.kept;
+    let own = fixture.folder.path().join("rivulet.toml");
+    for path in [Path::new("/d"), Path::new("/c"), Path::new("/e"), Path::new("/k"), &own] {
+        assert!(kept.iter().any(|kept| kept == path), "{} in {kept:?}", path.display());
+    }
+}

@@ -8,6 +8,7 @@
 //! starts          big queries that have been started and have yet to show that they can run
 //! crashed         whether the last process has crashed
 //! mqtt/           sessions and retained messages of the embedded broker
+//! files/          what statements read and write, unless files.allow names other folders
 //! ```
 //!
 //! What must hold: nothing here changes a folder that has anything in it.
@@ -17,6 +18,9 @@ pub mod examine;
 
 /// The folder of checkpoints in a data folder, unless it is configured otherwise.
 pub const CHECKPOINTS: &str = "checkpoints";
+
+/// The folder of files that statements read and write in a data folder, unless it is configured otherwise.
+pub const FILES: &str = "files";
 
 /// The folder of the log of events in a data folder.
 pub const LOG: &str = "log";

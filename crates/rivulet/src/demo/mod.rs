@@ -21,6 +21,7 @@ use tokio::sync::broadcast;
 use crate::cli::error::CliError;
 use crate::cli::serve::{self, HttpRuntime};
 use crate::config::{Config, FlagValue, Sources};
+use crate::data_folder::FILES;
 use crate::engine::Engine;
 use crate::service::{
     LiveResult, Parameter, ParameterValue, QueryRequest, SUBMIT_BATCH_MAX, Service, ServiceError, Status,
@@ -107,10 +108,11 @@ pub fn run(options: &DemoOptions, stop: &AtomicBool) -> Result<DemoReport, CliEr
     });
 
     let workload = Workload::new(WorkloadOptions::default()).expect("the default workload is one");
+    let files = folder.0.join(FILES);
     for table in workload.tables() {
         let statement = table
-            .write(&folder.0)
-            .map_err(|error| CliError::new(format!("cannot write to {}: {error}", folder.0.display())))?;
+            .write(&files)
+            .map_err(|error| CliError::new(format!("cannot write to {}: {error}", files.display())))?;
         engine.create_table(&statement)?;
     }
     for application in workload.applications() {

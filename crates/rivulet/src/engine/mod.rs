@@ -8,7 +8,7 @@
 //!
 //! In reading order: this file (opening, applications), `not_running` (what an upgrade has left behind), `warnings` (what is probably a mistake), `submit`
 //! (queries), `replace` (a new version of an application takes over its queries), `room`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait) and `statements` (SQL),
-//! `output` (the sink of a task), `messaging` (broker or client) and `own_connections`, `memory` (how much there may be),
+//! `output` (the sink of a task), `outside` (what waits for files, brokers and other servers), `messaging` (broker or client) and `own_connections`, `memory` (how much there may be),
 //! `checkpoints`, `event_log` and `attendance` (what outlives the process), `status` and `exposition` (what is counted), [`by_hand`] (for simulations).
 
 mod broker_journal;
@@ -16,6 +16,7 @@ mod clock;
 mod messaging;
 mod own_connections;
 mod output;
+mod outside;
 mod taps;
 mod registry;
 mod memory;
@@ -45,6 +46,7 @@ use std::time::Instant;
 
 use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
+use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{Format, FormatError, InputFormat, several_inputs};
 use rivulet_connectors::mqtt::InboxId;
 use rivulet_dataflow::{Clock, Cut, Decoder, Inbox, InputIndex, LogPosition, QueryId};
@@ -53,7 +55,7 @@ use rivulet_sql::{Application, CreateTable, Durability, Input, Tables};
 
 use crate::catalog::{ApplicationNumber, Catalog, StoredApplication};
 use crate::config::Config;
-use crate::data_folder::{CHECKPOINTS, LOG};
+use crate::data_folder::{CHECKPOINTS, FILES, LOG};
 use crate::service::{ErrorKind, ServiceError};
 use big_queries::BigQueries;
 use checkpoints::{Checkpoints, Loading, SavedStates, Unrestored};
@@ -63,6 +65,7 @@ use memory::MemoryBound;
 use messaging::Messaging;
 use not_running::NotRunning;
 use output::{Outputs, TaskSink};
+use outside::Outside;
 use registry::Registry;
 use shared_input::{InputShape, SharedInput};
 use taps::Taps;
@@ -87,6 +90,13 @@ pub struct Engine {
     server_id: String,
     workers: Workers,
     messaging: Messaging,
+    /// Those that statements may name.
+    files: Files,
+    /// Calls that wait for the world outside.
+    outside: Outside,
+    /// Until when big queries may be opened while the server starts, and whether that is over.
+    start_ends: OnceLock<Instant>,
+    has_started: AtomicBool,
     taps: Arc<Taps>,
     /// Its locks are taken before the state.
     big_queries: Arc<BigQueries>,
@@ -199,6 +209,13 @@ impl Engine {
                 )
             })?);
         }
+        if config.files.allow.is_empty() {
+            let folder = config.data_dir.join(FILES);
+            std::fs::create_dir_all(&folder).map_err(|error| {
+                let message = format!("cannot make the folder {}: {error}", folder.display());
+                ServiceError::new(ErrorKind::Unavailable, message)
+            })?;
+        }
         let event_log = EventLog::open(&config.data_dir, &config.durability, clock)?;
         messaging.keep_sessions(&config)?;
         let big_queries = BigQueries::open(&config.data_dir);
@@ -215,6 +232,7 @@ impl Engine {
     /// Puts an engine together of its parts, gives it back what was saved, and opens it for messages.
     fn assemble(config: Config, parts: Parts) -> Result<Arc<Self>, ServiceError> {
         let Parts { messaging, catalog, workers, memory, checkpoints, event_log, big_queries } = parts;
+        let files = files_of(&config)?;
         let server_id = format!("{:016x}", catalog.server_id()?);
         let taps = Taps::new(config.http.results_bytes_max);
         let engine = Arc::new(Self {
@@ -226,6 +244,10 @@ impl Engine {
             server_id,
             workers,
             messaging,
+            files,
+            outside: Outside::default(),
+            start_ends: OnceLock::new(),
+            has_started: AtomicBool::new(false),
             taps: Arc::new(taps),
             big_queries: Arc::new(big_queries),
             checkpoints,
@@ -613,6 +635,15 @@ impl State {
             None => Ok(None),
         }
     }
+}
+
+/// The files that statements may name.
+fn files_of(config: &Config) -> Result<Files, ServiceError> {
+    let kept: Vec<_> = std::iter::once(&config.data_dir).chain(&config.files.kept).cloned().collect();
+    let folder = config.data_dir.join(FILES);
+    Files::below(&config.files.allow, &kept, &folder).map_err(|error| {
+        ServiceError::new(ErrorKind::Unavailable, format!("a folder of files.allow cannot be used: {error}"))
+    })
 }
 
 /// Fails if there is state of queries that a new catalog would not know: it would be taken for that of dropped ones, and deleted.

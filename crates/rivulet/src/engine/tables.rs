@@ -4,15 +4,15 @@
 //! nothing; at the start of the server lines that cannot be read are left out, which is said, and a file without any other keeps the table and
 //! its applications from running, until `REFRESH TABLE` finds it in order.
 
-use std::fs::File;
-use std::io::Read;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
+use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{Format, TableFault, decode_table_in_part};
 use rivulet_sql::{CreateTable, Literal, Table, TableUse, Tables, type_name};
 
 use super::not_running::NotRunning;
+use super::outside::OPEN_MAX;
 use super::{Engine, State, statements};
 use crate::service::{ErrorKind, ServiceError, TableInfo};
 
@@ -99,7 +99,12 @@ impl Engine {
         for (name, sql) in self.catalog.tables()? {
             let create = statements::parse_table(&sql);
             let bytes_max = self.config.table_bytes_max;
-            let loaded = create.clone().and_then(|create| read_table_in_part(&create, bytes_max));
+            let files = self.files.clone();
+            let read = move |create: CreateTable| {
+                let read = move || read_table_in_part(&create, bytes_max, &files);
+                self.outside.call("reading the file of the table", OPEN_MAX, &self.is_stopped, read)
+            };
+            let loaded = create.clone().and_then(read);
             let loaded = loaded.and_then(|(rows, fault)| match fault {
                 // What the server had before is gone with it, and most of the rows are better than none.
                 Some(LeftOut(lines)) if rows.num_rows() > 0 => {
@@ -124,7 +129,9 @@ impl Engine {
 
     /// The rows in the file of a table.
     fn read_table(&self, create: &CreateTable) -> Result<RecordBatch, ServiceError> {
-        read_table(create, self.config.table_bytes_max)
+        let (create, bytes_max, files) = (create.clone(), self.config.table_bytes_max, self.files.clone());
+        let what = format!("reading the file of the table '{}'", create.name);
+        self.outside.call(&what, OPEN_MAX, &self.is_stopped, move || read_table(&create, bytes_max, &files))
     }
 
     /// Starts what could not run because of a table.
@@ -149,8 +156,8 @@ impl Engine {
 }
 
 /// The rows in the file of a table, which may have so many bytes.
-pub(crate) fn read_table(create: &CreateTable, bytes_max: usize) -> Result<RecordBatch, ServiceError> {
-    match read_table_in_part(create, bytes_max)? {
+pub(crate) fn read_table(create: &CreateTable, bytes_max: usize, files: &Files) -> Result<RecordBatch, ServiceError> {
+    match read_table_in_part(create, bytes_max, files)? {
         (rows, None) => Ok(rows),
         (_, Some(fault)) => Err(fault.into()),
     }
@@ -166,7 +173,11 @@ impl From<LeftOut> for ServiceError {
 }
 
 /// The same of what can be read, and the other lines, if there are any.
-fn read_table_in_part(create: &CreateTable, bytes_max: usize) -> Result<(RecordBatch, Option<LeftOut>), ServiceError> {
+fn read_table_in_part(
+    create: &CreateTable,
+    bytes_max: usize,
+    files: &Files,
+) -> Result<(RecordBatch, Option<LeftOut>), ServiceError> {
     let place = create.address_position;
     let Some(path) = create.address.strip_prefix("file:").filter(|path| !path.is_empty()) else {
         let message = format!("a table is read from a local file, and '{}' is none", create.address);
@@ -180,20 +191,16 @@ fn read_table_in_part(create: &CreateTable, bytes_max: usize) -> Result<(RecordB
         ServiceError::new(ErrorKind::LimitReached, message)
             .with_hint("table.bytes_max in the configuration says how many a table may have")
     };
-    let unreadable = |error: std::io::Error| {
-        ServiceError::invalid(format!("cannot read {path}: {error}"))
-            .with_hint("paths are relative to the folder that the server was started in")
-    };
-    // Asked before it is opened: opening a pipe waits for its other end.
-    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err(ServiceError::invalid(format!("cannot read {path}: it is not a file")));
-    }
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(unreadable)?;
-    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() > bytes_max {
-        return Err(too_large("the file"));
-    }
+    let bytes = files.read(path, bytes_max as u64).map_err(|error| match error.kind() {
+        std::io::ErrorKind::FileTooLarge => too_large("the file"),
+        _ => {
+            let error = ServiceError::from_text(ErrorKind::Invalid, &format!("cannot read {path}: {error}"));
+            match error.hint {
+                Some(_) => error.at(place.line, place.column),
+                None => error.with_hint("a server takes relative paths from the first folder of files.allow"),
+            }
+        }
+    })?;
     let decoded = decode_table_in_part(format, has_header, create.schema.clone(), &bytes);
     let (rows, fault) = decoded.map_err(|fault| match &fault {
         TableFault::Format(error) => statements::format_error(error, &create.format),

@@ -112,69 +112,89 @@ impl Runner {
         name: &str,
         results: Option<Box<dyn Results>>,
     ) -> Result<Running, ServiceError> {
-        start(&self.workers, self.options, &Host::default(), plan, name, results, None)
+        Opened::open(self.options, &Host::of_user(), plan, name, results, None)?.start(&self.workers)
     }
 }
 
 /// Where a query goes on of which checkpoints are made; without a snapshot it begins.
 pub(crate) type Checkpointed = Option<Snapshot>;
 
-/// The same on workers that are there already, in a process that has connections, and may make checkpoints.
-pub(crate) fn start(
-    workers: &Workers,
-    options: RunOptions,
-    host: &Host,
-    plan: &QueryPlan,
-    name: &str,
-    results: Option<Box<dyn Results>>,
-    checkpoints: Option<Checkpointed>,
-) -> Result<Running, ServiceError> {
-    let parallelism = options.parallelism;
-    let holds_up = Arc::<AtomicBool>::default();
-    let host = &Host { query: name.to_owned(), holds_up: holds_up.clone(), ..host.clone() };
-    let snapshot = checkpoints.as_ref().and_then(Option::as_ref);
-    let was_at = |place: usize| {
-        let snapshot = snapshot.filter(|snapshot| !snapshot.begins.contains(&place))?;
-        Some(snapshot.sources.get(place).map_or(&[][..], Vec::as_slice))
-    };
-    let sources =
-        plan.sources.iter().enumerate().map(|(place, source)| open::source(source, parallelism, host, was_at(place)));
-    let mut sources = sources.collect::<Result<Vec<_>, _>>()?;
-    let comes_again = sources.iter_mut().flatten().all(|partition| partition.source.position().is_some());
-    let host = &Host { comes_again, ..host.clone() };
-    let is_bounded = sources.iter().flatten().all(|partition| partition.source.is_bounded());
-    let mut results = results;
-    if let Some(results) = &mut results {
-        results.begin(is_bounded).map_err(|error| ServiceError::from_text(ErrorKind::Invalid, &error))?;
+/// A query whose sources and sinks are open, and that does not run yet.
+pub(crate) struct Opened {
+    parts: FlowParts,
+    results: Option<Arc<SharedResults>>,
+    is_bounded: bool,
+    has_checkpoints: bool,
+    holds_up: Arc<AtomicBool>,
+}
+
+impl Opened {
+    /// Opens what a query reads and writes in a process that has connections, and may make checkpoints. This waits for the
+    /// world outside.
+    pub(crate) fn open(
+        options: RunOptions,
+        host: &Host,
+        plan: &QueryPlan,
+        name: &str,
+        results: Option<Box<dyn Results>>,
+        checkpoints: Option<Checkpointed>,
+    ) -> Result<Self, ServiceError> {
+        let parallelism = options.parallelism;
+        let holds_up = Arc::<AtomicBool>::default();
+        let host = &Host { query: name.to_owned(), holds_up: holds_up.clone(), ..host.clone() };
+        let snapshot = checkpoints.as_ref().and_then(Option::as_ref);
+        let was_at = |place: usize| {
+            let snapshot = snapshot.filter(|snapshot| !snapshot.begins.contains(&place))?;
+            Some(snapshot.sources.get(place).map_or(&[][..], Vec::as_slice))
+        };
+        let sources = plan
+            .sources
+            .iter()
+            .enumerate()
+            .map(|(place, source)| open::source(source, parallelism, host, was_at(place)));
+        let mut sources = sources.collect::<Result<Vec<_>, _>>()?;
+        let comes_again = sources.iter_mut().flatten().all(|partition| partition.source.position().is_some());
+        let host = &Host { comes_again, ..host.clone() };
+        let is_bounded = sources.iter().flatten().all(|partition| partition.source.is_bounded());
+        let mut results = results;
+        if let Some(results) = &mut results {
+            results.begin(is_bounded).map_err(|error| ServiceError::from_text(ErrorKind::Invalid, &error))?;
+        }
+        let results = results.map(SharedResults::new);
+        let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
+        let sinks = sink_instances(&plan.dataflow, &partitions, parallelism)
+            .into_iter()
+            .enumerate()
+            .map(|(place, instances)| {
+                let prepared = snapshot.and_then(|snapshot| snapshot.sinks.get(place)).cloned().unwrap_or_default();
+                let prepared = checkpoints.is_some().then_some(prepared);
+                open_sink(&plan.output, results.as_ref(), instances, host, prepared)
+            })
+            .collect::<Result<Vec<Vec<Box<dyn Sink>>>, _>>()?;
+        let has_checkpoints = checkpoints.is_some() && sinks.iter().flatten().all(|sink| sink.can_go_on());
+        let parts = FlowParts {
+            name: name.to_owned(),
+            dataflow: plan.dataflow.clone(),
+            sources,
+            sinks,
+            parallelism,
+            limits: options.limits,
+            measures: options.measures,
+            restored: checkpoints.flatten(),
+        };
+        Ok(Self { parts, results, is_bounded, has_checkpoints, holds_up })
     }
-    let results = results.map(SharedResults::new);
-    let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
-    let sinks = sink_instances(&plan.dataflow, &partitions, parallelism)
-        .into_iter()
-        .enumerate()
-        .map(|(place, instances)| {
-            let prepared = snapshot.and_then(|snapshot| snapshot.sinks.get(place)).cloned().unwrap_or_default();
-            let prepared = checkpoints.is_some().then_some(prepared);
-            open_sink(&plan.output, results.as_ref(), instances, host, prepared)
-        })
-        .collect::<Result<Vec<Vec<Box<dyn Sink>>>, _>>()?;
-    let has_checkpoints = checkpoints.is_some() && sinks.iter().flatten().all(|sink| sink.can_go_on());
-    let begun = Instant::now();
-    let flow = workers.start_flow(FlowParts {
-        name: name.to_owned(),
-        dataflow: plan.dataflow.clone(),
-        sources,
-        sinks,
-        parallelism,
-        limits: options.limits,
-        measures: options.measures,
-        restored: checkpoints.flatten(),
-    });
-    let flow = flow.map_err(|error| {
-        let problem = format!("it cannot go on from its checkpoint: {error}");
-        ServiceError::from_text(ErrorKind::Unavailable, &problem)
-    })?;
-    Ok(Running { flow, begun, results, is_bounded, has_checkpoints, was_stopped: AtomicBool::new(false), holds_up })
+
+    /// Lets it run on these workers.
+    pub(crate) fn start(self, workers: &Workers) -> Result<Running, ServiceError> {
+        let Self { parts, results, is_bounded, has_checkpoints, holds_up } = self;
+        let begun = Instant::now();
+        let flow = workers.start_flow(parts).map_err(|error| {
+            let problem = format!("it cannot go on from its checkpoint: {error}");
+            ServiceError::from_text(ErrorKind::Unavailable, &problem)
+        })?;
+        Ok(Running { flow, begun, results, is_bounded, has_checkpoints, was_stopped: AtomicBool::new(false), holds_up })
+    }
 }
 
 /// Up to where the results of a query are final of which this is the newest checkpoint.

@@ -50,24 +50,24 @@ fn sink_spec(declaration: &SinkDeclaration, schema: SchemaRef, host: &Host) -> S
 }
 
 /// Fails if it can be seen already that a source cannot be opened as it is declared.
-pub(crate) fn check_source(declaration: &SourceDeclaration) -> Result<(), ServiceError> {
+pub(crate) fn check_source(declaration: &SourceDeclaration, host: &Host) -> Result<(), ServiceError> {
     let columns = (0..declaration.schema.fields().len()).collect();
-    connector::check_source(&source_spec(declaration, columns, &Host::default())).map_err(|error| {
+    connector::check_source(&source_spec(declaration, columns, host)).map_err(|error| {
         placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
     })
 }
 
 /// Fails if it can be seen already that a sink cannot be opened as it is declared.
-pub(crate) fn check_sink(declaration: &SinkDeclaration) -> Result<(), ServiceError> {
+pub(crate) fn check_sink(declaration: &SinkDeclaration, host: &Host) -> Result<(), ServiceError> {
     let schema = declaration.schema.clone().unwrap_or_else(|| Arc::new(Schema::empty()));
-    connector::check_sink(&sink_spec(declaration, schema, &Host::default())).map_err(|error| {
+    connector::check_sink(&sink_spec(declaration, schema, host)).map_err(|error| {
         placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
     })
 }
 
 /// The one file that the result of a query into this sink replaces when the query ends, if it is such a sink.
-pub(crate) fn replaced_file(declaration: &SinkDeclaration) -> Option<PathBuf> {
-    connector::replaced_file(&sink_spec(declaration, Arc::new(Schema::empty()), &Host::default()))
+pub(crate) fn replaced_file(declaration: &SinkDeclaration, host: &Host) -> Option<PathBuf> {
+    connector::replaced_file(&sink_spec(declaration, Arc::new(Schema::empty()), host))
 }
 
 /// The partitions of a source that a query reads.

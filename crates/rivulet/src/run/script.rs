@@ -1,12 +1,15 @@
 //! A script of big queries: its statements in their order, each planned over the names that those before it declared.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rivulet_connectors::connector::{EVENT_TIME_KEY, declared_schema};
+use arrow::datatypes::SchemaRef;
+use rivulet_connectors::connector::{EVENT_TIME_KEY, Host, declared_schema};
+use rivulet_connectors::files::Files;
 use rivulet_sql::{
-    BigQuery, CreateTable, Position, QueryPlan, Scope, Statement, Table, explain_query, parse_script, plan_query,
+    BigQuery, CreateBigQuery, CreateTable, Name, Position, QueryPlan, Scope, Statement, Table, explain_query,
+    parse_script, plan_query,
 };
 
 use crate::engine::read_table;
@@ -25,6 +28,9 @@ pub struct Script {
     unnamed: usize,
     /// Files that a query of the script replaces with its result, and which query.
     replaced: HashMap<PathBuf, String>,
+    /// The names of the queries that were created.
+    named: HashSet<String>,
+    host: Host,
 }
 
 /// What there is to do next.
@@ -56,7 +62,14 @@ impl Script {
     /// A statement that is not understood.
     pub fn parse(text: &str) -> Result<Self, ServiceError> {
         let statements = parse_script(text).map_err(ServiceError::from)?;
-        Ok(Self { statements: statements.into_iter(), scope: Scope::new(), unnamed: 1, replaced: HashMap::new() })
+        Ok(Self {
+            statements: statements.into_iter(),
+            scope: Scope::new(),
+            unnamed: 1,
+            replaced: HashMap::new(),
+            named: HashSet::new(),
+            host: Host::of_user(),
+        })
     }
 
     /// Whether statements are left.
@@ -82,8 +95,8 @@ impl Script {
             Statement::CreateSource(create) => {
                 let known = self.scope.source(&create.name.text).is_some();
                 if !(known && create.if_not_exists) {
-                    let source = create.declare(own_columns)?;
-                    check_source(&source)?;
+                    let source = create.declare(own_columns(&self.host.files))?;
+                    check_source(&source, &self.host)?;
                     self.scope.add_source(source)?;
                 }
             }
@@ -91,7 +104,7 @@ impl Script {
                 let known = self.scope.sink(&create.name.text).is_some();
                 if !(known && create.if_not_exists) {
                     let sink = create.declare()?;
-                    check_sink(&sink)?;
+                    check_sink(&sink, &self.host)?;
                     self.scope.add_sink(sink)?;
                 }
             }
@@ -104,7 +117,16 @@ impl Script {
             Statement::CreateTable(create) => self.create_table(&create)?,
             Statement::RunQuery(query) => return Ok(Some(Step::Run(self.plan_to_run(&query, None)?))),
             Statement::CreateBigQuery(create) => {
-                return Ok(Some(Step::Run(self.plan_to_run(&create.query, Some(create.name.text))?)));
+                let CreateBigQuery { name, if_not_exists, replaces, query, .. } = *create;
+                if self.named.contains(&name.text) {
+                    return match if_not_exists {
+                        true => Ok(None),
+                        false => Err(is_there(&name, replaces.is_some())),
+                    };
+                }
+                let planned = self.plan_to_run(&query, Some(name.text.clone()))?;
+                self.named.insert(name.text);
+                return Ok(Some(Step::Run(planned)));
             }
             Statement::ExplainBigQuery { query, analyze: false } => {
                 return Ok(Some(Step::Show(explain_query(&plan_query(&query, &self.scope)?))));
@@ -150,7 +172,7 @@ impl Script {
     /// The same of one that is to be run. No two may write one file: the second would replace what the first has written.
     fn plan_to_run(&mut self, query: &BigQuery, name: Option<String>) -> Result<Planned, ServiceError> {
         let planned = self.plan(query, name)?;
-        let Some(file) = planned.plan.output.sink.as_ref().and_then(|sink| replaced_file(sink)) else {
+        let Some(file) = planned.plan.output.sink.as_ref().and_then(|sink| replaced_file(sink, &self.host)) else {
             return Ok(planned);
         };
         if let Some(other) = self.replaced.insert(file.clone(), planned.name.clone()) {
@@ -168,17 +190,32 @@ impl Script {
         if create.if_not_exists && self.scope.table(name).is_some() {
             return Ok(());
         }
-        let rows = read_table(create, TABLE_BYTES_MAX)?;
+        let rows = read_table(create, TABLE_BYTES_MAX, &self.host.files)?;
         Ok(self.scope.add_table(&create.name, Arc::new(Table::new(name, rows)))?)
     }
 }
 
-/// The columns that a source brings itself, and which of them is the event time.
-pub(crate) fn own_columns(connector: &str, address: &str) -> Option<(arrow::datatypes::SchemaRef, Option<usize>)> {
-    let schema = declared_schema(connector, address)?;
-    let event_time = schema.metadata().get(EVENT_TIME_KEY).and_then(|name| schema.index_of(name).ok());
-    let schema = schema.with_metadata(HashMap::new());
-    Some((Arc::new(schema), event_time))
+/// Gives the columns that a source brings itself, which may be one of `files`, and which of them is the event time.
+pub(crate) fn own_columns(files: &Files) -> impl FnOnce(&str, &str) -> Option<(SchemaRef, Option<usize>)> {
+    |connector, address| {
+        let schema = declared_schema(connector, address, files)?;
+        let event_time = schema.metadata().get(EVENT_TIME_KEY).and_then(|name| schema.index_of(name).ok());
+        let schema = schema.with_metadata(HashMap::new());
+        Some((Arc::new(schema), event_time))
+    }
+}
+
+/// A second query of a name. Each begins when its statement is reached, so that there is nothing that could take over.
+fn is_there(name: &Name, replaces: bool) -> ServiceError {
+    let error = match replaces {
+        true => {
+            ServiceError::invalid(format!("the query '{name}' runs already, and without a server none is replaced"))
+                .with_hint("leave the first one out; a server replaces queries: rivulet serve, and rivulet sql")
+        }
+        false => ServiceError::invalid(format!("there is a query '{name}' already"))
+            .with_hint("give it another name, or write IF NOT EXISTS"),
+    };
+    error.at(name.position.line, name.position.column)
 }
 
 fn expect_dropped(done: bool, what: &str, name: &str, position: Position) -> Result<(), ServiceError> {

@@ -28,6 +28,7 @@ pub(crate) fn configuration(folder: &Path) -> Config {
     let flag = |key: &str, value: &str| FlagValue { key: key.into(), value: value.into(), flag: "test".into() };
     let flags = vec![
         flag("data_dir", folder.join("data").to_str().expect("a path")),
+        flag("files.allow", folder.to_str().expect("a path")),
         flag("mqtt.embedded.address", "127.0.0.1:0"),
     ];
     rivulet::config::load(&Sources { file: Some(file), environment: Vec::new(), flags })

@@ -74,7 +74,7 @@ fn load(broker: &str, is_over: &AtomicBool) -> i64 {
         changes: false,
         key: None,
         options: vec![("key".into(), "device".into())],
-        host: Host::default(),
+        host: Host::of_user(),
         checkpoints: None,
     };
     let mut sink = open_sink(&spec, 0, 1).unwrap();
@@ -110,7 +110,7 @@ fn source(broker: &str, topic: &str, numbers: &[&str]) -> SourceSpec {
         schema,
         event_time_column: None,
         options: vec![("bounded".into(), "true".into())],
-        host: Host::default(),
+        host: Host::of_user(),
         resume: None,
     }
 }

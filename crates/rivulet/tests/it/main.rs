@@ -22,6 +22,7 @@ mod comparison;
 mod cut;
 mod engine;
 mod hostile_http;
+mod hostile_statements;
 mod key_property;
 #[path = "../../../rivulet-connectors/tests/connectors/kafka_broker.rs"]
 mod kafka_broker;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::server::{Publisher, Server, now_ms, rivulet, said};
+use crate::server::{Publisher, Server, free_port, now_ms, rivulet, said};
 
 fn root() -> PathBuf {
     Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this")).join("../..")
@@ -121,7 +121,11 @@ fn the_configuration_in_the_readme_is_one() {
 #[test]
 fn every_example_runs_and_so_does_its_query() {
     let folder = TempDir::new().expect("a folder");
-    let server = Server::start(folder.path());
+    let mqtt = free_port();
+    let settings =
+        [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()), ("RIVULET_FILES_ALLOW", root().display().to_string())];
+    let server = Server::spawn(folder.path(), mqtt, &settings);
+    server.wait_until_ready();
     let mut count = 0;
     for entry in std::fs::read_dir(root().join("examples")).expect("the examples") {
         let path = entry.expect("an entry").path();
@@ -129,8 +133,7 @@ fn every_example_runs_and_so_does_its_query() {
             continue;
         }
         let text = std::fs::read_to_string(path).expect("text");
-        // Its server is started in the folder of the sources.
-        server.sql_ok(&text.replace("'file:", &format!("'file:{}/", root().display())));
+        server.sql_ok(&text);
         let query: String =
             text.lines().skip_while(|line| !line.contains("-- CREATE QUERY")).map(|line| &line[3..]).collect();
         server.sql_ok(&query);

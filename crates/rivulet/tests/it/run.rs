@@ -346,3 +346,33 @@ fn input_without_an_end_is_shown_as_it_comes_and_stops_at_a_limit() {
     let ordered = rivulet(&["-q", "-c", &format!("{source} SELECT auction FROM bids ORDER BY auction")]);
     assert!(text(&ordered.stderr).contains("ORDER BY needs input that ends"), "{}", text(&ordered.stderr));
 }
+
+#[test]
+fn a_second_query_of_a_name_is_refused_and_replaces_nothing() {
+    let folder = TempDir::new().unwrap();
+    let sink = |name: &str| format!("CREATE SINK {name} TO 'file:{}/{name}.json';", folder.path().display());
+    let declared = format!("{} {} {}", readings(&folder), sink("one"), sink("two"));
+    let run = |script: &str| rivulet(&["-q", "-c", &format!("{declared} {script}")]);
+    let rows = |name: &str| fs::read_to_string(folder.path().join(format!("{name}.json"))).unwrap_or_default();
+    // Where there is none, it is one like any other.
+    let first = run("CREATE OR REPLACE QUERY q AS INSERT INTO one SELECT device FROM readings WHERE value > 25");
+    assert!(first.status.success(), "{}", text(&first.stderr));
+    assert_eq!(rows("one"), "{\"device\":\"a\"}\n");
+    for (second, expected) in [
+        ("CREATE OR REPLACE QUERY q AS", "the query 'q' runs already, and without a server none is replaced"),
+        ("CREATE QUERY q AS", "there is a query 'q' already"),
+    ] {
+        let script = format!(
+            "CREATE QUERY q AS INSERT INTO one SELECT device FROM readings;\n{second} INSERT INTO two SELECT device FROM readings"
+        );
+        let out = run(&script);
+        let said = text(&out.stderr);
+        assert!(!out.status.success() && said.contains(expected) && said.contains("hint: "), "{said}");
+        assert!(said.contains("line 2, column "), "{said}");
+        assert_eq!(rows("two"), "");
+    }
+    let again = run("CREATE QUERY q AS INSERT INTO one SELECT device FROM readings WHERE value < 10;
+         CREATE QUERY IF NOT EXISTS q AS INSERT INTO two SELECT device FROM readings");
+    assert!(again.status.success(), "{}", text(&again.stderr));
+    assert_eq!((rows("one").as_str(), rows("two").as_str()), ("{\"device\":\"b\"}\n", ""));
+}

@@ -47,10 +47,13 @@ impl Server {
     pub(crate) fn spawn_by(mut command: Command, folder: &Path, mqtt: SocketAddr, settings: &[(&str, String)]) -> Self {
         let http = free_port();
         command.arg("serve").current_dir(folder).env("RIVULET_DATA_DIR", folder.join("data"));
-        command.env("RIVULET_HTTP_ADDRESS", http.to_string());
-        settings.iter().for_each(|(name, value)| {
-            command.env(name, value);
-        });
+        command.env("RIVULET_HTTP_ADDRESS", http.to_string()).env("RIVULET_FILES_ALLOW", folder);
+        for (name, value) in settings {
+            match value.as_str() {
+                "" => command.env_remove(name),
+                value => command.env(name, value),
+            };
+        }
         let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).unwrap();
         let child = command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
         Self { child, http, mqtt }
@@ -67,7 +70,7 @@ impl Server {
         Some((answer.status().as_u16(), answer.body_mut().read_to_string().ok()?))
     }
 
-    fn sql(&self, script: &str) -> Value {
+    pub(crate) fn sql(&self, script: &str) -> Value {
         let answer = ureq::post(format!("http://{}/api/v1/sql", self.http))
             .config()
             .http_status_as_error(false)
@@ -128,6 +131,10 @@ impl Server {
     pub(crate) fn kill_9(&mut self) {
         self.signal("-KILL");
         self.wait_for_end();
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
     }
 
     pub(crate) fn wait_for_end(&mut self) -> Option<i32> {

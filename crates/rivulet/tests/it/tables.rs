@@ -115,7 +115,7 @@ fn tables_that_cannot_be_loaded_are_refused() {
     for (wrong, message) in [
         (create.replace("file:", "mqtt:"), "a table is read from a local file"),
         (create.replace("rooms.csv", "room.csv"), "cannot read"),
-        (create.replace("rooms.csv", ""), "it is not a file"),
+        (create.replace("rooms.csv", ""), "is not a file"),
         (create.replace("CSV (header => true)", "SENML"), "a table cannot be written in SENML"),
         (create.replace("true", "'yes'"), "header is true or false"),
         (
@@ -238,11 +238,12 @@ fn three(places: Vec<(f64, String)>) -> String {
 #[test]
 fn the_examples_find_what_is_nearest() {
     let folder = TempDir::new().expect("a folder");
-    let engine = open(folder.path());
+    let mut config = configuration(folder.path());
+    config.files.allow = vec![examples().parent().expect("a folder").to_owned()];
+    let engine = Engine::open(config).expect("an engine");
     for example in ["gas_station.sql", "parking_lots.sql"] {
         let text = std::fs::read_to_string(examples().join(example)).expect("an example");
-        let path = format!("'file:{}/", examples().parent().expect("a folder").display());
-        engine.execute(&text.replace("'file:", &path)).into_iter().for_each(|answer| drop(answer.expect(example)));
+        engine.execute(&text).into_iter().for_each(|answer| drop(answer.expect(example)));
     }
     said(&engine, "CREATE QUERY s FROM APPLICATION gas_station WITH (car => 'rui', lowest => 1.5, radius => 3000)");
     said(&engine, "CREATE QUERY p FROM APPLICATION parking_lots WITH (car => 'rui', slow => 2)");

@@ -12,6 +12,7 @@ use rivulet_dataflow::{Polled, Reason, Refusals, Source, SourceError};
 use super::source::Holding;
 use crate::connector::SourceSpec;
 use crate::connector::intake::refuse;
+use crate::files::Files;
 use crate::formats::{BlockDecoder, ContainerReader};
 
 /// What all partitions have in common.
@@ -20,17 +21,23 @@ pub(super) struct Wanted {
     declared: SchemaRef,
     read: Vec<usize>,
     event_time_column: Option<usize>,
+    files: Files,
 }
 
 impl Wanted {
     pub(super) fn new(spec: &SourceSpec) -> Self {
-        Self { declared: spec.schema.clone(), read: spec.columns.clone(), event_time_column: spec.event_time_column }
+        Self {
+            declared: spec.schema.clone(),
+            read: spec.columns.clone(),
+            event_time_column: spec.event_time_column,
+            files: spec.host.files.clone(),
+        }
     }
 
     /// Opens a file. Fails with what is wrong with it.
     fn open(&self, Place { path, block }: Place) -> Result<Open, String> {
         let failed = |problem: String| format!("{}: {problem}", path.display());
-        let file = File::open(&path).map_err(|error| failed(error.to_string()))?;
+        let file = self.files.open(&path).map_err(|error| failed(error.to_string()))?;
         let mut reader = ContainerReader::open(BufReader::with_capacity(256 << 10, file)).map_err(failed)?;
         let decoder = reader.decoder(&self.declared, &self.read, self.event_time_column).map_err(failed)?;
         let (block, records, at) = block.unwrap_or_default();

@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::super::outgoing::{Outgoing, unexpected_change};
 use super::part::{ParquetCompression, Part};
+use crate::files::Files;
 use crate::formats::{Format, FormatError, RowFormat, append_block, append_header};
 
 /// Begins files and writes rows to them.
@@ -67,14 +68,14 @@ impl Content {
     }
 
     /// Begins a file.
-    pub(super) fn begin(&self, path: PathBuf) -> Result<Part, SinkError> {
+    pub(super) fn begin(&self, path: PathBuf, files: &Files) -> Result<Part, SinkError> {
         match self {
             Self::Lines { header, .. } => {
-                let mut part = Part::lines(path)?;
+                let mut part = Part::lines(path, files)?;
                 part.write_lines(header)?;
                 Ok(part)
             }
-            Self::Parquet { schema, compression } => Part::parquet(path, schema, *compression),
+            Self::Parquet { schema, compression } => Part::parquet(path, schema, *compression, files),
         }
     }
 

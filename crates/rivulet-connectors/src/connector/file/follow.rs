@@ -7,7 +7,7 @@
 //! that are new are found by sources that have no rows ([`Folder`]) and never end.
 
 use std::collections::{HashSet, VecDeque};
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,11 +18,12 @@ use rivulet_dataflow::{Polled, Refusals, Source, SourceError};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::paths;
 use super::source::{open_lines, unreadable};
+use super::{locate_all, paths};
 use crate::connector::intake::Intake;
 use crate::connector::lines::{Left, Lines, Reading};
 use crate::connector::{ConnectorError, SourceSpec};
+use crate::files::Files;
 
 /// How often new files are looked for.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
@@ -52,7 +53,7 @@ pub(super) fn sources(
     readers: usize,
 ) -> Vec<Box<dyn Source>> {
     let readers = readers.min(files.len()).max(1);
-    let discovery = Arc::new(Mutex::new(Discovery::new(address, files.iter().cloned(), readers)));
+    let discovery = Arc::new(Mutex::new(Discovery::new(address, &reading.files, files.iter().cloned(), readers)));
     let folder = |reader| Folder { reading: reading.clone(), discovery: discovery.clone(), reader };
     let folders = (0..readers).map(|reader| Box::new(folder(reader)) as Box<dyn Source>);
     let tail = |path| Box::new(Tail::new(path, from_end, reading, &discovery)) as Box<dyn Source>;
@@ -72,12 +73,13 @@ pub(super) fn resume(
         resume: Some(positions.iter().filter(|position| position.is_some()).cloned().collect()),
         ..spec.clone()
     };
-    let resumed = of_files.resumed::<(PathBuf, Option<Closed>)>("file")?.unwrap_or_default();
+    let mut resumed = of_files.resumed::<(PathBuf, Option<Closed>)>("file")?.unwrap_or_default();
+    locate_all(spec, resumed.iter_mut().map(|(path, _)| path))?;
     let is_new = |file: &PathBuf| !resumed.iter().any(|(path, _)| path == file);
     let new: Vec<PathBuf> = files.into_iter().filter(is_new).collect();
     let readers = folders.max(1);
     let known = resumed.iter().map(|(path, _)| path).chain(&new).cloned();
-    let mut discovery = Discovery::new(spec.address.clone(), known, readers);
+    let mut discovery = Discovery::new(spec.address.clone(), &reading.files, known, readers);
     // Where one has another name now, it is found by that once the old one has let go of it.
     discovery.followed.extend(resumed.iter().filter_map(|(_, closed)| closed.and_then(|closed| closed.identity)));
     let discovery = Arc::new(Mutex::new(discovery));
@@ -107,6 +109,7 @@ pub(super) fn resume(
 /// The files that an address means, as they come and go; shared by all sources.
 struct Discovery {
     address: String,
+    files: Files,
     known: HashSet<PathBuf>,
     /// What is being followed, by whatever name.
     followed: HashSet<Identity>,
@@ -120,9 +123,10 @@ struct Discovery {
 }
 
 impl Discovery {
-    fn new(address: String, known: impl Iterator<Item = PathBuf>, readers: usize) -> Self {
+    fn new(address: String, files: &Files, known: impl Iterator<Item = PathBuf>, readers: usize) -> Self {
         Self {
             address,
+            files: files.clone(),
             known: known.collect(),
             followed: HashSet::new(),
             left: VecDeque::new(),
@@ -158,8 +162,8 @@ impl Discovery {
         }
         self.last_scan = Instant::now();
         // What cannot be listed now may be later.
-        let Ok(files) = paths::expand(&self.address) else { return };
-        for file in files {
+        let Ok(found) = paths::expand(&self.address, &self.files) else { return };
+        for file in found.files {
             if self.known.insert(file.clone()) {
                 self.new[self.next].push_back(file);
                 self.next = (self.next + 1) % self.new.len();
@@ -413,7 +417,7 @@ impl Tail {
             return Some(trace);
         }
         let is_it = fs::metadata(&self.path).is_ok_and(|metadata| identity(&metadata) == of);
-        let trace = is_it.then(|| trace(&self.path, offset).ok()).flatten()?;
+        let trace = is_it.then(|| trace(&self.reading.files, &self.path, offset).ok()).flatten()?;
         self.trace = Some((offset, trace));
         Some(trace)
     }
@@ -421,7 +425,10 @@ impl Tail {
     /// Whether the file that has the name now is a copy of the one that was closed.
     fn is_copy(&self, closed: &Closed, metadata: &Metadata) -> bool {
         let is_long_enough = closed.offset > 0 && closed.read_to <= metadata.len();
-        is_long_enough && closed.trace.is_some_and(|was| trace(&self.path, closed.offset).is_ok_and(|is| is == was))
+        is_long_enough
+            && closed
+                .trace
+                .is_some_and(|was| trace(&self.reading.files, &self.path, closed.offset).is_ok_and(|is| is == was))
     }
 }
 
@@ -438,10 +445,10 @@ impl Open {
 }
 
 /// A hash of what stands before `offset` in a file.
-fn trace(path: &Path, offset: u64) -> io::Result<u64> {
+fn trace(files: &Files, path: &Path, offset: u64) -> io::Result<u64> {
     let from = offset.saturating_sub(TRACE_BYTES);
     let mut bytes = vec![0; (offset - from) as usize];
-    let mut file = File::open(path)?;
+    let mut file = files.open(path)?;
     file.seek(SeekFrom::Start(from))?;
     file.read_exact(&mut bytes)?;
     Ok(xxh3_64(&bytes))

@@ -33,6 +33,7 @@ use super::{
     ConnectorDescription, ConnectorError, DirectionDescription, FormatText, Guarantee, OptionDescription, OptionKind,
     Options, SinkSpec, SourceSpec,
 };
+use crate::files::{Files, is_refusal, words};
 use crate::formats::{Format, RowFormat};
 use avro::{AvroSource, PlaceText};
 use chunks::{Chunk, ChunkText, Piece};
@@ -40,6 +41,7 @@ pub(super) use content::Content;
 use parquet::{ParquetSource, Wanted};
 use part::{Owner, ParquetCompression};
 use partition::Partitioning;
+use paths::Found;
 use sink::{AppendSink, Commits, FileSink, FolderSink};
 use source::{Holding, LineSource};
 
@@ -124,7 +126,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
         source: Some(open_source),
         sink: Some(open_sink),
         columns: Some(columns),
-        check: Check { source: None, sink: Some(check_sink) },
+        check: Check { source: Some(check_source), sink: Some(check_sink) },
     },
 };
 
@@ -133,25 +135,47 @@ fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> 
     if spec.address.is_empty() {
         return Err(no_name());
     }
-    let is_folder = is_folder(&spec.address, options);
-    format_of(&spec.address, spec.format.as_ref(), if is_folder { "" } else { &spec.address }).map(drop)
+    check_allowed(&spec.address, &spec.host.files)?;
+    let is_folder = is_folder(&spec.address, options, &spec.host.files);
+    let example = if is_folder { "" } else { &spec.address };
+    format_of(&spec.address, spec.format.as_ref(), example, &spec.host.files).map(drop)
 }
 
-fn is_folder(address: &str, options: &Options) -> bool {
-    !options.names("partition_by").is_empty() || address.ends_with('/') || Path::new(address).is_dir()
+/// Whether the files of a source may be read, as far as its address tells.
+fn check_source(spec: &SourceSpec, _options: &Options) -> Result<(), ConnectorError> {
+    check_allowed(paths::without_patterns(&spec.address), &spec.host.files)
+}
+
+/// Refuses an address that may not be used. What is wrong with it now may be right when it is opened.
+fn check_allowed(address: &str, files: &Files) -> Result<(), ConnectorError> {
+    match files.locate(address) {
+        Err(error) if is_refusal(&error) => Err(unreadable(address, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// Where an address is.
+fn located(address: &str, files: &Files) -> Result<PathBuf, ConnectorError> {
+    files.locate(address).map_err(|error| unreadable(address, &error))
+}
+
+fn is_folder(address: &str, options: &Options, files: &Files) -> bool {
+    let is_there = || files.locate(address).is_ok_and(|path| path.is_dir());
+    !options.names("partition_by").is_empty() || address.ends_with('/') || is_there()
 }
 
 /// The file that is replaced when a query ends: one that is neither a folder nor appended to.
-pub(super) fn replaced(address: &str, options: &Options) -> Option<PathBuf> {
-    let is_replaced = !is_folder(address, options) && !options.boolean("append");
-    is_replaced.then(|| std::path::absolute(address).unwrap_or_else(|_| address.into()))
+pub(super) fn replaced(address: &str, options: &Options, files: &Files) -> Option<PathBuf> {
+    let is_replaced = !is_folder(address, options, files) && !options.boolean("append");
+    let path = is_replaced.then(|| files.locate(address).ok()).flatten()?;
+    Some(std::path::absolute(&path).unwrap_or(path))
 }
 
 /// The columns of a Parquet file.
-fn columns(address: &str) -> Option<Schema> {
-    let paths = paths::expand(address).ok()?;
+fn columns(address: &str, files: &Files) -> Option<Schema> {
+    let paths = paths::expand(address, files).ok()?.files;
     let first = paths.first().filter(|path| ending_of(&path.to_string_lossy()).as_deref() == Some("parquet"))?;
-    parquet::declared_columns(first)
+    parquet::declared_columns(first, files)
 }
 
 fn open_source(
@@ -159,18 +183,19 @@ fn open_source(
     options: &Options,
     partitions_wanted: usize,
 ) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
-    let unreadable = |error: std::io::Error| {
-        cannot_open(
-            &spec.address,
-            error.to_string(),
-            "paths are relative to the folder that `rivulet run` was started in, or the server",
-        )
-    };
+    let files = &spec.host.files;
+    let unreadable = |error: std::io::Error| unreadable(&spec.address, &error);
     let follow = options.boolean("follow");
-    let paths = match paths::expand(&spec.address) {
+    let paths = match paths::expand(&spec.address, files) {
         // What is followed may come later.
         Err(error) if follow && error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-        other => other.map_err(unreadable)?,
+        other => {
+            let Found { files, passed_over } = other.map_err(unreadable)?;
+            if let Some(why) = passed_over {
+                tracing::warn!(query = spec.host.query, "not all of 'file:{}' is read: {why}", spec.address);
+            }
+            files
+        }
     };
     if paths.is_empty() && !follow && spec.resume.is_none() {
         let hint = "a folder needs files in it, and a pattern files that match";
@@ -182,7 +207,7 @@ fn open_source(
         return Err(cannot_open(&spec.address, problem, hint));
     }
     let example = paths.first().map_or_else(|| spec.address.clone(), |path| path.to_string_lossy().into_owned());
-    let format = format_of(&spec.address, spec.format.as_ref(), &example)?;
+    let format = format_of(&spec.address, spec.format.as_ref(), &example, files)?;
     if !format.is_text() {
         for option in ["follow", MULTILINE.name] {
             if options.boolean(option) {
@@ -206,7 +231,8 @@ fn open_source(
     if follow {
         return Ok(follow::sources(&reading, spec.address.clone(), paths, from_end, partitions_wanted));
     }
-    if let Some(resumed) = spec.resumed::<Vec<ChunkText>>(CONNECTOR.name)? {
+    if let Some(mut resumed) = spec.resumed::<Vec<ChunkText>>(CONNECTOR.name)? {
+        locate_all(spec, resumed.iter_mut().flatten().map(|chunk| &mut chunk.0))?;
         return Ok(resumed_sources(resumed, |holding, chunks| {
             LineSource::new(reading.clone(), holding, chunks.into_iter().map(Chunk::of_text).collect())
         }));
@@ -214,6 +240,14 @@ fn open_source(
     let chunks =
         chunks::cut_lines(paths, (!reading.rule.has_quotes).then_some(chunks::CHUNK_BYTES)).map_err(unreadable)?;
     Ok(sources(spec, chunks, partitions_wanted, |holding, chunks| LineSource::new(reading.clone(), holding, chunks)))
+}
+
+/// Files that a checkpoint names, where they are now: what was saved may name them as the statement does.
+fn locate_all<'p>(spec: &SourceSpec, paths: impl Iterator<Item = &'p mut PathBuf>) -> Result<(), ConnectorError> {
+    for path in paths {
+        *path = spec.host.files.locate(&*path).map_err(|error| unreadable(&spec.address, &error))?;
+    }
+    Ok(())
 }
 
 /// The sources of a query that goes on, each where it was.
@@ -260,13 +294,14 @@ fn open_parquet(
     let is_event_time = |place: usize| spec.event_time_column == Some(spec.columns[place]);
     let required =
         (0..schema.fields().len()).filter(|&place| is_event_time(place) || !schema.field(place).is_nullable());
-    let wanted = Arc::new(Wanted { required: required.collect(), schema });
+    let wanted = Arc::new(Wanted { required: required.collect(), schema, files: spec.host.files.clone() });
     let groups_of = |paths| {
         parquet::row_groups(paths, &wanted).map_err(|problem| {
             cannot_open(&spec.address, problem, "columns are found by their names; declare those that are in the file")
         })
     };
-    if let Some(resumed) = spec.resumed::<(usize, Vec<(PathBuf, usize)>)>(CONNECTOR.name)? {
+    if let Some(mut resumed) = spec.resumed::<(usize, Vec<(PathBuf, usize)>)>(CONNECTOR.name)? {
+        locate_all(spec, resumed.iter_mut().flat_map(|(_, left)| left).map(|(path, _)| path))?;
         let mut paths: Vec<PathBuf> = resumed.iter().flat_map(|(_, left)| left).map(|(path, _)| path.clone()).collect();
         paths.sort();
         paths.dedup();
@@ -296,7 +331,8 @@ fn open_avro(
     partitions_wanted: usize,
 ) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
     let wanted = Arc::new(avro::Wanted::new(spec));
-    if let Some(resumed) = spec.resumed::<Vec<PlaceText>>(CONNECTOR.name)? {
+    if let Some(mut resumed) = spec.resumed::<Vec<PlaceText>>(CONNECTOR.name)? {
+        locate_all(spec, resumed.iter_mut().flatten().map(|place| &mut place.0))?;
         return Ok(resumed_sources(resumed, |holding, places| AvroSource::resume(wanted.clone(), holding, places)));
     }
     // Those behind the first are looked at when their turn comes; there may be many.
@@ -309,10 +345,12 @@ fn open_avro(
 }
 
 fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
-    let path = PathBuf::from(&spec.address);
+    let files = &spec.host.files;
+    let path = located(&spec.address, files)?;
     let partitioning = Partitioning::new(options, &spec.schema)?;
-    let is_folder = is_folder(&spec.address, options);
-    let format = format_of(&spec.address, spec.format.as_ref(), if is_folder { "" } else { &spec.address })?;
+    let is_folder = is_folder(&spec.address, options, files);
+    let example = if is_folder { "" } else { &spec.address };
+    let format = format_of(&spec.address, spec.format.as_ref(), example, files)?;
     if matches!(format, RowFormat::Parquet) {
         only_appends(
             CONNECTOR.name,
@@ -341,9 +379,9 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
     if !is_folder {
         let content = content(&spec.schema)?;
         return Ok(match append {
-            true => Box::new(AppendSink::open(path, content).map_err(failed)?),
+            true => Box::new(AppendSink::open(path, content, files).map_err(failed)?),
             false => {
-                let opened = FileSink::open(Path::new(&spec.address), content, instance.of, goes_on);
+                let opened = FileSink::open(&path, content, instance.of, goes_on, files);
                 Box::new(opened.map_err(failed)?)
             }
         });
@@ -364,8 +402,8 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
             path.display()
         );
     }
-    std::fs::create_dir_all(&path).map_err(|error| failed(part::failed(&path, &error)))?;
-    let sink = FolderSink::new(path, content, partitioning, commits, instance.number, ending(&format), goes_on);
+    files.make_folder(&path).map_err(|error| failed(part::failed(&path, &error)))?;
+    let sink = FolderSink::new(path, content, partitioning, commits, instance.number, ending(&format), goes_on, files);
     Ok(Box::new(sink.map_err(failed)?))
 }
 
@@ -376,6 +414,16 @@ fn no_name() -> ConnectorError {
         problem: "names no file".into(),
         hint: "write for example 'file:result.json', or 'file:results/' for a folder".into(),
     }
+}
+
+/// What the world says of a file, or why it may not be used.
+fn unreadable(address: &str, error: &std::io::Error) -> ConnectorError {
+    let (problem, hint) = words(error);
+    let hint = hint.unwrap_or_else(|| {
+        "`rivulet run` takes paths from the folder that it was started in, a server from the first of files.allow"
+            .into()
+    });
+    cannot_open(address, problem, &hint)
 }
 
 fn cannot_open(address: &str, problem: String, hint: &str) -> ConnectorError {
@@ -400,10 +448,15 @@ fn ending(format: &RowFormat) -> &'static str {
 }
 
 /// The format that was given, or the one that the ending of a file's name tells.
-fn format_of(address: &str, given: Option<&FormatText>, path: &str) -> Result<RowFormat, ConnectorError> {
+fn format_of(
+    address: &str,
+    given: Option<&FormatText>,
+    path: &str,
+    files: &Files,
+) -> Result<RowFormat, ConnectorError> {
     if let Some((name, options)) = given {
         let options = options.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        return Ok(RowFormat::parse(name, options)?);
+        return Ok(RowFormat::parse(name, options, files)?);
     }
     let name = match ending_of(path).as_deref() {
         Some("json" | "jsonl" | "ndjson") => "JSON",
@@ -420,5 +473,5 @@ fn format_of(address: &str, given: Option<&FormatText>, path: &str) -> Result<Ro
             });
         }
     };
-    Ok(RowFormat::parse(name, [])?)
+    Ok(RowFormat::parse(name, [], files)?)
 }

@@ -3,7 +3,6 @@
 //! Columns are found by name and brought to the declared types; only those that are read are decompressed. A row with a value that does not
 //! fit its declared type, or that is null where it may not be, is refused ([`super::convert`]).
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +16,7 @@ use super::chunks::Piece;
 use super::convert::{self, Converted};
 use super::source::Holding;
 use crate::connector::intake::refuse;
+use crate::files::Files;
 
 /// A row group.
 #[derive(Clone)]
@@ -55,6 +55,7 @@ pub(super) struct Wanted {
     pub(super) schema: SchemaRef,
     /// Those of them that are never null.
     pub(super) required: Vec<usize>,
+    pub(super) files: Files,
 }
 
 /// The row groups of the files, in order. Fails with what is wrong with a file.
@@ -62,7 +63,7 @@ pub(super) fn row_groups(paths: Vec<PathBuf>, wanted: &Wanted) -> Result<Vec<Row
     let mut groups = Vec::new();
     for path in paths {
         let failed = |problem: String| format!("{}: {problem}", path.display());
-        let metadata = metadata_of(&path).map_err(failed)?;
+        let metadata = metadata_of(&path, &wanted.files).map_err(failed)?;
         let mut found = Vec::with_capacity(wanted.schema.fields().len());
         for field in wanted.schema.fields() {
             found.push(find(metadata.schema(), field).map_err(failed)?);
@@ -87,8 +88,8 @@ pub(super) fn row_groups(paths: Vec<PathBuf>, wanted: &Wanted) -> Result<Vec<Row
     Ok(groups)
 }
 
-fn metadata_of(path: &Path) -> Result<ArrowReaderMetadata, String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
+fn metadata_of(path: &Path, files: &Files) -> Result<ArrowReaderMetadata, String> {
+    let file = files.open(path).map_err(|error| error.to_string())?;
     ArrowReaderMetadata::load(&file, Default::default()).map_err(|error| error.to_string())
 }
 
@@ -110,8 +111,8 @@ fn find(in_file: &Schema, declared: &Field) -> Result<usize, String> {
 }
 
 /// The columns of the file as they would be declared; those of other types are left out.
-pub(super) fn declared_columns(path: &Path) -> Option<Schema> {
-    let metadata = metadata_of(path).ok()?;
+pub(super) fn declared_columns(path: &Path, files: &Files) -> Option<Schema> {
+    let metadata = metadata_of(path, files).ok()?;
     let fields = metadata.schema().fields().iter().filter_map(|field| {
         let data_type = declared_type(field.data_type())?;
         Some(Field::new(field.name(), data_type, field.is_nullable()))
@@ -178,16 +179,21 @@ impl ParquetSource {
                 }
             }
             let Some(group) = self.waiting.pop() else { return Ok(None) };
-            self.open = Some((open(&group, self.rows_taken, rows_max)?, group));
+            self.open = Some((open(&group, self.rows_taken, rows_max, &self.wanted.files)?, group));
         }
     }
 }
 
 /// Begins a row group behind so many of its rows.
-fn open(group: &RowGroup, rows_taken: usize, rows_max: usize) -> Result<ParquetRecordBatchReader, SourceError> {
+fn open(
+    group: &RowGroup,
+    rows_taken: usize,
+    rows_max: usize,
+    files: &Files,
+) -> Result<ParquetRecordBatchReader, SourceError> {
     let failed =
         |problem: &dyn std::fmt::Display| SourceError(format!("cannot read {}: {problem}", group.path.display()));
-    let file = File::open(&*group.path).map_err(|error| failed(&error))?;
+    let file = files.open(&*group.path).map_err(|error| failed(&error))?;
     let mask = ProjectionMask::roots(group.metadata.parquet_schema(), group.in_file.iter().copied());
     ParquetRecordBatchReaderBuilder::new_with_metadata(file, group.metadata.clone())
         .with_row_groups(vec![group.index])

@@ -19,6 +19,8 @@ use parquet::file::properties::WriterProperties;
 use rivulet_dataflow::SinkError;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::files::{Files, words};
+
 /// Rows of a row group of Parquet; what is written is held in memory until one is full.
 const ROW_GROUP_ROWS: usize = 128 << 10;
 
@@ -59,6 +61,7 @@ pub(super) struct Part {
     content: Content,
     hidden: PathBuf,
     path: PathBuf,
+    files: Files,
     is_committed: bool,
     /// It stays when it is given up: a checkpoint may go on with it.
     is_kept: bool,
@@ -74,14 +77,14 @@ enum Content {
 
 impl Part {
     /// A file of lines that will be `path`; folders above it are made.
-    pub(super) fn lines(path: PathBuf) -> Result<Self, SinkError> {
-        let (file, hidden) = create(&path)?;
-        Ok(Self::of_lines(file, hidden, path))
+    pub(super) fn lines(path: PathBuf, files: &Files) -> Result<Self, SinkError> {
+        let (file, hidden) = create(&path, files)?;
+        Ok(Self::of_lines(file, hidden, path, files))
     }
 
-    fn of_lines(file: File, hidden: PathBuf, path: PathBuf) -> Self {
+    fn of_lines(file: File, hidden: PathBuf, path: PathBuf, files: &Files) -> Self {
         let content = Content::Lines { file, buffer: Vec::with_capacity(WRITE_BYTES), bytes: 0 };
-        Self { content, hidden, path, is_committed: false, is_kept: false }
+        Self { content, hidden, path, files: files.clone(), is_committed: false, is_kept: false }
     }
 
     /// A Parquet file that will be `path`; folders above it are made.
@@ -89,8 +92,9 @@ impl Part {
         path: PathBuf,
         schema: &SchemaRef,
         compression: ParquetCompression,
+        files: &Files,
     ) -> Result<Self, SinkError> {
-        let (file, hidden) = create(&path)?;
+        let (file, hidden) = create(&path, files)?;
         let compression = match compression {
             ParquetCompression::None => Compression::UNCOMPRESSED,
             ParquetCompression::Snappy => Compression::SNAPPY,
@@ -102,10 +106,11 @@ impl Part {
             .build();
         let writer = ArrowWriter::try_new(file, schema.clone(), Some(properties)).map_err(|error| {
             // Nothing has been written that anybody would miss.
-            let _ = fs::remove_file(&hidden);
+            let _ = files.remove(&hidden);
             parquet_failed(&path, &error)
         })?;
-        Ok(Self { content: Content::Parquet(Box::new(writer)), hidden, path, is_committed: false, is_kept: false })
+        let content = Content::Parquet(Box::new(writer));
+        Ok(Self { content, hidden, path, files: files.clone(), is_committed: false, is_kept: false })
     }
 
     /// Appends lines.
@@ -141,15 +146,15 @@ impl Part {
     }
 
     /// The file of lines that a checkpoint goes on with, as long as it was then. It stays when it is given up.
-    pub(super) fn resume(hidden: PathBuf, path: PathBuf, length: u64) -> Result<Self, SinkError> {
-        let opened = OpenOptions::new().read(true).write(true).open(&hidden).and_then(|mut file| {
+    pub(super) fn resume(hidden: PathBuf, path: PathBuf, length: u64, files: &Files) -> Result<Self, SinkError> {
+        let opened = files.open_with(OpenOptions::new().read(true).write(true), &hidden).and_then(|mut file| {
             let _ = file.try_lock();
             check_length(&file.metadata()?, length)?;
             file.set_len(length)?;
             file.seek(SeekFrom::End(0))?;
             Ok(file)
         });
-        let mut part = Self::of_lines(opened.map_err(|error| failed(&hidden, &error))?, hidden, path);
+        let mut part = Self::of_lines(opened.map_err(|error| failed(&hidden, &error))?, hidden, path, files);
         if let Content::Lines { bytes, .. } = &mut part.content {
             *bytes = length;
         }
@@ -159,16 +164,26 @@ impl Part {
 
     /// The same, also where it has got its name since: its query came to its end, and did not come to say so. What was written until then
     /// is taken from the file that was published, which stays until this one takes its place.
-    pub(super) fn resume_published(hidden: PathBuf, path: PathBuf, length: u64) -> Result<Self, SinkError> {
+    pub(super) fn resume_published(
+        hidden: PathBuf,
+        path: PathBuf,
+        length: u64,
+        files: &Files,
+    ) -> Result<Self, SinkError> {
         if !hidden.exists() {
             // In one step, so that a crash leaves all of it under the hidden name or nothing.
             let copy = hidden.with_extension("copy");
-            let copied = fs::metadata(&path)
-                .and_then(|metadata| check_length(&metadata, length))
-                .and_then(|()| fs::copy(&path, &copy))
-                .and_then(|_| fs::rename(&copy, &hidden));
+            let copied = files.open(&path).and_then(|mut published| {
+                check_length(&published.metadata()?, length)?;
+                let mut options = OpenOptions::new();
+                io::copy(
+                    &mut published,
+                    &mut files.open_with(options.write(true).create(true).truncate(true), &copy)?,
+                )?;
+                files.rename(&copy, &hidden)
+            });
             copied.map_err(|error| {
-                let _ = fs::remove_file(&copy);
+                let _ = files.remove(&copy);
                 let hint = "drop the query and create it again to begin anew";
                 SinkError(format!(
                     "cannot go on with {}: what was written of it is not there any more, neither under that name nor as {}: {error}\nhint: {hint}",
@@ -177,14 +192,14 @@ impl Part {
                 ))
             })?;
         }
-        Self::resume(hidden, path, length)
+        Self::resume(hidden, path, length, files)
     }
 
     /// Has one that was begun just now stay when it is given up, until its owner finds that no checkpoint has it.
     pub(super) fn keep(mut self, owner: Option<Owner>) -> Result<Self, SinkError> {
         let ending = owner.map_or_else(|| KEPT[1..].to_owned(), |Owner(owner)| format!("{owner:016x}{KEPT}"));
         let kept = self.hidden.with_extension(ending);
-        fs::rename(&self.hidden, &kept).map_err(|error| failed(&self.path, &error))?;
+        self.files.rename(&self.hidden, &kept).map_err(|error| failed(&self.path, &error))?;
         self.hidden = kept;
         self.is_kept = true;
         Ok(self)
@@ -227,7 +242,7 @@ impl Part {
     pub(super) fn commit(mut self) -> Result<(), SinkError> {
         self.sync()?;
         self.is_committed = true;
-        publish(&self.hidden, &self.path)
+        publish(&self.hidden, &self.path, &self.files)
     }
 }
 
@@ -240,8 +255,8 @@ fn check_length(metadata: &fs::Metadata, length: u64) -> io::Result<()> {
 }
 
 /// Gives a file that is whole its name, in place of one that has it.
-pub(super) fn publish(hidden: &Path, path: &Path) -> Result<(), SinkError> {
-    fs::rename(hidden, path).map_err(|error| failed(path, &error))?;
+pub(super) fn publish(hidden: &Path, path: &Path, files: &Files) -> Result<(), SinkError> {
+    files.rename(hidden, path).map_err(|error| failed(path, &error))?;
     path.parent().into_iter().for_each(sync_names);
     Ok(())
 }
@@ -256,7 +271,7 @@ pub(super) fn sync_names(folder: &Path) {
 
 /// Makes final what a checkpoint has of a file, as often as it is asked: the file gets its name, and what was written after the checkpoint
 /// goes.
-pub(super) fn recover((hidden, path, length): PartText) -> Result<(), SinkError> {
+pub(super) fn recover((hidden, path, length): PartText, files: &Files) -> Result<(), SinkError> {
     if !hidden.exists() {
         // It was made final, and whoever reads the folder may have taken it away.
         if !path.exists() {
@@ -265,9 +280,9 @@ pub(super) fn recover((hidden, path, length): PartText) -> Result<(), SinkError>
         return Ok(());
     }
     match length {
-        Some(0) => fs::remove_file(&hidden).map_err(|error| failed(&path, &error)),
-        Some(length) => Part::resume(hidden, path, length)?.commit(),
-        None => publish(&hidden, &path),
+        Some(0) => files.remove(&hidden).map_err(|error| failed(&path, &error)),
+        Some(length) => Part::resume(hidden, path, length, files)?.commit(),
+        None => publish(&hidden, &path, files),
     }
 }
 
@@ -280,19 +295,19 @@ impl Drop for Part {
     fn drop(&mut self) {
         if !self.is_committed && !self.is_kept {
             // It frees the disk where that is full; if it fails there is nobody left to tell.
-            let _ = fs::remove_file(&self.hidden);
+            let _ = self.files.remove(&self.hidden);
         }
     }
 }
 
 /// Creates the file under its hidden name.
-fn create(path: &Path) -> Result<(File, PathBuf), SinkError> {
+fn create(path: &Path, files: &Files) -> Result<(File, PathBuf), SinkError> {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let hidden = path.with_file_name(format!(".{name}.{}{HIDDEN}", std::process::id()));
     let created = path
         .parent()
-        .map_or(Ok(()), fs::create_dir_all)
-        .and_then(|()| OpenOptions::new().write(true).create(true).truncate(true).open(&hidden))
+        .map_or(Ok(()), |folder| files.make_folder(folder))
+        .and_then(|()| files.open_with(OpenOptions::new().write(true).create(true).truncate(true), &hidden))
         .inspect(|file| {
             // Where files cannot be locked nobody removes them either.
             if let Err(error) = file.try_lock() {
@@ -304,23 +319,34 @@ fn create(path: &Path) -> Result<(File, PathBuf), SinkError> {
 
 /// Removes hidden files below `folder`, so many folders deep, that processes have left behind which were killed: those whose name, without what
 /// makes it hidden, is one that `is_ours`. What cannot be removed stays; it is in nobody's way.
-pub(super) fn remove_abandoned(folder: &Path, depth: usize, is_ours: &dyn Fn(&str) -> bool) {
-    let is_gone = |name: &str, path: &Path| hidden_name(name, HIDDEN).is_some_and(is_ours) && is_abandoned(path);
-    remove_in(folder, depth, &is_gone, &mut { NAMES_MAX });
+pub(super) fn remove_abandoned(folder: &Path, depth: usize, files: &Files, is_ours: &dyn Fn(&str) -> bool) {
+    let is_gone = |name: &str, path: &Path| hidden_name(name, HIDDEN).is_some_and(is_ours) && is_abandoned(path, files);
+    remove_in(folder, depth, files, &is_gone, &mut { NAMES_MAX });
 }
 
 /// Removes what was hidden for a checkpoint by runs that are over, of those for which `is_left` holds, by the names that they would have got and by their
 /// owners: what belongs to the checkpoint has its name already.
-pub(super) fn remove_left_over(folder: &Path, depth: usize, is_left: &dyn Fn(&str, Option<Owner>) -> bool) {
+pub(super) fn remove_left_over(
+    folder: &Path,
+    depth: usize,
+    files: &Files,
+    is_left: &dyn Fn(&str, Option<Owner>) -> bool,
+) {
     let is_gone = |name: &str, path: &Path| {
         kept_name(name).is_some_and(|(name, owner)| is_left(name, owner))
-            && File::open(path).is_ok_and(|file| file.try_lock().is_ok())
+            && files.open(path).is_ok_and(|file| file.try_lock().is_ok())
     };
-    remove_in(folder, depth, &is_gone, &mut { NAMES_MAX });
+    remove_in(folder, depth, files, &is_gone, &mut { NAMES_MAX });
 }
 
-fn remove_in(folder: &Path, depth: usize, is_gone: &dyn Fn(&str, &Path) -> bool, names_left: &mut usize) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
+fn remove_in(
+    folder: &Path,
+    depth: usize,
+    files: &Files,
+    is_gone: &dyn Fn(&str, &Path) -> bool,
+    names_left: &mut usize,
+) {
+    let Ok(entries) = files.locate(folder).and_then(fs::read_dir) else { return };
     for entry in entries.flatten() {
         if *names_left == 0 {
             return;
@@ -329,9 +355,9 @@ fn remove_in(folder: &Path, depth: usize, is_gone: &dyn Fn(&str, &Path) -> bool,
         let (path, name) = (entry.path(), entry.file_name());
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         if is_folder && depth > 0 {
-            remove_in(&path, depth - 1, is_gone, names_left);
+            remove_in(&path, depth - 1, files, is_gone, names_left);
         } else if !is_folder && is_gone(&name.to_string_lossy(), &path) {
-            match fs::remove_file(&path) {
+            match files.remove(&path) {
                 Ok(()) => tracing::info!("removed {}, which a process that is gone did not finish", path.display()),
                 Err(error) => tracing::debug!("{} is not removed: {error}", path.display()),
             }
@@ -357,8 +383,8 @@ fn kept_name(name: &str) -> Option<(&str, Option<Owner>)> {
 }
 
 /// Whether nobody writes to a file any more.
-fn is_abandoned(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else { return false };
+fn is_abandoned(path: &Path, files: &Files) -> bool {
+    let Ok(file) = files.open(path) else { return false };
     let age = file.metadata().and_then(|metadata| metadata.modified()).map(|modified| modified.elapsed());
     matches!(age, Ok(Ok(age)) if age >= ABANDONED_AFTER) && file.try_lock().is_ok()
 }
@@ -377,6 +403,7 @@ fn parquet_failed(path: &Path, error: &ParquetError) -> SinkError {
 /// What the world said when the file was written.
 pub(super) fn failed(path: &Path, error: &io::Error) -> SinkError {
     let hint = match error.kind() {
+        _ if words(error).1.is_some() => "",
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "\nhint: the disk is full; files that have got their names are whole"
         }
@@ -401,7 +428,7 @@ mod tests {
     fn a_file_has_its_name_once_it_is_whole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/a.json");
-        let mut part = Part::lines(path.clone()).unwrap();
+        let mut part = Part::lines(path.clone(), &Files::of_user()).unwrap();
         part.write_lines(b"one\n").unwrap();
         part.write_lines(&vec![b'x'; 2 * WRITE_BYTES]).unwrap();
         assert_eq!(part.bytes(), 4 + 2 * WRITE_BYTES as u64);
@@ -411,7 +438,7 @@ mod tests {
         assert_eq!(names(path.parent().unwrap()), ["a.json"]);
         assert!(fs::read(&path).unwrap().starts_with(b"one\nxxx"));
         // One that is given up leaves what was there.
-        let mut part = Part::lines(path.clone()).unwrap();
+        let mut part = Part::lines(path.clone(), &Files::of_user()).unwrap();
         part.write_lines(b"two\n").unwrap();
         drop(part);
         assert_eq!(names(path.parent().unwrap()), ["a.json"]);
@@ -435,10 +462,10 @@ mod tests {
         }
         File::create(folder.path().join(".part-5.json.77.tmp")).unwrap();
         // One that is written to, and has been silent for long.
-        let part = Part::lines(folder.path().join("part-6.json")).unwrap();
+        let part = Part::lines(folder.path().join("part-6.json"), &Files::of_user()).unwrap();
         File::options().write(true).open(&part.hidden).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
         let written = part.hidden.file_name().unwrap().to_string_lossy().into_owned();
-        remove_abandoned(folder.path(), 1, &|name| name.starts_with("part-"));
+        remove_abandoned(folder.path(), 1, &Files::of_user(), &|name| name.starts_with("part-"));
         let mut left =
             [".other.json.77.tmp", ".part-3.json.tmp", ".part-5.json.77.tmp", &written, "dt=1", "part-4.json"];
         left.sort_unstable();
@@ -454,7 +481,8 @@ mod tests {
         assert_ne!(Some(owner), Owner::new("0123", "others"));
         let folder = tempfile::tempdir().unwrap();
         for owner in [Some(owner), None] {
-            let part = Part::lines(folder.path().join("part-1-2-0-3.json")).unwrap().keep(owner).unwrap();
+            let part =
+                Part::lines(folder.path().join("part-1-2-0-3.json"), &Files::of_user()).unwrap().keep(owner).unwrap();
             let name = part.hidden.file_name().unwrap().to_str().unwrap();
             assert_eq!(kept_name(name), Some(("part-1-2-0-3.json", owner)), "{name}");
         }
@@ -472,7 +500,7 @@ mod tests {
         let path = folder.path().join("a.json");
         fs::write(&path, "whole").unwrap();
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let mut part = Part::of_lines(full, folder.path().join(".a.json.tmp"), path.clone());
+        let mut part = Part::of_lines(full, folder.path().join(".a.json.tmp"), path.clone(), &Files::of_user());
         part.write_lines(b"one\n").unwrap();
         let error = part.commit().unwrap_err().0;
         assert!(error.contains("No space left") && error.contains("hint: the disk is full"), "{error}");

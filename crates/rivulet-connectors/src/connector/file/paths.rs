@@ -4,8 +4,11 @@
 //! an underscore, are none (writers put there what is not finished).
 
 use std::ffi::OsStr;
+use std::fs::DirEntry;
 use std::io;
 use std::path::{Component, Path, PathBuf};
+
+use crate::files::Files;
 
 /// How many files a source may have. Their names are held in memory.
 const FILES_MAX: usize = 1_000_000;
@@ -18,9 +21,26 @@ pub(super) fn is_pattern(address: &str) -> bool {
     address.contains(['*', '?'])
 }
 
-/// The files, in order.
-pub(super) fn expand(address: &str) -> io::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
+/// The folder that is looked through, or all of an address without patterns.
+pub(super) fn without_patterns(address: &str) -> &str {
+    match address.find(['*', '?']) {
+        Some(first) => address[..first].rfind('/').map_or("", |end| &address[..=end]),
+        None => address,
+    }
+}
+
+/// The files that an address means.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// In order.
+    pub(super) files: Vec<PathBuf>,
+    /// Why the first entry of a folder was passed over that may not be read.
+    pub(super) passed_over: Option<io::Error>,
+}
+
+/// Finds the files that may be read.
+pub(super) fn expand(address: &str, allowed: &Files) -> io::Result<Found> {
+    let mut found = Found { files: Vec::new(), passed_over: None };
     if is_pattern(address) {
         let mut start = PathBuf::new();
         let mut patterns = Vec::new();
@@ -32,17 +52,30 @@ pub(super) fn expand(address: &str) -> io::Result<Vec<PathBuf>> {
                 other => start.push(other),
             }
         }
-        matching(&start, &patterns, &mut files)?;
+        matching(&allowed.locate(start)?, &patterns, allowed, &mut found)?;
     } else {
-        collect(Path::new(address), 0, &mut files)?;
+        collect(&allowed.locate(address)?, 0, allowed, &mut found)?;
     }
-    files.sort();
-    Ok(files)
+    found.files.sort();
+    Ok(found)
+}
+
+impl Found {
+    /// Whether an entry may be read. It was not asked for by its name, so that one that may not is passed over.
+    fn may_read(&mut self, entry: &DirEntry, allowed: &Files) -> bool {
+        match allowed.entry(entry) {
+            Ok(_) => true,
+            Err(error) => {
+                self.passed_over.get_or_insert(error);
+                false
+            }
+        }
+    }
 }
 
 /// Adds what matches the patterns, one for each step down from `folder`.
-fn matching(folder: &Path, patterns: &[String], files: &mut Vec<PathBuf>) -> io::Result<()> {
-    let [pattern, rest @ ..] = patterns else { return collect(folder, 0, files) };
+fn matching(folder: &Path, patterns: &[String], allowed: &Files, found: &mut Found) -> io::Result<()> {
+    let [pattern, rest @ ..] = patterns else { return collect(folder, 0, allowed, found) };
     let listed = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let entries = match std::fs::read_dir(listed) {
         Ok(entries) => entries,
@@ -51,25 +84,27 @@ fn matching(folder: &Path, patterns: &[String], files: &mut Vec<PathBuf>) -> io:
         Err(error) => return Err(error),
     };
     for entry in entries {
-        let name = entry?.file_name();
+        let entry = entry?;
+        let name = entry.file_name();
         if matches(pattern.as_bytes(), name.as_encoded_bytes())
             && (!is_hidden(&name) || pattern.starts_with(['.', '_']))
+            && found.may_read(&entry, allowed)
         {
-            matching(&folder.join(&name), rest, files)?;
+            matching(&folder.join(&name), rest, allowed, found)?;
         }
     }
     Ok(())
 }
 
 /// Adds a file, or all files in a folder.
-fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> io::Result<()> {
+fn collect(path: &Path, depth: usize, allowed: &Files, found: &mut Found) -> io::Result<()> {
     // Asked before anything is opened: opening a pipe waits for its other end.
     let kind = std::fs::metadata(path)?;
     if kind.is_file() {
-        if files.len() >= FILES_MAX {
+        if found.files.len() >= FILES_MAX {
             return Err(io::Error::other(format!("there are more than {FILES_MAX} files")));
         }
-        files.push(path.to_owned());
+        found.files.push(path.to_owned());
         return Ok(());
     }
     if !kind.is_dir() {
@@ -81,10 +116,10 @@ fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> io::Result<()
     }
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
-        if is_hidden(&entry.file_name()) {
+        if is_hidden(&entry.file_name()) || !found.may_read(&entry, allowed) {
             continue;
         }
-        match collect(&entry.path(), depth + 1, files) {
+        match collect(&entry.path(), depth + 1, allowed, found) {
             // Files come and go while a folder is read.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             // What is neither a file nor a folder was not asked for by name.
@@ -147,7 +182,7 @@ mod tests {
             std::fs::write(path, "x").unwrap();
         }
         let found = |address: &str| -> Vec<String> {
-            let files = expand(folder.path().join(address).to_str().unwrap()).unwrap();
+            let files = expand(folder.path().join(address).to_str().unwrap(), &Files::of_user()).unwrap().files;
             let name = |file: &PathBuf| file.strip_prefix(folder.path()).unwrap().to_str().unwrap().to_owned();
             files.iter().map(name).collect()
         };
@@ -157,6 +192,26 @@ mod tests {
         assert_eq!(found("*.csv"), ["c.csv"]);
         assert_eq!(found("b/1.csv"), ["b/1.csv"]);
         assert_eq!(found("x*/1.csv"), [""; 0]);
-        assert_eq!(expand("no/such/file").unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(expand("no/such/file", &Files::of_user()).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+    #[test]
+    fn what_may_not_be_read_is_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for path in ["in/a.csv", "in/own/b.csv", "out/c.csv"] {
+            std::fs::create_dir_all(at(path).parent().unwrap()).unwrap();
+            std::fs::write(at(path), "x").unwrap();
+        }
+        std::os::unix::fs::symlink(at("out"), at("in/link")).unwrap();
+        std::os::unix::fs::symlink(at("out/c.csv"), at("in/c.csv")).unwrap();
+        let allowed = Files::below(&[at("in")], &[at("in/own")], &at("in/files")).unwrap();
+        for address in ["", "*", "*/*.csv", "?.csv"] {
+            let found = expand(address, &allowed).unwrap();
+            assert!(found.files.iter().all(|file| *file == at("in/a.csv").canonicalize().unwrap()), "{found:?}");
+            assert!(found.passed_over.is_some(), "{address}");
+        }
+        for address in ["../out", "link/c.csv", "c.csv", "own", "../*/c.csv"] {
+            assert_eq!(expand(address, &allowed).unwrap_err().kind(), io::ErrorKind::PermissionDenied, "{address}");
+        }
     }
 }

@@ -18,6 +18,7 @@ use super::part::{
     Owner, Part, PartText, failed, publish, recover, remove_abandoned, remove_left_over, run_of, sync_names,
 };
 use super::partition::Partitioning;
+use crate::files::Files;
 
 /// How many folders have a file open at a time. When there are more, the file that was begun first is committed.
 const OPEN_MAX: usize = 64;
@@ -54,6 +55,7 @@ pub(super) struct FolderSink {
     /// Where checkpoints are made, files get their names with them.
     checkpoints: Option<Pending>,
     owner: Option<Owner>,
+    allowed: Files,
 }
 
 /// Files that wait for a checkpoint.
@@ -68,6 +70,7 @@ pub(super) struct Pending {
 }
 
 impl FolderSink {
+    #[expect(clippy::too_many_arguments, reason = "each says another thing of the folder")]
     pub(super) fn new(
         folder: PathBuf,
         content: Content,
@@ -76,22 +79,23 @@ impl FolderSink {
         instance: usize,
         ending: &'static str,
         (owner, checkpoints): (Option<Owner>, Option<&[String]>),
+        allowed: &Files,
     ) -> Result<Self, SinkError> {
         let begun_us = *BEGUN_US;
         // The first one does it for all; folders by values are below.
         if instance == 0 {
             let mut runs: BTreeSet<String> = BTreeSet::new();
             for prepared in checkpoints.unwrap_or_default() {
-                let parts = parts_of(prepared)?;
+                let parts = parts_of(prepared, allowed)?;
                 runs.extend(parts.iter().filter_map(run_of));
-                parts.into_iter().try_for_each(recover)?;
+                parts.into_iter().try_for_each(|part| recover(part, allowed))?;
             }
             let depth = partitioning.as_ref().map_or(0, Partitioning::depth);
-            remove_abandoned(&folder, depth, &|name| name.starts_with(PREFIX));
+            remove_abandoned(&folder, depth, allowed, &|name| name.starts_with(PREFIX));
             // Of the runs of the checkpoint, and of those that were killed before they had one.
             let is_of_a_run = |name: &str| name.rsplit_once('-').is_some_and(|(run, _)| runs.contains(run));
             let is_over = |name: &str| run_begun_us(name).is_some_and(|run_us| run_us < begun_us);
-            remove_left_over(&folder, depth, &|name, of| {
+            remove_left_over(&folder, depth, allowed, &|name, of| {
                 is_of_a_run(name) || (owner.is_some() && of == owner && is_over(name))
             });
         }
@@ -112,6 +116,7 @@ impl FolderSink {
             files: 0,
             checkpoints,
             owner,
+            allowed: allowed.clone(),
         })
     }
 
@@ -140,7 +145,7 @@ impl FolderSink {
                 let name = format!("{}-{}.{}", self.prefix, self.files, self.ending);
                 self.files += 1;
                 let inside = self.folder.join(folder);
-                let part = self.content.begin(inside.join(name))?;
+                let part = self.content.begin(inside.join(name), &self.allowed)?;
                 let part = match &mut self.checkpoints {
                     Some(pending) => {
                         pending.folders.insert(inside);
@@ -177,17 +182,21 @@ fn run_begun_us(name: &str) -> Option<u128> {
 }
 
 /// Makes final what a checkpoint has. A file that fails does not take the others along; it is tried again at the next start from that checkpoint.
-fn publish_all(parts: &mut Vec<PartText>) -> Result<(), SinkError> {
-    parts.drain(..).map(|(hidden, path, _)| publish(&hidden, &path)).fold(Ok(()), Result::and)
+fn publish_all(parts: &mut Vec<PartText>, files: &Files) -> Result<(), SinkError> {
+    parts.drain(..).map(|(hidden, path, _)| publish(&hidden, &path, files)).fold(Ok(()), Result::and)
 }
 
 /// The files that an instance had when it prepared.
-fn parts_of(prepared: &str) -> Result<Vec<PartText>, SinkError> {
+fn parts_of(prepared: &str, files: &Files) -> Result<Vec<PartText>, SinkError> {
     if prepared.is_empty() {
         return Ok(Vec::new());
     }
-    serde_json::from_str(prepared)
-        .map_err(|error| SinkError(format!("a checkpoint has files '{prepared}', which is not understood: {error}")))
+    let mut parts: Vec<PartText> = serde_json::from_str(prepared)
+        .map_err(|error| SinkError(format!("a checkpoint has files '{prepared}', which is not understood: {error}")))?;
+    for path in parts.iter_mut().flat_map(|(hidden, path, _)| [hidden, path]) {
+        *path = files.locate(&*path).map_err(|error| failed(path, &error))?;
+    }
+    Ok(parts)
 }
 
 fn text_of(parts: &[PartText]) -> Result<String, SinkError> {
@@ -220,7 +229,7 @@ impl Sink for FolderSink {
         self.close_all()?;
         self.checkpoints.as_mut().map_or(Ok(()), |pending| {
             pending.prepared.append(&mut pending.whole);
-            publish_all(&mut pending.prepared)
+            publish_all(&mut pending.prepared, &self.allowed)
         })
     }
 
@@ -249,7 +258,7 @@ impl Sink for FolderSink {
 
     fn commit(&mut self, _epoch: u64) -> Result<(), SinkError> {
         let Some(pending) = &mut self.checkpoints else { return Ok(()) };
-        publish_all(&mut pending.prepared)
+        publish_all(&mut pending.prepared, &self.allowed)
     }
 
     fn has_room(&self) -> bool {
@@ -284,6 +293,7 @@ impl FileSink {
         content: Content,
         instances: usize,
         (owner, checkpoints): (Option<Owner>, Option<&[String]>),
+        allowed: &Files,
     ) -> Result<Self, SinkError> {
         let path = std::path::absolute(path).map_err(|error| failed(path, &error))?;
         let mut files = OPEN_FILES.lock();
@@ -299,17 +309,17 @@ impl FileSink {
             return Ok(Self { content, file });
         }
         // Each instance has said how long the file was when it prepared; others may have written after that.
-        let prepared = checkpoints.unwrap_or_default().iter().map(|prepared| parts_of(prepared));
+        let prepared = checkpoints.unwrap_or_default().iter().map(|prepared| parts_of(prepared, allowed));
         let prepared = prepared.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().max_by_key(|part| part.2);
         let part = match prepared {
-            Some((hidden, path, Some(length))) => Part::resume_published(hidden, path, length)?,
+            Some((hidden, path, Some(length))) => Part::resume_published(hidden, path, length, allowed)?,
             _ => {
                 if let (Some(folder), Some(own)) = (path.parent(), path.file_name()) {
-                    remove_abandoned(folder, 0, &|name| own == name);
+                    remove_abandoned(folder, 0, allowed, &|name| own == name);
                     // Of a run that was killed before its first checkpoint.
-                    remove_left_over(folder, 0, &|name, _| own == name);
+                    remove_left_over(folder, 0, allowed, &|name, _| own == name);
                 }
-                let part = content.begin(path.clone())?;
+                let part = content.begin(path.clone(), allowed)?;
                 if checkpoints.is_some() && part.is_of_lines() { part.keep(owner)? } else { part }
             }
         };
@@ -384,8 +394,8 @@ pub(super) struct AppendSink {
 }
 
 impl AppendSink {
-    pub(super) fn open(path: PathBuf, content: Content) -> Result<Self, SinkError> {
-        let opened = File::options().create(true).append(true).open(&path).and_then(|mut file| {
+    pub(super) fn open(path: PathBuf, content: Content, allowed: &Files) -> Result<Self, SinkError> {
+        let opened = allowed.open_with(File::options().create(true).append(true), &path).and_then(|mut file| {
             if file.metadata()?.len() == 0 {
                 file.write_all(content.header())?;
             }

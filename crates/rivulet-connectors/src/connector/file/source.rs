@@ -2,7 +2,6 @@
 //!
 //! What must hold: of many sources only some hold files and buffers while others are read ([`Holding`]); the others go on where they were.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -158,7 +157,7 @@ pub(super) fn open_lines(
 ) -> Result<Lines, SourceError> {
     let failed = |problem: String| SourceError(format!("cannot read {}: {problem}", path.display()));
     let unreadable = |error: io::Error| failed(error.to_string());
-    let open = |start| Lines::open(File::open(path)?, start, end, reading.rule);
+    let open = |start| Lines::open(reading.files.open(path)?, start, end, reading.rule);
     if !reading.format.has_header() {
         return open(start).map_err(unreadable);
     }

@@ -61,7 +61,7 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
             },
             OptionDescription {
                 name: "token",
-                kind: OptionKind::Text,
+                kind: OptionKind::Secret,
                 default: None,
                 help: "What posts have to say in `Authorization: Bearer ...`; others are answered with 401. An address that \
                        guesses is answered with 429, for longer and longer.",
@@ -144,12 +144,29 @@ const SINK: DirectionDescription = DirectionDescription {
         },
         OptionDescription {
             name: "headers.*",
-            kind: OptionKind::Text,
+            kind: OptionKind::Secret,
             default: None,
-            help: "Any header of the requests, as in `headers.authorization`.",
+            help: "A header of the requests, as in `headers.authorization`. Those that say where a request goes and where it \
+                   ends are not given: `host`, `content-length`, `transfer-encoding`, `connection`, `keep-alive`, `te`, \
+                   `trailer`, `upgrade`, `expect`, `proxy-connection`.",
         },
     ],
 };
+
+/// Headers that say where a request goes and where it ends: another value would make two requests of one, or a request to
+/// somebody else. Their help in [`SINK`] names them.
+const FRAMING_HEADERS: [&str; 10] = [
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "keep-alive",
+    "te",
+    "trailer",
+    "upgrade",
+    "expect",
+    "proxy-connection",
+];
 
 fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorError> {
     let (host, _) = parse_address(HTTP.name, &spec.address)?;
@@ -165,14 +182,14 @@ fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorErr
         let hint = "write names without scheme, port and path: hosts => 'gateway.example.org, gateway'";
         return Err(options.wrong("hosts", "is no list of names", hint));
     }
-    format_of_pieces(HTTP.name, spec.format.as_ref(), "bodies").map(drop)
+    format_of_pieces(HTTP.name, spec.format.as_ref(), "bodies", &spec.host.files).map(drop)
 }
 
 fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
     let connector = connector_of(spec);
     url_of(spec, connector)?;
     headers_of(options)?;
-    format_of_pieces(connector, spec.format.as_ref(), "bodies").map(drop)
+    format_of_pieces(connector, spec.format.as_ref(), "bodies", &spec.host.files).map(drop)
 }
 
 /// Which of the two a sink is.
@@ -196,6 +213,10 @@ fn url_of(spec: &SinkSpec, connector: &'static str) -> Result<String, ConnectorE
 
 fn headers_of(options: &Options) -> Result<Vec<(HeaderName, HeaderValue)>, ConnectorError> {
     let header = |(name, value): (&str, &str)| match (name.parse(), value.parse()) {
+        (Ok(name), _) if FRAMING_HEADERS.contains(&HeaderName::as_str(&name)) => {
+            let hint = "leave it out: it follows from the address of the sink and from what is sent";
+            Err(options.wrong(&format!("headers.{name}"), "is a header that a statement may not give", hint))
+        }
         (Ok(name), Ok(value)) => Ok((name, value)),
         _ => Err(options.wrong(&format!("headers.{name}"), "is no header", "names are words, values are ASCII")),
     };
@@ -204,7 +225,7 @@ fn headers_of(options: &Options) -> Result<Vec<(HeaderName, HeaderValue)>, Conne
 
 fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
     let (host, path) = parse_address(HTTP.name, &spec.address)?;
-    let format = format_of_pieces(HTTP.name, spec.format.as_ref(), "bodies")?;
+    let format = format_of_pieces(HTTP.name, spec.format.as_ref(), "bodies", &spec.host.files)?;
     let decoder = format.decoder(&spec.schema, &spec.columns, spec.event_time_column)?;
     let failed = |problem: String| ConnectorError::Open {
         connector: HTTP.name,
@@ -242,7 +263,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         "make the result final, for example with a window, or write it to a file as JSON, where each row says in 'op' whether it came \
          or was taken back",
     )?;
-    let format = format_of_pieces(connector, spec.format.as_ref(), "bodies")?;
+    let format = format_of_pieces(connector, spec.format.as_ref(), "bodies", &spec.host.files)?;
     let delivery = delivery::DeliveryOptions {
         url: url_of(spec, connector)?,
         headers: headers_of(options)?,
@@ -287,6 +308,23 @@ fn parse_address<'a>(connector: &'static str, address: &'a str) -> Result<(&'a s
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headers_that_frame_a_request_are_refused_by_name() {
+        let headers = |name: &str| {
+            let given = [(format!("headers.{name}"), "1".to_owned())];
+            let options = Options::check(&HTTP, super::super::Direction::Sink, &given).unwrap();
+            headers_of(&options).map_err(|error| error.to_string())
+        };
+        for name in FRAMING_HEADERS {
+            for name in [name.to_owned(), name.to_uppercase()] {
+                let error = headers(&name).unwrap_err();
+                assert!(error.contains(&name.to_lowercase()) && error.contains("may not give\nhint: "), "{error}");
+            }
+            assert!(SINK.options.iter().any(|option| option.help.contains(&format!("`{name}`"))), "{name}");
+        }
+        assert_eq!(headers("authorization").unwrap().len(), 1);
+    }
 
     #[test]
     fn addresses() {

@@ -1,5 +1,6 @@
 //! `kafka:` topics of Apache Kafka, both ways.
 //!
+//! - [`properties`]: those of the client library that statements may give;
 //! - [`start`]: which consumer reads which partitions, from where to where; [`fetch`]: the thread that reads them; [`queue`]: what waits then;
 //! - [`metadata`]: columns that come from a message and not from its payload; [`source`]: rows;
 //! - [`key`]: the keys of messages; [`newest`]: what a changing result comes to; [`sink`]: messages of rows;
@@ -9,6 +10,7 @@ mod fetch;
 mod key;
 mod metadata;
 mod newest;
+mod properties;
 mod queue;
 mod sink;
 mod source;
@@ -29,18 +31,11 @@ use super::{
     ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
     Settled, SinkSpec, SourceSpec,
 };
+use properties::PROPERTIES;
 use transaction::Transactions;
 
 /// How long opening waits for the broker.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// Option: any property of the client library.
-const PROPERTIES: OptionDescription = OptionDescription {
-    name: "properties.*",
-    kind: OptionKind::Text,
-    default: None,
-    help: "Any property of librdkafka, as in `properties.security.protocol`.",
-};
 
 /// The formats of messages.
 const FORMATS: &[&str] = &["JSON", "CSV", "AVRO", "PROTOBUF", "RAW", "TEXT", "SENML", "SENML_PIVOT"];
@@ -148,13 +143,15 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
 
 fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorError> {
     parse_address(&spec.address)?;
-    let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages")?;
+    properties::check(options, &spec.host.files)?;
+    let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?;
     metadata::Layout::new(spec, options, &format).map(drop)
 }
 
-fn check_sink(spec: &SinkSpec, _options: &Options) -> Result<(), ConnectorError> {
+fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
     parse_address(&spec.address)?;
-    format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages").map(drop)
+    properties::check(options, &spec.host.files)?;
+    format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files).map(drop)
 }
 
 fn open_source(
@@ -163,7 +160,7 @@ fn open_source(
     partitions_wanted: usize,
 ) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
     let (brokers, topic) = parse_address(&spec.address)?;
-    let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages")?;
+    let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?;
     let layout = metadata::Layout::new(spec, options, &format)?;
     let mut config = ClientConfig::new();
     config
@@ -176,7 +173,8 @@ fn open_source(
         .set("fetch.message.max.bytes", "4194304");
     let resumed = spec.resumed::<start::Resumed>(CONNECTOR.name)?;
     let failed = |problem| broker_problem(spec, problem);
-    let plan = start::plan(topic, options, config, partitions_wanted, resumed.as_deref().unwrap_or_default(), &failed)?;
+    let resumed = resumed.as_deref().unwrap_or_default();
+    let plan = start::plan(topic, options, config, partitions_wanted, resumed, &spec.host.files, &failed)?;
     let rows = Arc::new(source::Rows { topic: topic.to_owned(), layout, format });
     let mut sources: Vec<(i32, Box<dyn Source>)> = Vec::new();
     for reading in plan {
@@ -189,14 +187,14 @@ fn open_source(
         }));
     }
     // As they are dealt to consumers, so that tasks and consumers share the work alike.
-    let place = |partition| resumed.iter().flatten().position(|(resumed, ..)| *resumed == partition);
+    let place = |partition| resumed.iter().position(|(resumed, ..)| *resumed == partition);
     sources.sort_by_key(|(partition, _)| (place(*partition).unwrap_or(usize::MAX), *partition));
     Ok(sources.into_iter().map(|(_, source)| source).collect())
 }
 
 fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
     let (_, topic) = parse_address(&spec.address)?;
-    let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages")?;
+    let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?;
     let key = key::KeyEncoder::new(spec, options)?;
     let failed = |error| sink_problem(spec, options, error);
     let (config, transactions) = match (transactions(spec, options)?, &spec.checkpoints) {
@@ -249,7 +247,7 @@ fn producer(spec: &SinkSpec, options: &Options) -> Result<ClientConfig, Connecto
         .set("linger.ms", "5")
         .set("queue.buffering.max.messages", sink::QUEUE_MESSAGES.to_string())
         .set("queue.buffering.max.kbytes", sink::QUEUE_KIB.to_string());
-    set_properties(&mut config, options);
+    properties::set(&mut config, options, &spec.host.files)?;
     Ok(config)
 }
 
@@ -270,13 +268,6 @@ fn sink_problem(spec: &SinkSpec, options: &Options, error: sink::OpenError) -> C
     ConnectorError::Open { connector: CONNECTOR.name, address: spec.address.clone(), problem, hint }
 }
 
-/// Sets what the options say beyond what we know.
-fn set_properties(config: &mut ClientConfig, options: &Options) {
-    for (name, value) in options.by_beginning(PROPERTIES.name) {
-        config.set(name, value);
-    }
-}
-
 /// A client with these settings.
 fn client<C: FromClientConfig>(config: &ClientConfig, options: &Options) -> Result<C, ConnectorError> {
     config.create().map_err(|error: KafkaError| {
@@ -290,7 +281,8 @@ const PROPERTY_HINT: &str = "the names and values are those of librdkafka's CONF
 /// The error as one of a property, if it is one.
 fn config_problem(options: &Options, error: &KafkaError) -> Option<ConnectorError> {
     let KafkaError::ClientConfig(_, problem, name, value) = error else { return None };
-    Some(options.wrong(&format!("properties.{name}"), format!("cannot be '{value}': {problem}"), PROPERTY_HINT))
+    let value = properties::shown(name, value);
+    Some(options.wrong(&properties::full_name(name), format!("cannot be '{value}': {problem}"), PROPERTY_HINT))
 }
 
 /// What the broker said, or that it said nothing.

@@ -7,8 +7,9 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::KafkaResult;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use super::{OPEN_TIMEOUT, client, set_properties};
+use super::{OPEN_TIMEOUT, client, properties};
 use crate::connector::{ConnectorError, Options};
+use crate::files::Files;
 use crate::formats::parse_time;
 
 /// What one consumer reads.
@@ -79,6 +80,7 @@ pub(super) fn plan(
     mut config: ClientConfig,
     partitions_wanted: usize,
     resumed: &[Resumed],
+    files: &Files,
     failed: &dyn Fn(String) -> ConnectorError,
 ) -> Result<Vec<Reading>, ConnectorError> {
     let start = Start::parse(options)?;
@@ -94,7 +96,7 @@ pub(super) fn plan(
     if group.is_some() && matches!(start, Start::Time(_)) {
         return Err(options.wrong("start", "cannot be a time with a group", "leave one of them out"));
     }
-    set_properties(&mut config, options);
+    properties::set(&mut config, options, files)?;
     let first: BaseConsumer = client(&config, options)?;
     let partitions = partitions_of(&first, topic).map_err(failed)?;
     if group.is_some() && !is_bounded {

@@ -9,6 +9,7 @@ use arrow::datatypes::SchemaRef;
 
 use super::intake::{Intake, PAYLOAD_BYTES_MAX};
 use super::{ConnectorError, OptionDescription, OptionKind, Options, SourceSpec};
+use crate::files::Files;
 use crate::formats::{Format, FormatError, RowFormat};
 
 pub(crate) use reader::{Left, LineRule, Lines, READ_BYTES};
@@ -41,6 +42,7 @@ pub(crate) struct Reading {
     pub(crate) read: Vec<usize>,
     pub(crate) event_time_column: Option<usize>,
     pub(crate) rule: LineRule,
+    pub(crate) files: Files,
 }
 
 impl Reading {
@@ -57,6 +59,7 @@ impl Reading {
             read: spec.columns.clone(),
             event_time_column: spec.event_time_column,
             rule: LineRule { has_quotes, line_bytes_max, keeps_empty: false },
+            files: spec.host.files.clone(),
         };
         reading.rule.keeps_empty = reading.is_csv_of(reading.declared.fields().len());
         // Whatever is wrong with format and columns is told now.

@@ -335,13 +335,14 @@ mod tests {
     use rivulet_dataflow::Reason;
 
     use super::*;
+    use crate::files::Files;
     use crate::formats::RowFormat;
 
     const RULE: LineRule = LineRule { has_quotes: false, line_bytes_max: 40, keeps_empty: false };
 
     fn intake() -> Intake {
         let schema = Arc::new(Schema::new(vec![Field::new("line", DataType::Utf8, false)]));
-        Intake::new(RowFormat::parse("RAW", []).unwrap().decoder(&schema, &[0], None).unwrap())
+        Intake::new(RowFormat::parse("RAW", [], &Files::default()).unwrap().decoder(&schema, &[0], None).unwrap())
     }
 
     fn drain(lines: &mut Lines, rows_max: usize, refusals: &mut Refusals) -> Vec<String> {
@@ -364,7 +365,7 @@ mod tests {
     fn read_csv(text: &str, piece_bytes: u64, rows_max: usize, takes_blocks: bool) -> (Vec<String>, Vec<String>) {
         let field = |name: &str, data_type| Field::new(name, data_type, true);
         let schema = Arc::new(Schema::new(vec![field("n", DataType::Int64), field("word", DataType::Utf8)]));
-        let decoder = RowFormat::parse("CSV", []).unwrap().decoder(&schema, &[0, 1], None).unwrap();
+        let decoder = RowFormat::parse("CSV", [], &Files::default()).unwrap().decoder(&schema, &[0, 1], None).unwrap();
         let mut intake = Intake::new(decoder);
         intake.set_takes_blocks(takes_blocks);
         let (mut rows, mut refusals) = (Vec::new(), Refusals::new(1000));

@@ -214,6 +214,7 @@ mod tests {
     use super::super::CONNECTOR;
     use super::*;
     use crate::connector::{Direction, Host, Options, SourceSpec};
+    use crate::files::Files;
     use crate::formats::RowFormat;
 
     /// Of `room/+`: the level is in the column `room`, and the payload has `n`.
@@ -236,7 +237,7 @@ mod tests {
             resume: None,
         };
         let options = Options::check(&CONNECTOR, Direction::Source, &given).unwrap();
-        let format = RowFormat::parse("JSON", []).unwrap();
+        let format = RowFormat::parse("JSON", [], &Files::default()).unwrap();
         let layout = Arc::new(Layout::new(&spec, &options, "room/+", &format).unwrap());
         let queue = Queue { bytes_max, overflow, ..Queue::default() };
         (TopicInbox::new(layout.clone(), partitions, queue), layout)

@@ -11,6 +11,7 @@ mod sink;
 mod source;
 mod topic;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rivulet_dataflow::{Sink, Source};
@@ -21,6 +22,7 @@ use super::{
     ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, Host, OptionDescription, OptionKind,
     Options, SinkSpec, SourceSpec,
 };
+use crate::files::Files;
 use crate::mqtt::{BrokerAddress, ClientOptions, ClientTls, Qos};
 
 pub use host::MqttHost;
@@ -32,14 +34,14 @@ const FORMATS: &[&str] = &["JSON", "CSV", "AVRO", "PROTOBUF", "RAW", "TEXT", "SE
 
 const BROKER: OptionDescription = OptionDescription {
     name: "broker",
-    kind: OptionKind::Text,
+    kind: OptionKind::Broker,
     default: None,
     help: "The broker, as `mqtt://user:password@host:port`, or `mqtts://` for TLS. On a server, without it, the server's own.",
 };
 
 const CA_FILE: OptionDescription = OptionDescription {
     name: "ca_file",
-    kind: OptionKind::Text,
+    kind: OptionKind::File,
     default: None,
     help: "Whom to trust with `mqtts://`: a file of certificates in PEM. Without it, those that the system trusts.",
 };
@@ -147,15 +149,17 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
 };
 
 fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorError> {
-    let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages")?;
+    let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?;
     topic::Layout::new(spec, options, spec.address.trim(), &format)?;
+    check_ca_file(options, &spec.host.files)?;
     broker_of(options).map(drop)
 }
 
 fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
-    format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages")?;
+    format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?;
     let fields = spec.schema.fields();
     sink::topic(&spec.address, &fields.iter().map(|field| field.name().as_str()).collect::<Vec<_>>())?;
+    check_ca_file(options, &spec.host.files)?;
     broker_of(options).map(drop)
 }
 
@@ -165,7 +169,7 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
         spec,
         options,
         filter,
-        &format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages")?,
+        &format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?,
     )?;
     let host = host_of(&spec.host, &spec.address, options)?;
     let partitions = options.count("partitions").unwrap_or(1);
@@ -186,7 +190,11 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
 }
 
 fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
-    let rows = sink::Rows::new(spec, options, &format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages")?)?;
+    let rows = sink::Rows::new(
+        spec,
+        options,
+        &format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?,
+    )?;
     let host = host_of(&spec.host, &spec.address, options)?;
     Ok(Box::new(sink::MqttSink::new(host, rows)))
 }
@@ -200,7 +208,7 @@ fn host_of(host: &Host, address: &str, options: &Options) -> Result<Arc<dyn Mqtt
     };
     let mut client = ClientOptions::new(broker);
     client.qos = qos(options);
-    client.tls = ClientTls { ca_file: options.text("ca_file").map(Into::into), ..ClientTls::default() };
+    client.tls = ClientTls { ca_file: ca_file(options, &host.files)?, ..ClientTls::default() };
     Ok(Arc::new(Link::open(client).map_err(|problem| refused(address, problem))?))
 }
 
@@ -208,6 +216,15 @@ fn host_of(host: &Host, address: &str, options: &Options) -> Result<Arc<dyn Mqtt
 fn broker_of(options: &Options) -> Result<Option<BrokerAddress>, ConnectorError> {
     let wrong = |error: crate::mqtt::AddressError| options.wrong("broker", "is no address of a broker", error.problem);
     options.text("broker").map(|broker| broker.parse().map_err(wrong)).transpose()
+}
+
+/// The certificates to trust, if they are named.
+fn ca_file(options: &Options, files: &Files) -> Result<Option<PathBuf>, ConnectorError> {
+    options.text(CA_FILE.name).map(|path| options.file(CA_FILE.name, path, files)).transpose()
+}
+
+fn check_ca_file(options: &Options, files: &Files) -> Result<(), ConnectorError> {
+    options.text(CA_FILE.name).map_or(Ok(()), |path| options.check_file(CA_FILE.name, path, files))
 }
 
 fn qos(options: &Options) -> Qos {

@@ -65,7 +65,7 @@ static STDIN_IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
 fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
     check_address(STDIN.name, &spec.address)?;
-    let reading = Reading::new(format_or_json(spec.format.as_ref())?, spec, options)?;
+    let reading = Reading::new(format_or_json(spec.format.as_ref(), &spec.host.files)?, spec, options)?;
     let intake = reading.intake()?;
     if STDIN_IS_TAKEN.swap(true, Ordering::AcqRel) {
         return Err(ConnectorError::Open {
@@ -80,7 +80,7 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
 
 fn open_sink(spec: &SinkSpec, _options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
     check_address(STDOUT.name, &spec.address)?;
-    let format = format_or_json(spec.format.as_ref())?;
+    let format = format_or_json(spec.format.as_ref(), &spec.host.files)?;
     let sink = StandardSink::new(std::io::stdout(), &format, &spec.schema, spec.changes, instance.number == 0)?;
     Ok(Box::new(sink))
 }

@@ -83,6 +83,7 @@ mod tests {
     use arrow::datatypes::{DataType, Field, Schema};
 
     use super::*;
+    use crate::files::Files;
 
     fn schema() -> SchemaRef {
         Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false)]))
@@ -101,7 +102,7 @@ mod tests {
     #[test]
     fn lines_below_their_header() {
         let mut out = Vec::new();
-        write(&mut out, &RowFormat::parse("CSV", [("header", "true")]).unwrap()).unwrap();
+        write(&mut out, &RowFormat::parse("CSV", [("header", "true")], &Files::default()).unwrap()).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "op,n\n+,1\n-,2\n");
     }
 
@@ -109,7 +110,7 @@ mod tests {
     fn a_reader_that_goes_away_is_told_from_a_failure() {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
-        let error = write(writer, &RowFormat::parse("JSON", []).unwrap()).unwrap_err();
+        let error = write(writer, &RowFormat::parse("JSON", [], &Files::default()).unwrap()).unwrap_err();
         assert!(is_reader_gone(&error.0));
         assert!(!is_reader_gone(&output_failed(&io::Error::other("unplugged")).0));
     }

@@ -144,6 +144,7 @@ mod tests {
 
     use super::*;
     use crate::connector::lines::LineRule;
+    use crate::files::Files;
     use crate::formats::RowFormat;
 
     fn source(format: RowFormat, stream: impl Read + Send + 'static) -> StreamSource {
@@ -153,6 +154,7 @@ mod tests {
             read: vec![0],
             event_time_column: None,
             rule: LineRule { has_quotes: false, line_bytes_max: 1000, keeps_empty: false },
+            files: Files::default(),
         };
         let intake = reading.intake().unwrap();
         StreamSource::new(stream, reading, intake, false)
@@ -185,7 +187,7 @@ mod tests {
     #[test]
     fn lines_come_whole_whatever_the_pieces() {
         let text: String = (0..2000).map(|n| format!("x,{n}\n")).collect();
-        let csv = RowFormat::parse("CSV", [("header", "true")]).unwrap();
+        let csv = RowFormat::parse("CSV", [("header", "true")], &Files::default()).unwrap();
         let stream = Slow(io::Cursor::new(format!("other,N\n{text}x,7")));
         let expected: Vec<i64> = (0..2000).chain([7]).collect();
         assert_eq!(drain(source(csv.clone(), stream)).unwrap(), expected);
@@ -202,7 +204,7 @@ mod tests {
                 Err(io::Error::other("unplugged"))
             }
         }
-        let error = drain(source(RowFormat::parse("JSON", []).unwrap(), Broken)).unwrap_err();
+        let error = drain(source(RowFormat::parse("JSON", [], &Files::default()).unwrap(), Broken)).unwrap_err();
         assert_eq!(error.0, "cannot read standard input: unplugged");
     }
 }

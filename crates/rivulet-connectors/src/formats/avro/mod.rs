@@ -12,13 +12,13 @@ mod decoder;
 mod encoder;
 mod schema;
 
-use std::fs;
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 
 use super::binary::Framing;
 use super::{Encoder, FormatError};
+use crate::files::{Files, words};
 pub(crate) use container::{BlockDecoder, ContainerReader, append_block, append_header};
 pub(crate) use decoder::AvroParser;
 use schema::AvroSchema;
@@ -36,12 +36,15 @@ pub struct AvroFormat {
 
 impl AvroFormat {
     /// Reads the options of the format: `schema` or `schema_file`, `framing` and `schema_id`.
-    pub(crate) fn parse<'o>(options: impl Iterator<Item = (&'o str, &'o str)>) -> Result<Self, FormatError> {
+    pub(crate) fn parse<'o>(
+        options: impl Iterator<Item = (&'o str, &'o str)>,
+        files: &Files,
+    ) -> Result<Self, FormatError> {
         let (mut text, mut framing, mut schema_id) = (None, None, None);
         for (option, value) in options {
             match option.to_ascii_lowercase().as_str() {
                 "schema" => text = Some(value.to_owned()),
-                "schema_file" => text = Some(read_file(value)?),
+                "schema_file" => text = Some(read_file(value, files)?),
                 "framing" => framing = Some(value),
                 "schema_id" => schema_id = Some(value),
                 _ => {
@@ -110,12 +113,16 @@ fn setting(problem: String, hint: &str) -> FormatError {
     FormatError::Setting { format: NAME, problem, hint: hint.into() }
 }
 
-fn read_file(path: &str) -> Result<String, FormatError> {
-    let failed =
-        |problem: String| setting(format!("cannot read {path}: {problem}"), "schema_file is a path on this machine");
-    let length = fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
-    if length > SCHEMA_BYTES_MAX {
-        return Err(failed(format!("it has more than {SCHEMA_BYTES_MAX} bytes")));
-    }
-    fs::read_to_string(path).map_err(|error| failed(error.to_string()))
+fn read_file(path: &str, files: &Files) -> Result<String, FormatError> {
+    let failed = |problem: String, hint: Option<String>| {
+        setting(
+            format!("cannot read {path}: {problem}"),
+            hint.as_deref().unwrap_or("schema_file is a path on this machine"),
+        )
+    };
+    let bytes = files.read(path, SCHEMA_BYTES_MAX).map_err(|error| {
+        let (problem, hint) = words(&error);
+        failed(problem, hint)
+    })?;
+    String::from_utf8(bytes).map_err(|_| failed("it is not UTF-8 text".into(), None))
 }

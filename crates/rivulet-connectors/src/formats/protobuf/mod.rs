@@ -11,14 +11,20 @@ mod decoder;
 mod encoder;
 mod field;
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
+use parking_lot::Mutex;
 use prost_reflect::MessageDescriptor;
+use protox::Compiler;
+use protox::file::{File, FileResolver, GoogleFileResolver};
 
 use super::binary::{Bytes, Framing, append_zigzag};
 use super::fault::{Fault, Problem};
 use super::{Encoder, FormatError};
+use crate::files::{Files, words};
 pub(crate) use decoder::ProtobufParser;
 
 /// A type of messages, and how payloads are framed.
@@ -30,9 +36,15 @@ pub struct ProtobufFormat {
 
 const NAME: &str = "PROTOBUF";
 
+/// The longest schema file, in bytes.
+const SCHEMA_BYTES_MAX: u64 = 1 << 20;
+
 impl ProtobufFormat {
     /// Reads the options of the format: `schema_file` and `message`, `framing` and `schema_id`.
-    pub(crate) fn parse<'o>(options: impl Iterator<Item = (&'o str, &'o str)>) -> Result<Self, FormatError> {
+    pub(crate) fn parse<'o>(
+        options: impl Iterator<Item = (&'o str, &'o str)>,
+        files: &Files,
+    ) -> Result<Self, FormatError> {
         let (mut file, mut message, mut framing, mut schema_id) = (None, None, None, None);
         for (option, value) in options {
             match option.to_ascii_lowercase().as_str() {
@@ -54,7 +66,7 @@ impl ProtobufFormat {
                 "FORMAT PROTOBUF (schema_file => 'events.proto', message => 'package.Event')",
             ));
         };
-        Ok(Self { message: message_of(file, message)?, framing: Framing::parse(NAME, framing, schema_id)? })
+        Ok(Self { message: message_of(file, message, files)?, framing: Framing::parse(NAME, framing, schema_id)? })
     }
 
     /// A parser into those of the declared columns that are read.
@@ -109,18 +121,46 @@ fn setting(problem: String, hint: &str) -> FormatError {
     FormatError::Setting { format: NAME, problem, hint: hint.into() }
 }
 
+/// The schema files of a folder, and those that come with Protocol Buffers.
+struct SchemaFiles {
+    folder: PathBuf,
+    files: Files,
+    /// Why a file was not read, and what to do: the compiler's own words do not have that.
+    refused: Arc<Mutex<Option<io::Error>>>,
+}
+
+impl FileResolver for SchemaFiles {
+    fn open_file(&self, name: &str) -> Result<File, protox::Error> {
+        let read = self.files.read(self.folder.join(name), SCHEMA_BYTES_MAX);
+        match read.map(String::from_utf8) {
+            Ok(Ok(text)) => File::from_source(name, &text),
+            Ok(Err(_)) => Err(protox::Error::new(format!("{name} is not UTF-8 text"))),
+            Err(error) => GoogleFileResolver::new().open_file(name).map_err(|not_known| {
+                if error.kind() == io::ErrorKind::NotFound {
+                    return not_known;
+                }
+                let problem = protox::Error::new(words(&error).0);
+                *self.refused.lock() = Some(error);
+                problem
+            }),
+        }
+    }
+}
+
 /// Reads a `.proto` file, with what it imports from its folder, and finds the message.
-fn message_of(file: &str, name: Option<&str>) -> Result<MessageDescriptor, FormatError> {
-    let failed = |problem: String| {
-        setting(
-            format!("cannot use {file}: {problem}"),
-            "schema_file is a .proto file on this machine; imports are looked for in its folder",
-        )
-    };
+fn message_of(file: &str, name: Option<&str>, files: &Files) -> Result<MessageDescriptor, FormatError> {
+    const HINT: &str = "schema_file is a .proto file on this machine; imports are looked for in its folder";
     let path = Path::new(file);
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut compiler = protox::Compiler::new([folder]).map_err(|error| failed(error.to_string()))?;
-    compiler.include_imports(true).open_file(path).map_err(|error| failed(error.to_string()))?;
+    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+    let refused = Arc::new(Mutex::new(None));
+    let mut compiler =
+        Compiler::with_file_resolver(SchemaFiles { folder, files: files.clone(), refused: refused.clone() });
+    let opened = compiler.include_imports(true).open_file(path.file_name().unwrap_or_default());
+    if let Err(error) = opened {
+        let refused = refused.lock().take();
+        let (problem, hint) = refused.map_or_else(|| (error.to_string(), None), |error| words(&error));
+        return Err(setting(format!("cannot use {file}: {problem}"), hint.as_deref().unwrap_or(HINT)));
+    }
     let pool = compiler.descriptor_pool();
     let file_name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let own =

@@ -13,6 +13,7 @@ use rivulet_dataflow::Source;
 use crate::connector::description::{Check, Opening, OptionDescription, OptionKind};
 use crate::connector::options::{Options, shortened};
 use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, SourceSpec};
+use crate::files::Files;
 
 use super::options::{COMMON_OPTIONS, StreamOptions, with_common, with_event_time};
 use super::random::Seed;
@@ -69,7 +70,7 @@ fn stream(address: &str) -> Option<Stream> {
     }
 }
 
-fn columns_of(address: &str) -> Option<Schema> {
+fn columns_of(address: &str, _files: &Files) -> Option<Schema> {
     Some(with_event_time(stream(address)?.schema(), EVENT_TIME))
 }
 

@@ -1,9 +1,19 @@
 //! Sources, sinks and views: declared, remembered, shown, and dropped as long as nothing needs them.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use arrow::datatypes::{DataType, SchemaRef};
-use rivulet_sql::{Name, Scope, SqlError, Statement, plan_query, type_name};
+use rivulet_connectors::connector::{self, Direction, Host};
+use rivulet_connectors::files::Files;
+use rivulet_sql::{
+    CreateView, Name, Scope, SinkDeclaration, SourceDeclaration, SqlError, Statement, plan_query, shown_statement,
+    type_name,
+};
 
 use crate::engine::Engine;
+use crate::engine::outside::OPEN_MAX;
 use crate::run::{check_sink, check_source, own_columns};
 use crate::service::{ErrorKind, ServiceError};
 
@@ -25,7 +35,7 @@ pub(in crate::engine) struct Description {
     pub columns: Vec<(String, String)>,
     /// The names of views and queries that could not be without it.
     pub needed_by: Vec<String>,
-    /// The statement as it was written.
+    /// The statement as it was written, without secrets.
     pub text: String,
 }
 
@@ -67,42 +77,91 @@ impl Declared {
     }
 }
 
-/// Adds what a statement declares to the names that there are.
-fn declare(statement: &Statement, scope: &mut Scope) -> Result<(), SqlError> {
-    match statement {
-        Statement::CreateSource(create) => scope.add_source(create.declare(own_columns)?),
-        Statement::CreateSink(create) => scope.add_sink(create.declare()?),
-        Statement::CreateView(create) => scope.add_view(create),
-        _ => Ok(()),
+/// What a statement declares, with all that the world outside says of it.
+#[derive(Clone)]
+pub(super) enum Ready {
+    Source(SourceDeclaration),
+    Sink(SinkDeclaration),
+    View(Box<CreateView>),
+}
+
+impl Ready {
+    /// Reads the columns of a source from its file, where it brings them itself. The statement declares something.
+    fn of(statement: &Statement, files: &Files) -> Result<Self, ServiceError> {
+        match statement {
+            Statement::CreateSource(create) => Ok(Self::Source(create.declare(own_columns(files))?)),
+            Statement::CreateSink(create) => Ok(Self::Sink(create.declare()?)),
+            Statement::CreateView(create) => Ok(Self::View(create.clone())),
+            _ => Err(ServiceError::invalid("the statement declares no source, sink or view")),
+        }
+    }
+
+    /// Fails if it can be seen that it cannot be opened, or not here.
+    fn check(&self, host: &Host) -> Result<(), ServiceError> {
+        let (connector, place) = match self {
+            Self::Source(source) => {
+                check_source(source, host)?;
+                (source.connector(), source.address_position)
+            }
+            Self::Sink(sink) => {
+                check_sink(sink, host)?;
+                (sink.connector(), sink.address_position)
+            }
+            Self::View(_) => return Ok(()),
+        };
+        match connector.as_str() {
+            "stdin" | "stdout" => {
+                Err(ServiceError::invalid(format!("a server has no '{connector}:': nobody sits in front of it"))
+                    .at(place.line, place.column)
+                    .with_hint("run the script with `rivulet run`, or use a file, a topic or HTTP"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn add(self, scope: &mut Scope) -> Result<(), SqlError> {
+        match self {
+            Self::Source(source) => scope.add_source(source),
+            Self::Sink(sink) => scope.add_sink(sink),
+            Self::View(create) => scope.add_view(&create),
+        }
     }
 }
 
-/// Fails if it can be seen that what is declared cannot be opened, or not here.
-fn check(statement: &Statement) -> Result<(), ServiceError> {
-    let (connector, place) = match statement {
-        Statement::CreateSource(create) => {
-            let source = create.declare(own_columns)?;
-            check_source(&source)?;
-            (source.connector(), source.address_position)
-        }
-        Statement::CreateSink(create) => {
-            let sink = create.declare()?;
-            check_sink(&sink)?;
-            (sink.connector(), sink.address_position)
-        }
-        _ => return Ok(()),
-    };
-    match connector.as_str() {
-        "stdin" | "stdout" => {
-            Err(ServiceError::invalid(format!("a server has no '{connector}:': nobody sits in front of it"))
-                .at(place.line, place.column)
-                .with_hint("run the script with `rivulet run`, or use a file, a topic or HTTP"))
-        }
-        _ => Ok(()),
-    }
+/// What is declared, to be looked at without holding anybody up: planning takes its time.
+struct Declarations {
+    scope: Scope,
+    remembered: BTreeMap<u64, Statement>,
 }
 
 impl Known {
+    fn declarations(&self) -> Declarations {
+        Declarations { scope: self.scope.clone(), remembered: self.remembered.clone() }
+    }
+}
+
+impl Declarations {
+    /// The number of the statement that declares this, if there is such a thing.
+    fn number(&self, what: Declared, name: &str) -> Option<u64> {
+        let is_it = |statement: &Statement| {
+            Declaration::of(statement).is_some_and(|one| one.what == what && one.name.text == name)
+        };
+        self.remembered.iter().find(|(_, statement)| is_it(statement)).map(|(number, _)| *number)
+    }
+
+    /// Adds what was declared once more.
+    fn add_again(&self, statement: &Statement, scope: &mut Scope) -> Result<(), SqlError> {
+        match statement {
+            // Its columns are known: nothing is read again.
+            Statement::CreateSource(create) => {
+                self.scope.source(&create.name.text).map_or(Ok(()), |source| scope.add_source((**source).clone()))
+            }
+            Statement::CreateSink(create) => scope.add_sink(create.declare()?),
+            Statement::CreateView(create) => scope.add_view(create),
+            _ => Ok(()),
+        }
+    }
+
     /// The names of what could not be carried out without the statement with this number; `scope` has the reference tables.
     fn need(&self, number: u64, mut scope: Scope) -> Vec<String> {
         let mut needing = Vec::new();
@@ -111,7 +170,7 @@ impl Known {
             match (statement, Declaration::of(statement)) {
                 // They may use what was declared after them.
                 (Statement::CreateBigQuery(create), _) => queries.push(create),
-                (_, Some(declaration)) if declare(statement, &mut scope).is_err() => {
+                (_, Some(declaration)) if self.add_again(statement, &mut scope).is_err() => {
                     needing.push(declaration.name.text.clone());
                 }
                 _ => {}
@@ -132,37 +191,70 @@ impl Known {
     }
 }
 
+/// What may be shown of an option of a source or sink.
+fn shown_option<'v>(connector: &str, is_sink: bool, name: &str, value: &'v str) -> Cow<'v, str> {
+    let direction = if is_sink { Direction::Sink } else { Direction::Source };
+    match name {
+        // Options of the planner, which the connector does not know.
+        "lateness" | "idle_timeout" | "future_limit" => value.into(),
+        _ => connector::shown_option(connector, direction, name, value),
+    }
+}
+
 impl Engine {
     /// Declares a source, sink or view and remembers it; what was done, in words.
     pub(in crate::engine) fn declare(&self, statement: Statement) -> Result<String, ServiceError> {
         let Some(Declaration { what, name, if_not_exists, text }) = Declaration::of(&statement) else {
             return Err(ServiceError::invalid("the statement declares no source, sink or view"));
         };
+        let exists = || if_not_exists && what.is_in(&self.big_queries.known.lock().scope, &name.text);
+        let is_there = format!("{} {name} exists, nothing was done", what.word());
+        if exists() {
+            return Ok(is_there);
+        }
+        let ready = self.ready(&statement, true, OPEN_MAX)?;
         let _changing = self.big_queries.changing.lock();
-        if if_not_exists && what.is_in(&self.big_queries.known.lock().scope, &name.text) {
-            return Ok(format!("{} {name} exists, nothing was done", what.word()));
+        if exists() {
+            return Ok(is_there);
         }
         // Where it is only tried, what is wrong is found before it is remembered.
-        declare(&statement, &mut self.scope())?;
-        check(&statement)?;
+        ready.clone().add(&mut self.scope())?;
         let done = format!("{} {name} created", what.word());
         let number = self.catalog.insert_statement(text)?;
-        self.enter(&statement)?;
+        self.enter(ready)?;
         self.big_queries.known.lock().remembered.insert(number, statement);
         Ok(done)
     }
 
-    /// Adds what a statement declares to the names that there are. Tables, which views may read, are known and do not stay.
-    pub(super) fn enter(&self, statement: &Statement) -> Result<(), SqlError> {
+    /// What a statement declares, checked if it is new.
+    pub(super) fn ready(&self, statement: &Statement, is_new: bool, limit: Duration) -> Result<Ready, ServiceError> {
+        if !is_new && !matches!(statement, Statement::CreateSource(_)) {
+            return Ready::of(statement, &self.files);
+        }
+        let host = Host { files: self.files.clone(), ..Host::default() };
+        let statement = statement.clone();
+        self.outside.call("looking at what is declared", limit, &self.is_stopped, move || {
+            let ready = Ready::of(&statement, &host.files)?;
+            if is_new {
+                ready.check(&host)?;
+            }
+            Ok(ready)
+        })
+    }
+
+    /// Adds what is declared to the names that there are. Tables, which views may read, are known and do not stay.
+    pub(super) fn enter(&self, ready: Ready) -> Result<(), ServiceError> {
         let mut full = self.scope();
-        declare(statement, &mut full)?;
-        let scope = &mut self.big_queries.known.lock().scope;
-        match statement {
-            Statement::CreateView(create) => {
-                scope.add_planned_view(full.view(&create.name.text).expect("it was just added").clone());
+        ready.clone().add(&mut full)?;
+        let mut known = self.big_queries.known.lock();
+        known.changes += 1;
+        match ready {
+            Ready::View(create) => {
+                let view = full.view(&create.name.text).expect("it was just added").clone();
+                known.scope.add_planned_view(view);
                 Ok(())
             }
-            _ => declare(statement, scope),
+            ready => Ok(ready.add(&mut known.scope)?),
         }
     }
 
@@ -171,17 +263,15 @@ impl Engine {
         let _changing = self.big_queries.changing.lock();
         let mut tables = Scope::new();
         self.add_tables(&mut tables);
-        let mut known = self.big_queries.known.lock();
-        let is_it = |statement: &Statement| {
-            Declaration::of(statement).is_some_and(|one| one.what == what && one.name.text == name.text)
-        };
-        let found = known.remembered.iter().find(|(_, statement)| is_it(statement)).map(|(number, _)| *number);
-        let Some(number) = found else { return Ok(false) };
-        known.check_without(number, tables).map_err(|error| ServiceError {
+        let declared = self.big_queries.known.lock().declarations();
+        let Some(number) = declared.number(what, &name.text) else { return Ok(false) };
+        declared.check_without(number, tables).map_err(|error| ServiceError {
             message: format!("the {} '{name}' cannot be dropped: {}", what.word(), error.message),
             ..error
         })?;
         self.catalog.remove_statement(number)?;
+        let mut known = self.big_queries.known.lock();
+        known.changes += 1;
         match what {
             Declared::Source => known.scope.drop_source(&name.text),
             Declared::Sink => known.scope.drop_sink(&name.text),
@@ -198,28 +288,25 @@ impl Engine {
         };
         let mut tables = Scope::new();
         self.add_tables(&mut tables);
-        let known = self.big_queries.known.lock();
+        let declared = self.big_queries.known.lock().declarations();
         let (address, columns, text) = match what {
             Declared::Source => {
-                let one = known.scope.source(name)?;
-                (Some(one.address.clone()), columns_of(&one.schema), one.text.clone())
+                let one = declared.scope.source(name)?;
+                (Some(one.address.clone()), columns_of(&one.schema), shown_statement(&one.text, shown_option))
             }
             Declared::Sink => {
-                let one = known.scope.sink(name)?;
+                let one = declared.scope.sink(name)?;
                 let columns = one.schema.as_ref().map(columns_of).unwrap_or_default();
-                (Some(one.address.clone()), columns, one.text.clone())
+                (Some(one.address.clone()), columns, shown_statement(&one.text, shown_option))
             }
             Declared::View => {
-                let one = known.scope.view(name)?;
+                let one = declared.scope.view(name)?;
                 (None, one.columns(), one.text.clone())
             }
         };
-        let is_it = |statement: &Statement| {
-            Declaration::of(statement).is_some_and(|one| one.what == what && one.name.text == name)
-        };
-        let number = known.remembered.iter().find(|(_, statement)| is_it(statement)).map(|(number, _)| *number)?;
+        let number = declared.number(what, name)?;
         let columns = columns.into_iter().map(|(name, data_type)| (name, type_name(&data_type))).collect();
-        Some(Description { address, columns, needed_by: known.need(number, tables), text })
+        Some(Description { address, columns, needed_by: declared.need(number, tables), text })
     }
 
     /// Name and address, or text, of the sources, sinks or views.

@@ -16,8 +16,8 @@ const SHARE_MIN: u64 = 8;
 /// How long it may take until the memory of a query that was ended is that of the system again.
 const GIVEN_BACK_MAX: Duration = Duration::from_secs(60);
 
-/// How long whoever changes big queries may keep this from looking.
-const CHANGING_MAX: Duration = Duration::from_millis(500);
+/// How long whoever changes the query may keep this from looking.
+const CLAIM_MAX: Duration = Duration::from_millis(500);
 
 /// When a query was ended the last time.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Engine {
         let largest = queries.into_iter().map(|(name, one)| (one.state_bytes(), name, one)).max_by_key(|one| one.0);
         let Some((bytes, name, one)) = largest.filter(|(bytes, ..)| *bytes >= bytes_max / SHARE_MIN) else { return };
         // It may have been dropped meanwhile, or started anew.
-        let Some(_changing) = self.big_queries.changing.try_lock_for(CHANGING_MAX) else { return };
+        let Some(_claim) = self.big_queries.claim_within(&name, CLAIM_MAX) else { return };
         if !self.big_queries.known.lock().query(&name).is_some_and(|now| now.is_the_same(&one)) {
             return;
         }

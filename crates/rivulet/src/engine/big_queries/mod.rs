@@ -17,13 +17,12 @@ mod settle;
 mod starts;
 mod watch;
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rivulet_connectors::connector::Host;
 use rivulet_runtime::Policy;
 use rivulet_runtime::flow::checkpoint::Snapshot;
@@ -31,6 +30,7 @@ use rivulet_sql::{BigQuery, CreateBigQuery, QueryPlan, Scope, Statement, explain
 use rivulet_storage::Store;
 
 use super::Engine;
+use super::outside::{OPEN_MAX, START_MAX, START_MIN};
 use super::submit::check_free;
 use crate::run::{self, RunOptions};
 use crate::service::{ErrorKind, QueryState, ServiceError};
@@ -65,12 +65,24 @@ const WAITS: &str = "the server died twice in a row soon after it was started wi
 const IS_HELD: &str = "the server died twice in a row soon after it was started with this query, by a crash or for want of memory, so it is \
                        not started by itself; RESUME QUERY starts it";
 
+/// How long a statement waits for another one that changes the same query.
+const CLAIM_MAX: Duration = Duration::from_secs(10);
+
+/// How often a query is planned anew because what it reads was declared anew while it was opened.
+const PLANS_MAX: usize = 3;
+
 /// What a server knows of big queries.
+///
+/// Who changes a query claims its name first, for as long as it takes to open a source; then takes `changing`, then `known`.
+/// Nothing outside of this process is waited for under the latter two.
 #[derive(Default)]
 pub(super) struct BigQueries {
     /// Which of them may end the process.
     starts: Starts,
-    /// Held by whoever changes anything, for as long as it takes to open a source. Taken before `known`.
+    /// The names of queries that somebody changes now.
+    claimed: Mutex<BTreeSet<String>>,
+    released: Condvar,
+    /// Held by whoever changes what there is, while the catalog is written.
     changing: Mutex<()>,
     /// Locked for moments only: queries can be looked at while another one is started.
     known: Mutex<Known>,
@@ -83,6 +95,53 @@ struct Known {
     /// What the catalog remembers, by its number there.
     remembered: BTreeMap<u64, Statement>,
     queries: BTreeMap<String, OneQuery>,
+    /// How often sources, sinks and views have changed.
+    changes: u64,
+}
+
+/// The name of a query that nobody else changes meanwhile.
+struct Claim {
+    of: Arc<BigQueries>,
+    name: String,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.of.claimed.lock().remove(&self.name);
+        self.of.released.notify_all();
+    }
+}
+
+impl BigQueries {
+    /// Claims a name; waits for others at most for `limit`.
+    fn claim_within(self: &Arc<Self>, name: &str, limit: Duration) -> Option<Claim> {
+        let deadline = Instant::now() + limit;
+        let mut claimed = self.claimed.lock();
+        while claimed.contains(name) {
+            if self.released.wait_until(&mut claimed, deadline).timed_out() && claimed.contains(name) {
+                return None;
+            }
+        }
+        claimed.insert(name.to_owned());
+        Some(Claim { of: self.clone(), name: name.to_owned() })
+    }
+
+    /// The same for a statement.
+    fn claim(self: &Arc<Self>, name: &str) -> Result<Claim, ServiceError> {
+        self.claim_within(name, CLAIM_MAX).ok_or_else(|| {
+            let message = format!("another statement that changes the query '{name}' has not ended");
+            ServiceError::new(ErrorKind::Conflict, message).with_hint(
+                "it may wait for a file, a broker or a server that does not answer; try it again in a minute",
+            )
+        })
+    }
+
+    /// Waits until nobody changes a query, at most for `limit`.
+    fn wait_unclaimed(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let mut claimed = self.claimed.lock();
+        while !claimed.is_empty() && !self.released.wait_until(&mut claimed, deadline).timed_out() {}
+    }
 }
 
 /// A query, whether it runs or not.
@@ -166,10 +225,10 @@ impl OneQuery {
 
     /// Says of one that has come to its end that its result is not there, as on another machine than it ran on: it does not run again by itself, for what it has written
     /// elsewhere would be there twice.
-    fn look_for_result(&mut self, name: &str) {
+    fn look_for_result(&mut self, name: &str, is_there: impl FnOnce(String) -> bool) {
         let sink = self.plan.as_ref().and_then(|plan| plan.output.sink.as_ref()).filter(|_| self.has_ended);
         let Some(file) = sink.and_then(|sink| sink.address.strip_prefix("file:")) else { return };
-        if Path::new(file).exists() {
+        if is_there(file.to_owned()) {
             return;
         }
         let text = format!(
@@ -239,11 +298,11 @@ impl Engine {
 
     /// Plans a query and lets it run; whether it is new.
     pub(super) fn create_big_query(&self, create: CreateBigQuery) -> Result<bool, ServiceError> {
-        let _changing = self.big_queries.changing.lock();
+        let _claim = self.big_queries.claim(&create.name.text)?;
         self.create_one(create)
     }
 
-    /// The same for whoever changes something already.
+    /// The same for who has claimed the name.
     fn create_one(&self, create: CreateBigQuery) -> Result<bool, ServiceError> {
         let (name, if_not_exists) = (create.name.clone(), create.if_not_exists);
         {
@@ -266,8 +325,25 @@ impl Engine {
     fn start_new(&self, create: CreateBigQuery) -> Result<(), ServiceError> {
         let CreateBigQuery { name, query, .. } = &create;
         self.memory.admit(1, 0)?;
-        let plan = plan_query(query, &self.scope())?;
-        let running = self.start_flow(&plan, &name.text, None)?;
+        let mut plans = 0;
+        let (plan, running, changing) = loop {
+            let changes = self.declarations();
+            let plan = Arc::new(plan_query(query, &self.scope())?);
+            let running = self.start_flow(&plan, &name.text, None)?;
+            let changing = self.big_queries.changing.lock();
+            if self.declarations() == changes && !self.is_stopped.load(Ordering::Acquire) {
+                break (plan, running, changing);
+            }
+            drop(changing);
+            running.cancel();
+            close(Arc::new(running));
+            self.check_not_stopping()?;
+            plans += 1;
+            if plans == PLANS_MAX {
+                let message = "what the query reads or writes was declared anew while it was opened";
+                return Err(ServiceError::new(ErrorKind::Conflict, message).with_hint("create it once more"));
+            }
+        };
         let number = match self.catalog.insert_statement(&query.text) {
             Ok(number) => number,
             Err(error) => {
@@ -275,17 +351,22 @@ impl Engine {
                 return Err(error.into());
             }
         };
+        // From here on nothing that it needs is dropped.
+        let remembered = Statement::CreateBigQuery(Box::new(create.clone()));
+        self.big_queries.known.lock().remembered.insert(number, remembered);
+        drop(changing);
         let saved = match self.new_line(number, &query.text) {
             Ok(saved) => saved,
             Err(error) => {
                 running.stop();
+                self.big_queries.known.lock().remembered.remove(&number);
                 self.catalog.remove_statement(number)?;
                 return Err(error);
             }
         };
         self.big_queries.starts.begin(number);
         let (name, query) = (name.text.clone(), query.clone());
-        let (plan, running) = (Some(Arc::new(plan)), Some(Arc::new(running)));
+        let (plan, running) = (Some(plan), Some(Arc::new(running)));
         let one = OneQuery {
             number,
             query,
@@ -298,10 +379,13 @@ impl Engine {
             problem: None,
             has_failed: false,
         };
-        let mut known = self.big_queries.known.lock();
-        known.remembered.insert(number, Statement::CreateBigQuery(Box::new(create)));
-        known.queries.insert(name, one);
+        self.big_queries.known.lock().queries.insert(name, one);
         Ok(())
+    }
+
+    /// A number that is another one when sources, sinks or views have changed.
+    fn declarations(&self) -> u64 {
+        self.big_queries.known.lock().changes
     }
 
     /// Where checkpoints lie, and how many are kept, if any are made.
@@ -372,7 +456,7 @@ impl Engine {
         &self,
         name: &str,
         text: &str,
-        plan: &QueryPlan,
+        plan: &Arc<QueryPlan>,
         saved: Option<&Arc<Mutex<Saved>>>,
     ) -> Result<Started, ServiceError> {
         let mut found = None;
@@ -383,7 +467,7 @@ impl Engine {
                 return Err(ServiceError::new(ErrorKind::Conflict, message));
             }
             let (newest, problems) = saved.restore(plan)?;
-            let begin = settle(plan, &self.host_of(name), &mut saved, newest);
+            let begin = self.settle(plan, name, &mut saved, newest);
             self.note_damage(name, &problems, &begin);
             found = match begin? {
                 Begin::At(found) => found,
@@ -421,12 +505,42 @@ impl Engine {
 
     /// What a query finds in this process.
     fn host_of(&self, name: &str) -> Host {
-        Host { server: self.server_id.clone(), query: name.to_owned(), ..self.messaging.host() }
+        Host {
+            files: self.files.clone(),
+            server: self.server_id.clone(),
+            query: name.to_owned(),
+            ..self.messaging.host()
+        }
+    }
+
+    /// How long something may take that is opened now.
+    fn open_limit(&self) -> Duration {
+        match self.start_ends.get() {
+            Some(ends) if !self.has_started.load(Ordering::Acquire) => {
+                ends.saturating_duration_since(Instant::now()).max(START_MIN)
+            }
+            _ => OPEN_MAX,
+        }
+    }
+
+    /// Where a query goes on of which `found` is the newest checkpoint.
+    fn settle(
+        &self,
+        plan: &Arc<QueryPlan>,
+        name: &str,
+        saved: &mut Saved,
+        found: Option<(u64, Snapshot)>,
+    ) -> Result<Begin, ServiceError> {
+        settle(plan, name, saved, found, &|snapshot| {
+            let (plan, host, snapshot) = (plan.clone(), self.host_of(name), snapshot.clone());
+            let what = format!("asking the sink of '{name}' where it is");
+            self.outside.call(&what, self.open_limit(), &self.is_stopped, move || run::settled(&plan, &host, &snapshot))
+        })
     }
 
     fn start_flow(
         &self,
-        plan: &QueryPlan,
+        plan: &Arc<QueryPlan>,
         name: &str,
         snapshot: Option<Snapshot>,
     ) -> Result<run::Running, ServiceError> {
@@ -437,17 +551,18 @@ impl Engine {
         }
         let (options, host) = (RunOptions::new(self.config.workers.threads), self.host_of(name));
         let checkpoints = self.config.checkpoint.is_some().then_some(snapshot);
+        let (of_plan, query) = (plan.clone(), name.to_owned());
+        let open = move || run::Opened::open(options, &host, &of_plan, &query, None, checkpoints);
+        let what = format!("opening what '{name}' reads and writes");
+        let opened = self.outside.call(&what, self.open_limit(), &self.is_stopped, open);
         // Sources and sinks were declared in other scripts, in which the places of their errors are.
-        run::start(&self.workers, options, &host, plan, name, None, checkpoints).map_err(|error| ServiceError {
-            line: None,
-            column: None,
-            ..error
-        })
+        let without_place = |error| ServiceError { line: None, column: None, ..error };
+        opened.and_then(|opened| opened.start(&self.workers)).map_err(without_place)
     }
 
     /// Has the sources of a big query not be asked any more; whether there is one of that name.
     pub(super) fn pause_big_query(&self, name: &str) -> Result<bool, ServiceError> {
-        let _changing = self.big_queries.changing.lock();
+        let _claim = self.big_queries.claim(name)?;
         let Some(one) = self.big_queries.known.lock().query(name) else { return Ok(false) };
         match (one.state().0, &one.running) {
             (QueryState::Paused, _) => return Ok(true),
@@ -477,7 +592,7 @@ impl Engine {
     /// Has a big query go on; `None` if there is none of that name. One that was ended by an error, or could not be started, is
     /// started from its last checkpoint; without one anew: without state, from the start of its sources.
     pub(super) fn resume_big_query(&self, name: &str) -> Result<Option<Resumed>, ServiceError> {
-        let _changing = self.big_queries.changing.lock();
+        let _claim = self.big_queries.claim(name)?;
         self.check_not_stopping()?;
         let Some(one) = self.big_queries.known.lock().query(name) else { return Ok(None) };
         let resumed = match (one.state().0, &one.running) {
@@ -546,10 +661,11 @@ impl Engine {
 
     /// Stops and forgets a big query; whether there was one. What its windows have gathered is lost.
     pub(super) fn drop_big_query(&self, name: &str) -> Result<bool, ServiceError> {
-        let _changing = self.big_queries.changing.lock();
+        let _claim = self.big_queries.claim(name)?;
         let Some(one) = self.big_queries.known.lock().query(name) else { return Ok(false) };
-        self.catalog.remove_statement(one.number)?;
         {
+            let _changing = self.big_queries.changing.lock();
+            self.catalog.remove_statement(one.number)?;
             let mut known = self.big_queries.known.lock();
             known.remembered.remove(&one.number);
             known.queries.remove(name);
@@ -560,6 +676,7 @@ impl Engine {
             if running.wait(STOP_MAX).is_none() {
                 tracing::warn!(query = name, "dropped before all of it was written");
             }
+            close(running);
         }
         if let (Some(saved), Some((store, _))) = (&one.saved, self.store()) {
             let _saves_no_more = saved.lock();
@@ -598,8 +715,9 @@ impl Engine {
 
     /// Carries out what the catalog remembers. What cannot be carried out any more is said, and the rest runs.
     pub(super) fn load_big_queries(&self) -> Result<(), ServiceError> {
-        let _changing = self.big_queries.changing.lock();
         let statements = self.catalog.statements()?;
+        // What is not opened by then is tried again later.
+        let _ = self.start_ends.set(Instant::now() + START_MAX);
         if let Some((store, _)) = self.store() {
             if let Err(error) = store.remove_unfinished() {
                 tracing::warn!("checkpoints that were not written in full are left: {error}");
@@ -612,7 +730,8 @@ impl Engine {
         let mut queries = Vec::new();
         for stored in statements {
             let Some((statement, _)) = rivulet_sql::parse_script(&stored.sql).ok().and_then(|mut one| one.pop()) else {
-                tracing::error!(sql = stored.sql, "a remembered statement is not understood by this version");
+                // It may have secrets in it.
+                tracing::error!(number = stored.number, "a remembered statement is not understood by this version");
                 continue;
             };
             match &statement {
@@ -621,7 +740,8 @@ impl Engine {
                     queries.push((create.clone(), stored.number, stored.paused, stored.failure));
                 }
                 _ => {
-                    if let Err(error) = self.enter(&statement) {
+                    let ready = self.ready(&statement, false, self.open_limit());
+                    if let Err(error) = ready.and_then(|ready| self.enter(ready)) {
                         tracing::error!("a remembered statement cannot be carried out: {error}");
                     }
                 }
@@ -632,6 +752,7 @@ impl Engine {
             let one = self.load_one(&create.name.text, &create.query, number, is_paused, failure);
             self.big_queries.known.lock().queries.insert(create.name.text.clone(), one);
         }
+        self.has_started.store(true, Ordering::Release);
         let known = self.big_queries.known.lock();
         if !known.queries.is_empty() {
             let running = known.queries.values().filter(|one| one.running.is_some()).count();
@@ -686,7 +807,13 @@ impl Engine {
         match loaded {
             Ok(running) => {
                 one.running = running.map(Arc::new);
-                one.look_for_result(name);
+                one.look_for_result(name, |file| {
+                    let files = self.files.clone();
+                    let look = move || Ok(files.locate(file).is_ok_and(|path| path.exists()));
+                    // A file system that does not answer may well have it.
+                    let looked = self.outside.call("looking for a result", self.open_limit(), &self.is_stopped, look);
+                    looked.unwrap_or(true)
+                });
             }
             Err(error) => {
                 tracing::error!(query = name, "a registered query is not running: {error}");
@@ -719,7 +846,7 @@ impl Engine {
         self.note_failures();
         let running: Vec<Arc<run::Running>> = {
             // Whoever puts one in the place of another is to have come to an end of it.
-            let _changing = self.big_queries.changing.try_lock_for(STOP_MAX);
+            self.big_queries.wait_unclaimed(STOP_MAX);
             let known = self.big_queries.known.lock();
             known.queries.values().filter_map(|one| one.running.clone()).collect()
         };
@@ -757,7 +884,11 @@ fn has_come_to_its_end(name: &str) -> ServiceError {
 fn close(running: Arc<run::Running>) {
     running.flow().wait_closed(CLOSE_MAX);
     let (held, deadline) = (Arc::downgrade(&running), Instant::now() + CLOSE_MAX);
-    drop(running);
+    // Closing a file, too, waits for a file system that may never answer.
+    let dropped = std::thread::Builder::new().name("rivulet-close".into()).spawn(move || drop(running));
+    if let Err(error) = dropped {
+        tracing::warn!("no thread can be started to close what a query has opened: {error}");
+    }
     while held.strong_count() > 0 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -13,15 +13,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rivulet_connectors::connector::Host;
 use rivulet_runtime::flow::checkpoint::Snapshot;
 use rivulet_sql::{
     CreateBigQuery, QueryPlan, QuerySuccession, StateWish, Statement, name_in_sql, plan_query, query_succession,
 };
 
 use super::saved::Saved;
-use super::settle::{Begin, settle};
+use super::settle::Begin;
 use super::{OneQuery, STOP_MAX, Started, close};
 use crate::engine::Engine;
+use crate::engine::outside::OPEN_MAX;
 use crate::run;
 use crate::service::{ErrorKind, QueryReplacement, QueryState, ServiceError};
 
@@ -36,6 +38,8 @@ struct Next {
     create: CreateBigQuery,
     plan: Arc<QueryPlan>,
     succession: QuerySuccession,
+    /// What was declared when it was planned ([`Engine::declarations`]).
+    declarations: u64,
 }
 
 /// Where the version before was, and where the new one begins.
@@ -88,7 +92,7 @@ impl Engine {
         wish: StateWish,
     ) -> Result<QueryReplacement, ServiceError> {
         let replaced = {
-            let _changing = self.big_queries.changing.lock();
+            let _claim = self.big_queries.claim(&create.name.text)?;
             // No backup sees the catalog of the one version with the checkpoint of the other.
             let no_checkpoint = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
             self.check_not_stopping()?;
@@ -120,6 +124,7 @@ impl Engine {
         if self.big_queries.known.lock().remembered.get(&one.number).is_some_and(is_same) {
             return Ok(QueryReplacement::default());
         }
+        let declarations = self.declarations();
         let plan = Arc::new(plan_query(&create.query, &self.scope())?);
         if one.state().0 == QueryState::Ended || one.ends() {
             return Err(has_ended(&name));
@@ -141,9 +146,11 @@ impl Engine {
             }
         }
         if saved.is_some() && succession.keeps_sink() {
-            check_file(&name, &before, &plan)?;
+            let (name, before, plan, host) = (name.clone(), before.clone(), plan.clone(), self.host_of(&name));
+            let check = move || check_file(&name, &before, &plan, &host);
+            self.outside.call("looking at the file of the result", OPEN_MAX, &self.is_stopped, check)?;
         }
-        let next = Next { create, plan, succession };
+        let next = Next { create, plan, succession, declarations };
         let replaced = match saved {
             Some(saved) => self.take_over(&name, one, &before, &saved, next)?,
             None => self.begin_anew(&name, one, next)?,
@@ -157,7 +164,7 @@ impl Engine {
         &self,
         name: &str,
         mut one: OneQuery,
-        before: &QueryPlan,
+        before: &Arc<QueryPlan>,
         saved: &Arc<Mutex<Saved>>,
         next: Next,
     ) -> Result<QueryReplacement, ServiceError> {
@@ -176,7 +183,10 @@ impl Engine {
         }
         let started = match &handed {
             Some(handed) if !next.succession.keeps_sink() => {
-                run::finish_sink(before, &self.host_of(name), &handed.before)
+                let (before, host, at) = (before.clone(), self.host_of(name), handed.before.clone());
+                let what = format!("making final what '{name}' has written");
+                let finish = move || run::finish_sink(&before, &host, &at);
+                self.outside.call(&what, OPEN_MAX, &self.is_stopped, finish)
             }
             _ => Ok(()),
         };
@@ -185,14 +195,13 @@ impl Engine {
             true => Ok(None),
             false => self.start_flow(&next.plan, name, after).map(Some),
         });
-        let stored =
-            started.and_then(|running| match self.catalog.replace_statement(one.number, &next.create.query.text) {
-                Ok(()) => Ok(running),
-                Err(error) => {
-                    give_up(running);
-                    Err(error.into())
-                }
-            });
+        let stored = started.and_then(|running| match self.store_version(one.number, &next) {
+            Ok(()) => Ok(running),
+            Err(error) => {
+                give_up(running);
+                Err(error)
+            }
+        });
         match stored {
             Ok(running) => {
                 let replaced = replacement(&next, handed.as_ref(), one.is_paused);
@@ -212,7 +221,7 @@ impl Engine {
         &self,
         name: &str,
         one: &OneQuery,
-        before: &QueryPlan,
+        before: &Arc<QueryPlan>,
         saved: &Arc<Mutex<Saved>>,
         next: &Next,
     ) -> Result<Option<Handed>, ServiceError> {
@@ -241,7 +250,7 @@ impl Engine {
         let (found, problems) = saved.restore(before).map_err(|error| stays(name, error))?;
         let begin = match running {
             Some(_) => Ok(Begin::At(found)),
-            None => settle(before, &self.host_of(name), &mut saved, found),
+            None => self.settle(before, name, &mut saved, found),
         };
         self.note_damage(name, &problems, &begin);
         let (epoch, snapshot) = match begin.map_err(|error| stays(name, error))? {
@@ -272,7 +281,7 @@ impl Engine {
         &self,
         name: &str,
         one: &OneQuery,
-        before: &QueryPlan,
+        before: &Arc<QueryPlan>,
         saved: &Arc<Mutex<Saved>>,
         failure: Option<String>,
     ) {
@@ -316,14 +325,13 @@ impl Engine {
             true => Ok(None),
             false => self.start_flow(&next.plan, name, None).map(Some),
         };
-        let stored =
-            started.and_then(|running| match self.store_anew(one.number, &one.query.text, &next.create.query.text) {
-                Ok(saved) => Ok((saved, running)),
-                Err(error) => {
-                    give_up(running);
-                    Err(error)
-                }
-            });
+        let stored = started.and_then(|running| match self.store_anew(one.number, &one.query.text, &next) {
+            Ok(saved) => Ok((saved, running)),
+            Err(error) => {
+                give_up(running);
+                Err(error)
+            }
+        });
         match stored {
             Ok((saved, running)) => {
                 let mut replaced = replacement(&next, None, one.is_paused);
@@ -341,13 +349,23 @@ impl Engine {
 
     /// Has the catalog have another text, and only then forgets what was saved of the one before. A crash between the two leaves checkpoints of another version, and that is said
     /// ([`Saved::open`]).
-    fn store_anew(&self, number: u64, before: &str, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
-        self.catalog.replace_statement(number, text)?;
-        self.new_line(number, text).inspect_err(|_| {
+    fn store_anew(&self, number: u64, before: &str, next: &Next) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
+        self.store_version(number, next)?;
+        self.new_line(number, &next.create.query.text).inspect_err(|_| {
             if let Err(error) = self.catalog.replace_statement(number, before) {
                 tracing::error!(number, "after a restart the version of a query counts that could not begin: {error}");
             }
         })
+    }
+
+    /// Has the catalog have the new version, unless what that reads or writes was declared anew since it was planned.
+    fn store_version(&self, number: u64, next: &Next) -> Result<(), ServiceError> {
+        let _changing = self.big_queries.changing.lock();
+        if self.declarations() != next.declarations {
+            let message = "what it reads or writes was declared anew meanwhile";
+            return Err(ServiceError::new(ErrorKind::Conflict, message).with_hint("replace it once more"));
+        }
+        Ok(self.catalog.replace_statement(number, &next.create.query.text)?)
     }
 
     /// The new version is that which is known from now on.
@@ -429,9 +447,9 @@ fn has_no_checkpoints(name: &str) -> ServiceError {
 }
 
 /// Refuses rows of another form behind those that are in a file already: whoever reads it believes what its head says of all of them.
-fn check_file(name: &str, before: &QueryPlan, after: &QueryPlan) -> Result<(), ServiceError> {
+fn check_file(name: &str, before: &QueryPlan, after: &QueryPlan, host: &Host) -> Result<(), ServiceError> {
     let (one, other) = (&before.output, &after.output);
-    let Some(file) = one.sink.as_ref().and_then(|sink| run::replaced_file(sink)) else { return Ok(()) };
+    let Some(file) = one.sink.as_ref().and_then(|sink| run::replaced_file(sink, host)) else { return Ok(()) };
     let given = one.sink.as_ref().and_then(|sink| sink.format.as_ref()).map(|format| format.name.as_str());
     let format = given.or_else(|| file.extension()?.to_str()).unwrap_or_default();
     let has_head = ["avro", "csv"].iter().any(|one| format.eq_ignore_ascii_case(one));

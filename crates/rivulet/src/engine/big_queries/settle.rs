@@ -3,12 +3,11 @@
 //!
 //! What must hold: results up to where a query goes on are final, and none behind that; otherwise it does not go on, and what to do is said.
 
-use rivulet_connectors::connector::{Host, Settled};
+use rivulet_connectors::connector::Settled;
 use rivulet_runtime::flow::checkpoint::Snapshot;
 use rivulet_sql::QueryPlan;
 
 use super::saved::Saved;
-use crate::run;
 use crate::service::{ErrorKind, ServiceError};
 
 /// How a query begins.
@@ -20,14 +19,16 @@ pub(super) enum Begin {
 }
 
 /// Where a query goes on of which `found` is the newest checkpoint. Those behind that are given up.
+/// `settled` asks the sink up to where results are final.
 pub(super) fn settle(
     plan: &QueryPlan,
-    host: &Host,
+    query: &str,
     saved: &mut Saved,
     found: Option<(u64, Snapshot)>,
+    settled: &dyn Fn(&Snapshot) -> Result<Settled, ServiceError>,
 ) -> Result<Begin, ServiceError> {
     let Some((epoch, snapshot)) = found else { return Ok(Begin::At(None)) };
-    let settled = match run::settled(plan, host, &snapshot)? {
+    let settled = match settled(&snapshot)? {
         // What is final up to the end of the version before is so up to where this one begins.
         Settled::Epoch(settled) => Settled::Epoch(saved.taken_over(settled).unwrap_or(settled)),
         settled => settled,
@@ -60,7 +61,6 @@ pub(super) fn settle(
         return Err(ServiceError::new(ErrorKind::Unavailable, message)
             .with_hint("drop the query and create it again to begin anew"));
     }
-    let query = &host.query;
     match to {
         Some(to) => tracing::warn!(query, "results behind checkpoint {to} were not final, and are computed once more"),
         None => tracing::warn!(query, "its first results were not final, and are computed once more"),

@@ -163,8 +163,8 @@ impl Engine {
     pub(super) fn note_failures(&self) {
         for (name, one) in self.big_queries.that(|one| one.running.is_some() && !one.has_failed) {
             let (QueryState::Failed, Some(reason)) = one.state() else { continue };
-            // Whoever opens a source now may take long; then it is said the next time.
-            let Some(_changing) = self.big_queries.changing.try_lock_for(LOOK_PERIOD) else { return };
+            // Whoever changes it now may take long; then it is said the next time.
+            let Some(_claim) = self.big_queries.claim_within(&name, Duration::ZERO) else { continue };
             // It may have been resumed or dropped meanwhile.
             if !self.big_queries.known.lock().query(&name).is_some_and(|now| now.is_the_same(&one)) {
                 continue;
@@ -217,7 +217,7 @@ impl Engine {
             now.is_some_and(|now| now.number == one.number && now.query.text == one.query.text && now.waits_to_start())
         };
         let saved = {
-            let _changing = self.big_queries.changing.lock();
+            let Some(_claim) = self.big_queries.claim_within(name, Duration::ZERO) else { return Ok(()) };
             if !is_wanted() {
                 return Ok(());
             }
@@ -226,8 +226,8 @@ impl Engine {
         self.big_queries.starts.begin(one.number);
         // Nobody waits for this: what is not there may take its time to say so.
         let started = self.start_saved(name, &one.query.text, &plan, saved.as_ref());
-        let _changing = self.big_queries.changing.lock();
-        if !is_wanted() {
+        let claim = self.big_queries.claim_within(name, LOOK_PERIOD);
+        if claim.is_none() || !is_wanted() {
             // Dropped, paused, resumed or replaced meanwhile, or the server stops. Nothing of it is final: whoever resumed it writes the same, and whoever replaced it before it was read
             // where it goes on has shut it out.
             if let Ok(Started::Runs(_, running)) = started {
