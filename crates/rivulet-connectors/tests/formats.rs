@@ -436,7 +436,7 @@ fn rows_are_written_in_every_format() {
     let batch = sample();
     let json = [
         r#"{"action":"heat, \"now\"\n","mean":21.5,"count":18446744073709551615,"at":1766275200123,"alarm":true,"n \"x\"":-9223372036854775808}"#,
-        r#"{"action":null,"mean":null,"count":0,"at":1.5,"alarm":false,"n \"x\"":-1}"#,
+        r#"{"action":null,"mean":"NaN","count":0,"at":1.5,"alarm":false,"n \"x\"":-1}"#,
         r#"{"action":"","mean":null,"count":7,"at":-0.001,"alarm":null,"n \"x\"":null}"#,
     ];
     assert_eq!(encode(Format::Json, &batch), json);
@@ -448,7 +448,7 @@ fn rows_are_written_in_every_format() {
         encode(CSV, &batch),
         [
             "\"heat, \"\"now\"\"\n\",21.5,18446744073709551615,1766275200123,true,-9223372036854775808",
-            ",,0,1.5,false,-1",
+            ",NaN,0,1.5,false,-1",
             "\"\",,7,-0.001,,"
         ]
     );
@@ -460,7 +460,7 @@ fn rows_are_written_in_every_format() {
             r#"[{"n":"action","vs":""},{"n":"count","v":7},{"n":"at","u":"ms","v":-0.001}]"#
         ]
     );
-    for (column, expected) in [(0, ["heat, \"now\"\n", "", ""]), (1, ["21.5", "", ""]), (4, ["true", "false", ""])] {
+    for (column, expected) in [(0, ["heat, \"now\"\n", "", ""]), (1, ["21.5", "NaN", ""]), (4, ["true", "false", ""])] {
         let one = batch.with_columns(batch.columns.project(&[column]).unwrap());
         assert_eq!(encode(Format::Text, &one), expected);
     }

@@ -17,7 +17,7 @@ use prost_reflect::prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, Value};
 use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{EncodedRows, RowFormat};
-use rivulet_dataflow::{Batch, Reason, Refusals};
+use rivulet_dataflow::{Batch, Reason, Refusals, canonical_floats};
 
 use formats_support::{columns, events};
 
@@ -62,9 +62,9 @@ fn decode(format: &RowFormat, declared: &SchemaRef, read: &[usize], payloads: &[
     decoded.columns
 }
 
-/// Equal, floats by their bits where they are numbers.
+/// Equal, floats in the form in which the engine keeps them.
 fn assert_equal(one: &RecordBatch, other: &RecordBatch) {
-    let text = |batch: &RecordBatch| format!("{:?}", batch.columns());
+    let text = |batch: &RecordBatch| format!("{:?}", batch.columns().iter().map(canonical_floats).collect::<Vec<_>>());
     assert_eq!(text(one), text(other));
 }
 

@@ -12,7 +12,7 @@ use arrow::array::{
 use formats_support::*;
 use proptest::prelude::*;
 use rivulet_connectors::formats::{EncodedRows, Format};
-use rivulet_dataflow::{Batch, Reason};
+use rivulet_dataflow::{Batch, Reason, canonical_float};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
@@ -270,7 +270,7 @@ fn batch(with_text: bool) -> impl Strategy<Value = Batch> {
         let arrays: Vec<ArrayRef> = vec![
             Arc::new(rows.iter().map(|row| row.0).collect::<TimestampMicrosecondArray>()),
             Arc::new(rows.iter().map(|row| row.1).collect::<Int64Array>()),
-            Arc::new(rows.iter().map(|row| row.2).collect::<Float64Array>()),
+            Arc::new(rows.iter().map(|row| row.2.map(canonical_float)).collect::<Float64Array>()),
             Arc::new(texts.collect::<StringArray>()),
             Arc::new(rows.iter().map(|row| row.4).collect::<BooleanArray>()),
         ];

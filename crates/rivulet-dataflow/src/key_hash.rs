@@ -13,6 +13,8 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::float::canonical_float;
+
 /// Begins every hash; an arbitrary odd number.
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Stands for null.
@@ -116,13 +118,7 @@ fn add_text<'a>(hashes: &mut [u64], column: &ArrayRef, text: impl Fn(usize) -> &
 }
 
 fn float_bits(value: f64) -> u64 {
-    if value.is_nan() {
-        f64::NAN.to_bits()
-    } else if value == 0.0 {
-        0
-    } else {
-        value.to_bits()
-    }
+    canonical_float(value).to_bits()
 }
 
 /// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every bit of the argument changes every bit of the result.

@@ -15,6 +15,7 @@
 //! - [`state`]: state as a versioned Arrow frame, selected by slot or by key group;
 //! - [`state_map`]: whose state the operators of a new version take over ([`StateMap`], [`FlowMap`]);
 //! - [`key_group`]: the fixed hash ranges in which state is saved, moved and rescaled, and [`key_hash`]: the hash of columns;
+//! - [`float`]: one zero and one NaN;
 //! - [`event`]: raw events as a source received them, and the traits of sources, decoders and sinks;
 //! - [`refusal`]: what happens to a row that cannot be processed: counted, and sent aside with its reason;
 //! - [`clock`]: time, as a trait.
@@ -28,6 +29,7 @@ pub mod state;
 pub mod state_map;
 pub mod key_group;
 pub mod key_hash;
+pub mod float;
 pub mod event;
 pub mod refusal;
 pub mod clock;
@@ -35,6 +37,7 @@ pub mod clock;
 pub use clock::{Clock, Leaps, ManualClock};
 pub use element::{Batch, Control, Element};
 pub use event::{Decoder, Event, Events, Inbox, InputIndex, LogPosition, LoggedEvent, Push, Sink, SinkError};
+pub use float::{canonical_float, canonical_floats};
 pub use graph::{Dataflow, Description, Edge, EdgeKind, Line, Node, NodeId, OperatorFactory, Work};
 pub use key_group::{KEY_GROUPS, KeyGroup};
 pub use key_hash::{hash_keys, is_key_type};

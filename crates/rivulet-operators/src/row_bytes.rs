@@ -4,13 +4,11 @@
 //! equals -0. The bytes are Arrow's row format; they stay inside the process and enter storage only through the hash
 //! that names a key group, which a test pins.
 
-use std::sync::Arc;
-
-use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Float64Array};
-use arrow::datatypes::{DataType, Float32Type, Float64Type};
+use arrow::array::ArrayRef;
+use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use arrow::row::{RowConverter, Rows, SortField};
-use rivulet_dataflow::KeyGroup;
+use rivulet_dataflow::{KeyGroup, canonical_floats};
 
 use crate::PlanError;
 
@@ -53,7 +51,7 @@ impl RowBytes {
     pub(crate) fn encode(&self, columns: &[ArrayRef], rows: &mut Rows) -> Result<(), ArrowError> {
         rows.clear();
         if self.has_floats {
-            let columns: Vec<ArrayRef> = columns.iter().map(canonical).collect();
+            let columns: Vec<ArrayRef> = columns.iter().map(canonical_floats).collect();
             self.converter.append(rows, &columns)
         } else {
             self.converter.append(rows, columns)
@@ -79,37 +77,11 @@ impl RowBytes {
     }
 }
 
-/// The column with one NaN and one zero.
-fn canonical(column: &ArrayRef) -> ArrayRef {
-    match column.data_type() {
-        DataType::Float64 => {
-            let values = column.as_primitive::<Float64Type>();
-            match values.values().iter().any(|value| value.is_nan() || *value == 0.0) {
-                true => Arc::new(values.unary::<_, Float64Type>(canonical_float) as Float64Array),
-                false => column.clone(),
-            }
-        }
-        DataType::Float32 => {
-            let values = column.as_primitive::<Float32Type>();
-            match values.values().iter().any(|value| value.is_nan() || *value == 0.0) {
-                true => Arc::new(
-                    values.unary::<_, Float32Type>(|value| canonical_float(value.into()) as f32) as Float32Array
-                ),
-                false => column.clone(),
-            }
-        }
-        _ => column.clone(),
-    }
-}
-
-/// The number itself, with one NaN for all and 0 for -0.
-pub(crate) fn canonical_float(value: f64) -> f64 {
-    if value.is_nan() { f64::NAN } else { value + 0.0 }
-}
-
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Int64Array, StringArray};
+    use std::sync::Arc;
+
+    use arrow::array::{Array, Float64Array, Int64Array, StringArray};
     use rivulet_dataflow::KeyGroup;
 
     use super::*;

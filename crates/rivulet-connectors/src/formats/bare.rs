@@ -1,20 +1,23 @@
 //! A value as bare text, the way a CSV field, a TEXT payload or a quoted SenML number has it.
 
 use super::fault::Problem;
-use super::number::Number;
+use super::number::{Number, not_finite};
 use super::rows::{Column, Values};
 use super::timestamp;
 
 /// Puts `text` into a column that was opened for it.
 ///
 /// White space around anything but text is not part of the value. Numbers may have a `+`, leading zeros or an empty
-/// side of the decimal point; booleans are true/false, on/off or 1/0 in any case; times are epoch milliseconds or
+/// side of the decimal point, and a DOUBLE may be NaN or infinite ([`not_finite`]); booleans are true/false, on/off or 1/0 in any case; times are epoch milliseconds or
 /// ISO 8601.
 #[inline]
 pub(crate) fn push_bare(column: &mut Column, text: &[u8]) -> Result<(), Problem> {
     let trimmed = text.trim_ascii();
     match column.values() {
-        Values::Float64(values) => values.push(number(trimmed)?.to_f64(trimmed)?),
+        Values::Float64(values) => values.push(match number(trimmed) {
+            Ok(number) => number.to_f64(trimmed)?,
+            Err(problem) => not_finite(trimmed).ok_or(problem)?,
+        }),
         Values::Int64(values) => values.push(number(trimmed)?.to_i64(trimmed)?),
         Values::Boolean(values) => values.push(boolean(trimmed)?),
         Values::Timestamp(values) => values.push(match number(trimmed) {
@@ -74,8 +77,15 @@ mod tests {
         assert_eq!(read(microseconds.clone(), "1970-01-02").unwrap(), "1970-01-02T00:00:00");
         assert_eq!(read(microseconds, "noon"), Err(Problem::ExpectedTimestamp));
         assert_eq!(read(DataType::Float64, "warm"), Err(Problem::ExpectedBareNumber));
-        assert_eq!(read(DataType::Float64, "NaN"), Err(Problem::ExpectedBareNumber));
-        assert_eq!(read(DataType::Float64, "inf"), Err(Problem::ExpectedBareNumber));
+        assert_eq!(read(DataType::Float64, "NaN").unwrap(), "NaN");
+        assert_eq!(read(DataType::Float64, "nan").unwrap(), "NaN");
+        assert_eq!(read(DataType::Float64, "inf").unwrap(), "inf");
+        assert_eq!(read(DataType::Float64, "+Infinity").unwrap(), "inf");
+        assert_eq!(read(DataType::Float64, " -INF").unwrap(), "-inf");
+        assert_eq!(read(DataType::Float64, "-nan"), Err(Problem::ExpectedBareNumber));
+        assert_eq!(read(DataType::Float64, "infinite"), Err(Problem::ExpectedBareNumber));
+        assert_eq!(read(DataType::Int64, "NaN"), Err(Problem::ExpectedBareNumber));
+        assert_eq!(read(DataType::Float64, "-0").unwrap(), "0.0");
         assert_eq!(read(DataType::Float64, "1e999"), Err(Problem::NumberRange));
         assert_eq!(read(DataType::Float64, "1 2"), Err(Problem::ExpectedBareNumber));
         assert_eq!(read(DataType::Int64, "1.5"), Err(Problem::ExpectedInteger));

@@ -10,7 +10,7 @@ use super::decode::PayloadParser;
 use super::encode::{EncodedRows, Encoder};
 use super::fault::{Fault, Problem};
 use super::json::{append_integer, append_json_float, append_json_timestamp};
-use super::number::{Number, scan_short_integer};
+use super::number::{Number, not_finite_name, scan_short_integer};
 use super::rows::{Column, Rows, Values};
 use super::separators::Separators;
 use super::timestamp;
@@ -279,15 +279,17 @@ impl Encoder for CsvEncoder {
     }
 }
 
-/// Appends a cell as bare text: nothing for null and for floats that are not finite.
+/// Appends a cell as bare text: nothing for null.
 pub(crate) fn append_bare(cell: Cell<'_>, out: &mut Vec<u8>) {
     match cell {
         Cell::Null => {}
         Cell::Boolean(value) => out.extend_from_slice(if value { b"true" } else { b"false" }),
         Cell::Int64(value) => append_integer(value.unsigned_abs(), value < 0, out),
         Cell::UInt64(value) => append_integer(value, false, out),
-        Cell::Float64(value) if value.is_finite() => append_json_float(value, out),
-        Cell::Float64(_) => {}
+        Cell::Float64(value) => match not_finite_name(value) {
+            Some(name) => out.extend_from_slice(name.as_bytes()),
+            None => append_json_float(value, out),
+        },
         Cell::Text(text) => out.extend_from_slice(text.as_bytes()),
         Cell::Timestamp(time_us) => append_json_timestamp(time_us, out),
     }

@@ -310,6 +310,29 @@ impl Number {
     }
 }
 
+/// What a float that is not finite is written as where a format has only text for it; nothing for finite ones.
+pub(crate) fn not_finite_name(value: f64) -> Option<&'static str> {
+    match value {
+        _ if value.is_finite() => None,
+        _ if value.is_nan() => Some("NaN"),
+        _ if value > 0.0 => Some("Infinity"),
+        _ => Some("-Infinity"),
+    }
+}
+
+/// The float that is not finite and has this name, in any case: `NaN`, `Infinity` or `inf`, those with a sign.
+#[cold]
+pub(crate) fn not_finite(text: &[u8]) -> Option<f64> {
+    let is = |text: &[u8], word: &str| text.eq_ignore_ascii_case(word.as_bytes());
+    let (magnitude, value) = match text {
+        [b'-', rest @ ..] => (rest, f64::NEG_INFINITY),
+        [b'+', rest @ ..] => (rest, f64::INFINITY),
+        _ if is(text, "NaN") => return Some(f64::NAN),
+        _ => (text, f64::INFINITY),
+    };
+    (is(magnitude, "Infinity") || is(magnitude, "inf")).then_some(value)
+}
+
 /// The exponent written from byte `start` on, held within a range that no double and no integer reaches, and its end.
 #[inline(never)]
 fn scan_exponent(bytes: &[u8], start: usize) -> Result<(i32, usize), Problem> {

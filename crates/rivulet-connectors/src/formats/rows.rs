@@ -14,6 +14,7 @@ use arrow::array::{
 };
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
+use rivulet_dataflow::canonical_float;
 
 use super::fault::{Fault, Problem};
 
@@ -177,7 +178,10 @@ impl Column {
                 Arc::new(array)
             }
             Values::Int64(values) => Arc::new(Int64Array::new(std::mem::take(values).into(), nulls)),
-            Values::Float64(values) => Arc::new(Float64Array::new(std::mem::take(values).into(), nulls)),
+            Values::Float64(values) => {
+                values.iter_mut().for_each(|value| *value = canonical_float(*value));
+                Arc::new(Float64Array::new(std::mem::take(values).into(), nulls))
+            }
             Values::Timestamp(values) => Arc::new(TimestampMicrosecondArray::new(std::mem::take(values).into(), nulls)),
             Values::Text(values) => {
                 let TextValues { offsets, bytes } = std::mem::replace(values, TextValues::with_capacity(0, 0));

@@ -9,7 +9,7 @@ use arrow::datatypes::{
     DataType, Field, Float64Type, Int64Type, Schema, SchemaRef, TimeUnit, TimestampMicrosecondType,
 };
 use rivulet_connectors::formats::Format;
-use rivulet_dataflow::{Batch, Decoder, Events, Reason, Refusals, Refused};
+use rivulet_dataflow::{Batch, Decoder, Events, Reason, Refusals, Refused, canonical_float};
 
 /// When every event of these tests arrives, microseconds since the epoch (2026-11-21).
 pub(crate) const ARRIVAL_US: i64 = 1_795_219_200_000_000;
@@ -58,8 +58,9 @@ pub(crate) enum Cell {
     Timestamp(i64),
 }
 
+/// A number as decoders give it.
 pub(crate) fn float(value: f64) -> Cell {
-    Cell::Float64(value.to_bits())
+    Cell::Float64(canonical_float(value).to_bits())
 }
 
 pub(crate) fn text(value: &str) -> Cell {
@@ -74,7 +75,7 @@ pub(crate) fn cell(batch: &Batch, column: usize, row: usize) -> Cell {
     match array.data_type() {
         DataType::Boolean => Cell::Boolean(array.as_boolean().value(row)),
         DataType::Int64 => Cell::Int64(array.as_primitive::<Int64Type>().value(row)),
-        DataType::Float64 => float(array.as_primitive::<Float64Type>().value(row)),
+        DataType::Float64 => Cell::Float64(array.as_primitive::<Float64Type>().value(row).to_bits()),
         DataType::Utf8 => text(array.as_string::<i32>().value(row)),
         _ => Cell::Timestamp(array.as_primitive::<TimestampMicrosecondType>().value(row)),
     }

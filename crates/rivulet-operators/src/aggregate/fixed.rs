@@ -5,6 +5,8 @@
 //! which stays accurate where sums of squares cancel. How many values a state holds is counted beside it, once for all
 //! states over the same rows (see [`layout`](super::layout)).
 
+use rivulet_dataflow::canonical_float;
+
 use super::AggregateFunction;
 
 /// What a state of fixed size holds.
@@ -138,8 +140,8 @@ impl FixedValues<'_> {
             Self::SumFloat(values) => state[0] = (float(state[0]) + values[row]).to_bits(),
             Self::SumInteger(values) => put_sum(state, sum(state).wrapping_add(i128::from(values[row]))),
             Self::SumUndone(values) => count_in(state, values[row], 1),
-            Self::MinFloat(values) => keep_least(state, one_nan(values[row])),
-            Self::MaxFloat(values) => keep_greatest(state, one_nan(values[row])),
+            Self::MinFloat(values) => keep_least(state, canonical_float(values[row])),
+            Self::MaxFloat(values) => keep_greatest(state, canonical_float(values[row])),
             Self::MinInteger(values) => state[0] = (state[0] as i64).min(values[row]) as u64,
             Self::MaxInteger(values) => state[0] = (state[0] as i64).max(values[row]) as u64,
             Self::Variance(values) => update_variance(state, count, values[row]),
@@ -217,11 +219,6 @@ pub(crate) fn undone_sum(state: &[u64]) -> f64 {
 
 pub(crate) fn float(word: u64) -> f64 {
     f64::from_bits(word)
-}
-
-/// NaN is the greatest number whatever its sign bit says (0.0 / 0.0 sets it on some machines).
-fn one_nan(value: f64) -> f64 {
-    if value.is_nan() { f64::NAN } else { value }
 }
 
 /// The sum of integers in two words.

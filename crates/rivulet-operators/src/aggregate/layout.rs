@@ -10,6 +10,7 @@ use arrow::buffer::BooleanBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use arrow::error::ArrowError;
+use rivulet_dataflow::canonical_float;
 
 use super::fixed::{FixedKind, FixedValues, finish_moments, finish_regression, float, sum, undone_sum};
 use super::object::{Object, ObjectKind, ObjectUpdate, ObjectValues};
@@ -286,7 +287,7 @@ impl AggregateResult {
     /// The result, which is a floating point number, of a window.
     pub(crate) fn float(&self, class: usize, form: Form, window: &[u64]) -> Option<f64> {
         let count = window[class];
-        match form {
+        let found = match form {
             Form::Quotient(word) => (count > 0).then(|| float(window[word]) / count as f64),
             Form::Undone(word) => (count > 0).then(|| undone_sum(&window[word..])),
             Form::UndoneQuotient(word) => (count > 0).then(|| undone_sum(&window[word..]) / count as f64),
@@ -295,7 +296,8 @@ impl AggregateResult {
             }
             Form::Regression(word) => finish_regression(self.function, count, &window[word..]),
             _ => self.word(class, form, window).map(float),
-        }
+        };
+        found.map(canonical_float)
     }
 
     /// The result, which is an integer or kept as one, of a window.

@@ -9,10 +9,10 @@ use arrow::array::StringArray;
 use arrow::buffer::BooleanBuffer;
 use foldhash::fast::RandomState;
 use hashbrown::HashSet;
+use rivulet_dataflow::canonical_float;
 
 use super::Storage;
 use super::hyperloglog::{HyperLogLog, hash_text, hash_word};
-use crate::row_bytes::canonical_float;
 
 /// The most values that one pane remembers for a median, percentile or exact distinct count.
 pub(crate) const VALUES_PER_PANE_MAX: usize = 1 << 20;
@@ -216,9 +216,9 @@ impl ObjectKind {
                 }
                 match all.is_empty() {
                     true => Finished::Null,
-                    false if self == Self::Median => Finished::Float(median(&mut all)),
+                    false if self == Self::Median => Finished::Float(canonical_float(median(&mut all))),
                     false if !(0.0..=1.0).contains(&asked) => Finished::Failed(NO_FRACTION),
-                    false => Finished::Float(percentile(&mut all, asked)),
+                    false => Finished::Float(canonical_float(percentile(&mut all, asked))),
                 }
             }
             Self::DistinctWords => {

@@ -7,9 +7,9 @@ use arrow::array::{
     Int64Builder, StringArray, StringBuilder,
 };
 use arrow::datatypes::{Float64Type, Int64Type};
+use rivulet_dataflow::canonical_float;
 
 use crate::aggregate::Storage;
-use crate::row_bytes::canonical_float;
 
 /// A remembered value.
 #[derive(Clone, Debug, Default, PartialEq)]

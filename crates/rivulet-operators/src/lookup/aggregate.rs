@@ -9,6 +9,7 @@ use arrow::compute::{SortOptions, take};
 use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use datafusion_common::{DataFusionError, Result, exec_err};
 use datafusion_physical_expr::PhysicalExpr;
+use rivulet_dataflow::canonical_float;
 
 /// The longest text of one [`TableFunction::StringAgg`], in bytes.
 pub const STRING_AGG_BYTES_MAX: usize = 1 << 20;
@@ -142,7 +143,7 @@ fn sums(
             sum += numbers.value(row);
             count += 1;
         }
-        results.append_option((count > 0).then(|| finish(sum, count)));
+        results.append_option((count > 0).then(|| canonical_float(finish(sum, count))));
     }
     results.finish()
 }

@@ -46,7 +46,7 @@ pub(crate) fn words_of(column: &dyn Array) -> ScalarBuffer<u64> {
 
 /// The same with one NaN and one zero, so that words are equal where SQL says that values are.
 pub(crate) fn key_words_of(column: &dyn Array) -> ScalarBuffer<u64> {
-    use crate::row_bytes::canonical_float;
+    use rivulet_dataflow::canonical_float;
     match column.data_type() {
         DataType::Float64 => {
             let values = column.as_primitive::<Float64Type>().values();

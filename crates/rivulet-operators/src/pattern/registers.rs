@@ -5,6 +5,8 @@
 //! first: two partial matches in the same state with the same such words have the same future, so the better one stands for
 //! both.
 
+use rivulet_dataflow::canonical_float;
+
 use super::rows::Rows;
 use super::{Aggregate, Navigation, Source};
 use crate::aggregate::Storage;
@@ -228,7 +230,7 @@ impl Aggregated {
             Aggregate::Avg if is_float => (if is_first { added } else { float + added }).to_bits(),
             Aggregate::Avg => (if is_first { word as i64 as f64 } else { float + word as i64 as f64 }).to_bits(),
             _ if is_first => word,
-            Aggregate::Sum if is_float => (float + added).to_bits(),
+            Aggregate::Sum if is_float => canonical_float(float + added).to_bits(),
             Aggregate::Sum => (value as i64).checked_add(word as i64)? as u64,
             Aggregate::Min | Aggregate::Max => {
                 let order = match is_float {
@@ -258,7 +260,7 @@ impl Read {
                 match aggregate {
                     Aggregate::Count => Value::Word(count),
                     _ if count == 0 || count == OVERFLOWN => Value::Null,
-                    Aggregate::Avg => Value::Word((f64::from_bits(value) / count as f64).to_bits()),
+                    Aggregate::Avg => Value::Word(canonical_float(f64::from_bits(value) / count as f64).to_bits()),
                     _ => Value::Word(value),
                 }
             }

@@ -4,6 +4,7 @@ use arrow::datatypes::Schema;
 
 use super::super::decode::PayloadParser;
 use super::super::fault::{Fault, Problem};
+use super::super::number::not_finite;
 use super::super::rows::{Column, Rows, Values};
 use super::super::timestamp;
 use super::keys::{KeyTree, Target};
@@ -177,7 +178,7 @@ fn read_value(column: &mut Column, reader: &mut Reader<'_>, scratch: &mut Vec<u8
     Ok(())
 }
 
-/// Reads a null, a time written as text, or a value with more white space before it than was learned; refuses
+/// Reads a null, a time written as text, a float that is not finite and so has only a name, or a value with more white space before it than was learned; refuses
 /// everything else.
 #[inline(never)]
 fn read_other_value(column: &mut Column, reader: &mut Reader<'_>, scratch: &mut Vec<u8>) -> Result<(), Fault> {
@@ -190,7 +191,12 @@ fn read_other_value(column: &mut Column, reader: &mut Reader<'_>, scratch: &mut 
     let first = reader.peek();
     let expected = match column.values() {
         Values::Timestamp(values) if first == b'"' => {
-            values.push(timestamp_text(reader, scratch)?);
+            values.push(text_value(reader, scratch, timestamp::parse_iso)?);
+            return Ok(());
+        }
+        Values::Float64(values) if first == b'"' => {
+            let named = |text: &[u8]| not_finite(text).ok_or(Problem::ExpectedNumber);
+            values.push(text_value(reader, scratch, named)?);
             return Ok(());
         }
         Values::Float64(_) | Values::Int64(_) => Problem::ExpectedNumber,
@@ -208,12 +214,16 @@ fn read_value_after_space(column: &mut Column, reader: &mut Reader<'_>, scratch:
     read_value(column, reader, scratch)
 }
 
-/// Takes a time written as text.
-fn timestamp_text(reader: &mut Reader<'_>, scratch: &mut Vec<u8>) -> Result<i64, Fault> {
+/// Takes a value that is written as text.
+fn text_value<T>(
+    reader: &mut Reader<'_>,
+    scratch: &mut Vec<u8>,
+    parse: impl FnOnce(&[u8]) -> Result<T, Problem>,
+) -> Result<T, Fault> {
     let at = reader.offset();
     let kept = scratch.len();
     let span = reader.string_span(scratch)?;
-    let time_us = timestamp::parse_iso(span.of(reader.payload(), scratch));
+    let value = parse(span.of(reader.payload(), scratch));
     scratch.truncate(kept);
-    time_us.map_err(|problem| Fault::new(problem, at))
+    value.map_err(|problem| Fault::new(problem, at))
 }

@@ -5,11 +5,12 @@ use rivulet_dataflow::Batch;
 
 use super::super::cells::{Cell, Cells};
 use super::super::encode::{EncodedRows, Encoder, append_display};
+use super::super::number::not_finite_name;
 
 /// Writes each row as one object, keys in column order.
 ///
-/// Floats are written with as few digits as bring back the same value, those that are not finite as null; timestamps
-/// as epoch milliseconds, with a fraction where there is one.
+/// Floats are written with as few digits as bring back the same value, those that are not finite as the texts `"NaN"`, `"Infinity"` and
+/// `"-Infinity"`, since JSON has no numbers for them; timestamps as epoch milliseconds, with a fraction where there is one.
 pub(crate) struct JsonEncoder {
     /// `{"first":`, `,"second":` and so on.
     prefixes: Vec<Vec<u8>>,
@@ -68,8 +69,10 @@ fn append_json_cell(cell: Cell<'_>, out: &mut Vec<u8>) {
         Cell::Boolean(value) => out.extend_from_slice(if value { b"true" } else { b"false" }),
         Cell::Int64(value) => append_integer(value.unsigned_abs(), value < 0, out),
         Cell::UInt64(value) => append_integer(value, false, out),
-        Cell::Float64(value) if value.is_finite() => append_json_float(value, out),
-        Cell::Float64(_) => out.extend_from_slice(b"null"),
+        Cell::Float64(value) => match not_finite_name(value) {
+            Some(name) => append_json_string(name, out),
+            None => append_json_float(value, out),
+        },
         Cell::Text(text) => append_json_string(text, out),
         Cell::Timestamp(time_us) => append_json_timestamp(time_us, out),
     }

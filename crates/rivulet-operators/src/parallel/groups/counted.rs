@@ -12,12 +12,12 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use arrow::error::ArrowError;
 use datafusion_physical_expr::PhysicalExpr;
+use rivulet_dataflow::canonical_float;
 
 use super::distinct::place;
 use super::{Place, valid_of};
 use crate::aggregate::Storage;
 use crate::aggregate::object::Finished;
-use crate::row_bytes::canonical_float;
 use crate::{AggregateFunction, AggregateSpec};
 
 /// Counted values: an argument and a filter, and whether values are ordered by the event time of their rows first.
