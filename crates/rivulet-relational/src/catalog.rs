@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
 use datafusion_common::config::ConfigOptions;
-use datafusion_common::tree_node::TreeNode;
+use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{Result, TableReference};
 use datafusion_expr::expr::{AggregateFunction, WindowFunction, WindowFunctionParams};
 use datafusion_expr::planner::{
@@ -23,6 +23,9 @@ use crate::table_function::WindowFunctions;
 /// The type of timestamps: microseconds, without a zone.
 pub(crate) const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
 
+/// The expression with arithmetic over constants done, before the optimizer does it in its way.
+pub type FoldConstants = fn(Expr) -> Result<Transformed<Expr>>;
+
 /// The relations and functions that a query may name.
 pub struct Catalog {
     relations: HashMap<String, Arc<dyn TableSource>>,
@@ -31,6 +34,7 @@ pub struct Catalog {
     scalars: HashMap<String, Arc<ScalarUDF>>,
     aggregates: HashMap<String, Arc<AggregateUDF>>,
     windows: HashMap<String, Arc<WindowUDF>>,
+    pub(crate) fold: FoldConstants,
     pub(crate) options: Arc<ConfigOptions>,
     expressions: Vec<Arc<dyn ExprPlanner>>,
     relation_planners: Vec<Arc<dyn RelationPlanner>>,
@@ -38,10 +42,11 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// A catalog without relations, with these functions by all their names and those of this crate.
+    /// A catalog without relations, with these functions by all their names and those of this crate. `fold` does arithmetic over constants.
     pub fn new(
         scalars: impl IntoIterator<Item = (String, Arc<ScalarUDF>)>,
         aggregates: impl IntoIterator<Item = (String, Arc<AggregateUDF>)>,
+        fold: FoldConstants,
     ) -> Self {
         let mut options = ConfigOptions::default();
         // Text is one type, and so are numbers with a point.
@@ -59,6 +64,7 @@ impl Catalog {
             scalars: scalars.into_iter().chain(own).collect(),
             aggregates: aggregates.into_iter().collect(),
             windows: functions::over_functions().collect(),
+            fold,
             options: Arc::new(options),
             expressions: vec![
                 Arc::new(CountRows),
@@ -221,7 +227,7 @@ fn with_conversions_named(raw: RawAggregateExpr) -> PlannerResult<RawAggregateEx
     PlannerResult::Planned(call(named.collect()).alias(name))
 }
 
-/// The types of casts: the few that columns may have.
+/// The types of casts as [`spelling`](crate::spelling) leaves them. Other whole numbers than BIGINT are what a value must fit on its way to one.
 #[derive(Debug)]
 struct Types;
 
@@ -229,15 +235,13 @@ impl TypePlanner for Types {
     fn plan_type_field(&self, sql_type: &ast::DataType) -> Result<Option<FieldRef>> {
         use ast::DataType as Sql;
         let data_type = match sql_type {
-            Sql::Timestamp(_, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => TIMESTAMP,
-            Sql::Timestamp(..) => {
-                return Err(RelationalError::new("timestamps with a time zone are not supported")
-                    .hint("TIMESTAMP is always in UTC")
-                    .boxed());
-            }
-            Sql::TinyInt(_) | Sql::SmallInt(_) | Sql::Int(_) | Sql::Integer(_) | Sql::BigInt(_) => DataType::Int64,
-            Sql::Real | Sql::Float(_) | Sql::Double(_) | Sql::DoublePrecision => DataType::Float64,
-            Sql::Text | Sql::String(_) | Sql::Varchar(_) | Sql::Char(_) | Sql::CharVarying(_) => DataType::Utf8,
+            Sql::Timestamp(..) => TIMESTAMP,
+            Sql::TinyInt(_) => DataType::Int8,
+            Sql::SmallInt(_) => DataType::Int16,
+            Sql::Int(_) => DataType::Int32,
+            Sql::BigInt(_) => DataType::Int64,
+            Sql::Double(_) => DataType::Float64,
+            Sql::Text => DataType::Utf8,
             _ => return Ok(None),
         };
         Ok(Some(Arc::new(Field::new("", data_type, true))))

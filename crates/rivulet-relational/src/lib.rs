@@ -11,7 +11,9 @@
 //! - [`group_window`]: `tumble(ts, ...)` and `count_window(100)` in GROUP BY;
 //! - [`functions`]: functions that stand for something until the plan is made ([`functions::proctime`]);
 //! - [`calls`]: which functions a query calls ([`calls::calls`]);
-//! - `order`: ORDER BY by places; `subqueries`: what the optimizer is to make joins of; `nothing`: conditions that nothing fulfils, and one row of nothing;
+//! - [`spelling`]: casts with all the details of their types;
+//! - `order`: ORDER BY by places; `subqueries`: what the optimizer is to make joins of; `nothing`: conditions that
+//!   nothing fulfils, and one row of nothing;
 //! - `check`: what is refused, because it would be ignored; `comparisons`: because its types do not go together; `walk`: over syntax trees;
 //! - [`error`]: what is wrong and where ([`RelationalError`]).
 
@@ -22,6 +24,7 @@ pub mod table_function;
 pub mod group_window;
 pub mod functions;
 pub mod calls;
+pub mod spelling;
 mod check;
 mod comparisons;
 mod nothing;
@@ -33,4 +36,5 @@ pub mod error;
 pub use catalog::Catalog;
 pub use error::{Problem, RelationalError};
 pub use planning::{Planned, PlannedView, SortColumn, plan, plan_view};
+pub use spelling::{TypeProblem, spell_out};
 pub use window::{WindowKind, WindowTable};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use datafusion_common::Result;
 use datafusion_common::tree_node::{Transformed, TreeNode};
+use datafusion_expr::expr_rewriter::NamePreserver;
 use datafusion_expr::planner::ContextProvider;
 use datafusion_expr::{Expr, FetchType, LogicalPlan, SkipType};
 use datafusion_optimizer::analyzer::type_coercion::TypeCoercion;
@@ -24,7 +25,7 @@ use datafusion_optimizer::scalar_subquery_to_join::ScalarSubqueryToJoin;
 use datafusion_optimizer::simplify_expressions::SimplifyExpressions;
 use datafusion_optimizer::{Analyzer, Optimizer, OptimizerContext, OptimizerRule};
 use datafusion_sql::planner::SqlToRel;
-use datafusion_sql::sqlparser::ast;
+use datafusion_sql::sqlparser::ast::{self, Spanned};
 
 use crate::catalog::Catalog;
 use crate::check::check;
@@ -34,6 +35,11 @@ use crate::group_window;
 use crate::nothing::{NothingFulfils, first_scan, with_one_row};
 use crate::order;
 use crate::subqueries;
+use crate::spelling::{TypeProblem, spell_out};
+use crate::walk::{NodeMut, change_query};
+
+/// The types of casts, for hints.
+const TYPES: &str = "types are TEXT, BIGINT, DOUBLE, DECIMAL, BOOLEAN, TIMESTAMP, DATE and INTERVAL";
 
 /// How often the rules are tried again while they find something.
 const PASSES_MAX: usize = 4;
@@ -121,6 +127,7 @@ pub fn plan_view(query: &ast::Query, catalog: &Catalog) -> Result<PlannedView, R
 fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {
     check(query, |name| catalog.is_table(name))?;
     let mut query = query.clone();
+    spell_out_query(&mut query)?;
     group_window::rewrite_query(&mut query);
     order::rewrite_query(&mut query);
     let located = |error: RelationalError| error.located(&query);
@@ -132,9 +139,28 @@ fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, Relat
     subqueries::rewrite(plan, &count).map_err(|error| located(error.into()))
 }
 
+/// Spells out every expression of a query.
+fn spell_out_query(query: &mut ast::Query) -> Result<(), RelationalError> {
+    let mut found = None;
+    change_query(query, &mut |node, _| {
+        let NodeMut::Expr(expression) = node else { return };
+        let start = expression.span().start;
+        if let (Err(problem), None) = (spell_out(expression), &found) {
+            let (message, hint) = match problem {
+                TypeProblem::Unknown(name) => (format!("unknown type '{name}'"), TYPES),
+                TypeProblem::Refused { message, hint } => (message, hint),
+            };
+            let place = (start.line > 0).then_some((start.line, start.column));
+            found = Some(RelationalError { place, ..RelationalError::new(message) }.hint(hint));
+        }
+    });
+    found.map_or(Ok(()), Err)
+}
+
 fn optimize(plan: LogicalPlan, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {
     let analyzer = Analyzer::with_rules(vec![Arc::new(TypeCoercion::new())]);
     let plan = analyzer.execute_and_check(plan, &catalog.options, |_, _| {})?;
+    let plan = with_folded_constants(plan, catalog)?;
     let context = OptimizerContext::new_with_config_options(catalog.options.clone()).with_max_passes(PASSES_MAX as u8);
     let source = first_scan(&plan, |name| !catalog.is_table(name))?;
     let plan = Optimizer::with_rules(rules()).optimize(plan, &context, |_, _| {})?;
@@ -161,6 +187,18 @@ fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
         Arc::new(PushDownFilter::new()),
         Arc::new(OptimizeProjections::new()),
     ]
+}
+
+/// Does arithmetic over constants. Columns keep the names that they have by how they are written.
+fn with_folded_constants(plan: LogicalPlan, catalog: &Catalog) -> Result<LogicalPlan> {
+    plan.transform_up_with_subqueries(|node| {
+        let names = NamePreserver::new(&node);
+        node.map_expressions(|expression| {
+            let name = names.save(&expression);
+            Ok((catalog.fold)(expression)?.update_data(|folded| name.restore(folded)))
+        })
+    })
+    .map(|transformed| transformed.data)
 }
 
 /// Takes out conditions that are always true.

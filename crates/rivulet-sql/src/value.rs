@@ -33,7 +33,7 @@ pub(crate) const TYPE_NAMES: [&str; 12] = [
 /// The Arrow type of a declared type name, in any case.
 pub(crate) fn type_named(name: &str) -> Option<DataType> {
     Some(match name.to_ascii_lowercase().as_str() {
-        "text" | "varchar" | "string" | "char" => DataType::Utf8,
+        "text" | "varchar" | "string" => DataType::Utf8,
         "bigint" | "int" | "integer" | "smallint" | "tinyint" | "int8" | "int4" | "int2" => DataType::Int64,
         "double" | "float" | "real" | "float8" | "float4" => DataType::Float64,
         "boolean" | "bool" => DataType::Boolean,

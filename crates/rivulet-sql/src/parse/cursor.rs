@@ -7,7 +7,7 @@ use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 use crate::address::list;
 use crate::lexer::{describe_token, token_is_word};
 use crate::statement::Name;
-use crate::value::{INTERVAL, TIMESTAMP, TYPE_NAMES, parse_interval, parse_timestamp_us, type_named};
+use crate::value::{INTERVAL, TIMESTAMP, TYPE_NAMES, parse_interval, parse_timestamp_us, type_name, type_named};
 use crate::{Literal, Position, SqlError, suggest};
 
 use arrow::datatypes::DataType;
@@ -272,11 +272,8 @@ impl<'a> Cursor<'a> {
         if data_type == DataType::Float64 {
             self.eat_word("precision");
         }
-        if self.eat(&Token::LParen) {
-            // A length or precision: values are stored in full whatever it says.
-            let Token::Number(..) = self.peek() else { return Err(self.expected("a number")) };
-            self.advance();
-            self.expect(&Token::RParen)?;
+        if *self.peek() == Token::LParen {
+            self.detail(&data_type, position)?;
         }
         if data_type == TIMESTAMP && !self.eat_words(&["without", "time", "zone"]) && self.is_word("with") {
             let rest = self.rest();
@@ -286,6 +283,26 @@ impl<'a> Cursor<'a> {
             }
         }
         Ok(data_type)
+    }
+
+    /// The length or precision behind a type. Values are stored in full, so it is refused where it would cut or check them: all but the
+    /// milliseconds that scripts of other engines declare, which times of events have anyway.
+    fn detail(&mut self, data_type: &DataType, position: Position) -> Result<(), SqlError> {
+        self.advance();
+        let Token::Number(digits, _) = self.peek().clone() else { return Err(self.expected("a number")) };
+        self.advance();
+        self.expect(&Token::RParen)?;
+        let hint = match data_type {
+            _ if *data_type == TIMESTAMP && ["3", "4", "5", "6"].contains(&digits.as_str()) => return Ok(()),
+            _ if *data_type == TIMESTAMP => "write TIMESTAMP; values are stored with six digits of a second",
+            DataType::Utf8 => {
+                "write TEXT; values are stored in full. To cut one, write CAST(value AS VARCHAR(10)) in the query"
+            }
+            _ => "write the type without it; values are stored in full",
+        };
+        let name = type_name(data_type);
+        Err(SqlError::new(position, format!("{name} with a length or precision ({digits}) is not supported"))
+            .hint(hint))
     }
 
     /// `( name => value, ... )`; each name at most once.

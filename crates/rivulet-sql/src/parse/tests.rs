@@ -57,7 +57,7 @@ fn layout_and_case_do_not_change_the_identity() {
 #[test]
 fn everything_optional_may_be_left_out_or_given() {
     let Statement::CreateApplication(create) = one("CREATE APPLICATION IF NOT EXISTS \"My App\"
-        INPUT t (v DOUBLE PRECISION NOT NULL, n VARCHAR(20), s SMALLINT)
+        INPUT t (v DOUBLE PRECISION NOT NULL, n VARCHAR, s SMALLINT)
         FORMAT CSV (delimiter => ';', header => TRUE)
         WITH (lateness => INTERVAL '2 seconds', idle_timeout => INTERVAL 30 SECOND, overflow => 'drop_oldest')
         OUTPUT FORMAT VALUE AS SELECT v FROM t AS x WHERE v > -1.5e3")

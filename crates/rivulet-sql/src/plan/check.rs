@@ -2,7 +2,7 @@
 //! the tree is left in the form in which DataFusion plans it without guessing.
 //!
 //! After this pass an expression holds only constructs on the list below; identifiers are exact (quoted) names of
-//! columns, `$parameters` are quoted identifiers too, and types in casts are those of the language.
+//! columns, `$parameters` are quoted identifiers too, and casts are spelled out ([`rivulet_relational::spelling`]).
 
 mod calls;
 mod constants;
@@ -16,7 +16,7 @@ use crate::application::Parameter;
 use crate::parse::name_of;
 use crate::statement::Name;
 use crate::{Position, SqlError, suggest};
-use constants::{cast_type, check_interval, check_number, check_typed_string};
+use constants::{check_interval, check_number, check_typed_string, spelled_out};
 
 pub(super) use constants::interval_text;
 
@@ -106,23 +106,33 @@ impl Scope<'_> {
                 }
             }
             Expr::Interval(interval) => check_interval(interval, position),
-            Expr::TypedString(typed) => check_typed_string(typed, position),
+            Expr::TypedString(typed) => {
+                check_typed_string(typed, position)?;
+                spelled_out(expression, position)
+            }
             Expr::BinaryOp { op, .. } => {
                 check_binary(op, position)?;
-                self.children(expression, place, position)
+                self.children(expression, place, position)?;
+                spelled_out(expression, position)
             }
-            Expr::UnaryOp { op, .. } => {
+            Expr::UnaryOp { op, expr: inner } => {
                 if !matches!(op, UnaryOperator::Plus | UnaryOperator::Minus | UnaryOperator::Not) {
                     return Err(not_yet(position, &format!("the operator '{op}'")));
                 }
+                if let (UnaryOperator::Minus, Expr::Value(value)) = (op, inner.as_ref())
+                    && let Value::Number(digits, _) = &value.value
+                {
+                    // The least whole number has no counterpart above 0.
+                    return check_number(&format!("-{digits}"), position);
+                }
                 self.children(expression, place, position)
             }
-            Expr::Cast { kind, data_type, array, format, .. } => {
+            Expr::Cast { kind, array, format, .. } => {
                 if *array || format.is_some() || matches!(kind, ast::CastKind::SafeCast) {
                     return Err(not_yet(position, "this form of CAST"));
                 }
-                *data_type = cast_type(data_type, position)?;
-                self.children(expression, place, position)
+                self.children(expression, place, position)?;
+                spelled_out(expression, position)
             }
             Expr::SimilarTo { .. } => {
                 Err(not_yet(position, "SIMILAR TO").hint("use LIKE, or ~ with a regular expression"))
@@ -147,7 +157,10 @@ impl Scope<'_> {
                     .hint("write substring(text FROM 2 FOR 3) or substr(text, 2, 3)"))
             }
             Expr::Trim { trim_characters: Some(_), .. } => Err(not_yet(position, "this form of TRIM")),
-            Expr::Function(_) => self.function(expression, place, position),
+            Expr::Function(_) => {
+                self.function(expression, place, position)?;
+                spelled_out(expression, position)
+            }
             Expr::IsNull(_)
             | Expr::IsNotNull(_)
             | Expr::IsTrue(_)

@@ -5,18 +5,16 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_common::{DFSchema, DFSchemaRef, DataFusionError};
-use datafusion_expr::execution_props::ExecutionProps;
-use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion_expr::simplify::SimplifyContext;
 use datafusion_expr::{Expr, ExprSchemable, Operator, cast};
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
-use datafusion_physical_expr::expressions::BinaryExpr;
-use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
+use datafusion_physical_expr::PhysicalExpr;
 use datafusion_sql::sqlparser::ast;
 use rivulet_operators::Expressions;
 
+use super::arithmetic::{compile, fold_constants};
 use super::check::start;
 use super::functions::REGISTRY;
 use super::translate::Translator;
@@ -241,12 +239,14 @@ pub(super) fn plain_message(error: &DataFusionError) -> String {
 /// The same of its text.
 pub(super) fn plain_text(text: &str) -> String {
     /// Longer names first: some contain others.
-    const TYPES: [(&str, &str); 21] = [
+    const TYPES: [(&str, &str); 23] = [
         ("Interval(MonthDayNano)", "INTERVAL"),
         ("Timestamp(Microsecond, None)", "TIMESTAMP"),
         ("Timestamp(µs)", "TIMESTAMP"),
         ("Timestamp(ns)", "TIMESTAMP"),
         ("Duration(µs)", "INTERVAL"),
+        ("Decimal128", "DECIMAL"),
+        ("Decimal256", "DECIMAL"),
         ("LargeUtf8", "TEXT"),
         ("Utf8View", "TEXT"),
         ("Utf8", "TEXT"),
@@ -255,15 +255,18 @@ pub(super) fn plain_text(text: &str) -> String {
         ("UInt16", "BIGINT"),
         ("UInt8", "BIGINT"),
         ("Int64", "BIGINT"),
-        ("Int32", "BIGINT"),
-        ("Int16", "BIGINT"),
-        ("Int8", "BIGINT"),
+        ("Int32", "INT"),
+        ("Int16", "SMALLINT"),
+        ("Int8", "TINYINT"),
         ("Float64", "DOUBLE"),
         ("Float32", "DOUBLE"),
         ("Float16", "DOUBLE"),
         ("Boolean", "BOOLEAN"),
         ("Date32", "DATE"),
     ];
+    if let Some(message) = regular_expression_problem(text) {
+        return message;
+    }
     let mut message = text.lines().next().unwrap_or_default();
     for prefix in [
         "Error during planning: ",
@@ -291,6 +294,16 @@ pub(super) fn plain_text(text: &str) -> String {
         return "this expression is not supported".to_owned();
     }
     message
+}
+
+/// The message about a regular expression that cannot be read, which has several lines: the expression, where in it, and what is wrong.
+fn regular_expression_problem(text: &str) -> Option<String> {
+    let (_, lines) = text.split_once("regex parse error:\n")?;
+    let problem = lines.lines().find_map(|line| line.strip_prefix("error: "))?;
+    let pattern = lines.lines().next().unwrap_or_default().trim_start();
+    // One of several lines is shown with their numbers.
+    let named = if pattern.starts_with("~~~") { "this".to_owned() } else { format!("'{pattern}'") };
+    Some(format!("{named} is not a regular expression: {problem}"))
 }
 
 pub(super) fn df_schema(schema: &Schema) -> Result<DFSchemaRef, SqlError> {
@@ -342,23 +355,10 @@ impl Compiler {
     /// The coerced expression with constants folded, as it is evaluated.
     pub(super) fn compile(&self, expression: Expr, position: Position) -> Result<Arc<dyn PhysicalExpr>, SqlError> {
         let failed = |error: DataFusionError| SqlError::new(position, plain_message(&error));
-        let simplified = simplifier(&self.schema).simplify(expression).map_err(failed)?;
+        let folded = fold_constants(expression).map_err(failed)?.data;
+        let simplified = simplifier(&self.schema).simplify(folded).map_err(failed)?;
         compile(&simplified, &self.schema).map_err(failed)
     }
-}
-
-/// The expression as it is evaluated. Sums, differences and products that do not fit their type are an error of their row, as in any
-/// database: they do not wrap around.
-pub(super) fn compile(expression: &Expr, schema: &DFSchema) -> Result<Arc<dyn PhysicalExpr>, DataFusionError> {
-    create_physical_expr(expression, schema, &ExecutionProps::new(), &PhysicalPlanningContext::default())?
-        .transform_up(|node| match node.downcast_ref::<BinaryExpr>() {
-            Some(binary) if matches!(binary.op(), Operator::Plus | Operator::Minus | Operator::Multiply) => {
-                let checked = binary.clone().with_fail_on_overflow(true);
-                Ok(Transformed::yes(Arc::new(checked) as Arc<dyn PhysicalExpr>))
-            }
-            _ => Ok(Transformed::no(node)),
-        })
-        .data()
 }
 
 /// The place of the parameter whose column has this name.

@@ -9,6 +9,7 @@ use rivulet_operators::AggregateFunction;
 
 use super::bounded::bounded;
 use super::haversine::haversine_m;
+use super::query::scalars;
 
 /// The functions that make windows, in GROUP BY only.
 pub(super) const WINDOWS: [&str; 4] = ["tumble", "hop", "session", "count_window"];
@@ -104,8 +105,9 @@ pub(super) static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::new);
 impl Registry {
     fn new() -> Self {
         let mut scalars = HashMap::new();
+        // Later ones take the place of earlier ones: DataFusion's `to_char` gives back a format that it does not know.
         let functions = datafusion_functions::all_default_functions().into_iter().chain([haversine_m()]);
-        for function in functions.map(bounded) {
+        for function in functions.chain(scalars::scalars()).map(bounded) {
             for name in function.aliases().iter().map(String::as_str).chain([function.name()]) {
                 if !INTERNAL.contains(&name) && !REFUSED.iter().any(|(refused, ..)| *refused == name) {
                     scalars.insert(name.to_owned(), function.clone());

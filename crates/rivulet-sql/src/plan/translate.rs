@@ -236,23 +236,19 @@ fn binary_operator(operator: &BinaryOperator) -> Result<Operator> {
 fn cast_target(data_type: &ast::DataType) -> Result<DataType> {
     Ok(match data_type {
         ast::DataType::Text => DataType::Utf8,
+        ast::DataType::TinyInt(_) => DataType::Int8,
+        ast::DataType::SmallInt(_) => DataType::Int16,
+        ast::DataType::Int(_) => DataType::Int32,
         ast::DataType::BigInt(_) => DataType::Int64,
         ast::DataType::Double(_) => DataType::Float64,
         ast::DataType::Boolean => DataType::Boolean,
         ast::DataType::Date => DataType::Date32,
         ast::DataType::Timestamp(..) => TIMESTAMP,
         ast::DataType::Interval { .. } => INTERVAL,
-        ast::DataType::Numeric(info) | ast::DataType::Decimal(info) => {
-            let (precision, scale) = match info {
-                ast::ExactNumberInfo::None => (38, 10),
-                ast::ExactNumberInfo::Precision(precision) => (*precision, 0),
-                ast::ExactNumberInfo::PrecisionAndScale(precision, scale) => (*precision, *scale),
-            };
-            match (u8::try_from(precision), i8::try_from(scale)) {
-                (Ok(precision @ 1..=38), Ok(scale)) if scale.unsigned_abs() <= precision => {
-                    DataType::Decimal128(precision, scale)
-                }
-                _ => return plan_err!("DECIMAL has a precision from 1 to 38 and a scale up to the precision"),
+        ast::DataType::Decimal(ast::ExactNumberInfo::PrecisionAndScale(precision, scale)) => {
+            match (u8::try_from(*precision), i8::try_from(*scale)) {
+                (Ok(precision), Ok(scale)) => DataType::Decimal128(precision, scale),
+                _ => return plan_err!("DECIMAL has no such precision"),
             }
         }
         other => return plan_err!("values cannot be converted to {other}"),

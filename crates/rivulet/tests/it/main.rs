@@ -43,6 +43,7 @@ mod memory;
 mod mqtt_queries;
 mod nexmark;
 mod nexmark_files;
+mod numbers;
 mod sql_answers;
 mod stop;
 mod subqueries;

@@ -1,13 +1,14 @@
 //! Constants and the types of casts: numbers, intervals, times.
 
 use datafusion_sql::sqlparser::ast::{self, Expr, Value};
+use rivulet_relational::{TypeProblem, spell_out};
 
 use super::not_yet;
-use crate::value::{parse_interval, parse_timestamp_us, type_named};
+use crate::value::{parse_interval, parse_timestamp_us};
 use crate::{Position, SqlError, suggest};
 
 pub(super) fn check_number(digits: &str, position: Position) -> Result<(), SqlError> {
-    let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let is_whole = digits.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit());
     let fits = if is_whole { digits.parse::<i64>().is_ok() } else { digits.parse::<f64>().is_ok_and(f64::is_finite) };
     if fits {
         return Ok(());
@@ -48,7 +49,7 @@ pub(super) fn check_interval(interval: &mut ast::Interval, position: Position) -
     }
 }
 
-pub(super) fn check_typed_string(typed: &mut ast::TypedString, position: Position) -> Result<(), SqlError> {
+pub(super) fn check_typed_string(typed: &ast::TypedString, position: Position) -> Result<(), SqlError> {
     let Value::SingleQuotedString(text) = &typed.value.value else {
         return Err(SqlError::new(position, "expected a string in single quotes"));
     };
@@ -67,7 +68,6 @@ pub(super) fn check_typed_string(typed: &mut ast::TypedString, position: Positio
         }
         other => return Err(not_yet(position, &format!("a constant of type {other}"))),
     }
-    typed.data_type = cast_type(&typed.data_type, position)?;
     Ok(())
 }
 
@@ -75,36 +75,17 @@ fn is_zoned(zone: ast::TimezoneInfo) -> bool {
     matches!(zone, ast::TimezoneInfo::WithTimeZone | ast::TimezoneInfo::Tz)
 }
 
-/// The type that a cast to `data_type` has in the language: the same as that of a column declared so. DataFusion would
-/// take FLOAT as a number of 32 bits and TIMESTAMP as nanoseconds.
-pub(super) fn cast_type(data_type: &ast::DataType, position: Position) -> Result<ast::DataType, SqlError> {
-    use ast::DataType;
-    Ok(match data_type {
-        DataType::Timestamp(_, zone) if !is_zoned(*zone) => DataType::Timestamp(Some(6), ast::TimezoneInfo::None),
-        DataType::Timestamp(..) => {
-            return Err(not_yet(position, "TIMESTAMP WITH TIME ZONE").hint("TIMESTAMP is always in UTC"));
-        }
-        DataType::DoublePrecision => DataType::Double(ast::ExactNumberInfo::None),
-        DataType::Date | DataType::Numeric(_) | DataType::Decimal(_) | DataType::Interval { fields: None, .. } => {
-            data_type.clone()
-        }
-        other => {
-            let name = other.to_string();
-            let word: String = name.chars().take_while(|character| character.is_alphanumeric()).collect();
-            let known = type_named(&word).filter(|_| !name.contains(['<', '[']) && !name.contains("UNSIGNED"));
-            match known {
-                Some(arrow::datatypes::DataType::Utf8) => DataType::Text,
-                Some(arrow::datatypes::DataType::Int64) => DataType::BigInt(None),
-                Some(arrow::datatypes::DataType::Float64) => DataType::Double(ast::ExactNumberInfo::None),
-                Some(arrow::datatypes::DataType::Boolean) => DataType::Boolean,
-                _ => {
-                    let error = SqlError::new(position, format!("unknown type '{name}'"));
-                    return Err(match suggest::nearest(&name, crate::value::TYPE_NAMES) {
-                        Some(near) => error.did_you_mean(Some(near)),
-                        None => error.hint("types are TEXT, BIGINT, DOUBLE, BOOLEAN, TIMESTAMP, DATE and INTERVAL"),
-                    });
-                }
+/// Spells out an expression whose parts are checked, outside of the recursion over them: casts with all the details of their types.
+#[inline(never)]
+pub(super) fn spelled_out(expression: &mut Expr, position: Position) -> Result<(), SqlError> {
+    spell_out(expression).map_err(|problem| match problem {
+        TypeProblem::Unknown(name) => {
+            let error = SqlError::new(position, format!("unknown type '{name}'"));
+            match suggest::nearest(&name, crate::value::TYPE_NAMES) {
+                Some(near) => error.did_you_mean(Some(near)),
+                None => error.hint("types are TEXT, BIGINT, DOUBLE, DECIMAL, BOOLEAN, TIMESTAMP, DATE and INTERVAL"),
             }
         }
+        TypeProblem::Refused { message, hint } => SqlError::new(position, message).hint(hint),
     })
 }

@@ -16,7 +16,8 @@ use rivulet_operators::{Filter, NamedExpression, PlanError, Project};
 
 use super::error::{defect, not_yet, refused};
 use super::stream::{Attached, Partition, Place, Stream, bounds_schema};
-use crate::plan::expression::{compile, plain_message};
+use crate::plan::arithmetic::compile;
+use crate::plan::expression::plain_message;
 use crate::{Position, SqlError};
 
 /// In how many windows a row may come.

@@ -4,7 +4,6 @@ use rivulet_relational::calls::calls;
 use rivulet_relational::functions::{LAG, RANKINGS};
 
 use super::error::call_place;
-use super::scalars;
 use crate::plan::functions::{Found, REGISTRY};
 use crate::statement::BigQuery;
 use crate::{SqlError, suggest};
@@ -39,7 +38,7 @@ pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
         let position = call_place(call.place).or(query.position);
         let name = call.name.as_str();
         let is_over = RANKINGS.contains(&name) || name == LAG;
-        let is_own = is_over || WINDOWS.contains(&name) || ARGUMENTS.contains(&name) || scalars::is_scalar(name);
+        let is_own = is_over || WINDOWS.contains(&name) || ARGUMENTS.contains(&name);
         if is_own {
             continue;
         }
@@ -68,7 +67,7 @@ pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
                     ));
             }
             Found::Unknown => {
-                let names = REGISTRY.names().chain(WINDOWS).chain(RANKINGS).chain([LAG]).chain(scalars::NAMES);
+                let names = REGISTRY.names().chain(WINDOWS).chain(RANKINGS).chain([LAG]);
                 let error = SqlError::new(position, format!("unknown function '{name}'"));
                 return Err(error.did_you_mean(suggest::nearest(name, names)));
             }

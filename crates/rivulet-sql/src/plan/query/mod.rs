@@ -21,7 +21,7 @@ mod lower;
 mod output;
 mod over;
 mod relations;
-mod scalars;
+pub(super) mod scalars;
 mod stream;
 mod union;
 
@@ -35,6 +35,7 @@ use rivulet_dataflow::{Dataflow, NodeId};
 use rivulet_operators::Table;
 use rivulet_relational::Catalog;
 
+use super::arithmetic::fold_constants;
 use super::functions::REGISTRY;
 use crate::SqlError;
 use crate::scope::{Scope, SinkDeclaration, SourceDeclaration};
@@ -146,8 +147,7 @@ fn needs_its_reader(plan: &LogicalPlan) -> bool {
 
 /// What queries may name.
 fn catalog(scope: &Scope) -> Catalog {
-    let scalars = REGISTRY.scalars().chain(scalars::scalars());
-    let mut catalog = Catalog::new(scalars, aggregates::aggregates());
+    let mut catalog = Catalog::new(REGISTRY.scalars(), aggregates::aggregates(), fold_constants);
     for (name, relation) in relations::relations(scope) {
         match scope.table(name) {
             Some(_) => catalog.add_table(name, relation),

@@ -1,4 +1,4 @@
-//! `date_format(ts, 'yyyy-MM-dd HH:mm')`, and `to_char(ts, '%Y-%m-%d')` where the format is as simple.
+//! `date_format(ts, 'yyyy-MM-dd HH:mm')`, and `to_char(ts, '%Y-%m-%d')` or `to_char(ts, 'YYYY-MM-DD')`.
 //!
 //! The format is read when the query is planned. Rows of a stream follow each other in time, so most of them have the text of the one
 //! before: it is made anew only when the smallest unit in the format changes.
@@ -6,12 +6,15 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, StringBuilder};
+use arrow::array::{Array, ArrayRef, AsArray, StringBuilder};
 use arrow::datatypes::{DataType, TimestampMicrosecondType};
-use datafusion_common::{Result, ScalarValue, internal_err, plan_err};
+use arrow::temporal_conversions::as_datetime;
+use datafusion_common::{Result, ScalarValue, exec_err, internal_err, plan_err};
 use datafusion_expr::expr::ScalarFunction;
 use datafusion_expr::simplify::{ExprSimplifyResult, SimplifyContext};
-use datafusion_expr::{ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use datafusion_expr::{
+    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility, cast,
+};
 
 use crate::value::TIMESTAMP;
 
@@ -22,11 +25,22 @@ const DAY_US: i64 = 86_400_000_000;
 enum Piece {
     Year,
     Month,
+    /// `Jan`
+    MonthName,
     Day,
+    /// From 001.
+    DayOfYear,
+    /// `Mon`
+    DayName,
     Hour,
+    /// From 01 to 12.
+    HourOfHalf,
+    /// `AM` or `PM`
+    Half,
     Minute,
     Second,
     Millisecond,
+    Microsecond,
     Text(String),
 }
 
@@ -34,11 +48,12 @@ impl Piece {
     /// How long it stays the same, microseconds.
     fn unit_us(&self) -> i64 {
         match self {
-            Self::Year | Self::Month | Self::Day => DAY_US,
-            Self::Hour => 3_600_000_000,
+            Self::Year | Self::Month | Self::MonthName | Self::Day | Self::DayOfYear | Self::DayName => DAY_US,
+            Self::Hour | Self::HourOfHalf | Self::Half => 3_600_000_000,
             Self::Minute => 60_000_000,
             Self::Second => 1_000_000,
             Self::Millisecond => 1000,
+            Self::Microsecond => 1,
             Self::Text(_) => i64::MAX,
         }
     }
@@ -50,9 +65,11 @@ pub(super) fn date_format() -> Arc<ScalarUDF> {
     Arc::new(ScalarUDF::from(DateFormat { signature }))
 }
 
-/// `to_char`, which is `function` where the format is not as simple.
-pub(super) fn to_char(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
-    Arc::new(ScalarUDF::from(ToChar { function }))
+/// `to_char`, with a format of percent signs, `%Y-%m-%d`, or of PostgreSQL's words, `YYYY-MM-DD`.
+pub(super) fn to_char() -> Arc<ScalarUDF> {
+    let of = |time: DataType| TypeSignature::Exact(vec![time, DataType::Utf8]);
+    let signature = Signature::one_of(vec![of(TIMESTAMP), of(DataType::Date32)], Volatility::Immutable);
+    Arc::new(ScalarUDF::from(ToChar { signature }))
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -76,7 +93,7 @@ impl ScalarUDFImpl for DateFormat {
     fn simplify(&self, arguments: Vec<Expr>, _context: &SimplifyContext) -> Result<ExprSimplifyResult> {
         match arguments.as_slice() {
             [time, Expr::Literal(ScalarValue::Utf8(Some(format)), _)] => {
-                let pieces = pieces_of_letters(format)?;
+                let pieces = Format::Pieces(pieces_of_letters(format)?);
                 Ok(ExprSimplifyResult::Simplified(formatted(pieces, time.clone(), "date_format", format)))
             }
             _ => plan_err!("the format of date_format must be a constant text"),
@@ -90,41 +107,112 @@ impl ScalarUDFImpl for DateFormat {
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct ToChar {
-    function: Arc<ScalarUDF>,
+    signature: Signature,
 }
 
 impl ScalarUDFImpl for ToChar {
     fn name(&self) -> &str {
-        self.function.name()
+        "to_char"
     }
 
     fn signature(&self) -> &Signature {
-        self.function.signature()
+        &self.signature
     }
 
-    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
-        self.function.return_type(arguments)
+    fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Utf8)
     }
 
     fn simplify(&self, arguments: Vec<Expr>, context: &SimplifyContext) -> Result<ExprSimplifyResult> {
-        if let [time, Expr::Literal(ScalarValue::Utf8(Some(format)), _)] = arguments.as_slice()
-            && context.get_data_type(time).is_ok_and(|data_type| data_type == TIMESTAMP)
-            && let Some(pieces) = pieces_of_percents(format)
-        {
-            return Ok(ExprSimplifyResult::Simplified(formatted(pieces, time.clone(), "to_char", format)));
+        if let [time, Expr::Literal(ScalarValue::Utf8(Some(format)), _)] = arguments.as_slice() {
+            let time = match context.get_data_type(time)? {
+                TIMESTAMP => time.clone(),
+                _ => cast(time.clone(), TIMESTAMP),
+            };
+            return Ok(ExprSimplifyResult::Simplified(formatted(Format::of_to_char(format)?, time, "to_char", format)));
         }
-        self.function.simplify(arguments, context)
+        Ok(ExprSimplifyResult::Original(arguments))
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        self.function.invoke_with_args(arguments)
+        let rows = arguments.number_rows;
+        let columns = arguments.args.into_iter().map(|one| one.into_array(rows)).collect::<Result<Vec<ArrayRef>>>()?;
+        let [times, formats] = columns.as_slice() else { return internal_err!("to_char with other arguments") };
+        let times = arrow::compute::cast(times, &TIMESTAMP)?;
+        let (times, formats) = (times.as_primitive::<TimestampMicrosecondType>(), formats.as_string::<i32>());
+        let mut texts = StringBuilder::with_capacity(rows, rows * 16);
+        let mut text = String::new();
+        // Rows of one query follow each other, and have one format.
+        let mut last: Option<(&str, Format)> = None;
+        for row in 0..rows {
+            if times.is_null(row) || formats.is_null(row) {
+                texts.append_null();
+                continue;
+            }
+            let written = formats.value(row);
+            let format = match last.take() {
+                Some((known, format)) if known == written => format,
+                _ => Format::of_to_char(written)?,
+            };
+            text.clear();
+            format.write(times.value(row), &mut text)?;
+            texts.append_value(&text);
+            last = Some((written, format));
+        }
+        Ok(ColumnarValue::Array(Arc::new(texts.finish())))
     }
 }
 
-fn formatted(pieces: Vec<Piece>, time: Expr, name: &str, format: &str) -> Expr {
-    let unit_us = pieces.iter().map(Piece::unit_us).min().unwrap_or(i64::MAX);
+/// How times are written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Format {
+    /// Piece by piece.
+    Pieces(Vec<Piece>),
+    /// By percent signs with other letters than the commonest.
+    Percents(String),
+}
+
+impl Format {
+    /// The format of `to_char`: with percent signs as C has it (`%Y-%m-%d`), or by the words of PostgreSQL (`YYYY-MM-DD`).
+    fn of_to_char(format: &str) -> Result<Self> {
+        if !format.contains('%') {
+            return pieces_of_words(format).map(Self::Pieces);
+        }
+        if let Some(pieces) = pieces_of_percents(format) {
+            return Ok(Self::Pieces(pieces));
+        }
+        let format = Self::Percents(format.to_owned());
+        format.write(0, &mut String::new()).map(|()| format)
+    }
+
+    /// How long the text stays the same, microseconds.
+    fn unit_us(&self) -> i64 {
+        match self {
+            Self::Pieces(pieces) => pieces.iter().map(Piece::unit_us).min().unwrap_or(i64::MAX),
+            Self::Percents(_) => 1,
+        }
+    }
+
+    fn write(&self, time_us: i64, text: &mut String) -> Result<()> {
+        match self {
+            Self::Pieces(pieces) => write_pieces(pieces, time_us, text),
+            Self::Percents(format) => {
+                let Some(time) = as_datetime::<TimestampMicrosecondType>(time_us) else {
+                    return exec_err!("the time {time_us} is out of range");
+                };
+                if write!(text, "{}", time.format(format)).is_err() {
+                    return exec_err!("'{format}' is not a format of to_char");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn formatted(format: Format, time: Expr, name: &str, written: &str) -> Expr {
+    let unit_us = format.unit_us();
     let signature = Signature::exact(vec![TIMESTAMP], Volatility::Immutable);
-    let function = Formatted { pieces, unit_us, name: format!("{name} '{format}'"), signature };
+    let function = Formatted { format, unit_us, name: format!("{name} '{written}'"), signature };
     Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(ScalarUDF::from(function)), vec![time]))
 }
 
@@ -157,6 +245,72 @@ fn pieces_of_letters(format: &str) -> Result<Vec<Piece>> {
             text => Piece::Text(text.to_owned()),
         });
         rest = after;
+    }
+    Ok(pieces)
+}
+
+/// The format in PostgreSQL's words, in any case. Text that is none stands in double quotes.
+fn pieces_of_words(format: &str) -> Result<Vec<Piece>> {
+    /// Longer words before those that they begin with.
+    const WORDS: [(&str, Piece); 14] = [
+        ("YYYY", Piece::Year),
+        ("HH24", Piece::Hour),
+        ("HH12", Piece::HourOfHalf),
+        ("MON", Piece::MonthName),
+        ("DDD", Piece::DayOfYear),
+        ("HH", Piece::HourOfHalf),
+        ("MM", Piece::Month),
+        ("DD", Piece::Day),
+        ("DY", Piece::DayName),
+        ("MI", Piece::Minute),
+        ("SS", Piece::Second),
+        ("MS", Piece::Millisecond),
+        ("US", Piece::Microsecond),
+        ("AM", Piece::Half),
+    ];
+    /// What begins with a word above and is another.
+    const OTHERS: [&str; 5] = ["MONTH", "SSSS", "MMM", "DDDD", "YYYYY"];
+    let mut pieces = Vec::new();
+    let mut rest = format;
+    while let Some(first) = rest.chars().next() {
+        if first == '"' {
+            let Some((text, after)) = rest[1..].split_once('"') else {
+                return plan_err!("the quoted text in the format '{format}' is not closed");
+            };
+            pieces.push(Piece::Text(text.to_owned()));
+            rest = after;
+            continue;
+        }
+        if !first.is_ascii_alphabetic() {
+            pieces.push(Piece::Text(first.to_string()));
+            rest = &rest[first.len_utf8()..];
+            continue;
+        }
+        let begins = |word: &str| rest.get(..word.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(word));
+        let known = WORDS.iter().find(|(word, _)| begins(word)).filter(|_| !OTHERS.iter().any(|word| begins(word)));
+        let Some((word, piece)) = known else {
+            let letters: String = rest.chars().take_while(char::is_ascii_alphabetic).collect();
+            return plan_err!(
+                "'{letters}' in the format '{format}' of to_char is not supported; it has YYYY, MM, DD, HH24, MI, SS, MS, US, HH12, AM, Mon, Dy \
+                 and DDD, text in double quotes, or percent signs as in '%Y-%m-%d'"
+            );
+        };
+        // Names are written as the word is.
+        pieces.push(match piece {
+            Piece::MonthName | Piece::DayName | Piece::Half if rest[..word.len()] != **word => match piece {
+                Piece::MonthName if rest.starts_with("Mon") => Piece::MonthName,
+                Piece::DayName if rest.starts_with("Dy") => Piece::DayName,
+                _ => {
+                    let letters = &rest[..word.len()];
+                    return plan_err!("'{letters}' in the format '{format}' is not supported; write Mon, Dy or AM");
+                }
+            },
+            Piece::MonthName | Piece::DayName => {
+                return plan_err!("'{word}' in the format '{format}' is not supported; write Mon or Dy");
+            }
+            other => other.clone(),
+        });
+        rest = &rest[word.len()..];
     }
     Ok(pieces)
 }
@@ -197,7 +351,7 @@ fn colon() -> Piece {
 /// The text of times in a format that is known.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Formatted {
-    pieces: Vec<Piece>,
+    format: Format,
     unit_us: i64,
     name: String,
     signature: Signature,
@@ -233,7 +387,7 @@ impl ScalarUDFImpl for Formatted {
             let unit = times.value(row).div_euclid(self.unit_us);
             if last != Some(unit) {
                 text.clear();
-                self.write(times.value(row), &mut text);
+                self.format.write(times.value(row), &mut text)?;
                 last = Some(unit);
             }
             texts.append_value(&text);
@@ -246,27 +400,42 @@ impl ScalarUDFImpl for Formatted {
     }
 }
 
-impl Formatted {
-    fn write(&self, time_us: i64, text: &mut String) {
-        let (year, month, day) = date_of(time_us.div_euclid(DAY_US));
-        let in_day = time_us.rem_euclid(DAY_US);
-        for piece in &self.pieces {
-            // Writing to a string does not fail.
-            let _ = match piece {
-                Piece::Year => write!(text, "{year:04}"),
-                Piece::Month => write!(text, "{month:02}"),
-                Piece::Day => write!(text, "{day:02}"),
-                Piece::Hour => write!(text, "{:02}", in_day / 3_600_000_000),
-                Piece::Minute => write!(text, "{:02}", in_day / 60_000_000 % 60),
-                Piece::Second => write!(text, "{:02}", in_day / 1_000_000 % 60),
-                Piece::Millisecond => write!(text, "{:03}", in_day / 1000 % 1000),
-                Piece::Text(piece) => {
-                    text.push_str(piece);
-                    Ok(())
-                }
-            };
-        }
+fn write_pieces(pieces: &[Piece], time_us: i64, text: &mut String) {
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    /// The first day of 1970 was a Thursday.
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    let days = time_us.div_euclid(DAY_US);
+    let (year, month, day) = date_of(days);
+    let in_day = time_us.rem_euclid(DAY_US);
+    let hour = in_day / 3_600_000_000;
+    for piece in pieces {
+        // Writing to a string does not fail.
+        let _ = match piece {
+            Piece::Year => write!(text, "{year:04}"),
+            Piece::Month => write!(text, "{month:02}"),
+            Piece::MonthName => write!(text, "{}", MONTHS[(month - 1) as usize]),
+            Piece::Day => write!(text, "{day:02}"),
+            Piece::DayOfYear => write!(text, "{:03}", days - days_before(year) + 1),
+            Piece::DayName => write!(text, "{}", DAYS[days.rem_euclid(7) as usize]),
+            Piece::Hour => write!(text, "{hour:02}"),
+            Piece::HourOfHalf => write!(text, "{:02}", (hour + 11) % 12 + 1),
+            Piece::Half => write!(text, "{}", if hour < 12 { "AM" } else { "PM" }),
+            Piece::Minute => write!(text, "{:02}", in_day / 60_000_000 % 60),
+            Piece::Second => write!(text, "{:02}", in_day / 1_000_000 % 60),
+            Piece::Millisecond => write!(text, "{:03}", in_day / 1000 % 1000),
+            Piece::Microsecond => write!(text, "{:06}", in_day % 1_000_000),
+            Piece::Text(piece) => {
+                text.push_str(piece);
+                Ok(())
+            }
+        };
     }
+}
+
+/// The days from 1970 to the first of January of a year.
+fn days_before(year: i64) -> i64 {
+    let before = year - 1;
+    365 * (year - 1970) + before.div_euclid(4) - before.div_euclid(100) + before.div_euclid(400) - 477
 }
 
 /// Year, month and day of a day since 1970, in the calendar of today (Hinnant, "chrono-compatible low-level date algorithms").
@@ -284,16 +453,19 @@ fn date_of(days: i64) -> (i64, i64, i64) {
 
 #[cfg(test)]
 mod tests {
-    use arrow::temporal_conversions::as_datetime;
     use proptest::prelude::*;
 
     use super::*;
 
-    fn text(format: &str, time_us: i64) -> String {
-        let pieces = pieces_of_letters(format).unwrap();
-        let signature = Signature::exact(vec![TIMESTAMP], Volatility::Immutable);
+    fn to_char(format: &str, time_us: i64) -> String {
         let mut text = String::new();
-        Formatted { pieces, unit_us: 1, name: String::new(), signature }.write(time_us, &mut text);
+        Format::of_to_char(format).unwrap().write(time_us, &mut text).unwrap();
+        text
+    }
+
+    fn text(format: &str, time_us: i64) -> String {
+        let mut text = String::new();
+        write_pieces(&pieces_of_letters(format).unwrap(), time_us, &mut text);
         text
     }
 
@@ -302,6 +474,10 @@ mod tests {
         fn dates_are_those_of_the_calendar(time_us in -10_000_000_000_000_000_i64..100_000_000_000_000_000) {
             let expected = as_datetime::<TimestampMicrosecondType>(time_us).unwrap();
             prop_assert_eq!(text("yyyy-MM-dd HH:mm:ss.SSS", time_us), expected.format("%Y-%m-%d %H:%M:%S%.3f").to_string());
+            prop_assert_eq!(
+                to_char("Dy DD Mon YYYY DDD HH12:MI:SS.US AM", time_us),
+                expected.format("%a %d %b %Y %j %I:%M:%S%.6f %p").to_string()
+            );
         }
     }
 
@@ -313,5 +489,16 @@ mod tests {
         assert_eq!(pieces_of_percents("%Y-%m").unwrap().len(), 3);
         assert_eq!(pieces_of_percents("%A"), None);
         assert_eq!(pieces_of_percents("%"), None);
+        assert_eq!(to_char("yyyy-mm-dd\"T\"HH24:MI:SS.MS", 3_661_002_000), "1970-01-01T01:01:01.002");
+        assert_eq!(to_char("%A", 0), "Thursday");
+        for (format, letters) in
+            [("YYYY-MM-DDTHH24", "'THH'"), ("MONTH", "'MONTH'"), ("yyyy-MMM", "'MMM'"), ("DAY", "'DAY'")]
+        {
+            let error = Format::of_to_char(format).unwrap_err().to_string();
+            assert!(error.contains(letters), "{error}");
+        }
+        for format in ["%Q", "%", "MON", "\"open"] {
+            assert!(Format::of_to_char(format).is_err(), "{format}");
+        }
     }
 }

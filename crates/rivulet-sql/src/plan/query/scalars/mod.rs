@@ -1,7 +1,8 @@
-//! Scalar functions that queries over sources have beyond those of applications: spellings of other engines, and such as are slow elsewhere.
+//! Scalar functions beyond those of DataFusion: spellings of other engines, and such as are slow or wrong there.
 
 mod date_format;
 mod regexp_extract;
+mod rounding;
 mod text;
 
 use std::sync::Arc;
@@ -17,30 +18,8 @@ use datafusion_expr::{
 use crate::plan::functions::REGISTRY;
 use crate::value::TIMESTAMP;
 
-/// Their names, for suggestions.
-pub(super) const NAMES: [&str; 13] = [
-    "mod",
-    "year",
-    "month",
-    "dayofmonth",
-    "hour",
-    "minute",
-    "second",
-    "date_format",
-    "to_char",
-    "regexp_extract",
-    "split_index",
-    "count_char",
-    "if",
-];
-
-/// Whether there is such a function here.
-pub(super) fn is_scalar(name: &str) -> bool {
-    NAMES.contains(&name)
-}
-
-/// All of them, by name.
-pub(super) fn scalars() -> Vec<(String, Arc<ScalarUDF>)> {
+/// All of them.
+pub(in crate::plan) fn scalars() -> Vec<Arc<ScalarUDF>> {
     let short = [
         (Short::Mod, "mod"),
         (Short::If, "if"),
@@ -53,9 +32,10 @@ pub(super) fn scalars() -> Vec<(String, Arc<ScalarUDF>)> {
     ];
     let short = short.into_iter().map(|(short, name)| Arc::new(ScalarUDF::from(Shorthand::new(short, name))));
     let mut all: Vec<Arc<ScalarUDF>> = short.collect();
-    all.extend([date_format::date_format(), regexp_extract::regexp_extract(), text::split_index(), text::count_char()]);
-    all.extend(REGISTRY.scalar("to_char").map(date_format::to_char));
-    all.into_iter().map(|function| (function.name().to_owned(), function)).collect()
+    all.extend([date_format::date_format(), date_format::to_char(), regexp_extract::regexp_extract()]);
+    all.extend([text::split_index(), text::count_char()]);
+    all.extend([datafusion_functions::math::round(), datafusion_functions::math::trunc()].map(rounding::rounding));
+    all
 }
 
 /// Another way to write an expression.

@@ -1,0 +1,206 @@
+//! Arithmetic as SQL has it: what does not fit its type is an error of its row and does not wrap around, and floating point numbers that
+//! are computed are brought into the one form in which the engine compares them ([`rivulet_dataflow::float`]).
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::compute::kernels::numeric::neg;
+use arrow::datatypes::{DataType, FieldRef, Schema};
+use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion_common::{DFSchema, Result, ScalarValue, internal_err};
+use datafusion_expr::execution_props::ExecutionProps;
+use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion_expr::{ColumnarValue, Expr, Operator, lit};
+use datafusion_physical_expr::expressions::{BinaryExpr, CastExpr, Literal, NegativeExpr, TryCastExpr};
+use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr, create_physical_expr};
+use rivulet_dataflow::{canonical_float, canonical_floats};
+
+type Node = Arc<dyn PhysicalExpr>;
+
+/// The expression as it is evaluated.
+///
+/// # Errors
+/// An expression that cannot be evaluated over these columns.
+pub(super) fn compile(expression: &Expr, schema: &DFSchema) -> Result<Node> {
+    create_physical_expr(expression, schema, &ExecutionProps::new(), &PhysicalPlanningContext::default())?
+        .transform_up(|node| as_evaluated(node, schema.as_arrow()))
+        .data()
+}
+
+/// The expression with arithmetic over constants done, as it would be row by row: the optimizer would let it wrap around. Types are coerced
+/// already.
+///
+/// # Errors
+/// A constant that does not fit its type.
+pub(super) fn fold_constants(expression: Expr) -> Result<Transformed<Expr>> {
+    // Most expressions have nothing to fold, and looking at them takes less of the stack than taking them apart.
+    if !expression.exists(|node| Ok(matches!(node, Expr::Literal(ScalarValue::Float64(_), _)) || is_folded(node)))? {
+        return Ok(Transformed::no(expression));
+    }
+    expression.transform_up(|node| {
+        if let Expr::Literal(ScalarValue::Float64(Some(value)), metadata) = &node {
+            let value = ScalarValue::Float64(Some(canonical_float(*value)));
+            return Ok(Transformed::yes(Expr::Literal(value, metadata.clone())));
+        }
+        if is_folded(&node) { fold(node) } else { Ok(Transformed::no(node)) }
+    })
+}
+
+/// Whether an expression is arithmetic over constants.
+fn is_folded(expression: &Expr) -> bool {
+    use Operator::{Divide, Minus, Modulo, Multiply, Plus};
+    let is_constant = |expression: &Expr| matches!(expression, Expr::Literal(..));
+    match expression {
+        Expr::BinaryExpr(binary) => {
+            matches!(binary.op, Plus | Minus | Multiply | Divide | Modulo)
+                && is_constant(&binary.left)
+                && is_constant(&binary.right)
+        }
+        Expr::Negative(inner) => is_constant(inner),
+        Expr::Cast(cast) => is_constant(&cast.expr),
+        _ => false,
+    }
+}
+
+/// The value of arithmetic over constants. What is divided by 0 or cannot be converted fails where it is evaluated, if it is.
+#[inline(never)]
+fn fold(node: Expr) -> Result<Transformed<Expr>> {
+    let one_row = RecordBatchOptions::new().with_row_count(Some(1));
+    let none = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &one_row)?;
+    let value = compile(&node, &DFSchema::empty()).and_then(|compiled| match compiled.evaluate(&none)? {
+        ColumnarValue::Scalar(value) => Ok(value),
+        ColumnarValue::Array(values) => ScalarValue::try_from_array(&values, 0),
+    });
+    let may_fail = match &node {
+        Expr::BinaryExpr(binary) => matches!(binary.op, Operator::Divide | Operator::Modulo),
+        Expr::Cast(_) => true,
+        _ => false,
+    };
+    match value {
+        Ok(value) => Ok(Transformed::yes(lit(value))),
+        Err(_) if may_fail => Ok(Transformed::no(node)),
+        Err(error) => Err(error),
+    }
+}
+
+/// The node as it is evaluated; its children are so already.
+fn as_evaluated(node: Node, schema: &Schema) -> Result<Transformed<Node>> {
+    if let Some(literal) = node.downcast_ref::<Literal>() {
+        return Ok(match literal.value() {
+            ScalarValue::Float64(Some(value)) => {
+                Transformed::yes(Arc::new(Literal::new(ScalarValue::Float64(Some(canonical_float(*value))))))
+            }
+            _ => Transformed::no(node),
+        });
+    }
+    let computed: Node = if let Some(binary) = node.downcast_ref::<BinaryExpr>() {
+        match binary.op() {
+            Operator::Plus | Operator::Minus | Operator::Multiply => {
+                Arc::new(binary.clone().with_fail_on_overflow(true))
+            }
+            Operator::Divide | Operator::Modulo => node,
+            _ => return Ok(Transformed::no(node)),
+        }
+    } else if let Some(negative) = node.downcast_ref::<NegativeExpr>() {
+        Arc::new(Computed { what: What::Negative, inner: negative.arg().clone() })
+    } else if node.is::<CastExpr>() || node.is::<TryCastExpr>() || node.is::<ScalarFunctionExpr>() {
+        node
+    } else {
+        return Ok(Transformed::no(node));
+    };
+    match computed.data_type(schema)?.is_floating() && !computed.is::<Computed>() {
+        true => Ok(Transformed::yes(Arc::new(Computed { what: What::Number, inner: computed }))),
+        false => Ok(Transformed::yes(computed)),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum What {
+    /// The number itself.
+    Number,
+    /// The number with the other sign. Of the least BIGINT there is none, which is an error.
+    Negative,
+}
+
+/// A number that is computed, with one zero and one NaN.
+#[derive(Debug, Eq)]
+struct Computed {
+    what: What,
+    inner: Node,
+}
+
+// Derived, the comparison would move the expression out of its pointer.
+impl PartialEq for Computed {
+    fn eq(&self, other: &Self) -> bool {
+        self.what == other.what && self.inner.eq(&other.inner)
+    }
+}
+
+impl Hash for Computed {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.what.hash(state);
+        self.inner.hash(state);
+    }
+}
+
+impl fmt::Display for Computed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.what {
+            What::Number => write!(f, "{}", self.inner),
+            What::Negative => write!(f, "(- {})", self.inner),
+        }
+    }
+}
+
+impl PhysicalExpr for Computed {
+    fn data_type(&self, schema: &Schema) -> Result<DataType> {
+        self.inner.data_type(schema)
+    }
+
+    fn nullable(&self, schema: &Schema) -> Result<bool> {
+        self.inner.nullable(schema)
+    }
+
+    fn return_field(&self, schema: &Schema) -> Result<FieldRef> {
+        self.inner.return_field(schema)
+    }
+
+    fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
+        Ok(match (self.inner.evaluate(batch)?, self.what) {
+            (ColumnarValue::Array(values), What::Number) => ColumnarValue::Array(canonical_floats(&values)),
+            (ColumnarValue::Array(values), What::Negative) => ColumnarValue::Array(canonical_floats(&neg(&values)?)),
+            (ColumnarValue::Scalar(ScalarValue::Float64(Some(value))), What::Number) => {
+                ColumnarValue::Scalar(ScalarValue::Float64(Some(canonical_float(value))))
+            }
+            (ColumnarValue::Scalar(value), What::Number) => ColumnarValue::Scalar(value),
+            (ColumnarValue::Scalar(value), What::Negative) => {
+                let negative = canonical_floats(&neg(&value.to_array()?)?);
+                ColumnarValue::Scalar(ScalarValue::try_from_array(&negative, 0)?)
+            }
+        })
+    }
+
+    fn children(&self) -> Vec<&Node> {
+        vec![&self.inner]
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Node>) -> Result<Node> {
+        match <[Node; 1]>::try_from(children) {
+            Ok([inner]) => Ok(Arc::new(Self { what: self.what, inner })),
+            Err(children) => internal_err!("a number is computed by one expression, not {}", children.len()),
+        }
+    }
+
+    fn fmt_sql(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.what {
+            What::Number => self.inner.fmt_sql(f),
+            What::Negative => {
+                f.write_str("(- ")?;
+                self.inner.fmt_sql(f)?;
+                f.write_str(")")
+            }
+        }
+    }
+}

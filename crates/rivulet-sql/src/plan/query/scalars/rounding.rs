@@ -1,0 +1,65 @@
+//! `round(number, places)` and `trunc(number, places)` of DOUBLE: DataFusion's, but a number that they make infinite or lose, because a power
+//! of ten is out of range, stays as it is, or becomes 0 where it has fewer digits than are cut off.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, FieldRef, Float64Type, Int64Type};
+use datafusion_common::Result;
+use datafusion_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature};
+
+/// The function itself, with its results held in range.
+pub(super) fn rounding(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
+    Arc::new(ScalarUDF::from(Rounding { function }))
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Rounding {
+    function: Arc<ScalarUDF>,
+}
+
+impl ScalarUDFImpl for Rounding {
+    fn name(&self) -> &str {
+        self.function.name()
+    }
+
+    fn signature(&self) -> &Signature {
+        self.function.signature()
+    }
+
+    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
+        self.function.return_type(types)
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
+        self.function.return_field_from_args(args)
+    }
+
+    fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
+        self.function.inner().coerce_types(types)
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let rows = args.number_rows;
+        let [number, places] = args.args.as_slice() else { return self.function.invoke_with_args(args) };
+        let (number, places) = (number.clone(), places.clone());
+        let found = self.function.invoke_with_args(args)?.into_array(rows)?;
+        let Some(rounded) = found.as_primitive_opt::<Float64Type>() else { return Ok(ColumnarValue::Array(found)) };
+        if rounded.values().iter().all(|value| value.is_finite()) {
+            return Ok(ColumnarValue::Array(found));
+        }
+        let number = cast(&number.into_array(rows)?, &DataType::Float64)?;
+        let places = cast(&places.into_array(rows)?, &DataType::Int64)?;
+        let (number, places) = (number.as_primitive::<Float64Type>(), places.as_primitive::<Int64Type>());
+        let held = (0..rows).map(|row| {
+            let is_lost = !rounded.value(row).is_finite() && number.value(row).is_finite();
+            rounded.is_valid(row).then(|| match (is_lost, places.value(row) > 0) {
+                (false, _) => rounded.value(row),
+                (true, true) => number.value(row),
+                (true, false) => 0.0,
+            })
+        });
+        Ok(ColumnarValue::Array(Arc::new(held.collect::<Float64Array>()) as ArrayRef))
+    }
+}

@@ -1,0 +1,157 @@
+//! Scalar expressions through both planners: in the SELECT of an application and in that of a big query they give the same.
+//!
+//! - [`nulls`]: three-valued logic of every operator and every function that can be called;
+//! - [`numbers`]: one zero, one NaN, and results that do not fit;
+//! - [`conversions`]: casts, with the details of their types;
+//! - [`edges`]: functions on empty texts, extremes, negative counts.
+
+mod conversions;
+mod edges;
+mod nulls;
+mod numbers;
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use arrow::compute::concat;
+use arrow::util::display::array_value_to_string;
+use datafusion_common::ScalarValue;
+use rivulet_dataflow::{Batch, Chain, Control, Element, Line, OperatorFactory, Refusals, SlotTable, Work};
+
+use crate::plan::plan_application;
+use crate::plan::query::plan_query;
+use crate::value::type_named;
+use crate::{Scope, Statement, parse_application, parse_script};
+
+/// A row on which the expression failed.
+const REFUSED: &str = "refused";
+
+/// The two planners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Path {
+    Application,
+    BigQuery,
+}
+
+const PATHS: [Path; 2] = [Path::Application, Path::BigQuery];
+
+/// Columns `a0`, `a1` and so on: the SQL type of each, and its values.
+#[derive(Clone, Default)]
+struct Columns {
+    types: Vec<&'static str>,
+    values: Vec<Vec<ScalarValue>>,
+}
+
+impl Columns {
+    fn rows(&self) -> usize {
+        self.values.first().map_or(1, Vec::len)
+    }
+
+    fn declared(&self) -> String {
+        let columns = self.types.iter().enumerate().map(|(index, name)| format!(", a{index} {name}"));
+        format!("(id BIGINT{})", columns.collect::<String>())
+    }
+
+    /// The columns of this schema: the number of the row and what is read of these.
+    fn batch(&self, schema: &arrow::datatypes::SchemaRef) -> Batch {
+        let rows = self.rows();
+        let columns = schema.fields().iter().map(|field| -> ArrayRef {
+            if field.name() == "id" {
+                return Arc::new(Int64Array::from_iter_values(0..rows as i64));
+            }
+            let index: usize = field.name()[1..].parse().unwrap_or_else(|_| panic!("no values for {}", field.name()));
+            let values: Vec<ArrayRef> = self.values[index].iter().map(|value| value.to_array().unwrap()).collect();
+            concat(&values.iter().map(AsRef::as_ref).collect::<Vec<_>>()).unwrap()
+        });
+        let rows_of = RecordBatch::try_new(schema.clone(), columns.collect()).unwrap();
+        Batch::new(vec![0; rows].into(), vec![0; rows].into(), vec![0; rows].into(), rows_of)
+    }
+}
+
+/// A value of a type, null if there is none.
+fn scalar(type_name: &str, text: Option<&str>) -> ScalarValue {
+    let data_type = type_named(type_name).unwrap_or_else(|| panic!("no type {type_name}"));
+    match text {
+        None => ScalarValue::try_from(&data_type).unwrap(),
+        Some(text) => ScalarValue::try_from_string(text.to_owned(), &data_type).unwrap(),
+    }
+}
+
+/// What an expression gives for each row of the columns, [`REFUSED`] where it fails; an error where it cannot be planned.
+fn evaluate(path: Path, expression: &str, columns: &Columns) -> Result<Vec<String>, String> {
+    let (mut chain, rows): (Chain, Batch) = match path {
+        Path::Application => {
+            let text = format!(
+                "CREATE APPLICATION a INPUT t {} FROM 'mqtt:in' FORMAT JSON OUTPUT 'mqtt:out' FORMAT JSON \
+                 AS SELECT id, {expression} AS x FROM t",
+                columns.declared()
+            );
+            let application = parse_application(&text)
+                .and_then(|create| plan_application(&create))
+                .map_err(|error| error.to_string())?;
+            (application.dataflow.chain(), columns.batch(&application.row_schema))
+        }
+        Path::BigQuery => {
+            let text = format!(
+                "CREATE SOURCE t {} FROM 'file:t.json' FORMAT JSON; SELECT id, {expression} AS x FROM t",
+                columns.declared()
+            );
+            let mut scope = Scope::new();
+            let mut planned = None;
+            for (statement, _) in parse_script(&text).map_err(|error| error.to_string())? {
+                match statement {
+                    Statement::CreateSource(create) => {
+                        scope.add_source(create.declare(|_, _| None).unwrap()).unwrap();
+                    }
+                    Statement::RunQuery(query) => {
+                        planned = Some(plan_query(&query, &scope).map_err(|error| error.to_string())?);
+                    }
+                    other => panic!("not a statement of this test: {other:?}"),
+                }
+            }
+            let plan = planned.expect("a query was written");
+            let nodes = plan.dataflow.nodes();
+            let factories: Vec<Arc<dyn OperatorFactory>> = nodes
+                .iter()
+                .filter_map(|node| match &node.work {
+                    Work::Operator(factory) => Some(factory.clone()),
+                    Work::Source(_) | Work::Sink(_) => None,
+                })
+                .collect();
+            (Line::new(factories).chain(), columns.batch(&nodes[0].schema))
+        }
+    };
+    let mut found = vec![REFUSED.to_owned(); columns.rows()];
+    let mut table = SlotTable::new(Arc::new(arrow::datatypes::Schema::empty()));
+    let none = RecordBatch::try_new_with_options(
+        Arc::new(arrow::datatypes::Schema::empty()),
+        vec![],
+        &arrow::array::RecordBatchOptions::new().with_row_count(Some(1)),
+    );
+    let slots = table.add(&[0], &none.unwrap());
+    let mut refusals = Refusals::new(0);
+    for element in [Element::Control(Control::AddSlots(slots)), Element::Batch(rows)] {
+        chain
+            .process(element, 0, &table, &mut refusals, &mut |batch: Batch| {
+                for row in 0..batch.rows() {
+                    let id: usize = array_value_to_string(batch.column(0), row).unwrap().parse().unwrap();
+                    found[id] = match batch.column(1).is_null(row) {
+                        true => "NULL".to_owned(),
+                        false => array_value_to_string(batch.column(1), row).unwrap(),
+                    };
+                }
+            })
+            .unwrap();
+    }
+    Ok(found)
+}
+
+/// The same of an expression without columns.
+fn constant(path: Path, expression: &str) -> Result<String, String> {
+    evaluate(path, expression, &Columns::default()).map(|mut found| found.remove(0))
+}
+
+/// Fails with all that is in the list.
+fn none_of(problems: Vec<String>) {
+    assert!(problems.is_empty(), "{} differences:\n{}", problems.len(), problems.join("\n"));
+}

@@ -1,0 +1,101 @@
+//! One zero and one NaN through the real program: from files, through every operator that compares, groups or orders, into files.
+
+use std::fs;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// What `rivulet run` writes for a script.
+fn run(parallelism: usize, script: &str) -> String {
+    let done = Command::new(env!("CARGO_BIN_EXE_rivulet"))
+        .args(["run", "-q", "--format", "csv", "-p", &parallelism.to_string(), "-c", script])
+        .output()
+        .expect("the program");
+    let errors = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success(), "{script}: {errors}");
+    String::from_utf8(done.stdout).expect("text")
+}
+
+/// The lines of a result in no order.
+fn sorted(result: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = result.lines().skip(1).collect();
+    lines.sort_unstable();
+    lines
+}
+
+const ROWS: &str =
+    "ts,id,v\n1000,1,-0.0\n2000,2,0.0\n3000,3,NaN\n4000,4,nan\n5000,5,inf\n6000,6,-Infinity\n7000,7,1.5\n8000,8,-0\n";
+
+#[test]
+fn there_is_one_zero_and_one_nan_in_every_operator() {
+    let folder = TempDir::new().unwrap();
+    let (one, other) = (folder.path().join("one.csv"), folder.path().join("other.csv"));
+    fs::write(&one, ROWS).unwrap();
+    fs::write(&other, ROWS).unwrap();
+    let source = |name: &str, path: &std::path::Path| {
+        format!(
+            "CREATE SOURCE {name} (ts TIMESTAMP EVENT TIME, id BIGINT, v DOUBLE) FROM 'file:{}' FORMAT CSV (header => true);",
+            path.display()
+        )
+    };
+    let levels = folder.path().join("levels.csv");
+    fs::write(&levels, "v,name\n-0.0,zero\nNaN,nothing\n").unwrap();
+    let sources = format!(
+        "{} {} CREATE TABLE levels (v DOUBLE, name TEXT) FROM 'file:{}' FORMAT CSV (header => true);",
+        source("t", &one),
+        source("u", &other),
+        levels.display()
+    );
+    // As they are read, and as they are computed: with the other sign, and doubled.
+    for v in ["v", "(0.0 - v)", "(v * -2.0)", "(-v)"] {
+        let is_negated = v != "v";
+        for parallelism in [1, 3] {
+            let run = |query: &str| run(parallelism, &format!("{sources} {}", query.replace("$v", v)));
+            let ordered = run("SELECT $v AS x, min(id) AS id FROM t GROUP BY $v ORDER BY x");
+            let lines: Vec<&str> = ordered.lines().skip(1).collect();
+            assert_eq!(lines.len(), 5, "{v}: {ordered}");
+            let ends = if is_negated { ["-Infinity,5", "Infinity,6"] } else { ["-Infinity,6", "Infinity,5"] };
+            assert_eq!([lines[0], lines[3], lines[4]], [ends[0], ends[1], "NaN,3"], "{v}: {ordered}");
+            assert!(lines[1..3].contains(&"0.0,1"), "{v}: {ordered}");
+            assert_eq!(sorted(&run("SELECT DISTINCT $v AS x FROM t")).len(), 5, "{v}");
+            assert_eq!(run("SELECT count(DISTINCT $v) AS n FROM t"), "n\n5\n", "{v}");
+            assert_eq!(run("SELECT max($v) AS n FROM t"), "n\nNaN\n", "{v}");
+            assert_eq!(run("SELECT min($v) AS n FROM t"), "n\n-Infinity\n", "{v}");
+            let pairs = run(
+                "SELECT count(*) AS n FROM (SELECT $v AS x FROM t) AS a JOIN (SELECT $v AS x FROM u) AS b ON a.x = b.x",
+            );
+            assert_eq!(pairs, "n\n16\n", "{v}: three zeros, two NaN, three others");
+            let ranks =
+                "SELECT id, r FROM (SELECT id, RANK() OVER (ORDER BY $v DESC) AS r FROM t) WHERE r <= 2 ORDER BY id";
+            assert_eq!(run(ranks), "id,r\n3,1\n4,1\n", "{v}");
+            let zeros = "SELECT id FROM t WHERE $v IN (-0.0, 77.0) AND $v BETWEEN 0.0 AND -0.0 ORDER BY id";
+            assert_eq!(run(zeros), "id\n1\n2\n8\n", "{v}");
+            let names = run("SELECT id, name FROM (SELECT id, $v AS x FROM t) AS a JOIN levels ON levels.v = a.x");
+            assert_eq!(sorted(&names), ["1,zero", "2,zero", "3,nothing", "4,nothing", "8,zero"], "{v}");
+            let windows = run("SELECT $v AS x, count(*) AS n FROM t GROUP BY tumble(ts, INTERVAL '1 minute'), $v");
+            let windows = sorted(&windows);
+            assert!(windows.contains(&"0.0,3") && windows.contains(&"NaN,2"), "{v}: {windows:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_goes_through_files() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("rows.csv");
+    fs::write(&file, ROWS).unwrap();
+    for (format, line) in [("JSON", "{\"id\":3,\"v\":\"NaN\"}"), ("CSV", "3,NaN")] {
+        let out = folder.path().join(format);
+        let script = format!(
+            "CREATE SOURCE t (ts TIMESTAMP EVENT TIME, id BIGINT, v DOUBLE) FROM 'file:{}' FORMAT CSV (header => true);
+             CREATE SINK s TO 'file:{out}' FORMAT {format}; INSERT INTO s SELECT id, v FROM t;
+             CREATE SOURCE again (id BIGINT, v DOUBLE) FROM 'file:{out}' FORMAT {format};
+             SELECT id, v FROM again WHERE v > 1e308 OR v < -1e308 ORDER BY id;",
+            file.display(),
+            out = out.display()
+        );
+        assert_eq!(run(1, &script), "id,v\n3,NaN\n4,NaN\n5,Infinity\n6,-Infinity\n", "{format}");
+        let written = fs::read_to_string(&out).unwrap();
+        assert!(written.lines().any(|found| found == line), "{format}: {written}");
+    }
+}
