@@ -743,8 +743,10 @@ pub struct LogStatus {
     pub replayed_events: u64,
     /// How long that took, in milliseconds.
     pub replay_ms: u64,
-    /// Events that were damaged on disk, and could not be replayed.
+    /// Events that were lost or damaged on disk, and could not be replayed, as far as their number is known.
     pub lost_events: u64,
+    /// What was lost of the log, or is missing of its files, as the start has found.
+    pub loss: Option<String>,
     /// Why nothing can be logged, or replayed, at present. Nothing is acknowledged then.
     pub problem: Option<String>,
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Shared;
 use super::frame::Frame;
-use super::segment::{Open, Segment};
+use super::segment::{self, Open, Segment};
 
 /// The pause after the disk has refused, before it is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -189,6 +189,7 @@ impl Writer {
         }
         drop(listed);
         disk.sync_folder(folder)?;
+        segment::note_newest(&**disk, folder, first);
         let (path, salt) = (open.path.clone(), Some(open.salt));
         segments.lock().push_back(Segment { path, first: open.first, salt, bytes: open.bytes });
         disk_bytes.fetch_add(open.bytes, Ordering::Relaxed);

@@ -226,6 +226,7 @@ impl Log {
         disk.make_folder(folder).map_err(|error| failed("cannot make the folder of the log,", error))?;
         let mut segments = segment::list(&*disk, folder)?;
         let mut found = Found { next: 1, ..Found::default() };
+        let missing = segment::missing_newest(&*disk, folder, &segments);
         let mut open = None;
         // The last segment is looked through; the others are when they are read.
         while let Some(last) = segments.pop() {
@@ -248,6 +249,12 @@ impl Log {
             open = Some(resumed.map_err(|error| failed("cannot write the log in", error))?);
             segments.push(Segment { bytes: end, ..last });
             break;
+        }
+        if let Some((first, problem)) = missing {
+            found.next = found.next.max(first);
+            found.problems.push(problem);
+            // It is said once.
+            segment::note_newest(&*disk, folder, segments.last().map_or(0, |last| last.first));
         }
         found.first = segments.first().map_or(found.next, |segment| segment.first);
         if found.torn_bytes > 0 {
@@ -579,6 +586,8 @@ pub struct Inspected {
     pub bytes: u64,
     /// How many records can be read.
     pub records: u64,
+    /// Positions between others that nothing can be read of, each first and last.
+    pub gaps: Vec<(u64, u64)>,
     /// What looks like a loss and is none, in words.
     pub notices: Vec<String>,
 }
@@ -590,6 +599,7 @@ pub struct Inspected {
 pub fn inspect(folder: &Path) -> Result<Inspected, StorageError> {
     let segments = segment::list(&RealDisk, folder)?;
     let mut all = Inspected { found: Found { first: 1, next: 1, ..Found::default() }, ..Inspected::default() };
+    let missing = segment::missing_newest(&RealDisk, folder, &segments);
     for (index, segment) in segments.iter().enumerate() {
         let path = &segment.path;
         let bytes = RealDisk
@@ -600,9 +610,7 @@ pub fn inspect(folder: &Path) -> Result<Inspected, StorageError> {
         if index == 0 {
             found.first = segment.first;
         } else if segment.first > found.next {
-            // Positions that a checkpoint knew of were passed over.
-            let text = format!("there are no events with positions {} to {}", found.next, segment.first - 1);
-            all.notices.push(text);
+            all.gaps.push((found.next, segment.first - 1));
         }
         let behind = bytes.len().saturating_sub(contents.end) as u64;
         match index + 1 == segments.len() {
@@ -621,6 +629,13 @@ pub fn inspect(folder: &Path) -> Result<Inspected, StorageError> {
         all.segments += 1;
         all.bytes += bytes.len() as u64;
         all.records += contents.records;
+    }
+    if let Some((first, problem)) = missing {
+        if all.found.next < first {
+            all.gaps.push((all.found.next, first - 1));
+        }
+        all.found.next = all.found.next.max(first);
+        all.found.problems.push(problem);
     }
     Ok(all)
 }

@@ -5,6 +5,9 @@
 //! version 1   magic 8 | version 4 | nothing 4 | first position 8
 //! ```
 //!
+//! Beside them stands a note of the newest one, `newest`: its first position 8 | check 8. Where files of the end are missing, nothing else
+//! says so.
+//!
 //! The checks of a segment's frames begin with its salt, a number that nobody else knows; in version 1 it is 0. It stands in the name of the file too, so a damaged
 //! header costs no frame.
 
@@ -29,6 +32,40 @@ pub(super) const HEADER_BYTES: usize = 32;
 const HEADER_BYTES_1: usize = 24;
 
 const EXTENSION: &str = "log";
+
+/// The note of the newest segment.
+const NEWEST: &str = "newest";
+
+/// What its check begins with.
+const NEWEST_SEED: u64 = u64::from_le_bytes(*b"RivNewst");
+
+/// Notes that there is a segment with this first position. What cannot be noted is not missed later.
+pub(super) fn note_newest(disk: &dyn Disk, folder: &Path, first: u64) {
+    let first = first.to_le_bytes();
+    let check = xxh3_64_with_seed(&first, NEWEST_SEED).to_le_bytes();
+    let note = disk.create(&folder.join(NEWEST));
+    let noted = note.and_then(|note| note.write_at(&[first, check].concat(), 0).and_then(|()| note.sync()));
+    if let Err(error) = noted {
+        tracing::debug!("the newest segment of the log is not noted: {error}");
+    }
+}
+
+/// The first position of the newest segment that there was, if the note of it can be read.
+fn newest(disk: &dyn Disk, folder: &Path) -> Option<u64> {
+    let note = disk.read(&folder.join(NEWEST)).ok()?;
+    let (first, check) = note.split_first_chunk::<8>()?;
+    (check == xxh3_64_with_seed(first, NEWEST_SEED).to_le_bytes()).then(|| u64::from_le_bytes(*first))
+}
+
+/// The first position of the newest segment, and what is to be said of it, if it is not among those that are there.
+pub(super) fn missing_newest(disk: &dyn Disk, folder: &Path, segments: &[Segment]) -> Option<(u64, String)> {
+    let first = newest(disk, folder)?;
+    let is_there = segments.last().is_some_and(|last| last.first >= first);
+    (!is_there).then(|| {
+        let folder = folder.display();
+        (first, format!("{folder}: the newest file is missing, which had the events from position {first} on"))
+    })
+}
 
 /// A segment on disk.
 #[derive(Clone, Debug)]

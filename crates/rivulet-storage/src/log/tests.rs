@@ -29,8 +29,10 @@ fn read_all(log: &Log, from: u64) -> (Vec<(u64, Vec<u8>)>, Read) {
     (all, read.unwrap())
 }
 
+/// The segments.
 fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "log")).collect();
     files.sort();
     files
 }
@@ -102,6 +104,40 @@ fn segments_that_are_not_needed_go() {
     log.forget_before(u64::MAX);
     assert_eq!(log.stats().segments, 1, "the last one is written to");
     assert_eq!(stats.commits, 50);
+}
+
+#[test]
+fn a_file_that_was_deleted_is_missed_wherever_it_stood() {
+    for place in ["first", "middle", "last"] {
+        let folder = TempDir::new().unwrap();
+        let (log, _) = Log::open(folder.path(), settings()).unwrap();
+        for n in 1..=50 {
+            assert_eq!(append(&log, &[0; 100]), Appended::At(n));
+            assert!(log.wait_durable(n, Duration::from_secs(20)));
+        }
+        drop(log);
+        let whole = inspect(folder.path()).unwrap();
+        assert_eq!((whole.found.problems.len(), whole.gaps.len(), whole.records), (0, 0, 50));
+        let files = files(folder.path());
+        fs::remove_file(match place {
+            "first" => &files[0],
+            "middle" => &files[files.len() / 2],
+            _ => &files[files.len() - 1],
+        })
+        .unwrap();
+        let found = inspect(folder.path()).unwrap();
+        let told = (found.found.problems.len(), found.gaps.len(), found.found.first > 1);
+        assert_eq!(told, (usize::from(place == "last"), usize::from(place == "middle"), place == "first"), "{place}");
+
+        let (log, opened) = Log::open(folder.path(), settings()).unwrap();
+        assert_eq!((opened.first, opened.next), (found.found.first, found.found.next), "{place}");
+        assert_eq!(opened.problems, found.found.problems, "{place}");
+        assert_eq!(read_all(&log, 1).1.lost, if place == "middle" { 50 - found.records } else { 0 }, "{place}");
+        assert_eq!(append(&log, b"next"), Appended::At(found.found.next), "no position is used again");
+        assert!(log.wait_durable(found.found.next, Duration::from_secs(20)));
+        drop(log);
+        assert!(Log::open(folder.path(), settings()).unwrap().1.problems.is_empty(), "it is said once");
+    }
 }
 
 #[test]

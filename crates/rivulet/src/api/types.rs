@@ -549,8 +549,11 @@ pub struct Log {
     pub replayed_events: u64,
     /// How long that took, in milliseconds.
     pub replay_ms: u64,
-    /// Events that were damaged on disk, and could not be replayed.
+    /// Events that were lost or damaged on disk, and could not be replayed, as far as their number is known.
     pub lost_events: u64,
+    /// What was lost of the log, or is missing of its files, as the start has found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<String>,
     /// Why nothing can be logged, or replayed, at present. Nothing is acknowledged then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -675,6 +678,7 @@ impl From<service::LogStatus> for Log {
             replayed_events: status.replayed_events,
             replay_ms: status.replay_ms,
             lost_events: status.lost_events,
+            loss: status.loss,
             problem: status.problem,
         }
     }

@@ -227,8 +227,8 @@ fn log_text(log: &Log) -> String {
     } else if log.replayed_events > 0 {
         let _ = writeln!(text, "log of events: {} events were replayed in {} ms", log.replayed_events, log.replay_ms);
     }
-    if log.lost_events > 0 {
-        let _ = writeln!(text, "log of events: {} events were damaged on disk, and are lost", log.lost_events);
+    if let Some(loss) = &log.loss {
+        let _ = writeln!(text, "log of events: {loss}");
     }
     if let Some(problem) = &log.problem {
         let _ = writeln!(text, "log of events: {problem}");

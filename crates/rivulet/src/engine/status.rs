@@ -141,7 +141,7 @@ impl Engine {
             ("log_full_waits", "How often an event found no room in the log", true, log.refused),
             ("log_replayed", "Events that were replayed at the start", true, replay.replayed_events),
             ("log_replay_ms", "How long the replay of the log took", false, replay.replay_ms),
-            ("log_lost", "Events of the log that were damaged on disk", true, replay.lost_events),
+            ("log_lost", "Events of the log that were lost or damaged on disk", true, replay.lost_events),
             ("memory_rss_bytes", "Resident memory of the process", false, memory_rss_bytes().unwrap_or(0)),
             (
                 "memory_bytes_max",

@@ -39,6 +39,7 @@ mod replace_query;
 mod restart_loop;
 mod run;
 mod run_state;
+mod log_files;
 mod memory;
 mod mqtt_queries;
 mod nexmark;

@@ -298,7 +298,12 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
 /// Looks at the log; from which position on checkpoints need it, or nothing, if they can be asked.
 fn examine_log(folder: &Path, from: Option<Option<u64>>, findings: &mut Vec<Finding>) {
     const ABOUT: &str = "log";
+    const LOST: &str = "files of the log were deleted: what was in them and in no checkpoint is lost";
     if !folder.exists() {
+        if let Some(from) = from.flatten().filter(|&from| from > 1) {
+            let text = format!("the checkpoint asks for the events from position {from} on, and there is no log");
+            findings.push(problem(ABOUT, text, LOST));
+        }
         return;
     }
     let inspected = match inspect(folder) {
@@ -333,15 +338,28 @@ fn examine_log(folder: &Path, from: Option<Option<u64>>, findings: &mut Vec<Find
             }
         }
     }
-    if let Some(from) = from.flatten().filter(|&from| records > 0 && from < found.first) {
-        findings.push(problem(
-            ABOUT,
-            format!(
-                "the checkpoint asks for the events from position {from} on, and the log begins at {}",
-                found.first
-            ),
-            "files of the log were deleted: what was in them and in no checkpoint is lost",
-        ));
+    if let Some(from) = from {
+        let asks = match from {
+            Some(from) => format!("the checkpoint asks for the events from position {from} on"),
+            None => "no checkpoint has any events".to_owned(),
+        };
+        let from = from.unwrap_or(1);
+        if from < found.first && files > 0 {
+            let text = format!("{asks}, and the log begins at {}", found.first);
+            findings.push(problem(ABOUT, text, LOST));
+        }
+        if from > found.next {
+            let text = format!("{asks}, and the log ends before {}", found.next);
+            findings.push(problem(ABOUT, text, LOST));
+        }
+    }
+    for &(first, last) in &inspected.gaps {
+        let text = format!("there are no events with positions {first} to {last}");
+        findings.push(match from.is_some_and(|from| from.unwrap_or(1) <= last) {
+            true => problem(ABOUT, text, LOST),
+            // No checkpoint needs them, or a server passed them over because a checkpoint knew of them.
+            false => notice(ABOUT, text, "no checkpoint asks for them, so nothing is lost"),
+        });
     }
     if found.torn_bytes > 0 {
         let text = format!("{} bytes at the end were not written in full when the server ended", found.torn_bytes);

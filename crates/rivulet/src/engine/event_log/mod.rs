@@ -48,6 +48,8 @@ pub(super) struct EventLog {
     /// The ends of the log in the last while, with their times, oldest first.
     recent: Mutex<VecDeque<(i64, LogPosition)>>,
     found: Found,
+    /// What is said if the log ends before what checkpoints have.
+    cut: Mutex<Option<String>>,
     progress: Arc<Progress>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Where the replay ended; 0 before that, and when nothing that it brought about is to come any more.
@@ -100,7 +102,8 @@ impl EventLog {
     fn new(log: Log, found: Found, clock: Arc<dyn Clock>, by_hand: Option<Mutex<Option<Replay>>>) -> Self {
         let progress = Arc::new(Progress { position: AtomicU64::new(found.first), ..Progress::default() });
         let (recent, replayed_to) = (Mutex::default(), Arc::default());
-        Self { log: Arc::new(log), clock, recent, found, progress, thread: Mutex::default(), replayed_to, by_hand }
+        let (thread, cut) = (Mutex::default(), Mutex::default());
+        Self { log: Arc::new(log), clock, recent, found, cut, progress, thread, replayed_to, by_hand }
     }
 
     /// A log without threads: somebody calls [`EventLog::commit`] and [`EventLog::replay_some`].
@@ -187,8 +190,17 @@ impl EventLog {
         self.log.wait_durable(position, limit)
     }
 
-    /// From now on positions are higher than `position`, up to which a checkpoint has come.
+    /// From now on positions are higher than `position`, up to which a checkpoint has come. A log that was not that far has lost its end.
     pub(super) fn pass(&self, position: LogPosition) {
+        let end = self.found_to();
+        if position > end {
+            let text = format!(
+                "the log ends at position {end}, and a checkpoint has events up to {position}: files of the log are missing, and what was \
+                 received behind that checkpoint is lost"
+            );
+            tracing::error!("{text}");
+            *self.cut.lock() = Some(text);
+        }
         self.log.pass(position);
     }
 
@@ -250,7 +262,11 @@ impl EventLog {
     /// What an operator of the server should know: what was lost of it.
     pub(super) fn loss(&self) -> Option<String> {
         let lost = self.progress.lost.load(Ordering::Relaxed);
-        (lost > 0).then(|| format!("{lost} events of the log were lost or damaged, and could not be replayed"))
+        let lost =
+            (lost > 0).then(|| format!("{lost} events of the log were lost or damaged, and could not be replayed"));
+        let all: Vec<String> =
+            lost.into_iter().chain(self.cut.lock().clone()).chain(self.found.problems.iter().cloned()).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// How it stands, for people.
@@ -269,6 +285,7 @@ impl EventLog {
             replayed_events: progress.events.load(Ordering::Relaxed),
             replay_ms: progress.elapsed_ms.load(Ordering::Relaxed),
             lost_events: progress.lost.load(Ordering::Relaxed),
+            loss: self.loss(),
             problem: self.problem(),
         }
     }

@@ -29,17 +29,17 @@ const DISK_WAIT_MAX: Duration = Duration::from_millis(100);
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 impl EventLog {
-    /// Begins to replay from a position, in a thread of its own. What the log does not have any more of it is counted as lost.
+    /// Begins to replay from a position, in a thread of its own; from 0, everything that was ever received. What the log does not have any
+    /// more of it is counted as lost.
     ///
     /// # Errors
     /// There can be no more threads; the log cannot be read.
     pub(in crate::engine) fn replay(&self, engine: &Arc<Engine>, from: LogPosition) -> Result<(), ServiceError> {
         let router = engine.messaging.router().clone();
-        let wanted = from;
-        let from = from.max(self.first());
-        if wanted > 0 {
-            self.progress.lost.store(from - wanted, Ordering::Relaxed);
-        }
+        // Without checkpoints nobody has asked for what it had.
+        let wanted = if engine.checkpoints.is_some() { from.max(1) } else { from.max(self.first()) };
+        let from = wanted.max(self.first());
+        self.progress.lost.store(from - wanted, Ordering::Relaxed);
         self.progress.position.store(from, Ordering::Release);
         if self.log.next() <= from && router.end_replay(|_| true) {
             say_loss(self.progress.lost.load(Ordering::Relaxed));
