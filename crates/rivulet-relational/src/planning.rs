@@ -34,8 +34,8 @@ use crate::error::RelationalError;
 use crate::group_window;
 use crate::nothing::{NothingFulfils, first_scan, with_one_row};
 use crate::order;
-use crate::subqueries;
 use crate::spelling::{TypeProblem, spell_out};
+use crate::subqueries;
 use crate::walk::{NodeMut, change_query};
 
 /// The types of casts, for hints.

@@ -240,9 +240,10 @@ fn subscribe(version: Version, mut fields: Fields<'_>) -> Result<Subscribe, Code
     let packet_id = nonzero(fields.packet_id()?)?;
     let mut identifier = None;
     if version == Version::V5 {
-        let each = |found, value| match found {
-            property::SUBSCRIPTION_IDENTIFIER => identifier = Some(subscription_identifier(value)),
-            _ => {}
+        let each = |found, value| {
+            if found == property::SUBSCRIPTION_IDENTIFIER {
+                identifier = Some(subscription_identifier(value));
+            }
         };
         for_each_property(Allowed::SUBSCRIBE, fields.properties()?, each)?;
     }
