@@ -1,6 +1,5 @@
 //! Where the embedded broker keeps what outlives the process: a log of its own in the data folder, with commits in
-//! groups as the log of
-//! events has them.
+//! groups as the log of events has them.
 
 use std::sync::Arc;
 
@@ -14,8 +13,7 @@ use crate::data_folder::MQTT;
 use crate::service::{ErrorKind, ServiceError};
 
 /// What may gather in memory before the broker takes nothing more that has to be saved. The rest of what the log
-/// gathers is
-/// for what is under way then.
+/// gathers is for what is under way then.
 const GATHERED_BYTES_MAX: usize = 8 << 20;
 
 /// What is kept is written anew when it is less than half of the log: so there are up to three times as much while that

@@ -1,6 +1,5 @@
-//! Sessions and retained messages of the embedded broker outlive the server, killed or stopped: a subscriber that keeps
-//! its session
-//! misses nothing that was acknowledged.
+//! Sessions and retained messages of the embedded broker outlive the server, killed or stopped: a subscriber that
+//! keeps its session misses nothing that was acknowledged.
 //!
 //! `RIVULET_KILLS` says how often the server is killed; a few times by default.
 

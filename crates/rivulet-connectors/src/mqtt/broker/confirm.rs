@@ -1,10 +1,8 @@
 //! Answers to a client that wait until the journal has on disk what they promise.
 //!
 //! A PUBACK waits where a session that outlives its connection, or the retained messages, hold the message; a SUBACK
-//! where
-//! such a session subscribes. PUBACKs keep their order, so what is counted is their number: of those that must wait it
-//! is known for which
-//! position. Without a journal nothing waits.
+//! where such a session subscribes. PUBACKs keep their order, so what is counted is their number: of those that must
+//! wait it is known for which position. Without a journal nothing waits.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

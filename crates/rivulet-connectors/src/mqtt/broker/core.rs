@@ -368,9 +368,8 @@ impl Core {
         self.sessions.len() < self.sessions_max && !self.share(address).is_full()
     }
 
-    /// Subscribes a session. `answer` sends the SUBACK from the reason codes (those of version 5) when the journal has
-    /// come to the
-    /// position.
+    /// Subscribes a session. `answer` sends the SUBACK from the reason codes (those of version 5) when the journal
+    /// has come to the position.
     pub(super) fn subscribe(
         &mut self,
         key: SessionKey,
@@ -459,9 +458,8 @@ impl Core {
         Ok(Granted { qos, number, is_new: true })
     }
 
-    /// Ends a subscription. Returns the position that the journal must come to before the client is told so; `None` if
-    /// there was no such
-    /// subscription.
+    /// Ends a subscription. Returns the position that the journal must come to before the client is told so; `None`
+    /// if there was no such subscription.
     pub(super) fn unsubscribe(&mut self, key: SessionKey, filter: &str) -> Option<LogPosition> {
         let session = self.sessions.get_mut(key)?;
         let number = session.unsubscribed(filter)?;

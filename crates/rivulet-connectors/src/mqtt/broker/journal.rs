@@ -1,10 +1,8 @@
 //! What outlives the process: sessions, what waits for them, and retained messages, as a sequence of changes.
 //!
-//! Each change is a record. A [`Record::Session`] says all of a session and takes the place of what was known of it, so
-//! records before it
-//! are not needed any more once everything that is kept was written again. A message is written once, with all the
-//! sessions
-//! that it waits for.
+//! Each change is a record. A [`Record::Session`] says all of a session and takes the place of what was known of it,
+//! so records before it are not needed any more once everything that is kept was written again. A message is written
+//! once, with all the sessions that it waits for.
 //!
 //! ```text
 //! record   kind 1 | fields
@@ -35,8 +33,7 @@ pub enum Room {
 /// A log that keeps what the broker must not forget. Its records survive a crash once they are durable.
 pub trait Journal: Send + Sync {
     /// Appends a record, and says where it stands; `None` if there is no room. One that `may_exceed` the limit makes
-    /// room
-    /// for others, later.
+    /// room for others, later.
     fn append(&self, record: &[u8], may_exceed: bool) -> Option<LogPosition>;
 
     /// Whether a record of some megabytes would be taken now.

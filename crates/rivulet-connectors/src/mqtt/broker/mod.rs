@@ -8,10 +8,9 @@
 //! any fan-out to subscribers; a query is never a subscription. Where the router says that an inbox is full, the connection
 //! the message came from is not read until there is room.
 //!
-//! Sessions and retained messages live in memory. What of them outlives the process is also in a [`Journal`], if there
-//! is one: as changes, in
-//! their order ([`Broker::keep_in`]). A PUBACK, and the leaving of a result, wait until the journal has on disk what
-//! they promise.
+//! Sessions and retained messages live in memory. What of them outlives the process is also in a [`Journal`], if
+//! there is one: as changes, in their order ([`Broker::keep_in`]). A PUBACK, and the leaving of a result, wait until
+//! the journal has on disk what they promise.
 
 mod addresses;
 mod confirm;
@@ -206,8 +205,7 @@ impl Broker {
     }
 
     /// Takes over the sessions and retained messages that an earlier process has left in a journal, and keeps its own
-    /// there. To be called
-    /// before anybody connects.
+    /// there. To be called before anybody connects.
     ///
     /// # Errors
     /// Why the journal cannot be read.

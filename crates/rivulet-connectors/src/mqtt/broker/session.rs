@@ -400,8 +400,7 @@ impl Session {
     }
 
     /// The client has acknowledged a message. One it was not sent is passed over. Returns the message's number in the
-    /// journal, 0 if it is
-    /// not there.
+    /// journal, 0 if it is not there.
     pub(super) fn acknowledge(&mut self, packet_id: u16, counters: &mut Counters) -> u64 {
         let Some(index) = self.in_flight.iter().position(|(id, _)| *id == packet_id) else { return 0 };
         let Some((_, Queued { message, .. })) = self.in_flight.remove(index) else { return 0 };

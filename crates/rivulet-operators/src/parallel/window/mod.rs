@@ -1,9 +1,9 @@
 //! Windows over keys, by the watermark of the whole query.
 //!
-//! Time is cut into panes, of which windows consist: a tumbling window is one pane. Each open pane has a table of its own from keys to states
-//! ([`pane`]), so that a row costs one look-up, and closing gives all memory back at once. Windows that overlap are put together from closed
-//! panes, with work by key and pane instead of by row and window ([`sliding`]). Sessions have a table for all keys ([`session`]), and so
-//! have windows that count rows ([`count`]).
+//! Time is cut into panes, of which windows consist: a tumbling window is one pane. Each open pane has a table of its
+//! own from keys to states ([`pane`]), so that a row costs one look-up, and closing gives all memory back at once.
+//! Windows that overlap are put together from closed panes, with work by key and pane instead of by row and window
+//! ([`sliding`]). Sessions have a table for all keys ([`session`]), and so have windows that count rows ([`count`]).
 //! [`bounds`] does the arithmetic of time, [`state`] export and import.
 
 pub(crate) mod bounds;

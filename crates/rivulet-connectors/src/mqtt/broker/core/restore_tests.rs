@@ -67,9 +67,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// All that is to outlive the process: of each client its expiry, filters (with whether retained messages are on their
-/// way) and
-/// what waits for it; and the retained messages.
+/// All that is to outlive the process: of each client its expiry, filters (with whether retained messages are on
+/// their way) and what waits for it; and the retained messages.
 type State = (BTreeMap<String, (u32, BTreeMap<String, (Qos, bool)>, Vec<String>)>, BTreeMap<String, String>);
 
 fn state(core: &Core) -> State {

@@ -1,8 +1,8 @@
 //! What the core writes to its journal, and how the journal is kept short.
 //!
-//! What must hold: whoever is told that the broker has a message is told so only when the journal has it on disk, where
-//! a session that
-//! outlives its connection or the retained messages hold it. The positions that are given out here say when that is.
+//! What must hold: whoever is told that the broker has a message is told so only when the journal has it on disk,
+//! where a session that outlives its connection or the retained messages hold it. The positions that are given out
+//! here say when that is.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -193,8 +193,7 @@ impl Core {
     }
 
     /// Saves a message for the sessions that were [noted](Core::note_waiting), and the retained messages. Returns the
-    /// position that
-    /// must be durable before its publisher is told that it is here; 0 if there is none.
+    /// position that must be durable before its publisher is told that it is here; 0 if there is none.
     pub(super) fn save_message(saving: &mut Option<Saving>, message: &Message, is_retained: bool) -> LogPosition {
         let Some(saving) = saving else { return 0 };
         let waits_for = std::mem::take(&mut saving.waits_for);
