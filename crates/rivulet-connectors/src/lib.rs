@@ -4,7 +4,7 @@
 //! - [`connector`]: sources and sinks of big queries, by name;
 //! - [`formats`]: payload bytes to rows and rows to payload bytes;
 //! - [`http_server`]: HTTP/1.1 within bounds, for the REST API and for sources that take posts; [`descriptors`]: how
-//! many   connections the limit of open files allows.
+//!   many connections the limit of open files allows;
 //! - [`files`]: the files that statements may name.
 
 pub mod mqtt;

@@ -63,7 +63,7 @@ impl Hosts {
                     || self.names.iter().any(|known| *known == name || *known == numeric)
             }
             Err(_) => {
-                name == "localhost" || name.ends_with(".localhost") || self.names.iter().any(|known| *known == name)
+                name == "localhost" || name.ends_with(".localhost") || self.names.contains(&name)
             }
         }
     }
