@@ -411,7 +411,7 @@ mod tests {
         assert!(files.open("../../other/null").is_err());
         // A pipe that takes the place of a file after it was looked at.
         let opened =
-            by_folder::open(OpenOptions::new().read(true), &pipe.parent().unwrap(), pipe.file_name().unwrap(), &|_| {
+            by_folder::open(OpenOptions::new().read(true), pipe.parent().unwrap(), pipe.file_name().unwrap(), &|_| {
                 Ok(())
             });
         assert!(!opened.unwrap().metadata().unwrap().is_file());

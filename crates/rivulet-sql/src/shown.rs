@@ -6,8 +6,8 @@ use crate::lexer;
 use crate::statement::Name;
 use crate::{Literal, Position, Statement, parse_script};
 
-/// The text of a `CREATE SOURCE` or `CREATE SINK` with the values of its options as `shown` gives them, by connector, whether
-/// it is a sink, name and value. A text that is not understood is not shown at all.
+/// The text of a `CREATE SOURCE` or `CREATE SINK` with the values of its options as `shown` gives them, by connector,
+/// whether it is a sink, name and value. A text that is not understood is not shown at all.
 pub fn shown_statement(text: &str, shown: impl for<'v> Fn(&str, bool, &str, &'v str) -> Cow<'v, str>) -> String {
     let statement = parse_script(text).ok().and_then(|mut statements| statements.pop());
     let (address, options, is_sink) = match &statement {

@@ -1,8 +1,8 @@
 //! Calls that wait for the world outside: files, brokers and other servers, which may never answer.
 //!
-//! What must hold: such a call is made under no lock of the engine that others need, and whoever waits for it waits for a
-//! bounded time. It runs on a thread of its own, which is given up when the time is over: what it gets at last is closed on
-//! that thread. How many there are at a time has a bound.
+//! What must hold: such a call is made under no lock of the engine that others need, and whoever waits for it waits for
+//! a bounded time. It runs on a thread of its own, which is given up when the time is over: what it gets at last is
+//! closed on that thread. How many there are at a time has a bound.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

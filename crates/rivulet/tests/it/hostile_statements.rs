@@ -1,5 +1,5 @@
-//! Statements of somebody who means harm, over the SQL endpoint of a real server without a login: code to be run, files that
-//! are none of theirs, devices and brokers that never answer. Each step is refused by itself.
+//! Statements of somebody who means harm, over the SQL endpoint of a real server without a login: code to be run, files
+//! of others, devices and brokers that never answer. Each step is refused by itself.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -64,12 +64,9 @@ fn no_code_is_written_and_none_is_loaded() {
         ("../log/".into(), "belongs to the server itself"),
     ];
     for (target, why) in &targets {
-        for append in ["", ", append => true"].iter().filter(|append| append.is_empty() || !target.ends_with('/')) {
-            let script = format!(
-                "CREATE SINK library TO 'file:{target}' FORMAT RAW (encoding => 'base64') WITH (line => 1{append})"
-            )
-            .replace("line => 1, ", "")
-            .replace(" WITH (line => 1)", "");
+        for options in ["", " WITH (append => true)"].iter().filter(|one| one.is_empty() || !target.ends_with('/')) {
+            let format = "FORMAT RAW (encoding => 'base64')";
+            let script = format!("CREATE SINK library TO 'file:{target}' {format}{options}");
             let said = refused(&server, &script);
             assert!(said.contains(why) && said.contains("hint: "), "{target}: {said}");
         }
@@ -250,7 +247,8 @@ fn secrets_are_not_shown() {
     server.sql_ok(
         "CREATE SINK hook TO 'https://example.org/x' WITH (headers.authorization => 'Bearer rose', batch_rows => 7);
          CREATE SINK queue TO 'kafka:127.0.0.1:9/t'
-           WITH (properties.security.protocol => 'plaintext', properties.sasl.username => 'kim', properties.sasl.password => 'rose');
+           WITH (properties.security.protocol => 'plaintext',
+                 properties.sasl.username => 'kim', properties.sasl.password => 'rose');
          CREATE SINK topic TO 'mqtt:x' WITH (broker => 'mqtt://kim:rose@127.0.0.1:9');
          CREATE SOURCE posts (a TEXT) FROM 'http:127.0.0.1:9/x' WITH (token => 'rose', idle_timeout => INTERVAL '5 s')",
     );

@@ -1,7 +1,8 @@
 //! The properties of librdkafka that statements may give.
 //!
-//! What must hold: none of them has code loaded, a command run, a function called back or a file touched, but certificates
-//! and keys, which are files as others are. What the connector bounds or decides itself is not among them either.
+//! What must hold: none of them has code loaded, a command run, a function called back or a file touched, but
+//! certificates and keys, which are files as others are. What the connector bounds or decides itself is not among them
+//! either.
 
 use rdkafka::ClientConfig;
 
@@ -13,8 +14,8 @@ pub(super) const PROPERTIES: OptionDescription = OptionDescription {
     name: "properties.*",
     kind: OptionKind::Among(ALLOWED),
     default: None,
-    help: "A property of librdkafka, as in `properties.security.protocol`, of those that are listed below. The library says \
-           what they mean, in its CONFIGURATION.md.",
+    help: "A property of librdkafka, as in `properties.security.protocol`, of those that are listed below. The library \
+           says what they mean, in its CONFIGURATION.md.",
 };
 
 const PLAIN: OptionKind = OptionKind::Text;

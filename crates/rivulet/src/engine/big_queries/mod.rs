@@ -3,10 +3,11 @@
 //! The catalog remembers statements as they were written, in their order; a start carries them out again, what is declared before the queries. So what must hold: a
 //! statement is remembered only after it was carried out, and nothing is dropped that one which is remembered needs.
 //!
-//! In reading order: `declared`: sources, sinks and views; here: queries, from their creation to their end; `saved`: what outlives the
+//! In reading order: `claim`: who changes a query; `declared`: sources, sinks and views; here: queries, from their creation to their end; `saved`: what outlives the
 //! process; `replace`: another version of a query goes on where one was; `settle`: where one goes on whose results are final by themselves; `info`: what is shown of
 //! them; `watch`: what is done about those that fail or do not start; `starts` and `crash`: about those at which the process dies; `memory`: about those that need more than there may be.
 
+mod claim;
 mod crash;
 mod declared;
 mod info;
@@ -65,9 +66,6 @@ const WAITS: &str = "the server died twice in a row soon after it was started wi
 const IS_HELD: &str = "the server died twice in a row soon after it was started with this query, by a crash or for want of memory, so it is \
                        not started by itself; RESUME QUERY starts it";
 
-/// How long a statement waits for another one that changes the same query.
-const CLAIM_MAX: Duration = Duration::from_secs(10);
-
 /// How often a query is planned anew because what it reads was declared anew while it was opened.
 const PLANS_MAX: usize = 3;
 
@@ -97,51 +95,6 @@ struct Known {
     queries: BTreeMap<String, OneQuery>,
     /// How often sources, sinks and views have changed.
     changes: u64,
-}
-
-/// The name of a query that nobody else changes meanwhile.
-struct Claim {
-    of: Arc<BigQueries>,
-    name: String,
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        self.of.claimed.lock().remove(&self.name);
-        self.of.released.notify_all();
-    }
-}
-
-impl BigQueries {
-    /// Claims a name; waits for others at most for `limit`.
-    fn claim_within(self: &Arc<Self>, name: &str, limit: Duration) -> Option<Claim> {
-        let deadline = Instant::now() + limit;
-        let mut claimed = self.claimed.lock();
-        while claimed.contains(name) {
-            if self.released.wait_until(&mut claimed, deadline).timed_out() && claimed.contains(name) {
-                return None;
-            }
-        }
-        claimed.insert(name.to_owned());
-        Some(Claim { of: self.clone(), name: name.to_owned() })
-    }
-
-    /// The same for a statement.
-    fn claim(self: &Arc<Self>, name: &str) -> Result<Claim, ServiceError> {
-        self.claim_within(name, CLAIM_MAX).ok_or_else(|| {
-            let message = format!("another statement that changes the query '{name}' has not ended");
-            ServiceError::new(ErrorKind::Conflict, message).with_hint(
-                "it may wait for a file, a broker or a server that does not answer; try it again in a minute",
-            )
-        })
-    }
-
-    /// Waits until nobody changes a query, at most for `limit`.
-    fn wait_unclaimed(&self, limit: Duration) {
-        let deadline = Instant::now() + limit;
-        let mut claimed = self.claimed.lock();
-        while !claimed.is_empty() && !self.released.wait_until(&mut claimed, deadline).timed_out() {}
-    }
 }
 
 /// A query, whether it runs or not.

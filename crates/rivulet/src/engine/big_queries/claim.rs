@@ -1,0 +1,55 @@
+//! Whoever changes a query claims its name, for as long as it takes to open a source: others change other queries meanwhile.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::BigQueries;
+use crate::service::{ErrorKind, ServiceError};
+
+/// How long a statement waits for another one that changes the same query.
+const CLAIM_MAX: Duration = Duration::from_secs(10);
+
+/// The name of a query that nobody else changes meanwhile.
+pub(super) struct Claim {
+    of: Arc<BigQueries>,
+    name: String,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.of.claimed.lock().remove(&self.name);
+        self.of.released.notify_all();
+    }
+}
+
+impl BigQueries {
+    /// Claims a name; waits for others at most for `limit`.
+    pub(super) fn claim_within(self: &Arc<Self>, name: &str, limit: Duration) -> Option<Claim> {
+        let deadline = Instant::now() + limit;
+        let mut claimed = self.claimed.lock();
+        while claimed.contains(name) {
+            if self.released.wait_until(&mut claimed, deadline).timed_out() && claimed.contains(name) {
+                return None;
+            }
+        }
+        claimed.insert(name.to_owned());
+        Some(Claim { of: self.clone(), name: name.to_owned() })
+    }
+
+    /// The same for a statement.
+    pub(super) fn claim(self: &Arc<Self>, name: &str) -> Result<Claim, ServiceError> {
+        self.claim_within(name, CLAIM_MAX).ok_or_else(|| {
+            let message = format!("another statement that changes the query '{name}' has not ended");
+            ServiceError::new(ErrorKind::Conflict, message).with_hint(
+                "it may wait for a file, a broker or a server that does not answer; try it again in a minute",
+            )
+        })
+    }
+
+    /// Waits until nobody changes a query, at most for `limit`.
+    pub(super) fn wait_unclaimed(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let mut claimed = self.claimed.lock();
+        while !claimed.is_empty() && !self.released.wait_until(&mut claimed, deadline).timed_out() {}
+    }
+}
