@@ -42,7 +42,7 @@ pub use graph::{Dataflow, Description, Edge, EdgeKind, Line, Node, NodeId, Opera
 pub use key_group::{KEY_GROUPS, KeyGroup};
 pub use key_hash::{hash_keys, is_key_type};
 pub use operator::{Chain, Context, Cut, Operator, OperatorError, Surroundings};
-pub use refusal::{Reason, Refusal, Refusals, Refused};
+pub use refusal::{Reason, Refusal, Refusals, Refused, Seconds};
 pub use slots::{QueryId, Slot, SlotTable};
 pub use source::{Polled, Source, SourceError};
 pub use state::{StateError, StateFrame, StateSelection};

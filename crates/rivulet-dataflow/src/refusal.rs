@@ -1,6 +1,8 @@
 //! Rows that cannot be processed. They are always counted, by reason; their content is kept only where somebody asked
 //! for it, so that a flood of broken events costs counting and nothing else.
 
+use std::fmt;
+
 use crate::{Batch, Event, InputIndex, LogPosition, Slot};
 
 /// Why a row was not processed.
@@ -70,10 +72,59 @@ pub enum Refused {
     Row(Box<Batch>),
 }
 
+/// Times that are most likely seconds since 1970 and were taken for milliseconds, so that they lie in January 1970. Their rows are taken all
+/// the same, and windows of them wait for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seconds {
+    /// How many rows.
+    pub rows: u64,
+    /// The time of one of them as it was taken, microseconds since the epoch.
+    pub time_us: i64,
+}
+
+impl Seconds {
+    /// A time that was taken for milliseconds and is seconds lies so near to the arrival.
+    const NEAR_US: i64 = 10 * 366 * 86_400_000_000;
+
+    /// And so far, as it was taken, before the arrival.
+    const FAR_US: i64 = 30 * 366 * 86_400_000_000;
+
+    fn are(time_us: i64, arrival_us: i64) -> bool {
+        let meant_us = time_us.saturating_mul(1_000);
+        arrival_us.saturating_sub(time_us) > Self::FAR_US
+            && meant_us.saturating_sub(arrival_us).saturating_abs() < Self::NEAR_US
+    }
+
+    /// Adds what was found elsewhere.
+    pub fn add(&mut self, other: Self) {
+        self.rows += other.rows;
+        if other.rows > 0 {
+            self.time_us = other.time_us;
+        }
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rows, ms) = (self.rows, self.time_us / 1_000);
+        let events = if rows == 1 { "1 event has a time" } else { "events have times" };
+        if rows != 1 {
+            write!(f, "{rows} ")?;
+        }
+        write!(
+            f,
+            "{events} of January 1970, such as {ms} ms, decades behind the arrival: a TIMESTAMP that is a number counts milliseconds since \
+             1970, and this is probably one of seconds; send milliseconds, or a text such as '2026-01-31T12:00:00Z'"
+        )
+    }
+}
+
 /// The refusals of one activation of a task.
 #[derive(Debug, Default)]
 pub struct Refusals {
     counts: [u64; Reason::ALL.len()],
+    /// Rows that were not refused, and have times that are wrong most likely.
+    seconds: Seconds,
     records: Vec<Refusal>,
     /// How many records are kept beside the counts; 0 where nobody asked for them.
     records_max: usize,
@@ -161,19 +212,36 @@ impl Refusals {
         self.counts[reason as usize]
     }
 
+    /// Looks whether times of rows that came at `arrival_us` are most likely seconds that were taken for milliseconds, and counts them. Costs
+    /// a look at the earliest.
+    pub fn note_times(&mut self, times_us: &[i64], arrival_us: i64) {
+        let Some(&earliest_us) = times_us.iter().min().filter(|earliest_us| Seconds::are(**earliest_us, arrival_us))
+        else {
+            return;
+        };
+        let rows = times_us.iter().filter(|time_us| Seconds::are(**time_us, arrival_us)).count() as u64;
+        self.seconds.add(Seconds { rows, time_us: earliest_us });
+    }
+
+    /// Rows whose times are most likely seconds that were taken for milliseconds, if there are any.
+    pub fn seconds(&self) -> Option<Seconds> {
+        (self.seconds.rows > 0).then_some(self.seconds)
+    }
+
     /// The kept records, oldest first.
     pub fn records(&self) -> &[Refusal] {
         &self.records
     }
 
-    /// Whether nothing was refused.
+    /// Whether nothing was refused, and nothing else noted.
     pub fn is_empty(&self) -> bool {
-        self.counts.iter().all(|&count| count == 0)
+        self.counts.iter().all(|&count| count == 0) && self.seconds.rows == 0
     }
 
     /// Forgets counts and records.
     pub fn clear(&mut self) {
         self.counts = Default::default();
+        self.seconds = Seconds::default();
         self.records.clear();
         if let Some(slots) = &mut self.slots {
             slots.clear();
@@ -199,6 +267,19 @@ mod tests {
         assert_eq!(refusals.slots(), [(Reason::Late, 7)]);
         refusals.clear();
         assert!(refusals.is_empty() && refusals.slots().is_empty());
+    }
+
+    #[test]
+    fn seconds_that_were_taken_for_milliseconds_are_found() {
+        let arrival_us = 1_800_000_000_000_000;
+        let mut refusals = Refusals::new(0);
+        refusals.note_times(&[arrival_us, 0, 5_000_000, 86_400_000_000, i64::MIN, i64::MAX], arrival_us);
+        assert!(refusals.is_empty(), "times of any other kind may be meant");
+        refusals.note_times(&[arrival_us, 1_800_000_000_000, 1_799_999_000_000], arrival_us);
+        assert_eq!(refusals.seconds(), Some(Seconds { rows: 2, time_us: 1_799_999_000_000 }));
+        assert!(refusals.seconds().unwrap().to_string().starts_with("2 events have times of January 1970"));
+        refusals.clear();
+        assert!(refusals.is_empty() && refusals.seconds().is_none());
     }
 
     #[test]

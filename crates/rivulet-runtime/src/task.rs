@@ -665,9 +665,8 @@ impl Core {
             for &(reason, slot) in refusals.slots() {
                 metrics.refused[reason as usize] += slots.further_of(&[slot]);
             }
-            if !refusals.records().is_empty()
-                && let Err(error) = sink.refused(refusals, slots)
-            {
+            let has_told = !refusals.records().is_empty() || refusals.seconds().is_some();
+            if has_told && let Err(error) = sink.refused(refusals, slots) {
                 tracing::warn!(application = name, %error, "dead letters were not written");
             }
             refusals.clear();

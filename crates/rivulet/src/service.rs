@@ -801,6 +801,8 @@ pub struct ApplicationStatus {
     pub end_to_end: LatencyStatus,
     /// The last refused row in words: the reason and what was wrong.
     pub last_refusal: Option<String>,
+    /// What its owner should know: what is promised and cannot be kept, times that are probably of another unit.
+    pub warnings: Vec<String>,
 }
 
 /// Percentiles of a latency, in microseconds; `None` before the first event.

@@ -30,7 +30,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rivulet_dataflow::{Dataflow, Reason, Sink, Source, StateError, Work};
+use rivulet_dataflow::{Dataflow, Reason, Seconds, Sink, Source, StateError, Work};
 
 use crate::Histogram;
 use crate::host::Host;
@@ -127,6 +127,8 @@ pub struct FlowReport {
     pub rows_out: u64,
     /// Rows refused, by [`Reason`].
     pub refused: [u64; Reason::ALL.len()],
+    /// Rows read whose times are most likely seconds that were taken for milliseconds.
+    pub seconds: Seconds,
     /// The first refusals in words.
     pub refusals: Vec<String>,
     /// From the arrival of a row to the writing of what came of it, microseconds.

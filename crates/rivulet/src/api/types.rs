@@ -616,6 +616,9 @@ pub struct ApplicationStatus {
     /// The last refused row in words: the reason and what was wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_refusal: Option<String>,
+    /// What its owner should know: what is promised and cannot be kept, times that are probably of another unit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// Percentiles of a latency, in microseconds; null before the first event.
@@ -875,6 +878,7 @@ impl From<service::ApplicationStatus> for ApplicationStatus {
             processing: status.processing.into(),
             end_to_end: status.end_to_end.into(),
             last_refusal: status.last_refusal,
+            warnings: status.warnings,
         }
     }
 }

@@ -117,6 +117,9 @@ fn text(status: &Status, wide: bool) -> String {
             let counts = refused(application.refused.iter());
             let _ = writeln!(text, "{name}: refused {counts}; the last one because of {refusal}");
         }
+        for warning in &application.warnings {
+            let _ = writeln!(text, "{name}: warning: {warning}");
+        }
     }
     if !status.big_queries.is_empty() {
         let table = if wide { wide_big_table(&status.big_queries) } else { narrow_big_table(&status.big_queries) };

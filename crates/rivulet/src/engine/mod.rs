@@ -414,6 +414,7 @@ impl Engine {
             taps: self.taps.clone(),
             catalog: self.catalog.clone(),
             last_refusal: Arc::clone(&last_refusal),
+            seconds: Mutex::default(),
         });
         let overflow = application.inputs[0].overflow;
         let event_time = application.inputs[0].event_time.filter(|_| application.inputs.len() == 1);

@@ -356,7 +356,7 @@ impl Running {
             queries_paused: self.queries_paused.load(Ordering::Relaxed),
             queries_not_running,
             not_running: None,
-            warnings: self.warnings.clone(),
+            warnings: self.warnings(),
         }
     }
 }

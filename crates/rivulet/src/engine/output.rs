@@ -10,7 +10,7 @@ use arrow::error::ArrowError;
 use parking_lot::Mutex;
 use rivulet_connectors::formats::{EncodedRows, Encoder, encode_row_as_json, json_escape};
 use rivulet_connectors::mqtt::{PublishBatch, PublishError, PublishOptions, Publisher, Template};
-use rivulet_dataflow::{Batch, QueryId, Reason, Refusal, Refusals, Refused, Sink, SinkError, Slot, SlotTable};
+use rivulet_dataflow::{Batch, QueryId, Reason, Refusal, Refusals, Refused, Seconds, Sink, SinkError, Slot, SlotTable};
 
 use super::own_connections::OwnConnections;
 use super::taps::Taps;
@@ -44,6 +44,8 @@ pub(super) struct Outputs {
     /// For the names of queries in dead letters.
     pub(super) catalog: Arc<Catalog>,
     pub(super) last_refusal: Arc<Mutex<Option<String>>>,
+    /// Rows whose times are most likely seconds that were taken for milliseconds.
+    pub(super) seconds: Mutex<Seconds>,
 }
 
 /// The sink of one task.
@@ -257,6 +259,13 @@ impl Sink for TaskSink {
                 }
             });
             written?;
+        }
+        if let Some(found) = refusals.seconds() {
+            let mut seconds = outputs.seconds.lock();
+            if seconds.rows == 0 {
+                tracing::warn!(application = outputs.application, "{found}");
+            }
+            seconds.add(found);
         }
         if let Some(last) = refusals.records().last() {
             *self.outputs.last_refusal.lock() = Some(format!("{}: {}", last.reason.name(), detail(last)));

@@ -27,6 +27,7 @@ impl Engine {
             total.merge(&metrics);
             let mut status = application_status(&running, &metrics);
             status.last_refusal = running.last_refusal.lock().clone();
+            status.warnings = running.warnings();
             total_status.queries_running += status.queries_running;
             total_status.queries_paused += status.queries_paused;
             total_status.queries_spilled += status.queries_spilled;

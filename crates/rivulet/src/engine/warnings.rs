@@ -33,6 +33,12 @@ fn broker_forgets(config: &Config, input: &Input) -> Option<String> {
 }
 
 impl Running {
+    /// What its owner should know, with what has shown since it runs.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let seconds = *self.outputs.seconds.lock();
+        self.warnings.iter().cloned().chain((seconds.rows > 0).then(|| seconds.to_string())).collect()
+    }
+
     /// An answer about it, with its warnings.
     pub(super) fn answer(&self, text: String) -> String {
         self.warnings.iter().fold(text, |text, warning| format!("{text}\nwarning: {warning}"))

@@ -47,6 +47,7 @@ mod nexmark_files;
 mod numbers;
 mod sql_answers;
 mod stop;
+mod seconds;
 mod subqueries;
 mod server;
 mod shared_topics;

@@ -308,6 +308,7 @@ impl Service for MemoryService {
                         max_us: Some(3_000),
                     },
                     last_refusal: Some("decode: the payload is no JSON".into()),
+                    warnings: vec![],
                     end_to_end: LatencyStatus::default(),
                 },
                 ApplicationStatus {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use arrow::compute::concat_batches;
 use arrow::datatypes::Schema;
 use parking_lot::Mutex;
-use rivulet_dataflow::{Batch, Chain, Element, Operator, Reason, Refusals, Refused, Sink, SlotTable};
+use rivulet_dataflow::{Batch, Chain, Element, Operator, Reason, Refusals, Refused, Seconds, Sink, SlotTable};
 
 use super::FlowState;
 use super::exchange::Outputs;
@@ -96,6 +96,7 @@ pub(crate) struct FlowTask {
 #[derive(Default)]
 struct Figures {
     refused: [u64; Reason::ALL.len()],
+    seconds: Seconds,
     told: Vec<String>,
     latency_us: Histogram,
     reached_us: Option<i64>,
@@ -540,6 +541,7 @@ impl FlowTask {
             for reason in Reason::ALL {
                 figures.refused[reason as usize] += core.refusals.counted(reason);
             }
+            figures.seconds.add(core.refusals.seconds().unwrap_or_default());
             let places = REFUSALS_TOLD_MAX - figures.told.len().min(REFUSALS_TOLD_MAX);
             let told = core.refusals.records().iter().take(places);
             figures.told.extend(told.map(|record| match &record.content {

@@ -48,6 +48,7 @@ impl FlowTask {
         }
         report.tasks.push(one);
         report.refused.iter_mut().zip(figures.refused).for_each(|(all, more)| *all += more);
+        report.seconds.add(figures.seconds);
         report.refusals.extend_from_slice(&figures.told);
         report.latency_us.merge(&figures.latency_us);
         report.state_bytes += figures.state_bytes;

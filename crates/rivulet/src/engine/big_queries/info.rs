@@ -43,6 +43,7 @@ impl OneQuery {
     fn snapshot(&self, name: &str) -> BigQuerySnapshot {
         let (state, reason) = self.state();
         let report = self.running.as_ref().map_or_else(FlowReport::default, |running| running.report());
+        let seconds = (report.seconds.rows > 0).then(|| report.seconds.to_string());
         let is_open = matches!(state, QueryState::Running | QueryState::Paused);
         let behind_us =
             |watermark_us: i64| u64::try_from(SystemClock.now_us().saturating_sub(watermark_us)).unwrap_or(0);
@@ -56,7 +57,7 @@ impl OneQuery {
         let info = BigQueryInfo {
             name: name.to_owned(),
             state,
-            reason,
+            reason: reason.or(seconds),
             sql: self.query.text.clone(),
             sources,
             sink,

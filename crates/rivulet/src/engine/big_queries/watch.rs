@@ -5,7 +5,7 @@
 //! What must hold: a query is started only by one who holds what changes big queries, or is not known as running before that; and what is
 //! tried in vain is tried less and less often.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -23,6 +23,9 @@ const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
 /// How often it is looked whether one has come to its end: what it has written since its last checkpoint comes twice after a crash until that is saved.
 const END_LOOK_PERIOD: Duration = Duration::from_millis(25);
+
+/// How often it is seen to what rows say of their time.
+const SLOW_LOOK_PERIOD: Duration = Duration::from_secs(10);
 
 /// The pause before something is tried the second time; it doubles.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -77,6 +80,10 @@ struct Watch {
     /// The same, of those whose end cannot be saved.
     ends: HashMap<u64, Attempts>,
     catalog: Option<Attempts>,
+    /// When it was last seen to what need not be seen to often.
+    seen_to: Option<Instant>,
+    /// The queries of whose times it was said that they are probably of another unit.
+    warned: HashSet<u64>,
     ended: Ended,
 }
 
@@ -104,6 +111,10 @@ pub(in crate::engine) fn start(engine: &Arc<Engine>) -> Result<(), std::io::Erro
             engine.big_queries.note_those_that_run();
             engine.start_those_that_wait(&mut watch.queries);
             engine.try_the_catalog(&mut watch.catalog);
+            if watch.seen_to.is_none_or(|at| at.elapsed() >= SLOW_LOOK_PERIOD) {
+                watch.seen_to = Some(Instant::now());
+                engine.big_queries.warn_of_seconds(&mut watch.warned);
+            }
             engine.keep_memory(&mut watch.ended);
         }
     };
@@ -132,6 +143,16 @@ impl BigQueries {
         let made = |one: &OneQuery| one.saved.as_ref().and_then(|saved| saved.try_lock()?.made());
         let running = self.that(|one| one.running.is_some());
         self.starts.keep(&running.iter().map(|(_, one)| (one.number, made(one))).collect());
+    }
+
+    /// Says once of each query whose rows have times that are probably of another unit.
+    fn warn_of_seconds(&self, warned: &mut HashSet<u64>) {
+        for (name, one) in self.that(|one| one.running.is_some()) {
+            let seconds = one.running.as_ref().map(|running| running.report().seconds).unwrap_or_default();
+            if seconds.rows > 0 && warned.insert(one.number) {
+                tracing::warn!(query = name, "{seconds}");
+            }
+        }
     }
 
     /// Saves of each query that has come to the end of its input that it has.
