@@ -9,7 +9,7 @@
 //! In reading order: this file (opening, applications), `not_running` (what an upgrade has left behind), `warnings` (what is probably a mistake), `submit`
 //! (queries), `replace` (a new version of an application takes over its queries), `room`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait) and `statements` (SQL),
 //! `output` (the sink of a task), `outside` (what waits for files, brokers and other servers), `messaging` (broker or client) and `own_connections`, `memory` (how much there may be),
-//! `checkpoints`, `event_log` and `attendance` (what outlives the process), `status` and `exposition` (what is counted), [`by_hand`] (for simulations).
+//! `checkpoints`, `event_log` and `attendance` (what outlives the process), `reserve` (a start on a full disk), `status` and `exposition` (what is counted), [`by_hand`] (for simulations).
 
 mod broker_journal;
 mod clock;
@@ -27,6 +27,7 @@ mod submit;
 mod shared_input;
 mod room;
 mod replace;
+mod reserve;
 mod backup;
 mod checkpoints;
 mod event_log;
@@ -182,11 +183,13 @@ impl Engine {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         // Before the data folder is made: an address that is taken must leave nothing behind.
         let messaging = Messaging::start(&config, clock.clone()).map_err(name_the_key)?;
+        reserve::give_back(&config.data_dir);
         let checkpoints = config.checkpoint.as_ref().map(Checkpoints::open).transpose()?;
         if !Catalog::is_there(&config.data_dir) {
             refuse_orphans(&config, checkpoints.as_deref())?;
         }
         let catalog = Arc::new(Catalog::open(&config.data_dir)?);
+        reserve::keep(&config.data_dir);
         if let Some(checkpoints) = &checkpoints {
             // A server may have ended between making a catalog and filling it.
             if catalog.is_new()? && checkpoints.has_orphans()? {

@@ -83,6 +83,15 @@ fn what_was_acknowledged_is_there_after_the_disk_was_full() {
         assert!(acknowledged <= became_durable + on_their_way, "{acknowledged}, and {became_durable} became durable");
         if crashes {
             server.kill_9();
+            // With what was kept for that, it starts on a full disk: people see what is wrong. What comes takes up the room again.
+            for _ in 0..2 {
+                let settings = [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string())];
+                server = Server::spawn(folder.path(), mqtt, &settings);
+                server.wait_until_started();
+                assert_eq!(server.status()["queries_running"], DEVICES);
+                wait("the disk to be full again", || !server.status()["log"]["problem"].is_null());
+                server.kill_9();
+            }
         }
         disk.make_room();
         if crashes {

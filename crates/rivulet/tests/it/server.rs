@@ -63,6 +63,11 @@ impl Server {
         wait("the server to be ready", || ureq::get(format!("http://{}/health/ready", self.http)).call().is_ok());
     }
 
+    /// Waits until it says how it is, which one whose disk is full does as well.
+    pub(crate) fn wait_until_started(&self) {
+        wait("the server to start", || ureq::get(format!("http://{}/api/v1/status", self.http)).call().is_ok());
+    }
+
     /// What a health check answers: whether it is satisfied, and its text.
     pub(crate) fn health(&self, path: &str) -> Option<(u16, String)> {
         let request = ureq::get(format!("http://{}/health/{path}", self.http));

@@ -15,7 +15,7 @@ use rivulet_sql::plan_query;
 
 use super::memory::Ended;
 use super::{BigQueries, OneQuery, Started, close};
-use crate::engine::Engine;
+use crate::engine::{Engine, reserve};
 use crate::service::{QueryState, ServiceError};
 
 /// How often all of them are looked at.
@@ -24,7 +24,7 @@ const LOOK_PERIOD: Duration = Duration::from_millis(500);
 /// How often it is looked whether one has come to its end: what it has written since its last checkpoint comes twice after a crash until that is saved.
 const END_LOOK_PERIOD: Duration = Duration::from_millis(25);
 
-/// How often it is seen to what rows say of their time.
+/// How often it is seen to that there is room for a start on a full disk, and what rows say of their time.
 const SLOW_LOOK_PERIOD: Duration = Duration::from_secs(10);
 
 /// The pause before something is tried the second time; it doubles.
@@ -113,6 +113,7 @@ pub(in crate::engine) fn start(engine: &Arc<Engine>) -> Result<(), std::io::Erro
             engine.try_the_catalog(&mut watch.catalog);
             if watch.seen_to.is_none_or(|at| at.elapsed() >= SLOW_LOOK_PERIOD) {
                 watch.seen_to = Some(Instant::now());
+                reserve::keep(&engine.config.data_dir);
                 engine.big_queries.warn_of_seconds(&mut watch.warned);
             }
             engine.keep_memory(&mut watch.ended);
