@@ -32,12 +32,22 @@ pub struct QuerySuccession {
     pub sources_new: Vec<String>,
     /// The names of sources that are not read any more.
     pub sources_gone: Vec<String>,
+    /// Whether results take back rows that the version before has given, and are computed otherwise: what is taken back was never given.
+    pub takes_back_others: bool,
 }
 
 impl QuerySuccession {
     /// Whether results go on to where they went.
     pub fn keeps_sink(&self) -> bool {
         self.map.sinks.iter().all(Option::is_some)
+    }
+
+    /// Has all operators begin anew; only sources go on. Then no row is taken back that the version before has given.
+    pub fn discard_state(&mut self) {
+        const WHY: &str = "the result takes rows back, and is not computed as it was";
+        self.lost.extend(self.kept.drain(..).map(|kept| format!("{kept}: {WHY}")));
+        self.map.operators.fill(None);
+        self.takes_back_others = false;
     }
 }
 
@@ -76,7 +86,8 @@ pub fn query_succession(before: &QueryPlan, after: &QueryPlan) -> QuerySuccessio
         _ => false,
     };
 
-    let (old, new) = (stateful(before), stateful(after));
+    let ((old, old_result), (new, new_result)) = (stateful(before), stateful(after));
+    let takes_back = before.output.changes && after.output.changes && is_same_sink;
     let mut operators = vec![None; after.dataflow.nodes().len()];
     let mut taken: BTreeMap<NodeId, NodeId> = BTreeMap::new();
     for is_exact in [true, false] {
@@ -103,6 +114,7 @@ pub fn query_succession(before: &QueryPlan, after: &QueryPlan) -> QuerySuccessio
         sources_new: sources_new.collect(),
         sources_gone: sources_gone.collect(),
         map: FlowMap { sources, operators, sinks: vec![is_same_sink.then_some(0)] },
+        takes_back_others: takes_back && old_result != new_result,
     }
 }
 
@@ -112,15 +124,15 @@ fn is_same_source(one: &PlannedSource, other: &PlannedSource) -> bool {
     one.name.text == other.name.text && one.text == other.text
 }
 
-/// The operators with state, in their order.
-fn stateful(plan: &QueryPlan) -> Vec<Stateful<'_>> {
+/// The operators with state, in their order, and how the result is computed, as far as can be said.
+fn stateful(plan: &QueryPlan) -> (Vec<Stateful<'_>>, u64) {
     let nodes = plan.dataflow.nodes();
     let mut sources: Vec<BTreeSet<&str>> = Vec::with_capacity(nodes.len());
     let mut signatures: Vec<u64> = Vec::with_capacity(nodes.len());
     let mut changes: Vec<bool> = Vec::with_capacity(nodes.len());
     // Of each node the operators with state that its rows come through, itself among them.
     let mut through: Vec<BTreeSet<NodeId>> = Vec::with_capacity(nodes.len());
-    let mut stateful = Vec::new();
+    let (mut stateful, mut result) = (Vec::new(), 0);
     for (node, one) in nodes.iter().enumerate() {
         let edges: Vec<_> = plan.dataflow.inputs_of(node).collect();
         let mut read: BTreeSet<&str> = edges.iter().flat_map(|edge| sources[edge.from].iter().copied()).collect();
@@ -136,9 +148,13 @@ fn stateful(plan: &QueryPlan) -> Vec<Stateful<'_>> {
             Work::Operator(factory) => Some((factory, factory.describe())),
             Work::Sink(_) => None,
         };
+        let is_sink = matches!(one.work, Work::Sink(_));
         (identity, description.as_ref().map(|(_, one)| &one.shared)).hash(&mut signature);
         edges.iter().for_each(|edge| (edge.input, signatures[edge.from]).hash(&mut signature));
         signatures.push(signature.finish());
+        if is_sink {
+            result = signatures[node];
+        }
         sources.push(read);
         let come = || edges.iter().any(|edge| changes[edge.from]);
         changes.push(plan.changes.get(&node).copied().unwrap_or_else(come));
@@ -154,7 +170,7 @@ fn stateful(plan: &QueryPlan) -> Vec<Stateful<'_>> {
         });
         stateful.push(Stateful { node, task, identity, inputs: inputs.collect(), signature: signatures[node], behind });
     }
-    stateful
+    (stateful, result)
 }
 
 impl Stateful<'_> {

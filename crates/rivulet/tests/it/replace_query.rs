@@ -151,6 +151,42 @@ fn state_that_would_be_lost_is_not_lost_without_a_word() {
 }
 
 #[test]
+fn a_result_that_takes_rows_back_goes_on_only_where_it_is_computed_as_it_was() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path(), true);
+    declare(&engine, folder.path());
+    let query = |columns: &str, sink: &str| {
+        format!("CREATE OR REPLACE QUERY q AS SELECT {columns} FROM bids GROUP BY channel INTO {sink}")
+    };
+    said(&engine, &query("channel, count(*) AS n", "single"));
+    wait_until("rows are written", || engine.query("q").unwrap().big.unwrap().rows_out > 0);
+    let error = refused(&engine, &query("channel, 2 * count(*) AS n", "single"));
+    assert!(error.message.contains("would take back rows that the text before has never given"), "{}", error.message);
+    assert!(error.hint.unwrap().contains("another sink"));
+    // With other words for the same, or to another place, it goes on.
+    let answer = said(&engine, &query("channel, (count(*)) AS n", "single"));
+    assert!(answer.contains("goes on from its checkpoint"), "{answer}");
+    let answer = said(&engine, &query("channel, 2 * count(*) AS n", "out"));
+    assert!(answer.contains("goes on from its checkpoint"), "{answer}");
+    // Discarded: all of it begins anew, and takes back what it has given itself.
+    said(&engine, "DROP QUERY q");
+    said(&engine, &query("channel, count(*) AS n", "other"));
+    wait_until("rows are written", || engine.query("q").unwrap().big.unwrap().rows_out > 0);
+    let discard =
+        query("channel, -count(*) AS n", "other").replace(" AS SELECT", " WITH (state => 'discard') AS SELECT");
+    let answer = run(&engine, &discard).unwrap();
+    assert!(answer.rows.iter().any(|row| row[0] == "state forgotten"), "{:?}", answer.rows);
+    wait_until("the end", || state(&engine, "q") == QueryState::Ended);
+    stop(engine);
+    let mut left: BTreeMap<String, i64> = BTreeMap::new();
+    for line in lines(&folder.path().join("other")).iter().filter(|line| line["n"].as_i64().unwrap() < 0) {
+        let sign = if line["op"] == "-" { -1 } else { 1 };
+        *left.entry(format!("{} {}", line["channel"], line["n"])).or_default() += sign;
+    }
+    assert!(!left.is_empty() && left.values().all(|count| *count >= 0), "what was never given is taken back: {left:?}");
+}
+
+#[test]
 fn a_paused_query_is_replaced_and_stays_paused() {
     let folder = TempDir::new().unwrap();
     let engine = open(folder.path(), true);

@@ -134,7 +134,7 @@ impl Engine {
             return Err(ServiceError::new(ErrorKind::Conflict, message)
                 .with_hint("DESCRIBE QUERY says why; declare what it lacks, or drop it and create it anew"));
         };
-        let succession = query_succession(&before, &plan);
+        let mut succession = query_succession(&before, &plan);
         let has_checkpoints = one.running.as_ref().is_none_or(|running| running.has_checkpoints());
         let saved = self.saved_of(&name).map_err(|error| stays(&name, error))?.filter(|_| has_checkpoints);
         if wish == StateWish::Keep {
@@ -144,6 +144,12 @@ impl Engine {
             if !succession.lost.is_empty() {
                 return Err(state_would_be_lost(&name, &succession.lost));
             }
+            if succession.takes_back_others {
+                return Err(takes_back_others(&name));
+            }
+        }
+        if succession.takes_back_others {
+            succession.discard_state();
         }
         if saved.is_some() && succession.keeps_sink() {
             let (name, before, plan, host) = (name.clone(), before.clone(), plan.clone(), self.host_of(&name));
@@ -462,6 +468,18 @@ fn check_file(name: &str, before: &QueryPlan, after: &QueryPlan, host: &Host) ->
     );
     Err(ServiceError::new(ErrorKind::Conflict, message)
         .with_hint("let it write to another file, or to a folder, where each file has its own columns"))
+}
+
+fn takes_back_others(name: &str) -> ServiceError {
+    let message = format!(
+        "'{name}' is not replaced, for its result takes rows back, and the new text would take back rows that the text before has never \
+         given"
+    );
+    let hint = format!(
+        "write its result to another sink; or let it begin anew, without a word to what the sink has: {}",
+        discarding(name)
+    );
+    ServiceError::new(ErrorKind::Conflict, message).with_hint(hint)
 }
 
 fn state_would_be_lost(name: &str, lost: &[String]) -> ServiceError {
