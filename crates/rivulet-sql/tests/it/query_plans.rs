@@ -472,6 +472,19 @@ fn windows_of_very_many_panes_are_refused() {
 }
 
 #[test]
+fn a_chain_of_views_that_each_use_the_one_before_many_times_is_planned() {
+    let view = |number: u32| {
+        format!("CREATE VIEW v{} AS SELECT bidder, {} AS a FROM v{number};", number + 1, ["a"; 10].join(" || "))
+    };
+    let script: String = (0..12).map(view).collect();
+    let plan = planned(&format!(
+        "CREATE VIEW v0 AS SELECT bidder, channel AS a FROM bid; {script} SELECT max(length(a)) AS n FROM v12"
+    ));
+    // Written out, the expression has 10 to the 12th terms.
+    assert!(explain_query(&plan).len() < 64 << 20, "{} bytes", explain_query(&plan).len());
+}
+
+#[test]
 fn names_in_backquotes_and_views_of_views_are_read() {
     let plan = planned(
         "CREATE VIEW `My Bids` AS SELECT auction, price AS `Price`, date_time FROM bid WHERE price > 10;

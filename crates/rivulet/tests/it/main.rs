@@ -10,6 +10,7 @@ mod big_queries;
 mod big_query_checkpoints;
 mod big_query_recovery;
 mod bench_streams;
+mod bounds;
 mod bulk;
 mod capture_property;
 mod catalog_crash;

@@ -1,6 +1,7 @@
 //! The relational plan, node by node, to operators.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use datafusion_common::DFSchema;
@@ -21,6 +22,9 @@ use super::error::{defect, not_yet, place_of, refused};
 use super::relations::{ReferenceTable, SourceTable};
 use super::stream::{Partition, Pending, Place, Stream};
 use crate::{Position, SqlError};
+
+/// The longest name of a column that is computed.
+const NAME_BYTES_MAX: usize = 16 << 10;
 
 /// Makes a dataflow of a relational plan.
 pub(super) struct Lowering {
@@ -185,7 +189,7 @@ impl Lowering {
                 expressions.push(physical);
             }
         }
-        let named = expressions.iter().map(|physical| (physical.clone(), sql(physical))).collect();
+        let named = expressions.iter().map(|physical| (physical.clone(), column_name(physical))).collect();
         let projected = self.builder.project(&stream, &kept, named)?;
         let columns = projection.expr.iter().enumerate().map(|(place, expression)| {
             if !wanted.contains(&place) {
@@ -359,7 +363,7 @@ impl Lowering {
             }
         }
         let kept: Vec<usize> = kept.into_iter().collect();
-        let named = computed.into_iter().map(|physical| (physical.clone(), sql(&physical))).collect();
+        let named = computed.into_iter().map(|physical| (physical.clone(), column_name(&physical))).collect();
         let projected = self.builder.project(&stream, &kept, named)?;
         let place = |found: Result<usize, usize>| match found {
             Ok(column) => kept.iter().position(|old| *old == column).expect("it was kept"),
@@ -393,6 +397,18 @@ fn window_below(plan: &LogicalPlan) -> Option<(&Window, Vec<usize>)> {
         LogicalPlan::Window(window) => Some((window, (0..window.schema.fields().len()).collect())),
         _ => None,
     }
+}
+
+/// The name of a column that is computed: its text, which has the names of the columns that it is computed from. So in a chain of views each
+/// would be a multiple of the one before, and is cut.
+fn column_name(expression: &Arc<dyn PhysicalExpr>) -> String {
+    let text = sql(expression);
+    if text.len() <= NAME_BYTES_MAX {
+        return text;
+    }
+    let mut hash = DefaultHasher::new();
+    text.hash(&mut hash);
+    format!("{}... {:016x}", &text[..text.floor_char_boundary(NAME_BYTES_MAX)], hash.finish())
 }
 
 fn keyed(kind: WindowKind) -> KeyedWindowKind {
