@@ -28,7 +28,7 @@ use arrow::array::{
     StringBuilder, TimestampMicrosecondBuilder, UInt8Builder,
 };
 use arrow::datatypes::{DataType, Float64Type, Int64Type, SchemaRef, TimestampMicrosecondType, UInt32Type};
-use rivulet_dataflow::{Batch, Chain, Control, Element, Reason, Refusals, Slot, SlotTable};
+use rivulet_dataflow::{Batch, Chain, Control, Element, Reason, Refusals, Slot, SlotTable, canonical_float};
 use rivulet_operators::Table;
 use rivulet_sql::{
     Application, ParameterRows, Statement, Tables, parse_application, parse_script, plan_application,
@@ -499,7 +499,8 @@ fn column<'a>(data_type: &DataType, values: impl Iterator<Item = Option<&'a str>
     match data_type {
         DataType::Utf8 => build!(StringBuilder, |text| text),
         DataType::Int64 => build!(Int64Builder, |text| text.parse().expect("a whole number")),
-        DataType::Float64 => build!(Float64Builder, |text| text.parse().expect("a number")),
+        // As a decoder gives them.
+        DataType::Float64 => build!(Float64Builder, |text| canonical_float(text.parse().expect("a number"))),
         DataType::UInt8 => build!(UInt8Builder, |text| text.parse().expect("the number of an input")),
         DataType::Boolean => build!(BooleanBuilder, |text| text.parse().expect("true or false")),
         DataType::Timestamp(..) => build!(TimestampMicrosecondBuilder, |text| seconds(text, "rows")),
