@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
+use arrow::datatypes::{DataType, Field, FieldRef, SchemaRef, TimeUnit};
 use datafusion_common::config::ConfigOptions;
 use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{Result, TableReference};
@@ -13,7 +13,7 @@ use datafusion_expr::planner::{
     ContextProvider, ExprPlanner, PlannerResult, RawAggregateExpr, RawWindowExpr, RelationPlanner, TypePlanner,
 };
 use datafusion_expr::utils::COUNT_STAR_EXPANSION;
-use datafusion_expr::{AggregateUDF, Expr, HigherOrderUDF, ScalarUDF, TableSource, WindowUDF};
+use datafusion_expr::{AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF};
 use datafusion_sql::sqlparser::ast;
 
 use crate::error::{Problem, RelationalError};
@@ -89,6 +89,11 @@ impl Catalog {
         self.relations.insert(name, relation);
     }
 
+    /// Adds a view: its plan takes the place of its name.
+    pub fn add_view(&mut self, name: impl Into<String>, plan: Arc<LogicalPlan>) {
+        self.relations.insert(name.into(), Arc::new(ViewSource { plan }));
+    }
+
     pub(crate) fn is_table(&self, name: &str) -> bool {
         self.tables.contains(name)
     }
@@ -97,6 +102,17 @@ impl Catalog {
 impl fmt::Debug for Catalog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Catalog").field("relations", &self.relations.keys()).finish_non_exhaustive()
+    }
+}
+
+/// A view, to the planner of what reads it: columns. Its plan is put in only then, so that it is not walked over each time.
+pub(crate) struct ViewSource {
+    pub(crate) plan: Arc<LogicalPlan>,
+}
+
+impl TableSource for ViewSource {
+    fn schema(&self) -> SchemaRef {
+        self.plan.schema().inner().clone()
     }
 }
 

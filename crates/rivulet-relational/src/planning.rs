@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use datafusion_common::Result;
-use datafusion_common::tree_node::{Transformed, TreeNode};
+use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion_expr::expr_rewriter::NamePreserver;
 use datafusion_expr::planner::ContextProvider;
-use datafusion_expr::{Expr, FetchType, LogicalPlan, SkipType};
+use datafusion_expr::{Expr, FetchType, LogicalPlan, SkipType, SubqueryAlias};
 use datafusion_optimizer::analyzer::type_coercion::TypeCoercion;
 use datafusion_optimizer::decorrelate_predicate_subquery::DecorrelatePredicateSubquery;
 use datafusion_optimizer::eliminate_cross_join::EliminateCrossJoin;
@@ -19,15 +19,16 @@ use datafusion_optimizer::eliminate_outer_join::EliminateOuterJoin;
 use datafusion_optimizer::extract_equijoin_predicate::ExtractEquijoinPredicate;
 use datafusion_optimizer::optimize_projections::OptimizeProjections;
 use datafusion_optimizer::optimize_unions::OptimizeUnions;
+use datafusion_optimizer::optimizer::ApplyOrder;
 use datafusion_optimizer::push_down_filter::PushDownFilter;
 use datafusion_optimizer::replace_distinct_aggregate::ReplaceDistinctWithAggregate;
 use datafusion_optimizer::scalar_subquery_to_join::ScalarSubqueryToJoin;
 use datafusion_optimizer::simplify_expressions::SimplifyExpressions;
-use datafusion_optimizer::{Analyzer, Optimizer, OptimizerContext, OptimizerRule};
+use datafusion_optimizer::{Analyzer, Optimizer, OptimizerConfig, OptimizerContext, OptimizerRule};
 use datafusion_sql::planner::SqlToRel;
 use datafusion_sql::sqlparser::ast::{self, Spanned};
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, ViewSource};
 use crate::check::check;
 use crate::comparisons;
 use crate::error::RelationalError;
@@ -43,6 +44,15 @@ const TYPES: &str = "types are TEXT, BIGINT, DOUBLE, DECIMAL, BOOLEAN, TIMESTAMP
 
 /// How often the rules are tried again while they find something.
 const PASSES_MAX: usize = 4;
+
+/// How large a view may be, its steps and expressions together, that is optimized by itself.
+const OPTIMIZED_VIEW_MAX: usize = 200;
+
+/// How large a query may be, steps and expressions together, with the views that it reads.
+const STEPS_MAX: usize = 20_000;
+
+/// How many steps of a query may stand one over the other.
+const DEPTH_MAX: usize = 2_000;
 
 /// An optimized query, without ORDER BY and LIMIT at its top.
 #[derive(Clone, Debug)]
@@ -111,17 +121,41 @@ pub fn plan(query: &ast::Query, catalog: &Catalog) -> Result<Planned, Relational
 /// A query that others read by a name.
 #[derive(Clone, Debug)]
 pub struct PlannedView {
-    /// The plan that takes the place of the name; it is optimized with the query that reads it.
+    /// The plan that takes the place of the name.
     pub plan: LogicalPlan,
-    /// What becomes of it by itself, to find out now, where its text is at hand, what cannot be run.
-    pub optimized: LogicalPlan,
+    /// Whether it is optimized already, so that what cannot be run can be found now, where its text is at hand. A long one
+    /// is optimized with what reads it: to begin anew with each view of a chain of views would take the square of its length.
+    pub is_optimized: bool,
 }
 
 /// Plans a query that others read by a name.
 pub fn plan_view(query: &ast::Query, catalog: &Catalog) -> Result<PlannedView, RelationalError> {
     let plan = translate(query, catalog)?;
-    let optimized = optimize(plan.clone(), catalog)?;
-    Ok(PlannedView { plan, optimized })
+    match size(&plan, OPTIMIZED_VIEW_MAX) {
+        Some(_) => Ok(PlannedView { plan: optimize(plan, catalog)?, is_optimized: true }),
+        None => Ok(PlannedView { plan, is_optimized: false }),
+    }
+}
+
+/// The steps and expressions of a plan, and how many steps stand one over the other; `None` if either is more than `most`.
+fn size(plan: &LogicalPlan, most: usize) -> Option<(usize, usize)> {
+    let (mut steps, mut deepest, mut waiting) = (0, 0, vec![(plan, 1)]);
+    while let Some((plan, depth)) = waiting.pop() {
+        steps += 1;
+        plan.apply_expressions(|expression| {
+            expression.apply(|_| {
+                steps += 1;
+                Ok(if steps > most { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+            })
+        })
+        .ok()?;
+        deepest = deepest.max(depth);
+        if steps > most || deepest > most {
+            return None;
+        }
+        waiting.extend(plan.inputs().into_iter().map(|input| (input, depth + 1)));
+    }
+    Some((steps, deepest))
 }
 
 fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {
@@ -135,8 +169,34 @@ fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, Relat
     let plan = SqlToRel::new(catalog).sql_statement_to_plan(statement).map_err(|error| located(error.into()))?;
     let plan = group_window::rewrite_plan(plan).map_err(|error| located(error.into()))?;
     comparisons::check(&plan)?;
+    if !subqueries::has_any(&plan)? {
+        return with_views(plan);
+    }
     let count = catalog.get_aggregate_meta("count").expect("the language has count");
-    subqueries::rewrite(plan, &count).map_err(|error| located(error.into()))
+    subqueries::rewrite(with_views(plan)?, &count).map_err(|error| located(error.into()))
+}
+
+/// Puts the plans of views in the place of their names.
+fn with_views(plan: LogicalPlan) -> Result<LogicalPlan, RelationalError> {
+    let put = |node| match node {
+        LogicalPlan::TableScan(scan) => match scan.source.downcast_ref::<ViewSource>() {
+            Some(view) => {
+                let named = SubqueryAlias::try_new(view.plan.clone(), scan.table_name.clone())?;
+                // What is in the view has its views already.
+                Ok(Transformed::new(LogicalPlan::SubqueryAlias(named), true, TreeNodeRecursion::Jump))
+            }
+            None => Ok(Transformed::no(LogicalPlan::TableScan(scan))),
+        },
+        other => Ok(Transformed::no(other)),
+    };
+    let plan = plan.transform_down_with_subqueries(put)?.data;
+    match size(&plan, STEPS_MAX) {
+        Some((_, depth)) if depth <= DEPTH_MAX => Ok(plan),
+        _ => Err(RelationalError::new(format!(
+            "with its views this is a query of more than {STEPS_MAX} steps, or of more than {DEPTH_MAX} one behind the other"
+        ))
+        .hint("write what the first views come to into a sink, and read from there")),
+    }
 }
 
 /// Spells out every expression of a query.
@@ -185,6 +245,7 @@ fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
         Arc::new(EliminateCrossJoin::new()),
         Arc::new(EliminateOuterJoin::new()),
         Arc::new(PushDownFilter::new()),
+        Arc::new(OneName),
         Arc::new(OptimizeProjections::new()),
     ]
 }
@@ -199,6 +260,33 @@ fn with_folded_constants(plan: LogicalPlan, catalog: &Catalog) -> Result<Logical
         })
     })
     .map(|transformed| transformed.data)
+}
+
+/// Takes out a name that another one stands over: a view of a view that only names it is as short as the view itself.
+#[derive(Debug)]
+struct OneName;
+
+impl OptimizerRule for OneName {
+    fn name(&self) -> &str {
+        "one_name"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        Some(ApplyOrder::BottomUp)
+    }
+
+    fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        match plan {
+            LogicalPlan::SubqueryAlias(outer) => match outer.input.as_ref() {
+                LogicalPlan::SubqueryAlias(inner) => {
+                    let named = SubqueryAlias::try_new(inner.input.clone(), outer.alias)?;
+                    Ok(Transformed::yes(LogicalPlan::SubqueryAlias(named)))
+                }
+                _ => Ok(Transformed::no(LogicalPlan::SubqueryAlias(outer))),
+            },
+            other => Ok(Transformed::no(other)),
+        }
+    }
 }
 
 /// Takes out conditions that are always true.

@@ -32,18 +32,20 @@ use reach::{Root, check_reach};
 /// The name of a subquery whose values are compared. Nothing outside of that subquery sees the name.
 const COMPARED: &str = "__compared";
 
-/// Rewrites the subqueries of a plan. `count` is the aggregate of that name.
-pub(crate) fn rewrite(plan: LogicalPlan, count: &Arc<AggregateUDF>) -> Result<LogicalPlan> {
-    let mut is_there = false;
-    plan.apply(|node| {
+/// Whether there are subqueries in the expressions of a plan.
+pub(crate) fn has_any(plan: &LogicalPlan) -> Result<bool> {
+    plan.exists(|node| {
+        let mut is_there = false;
         node.apply_expressions(|expression| {
             is_there = is_there || has_subquery(expression);
-            Ok(if is_there { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
-        })
-    })?;
-    if !is_there {
-        return Ok(plan);
-    }
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        Ok(is_there)
+    })
+}
+
+/// Rewrites the subqueries of a plan. `count` is the aggregate of that name.
+pub(crate) fn rewrite(plan: LogicalPlan, count: &Arc<AggregateUDF>) -> Result<LogicalPlan> {
     plan.transform_up_with_subqueries(|node| rewrite_node(node, count)).map(|transformed| transformed.data)
 }
 

@@ -543,3 +543,35 @@ fn deep_and_long_queries_are_planned_or_refused() {
     // The stack of a thread by default.
     std::thread::Builder::new().stack_size(2 << 20).spawn(run).unwrap().join().unwrap();
 }
+
+/// A chain of views is planned in a time that does not grow with the square of its length, on a small stack; one that is too
+/// long, or that doubles with each view, is refused.
+#[test]
+fn chains_of_views_are_planned_or_refused() {
+    let chain = |body: &str, views: usize| {
+        let mut script = String::new();
+        for view in 0..views {
+            let before = if view == 0 { "bid".to_owned() } else { format!("v{}", view - 1) };
+            let body = body.replace("{before}", &before).replace("{view}", &view.to_string());
+            script.push_str(&format!("CREATE VIEW v{view} AS {body};\n"));
+        }
+        script + &format!("SELECT * FROM v{}", views - 1)
+    };
+    let run = move || {
+        let renamed = planned(&chain("SELECT auction, price AS price FROM {before}", 500));
+        assert_eq!(operators(&renamed), ["project"]);
+        let filtered = planned(&chain("SELECT auction, price FROM {before} WHERE price <> {view}", 300));
+        assert_eq!(operators(&filtered), ["filter", "project"]);
+        let added = planned(&chain("SELECT auction, price + 1 AS price FROM {before}", 300));
+        assert_eq!(operators(&added).len(), 301);
+        for body in [
+            "SELECT auction, price FROM {before} WHERE price <> {view}",
+            "SELECT a.auction, b.price FROM {before} AS a JOIN {before} AS b ON a.auction = b.auction",
+        ] {
+            let said = error(&chain(body, 1000));
+            assert!(said.contains("with its views this is a query of more than"), "{said}");
+        }
+    };
+    // The stack of a thread by default.
+    std::thread::Builder::new().stack_size(2 << 20).spawn(run).unwrap().join().unwrap();
+}

@@ -37,11 +37,12 @@ use rivulet_relational::Catalog;
 
 use super::arithmetic::fold_constants;
 use super::functions::REGISTRY;
-use crate::SqlError;
-use crate::scope::{Scope, SinkDeclaration, SourceDeclaration};
+use crate::scope::{Relation, Scope, SinkDeclaration, SourceDeclaration};
 use crate::statement::BigQuery;
+use crate::{Position, SqlError};
 use builder::Builder;
 use lower::Lowering;
+use relations::{ReferenceTable, SourceTable};
 
 /// A big query, planned.
 pub struct QueryPlan {
@@ -108,8 +109,27 @@ impl fmt::Debug for QueryPlan {
     }
 }
 
+/// The stack of a thread that plans: the planner calls itself for each step of a query that stands over another one, of
+/// which `rivulet_relational` has a bound.
+const STACK_BYTES: usize = 256 << 20;
+
+/// Plans with room on the stack, whatever the caller has left of its own.
+fn with_room<T: Send>(position: Position, plan: impl FnOnce() -> Result<T, SqlError> + Send) -> Result<T, SqlError> {
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().name("rivulet-planner".into()).stack_size(STACK_BYTES);
+        let planning = builder
+            .spawn_scoped(scope, plan)
+            .map_err(|error| SqlError::new(position, format!("there is no thread to plan the query: {error}")))?;
+        planning.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// Plans a query over what is in scope.
 pub fn plan_query(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError> {
+    with_room(query.position, || plan_here(query, scope))
+}
+
+fn plan_here(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError> {
     let sink = output::sink_of(query.sink.as_ref(), scope)?;
     calls::check(query)?;
     let failed = |error| error::relational(error, scope, query.position);
@@ -121,14 +141,17 @@ pub fn plan_query(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError
     Ok(QueryPlan { sources: lowering.sources, tables: lowering.tables, dataflow, output, identities, changes })
 }
 
-/// Plans a view, and makes sure that it can be run: what cannot be is refused here, and not at each use.
+/// Plans a view, and makes sure that it can be run, unless it is a long one: what cannot be is refused here, and not at each use.
 pub(crate) fn plan_view(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, SqlError> {
+    with_room(query.position, || plan_view_here(query, scope))
+}
+
+fn plan_view_here(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, SqlError> {
     calls::check(query)?;
     let failed = |error| error::relational(error, scope, query.position);
     let view = rivulet_relational::plan_view(query.query(), &catalog(scope)).map_err(failed)?;
-    if !needs_its_reader(&view.optimized) {
-        Lowering::new(&view.optimized, query.position, None)?
-            .lower(&view.optimized, &Lowering::all(&view.optimized))?;
+    if view.is_optimized && !needs_its_reader(&view.plan) {
+        Lowering::new(&view.plan, query.position, None)?.lower(&view.plan, &Lowering::all(&view.plan))?;
     }
     Ok(view.plan)
 }
@@ -140,7 +163,7 @@ fn needs_its_reader(plan: &LogicalPlan) -> bool {
             plan.inputs().into_iter().any(needs_its_reader)
         }
         LogicalPlan::Window(_) => true,
-        LogicalPlan::TableScan(scan) => scan.source.is::<relations::ReferenceTable>(),
+        LogicalPlan::TableScan(scan) => scan.source.is::<ReferenceTable>(),
         _ => false,
     }
 }
@@ -148,10 +171,11 @@ fn needs_its_reader(plan: &LogicalPlan) -> bool {
 /// What queries may name.
 fn catalog(scope: &Scope) -> Catalog {
     let mut catalog = Catalog::new(REGISTRY.scalars(), aggregates::aggregates(), fold_constants);
-    for (name, relation) in relations::relations(scope) {
-        match scope.table(name) {
-            Some(_) => catalog.add_table(name, relation),
-            None => catalog.add(name, relation),
+    for (name, relation) in scope.relations() {
+        match relation {
+            Relation::Source(source) => catalog.add(name, Arc::new(SourceTable(source.clone()))),
+            Relation::Table(table) => catalog.add_table(name, Arc::new(ReferenceTable(table.clone()))),
+            Relation::View(view) => catalog.add_view(name, view.plan.clone()),
         }
     }
     catalog
