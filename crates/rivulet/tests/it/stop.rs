@@ -87,7 +87,7 @@ fn it_takes_no_longer_than_it_may_and_a_second_signal_ends_it_at_once() {
         server.wait_until_ready();
         // A request that does not come to its end is waited for, longer than the limit.
         let mut request = TcpStream::connect(server.url().trim_start_matches("http://")).unwrap();
-        request.write_all(b"POST /api/v1/sql HTTP/1.1\r\nHost: server\r\nContent-Length: 100\r\n\r\nSHOW").unwrap();
+        request.write_all(b"POST /api/v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nSHOW").unwrap();
         std::thread::sleep(Duration::from_millis(300));
         server.signal("-TERM");
         if second {
