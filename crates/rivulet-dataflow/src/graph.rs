@@ -20,8 +20,8 @@ pub trait OperatorFactory: Send + Sync {
     /// Whether instances keep anything between batches. Dataflows are cut at stateful operators.
     fn is_stateful(&self) -> bool;
 
-    /// Of a frame that its instances have exported, the columns that are the key of each row, in the order of the operator's keys; `None` of
-    /// what keeps no state by key, and of a frame that is not its own.
+    /// Of a frame that its instances have exported, the columns that are the key of each row, in the order of the
+    /// operator's keys; `None` of what keeps no state by key, and of a frame that is not its own.
     fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
         let _ = frame;
         None
@@ -76,8 +76,8 @@ pub struct Node {
     pub work: Work,
     /// The columns of the rows that leave it; of a sink, those that it takes.
     pub schema: SchemaRef,
-    /// By which of its keys rows are brought to its instances, as places among them and in their order; `None`: by all. The rows of a
-    /// key can be together already because those of a part of it are.
+    /// By which of its keys rows are brought to its instances, as places among them and in their order; `None`: by all.
+    /// The rows of a key can be together already because those of a part of it are.
     pub divided_by: Option<Vec<usize>>,
 }
 

@@ -276,8 +276,9 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// The state of an operator that one of so many instances is to have: that of the keys whose rows come to it. What brings rows may
-    /// look at a part of the key only, and at another part than when the state was saved; so it is asked now.
+    /// The state of an operator that one of so many instances is to have: that of the keys whose rows come to it. What
+    /// brings rows may look at a part of the key only, and at another part than when the state was saved; so it is
+    /// asked now.
     pub(super) fn state_of(
         &self,
         (id, node): (NodeId, &Node),

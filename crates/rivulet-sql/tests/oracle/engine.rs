@@ -1,5 +1,5 @@
-//! The answer of the engine: a real flow of the planned query, whose tasks run in an order that follows from a seed, with a checkpoint in the
-//! middle from which it goes on at another parallelism.
+//! The answer of the engine: a real flow of the planned query, whose tasks run in an order that follows from a seed,
+//! with a checkpoint in the middle from which it goes on at another parallelism.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

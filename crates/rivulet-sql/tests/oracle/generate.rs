@@ -1,5 +1,5 @@
-//! Random tables and queries. What is made has one answer, whatever the order in which rows come: ranks and frames have a total order, windows
-//! are made of rows that stay, and no row is late.
+//! Random tables and queries. What is made has one answer, whatever the order in which rows come: ranks and frames have
+//! a total order, windows are made of rows that stay, and no row is late.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -123,6 +123,7 @@ impl Generator {
         match self.below(12) {
             0..5 => self.joined(depth),
             5..7 => self.grouped(depth),
+            7 if self.percent(30) => self.by_window(),
             7 => self.windowed(),
             8 => self.over(depth),
             9 => self.union(depth),
@@ -136,6 +137,7 @@ impl Generator {
             0..4 => self.grouped(depth),
             4 => self.plain(depth),
             5 => self.union(depth),
+            6 if self.percent(30) => self.by_window(),
             6 => self.windowed(),
             7..9 => self.joined(depth),
             9 => self.over(depth),
@@ -250,7 +252,8 @@ impl Generator {
         (!all.is_empty()).then(|| all[self.below(all.len())].clone())
     }
 
-    /// Some columns, and now and then something computed. Times and keys are there more often than not, so that what reads it can join.
+    /// Some columns, and now and then something computed. Times and keys are there more often than not, so that what
+    /// reads it can join.
     fn items(&mut self, scope: &InScope, subqueries: usize) -> Vec<(Expr, String)> {
         let mut chosen: Vec<Expr> = Vec::new();
         chosen.extend(self.column_of(scope, Type::Int));
@@ -459,7 +462,7 @@ impl Generator {
 
     /// Windows of rows that stay.
     fn windowed(&mut self) -> Query {
-        let (from, scope) = self.from(1, 0);
+        let (from, scope) = self.rows_that_stay();
         let filter = self.percent(40).then(|| self.condition(&scope, 1));
         let wanted = self.pick(&[0, 1, 1]);
         let keys = self.keys(&scope, wanted);
@@ -469,8 +472,72 @@ impl Generator {
             2 => self.pick(&[WindowKind::Hop(5, 10), WindowKind::Hop(10, 60), WindowKind::Hop(2, 6)]),
             _ => WindowKind::Session(self.pick(&[2, 5, 15])),
         };
-        let time = Expr::Column { alias: scope[0].0.clone(), name: "ts".into(), ty: Type::Time };
+        let alias = self.below(scope.len());
+        let time = Expr::Column { alias: scope[alias].0.clone(), name: "ts".into(), ty: Type::Time };
         self.aggregated(from, scope, filter, Group { keys, window: Some((kind, time)) })
+    }
+
+    /// Rows of a table, of a part of one, of two, or of two that are joined by time.
+    fn rows_that_stay(&mut self) -> (From, InScope) {
+        match self.below(10) {
+            0..2 => {
+                let (from, mut scope) = self.from(1, 0);
+                let From::Item(left) = &from else { return (from, scope) };
+                let (right, columns) = self.item(0);
+                let of_right = vec![(right.alias.clone(), columns)];
+                let pair = self.column_of(&scope, Type::Int).zip(self.column_of(&of_right, Type::Int));
+                let equality = pair.map(|(one, other)| equal(one, other));
+                let time = |alias: &str, seconds: i64| {
+                    let column = Expr::Column { alias: alias.to_owned(), name: "ts".into(), ty: Type::Time };
+                    Box::new(Expr::Shift(Box::new(column), seconds))
+                };
+                let (low, high) = (-(self.below(12) as i64), self.below(12) as i64);
+                let bounds = Expr::Between {
+                    value: time(&right.alias, 0),
+                    low: time(&left.alias, low),
+                    high: time(&left.alias, high),
+                    negated: false,
+                };
+                let on = all(equality.into_iter().chain([bounds]).collect());
+                let on = on.unwrap_or(Expr::Literal(Value::Bool(true), Type::Bool));
+                scope.extend(of_right);
+                (From::Join { kind: JoinKind::Inner, left: Box::new(from), right, on }, scope)
+            }
+            2..4 => {
+                let queries = (0..1 + self.below(2)).map(|_| {
+                    let (from, scope) = self.from(1, 0);
+                    let (alias, columns) = &scope[0];
+                    let items = columns.iter().map(|one| (Expr::column(alias, one), one.name.clone())).collect();
+                    let filter = self.percent(50).then(|| self.condition(&scope, 1));
+                    select(Select { distinct: false, items, from, filter, group: None, having: None })
+                });
+                let mut queries: Vec<Query> = queries.collect();
+                let query = match queries.len() {
+                    1 => queries.remove(0),
+                    _ => Query::Union { all: true, queries },
+                };
+                let alias = self.alias();
+                let scope = vec![(alias.clone(), columns_of(&query))];
+                (From::Item(Item { alias, source: Source::Query(Box::new(query)) }), scope)
+            }
+            _ => self.from(1, 0),
+        }
+    }
+
+    /// Results of windows by the end of their window, and what else they have.
+    fn by_window(&mut self) -> Query {
+        let query = self.windowed();
+        let columns = columns_of(&query);
+        let alias = self.alias();
+        let item = Item { alias: alias.clone(), source: Source::Query(Box::new(query)) };
+        let end = columns.iter().find(|column| column.ty == Type::Time && !column.nullable).cloned();
+        let scope = vec![(alias.clone(), columns)];
+        let wanted = self.below(2);
+        let mut keys = self.keys(&scope, wanted);
+        let end = end.map(|end| Expr::column(&alias, &end)).filter(|end| !keys.contains(end));
+        keys.extend(end);
+        let filter = self.percent(20).then(|| self.condition(&scope, 1));
+        self.aggregated(From::Item(item), scope, filter, Group { keys, window: None })
     }
 
     /// Something over the rows before each row.

@@ -1,4 +1,5 @@
-//! The answer of a query by the words of the standard: over whole tables, row by row, in nested loops, with logic of three values.
+//! The answer of a query by the words of the standard: over whole tables, row by row, in nested loops, with logic of
+//! three values.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;

@@ -1,12 +1,13 @@
-//! Random big queries over random rows: the engine, at several parallelisms, with batches of several sizes and with a checkpoint and a restart in
-//! the middle, against an interpreter that shares no code with it.
+//! Random big queries over random rows: the engine, at several parallelisms, with batches of several sizes and with a
+//! checkpoint and a restart in the middle, against an interpreter that shares no code with it.
 //!
-//! In reading order: [`query`]: queries as trees, and how they are written; [`generate`]: random ones; [`interpret`]: what the answer is;
-//! [`engine`]: what the engine answers; [`shrink`]: the least that fails; [`bounds`] and [`restarts`]: queries whose answer is known without an
-//! interpreter.
+//! In reading order: [`query`]: queries as trees, and how they are written; [`generate`]: random ones; [`interpret`]:
+//! what the answer is; [`engine`]: what the engine answers; [`shrink`]: the least that fails; [`bounds`] and
+//! [`restarts`]: queries whose answer is known without an interpreter.
 //!
-//! `RIVULET_ORACLE_QUERIES` says how many queries are tried, `RIVULET_ORACLE_SEED` with which seed they begin. With `RIVULET_ORACLE_FOLDER` each
-//! of them is written to a file there, with its rows and the engine's answer, for another engine to compare (`cargo xtask oracle` has one).
+//! `RIVULET_ORACLE_QUERIES` says how many queries are tried, `RIVULET_ORACLE_SEED` with which seed they begin. With
+//! `RIVULET_ORACLE_FOLDER` each of them is written to a file there, in the words of DuckDB: its rows, the query, and
+//! the engine's answer to compare.
 
 mod bounds;
 mod engine;
@@ -155,9 +156,8 @@ fn random_queries_answer_as_an_interpreter_does() {
         }
     }
     let refused: u64 = refusals.values().map(|refusal| refusal.0).sum();
-    eprintln!(
-        "{same} the same, {with_rows} of them with rows, {changing} with rows taken back; {refused} refused, {unknown} without answer"
-    );
+    eprintln!("{same} the same, {with_rows} of them with rows, {changing} with rows taken back");
+    eprintln!("{refused} refused, {unknown} without answer");
     if std::env::var_os("RIVULET_ORACLE_SEED").is_some() {
         refusals.iter().for_each(|(kind, (times, first))| eprintln!("{times} times {kind}\n    {first}"));
     }

@@ -1,5 +1,5 @@
-//! Queries as trees: what is generated, written as SQL, interpreted, and made smaller where it fails. Nothing here knows how the engine
-//! reads SQL.
+//! Queries as trees: what is generated, written as SQL, interpreted, and made smaller where it fails. Nothing here
+//! knows how the engine reads SQL.
 
 use std::fmt::Write;
 

@@ -1,5 +1,5 @@
-//! A restart brings state to where its rows come: by what divides them among the instances, which may be a part of the key, in another order, or
-//! the end of a window.
+//! A restart brings state to where its rows come: by what divides them among the instances, which may be a part of the
+//! key, in another order, or the end of a window.
 
 use crate::engine::{Course, planned, run};
 use crate::query::{Column, MIDNIGHT_US, SECOND_US, Table, Type, Value};

@@ -3,8 +3,9 @@
 //! A conjunct like `bid.ts <= auction.expires` says that one time is at most another, plus a constant. If no bid comes any more with less
 //! than the watermark, an auction whose `expires` is behind it has met all its bids.
 //!
-//! That holds of rows which stay. One that is taken back is looked for among the rows of its side, and takes back its pairs with rows of the
-//! other side, however old these are: a join with a side that changes forgets nothing because of its condition.
+//! That holds of rows which stay. One that is taken back is looked for among the rows of its side, and takes back its
+//! pairs with rows of the other side, however old these are: a join with a side that changes forgets nothing because of
+//! its condition.
 
 use datafusion_common::DFSchema;
 use datafusion_expr::{BinaryExpr, Expr, Operator};
