@@ -7,9 +7,17 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// The crates that tests run most of their time in. Tests optimise these a little, and our other crates not at all.
-const BUSY_IN_TESTS: &[&str] =
-    &["rivulet-connectors", "rivulet-dataflow", "rivulet-operators", "rivulet-runtime", "rivulet-storage"];
+/// The crates that tests run most of their time in, and those that go deep into expressions on a small stack. Tests
+/// optimise these a little, and our other crates not at all.
+const OPTIMISED_IN_TESTS: &[&str] = &[
+    "rivulet-connectors",
+    "rivulet-dataflow",
+    "rivulet-operators",
+    "rivulet-relational",
+    "rivulet-runtime",
+    "rivulet-sql",
+    "rivulet-storage",
+];
 
 const HELP: &str = "\
 cargo xtask <chore>
@@ -101,7 +109,7 @@ fn checked_tests() -> Result<Command, String> {
     let mut cargo = plain_cargo();
     cargo.args(["test", "--release", "--workspace"]).env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
     for name in workspace_crates()? {
-        let level = u32::from(BUSY_IN_TESTS.contains(&name.as_str()));
+        let level = u32::from(OPTIMISED_IN_TESTS.contains(&name.as_str()));
         cargo.arg("--config").arg(format!("profile.release.package.{name}.opt-level={level}"));
     }
     Ok(cargo)

@@ -348,7 +348,7 @@ impl<'a> Offsets<'a> {
 /// The text of one statement with other values of options in the place of those that begin at these places, in their order.
 /// A value ends before the `,` or `)` behind it.
 pub(crate) fn with_values(text: &str, values: impl Iterator<Item = (Position, String)>) -> String {
-    let statement = split(text).ok().and_then(|mut statements| statements.pop());
+    let statement = statements(text).last().and_then(Result::ok);
     let tokens = statement.map(|statement| statement.tokens).unwrap_or_default();
     let (mut offsets, mut written, mut out) = (Offsets::new(text), 0, String::new());
     for (position, value) in values {

@@ -62,9 +62,7 @@ impl Hosts {
                     || address == self.bound.to_canonical()
                     || self.names.iter().any(|known| *known == name || *known == numeric)
             }
-            Err(_) => {
-                name == "localhost" || name.ends_with(".localhost") || self.names.contains(&name)
-            }
+            Err(_) => name == "localhost" || name.ends_with(".localhost") || self.names.contains(&name),
         }
     }
 }
