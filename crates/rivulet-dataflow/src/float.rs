@@ -1,10 +1,11 @@
 //! One zero and one NaN: floating point numbers in the one form that the engine keeps them in.
 //!
-//! SQL holds 0 and -0 equal, and all NaN. The kernels that compare, sort, hash and group look at bits instead, where 0 and
+//! SQL holds 0 and -0 equal, and all NaN. The kernels that compare, sort, hash and group look at bits instead, where 0
+//! and
 //! -0 differ and a NaN with its sign bit set (0.0 / 0.0 sets it on some machines) is the least number. So numbers are
 //! brought into one form where they come from: where payloads are decoded, where expressions are evaluated, and where
-//! aggregates give their results. Then comparing bits gives what SQL wants everywhere: NaN equals NaN and is greater than every
-//! other number.
+//! aggregates give their results. Then comparing bits gives what SQL wants everywhere: NaN equals NaN and is greater
+//! than every other number.
 
 use std::sync::Arc;
 

@@ -42,7 +42,8 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// A catalog without relations, with these functions by all their names and those of this crate. `fold` does arithmetic over constants.
+    /// A catalog without relations, with these functions by all their names and those of this crate. `fold` does
+    /// arithmetic over constants.
     pub fn new(
         scalars: impl IntoIterator<Item = (String, Arc<ScalarUDF>)>,
         aggregates: impl IntoIterator<Item = (String, Arc<AggregateUDF>)>,
@@ -243,7 +244,8 @@ fn with_conversions_named(raw: RawAggregateExpr) -> PlannerResult<RawAggregateEx
     PlannerResult::Planned(call(named.collect()).alias(name))
 }
 
-/// The types of casts as [`spelling`](crate::spelling) leaves them. Other whole numbers than BIGINT are what a value must fit on its way to one.
+/// The types of casts as [`spelling`](crate::spelling) leaves them. Other whole numbers than BIGINT are what a value
+/// must fit on its way to one.
 #[derive(Debug)]
 struct Types;
 

@@ -1,8 +1,10 @@
-//! What is written and would be read with a part of it left out, spelled out so that all of it counts: the types of casts with their
-//! details. And what would be read as something else: a regular expression that matches every text, functions for what has a syntax of its own.
+//! What is written and would be read with a part of it left out, spelled out so that all of it counts: the types of
+//! casts with their details. And what would be read as something else: a regular expression that matches every text,
+//! functions for what has a syntax of its own.
 //!
-//! A cast to a type that keeps less than the types of columns becomes two: `CAST(n AS SMALLINT)` is a BIGINT that was brought through 16 bits,
-//! so that what does not fit is an error of its row; `CAST(t AS VARCHAR(3))` is the beginning of a TEXT. What is not done is refused.
+//! A cast to a type that keeps less than the types of columns becomes two: `CAST(n AS SMALLINT)` is a BIGINT that was
+//! brought through 16 bits, so that what does not fit is an error of its row; `CAST(t AS VARCHAR(3))` is the beginning
+//! of a TEXT. What is not done is refused.
 
 use datafusion_sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion_sql::sqlparser::ast::{
@@ -69,7 +71,8 @@ pub fn spell_out(expression: &mut Expr) -> Result<(), TypeProblem> {
                 return Err(TypeProblem::Refused { message, hint: "write CAST('...' AS type)" });
             }
         },
-        // The optimizer below takes this one pattern for IS NOT NULL, which null is not; an empty one matches the same texts.
+        // The optimizer below takes this one pattern for IS NOT NULL, which null is not; an empty one matches the same
+        // texts.
         Expr::BinaryOp { op, right, .. } if is_match(op) => pattern_of_all(right),
         Expr::Function(function) => {
             let name = function.name.to_string().trim_matches('"').to_lowercase();

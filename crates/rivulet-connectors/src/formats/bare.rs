@@ -8,8 +8,8 @@ use super::timestamp;
 /// Puts `text` into a column that was opened for it.
 ///
 /// White space around anything but text is not part of the value. Numbers may have a `+`, leading zeros or an empty
-/// side of the decimal point, and a DOUBLE may be NaN or infinite ([`not_finite`]); booleans are true/false, on/off or 1/0 in any case; times are epoch milliseconds or
-/// ISO 8601.
+/// side of the decimal point, and a DOUBLE may be NaN or infinite ([`not_finite`]); booleans are true/false, on/off or
+/// 1/0 in any case; times are epoch milliseconds or ISO 8601.
 #[inline]
 pub(crate) fn push_bare(column: &mut Column, text: &[u8]) -> Result<(), Problem> {
     let trimmed = text.trim_ascii();

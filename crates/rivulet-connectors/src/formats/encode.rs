@@ -75,9 +75,9 @@ impl EncodedRows {
 
 /// Turns rows into payloads.
 pub trait Encoder: Send {
-    /// Appends one payload for each row of `batch`, in order. The batch has the schema the encoder was made for.
-    /// Never fails: a float that is not finite is written by its name (`NaN`) where the format has no number for it, and left out in SenML,
-    /// which has no place for it.
+    /// Appends one payload for each row of `batch`, in order. The batch has the schema the encoder was made for. Never
+    /// fails: a float that is not finite is written by its name (`NaN`) where the format has no number for it, and left
+    /// out in SenML, which has no place for it.
     fn encode(&mut self, batch: &Batch, out: &mut EncodedRows);
 }
 

@@ -12,6 +12,7 @@ use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use arrow::error::ArrowError;
 use rivulet_dataflow::canonical_float;
 
+use super::earlier::Earlier;
 use super::fixed::{FixedKind, FixedValues, finish_moments, finish_regression, float, sum, undone_sum};
 use super::object::{Object, ObjectKind, ObjectUpdate, ObjectValues};
 use super::{AggregateFunction, Storage};
@@ -38,6 +39,8 @@ pub(crate) struct Layout {
     pub(crate) results: Vec<AggregateResult>,
     /// What states are fed with: an evaluated expression, and the type it is brought to.
     pub(super) arguments: Vec<(usize, DataType)>,
+    /// How earlier versions laid out the same, if that was otherwise.
+    pub(crate) earlier: Option<Earlier>,
 }
 
 /// The rows that some states count: those that pass a filter and where some arguments are not null.
@@ -109,6 +112,8 @@ pub(crate) enum Form {
     UndoneQuotient(usize),
     /// A sum by the number of rows.
     Quotient(usize),
+    /// A sum of integers by the number of rows.
+    WideQuotient(usize),
     /// Mean and centred sum of squares.
     Moments(usize, usize),
     /// The words of a regression.
@@ -289,6 +294,7 @@ impl AggregateResult {
         let count = window[class];
         let found = match form {
             Form::Quotient(word) => (count > 0).then(|| float(window[word]) / count as f64),
+            Form::WideQuotient(word) => (count > 0).then(|| sum(&window[word..]) as f64 / count as f64),
             Form::Undone(word) => (count > 0).then(|| undone_sum(&window[word..])),
             Form::UndoneQuotient(word) => (count > 0).then(|| undone_sum(&window[word..]) / count as f64),
             Form::Moments(mean, squares) => {

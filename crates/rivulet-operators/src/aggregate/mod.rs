@@ -6,6 +6,7 @@
 //! knows where it lies, and [`dense`] updates many states at once.
 
 pub(crate) mod dense;
+pub(crate) mod earlier;
 pub(crate) mod fixed;
 pub(crate) mod hyperloglog;
 pub(crate) mod layout;

@@ -5,7 +5,7 @@
 //! - equal states over equal arguments, and so whole aggregates that are written twice;
 //! - means and variances by the regressions over the same argument: `avg(y)` and `var(y)` come from `regr_slope(y, x)`
 //!   (if x is never null), and `avg(x)` from `var(x)`. So an average is either sum by count or, beside a variance, its
-//!   mean, which may differ in the last digit. A sum is always a sum.
+//!   mean, which may differ in the last digit. A sum is always a sum, and of integers an exact one.
 //!
 //! An argument that is computed is computed only for rows that pass the FILTER, which may be there to keep it from failing
 //! (`sum(100 / n) FILTER (WHERE n > 0)`), and may be null where it fails.
@@ -17,6 +17,7 @@ use arrow::datatypes::{DataType, Schema};
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, Literal, case};
 
+use super::earlier::Earlier;
 use super::fixed::FixedKind;
 use super::layout::{AggregateResult, Class, FixedState, Form, Layout, ObjectState, Rows, Source};
 use super::object::ObjectKind;
@@ -32,7 +33,7 @@ impl Layout {
         schema: &Schema,
         header_halves: usize,
     ) -> Result<(Self, Vec<Arc<dyn PhysicalExpr>>), PlanError> {
-        Self::with(Builder::default(), aggregates, schema, header_halves)
+        Self::planned(Builder::default, aggregates, schema, header_halves)
     }
 
     /// The same where rows are also taken back: sums of floating point numbers are kept so that nothing is left of what is undone. The
@@ -41,7 +42,20 @@ impl Layout {
         aggregates: &[AggregateSpec],
         schema: &Schema,
     ) -> Result<(Self, Vec<Arc<dyn PhysicalExpr>>), PlanError> {
-        Self::with(Builder { undoing: true, ..Builder::default() }, aggregates, schema, 0)
+        Self::planned(|| Builder { undoing: true, ..Builder::default() }, aggregates, schema, 0)
+    }
+
+    fn planned(
+        builder: impl Fn() -> Builder,
+        aggregates: &[AggregateSpec],
+        schema: &Schema,
+        header_halves: usize,
+    ) -> Result<(Self, Vec<Arc<dyn PhysicalExpr>>), PlanError> {
+        let (mut layout, expressions) = Self::with(builder(), aggregates, schema, header_halves)?;
+        let earlier = Builder { averages_as_floats: true, ..builder() };
+        let (earlier, _) = Self::with(earlier, aggregates, schema, header_halves)?;
+        layout.earlier = Earlier::of(&earlier, &layout);
+        Ok((layout, expressions))
     }
 
     fn with(
@@ -88,6 +102,7 @@ impl Layout {
             results,
             arguments: builder.arguments,
             classes,
+            earlier: None,
         };
         Ok((layout, builder.expressions))
     }
@@ -104,6 +119,8 @@ struct Builder {
     objects: Vec<ObjectState>,
     /// Whether rows are taken back as well.
     undoing: bool,
+    /// Whether averages of integers are floating point numbers, as versions before had them.
+    averages_as_floats: bool,
 }
 
 #[derive(PartialEq)]
@@ -158,7 +175,9 @@ impl Builder {
             let place = Place::Class(self.class(rows, true));
             return Ok(Wanted { function, data_type, storage: Storage::Integer, arguments: Vec::new(), place });
         };
-        let storage = if keeps_type(function) { storage } else { Storage::Float };
+        // The average of integers is their sum, which is exact, by their number.
+        let is_exact = function == AggregateFunction::Avg && storage == Storage::Integer && !self.averages_as_floats;
+        let storage = if keeps_type(function) || is_exact { storage } else { Storage::Float };
         let target = storage.data_type();
         if types.iter().any(|found| !can_cast_types(found, &target) || !can_cast_types(&target, found)) {
             return Err(PlanError::ArgumentType {
@@ -236,7 +255,10 @@ impl Builder {
             return None;
         }
         self.states.iter().enumerate().filter(|(_, state)| state.class == class).find_map(|(index, state)| {
-            let argument = state.arguments.iter().position(|argument| *argument == wanted.arguments[0])?;
+            // Of what expression, whatever type it is brought to.
+            let expression = |argument: usize| self.arguments[argument].0;
+            let argument =
+                state.arguments.iter().position(|argument| expression(*argument) == expression(wanted.arguments[0]))?;
             match (state.kind, argument) {
                 (FixedKind::Variance, _) => Some((index, 0, 1)),
                 // The arguments are (y, x), the words x before y.
@@ -269,12 +291,14 @@ impl Builder {
                 FixedKind::SumFloat if function == AggregateFunction::Avg => Form::Quotient(word),
                 FixedKind::SumUndone if function == AggregateFunction::Avg => Form::UndoneQuotient(word),
                 FixedKind::SumUndone => Form::Undone(word),
+                FixedKind::SumInteger if function == AggregateFunction::Avg => Form::WideQuotient(word),
                 FixedKind::SumInteger => Form::WideSum(word),
                 FixedKind::First | FixedKind::Last => Form::Timed(word),
                 FixedKind::Regression => Form::Regression(word),
                 _ => Form::Word(word),
             }
         };
+        let storage = if function == AggregateFunction::Avg { Storage::Float } else { storage };
         AggregateResult { function, data_type, source: Source::Fixed { class, form, storage } }
     }
 }
@@ -335,7 +359,7 @@ fn fixed_kind(function: AggregateFunction, storage: Storage) -> FixedKind {
     let is_float = storage == Storage::Float;
     match function {
         F::Sum | F::Avg if is_float => FixedKind::SumFloat,
-        F::Sum => FixedKind::SumInteger,
+        F::Sum | F::Avg => FixedKind::SumInteger,
         F::Min if is_float => FixedKind::MinFloat,
         F::Max if is_float => FixedKind::MaxFloat,
         // false is 0 and true is 1, so "and" is the minimum and "or" the maximum.
@@ -435,9 +459,10 @@ mod tests {
     fn numbers_of_another_type_are_other_arguments() {
         use AggregateFunction::*;
         let n = column(&schema(), 1);
-        // The sum of integers is kept in 128 bits, the average as floating point; the expression is evaluated once.
+        // The sum of integers is kept in 128 bits, for the average too, the median as floating point; the expression is
+        // evaluated once.
         let (layout, expressions) = layout(&[(Sum, vec![n.clone()]), (Avg, vec![n.clone()]), (Median, vec![n])]);
-        assert_eq!((layout.fixed.len(), layout.objects.len(), expressions), (2, 1, 1));
-        assert_eq!((layout.entry_words, layout.arguments.len()), (1 + 2 + 1, 2));
+        assert_eq!((layout.fixed.len(), layout.objects.len(), expressions), (1, 1, 1));
+        assert_eq!((layout.entry_words, layout.arguments.len()), (1 + 2, 2));
     }
 }

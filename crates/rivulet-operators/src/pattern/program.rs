@@ -192,8 +192,8 @@ fn add(pattern: &Pattern, next: usize, nodes: &mut Vec<Node>) -> Result<usize, P
             Ok(nodes.len() - 1)
         }
         Pattern::Repeat { pattern, min, max, greedy } => {
-            // A choice between a turn, after which `then` follows, and `next`, which also follows a turn without a row: further ones would be
-            // like it.
+            // A choice between a turn, after which `then` follows, and `next`, which also follows a turn without a row:
+            // further ones would be like it.
             let turn = |choice: usize, then: usize, nodes: &mut Vec<Node>| {
                 nodes.push(Node::End { behind_row: then, behind_none: next });
                 let body = add(pattern, nodes.len() - 1, nodes)?;

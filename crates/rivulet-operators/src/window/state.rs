@@ -7,6 +7,7 @@
 //!
 //! Version 2 counts rows in 32 bits and numbers panes; version 1 is not read any more.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -212,6 +213,7 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
         )));
     }
     let expected = schema(operator);
+    let frame = &*brought_up(operator, frame, &expected)?;
     let found = frame.rows.schema_ref();
     if found.fields() != expected.fields() || found.metadata().get(LAYOUT) != expected.metadata().get(LAYOUT) {
         return Err(StateError::Mismatch(format!(
@@ -290,6 +292,45 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
     }
     slots.iter().for_each(|&(slot, _)| operator.windows.set_deadline(slot));
     Ok(())
+}
+
+/// The frame with panes as this version lays them out, if it has those of an earlier one.
+fn brought_up<'f>(
+    operator: &WindowOperator,
+    frame: &'f StateFrame,
+    expected: &SchemaRef,
+) -> Result<Cow<'f, StateFrame>, StateError> {
+    let layout = &operator.plan.layout;
+    let (Some(earlier), Some(name)) = (&layout.earlier, expected.metadata().get(LAYOUT)) else {
+        return Ok(Cow::Borrowed(frame));
+    };
+    let found = frame.rows.schema_ref();
+    if found.fields() != expected.fields() || found.metadata().get(LAYOUT) != Some(&earlier.named(layout, name)) {
+        return Ok(Cow::Borrowed(frame));
+    }
+    let mut columns = frame.rows.columns().to_vec();
+    let panes = columns.len() - 3;
+    // What windows share is a word and then a pane.
+    for (column, header) in [(panes, 0), (panes + 1, 1)] {
+        let old = columns[column].as_list::<i32>().clone();
+        if old.null_count() > 0 || old.values().null_count() > 0 {
+            return Err(corrupt("a word of a pane is missing".into()));
+        }
+        let now = old.iter().flatten().map(|words| {
+            let words = words.as_primitive::<UInt64Type>().values().to_vec();
+            let (first, entries) = words.split_at(header.min(words.len()));
+            match entries.len() % earlier.entry_words {
+                0 => Ok([first, &earlier.entries(entries)].concat()),
+                _ => Err(corrupt("the panes are incomplete".into())),
+            }
+        });
+        let now = now.collect::<Result<Vec<Vec<u64>>, StateError>>()?;
+        let offsets = OffsetBuffer::from_lengths(now.iter().map(Vec::len));
+        columns[column] =
+            Arc::new(ListArray::new(words_field(), offsets, Arc::new(UInt64Array::from(now.concat())), None));
+    }
+    let rows = RecordBatch::try_new(expected.clone(), columns)?;
+    Ok(Cow::Owned(StateFrame { rows, ..frame.clone() }))
 }
 
 fn corrupt(what: String) -> StateError {

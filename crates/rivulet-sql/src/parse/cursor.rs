@@ -285,8 +285,8 @@ impl<'a> Cursor<'a> {
         Ok(data_type)
     }
 
-    /// The length or precision behind a type. Values are stored in full, so it is refused where it would cut or check them: all but the
-    /// milliseconds that scripts of other engines declare, which times of events have anyway.
+    /// The length or precision behind a type. Values are stored in full, so it is refused where it would cut or check
+    /// them: all but the milliseconds that scripts of other engines declare, which times of events have anyway.
     fn detail(&mut self, data_type: &DataType, position: Position) -> Result<(), SqlError> {
         self.advance();
         let Token::Number(digits, _) = self.peek().clone() else { return Err(self.expected("a number")) };

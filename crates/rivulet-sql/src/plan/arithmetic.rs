@@ -1,5 +1,6 @@
-//! Arithmetic as SQL has it: what does not fit its type is an error of its row and does not wrap around, and floating point numbers that
-//! are computed are brought into the one form in which the engine compares them ([`rivulet_dataflow::float`]).
+//! Arithmetic as SQL has it: what does not fit its type is an error of its row and does not wrap around, and floating
+//! point numbers that are computed are brought into the one form in which the engine compares them
+//! ([`rivulet_dataflow::float`]).
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -29,8 +30,8 @@ pub(super) fn compile(expression: &Expr, schema: &DFSchema) -> Result<Node> {
         .data()
 }
 
-/// The expression with arithmetic over constants done, as it would be row by row: the optimizer would let it wrap around. Types are coerced
-/// already.
+/// The expression with arithmetic over constants done, as it would be row by row: the optimizer would let it wrap
+/// around. Types are coerced already.
 ///
 /// # Errors
 /// A constant that does not fit its type.
@@ -64,7 +65,8 @@ fn is_folded(expression: &Expr) -> bool {
     }
 }
 
-/// The value of arithmetic over constants. What is divided by 0 or cannot be converted fails where it is evaluated, if it is.
+/// The value of arithmetic over constants. What is divided by 0 or cannot be converted fails where it is evaluated, if
+/// it is.
 #[inline(never)]
 fn fold(node: Expr) -> Result<Transformed<Expr>> {
     let one_row = RecordBatchOptions::new().with_row_count(Some(1));

@@ -296,7 +296,8 @@ pub(super) fn plain_text(text: &str) -> String {
     message
 }
 
-/// The message about a regular expression that cannot be read, which has several lines: the expression, where in it, and what is wrong.
+/// The message about a regular expression that cannot be read, which has several lines: the expression, where in it,
+/// and what is wrong.
 fn regular_expression_problem(text: &str) -> Option<String> {
     let (_, lines) = text.split_once("regex parse error:\n")?;
     let problem = lines.lines().find_map(|line| line.strip_prefix("error: "))?;

@@ -3,10 +3,12 @@
 //! DataFusion types and compiles the scalar expressions; everything about time, windows and aggregates is ours, because
 //! its plans know neither parameters that differ by row nor a clock for each query.
 //!
-//! In reading order: `declarations`: parameters, inputs, outputs; `source`: what FROM reads; `check`: names and constructs, refused by name;
-//! `translate`, `expression` and `arithmetic`: types, constants, compilation; `aggregate` and `window`: what GROUP BY makes of rows;
-//! `lookup`: reference tables; `pattern`: MATCH_RECOGNIZE; `unnest`: several rows of one; `history`: functions over earlier rows; `items`, `group_keys`, `written`, `window_results`
-//! and `select`: the parts of a SELECT; `operators`: what runs; `matching`: what of WHERE finds queries by an index; `functions`, `bounded` and `haversine`: what can be called; `walk`: the parts of an expression.
+//! In reading order: `declarations`: parameters, inputs, outputs; `source`: what FROM reads; `check`: names and
+//! constructs, refused by name; `translate`, `expression` and `arithmetic`: types, constants, compilation; `aggregate`
+//! and `window`: what GROUP BY makes of rows; `lookup`: reference tables; `pattern`: MATCH_RECOGNIZE; `unnest`: several
+//! rows of one; `history`: functions over earlier rows; `items`, `group_keys`, `written`, `window_results` and
+//! `select`: the parts of a SELECT; `operators`: what runs; `matching`: what of WHERE finds queries by an index;
+//! `functions`, `bounded` and `haversine`: what can be called; `walk`: the parts of an expression.
 
 mod aggregate;
 mod arithmetic;

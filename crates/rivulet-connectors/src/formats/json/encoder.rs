@@ -9,8 +9,9 @@ use super::super::number::not_finite_name;
 
 /// Writes each row as one object, keys in column order.
 ///
-/// Floats are written with as few digits as bring back the same value, those that are not finite as the texts `"NaN"`, `"Infinity"` and
-/// `"-Infinity"`, since JSON has no numbers for them; timestamps as epoch milliseconds, with a fraction where there is one.
+/// Floats are written with as few digits as bring back the same value, those that are not finite as the texts `"NaN"`,
+/// `"Infinity"` and `"-Infinity"`, since JSON has no numbers for them; timestamps as epoch milliseconds, with a
+/// fraction where there is one.
 pub(crate) struct JsonEncoder {
     /// `{"first":`, `,"second":` and so on.
     prefixes: Vec<Vec<u8>>,

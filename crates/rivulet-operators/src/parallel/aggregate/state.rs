@@ -75,7 +75,9 @@ pub(super) fn export(operator: &AggregateOperator, selection: &StateSelection) -
 
 pub(super) fn import(operator: &mut AggregateOperator, frame: &StateFrame) -> Result<(), StateError> {
     frame.expect(OPERATOR, VERSION)?;
-    if frame.rows.schema() != schema(&operator.plan) {
+    let expected = schema(&operator.plan);
+    let frame = &*operator.plan.clone().groups.brought_up(frame, &expected)?;
+    if frame.rows.schema() != expected {
         return Err(StateError::Mismatch("state of an aggregation with other keys or aggregates".into()));
     }
     let plan = operator.plan.clone();

@@ -6,15 +6,16 @@
 pub(crate) mod counted;
 pub(crate) mod distinct;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, StringArray};
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use datafusion_physical_expr::PhysicalExpr;
-use rivulet_dataflow::{Batch, Context, OperatorError};
+use rivulet_dataflow::{Batch, Context, OperatorError, StateError, StateFrame};
 
 use self::counted::{CountedPlan, CountedValues};
 use self::distinct::{DistinctPlan, DistinctSet, DistinctValues};
@@ -114,6 +115,15 @@ impl GroupPlan {
     /// The names of what the states are, so that saved ones are not taken for others.
     pub(crate) fn fingerprint(&self) -> String {
         format!("{} {:?} {:?}", self.layout.fingerprint(), self.distinct, self.counted)
+    }
+
+    /// A frame of such states, brought into the form of this version.
+    pub(crate) fn brought_up<'f>(
+        &self,
+        frame: &'f StateFrame,
+        expected: &SchemaRef,
+    ) -> Result<Cow<'f, StateFrame>, StateError> {
+        self.layout.brought_up(frame, expected)
     }
 
     /// Whether all states are words.

@@ -309,8 +309,10 @@ impl Operator for ChangingOperator {
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        let saved = self.saved().read(frame)?;
         let plan = self.plan.clone();
+        let form = self.saved();
+        let frame = &*plan.groups.brought_up(frame, form.schema())?;
+        let saved = form.read(frame)?;
         let (columns, results) = saved.columns.split_at(plan.spec.input.fields().len());
         self.keys.read(&plan.keys, columns)?;
         let all: Vec<u32> = (0..saved.len() as u32).collect();

@@ -302,8 +302,10 @@ impl WaitingOperator {
     }
 
     fn import(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        let saved = self.saved().read(frame)?;
         let plan = self.plan.clone();
+        let form = self.saved();
+        let frame = &*plan.groups.brought_up(frame, form.schema())?;
+        let saved = form.read(frame)?;
         let (columns, states) = saved.columns.split_at(plan.spec.input.fields().len());
         let order = &columns[plan.spec.order[0].column];
         let what = saved.added[0].as_primitive::<UInt8Type>();

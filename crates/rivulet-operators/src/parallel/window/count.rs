@@ -339,7 +339,10 @@ impl CountOperator {
 
     fn import(&mut self, frame: &StateFrame) -> Result<(), StateError> {
         frame.expect(STATE, STATE_VERSION)?;
-        if frame.rows.schema() != self.schema() {
+        let expected = self.schema();
+        let groups = self.plan.clone();
+        let frame = &*groups.groups.brought_up(frame, &expected)?;
+        if frame.rows.schema() != expected {
             return Err(StateError::Mismatch("state of windows with other keys, lengths or aggregates".into()));
         }
         let plan = self.plan.clone();

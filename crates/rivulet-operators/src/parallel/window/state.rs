@@ -165,6 +165,7 @@ impl<'a> Restored<'a> {
 
 pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Result<(), StateError> {
     let plan = operator.plan.clone();
+    let frame = &*plan.groups.brought_up(frame, &schema(&plan))?;
     if operator.sliding.as_ref().is_some_and(|sliding| !sliding.is_empty()) {
         return Err(StateError::Mismatch("windows take over state before their first row".into()));
     }
@@ -188,6 +189,7 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
 
 pub(super) fn import_sessions(operator: &mut SessionOperator, frame: &StateFrame) -> Result<(), StateError> {
     let plan = operator.plan.clone();
+    let frame = &*plan.groups.brought_up(frame, &schema(&plan))?;
     let restored = Restored::new(&plan, frame)?;
     let mut numbers = Vec::new();
     for row in 0..frame.rows.num_rows() {

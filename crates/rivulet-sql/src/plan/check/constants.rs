@@ -75,7 +75,8 @@ fn is_zoned(zone: ast::TimezoneInfo) -> bool {
     matches!(zone, ast::TimezoneInfo::WithTimeZone | ast::TimezoneInfo::Tz)
 }
 
-/// Spells out an expression whose parts are checked, outside of the recursion over them: casts with all the details of their types.
+/// Spells out an expression whose parts are checked, outside of the recursion over them: casts with all the details of
+/// their types.
 #[inline(never)]
 pub(super) fn spelled_out(expression: &mut Expr, position: Position) -> Result<(), SqlError> {
     spell_out(expression).map_err(|problem| match problem {

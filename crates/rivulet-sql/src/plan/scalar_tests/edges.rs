@@ -1,4 +1,5 @@
-//! Functions on empty texts, extremes, negative counts and times that are out of range. The answers are PostgreSQL's where it has the function.
+//! Functions on empty texts, extremes, negative counts and times that are out of range. The answers are PostgreSQL's
+//! where it has the function.
 
 use super::nulls::{argument, filled, literal};
 use super::{Columns, PATHS, REFUSED, evaluate, none_of, scalar};

@@ -1,4 +1,5 @@
-//! Scalar expressions through both planners: in the SELECT of an application and in that of a big query they give the same.
+//! Scalar expressions through both planners: in the SELECT of an application and in that of a big query they give the
+//! same.
 //!
 //! - [`nulls`]: three-valued logic of every operator and every function that can be called;
 //! - [`numbers`]: one zero, one NaN, and results that do not fit;
@@ -77,7 +78,8 @@ fn scalar(type_name: &str, text: Option<&str>) -> ScalarValue {
     }
 }
 
-/// What an expression gives for each row of the columns, [`REFUSED`] where it fails; an error where it cannot be planned.
+/// What an expression gives for each row of the columns, [`REFUSED`] where it fails; an error where it cannot be
+/// planned.
 fn evaluate(path: Path, expression: &str, columns: &Columns) -> Result<Vec<String>, String> {
     let (mut chain, rows): (Chain, Batch) = match path {
         Path::Application => {

@@ -1,13 +1,14 @@
-//! Three-valued logic: every operator and every function that can be called, with null in each place of its arguments, as a constant with
-//! and without a type and as a value of a column. The answers are those of the standard and of PostgreSQL.
+//! Three-valued logic: every operator and every function that can be called, with null in each place of its arguments,
+//! as a constant with and without a type and as a value of a column. The answers are those of the standard and of
+//! PostgreSQL.
 
 use std::collections::BTreeSet;
 
 use super::{Columns, PATHS, REFUSED, evaluate, none_of, scalar};
 use crate::plan::functions::REGISTRY;
 
-/// A call, `$1` and so on for its arguments; the arguments (`@...` is a TIMESTAMP, `=...` must be a constant); what it gives; and what it gives
-/// where the argument in each place is null, if that is something else than null.
+/// A call, `$1` and so on for its arguments; the arguments (`@...` is a TIMESTAMP, `=...` must be a constant); what it
+/// gives; and what it gives where the argument in each place is null, if that is something else than null.
 type Case = (&'static str, &'static [&'static str], &'static str, &'static [&'static str]);
 
 const NULL: &str = "NULL";

@@ -173,7 +173,8 @@ enum Format {
 }
 
 impl Format {
-    /// The format of `to_char`: with percent signs as C has it (`%Y-%m-%d`), or by the words of PostgreSQL (`YYYY-MM-DD`).
+    /// The format of `to_char`: with percent signs as C has it (`%Y-%m-%d`), or by the words of PostgreSQL
+    /// (`YYYY-MM-DD`).
     fn of_to_char(format: &str) -> Result<Self> {
         if !format.contains('%') {
             return pieces_of_words(format).map(Self::Pieces);

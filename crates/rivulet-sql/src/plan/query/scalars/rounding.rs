@@ -1,5 +1,6 @@
-//! `round(number, places)` and `trunc(number, places)` of DOUBLE: DataFusion's, but a number that they make infinite or lose, because a power
-//! of ten is out of range, stays as it is, or becomes 0 where it has fewer digits than are cut off.
+//! `round(number, places)` and `trunc(number, places)` of DOUBLE: DataFusion's, but a number that they make infinite or
+//! lose, because a power of ten is out of range, stays as it is, or becomes 0 where it has fewer digits than are cut
+//! off.
 
 use std::sync::Arc;
 
