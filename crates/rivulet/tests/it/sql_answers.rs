@@ -232,8 +232,8 @@ fn what_would_be_misread_is_refused_with_another_way() {
         ("SELECT k FROM a NATURAL FULL JOIN b", "NATURAL FULL JOIN", "COALESCE"),
         ("SELECT k FROM a ORDER BY v", "ORDER BY v, which is not selected", "select what"),
         (
-            "SELECT window_start, v FROM TABLE(HOP(TABLE a, DESCRIPTOR(ts), INTERVAL '1' SECOND, INTERVAL '7' DAY))",
-            "604800 windows",
+            "SELECT window_start, v FROM TABLE(HOP(TABLE a, DESCRIPTOR(ts), INTERVAL '1' SECOND, INTERVAL '1' DAY))",
+            "86400 windows",
             "group by window_start",
         ),
         ("CREATE VIEW w AS SELECT k FROM a ORDER BY k LIMIT 3", "LIMIT inside of a query", "ROW_NUMBER"),
