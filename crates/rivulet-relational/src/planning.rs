@@ -20,7 +20,6 @@ use datafusion_optimizer::extract_equijoin_predicate::ExtractEquijoinPredicate;
 use datafusion_optimizer::optimize_projections::OptimizeProjections;
 use datafusion_optimizer::optimize_unions::OptimizeUnions;
 use datafusion_optimizer::optimizer::ApplyOrder;
-use datafusion_optimizer::push_down_filter::PushDownFilter;
 use datafusion_optimizer::replace_distinct_aggregate::ReplaceDistinctWithAggregate;
 use datafusion_optimizer::scalar_subquery_to_join::ScalarSubqueryToJoin;
 use datafusion_optimizer::simplify_expressions::SimplifyExpressions;
@@ -31,6 +30,7 @@ use datafusion_sql::sqlparser::ast::{self, Spanned};
 use crate::catalog::{Catalog, ViewSource};
 use crate::check::check;
 use crate::comparisons;
+use crate::conditions::PushDownConditions;
 use crate::error::RelationalError;
 use crate::group_window;
 use crate::nothing::{NothingFulfils, first_scan, with_one_row};
@@ -244,7 +244,7 @@ fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
         Arc::new(EliminateDuplicatedExpr::new()),
         Arc::new(EliminateCrossJoin::new()),
         Arc::new(EliminateOuterJoin::new()),
-        Arc::new(PushDownFilter::new()),
+        Arc::new(PushDownConditions::new()),
         Arc::new(OneName),
         Arc::new(OptimizeProjections::new()),
     ]

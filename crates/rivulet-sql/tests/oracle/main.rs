@@ -165,6 +165,20 @@ fn random_queries_answer_as_an_interpreter_does() {
     assert!(same * 2 > queries && with_rows * 3 > queries && changing * 16 > queries, "too little was tried");
 }
 
+/// What random queries have found.
+#[test]
+fn a_condition_over_one_row_of_nothing_is_a_condition_over_that_row() {
+    let tables = case(1).tables;
+    let constants = "SELECT TIMESTAMP '2026-01-01 00:01:30' AS x, 7 AS y, m FROM (SELECT max(v) AS m FROM a) AS t";
+    for (condition, rows) in [("NOT (x >= x)", 0), ("y < 5", 0), ("y > 5", 1), ("y > 5 AND x <> x", 0)] {
+        let plan = planned(&format!("SELECT m FROM ({constants}) AS q WHERE {condition}"), &tables).unwrap();
+        for course in case(1).courses {
+            let answered = run(&plan, &tables, &course).unwrap();
+            assert_eq!(answered.rows.values().sum::<i64>(), rows, "{condition}: {answered:?}");
+        }
+    }
+}
+
 /// Tables, the query and the engine's answer as SQL of another engine: of the rows that come out of it, the difference to the answer.
 fn for_another_engine(case: &Case, answered: &Answered) -> Option<String> {
     let mut text = String::new();
