@@ -601,7 +601,7 @@ mod tests {
         assert_eq!(at(&mut feed, 0, 0), (Some(700_000), false));
         assert_eq!(at(&mut feed, 10, 10), (Some(700_000), false));
         assert_eq!(at(&mut feed, YEAR_US, 400_000), (Some(700_000), false));
-        assert_eq!(at(&mut feed, YEAR_US + 200_000, 600_000).1, true);
+        assert!(at(&mut feed, YEAR_US + 200_000, 600_000).1);
     }
 
     #[test]

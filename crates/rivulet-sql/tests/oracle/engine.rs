@@ -98,7 +98,7 @@ pub(crate) fn run(plan: &QueryPlan, tables: &[Table], course: &Course) -> Result
         }
     };
     let (mut flow, mut kept) = start(&workers, plan, tables, course, course.parallelism, None)?;
-    let mut rows: Vec<(Vec<Value>, i64)> = Vec::new();
+    let mut rows: Vec<Change> = Vec::new();
     let mut refused = None;
     if let Some((steps, parallelism)) = course.restart {
         for _ in 0..steps {
@@ -116,8 +116,8 @@ pub(crate) fn run(plan: &QueryPlan, tables: &[Table], course: &Course) -> Result
                     let written = sink.rows.lock();
                     // Those that have come to their end are not in it, and have written all there is.
                     let prepared = snapshot.sinks[0].iter().filter_map(|prepared| prepared.split_once(' '));
-                    let own = prepared.filter(|(sink, _)| *sink == at.to_string()).map(|(_, rows)| rows);
-                    let final_to = own.last().map_or(written.len(), |rows| rows.parse().expect("a number"));
+                    let mut own = prepared.filter(|(sink, _)| *sink == at.to_string()).map(|(_, rows)| rows);
+                    let final_to = own.next_back().map_or(written.len(), |rows| rows.parse().expect("a number"));
                     rows.extend_from_slice(&written[..final_to]);
                 }
                 drop(flow);
@@ -248,11 +248,14 @@ impl Source for Rows {
     }
 }
 
+/// A row, and how many times it came; less than zero where it was taken back.
+type Change = (Vec<Value>, i64);
+
 /// Rows as they were written, and whether they came or were taken back. What is final is a number of them.
 #[derive(Clone, Default)]
 struct Kept {
     instance: usize,
-    rows: Arc<Mutex<Vec<(Vec<Value>, i64)>>>,
+    rows: Arc<Mutex<Vec<Change>>>,
 }
 
 impl Sink for Kept {

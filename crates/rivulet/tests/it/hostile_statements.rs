@@ -99,7 +99,7 @@ fn no_code_is_written_and_none_is_loaded() {
     publisher.publish("up", "hello");
     let notes = files.join("notes.txt");
     wait("the row to be written", || std::fs::read_to_string(&notes).is_ok_and(|text| text == "aGVsbG8=\n"));
-    assert_eq!(all_below(&outside), [PathBuf::new(); 0]);
+    assert_eq!(all_below(&outside), Vec::<PathBuf>::new());
     assert!(!Path::new("/dev/shm/plugin.so").exists());
 }
 

@@ -88,7 +88,7 @@ impl Watcher {
                 let seen = self.seen.lock();
                 seen.subscriptions + seen.resumed > 0
             };
-            if is_subscribed && random(state) % 200 == 0 {
+            if is_subscribed && random(state).is_multiple_of(200) {
                 return Ok(());
             }
             socket.write_all(&answer)?;

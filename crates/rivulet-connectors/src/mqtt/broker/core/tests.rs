@@ -409,6 +409,6 @@ fn while_memory_is_used_up_those_who_read_go_on() {
         assert_eq!(packets.len(), 1);
         core.acknowledge(key, packets[0].1);
     }
-    assert_eq!(core.memory.is_full(), true);
+    assert!(core.memory.is_full());
     assert!(connect_from(&mut core, 2, "new", true, 0).is_none());
 }
