@@ -71,7 +71,8 @@ impl EvenClock {
     fn now_us(&self, wall_us: i64, steady_us: i64) -> i64 {
         let even_us = steady_us + self.offset_us.load(Ordering::Acquire);
         let differs_us = wall_us - even_us;
-        if differs_us.abs() < LEAP_US_MIN && !self.is_ahead.load(Ordering::Relaxed) {
+        let is_ahead = differs_us <= -LEAP_US_MIN;
+        if differs_us < LEAP_US_MIN && is_ahead == self.is_ahead.load(Ordering::Relaxed) {
             return even_us;
         }
         self.now_us_of_set_clock(wall_us, steady_us)

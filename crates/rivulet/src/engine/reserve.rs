@@ -41,14 +41,17 @@ pub(super) fn give_back(folder: &Path) {
 /// Makes the reserve, or what is missing of it, if there is room enough.
 pub(super) fn keep(folder: &Path) {
     let path = folder.join(FILE);
-    let is_whole = std::fs::metadata(&path).is_ok_and(|reserve| reserve.len() >= BYTES);
-    if is_whole || free_bytes(folder).is_none_or(|free| free < ROOM * BYTES) {
+    let before = std::fs::metadata(&path).map_or(0, |reserve| reserve.len());
+    if before >= BYTES || free_bytes(folder).is_none_or(|free| free < ROOM * BYTES) {
         return;
     }
     if let Err(error) = make(&path) {
         tracing::debug!("no room is kept in {}: {error}", folder.display());
         // What takes up no room is no reserve.
-        let _ = std::fs::remove_file(&path);
+        let _ = match before {
+            0 => std::fs::remove_file(&path),
+            _ => OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(before)),
+        };
     }
 }
 

@@ -274,9 +274,11 @@ impl WindowOperator {
 
     /// Gives more of the overlapping windows that close with the last watermark: a row may be in very many of them.
     fn continue_closing(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        let (Some(sliding), Some(closed_us)) = (&mut self.sliding, self.closing_from_us) else { return Ok(()) };
-        if sliding.close(&self.plan, &mut self.panes, closed_us, self.watermark_us, context)? {
-            self.closing_from_us = None;
+        // Taken first: after an error nothing more is to be given.
+        let Some(closed_us) = self.closing_from_us.take() else { return Ok(()) };
+        let Some(sliding) = &mut self.sliding else { return Ok(()) };
+        if !sliding.close(&self.plan, &mut self.panes, closed_us, self.watermark_us, context)? {
+            self.closing_from_us = Some(closed_us);
         }
         Ok(())
     }

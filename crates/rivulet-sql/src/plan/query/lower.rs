@@ -1,7 +1,6 @@
 //! The relational plan, node by node, to operators.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use datafusion_common::DFSchema;
@@ -14,6 +13,7 @@ use rivulet_operators::Table;
 use rivulet_operators::expression::sql;
 use rivulet_operators::parallel::KeyedWindowKind;
 use rivulet_relational::{WindowKind, WindowTable};
+use sha2::{Digest, Sha256};
 
 use super::PlannedSource;
 use super::builder::Builder;
@@ -406,9 +406,9 @@ fn column_name(expression: &Arc<dyn PhysicalExpr>) -> String {
     if text.len() <= NAME_BYTES_MAX {
         return text;
     }
-    let mut hash = DefaultHasher::new();
-    text.hash(&mut hash);
-    format!("{}... {:016x}", &text[..text.floor_char_boundary(NAME_BYTES_MAX)], hash.finish())
+    // The name stands in saved state, so the hash is one that stays.
+    let hash: String = Sha256::digest(&text)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}... {hash}", &text[..text.floor_char_boundary(NAME_BYTES_MAX)])
 }
 
 fn keyed(kind: WindowKind) -> KeyedWindowKind {

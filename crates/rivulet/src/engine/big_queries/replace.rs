@@ -356,8 +356,12 @@ impl Engine {
     /// Has the catalog have another text, and only then forgets what was saved of the one before. A crash between the two leaves checkpoints of another version, and that is said
     /// ([`Saved::open`]).
     fn store_anew(&self, number: u64, before: &str, next: &Next) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
+        let known_before = self.big_queries.known.lock().remembered.get(&number).cloned();
         self.store_version(number, next)?;
         self.new_line(number, &next.create.query.text).inspect_err(|_| {
+            if let Some(statement) = known_before {
+                self.big_queries.known.lock().remembered.insert(number, statement);
+            }
             if let Err(error) = self.catalog.replace_statement(number, before) {
                 tracing::error!(number, "after a restart the version of a query counts that could not begin: {error}");
             }
@@ -371,7 +375,11 @@ impl Engine {
             let message = "what it reads or writes was declared anew meanwhile";
             return Err(ServiceError::new(ErrorKind::Conflict, message).with_hint("replace it once more"));
         }
-        Ok(self.catalog.replace_statement(number, &next.create.query.text)?)
+        self.catalog.replace_statement(number, &next.create.query.text)?;
+        // At once, so that nothing is dropped that the new version needs.
+        let statement = Statement::CreateBigQuery(Box::new(next.create.clone()));
+        self.big_queries.known.lock().remembered.insert(number, statement);
+        Ok(())
     }
 
     /// The new version is that which is known from now on.

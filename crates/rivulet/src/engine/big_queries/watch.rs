@@ -142,8 +142,11 @@ impl BigQueries {
             return;
         }
         let made = |one: &OneQuery| one.saved.as_ref().and_then(|saved| saved.try_lock()?.made());
-        let running = self.that(|one| one.running.is_some());
-        self.starts.keep(&running.iter().map(|(_, one)| (one.number, made(one))).collect());
+        let claimed = self.claimed.lock().clone();
+        // One that is being changed may be about to run.
+        let begun =
+            self.that(|_| true).into_iter().filter(|(name, one)| one.running.is_some() || claimed.contains(name));
+        self.starts.keep(&begun.map(|(_, one)| (one.number, made(&one))).collect());
     }
 
     /// Says once of each query whose rows have times that are probably of another unit.
