@@ -137,6 +137,9 @@ fn start(folder: &Path, mqtt: SocketAddr) -> Server {
         ("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()),
         ("RIVULET_CHECKPOINT_INTERVAL_S", "1".to_owned()),
         ("RIVULET_SINK_QOS", "1".to_owned()),
+        // The device sends as fast as it can, also while the watcher is away: nothing may be dropped for want of room.
+        ("RIVULET_MQTT_EMBEDDED_SESSION_QUEUE_MESSAGES_MAX", "1000000".to_owned()),
+        ("RIVULET_MQTT_EMBEDDED_SESSION_QUEUE_BYTES_MAX", "256 MiB".to_owned()),
     ];
     let server = Server::spawn(folder, mqtt, &settings);
     server.wait_until_ready();

@@ -45,7 +45,9 @@ fn a_closed_terminal_stops_it_without_loss_unless_it_was_to_outlive_it() {
     let mqtt = free_port();
     let settings =
         [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()), ("RIVULET_CHECKPOINT_INTERVAL_S", "3600".to_owned())];
-    let nobody_reads = rivulet_by("bash", &["-c", "exec \"$0\" \"$@\" 2> >(exec true)"]);
+    // Whoever runs the tests may ignore SIGHUP, and children inherit that.
+    let heeds_hangup = ["--default-signal=HUP", "bash", "-c", "exec \"$0\" \"$@\" 2> >(exec true)"];
+    let nobody_reads = rivulet_by("env", &heeds_hangup);
     let mut server = Server::spawn_by(nobody_reads, folder.path(), mqtt, &settings);
     server.wait_until_ready();
     server.sql_ok(before);
