@@ -61,8 +61,14 @@ pub(super) fn check_is_value(plan: &LogicalPlan) -> Result<()> {
             Ok(TreeNodeRecursion::Continue)
         })
     })?;
+    let hint = match inner {
+        LogicalPlan::Aggregate(aggregate) if !aggregate.aggr_expr.is_empty() => {
+            "leave GROUP BY out, or compare each of its keys with = to a column of the outer query"
+        }
+        _ => "aggregate in it, for example SELECT max(...)",
+    };
     let error = error("a subquery that stands for a value may give more than one row");
-    Err(RelationalError { place, ..error }.hint("aggregate in it, for example SELECT max(...)").boxed())
+    Err(RelationalError { place, ..error }.hint(hint).boxed())
 }
 
 /// What stands between a node and the top of its subquery.
@@ -184,9 +190,14 @@ impl<'a> Reach<'a> {
         }
         if way.is_grouped && equal_to_outer(conjunct).is_none() {
             let what = "an aggregate over rows that are not found by an equality with the outer query";
-            return Err(refused(conjunct, format!("{what} is not supported yet"))
-                .hint("compare a column of the subquery with = to the outer query; or join, and aggregate then")
-                .boxed());
+            let hint = match conjunct {
+                Expr::BinaryExpr(BinaryExpr { op: Operator::Eq, .. }) => {
+                    "on one side of = there must be a column of the subquery, on the other the outer query alone; \
+                     or join, and aggregate then"
+                }
+                _ => "compare a column of the subquery with = to the outer query; or join, and aggregate then",
+            };
+            return Err(refused(conjunct, format!("{what} is not supported yet")).hint(hint).boxed());
         }
         Ok(())
     }

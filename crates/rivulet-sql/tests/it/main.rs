@@ -1,6 +1,7 @@
 //! Behaviour of the planner, seen from outside: statements in, errors or results out.
 
 mod explain;
+mod hints;
 mod nearby;
 mod query_plans;
 mod slt;

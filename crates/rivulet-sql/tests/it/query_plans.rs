@@ -47,14 +47,14 @@ fn run(script: &str, scope: &mut Scope) -> Result<Option<QueryPlan>, SqlError> {
 }
 
 /// The plan of a script's last query over the sources of the benchmark.
-fn planned(script: &str) -> QueryPlan {
+pub(crate) fn planned(script: &str) -> QueryPlan {
     match run(script, &mut scope()) {
         Ok(plan) => plan.expect("the script has a query"),
         Err(error) => panic!("{}", error.render(script)),
     }
 }
 
-fn error(script: &str) -> String {
+pub(crate) fn error(script: &str) -> String {
     match run(script, &mut scope()) {
         Ok(_) => panic!("planned without error: {script}"),
         Err(error) => error.to_string(),

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use datafusion_common::tree_node::TreeNode;
 use datafusion_common::{DFSchema, JoinType, NullEquality};
 use datafusion_expr::utils::split_conjunction;
-use datafusion_expr::{Expr, Join, LogicalPlan};
+use datafusion_expr::{BinaryExpr, Expr, Join, LogicalPlan, Operator};
 use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::EdgeKind;
 use rivulet_operators::parallel::{KeyedJoin, KeyedJoinKind, KeyedJoinSpec};
@@ -108,7 +109,7 @@ impl Lowering {
                     .hint("aggregate in it, for example SELECT max(...)"));
             }
             return Err(refused(position, "a join without an equality would pair every row with every other")
-                .hint("join ON a.key = b.key, with further conditions behind AND that may be true; an EXISTS needs such an equality with the outer query"));
+                .hint(hint_of_equality(join.filter, schemas, is_half)));
         }
         let sides = Sides { schemas, streams: [&left, &right] };
         let mut constraints = sides.constraints(join.filter.into_iter().flat_map(split_conjunction));
@@ -287,6 +288,30 @@ impl Lowering {
                 ([hash(LEFT, &order), hash(RIGHT, &order)], Some(JoinedBy::Keys(order)))
             }
         }
+    }
+}
+
+/// What to do about a join without an equality to find partners by. Its condition may have one that does not help.
+fn hint_of_equality(filter: Option<&Expr>, schemas: [&DFSchema; 2], is_half: bool) -> &'static str {
+    let is_equality = |one: &Expr| {
+        let is_equal = matches!(one, Expr::BinaryExpr(BinaryExpr { op: Operator::Eq, .. }));
+        is_equal && schemas.iter().all(|schema| !used_columns([one], schema).is_empty())
+    };
+    let has_equality = |one: &Expr| one.exists(|part| Ok(is_equality(part))).unwrap_or(false);
+    let is_or = |one: &Expr| matches!(one, Expr::BinaryExpr(BinaryExpr { op: Operator::Or, .. }));
+    let with_equality: Vec<&Expr> =
+        filter.into_iter().flat_map(split_conjunction).filter(|one| has_equality(one)).collect();
+    match with_equality.first() {
+        Some(one) if is_equality(one) => {
+            "each side of = must name columns of one input alone: a.key = b.key + 1 instead of a.key - b.key = 1"
+        }
+        Some(one) if is_or(one) => {
+            "no equality holds for all alternatives of the OR: write a query for each, with UNION ALL between them, \
+             and leave out in each the rows that those before it give"
+        }
+        Some(_) => "an equality finds partners if it stands by itself, or joined to other conditions by AND",
+        None if is_half => "compare with the outer query: WHERE b.key = a.key, with further conditions behind AND",
+        None => "join ON a.key = b.key, with further conditions behind AND",
     }
 }
 

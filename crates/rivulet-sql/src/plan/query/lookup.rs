@@ -79,8 +79,13 @@ impl Lowering {
             (KeyedJoinKind::Inner, _) => false,
             (KeyedJoinKind::Left, 1) | (KeyedJoinKind::Right, 0) => true,
             (KeyedJoinKind::LeftSemi | KeyedJoinKind::LeftAnti, _) => {
-                return Err(not_yet(position, &format!("IN or EXISTS over the table '{name}'"))
-                    .hint("join it: SELECT ... FROM source JOIN table ON table.key = source.key"));
+                let hint = match join.kind {
+                    KeyedJoinKind::LeftAnti => {
+                        "join it: FROM source LEFT JOIN table ON table.key = source.key WHERE table.key IS NULL"
+                    }
+                    _ => "join it: SELECT ... FROM source JOIN table ON table.key = source.key",
+                };
+                return Err(not_yet(position, &format!("IN or EXISTS over the table '{name}'")).hint(hint));
             }
             _ => {
                 return Err(refused(position, format!("the rows of the table '{name}' would come without partner"))

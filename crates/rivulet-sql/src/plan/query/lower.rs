@@ -125,8 +125,13 @@ impl Lowering {
 
     fn scan(&mut self, scan: &TableScan) -> Result<Stream, SqlError> {
         if scan.source.is::<ReferenceTable>() {
-            return Err(refused(self.position(), format!("the table '{}' is read by itself", scan.table_name))
-                .hint("a table is looked up: FROM source JOIN table ON table.key = source.key"));
+            let hint = match self.sources.is_empty() {
+                true => "a table is looked up: FROM source JOIN table ON table.key = source.key",
+                false => "join the table itself with the source, and aggregate, unite or join further behind that",
+            };
+            return Err(
+                refused(self.position(), format!("the table '{}' is read by itself", scan.table_name)).hint(hint)
+            );
         }
         let Some(SourceTable(declaration)) = scan.source.downcast_ref() else {
             return Err(not_yet(self.position(), "this relation"));

@@ -1,0 +1,115 @@
+//! Hints of big queries that are refused: they say what to do about the query as it is, and never what it has already.
+
+use crate::query_plans::{error, planned};
+
+/// Each query with where and what is wrong, and with the hint.
+fn check(before: &str, table: &[(&str, &str, &str)]) {
+    let line = before.lines().count() + 1;
+    let mut wrong = String::new();
+    for (query, error_there, hint) in table {
+        let found = error(&format!("{before}{query}"));
+        if found != format!("error at line {line}, column {error_there}\nhint: {hint}") {
+            wrong.push_str(&format!("{query}\n{found}\n\n"));
+        }
+    }
+    assert!(wrong.is_empty(), "other errors than expected\n{wrong}");
+}
+
+#[test]
+fn the_hint_of_a_join_without_an_equality_looks_at_its_condition() {
+    let no_equality = "a join without an equality would pair every row with every other";
+    let join = "join ON a.key = b.key, with further conditions behind AND";
+    let exists = "compare with the outer query: WHERE b.key = a.key, with further conditions behind AND";
+    let sides = "each side of = must name columns of one input alone: a.key = b.key + 1 instead of a.key - b.key = 1";
+    let or = "no equality holds for all alternatives of the OR: write a query for each, with UNION ALL between them, \
+              and leave out in each the rows that those before it give";
+    let alone = "an equality finds partners if it stands by itself, or joined to other conditions by AND";
+    let select = "SELECT a.id FROM auction AS a";
+    for (rest, column, hint) in [
+        ("JOIN person AS p ON a.seller > p.id", 51, join),
+        ("CROSS JOIN person AS p", 1, join),
+        ("JOIN person AS p ON a.seller - p.id = 0", 51, sides),
+        ("LEFT JOIN person AS p ON a.seller - p.id = 0", 56, sides),
+        ("JOIN person AS p ON a.seller = p.id OR a.item_name = p.name", 51, or),
+        (", person AS p WHERE a.seller = p.id OR a.item_name = p.name", 62, or),
+        ("JOIN person AS p ON (a.date_time = p.date_time) IS NOT FALSE", 52, alone),
+        ("WHERE EXISTS (SELECT 1 FROM person AS p WHERE p.id > a.seller)", 1, exists),
+        ("WHERE EXISTS (SELECT 1 FROM person AS p WHERE p.id - a.seller = 0)", 1, sides),
+    ] {
+        check("", &[(&format!("{select} {rest}"), &format!("{column}: {no_equality}"), hint)]);
+    }
+    // What the hints say to write.
+    for rest in [
+        "JOIN person AS p ON a.seller = p.id + 1 AND 1 = 0",
+        "WHERE EXISTS (SELECT 1 FROM person AS p WHERE p.id = a.seller AND p.id > a.id)",
+        "JOIN person AS p ON a.seller = p.id UNION ALL \
+         SELECT a.id FROM auction AS a JOIN person AS p ON a.item_name = p.name AND a.seller <> p.id",
+    ] {
+        planned(&format!("{select} {rest}"));
+    }
+}
+
+#[test]
+fn the_hint_of_a_subquery_looks_at_its_aggregate() {
+    let many = "a subquery that stands for a value may give more than one row";
+    let unequal = "an aggregate over rows that are not found by an equality with the outer query is not supported yet";
+    let group = "leave GROUP BY out, or compare each of its keys with = to a column of the outer query";
+    let select = "SELECT price FROM bid AS b WHERE price >";
+    for (rest, column, message, hint) in [
+        ("(SELECT reserve FROM auction)", 50, many, "aggregate in it, for example SELECT max(...)"),
+        ("(SELECT max(reserve) FROM auction GROUP BY seller)", 85, many, group),
+        ("(SELECT max(reserve) FROM auction AS a WHERE a.id = b.auction GROUP BY a.seller)", 113, many, group),
+        (
+            "(SELECT max(reserve) FROM auction AS a WHERE a.id > b.auction)",
+            87,
+            unequal,
+            "compare a column of the subquery with = to the outer query; or join, and aggregate then",
+        ),
+        (
+            "(SELECT max(reserve) FROM auction AS a WHERE a.id + 1 = b.auction)",
+            87,
+            unequal,
+            "on one side of = there must be a column of the subquery, on the other the outer query alone; \
+             or join, and aggregate then",
+        ),
+    ] {
+        check("", &[(&format!("{select} {rest}"), &format!("{column}: {message}"), hint)]);
+    }
+    planned(
+        "SELECT price FROM bid AS b WHERE price > (SELECT max(reserve) FROM auction AS a WHERE a.id = b.auction - 1)",
+    );
+}
+
+#[test]
+fn the_hint_of_a_table_looks_at_the_join() {
+    let alone = "1: the table 'side_input' is read by itself";
+    let exists = "1: IN or EXISTS over the table 'side_input' is not supported yet";
+    check(
+        "",
+        &[
+            (
+                "SELECT key FROM side_input",
+                alone,
+                "a table is looked up: FROM source JOIN table ON table.key = source.key",
+            ),
+            (
+                "SELECT b.price FROM bid AS b JOIN (SELECT key, max(value) AS v FROM side_input GROUP BY key) AS t \
+                 ON t.key = b.auction",
+                alone,
+                "join the table itself with the source, and aggregate, unite or join further behind that",
+            ),
+            (
+                "SELECT price FROM bid WHERE EXISTS (SELECT 1 FROM side_input WHERE key = auction)",
+                exists,
+                "join it: SELECT ... FROM source JOIN table ON table.key = source.key",
+            ),
+            (
+                "SELECT price FROM bid WHERE NOT EXISTS (SELECT 1 FROM side_input WHERE key = auction)",
+                exists,
+                "join it: FROM source LEFT JOIN table ON table.key = source.key WHERE table.key IS NULL",
+            ),
+        ],
+    );
+    // What the hint says to write.
+    planned("SELECT b.price FROM bid AS b LEFT JOIN side_input AS t ON t.key = b.auction WHERE t.key IS NULL");
+}
