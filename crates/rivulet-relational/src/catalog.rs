@@ -7,13 +7,15 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef, SchemaRef, TimeUnit};
 use datafusion_common::config::ConfigOptions;
 use datafusion_common::tree_node::{Transformed, TreeNode};
-use datafusion_common::{Result, TableReference};
+use datafusion_common::{DFSchema, Result, TableReference};
 use datafusion_expr::expr::{AggregateFunction, WindowFunction, WindowFunctionParams};
 use datafusion_expr::planner::{
-    ContextProvider, ExprPlanner, PlannerResult, RawAggregateExpr, RawWindowExpr, RelationPlanner, TypePlanner,
+    ContextProvider, ExprPlanner, PlannerResult, RawAggregateExpr, RawDictionaryExpr, RawWindowExpr, RelationPlanner,
+    TypePlanner,
 };
 use datafusion_expr::utils::COUNT_STAR_EXPANSION;
 use datafusion_expr::{AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF};
+use datafusion_functions::core::planner::CoreFunctionPlanner;
 use datafusion_sql::sqlparser::ast;
 
 use crate::error::{Problem, RelationalError};
@@ -71,7 +73,7 @@ impl Catalog {
                 Arc::new(CountRows),
                 Arc::new(datafusion_functions::datetime::planner::DatetimeFunctionPlanner),
                 Arc::new(datafusion_functions::unicode::planner::UnicodeFunctionPlanner),
-                Arc::new(datafusion_functions::core::planner::CoreFunctionPlanner {}),
+                Arc::new(WithoutParts(CoreFunctionPlanner {})),
             ],
             relation_planners: vec![Arc::new(WindowFunctions)],
             types: Arc::new(Types),
@@ -242,6 +244,29 @@ fn with_conversions_named(raw: RawAggregateExpr) -> PlannerResult<RawAggregateEx
         false => argument,
     });
     PlannerResult::Planned(call(named.collect()).alias(name))
+}
+
+/// What the planner below makes of syntax, but for parts of columns: columns have none, and `v.id` is an error that
+/// says so ([`Problem::FieldOfColumn`]).
+#[derive(Debug)]
+struct WithoutParts(CoreFunctionPlanner);
+
+impl ExprPlanner for WithoutParts {
+    fn plan_dictionary_literal(
+        &self,
+        raw: RawDictionaryExpr,
+        schema: &DFSchema,
+    ) -> Result<PlannerResult<RawDictionaryExpr>> {
+        self.0.plan_dictionary_literal(raw, schema)
+    }
+
+    fn plan_struct_literal(&self, values: Vec<Expr>, is_named: bool) -> Result<PlannerResult<Vec<Expr>>> {
+        self.0.plan_struct_literal(values, is_named)
+    }
+
+    fn plan_overlay(&self, arguments: Vec<Expr>) -> Result<PlannerResult<Vec<Expr>>> {
+        self.0.plan_overlay(arguments)
+    }
 }
 
 /// The types of casts as [`spelling`](crate::spelling) leaves them. Other whole numbers than BIGINT are what a value

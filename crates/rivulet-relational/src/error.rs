@@ -1,8 +1,11 @@
 //! What is wrong with a query, and where it stands in the script.
 
-use datafusion_common::{DataFusionError, SchemaError};
+use std::collections::HashMap;
+
+use datafusion_common::{Column, DataFusionError, SchemaError};
 use datafusion_sql::sqlparser::ast;
 
+use crate::check::name_of;
 use crate::walk::{Node, look};
 
 /// A query that cannot be planned.
@@ -22,11 +25,42 @@ pub enum Problem {
     /// A name in FROM that stands for nothing.
     UnknownRelation(String),
     /// A column that is not there, and those that are.
-    UnknownColumn(String, Vec<String>),
+    UnknownColumn(String, Vec<KnownColumn>),
     /// A name that more than one column has.
     AmbiguousColumn(String),
+    /// A name with a dot, or what stands before its dot, where that is the name of a column.
+    FieldOfColumn(String),
     /// Anything else, in one sentence; from DataFusion or from here.
     Other(String),
+}
+
+/// A name that columns have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownColumn {
+    /// The name.
+    pub name: String,
+    /// The inputs that have a column of that name; none for what is computed.
+    pub inputs: Vec<String>,
+}
+
+impl KnownColumn {
+    /// Each name once: those of inputs first, in the order of the columns.
+    fn of(columns: &[Column]) -> Vec<Self> {
+        let mut known: Vec<Self> = Vec::new();
+        let mut places: HashMap<&str, usize> = HashMap::new();
+        for column in columns {
+            let place = *places.entry(&column.name).or_insert_with(|| {
+                known.push(Self { name: column.name.clone(), inputs: Vec::new() });
+                known.len() - 1
+            });
+            let input = column.relation.as_ref().map(|relation| relation.table().to_owned());
+            if let Some(input) = input.filter(|input| !known[place].inputs.contains(input)) {
+                known[place].inputs.push(input);
+            }
+        }
+        known.sort_by_key(|column| column.inputs.is_empty());
+        known
+    }
 }
 
 impl RelationalError {
@@ -39,30 +73,49 @@ impl RelationalError {
         self
     }
 
-    /// With the place of the first column of the name that is wrong, where the planner has kept none.
+    /// With the place of the name that is wrong, where the planner has kept none.
     pub(crate) fn located(self, query: &ast::Query) -> Self {
-        let (None, Problem::UnknownColumn(name, _) | Problem::AmbiguousColumn(name)) = (self.place, &self.problem)
-        else {
-            return self;
-        };
-        let bare = name.rsplit('.').next().unwrap_or(name).trim_matches('"');
-        let mut place = None;
-        let seen = look(query, &mut |node| {
-            let ident = match node {
-                Node::Expr(ast::Expr::Identifier(ident)) => Some(ident),
-                Node::Expr(ast::Expr::CompoundIdentifier(idents)) => idents.last(),
-                _ => None,
-            };
-            if let Some(ident) = ident
-                && place.is_none()
-                && ident.value.eq_ignore_ascii_case(bare)
-            {
-                place = Some((ident.span.start.line, ident.span.start.column));
+        match (&self.problem, self.place) {
+            (Problem::FieldOfColumn(name), _) => Self::field_of_column(name, query),
+            (Problem::UnknownColumn(name, _) | Problem::AmbiguousColumn(name), None) => {
+                let bare = name.rsplit('.').next().unwrap_or(name).trim_matches('"');
+                let same = |ident: &ast::Ident| ident.value.eq_ignore_ascii_case(bare);
+                let found = first_name(query, |idents| {
+                    text(idents).eq_ignore_ascii_case(name) || !name.contains('.') && idents.last().is_some_and(same)
+                });
+                let found = found.or_else(|| first_name(query, |idents| idents.last().is_some_and(same)));
+                Self { place: found.and_then(|found| found.place), ..self }
             }
-            Ok(())
+            _ => self,
+        }
+    }
+
+    /// The planner takes what stands before a dot for a column, if there is one of that name, before it looks for an
+    /// input of that name in the queries around.
+    fn field_of_column(name: &str, query: &ast::Query) -> Self {
+        let (first, has_rest) = name.split_once('.').map_or((name, false), |(first, _)| (first, true));
+        let is_it = |idents: &[ast::Ident]| {
+            let is_first = idents.first().is_some_and(|ident| ident.value.eq_ignore_ascii_case(first));
+            is_first && idents.len() > 1 && (!has_rest || text(idents).eq_ignore_ascii_case(name))
+        };
+        // It stands in a query in which no input has that name; elsewhere the same name may be right.
+        let mut found = None;
+        see(query, &mut |node| {
+            if let (Node::Query(inner), None) = (node, &found)
+                && !has_input(inner, first)
+            {
+                found = first_name(inner, is_it);
+            }
         });
-        debug_assert!(seen.is_ok(), "nothing is wrong with a name here");
-        Self { place: place.filter(|(line, _)| *line > 0), ..self }
+        let found = found.or_else(|| first_name(query, is_it));
+        let place = found.as_ref().and_then(|found| found.place);
+        let name = found.map_or_else(|| name.to_owned(), |found| found.text);
+        let hint = match has_input(query, first) {
+            true => format!("if the input '{first}' is meant, give it a name that no column has: FROM ... AS other"),
+            false => format!("write {first} for the column, or input.{first}"),
+        };
+        let message = format!("'{name}' would be a part of the column '{first}', and columns have no parts");
+        Self { place, ..Self::new(message).hint(hint) }
     }
 
     /// As an error of DataFusion, to pass through its planner.
@@ -77,6 +130,9 @@ impl std::fmt::Display for RelationalError {
             Problem::UnknownRelation(name) => write!(f, "there is no source, view or table '{name}'"),
             Problem::UnknownColumn(name, _) => write!(f, "unknown column '{name}'"),
             Problem::AmbiguousColumn(name) => write!(f, "more than one input has a column '{name}'"),
+            Problem::FieldOfColumn(name) => {
+                write!(f, "'{name}' would be a part of a column, and columns have no parts")
+            }
             Problem::Other(message) => f.write_str(message),
         }
     }
@@ -101,15 +157,21 @@ impl From<DataFusionError> for RelationalError {
                 }
                 DataFusionError::SchemaError(schema_error, _) => {
                     let problem = match schema_error.as_ref() {
-                        SchemaError::FieldNotFound { field, valid_fields } => Problem::UnknownColumn(
-                            field.flat_name(),
-                            valid_fields.iter().map(|column| column.name.clone()).collect(),
-                        ),
+                        SchemaError::FieldNotFound { field, valid_fields } => {
+                            Problem::UnknownColumn(field.flat_name(), KnownColumn::of(valid_fields))
+                        }
                         SchemaError::AmbiguousReference { field } => Problem::AmbiguousColumn(field.name.clone()),
                         SchemaError::DuplicateUnqualifiedField { name } => {
                             Problem::Other(format!("two columns are called '{name}'"))
                         }
-                        other => Problem::Other(other.to_string()),
+                        SchemaError::DuplicateQualifiedField { qualifier, .. } => {
+                            let problem = Problem::Other(format!("two inputs are called '{}'", qualifier.table()));
+                            return Self {
+                                problem,
+                                place,
+                                hint: Some("give one of them another name: FROM ... AS other".into()),
+                            };
+                        }
                     };
                     return Self { problem, place, hint: None };
                 }
@@ -121,6 +183,75 @@ impl From<DataFusionError> for RelationalError {
             let problem = Problem::Other("two columns of a SELECT have one name".into());
             return Self { problem, place, hint: Some("name one of them anew, as in SELECT v, v AS again".into()) };
         }
-        Self { problem: Problem::Other(message), place, hint: None }
+        let problem = field_of_column(&message).map_or(Problem::Other(message), Problem::FieldOfColumn);
+        Self { problem, place, hint: None }
     }
+}
+
+/// The name in what the planner says of a name with a dot that it takes for a part of a column.
+fn field_of_column(message: &str) -> Option<String> {
+    let message = message.lines().next()?;
+    if let Some((_, idents)) = message.split_once("could not parse compound identifier from [") {
+        let idents = idents.split_once(']')?.0.split(", ").map(|ident| ident.trim_matches('"'));
+        return Some(idents.collect::<Vec<_>>().join("."));
+    }
+    // Here it says the column alone.
+    let (_, column) = message.split_once("Nested identifiers are not yet supported for OuterReferenceColumn ")?;
+    Some(column.rsplit('.').next()?.trim_matches('"').to_owned())
+}
+
+/// A name as it is written, and where.
+struct Written {
+    text: String,
+    place: Option<(u64, u64)>,
+}
+
+/// The first name of a column in a query for which that holds.
+fn first_name(query: &ast::Query, is_it: impl Fn(&[ast::Ident]) -> bool) -> Option<Written> {
+    let mut found = None;
+    see(query, &mut |node| {
+        let idents = match node {
+            Node::Expr(ast::Expr::Identifier(ident)) => std::slice::from_ref(ident),
+            Node::Expr(ast::Expr::CompoundIdentifier(idents)) => idents,
+            _ => return,
+        };
+        if found.is_none() && is_it(idents) {
+            let place = idents.first().map(|ident| (ident.span.start.line, ident.span.start.column));
+            found = Some(Written { text: text(idents), place: place.filter(|(line, _)| *line > 0) });
+        }
+    });
+    found
+}
+
+/// Whether something in FROM of a query, or of a query in it, has that name.
+fn has_input(query: &ast::Query, name: &str) -> bool {
+    let mut has = false;
+    see(query, &mut |node| {
+        if let Node::TableFactor(factor) = node {
+            let called = match factor {
+                ast::TableFactor::Table { alias: None, name, .. } => Some(name_of(name)),
+                ast::TableFactor::Table { alias, .. }
+                | ast::TableFactor::Derived { alias, .. }
+                | ast::TableFactor::TableFunction { alias, .. }
+                | ast::TableFactor::Function { alias, .. }
+                | ast::TableFactor::NestedJoin { alias, .. } => alias.as_ref().map(|alias| alias.name.value.clone()),
+                _ => None,
+            };
+            has |= called.is_some_and(|called| called.eq_ignore_ascii_case(name));
+        }
+    });
+    has
+}
+
+fn text(idents: &[ast::Ident]) -> String {
+    idents.iter().map(|ident| ident.value.as_str()).collect::<Vec<_>>().join(".")
+}
+
+/// Shows every part of a query.
+fn see(query: &ast::Query, see: &mut dyn FnMut(Node<'_>)) {
+    let seen = look(query, &mut |node| {
+        see(node);
+        Ok(())
+    });
+    debug_assert!(seen.is_ok(), "nothing is wrong with a look");
 }

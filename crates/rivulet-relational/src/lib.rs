@@ -35,7 +35,7 @@ mod walk;
 pub mod error;
 
 pub use catalog::Catalog;
-pub use error::{Problem, RelationalError};
+pub use error::{KnownColumn, Problem, RelationalError};
 pub use planning::{Planned, PlannedView, SortColumn, plan, plan_view};
 pub use spelling::{TypeProblem, spell_out};
 pub use window::{WindowKind, WindowTable};

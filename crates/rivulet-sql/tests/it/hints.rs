@@ -113,3 +113,91 @@ fn the_hint_of_a_table_looks_at_the_join() {
     // What the hint says to write.
     planned("SELECT b.price FROM bid AS b LEFT JOIN side_input AS t ON t.key = b.auction WHERE t.key IS NULL");
 }
+
+const SOURCES: &str = "CREATE SOURCE a (id BIGINT, k BIGINT, ts TIMESTAMP EVENT TIME) FROM 'nexmark:bid';
+CREATE SOURCE b (id BIGINT, v BIGINT, ts TIMESTAMP EVENT TIME) FROM 'nexmark:bid';
+CREATE SOURCE c (id BIGINT, w BIGINT, ts TIMESTAMP EVENT TIME) FROM 'nexmark:bid';
+";
+
+#[test]
+fn an_input_may_have_the_name_of_a_column_unless_another_query_names_it() {
+    for query in [
+        "SELECT v.id FROM a AS v JOIN b ON b.id = v.id",
+        "SELECT v.id, v.k + b.v AS s FROM a AS v JOIN b ON b.id = v.id AND b.v = v.k",
+        "SELECT v.id FROM b JOIN a AS v ON b.id = v.id WHERE v > v.k",
+        "SELECT v.v FROM b AS v WHERE v > 1 AND v.v < 9",
+        "SELECT v.id FROM a AS v WHERE EXISTS (SELECT 1 FROM c WHERE c.id = v.id)",
+        "SELECT id FROM a WHERE EXISTS (SELECT 1 FROM b AS v WHERE v.id = a.id AND v.v = 3)",
+        "SELECT id FROM a AS v WHERE EXISTS (SELECT 1 FROM b WHERE v = k AND b.id = 3)",
+    ] {
+        planned(&format!("{SOURCES}{query}"));
+    }
+    let refused = |query: &str, column: u32, name: &str, hint: &str| {
+        let found = error(&format!("{SOURCES}{query}"));
+        let first = name.split('.').next().unwrap();
+        let expected = format!(
+            "error at line 4, column {column}: '{name}' would be a part of the column '{first}', \
+             and columns have no parts\nhint: {hint}"
+        );
+        assert_eq!(found, expected, "{query}");
+    };
+    let other = "if the input 'v' is meant, give it a name that no column has: FROM ... AS other";
+    for (query, name) in [
+        ("SELECT v.id FROM a AS v WHERE EXISTS (SELECT 1 FROM b WHERE b.id = v.id)", "v.id"),
+        ("SELECT v.id FROM a AS v WHERE NOT EXISTS (SELECT 1 FROM b WHERE v.id = b.id AND v.k = 1)", "v.id"),
+        ("SELECT v.id FROM a AS v WHERE v.k IN (SELECT b.v FROM b WHERE b.id = v.id)", "v.id"),
+        ("SELECT v.id, (SELECT max(b.v) FROM b WHERE b.id = v.id) AS m FROM a AS v", "v.id"),
+        ("SELECT id FROM (SELECT v.id FROM a AS v WHERE EXISTS (SELECT 1 FROM b WHERE b.id = v.id)) AS t", "v.id"),
+        (
+            "SELECT v.id FROM a AS v WHERE EXISTS \
+             (SELECT 1 FROM b WHERE b.id = 1 AND EXISTS (SELECT 1 FROM c WHERE c.w = v.id))",
+            "v.id",
+        ),
+        ("SELECT b.id FROM a AS v JOIN b ON b.id = v.nothing", "v.nothing"),
+    ] {
+        let column = query.rfind(name).unwrap() as u32 + 1;
+        refused(query, column, name, other);
+    }
+    refused("SELECT v.x FROM b", 8, "v.x", "write v for the column, or input.v");
+}
+
+#[test]
+fn the_hint_of_an_unknown_column_has_each_name_once() {
+    check(
+        SOURCES,
+        &[
+            ("SELECT nothing FROM a", "8: unknown column 'nothing'", "the columns here are id, k and ts"),
+            ("SELECT idd FROM a", "8: unknown column 'idd'", "did you mean 'id'?"),
+            (
+                "SELECT nothing FROM a JOIN b ON a.id = b.id",
+                "8: unknown column 'nothing'",
+                "the columns here are a.id, b.id, k, a.ts, b.ts and v",
+            ),
+            ("SELECT idd FROM a JOIN b ON a.id = b.id", "8: unknown column 'idd'", "did you mean 'a.id' or 'b.id'?"),
+            ("SELECT a.idd FROM a JOIN b ON a.id = b.id", "8: unknown column 'a.idd'", "did you mean 'a.id'?"),
+            ("SELECT x.k FROM a JOIN b ON a.id = b.id", "8: unknown column 'x.k'", "did you mean 'a.k'?"),
+            ("SELECT a.v FROM a JOIN b ON a.id = b.id", "8: unknown column 'a.v'", "did you mean 'b.v'?"),
+            ("SELECT x.id FROM a JOIN b ON a.id = b.id", "8: unknown column 'x.id'", "did you mean 'a.id' or 'b.id'?"),
+            (
+                "SELECT k, count(*) FROM a GROUP BY k HAVING nothing > 1",
+                "45: unknown column 'nothing'",
+                "the columns here are k, id, ts and count(*)",
+            ),
+            (
+                "SELECT k, count(*) AS n FROM a GROUP BY k, tumble(ts, INTERVAL '1 s') ORDER BY nothing",
+                "80: unknown column 'nothing'",
+                "the columns here are k, id, ts and n",
+            ),
+            (
+                "SELECT id FROM a JOIN b ON a.id = b.id",
+                "8: more than one input has a column 'id'",
+                "write which one: input.id",
+            ),
+            (
+                "SELECT a.id FROM a JOIN b AS a ON a.id = a.v",
+                "1: two inputs are called 'a'",
+                "give one of them another name: FROM ... AS other",
+            ),
+        ],
+    );
+}

@@ -3,7 +3,7 @@
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_expr::Expr;
 use rivulet_operators::PlanError;
-use rivulet_relational::{Problem, RelationalError};
+use rivulet_relational::{KnownColumn, Problem, RelationalError};
 
 use crate::address::list;
 use crate::plan::expression::plain_text;
@@ -69,20 +69,33 @@ pub(super) fn relational(error: RelationalError, scope: &Scope, fallback: Positi
             }
         }
         Problem::UnknownColumn(name, columns) => {
-            let mut names: Vec<&str> =
-                columns.iter().map(String::as_str).filter(|name| !name.starts_with('$')).collect();
-            names.dedup();
-            let bare = name.rsplit('.').next().unwrap_or(name).trim_matches('"');
+            let columns: Vec<&KnownColumn> = columns.iter().filter(|column| !column.name.starts_with('$')).collect();
+            let (input, bare) =
+                name.rsplit_once('.').map_or((None, name.as_str()), |(input, bare)| (Some(input), bare));
+            let bare = bare.trim_matches('"');
             let sql_error = SqlError::new(position, error.to_string());
-            match suggest::nearest(bare, names.iter().copied()) {
-                Some(near) if near != bare => sql_error.did_you_mean(Some(near)),
-                _ if names.is_empty() => sql_error,
-                _ => sql_error.hint(format!("the columns here are {}", list(&names))),
+            let near = suggest::nearest(bare, columns.iter().map(|column| column.name.as_str()));
+            let near = columns.iter().find(|column| Some(column.name.as_str()) == near);
+            let meant = near.and_then(|near| match (input, near.inputs.as_slice()) {
+                (Some(input), inputs) if inputs.iter().any(|one| one == input) => {
+                    (near.name != bare).then(|| format!("{input}.{}", near.name))
+                }
+                (Some(_), [input]) if near.name == bare => Some(format!("{input}.{bare}")),
+                _ => (near.name != bare || near.inputs.len() > 1).then(|| shown(near).join("' or '")),
+            });
+            match meant {
+                Some(meant) => sql_error.did_you_mean(Some(meant)),
+                None if columns.is_empty() => sql_error,
+                None => {
+                    let names: Vec<String> = columns.into_iter().flat_map(shown).collect();
+                    sql_error.hint(format!("the columns here are {}", list(&names)))
+                }
             }
         }
         Problem::AmbiguousColumn(name) => {
             SqlError::new(position, error.to_string()).hint(format!("write which one: input.{name}"))
         }
+        Problem::FieldOfColumn(_) => SqlError::new(position, error.to_string()),
         Problem::Other(message) => {
             let sql_error = SqlError::new(position, plain_text(message));
             match error.hint {
@@ -90,5 +103,13 @@ pub(super) fn relational(error: RelationalError, scope: &Scope, fallback: Positi
                 None => sql_error,
             }
         }
+    }
+}
+
+/// A name as it has to be written: with its input, where more than one has it.
+fn shown(column: &KnownColumn) -> Vec<String> {
+    match column.inputs.as_slice() {
+        [] | [_] => vec![column.name.clone()],
+        inputs => inputs.iter().map(|input| format!("{input}.{}", column.name)).collect(),
     }
 }
