@@ -23,7 +23,11 @@ const DISK_SHARES: u64 = 4;
 /// The least bound of the log.
 const DISK_BYTES_MIN: u64 = 256 << 20;
 
-pub(super) struct BrokerJournal(Log);
+pub(super) struct BrokerJournal {
+    /// Without a bound of its own: what shortens it has to be written first, however long it is.
+    log: Log,
+    bytes_max: u64,
+}
 
 impl BrokerJournal {
     /// Opens the journal in the data folder.
@@ -31,24 +35,36 @@ impl BrokerJournal {
     /// # Errors
     /// It cannot be used.
     pub(super) fn open(config: &Config, broker: &EmbeddedBrokerConfig) -> Result<Arc<Self>, ServiceError> {
+        let bytes_max = (broker.memory_bytes_max as u64).saturating_mul(DISK_SHARES).saturating_add(DISK_BYTES_MIN);
         let settings = LogSettings {
-            bytes_max: (broker.memory_bytes_max as u64).saturating_mul(DISK_SHARES).saturating_add(DISK_BYTES_MIN),
+            bytes_max: u64::MAX,
             commit_interval: config.durability.commit_interval,
             ..LogSettings::default()
         };
         let opened = Log::open(&config.data_dir.join(MQTT), settings);
         let (log, _) = opened.map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
-        Ok(Arc::new(Self(log)))
+        Ok(Arc::new(Self { log, bytes_max }))
     }
 
     /// Why nothing can be saved at present.
     pub(super) fn problem(&self) -> Option<String> {
-        self.0.stats().problem
+        self.log.stats().problem.or_else(|| {
+            let (bytes, bytes_max) = (self.log.disk_bytes(), self.bytes_max);
+            (bytes >= bytes_max).then(|| {
+                format!(
+                    "the embedded broker's journal has {bytes} bytes and may have {bytes_max}: it is being shortened"
+                )
+            })
+        })
+    }
+
+    fn can_gather(&self) -> bool {
+        self.log.gathered_bytes() < GATHERED_BYTES_MAX
     }
 
     /// Writes what has gathered, and ends.
     pub(super) fn close(&self) {
-        let left = self.0.close();
+        let left = self.log.close();
         if left > 0 {
             tracing::error!(changes = left, "changes of the embedded broker's sessions could not be saved");
         }
@@ -57,43 +73,54 @@ impl BrokerJournal {
 
 impl Journal for BrokerJournal {
     fn append(&self, record: &[u8], may_exceed: bool) -> Option<LogPosition> {
+        if !may_exceed && self.log.disk_bytes() >= self.bytes_max {
+            return None;
+        }
         let record = Record { position: 0, arrival_us: 0, client: b"", packet_id: 0, topic: b"", payload: record };
-        match self.0.append(&record, may_exceed, |_| true) {
+        match self.log.append(&record, may_exceed, |_| true) {
             Appended::At(position) => Some(position),
             Appended::NotTaken | Appended::Full => None,
         }
     }
 
     fn room(&self) -> Room {
-        match self.0.gathered_bytes() < GATHERED_BYTES_MAX && !self.0.is_full() {
+        match self.can_gather() && self.log.disk_bytes() < self.bytes_max {
             true => Room::Free,
-            false if self.0.is_broken() => Room::Broken,
+            false if self.log.is_broken() => Room::Broken,
             false => Room::Wait,
         }
     }
 
+    fn can_rewrite(&self) -> bool {
+        self.can_gather() && !self.log.is_broken()
+    }
+
     fn next(&self) -> LogPosition {
-        self.0.next()
+        self.log.next()
     }
 
     fn durable(&self) -> LogPosition {
-        self.0.durable()
+        self.log.durable()
     }
 
     fn committed(&self) -> &Notify {
-        self.0.committed()
+        self.log.committed()
     }
 
     fn disk_bytes(&self) -> u64 {
-        self.0.disk_bytes()
+        self.log.disk_bytes()
+    }
+
+    fn bytes_max(&self) -> u64 {
+        self.bytes_max
     }
 
     fn forget_before(&self, position: LogPosition) {
-        self.0.forget_before(position);
+        self.log.forget_before(position);
     }
 
     fn read(&self, take: &mut dyn FnMut(LogPosition, &[u8])) -> Result<(), String> {
-        let read = self.0.read(0, LogPosition::MAX, &mut |record| {
+        let read = self.log.read(0, LogPosition::MAX, &mut |record| {
             take(record.position, record.payload);
             true
         });

@@ -406,7 +406,7 @@ impl<'a> Reader<'a> {
                     }
                 },
                 PacketKind::Connect | PacketKind::Other => {
-                    if !core.has_room_to_save() {
+                    if packets::is_saved(&frame) && !core.has_room_to_save() {
                         step = Step::InboxFull;
                         break;
                     }

@@ -16,7 +16,7 @@ use super::message::{self, Message};
 /// How many messages are published before others have their turn.
 const MESSAGES_BEFORE_YIELD: usize = 512;
 
-/// How many batches may wait until the journal has them on disk; then no further one is published.
+/// How many batches may wait until the journal has them on disk, each for itself. Further ones wait with the last.
 const LEAVING_MAX: usize = 1024;
 
 /// Publishes until the broker is dropped.
@@ -30,7 +30,7 @@ pub(super) async fn publish_results(shared: &Shared) {
         leaving: VecDeque::new(),
     };
     loop {
-        results.wait_for_journal().await;
+        results.settle();
         let will = shared.core.lock().take_will();
         if let Some(will) = will {
             // It begins to become worthless now.
@@ -127,7 +127,11 @@ impl Results<'_> {
     /// All before the message with the number `end` is published: it has left when those sessions that outlive the
     /// process have it on disk.
     fn leave(&mut self, end: u64) {
-        self.leaving.push_back((end, self.saved_at));
+        let is_full = self.leaving.len() >= LEAVING_MAX;
+        match self.leaving.back_mut() {
+            Some(last) if is_full || last.1 == self.saved_at => *last = (end, self.saved_at),
+            _ => self.leaving.push_back((end, self.saved_at)),
+        }
         self.settle();
     }
 
@@ -136,14 +140,6 @@ impl Results<'_> {
         let durable = self.shared.journal.get().map_or(LogPosition::MAX, |journal| journal.durable());
         while let Some((end, _)) = self.leaving.pop_front_if(|(_, saved_at)| *saved_at <= durable) {
             self.shared.outbound.left(end);
-        }
-    }
-
-    /// Waits while too much has not left.
-    async fn wait_for_journal(&mut self) {
-        self.settle();
-        while self.leaving.len() >= LEAVING_MAX {
-            self.wait_until_committed().await;
         }
     }
 

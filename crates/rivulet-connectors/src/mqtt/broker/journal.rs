@@ -32,12 +32,15 @@ pub enum Room {
 
 /// A log that keeps what the broker must not forget. Its records survive a crash once they are durable.
 pub trait Journal: Send + Sync {
-    /// Appends a record, and says where it stands; `None` if there is no room. One that `may_exceed` the limit makes
-    /// room for others, later.
+    /// Appends a record, and says where it stands; `None` if there is no room. One that `may_exceed` the bound of the
+    /// disk makes room for others, later.
     fn append(&self, record: &[u8], may_exceed: bool) -> Option<LogPosition>;
 
     /// Whether a record of some megabytes would be taken now.
     fn room(&self) -> Room;
+
+    /// Whether a record that may exceed the bound of the disk would be taken now.
+    fn can_rewrite(&self) -> bool;
 
     /// The position of the next record.
     fn next(&self) -> LogPosition;
@@ -50,6 +53,9 @@ pub trait Journal: Send + Sync {
 
     /// Bytes on disk.
     fn disk_bytes(&self) -> u64;
+
+    /// The bound of the bytes on disk: from there on only records that may exceed it are taken.
+    fn bytes_max(&self) -> u64;
 
     /// Records before this position are not needed any more.
     fn forget_before(&self, position: LogPosition);
@@ -365,7 +371,7 @@ fn take_body<'b>(bytes: &mut &'b [u8]) -> Option<Body<'b>> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     use parking_lot::Mutex;
     use proptest::prelude::*;
@@ -379,11 +385,27 @@ pub(super) mod tests {
         next: AtomicU64,
         durable: AtomicU64,
         committed: Notify,
+        /// None if it is 0.
+        bytes_max: AtomicU64,
+        is_broken: AtomicBool,
     }
 
     impl MemoryJournal {
         pub(in super::super) fn set_durable(&self, position: LogPosition) {
             self.durable.store(position, Ordering::SeqCst);
+        }
+
+        pub(in super::super) fn set_bytes_max(&self, bytes_max: u64) {
+            self.bytes_max.store(bytes_max, Ordering::SeqCst);
+        }
+
+        /// Makes it refuse all records.
+        pub(in super::super) fn set_broken(&self, is_broken: bool) {
+            self.is_broken.store(is_broken, Ordering::SeqCst);
+        }
+
+        fn is_full(&self) -> bool {
+            self.bytes_max() < u64::MAX && self.disk_bytes() >= self.bytes_max()
         }
 
         /// What a crash leaves of it: the records up to this position.
@@ -396,14 +418,25 @@ pub(super) mod tests {
     }
 
     impl Journal for MemoryJournal {
-        fn append(&self, record: &[u8], _: bool) -> Option<LogPosition> {
+        fn append(&self, record: &[u8], may_exceed: bool) -> Option<LogPosition> {
+            if !self.can_rewrite() || !may_exceed && self.is_full() {
+                return None;
+            }
             let position = self.next.fetch_add(1, Ordering::SeqCst) + 1;
             self.records.lock().push((position, record.to_vec()));
             Some(position)
         }
 
         fn room(&self) -> Room {
-            Room::Free
+            match self.can_rewrite() {
+                true if self.is_full() => Room::Wait,
+                true => Room::Free,
+                false => Room::Broken,
+            }
+        }
+
+        fn can_rewrite(&self) -> bool {
+            !self.is_broken.load(Ordering::SeqCst)
         }
 
         fn next(&self) -> LogPosition {
@@ -420,6 +453,13 @@ pub(super) mod tests {
 
         fn disk_bytes(&self) -> u64 {
             self.records.lock().iter().map(|(_, record)| record.len() as u64).sum()
+        }
+
+        fn bytes_max(&self) -> u64 {
+            match self.bytes_max.load(Ordering::SeqCst) {
+                0 => u64::MAX,
+                bound => bound,
+            }
         }
 
         fn forget_before(&self, position: LogPosition) {

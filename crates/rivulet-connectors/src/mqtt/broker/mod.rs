@@ -268,6 +268,8 @@ impl Broker {
             }
         }
         self.helpers.iter().for_each(JoinHandle::abort);
+        // Nobody keeps house any more.
+        self.shared.core.lock().save_rest();
         self.shared.outbound.queued_messages()
     }
 }

@@ -14,7 +14,7 @@ use super::core::{ConnectRequest, Goodbye, RetainHandling, SubscribeRequest};
 use super::options::BrokerOptions;
 use super::session::Will;
 
-pub(super) use decode::{control, login};
+pub(super) use decode::{control, is_saved, login};
 pub(super) use rmqtt_codec::v5::DisconnectReasonCode as Reason;
 
 /// Why a client is thrown out.

@@ -149,7 +149,15 @@ impl Core {
                 _ => lost += 1,
             }
         }
-        let mut sessions: Vec<(SessionNumber, FoundSession)> = found.sessions.into_iter().collect();
+        // The end of an older session of a client may not have found room.
+        let mut newest: HashMap<Box<str>, SessionNumber> = HashMap::new();
+        for (&number, session) in &found.sessions {
+            let newest = newest.entry(session.client_id.clone()).or_default();
+            *newest = number.max(*newest);
+        }
+        let (mut sessions, ended): (Vec<_>, Vec<_>) =
+            found.sessions.into_iter().partition(|(number, session)| newest.get(&session.client_id) == Some(number));
+        ended.iter().for_each(|(number, _)| Self::save_end(&mut self.saving, *number));
         // A session that had a connection when the process ended has none since now.
         let now_us = i64::MAX;
         sessions.sort_by_key(|(number, session)| match session.lasting.away_since_us {
@@ -201,9 +209,6 @@ impl Core {
             Self::save_end(&mut self.saving, number);
             return 0;
         }
-        if let Some(&older) = self.by_client_id.get(&client_id) {
-            self.remove_session(older);
-        }
         let address = self.addresses.enter(lasting.address, &self.memory);
         let share = self.addresses.get_mut(address).share.clone();
         let mut session = Session::new(&client_id, address, share);
@@ -232,6 +237,10 @@ impl Core {
                 self.index.insert(&filter, number);
                 self.addresses.get_mut(address).subscriptions += 1;
             }
+        }
+        if lasting.away_since_us == 0 {
+            // Its time runs from here on, however often the process starts.
+            self.save_session(key);
         }
         lost
     }

@@ -246,3 +246,68 @@ fn time_goes_on_while_there_is_no_process() {
     again.keep_house(now + Duration::from_secs(402));
     assert_eq!(state(&again).0.len(), 0);
 }
+
+#[test]
+fn a_full_journal_is_written_anew() {
+    let journal = Arc::new(MemoryJournal::default());
+    let mut core = core(|_| {});
+    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000))).unwrap();
+    let (key, outbox, _) = connect_from(&mut core, 1, "away", false, 60).unwrap();
+    subscribe_with(&mut core, key, "kept", Qos::AtLeastOnce, RetainHandling::Never);
+    core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
+    publish_to(&mut core, "kept", b"x", Qos::AtLeastOnce, false);
+    journal.set_bytes_max(50_000);
+    for number in 0..10_000 {
+        core.begin_turn();
+        if !core.has_room_to_save() {
+            break;
+        }
+        publish_to(&mut core, &format!("home/{}", number % 10), format!("{number}").as_bytes(), Qos::AtMostOnce, true);
+    }
+    assert!(!core.has_room_to_save() && core.will_have_room_to_save());
+    for _ in 0..10 {
+        core.rewrite_some();
+        journal.set_durable(journal.next() - 1);
+    }
+    core.begin_turn();
+    assert!(core.has_room_to_save() && journal.disk_bytes() < 5_000, "{}", journal.disk_bytes());
+    assert_eq!(state(&restored_from(&journal)), state(&core));
+}
+
+#[test]
+fn a_session_that_began_without_room_is_saved_when_it_subscribes() {
+    let journal = Arc::new(MemoryJournal::default());
+    let mut core = core(|_| {});
+    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000))).unwrap();
+    let (key, _, _) = connect_from(&mut core, 1, "c", false, 60).unwrap();
+    subscribe_with(&mut core, key, "old", Qos::AtLeastOnce, RetainHandling::Never);
+    // Neither the end of this session nor the beginning of the next one can be saved.
+    journal.set_broken(true);
+    let (key, outbox, present) = connect_from(&mut core, 1, "c", true, 60).unwrap();
+    assert!(!present && !core.has_room_to_save());
+    journal.set_broken(false);
+    core.begin_turn();
+    subscribe_with(&mut core, key, "t", Qos::AtLeastOnce, RetainHandling::Never);
+    publish_to(&mut core, "t", b"x", Qos::AtLeastOnce, false);
+    core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
+    let again = restored_from(&journal);
+    assert_eq!(state(&again), state(&core));
+    assert_eq!(again.stats(0).waiting_messages, 1);
+}
+
+#[test]
+fn a_session_ends_in_time_however_often_the_process_starts() {
+    let journal = Arc::new(MemoryJournal::default());
+    let clock = Arc::new(ManualClock::new(1_000_000));
+    let mut core = core(|_| {});
+    core.restore(journal.clone(), clock.clone()).unwrap();
+    connect_from(&mut core, 1, "connected", false, 50).unwrap();
+    let mut left = Vec::new();
+    for _ in 0..3 {
+        let mut again = self::core(|_| {});
+        again.restore(journal.clone(), clock.clone()).unwrap();
+        left.push(again.sessions.len());
+        clock.advance_us(30_000_000);
+    }
+    assert_eq!(left, [1, 1, 0]);
+}

@@ -142,6 +142,20 @@ impl Saving {
         position
     }
 
+    /// A session has ended, and what it takes in the journal is not needed any more: so there is room for that even
+    /// where the journal is full.
+    fn write_end(&mut self, session: SessionNumber) {
+        self.append(true, |out| Record::Ended { session }.encode(out));
+    }
+
+    /// Whether it is time to write the journal anew: it has become twice as long since the last time, or comes near
+    /// its bound. It must have grown meanwhile, or it would be written without end where much is kept.
+    fn is_long(&self) -> bool {
+        let (bytes, bytes_max) = (self.journal.disk_bytes(), self.journal.bytes_max());
+        let grown = self.rewritten_bytes + self.spare_bytes;
+        bytes > (grown + self.rewritten_bytes).min(bytes_max / 2).max(grown) || bytes >= bytes_max
+    }
+
     /// A moment as microseconds since the epoch; 0 for never.
     fn wall_clock(&self, at: Option<Instant>) -> i64 {
         let Some(at) = at else { return 0 };
@@ -222,7 +236,7 @@ impl Core {
             // It ends with its connection, and so with the process.
             let number = std::mem::take(&mut session.saved_as);
             if number > 0 {
-                saving.write(&Record::Ended { session: number });
+                saving.write_end(number);
             }
             return;
         }
@@ -234,7 +248,12 @@ impl Core {
         }
         session.saved_as = saving.next_session;
         saving.next_session += 1;
-        self.write_session(key, false);
+        if self.write_session(key, false) == 0
+            && let Some(session) = self.sessions.get_mut(key)
+        {
+            // Nothing must refer to it. It is saved when it subscribes.
+            session.saved_as = 0;
+        }
     }
 
     /// A session has ended.
@@ -242,12 +261,16 @@ impl Core {
         if session > 0
             && let Some(saving) = saving
         {
-            saving.write(&Record::Ended { session });
+            saving.write_end(session);
         }
     }
 
     /// A session has subscribed. Returns the position that must be durable before its client is told so.
     pub(super) fn save_subscribed(&mut self, key: SessionKey, number: u32, filter: &str) -> LogPosition {
+        if self.sessions.get(key).is_some_and(|session| session.saved_as == 0 && session.expiry_s > 0) {
+            // There was no room when it began.
+            self.save_session(key);
+        }
         let Some(saving) = &mut self.saving else { return 0 };
         let Some(session) = self.sessions.get(key).filter(|session| session.saved_as > 0) else { return 0 };
         let Some(subscription) = self.subscriptions.get(number) else { return 0 };
@@ -350,12 +373,12 @@ impl Core {
     pub(in super::super) fn rewrite_some(&mut self) -> Rewritten {
         self.look_for_room_to_save();
         let Some(saving) = &mut self.saving else { return Rewritten::Nothing };
-        let is_long = saving.journal.disk_bytes() > 2 * saving.rewritten_bytes + saving.spare_bytes;
-        if saving.rewriting.is_none() && is_long {
+        if saving.rewriting.is_none() && saving.is_long() {
             let before = saving.journal.next();
             saving.rewriting = Some(Rewriting { before, stage: Stage::Sessions(0) });
         }
         let Some(Rewriting { before, stage }) = saving.rewriting.take() else { return Rewritten::Nothing };
+        let unsaved = saving.unsaved;
         let next = match stage {
             Stage::Sessions(key) => self.rewrite_sessions(key, before),
             Stage::Retained(from) => self.rewrite_retained(from, before),
@@ -367,7 +390,8 @@ impl Core {
             }
         };
         let Some((saving, stage)) = self.saving.as_mut().zip(next) else { return Rewritten::Nothing };
-        let waits = matches!(stage, Stage::Written(_)) || saving.room != Room::Free;
+        let was_refused = saving.unsaved > unsaved;
+        let waits = matches!(stage, Stage::Written(_)) || !saving.journal.can_rewrite() || was_refused;
         saving.rewriting = Some(Rewriting { before, stage });
         if waits { Rewritten::Waits } else { Rewritten::More }
     }
@@ -384,14 +408,16 @@ impl Core {
                     if message.number() > 0 && message.saved_at.load(Ordering::Relaxed) >= before {
                         continue;
                     }
-                    if bytes > REWRITTEN_BYTES_MAX || saving.room != Room::Free {
+                    if bytes > REWRITTEN_BYTES_MAX || !saving.journal.can_rewrite() {
                         // What was written of this session already is passed over the next time.
                         return Some(Stage::Sessions(key));
                     }
                     bytes += message.memory_bytes() as u64;
-                    saving.write_message(message, is_retained(&self.retained, message), &[], true);
+                    if saving.write_message(message, is_retained(&self.retained, message), &[], true) == 0 {
+                        return Some(Stage::Sessions(key));
+                    }
                 }
-                if bytes > REWRITTEN_BYTES_MAX || saving.room != Room::Free {
+                if bytes > REWRITTEN_BYTES_MAX || !saving.journal.can_rewrite() {
                     return Some(Stage::Sessions(key));
                 }
                 bytes += 1000;
@@ -409,12 +435,14 @@ impl Core {
         let mut bytes = 0;
         for (topic, message) in self.retained.from(&from) {
             bytes += 100;
-            if bytes > REWRITTEN_BYTES_MAX || saving.room != Room::Free {
+            if bytes > REWRITTEN_BYTES_MAX || !saving.journal.can_rewrite() {
                 return Some(Stage::Retained(topic.to_vec()));
             }
             if message.number() == 0 || message.saved_at.load(Ordering::Relaxed) < before {
                 bytes += message.memory_bytes() as u64;
-                saving.write_message(message, true, &[], true);
+                if saving.write_message(message, true, &[], true) == 0 {
+                    return Some(Stage::Retained(topic.to_vec()));
+                }
             }
         }
         Some(Stage::Written(saving.journal.next() - 1))

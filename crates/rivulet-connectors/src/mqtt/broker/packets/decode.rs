@@ -168,6 +168,11 @@ fn will(version: Version, flags: u8, fields: &mut Fields<'_>) -> Result<Result<W
     Ok(Ok(Will { message: Arc::new(Message::of(&publish, None)), delay_s, message_expiry_s }))
 }
 
+/// Whether a packet other than PUBLISH is answered only when the journal has what it changes.
+pub(in super::super) fn is_saved(frame: &Frame<'_>) -> bool {
+    matches!(frame.first_byte >> 4, kind::SUBSCRIBE | kind::UNSUBSCRIBE)
+}
+
 /// Reads any packet but PUBLISH and PUBACK. `session_expiry_s` is what the client has asked for in its CONNECT.
 pub(in super::super) fn control(version: Version, frame: &Frame<'_>, session_expiry_s: u32) -> Result<Control, Close> {
     let mut fields = Fields::new(frame.body);
