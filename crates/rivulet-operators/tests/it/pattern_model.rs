@@ -3,13 +3,11 @@
 //! Thousands of random patterns, conditions, bounds and rows, over several slots and partitions; each in one batch, and cut at
 //! random with ticks and with the state moved into fresh operators through bytes. The answers are the same.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::common::{Row, Value, batch, column, input, parameter, parameters, row, table, value};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use common::{Row, Value, batch, column, input, parameter, parameters, table, value};
 use datafusion_expr::Operator as Sql;
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, binary, lit};
@@ -638,7 +636,7 @@ fn a_turn_without_a_row_is_preferred_where_it_stands() {
         (inner(1, Some(3), true), vec![1, 2]),
     ] {
         let mut hand = hand(pattern(inner), None);
-        hand.rows(&[common::row(0, 1, 1.0), common::row(0, 2, 1.0)]);
+        hand.rows(&[row(0, 1, 1.0), row(0, 2, 1.0)]);
         hand.end();
         assert_eq!(times(&hand), expected);
     }
@@ -675,22 +673,22 @@ fn times(hand: &Hand) -> Vec<i64> {
 fn a_match_comes_out_as_soon_as_no_later_row_can_better_it() {
     // One row: at once.
     let mut one = hand(Pattern::Sequence(vec![Pattern::Variable(0), Pattern::Variable(1)]), None);
-    one.rows(&[common::row(0, 1, 5.0), common::row(0, 2, 1.0)]);
+    one.rows(&[row(0, 1, 5.0), row(0, 2, 1.0)]);
     assert_eq!(times(&one), [2]);
     // Reluctant: at once.
     let mut reluctant = hand(repeated(0, 2, false), None);
-    reluctant.rows(&[common::row(0, 1, 5.0), common::row(0, 2, 5.0)]);
+    reluctant.rows(&[row(0, 1, 5.0), row(0, 2, 5.0)]);
     assert_eq!(times(&reluctant), [2]);
     // Greedy: with the first row that does not fit.
     let mut greedy = hand(repeated(0, 2, true), None);
-    greedy.rows(&[common::row(0, 1, 5.0), common::row(0, 2, 5.0)]);
+    greedy.rows(&[row(0, 1, 5.0), row(0, 2, 5.0)]);
     assert_eq!((times(&greedy).len(), greedy.operator.deadline_us()), (0, None));
-    greedy.rows(&[common::row(0, 3, 1.0)]);
+    greedy.rows(&[row(0, 3, 1.0)]);
     assert_eq!(times(&greedy), [2]);
     assert_eq!(greedy.operator.deadline_us(), None);
     // WITHIN: when it is over by the clock, which goes on after the idle timeout of 100.
     let mut within = hand(repeated(0, 2, true), Some(150));
-    within.rows(&[common::row(0, 1, 5.0), common::row(0, 20, 5.0)]);
+    within.rows(&[row(0, 1, 5.0), row(0, 20, 5.0)]);
     assert_eq!(within.operator.deadline_us(), Some(151));
     within.tick(150);
     assert!(times(&within).is_empty());
@@ -701,9 +699,7 @@ fn a_match_comes_out_as_soon_as_no_later_row_can_better_it() {
 
 #[test]
 fn a_match_that_grows_too_long_ends_or_is_given_up() {
-    let rows = |from: usize, to: usize, v: f64| -> Vec<Row> {
-        (from..to).map(|time| common::row(0, time as i64, v)).collect()
-    };
+    let rows = |from: usize, to: usize, v: f64| -> Vec<Row> { (from..to).map(|time| row(0, time as i64, v)).collect() };
     let most = rivulet_operators::pattern::MATCH_ROWS_MAX;
     // Complete all the time: it ends, and the next begins.
     let mut complete = hand(repeated(0, 2, true), None);
@@ -723,8 +719,7 @@ fn a_match_that_grows_too_long_ends_or_is_given_up() {
 #[test]
 fn a_full_partition_makes_room_after_it_was_moved_as_before() {
     let most = rivulet_operators::pattern::MATCH_ROWS_MAX;
-    let rows =
-        |from: usize, to: usize| -> Vec<Row> { (from..to).map(|time| common::row(0, time as i64, 5.0)).collect() };
+    let rows = |from: usize, to: usize| -> Vec<Row> { (from..to).map(|time| row(0, time as i64, 5.0)).collect() };
     // The last rows wait for late ones, those before them are a match under way.
     let case = case(Pattern::Sequence(vec![repeated(0, 1, true), Pattern::Variable(1)]), None);
     let spec = PatternSpec { lateness_us: 4_000, ..case.spec() };
@@ -749,7 +744,7 @@ fn a_full_partition_makes_room_after_it_was_moved_as_before() {
 fn a_match_under_way_is_due_for_its_slot_alone() {
     let case = Case { withins: vec![(150, 1), (150, 1)], ..case(repeated(0, 2, true), Some(150)) };
     let mut hand = Hand::new(PatternSpec { idle_timeout_us: 100, ..case.spec() }, &case.withins);
-    hand.rows(&[common::row(1, 1, 1.0), common::row(0, 1, 5.0), common::row(0, 20, 5.0)]);
+    hand.rows(&[row(1, 1, 1.0), row(0, 1, 5.0), row(0, 20, 5.0)]);
     let due = |hand: &Hand| [0, 1, 2].map(|slot| hand.operator.slot_deadline_us(slot));
     assert_eq!(due(&hand), [Some(151), None, None]);
     hand.move_state();
@@ -761,11 +756,11 @@ fn a_match_under_way_is_due_for_its_slot_alone() {
 #[test]
 fn slots_that_go_leave_nothing_behind() {
     let mut hand = hand(Pattern::Sequence(vec![Pattern::Variable(0), Pattern::Variable(1)]), Some(50));
-    hand.rows(&[common::row(0, 1, 5.0)]);
+    hand.rows(&[row(0, 1, 5.0)]);
     hand.step(0, |operator, context| operator.process(Element::Control(Control::RemoveSlots(vec![0])), context));
     assert_eq!(hand.operator.deadline_us().filter(|deadline| *deadline > 200), None);
     hand.announce();
-    hand.rows(&[common::row(0, 2, 1.0)]);
+    hand.rows(&[row(0, 2, 1.0)]);
     hand.end();
     assert!(times(&hand).is_empty());
 }
@@ -773,13 +768,13 @@ fn slots_that_go_leave_nothing_behind() {
 #[test]
 fn state_of_another_pattern_is_refused() {
     let mut one = hand(repeated(0, 2, true), Some(50));
-    one.rows(&[common::row(0, 1, 5.0)]);
+    one.rows(&[row(0, 1, 5.0)]);
     let frame = one.operator.export_state(&StateSelection::All).unwrap().unwrap();
     assert_eq!(frame.slots(), [0]);
     let mut other = hand(repeated(0, 3, true), Some(50));
     assert!(other.operator.import_state(&frame).is_err());
     let mut same = hand(repeated(0, 2, true), Some(50));
     same.operator.import_state(&frame).unwrap();
-    same.rows(&[common::row(0, 2, 5.0), common::row(0, 3, 1.0)]);
+    same.rows(&[row(0, 2, 5.0), row(0, 3, 1.0)]);
     assert_eq!(times(&same), [2]);
 }

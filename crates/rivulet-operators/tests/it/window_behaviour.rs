@@ -1,8 +1,6 @@
 //! Windows by example: what closes when, what is late, and what a query leaves behind.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use rivulet_dataflow::{Control, Element, OperatorFactory, Reason, StateFrame, StateSelection};
 use rivulet_operators::{AggregateFunction as F, WindowAggregate};
 

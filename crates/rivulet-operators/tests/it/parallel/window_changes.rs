@@ -1,11 +1,8 @@
 //! Windows over rows that may be taken back: against a recomputation from the rows that are left.
 
-#[path = "common/parallel.rs"]
-mod parallel;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use parallel::{
+use super::{
     Hand, Multiset, Outcome, Row, aggregate, batch, changes_in_time, input, left, positive, run, run_moved, steps,
 };
 use proptest::prelude::*;

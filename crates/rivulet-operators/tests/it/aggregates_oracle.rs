@@ -1,12 +1,10 @@
 //! Aggregates against DataFusion's own functions: what a window gives is what the function of the same name gives over
 //! the window's rows, nulls, NaN and infinities included. (approx_distinct is left out: it is another sketch.)
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::*;
 use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
-use common::*;
 use datafusion_expr::AggregateUDF;
 use datafusion_functions_aggregate as df;
 use datafusion_physical_expr::PhysicalExpr;

@@ -1,14 +1,12 @@
 //! History functions over what windows emit: however rows are cut, whenever state is moved, and in slots that were
 //! another query's before.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::common::{Hand, Row, Value, Window, aggregate, batch, column, hop, parameters, row, spec, table};
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
-use common::{Hand, Row, Value, Window, aggregate, batch, column, hop, parameters, row, spec, table};
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, lit};
 use proptest::prelude::*;

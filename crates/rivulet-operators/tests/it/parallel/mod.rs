@@ -1,6 +1,13 @@
 //! What the tests of keyed operators share: inputs by hand, operators run whole or in two halves with a move of state between, and their
 //! results as multisets of rows.
-#![allow(dead_code)] // Each test binary uses its part.
+
+mod changes;
+mod count;
+mod join;
+mod over;
+mod ttl;
+mod window;
+mod window_changes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,12 +1,9 @@
 //! Aggregates over preceding rows against a recomputation from all rows that are left.
 
-#[path = "common/parallel.rs"]
-mod parallel;
-
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use parallel::{Multiset, Row, Step, aggregate, changes_in_time, input, left, run, run_moved, steps};
+use super::{Multiset, Row, Step, aggregate, changes_in_time, input, left, run, run_moved, steps};
 use proptest::prelude::*;
 use rivulet_operators::AggregateFunction as F;
 use rivulet_operators::parallel::{KeyedOver, KeyedOverSpec, Lag, OverFrame, SortKey};
@@ -210,7 +207,7 @@ fn a_row_behind_the_watermark_is_late() {
 
 #[test]
 fn memory_of_silent_partitions_is_given_back() {
-    use parallel::{Hand, batch};
+    use super::{Hand, batch};
     use rivulet_dataflow::Element;
     let mut hand = Hand::new(&over(true, OverFrame::Range { preceding_us: Some(2_000_000) }, false));
     let mut most = [0, 0];

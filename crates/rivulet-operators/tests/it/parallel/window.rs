@@ -1,11 +1,8 @@
 //! Keyed windows against a recomputation from all rows, whatever the batches, the watermarks and the moves of state.
 
-#[path = "common/parallel.rs"]
-mod parallel;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use parallel::{Hand, Multiset, Outcome, Row, Step, aggregate, batch, input, positive, run, run_moved, steps};
+use super::{Hand, Multiset, Outcome, Row, Step, aggregate, batch, input, positive, run, run_moved, steps};
 use proptest::prelude::*;
 use rivulet_dataflow::{Element, OperatorFactory};
 use rivulet_operators::AggregateFunction as F;

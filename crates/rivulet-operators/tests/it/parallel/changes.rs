@@ -1,13 +1,10 @@
 //! Aggregations without windows, and the first rows of partitions, over rows that are taken back: against a recomputation from the rows that
 //! are left.
 
-#[path = "common/parallel.rs"]
-mod parallel;
-
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use parallel::{Hand, Multiset, Outcome, Row, Step, aggregate, batch, input, left, positive, run, run_moved, steps};
+use super::{Hand, Multiset, Outcome, Row, Step, aggregate, batch, input, left, positive, run, run_moved, steps};
 use proptest::prelude::*;
 use rivulet_dataflow::Element;
 use rivulet_operators::AggregateFunction as F;

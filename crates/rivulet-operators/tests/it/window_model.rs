@@ -3,14 +3,12 @@
 //! The operator gets the rows cut into batches at random, with ticks and with export and import in between. Its output
 //! must be that of the model, and bit by bit that of the same operator given all rows at once.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::common::*;
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Array, ListArray, RecordBatch, UInt64Array};
 use arrow::datatypes::{DataType, Int64Type, UInt64Type};
-use common::*;
 use proptest::prelude::*;
 use rivulet_dataflow::{Element, OperatorFactory, Reason, StateFrame, StateSelection};
 use rivulet_operators::{AggregateFunction as F, AggregateSpec, WindowAggregateSpec};

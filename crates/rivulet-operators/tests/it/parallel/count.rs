@@ -1,11 +1,8 @@
 //! Windows of so many rows against a recomputation from all rows of each key, in the order in which they came.
 
-#[path = "common/parallel.rs"]
-mod parallel;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use parallel::{Multiset, Row, Step, aggregate, input, run, run_moved, steps};
+use super::{Multiset, Row, Step, aggregate, input, run, run_moved, steps};
 use proptest::prelude::*;
 use rivulet_operators::AggregateFunction as F;
 use rivulet_operators::parallel::{KeyedWindow, KeyedWindowKind, KeyedWindowSpec, Phase};

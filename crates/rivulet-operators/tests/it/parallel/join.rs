@@ -1,15 +1,12 @@
 //! Keyed joins against all pairs of the rows that are left.
 
-#[path = "common/parallel.rs"]
-mod parallel;
-
 use std::sync::Arc;
 
+use super::{Hand, Multiset, Outcome, Row, batch, input, run, run_moved, steps};
 use arrow::datatypes::Schema;
 use datafusion_expr::Operator as Sql;
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, binary};
-use parallel::{Hand, Multiset, Outcome, Row, batch, input, run, run_moved, steps};
 use proptest::prelude::*;
 use rivulet_dataflow::Element;
 use rivulet_operators::parallel::{Expiry, KeyedJoin, KeyedJoinKind, KeyedJoinSpec};
@@ -248,7 +245,7 @@ fn rows_of_long_ago_are_not_looked_at() {
 
 #[test]
 fn memory_of_expired_rows_is_given_back() {
-    use parallel::{Hand, batch};
+    use super::{Hand, batch};
     use rivulet_dataflow::Element;
     for kind in KINDS {
         let expiry = [Some(Expiry { column: 3, after_us: 1000 }), Some(Expiry { column: 3, after_us: 1000 })];
@@ -277,7 +274,7 @@ fn memory_of_expired_rows_is_given_back() {
 
 #[test]
 fn what_comes_late_to_a_join_that_forgets_is_refused() {
-    use parallel::Step;
+    use super::Step;
     let at = |ts| Row { key: Some(1), text: None, v: Some(ts), ts, retracts: false };
     let expiry = [Some(Expiry { column: 3, after_us: 10 }), Some(Expiry { column: 3, after_us: 0 })];
     let late = [Some(Expiry { column: 3, after_us: 0 }); 2];

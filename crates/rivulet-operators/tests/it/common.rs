@@ -1,5 +1,4 @@
 //! What the tests of windows share: an input, an application over it, and a hand that steps the operator.
-#![allow(dead_code)] // Each test binary uses its part.
 
 use std::sync::Arc;
 

@@ -3,12 +3,9 @@
 //! Rows come in order, each behind a watermark of its own time, and times lie so that a key is clearly remembered or clearly forgotten: what an
 //! operator says is then known exactly.
 
-#[path = "common/parallel.rs"]
-mod parallel;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use parallel::{Hand, Multiset, Outcome, Row, Step, aggregate, batch, input, run, run_moved};
+use super::{Hand, Multiset, Outcome, Row, Step, aggregate, batch, input, run, run_moved};
 use proptest::prelude::*;
 use rivulet_dataflow::{Element, OperatorFactory};
 use rivulet_operators::AggregateFunction as F;
