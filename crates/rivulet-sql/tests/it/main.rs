@@ -3,6 +3,7 @@
 mod explain;
 mod hints;
 mod nearby;
+mod oracle;
 mod query_plans;
 mod slt;
 mod soup;

@@ -25,7 +25,7 @@ mod engine;
 mod hostile_http;
 mod hostile_statements;
 mod key_property;
-#[path = "../../../rivulet-connectors/tests/connectors/kafka_broker.rs"]
+#[path = "../../../rivulet-connectors/tests/it/connectors/kafka_broker.rs"]
 mod kafka_broker;
 mod kill;
 mod kill_disk;

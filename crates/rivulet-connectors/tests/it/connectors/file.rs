@@ -10,7 +10,7 @@ use rivulet_connectors::connector::{declared_schema, open_sink, open_source};
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Polled, Refusals};
 
-use crate::support::{
+use super::support::{
     Drained, batch, drain, fill, format, no_slots, options, poll_all_until, poll_until, sink, sink_error, source,
     source_error,
 };
@@ -248,7 +248,7 @@ fn each_file_is_a_source_where_rows_have_a_time() {
             fill(&spec, &[rows(file)]).unwrap();
         }
         let mut spec = source(&address(&folder.path().join(format!("*.{ending}"))), "name TEXT, n TIMESTAMP");
-        spec.schema = crate::support::columns(if ending == "csv" { "name TEXT, n TIMESTAMP" } else { COLUMNS });
+        spec.schema = super::support::columns(if ending == "csv" { "name TEXT, n TIMESTAMP" } else { COLUMNS });
         spec.format = Some(format(written));
         assert_eq!(open_source(&spec, 4).unwrap().len(), 4);
         spec.event_time_column = Some(1);
@@ -260,7 +260,7 @@ fn each_file_is_a_source_where_rows_have_a_time() {
             let refusals = &mut Refusals::new(0);
             sources.retain_mut(|source| match source.poll(700, 0, refusals).unwrap() {
                 Polled::Rows { columns, .. } => {
-                    drained.rows.extend(crate::support::texts(&columns.project(&[0]).unwrap()));
+                    drained.rows.extend(super::support::texts(&columns.project(&[0]).unwrap()));
                     true
                 }
                 Polled::End => {

@@ -10,7 +10,7 @@ use arrow::array::{ArrayRef, Int64Array};
 use rivulet_connectors::connector::{open_sink, open_source};
 use rivulet_dataflow::{Batch, Source};
 
-use crate::support::{
+use super::support::{
     Drained, PATIENCE, batch, fill, format, no_slots, options, poll_until, sink, sink_error, source, source_error,
 };
 

@@ -8,8 +8,8 @@ use arrow::array::{ArrayRef, Int64Array, StringArray};
 use rivulet_connectors::connector::{Host, Settled, SinkSpec, open_sink, open_source, settled};
 use rivulet_dataflow::{Batch, Polled, Refusals, Sink};
 
-use crate::kafka_broker::Broker;
-use crate::support::{
+use super::kafka_broker::Broker;
+use super::support::{
     Drained, PATIENCE, batch, drain, fill, finish, format, no_slots, options, poll_all_until, sink, sink_error, source,
     source_error,
 };

@@ -10,7 +10,7 @@ use arrow::array::{ArrayRef, Int64Array};
 use rivulet_connectors::connector::open_sink;
 use rivulet_dataflow::{Batch, Sink};
 
-use crate::support::{PATIENCE, batch, no_slots, options, sink};
+use super::support::{PATIENCE, batch, no_slots, options, sink};
 
 fn rows(range: std::ops::Range<i64>) -> Batch {
     batch(vec![("n", Arc::new(Int64Array::from_iter_values(range)) as ArrayRef)])

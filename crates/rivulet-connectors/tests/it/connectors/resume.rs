@@ -8,7 +8,7 @@ use arrow::datatypes::Schema;
 use rivulet_connectors::connector::{SourceSpec, open_sink, open_source};
 use rivulet_dataflow::{Batch, Polled, Refusals, SlotTable, Source};
 
-use crate::support::{columns, format, options, sink, source, texts};
+use super::support::{columns, format, options, sink, source, texts};
 
 /// A few rows of each source at a time; after each round all are opened anew where they were.
 fn in_rounds(spec: &SourceSpec, partitions: usize, polls: usize) -> Vec<String> {

@@ -1,7 +1,5 @@
 //! AVRO and PROTOBUF against other implementations, in both directions, and against bytes that are nothing at all.
 
-mod formats_support;
-
 use std::fs;
 use std::sync::Arc;
 
@@ -19,7 +17,7 @@ use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{EncodedRows, RowFormat};
 use rivulet_dataflow::{Batch, Reason, Refusals, canonical_floats};
 
-use formats_support::{columns, events};
+use super::{columns, events};
 
 const COLUMNS: &str = "flag BOOLEAN, n BIGINT, x DOUBLE, name TEXT, at TIMESTAMP";
 

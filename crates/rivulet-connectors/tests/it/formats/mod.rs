@@ -1,6 +1,8 @@
 //! What the format tests share: short ways to declare columns, decode payloads and look at rows.
 
-#![allow(dead_code)] // each test program uses its part
+mod binary;
+mod properties;
+mod text;
 
 use std::sync::Arc;
 

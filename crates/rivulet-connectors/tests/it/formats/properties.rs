@@ -1,15 +1,13 @@
 //! Properties of the formats on random input: `serde_json` is the oracle for what is JSON, what was written is read
 //! back, broken events harm nobody, and no bytes cause a panic.
 
-mod formats_support;
-
 use std::fmt;
 use std::sync::Arc;
 
+use super::*;
 use arrow::array::{
     Array, ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
 };
-use formats_support::*;
 use proptest::prelude::*;
 use rivulet_connectors::formats::{EncodedRows, Format};
 use rivulet_dataflow::{Batch, Reason, canonical_float};

@@ -1,14 +1,12 @@
 //! What each format takes, refuses and writes.
 
-mod formats_support;
-
 use std::sync::Arc;
 
+use super::*;
 use arrow::array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array,
 };
 use arrow::datatypes::{DataType, Field, Schema};
-use formats_support::*;
 use rivulet_connectors::formats::{EncodedRows, Format, FormatError, encode_row_as_json, json_escape};
 use rivulet_dataflow::{Batch, Reason};
 

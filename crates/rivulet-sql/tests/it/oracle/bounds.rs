@@ -1,8 +1,8 @@
 //! Results that change, joined by time with rows that stay: of the rows that change none is forgotten, however far time
 //! is, because any may be taken back.
 
-use crate::engine::{Course, planned, run};
-use crate::query::{Column, MIDNIGHT_US, SECOND_US, Table, Type, Value};
+use super::engine::{Course, planned, run};
+use super::query::{Column, MIDNIGHT_US, SECOND_US, Table, Type, Value};
 
 /// Rows of each table, a second apart.
 const ROWS: i64 = 600;

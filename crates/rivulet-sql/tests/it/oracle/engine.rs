@@ -20,8 +20,8 @@ use rivulet_runtime::flow::stage::sink_instances;
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, Partition, Workers};
 use rivulet_sql::{QueryPlan, Scope, Statement, parse_script, plan_query};
 
-use crate::interpret::mean;
-use crate::query::{MIDNIGHT_US, Table, Type, Value};
+use super::interpret::mean;
+use super::query::{MIDNIGHT_US, Table, Type, Value};
 
 /// So many tasks are run until it has to be done.
 const STEPS_MAX: usize = 400_000;

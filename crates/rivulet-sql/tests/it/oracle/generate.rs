@@ -4,8 +4,8 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::engine::Course;
-use crate::query::{
+use super::engine::Course;
+use super::query::{
     Aggregate, Column, Comparison, Expr, Frame, From, Group, Item, JoinKind, MIDNIGHT_US, Query, RANK, Ranking,
     SECOND_US, Select, Source, Table, Truth, Type, Value, WindowKind,
 };

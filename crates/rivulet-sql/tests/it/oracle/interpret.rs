@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use crate::query::{
+use super::query::{
     Aggregate, Comparison, Expr, Frame, From, Group, Item, JoinKind, MIDNIGHT_US, Query, RANK, Ranking, SECOND_US,
     Select, Source, Table, Truth, Value, WindowKind,
 };

@@ -1,8 +1,8 @@
 //! A restart brings state to where its rows come: by what divides them among the instances, which may be a part of the
 //! key, in another order, or the end of a window.
 
-use crate::engine::{Course, planned, run};
-use crate::query::{Column, MIDNIGHT_US, SECOND_US, Table, Type, Value};
+use super::engine::{Course, planned, run};
+use super::query::{Column, MIDNIGHT_US, SECOND_US, Table, Type, Value};
 
 fn table(name: &str, rows: i64) -> Table {
     let column = |name: &str, ty, nullable| Column { name: name.to_owned(), ty, nullable };

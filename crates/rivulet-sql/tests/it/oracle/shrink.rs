@@ -1,7 +1,7 @@
 //! The least that still fails: queries with a part less, and tables with rows less, tried one after the other.
 
-use crate::generate::Case;
-use crate::query::{Expr, From, Item, Query, Select, Source, Type, Value};
+use super::generate::Case;
+use super::query::{Expr, From, Item, Query, Select, Source, Type, Value};
 
 /// So many smaller cases are tried.
 const TRIES_MAX: usize = 3_000;
