@@ -1,6 +1,7 @@
 //! A real broker for tests: Apache Kafka, started from its published jars, which can be killed and started again.
 
 use std::fs;
+use std::io::{Write, stderr};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -44,7 +45,7 @@ impl Broker {
         let jars = jars();
         if jars.is_none() {
             assert!(std::env::var_os("CI").is_none(), "the jars of Kafka are not there; .ci/run fetches them");
-            eprintln!("skipped: the jars of Kafka are not there; .ci/run fetches them");
+            _ = writeln!(stderr(), "skipped: the jars of Kafka are not there; .ci/run fetches them");
         }
         jars.as_deref().map(Self::start)
     }

@@ -1,6 +1,7 @@
 //! What the tests share: waiting with a bound, an inbox that remembers, Mosquitto as a child process.
 
 use std::fs;
+use std::io::{Write, stderr};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -164,7 +165,7 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let found = folders.map(|folder| folder.join(name)).find(|path| path.is_file());
     if found.is_none() {
         assert!(std::env::var_os("CI").is_none(), "'{name}' is not installed on a CI machine");
-        eprintln!("skipped: '{name}' is not installed");
+        _ = writeln!(stderr(), "skipped: '{name}' is not installed");
     }
     found
 }
