@@ -442,11 +442,12 @@ impl Log {
         HeldLog { shared: self.shared.clone(), files }
     }
 
-    /// Deletes segments in which all positions are lower than `position`, unless somebody holds them: then the next call does.
-    pub fn forget_before(&self, position: u64) {
+    /// Deletes segments in which all positions are lower than `position`, unless somebody holds them or the disk refuses:
+    /// then the next call does. Returns whether they are gone.
+    pub fn forget_before(&self, position: u64) -> bool {
         let mut segments = self.shared.segments.lock();
         if self.shared.holds.load(Ordering::Acquire) > 0 {
-            return;
+            return false;
         }
         while let Some(next) = segments.get(1).filter(|next| next.first <= position) {
             let upto = next.first;
@@ -455,12 +456,13 @@ impl Log {
                 && error.kind() != std::io::ErrorKind::NotFound
             {
                 tracing::warn!(upto, "{} cannot be deleted, it is tried again: {error}", oldest.path.display());
-                return;
+                return false;
             }
             self.shared.disk_bytes.fetch_sub(oldest.bytes, Ordering::Relaxed);
             self.shared.is_at_limit.store(false, Ordering::Relaxed);
             segments.pop_front();
         }
+        true
     }
 
     /// What has happened, and why nothing can be written at present, if so.
@@ -573,6 +575,19 @@ fn read_segments(
     read.lost += until.saturating_sub(read.next);
     read.next = read.next.max(until);
     Ok(read)
+}
+
+/// Reads the log in a folder that no process has open, from its beginning up to, and not including, `until`, and changes
+/// nothing.
+///
+/// # Errors
+/// The folder or a file cannot be read. What is damaged is passed over, and counted.
+pub fn read_closed(folder: &Path, until: u64, take: &mut dyn FnMut(Record<'_>)) -> Result<Read, StorageError> {
+    let segments = segment::list(&RealDisk, folder)?;
+    read_segments(&RealDisk, &segments, 0, until, &mut |record| {
+        take(record);
+        true
+    })
 }
 
 /// What there is of a log that no process has open.

@@ -196,6 +196,11 @@ impl Messaging {
         Ok(())
     }
 
+    /// Where the embedded broker keeps its sessions, if it does.
+    pub(super) fn journal(&self) -> Option<&Arc<BrokerJournal>> {
+        self.journal.get()
+    }
+
     /// Lets messages come and go.
     pub(super) fn open(&self) -> Result<(), ServiceError> {
         let mut turning = self.turning.lock();

@@ -11,6 +11,7 @@ mod big_query_checkpoints;
 mod big_query_recovery;
 mod bench_streams;
 mod bounds;
+mod broker_backup;
 mod bulk;
 mod capture_property;
 mod catalog_crash;

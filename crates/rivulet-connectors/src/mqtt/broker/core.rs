@@ -26,6 +26,7 @@ use saving::Saving;
 mod restore;
 mod saving;
 
+pub use restore::{JournalContents, JournalSummary};
 pub(super) use saving::Rewritten;
 
 /// The number of a session. Used again when the session is gone.

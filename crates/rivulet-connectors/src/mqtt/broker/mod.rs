@@ -43,6 +43,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
 use self::core::{Core, Rewritten};
+pub use self::core::{JournalContents, JournalSummary};
 use super::acknowledge::Ledgers;
 use super::log::LogMessage;
 use super::publisher::{Outbound, Publisher};
