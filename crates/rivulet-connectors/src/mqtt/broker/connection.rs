@@ -22,6 +22,7 @@ use super::core::{Core, Goodbye, SessionKey};
 use super::message;
 use super::outbox::Outbox;
 use super::packets::{self, Close, Control, Login};
+use super::seats::Seat;
 
 /// After reading this many bytes a connection lets the others have their turn.
 const READ_BYTES_BEFORE_YIELD: usize = 64 << 10;
@@ -39,10 +40,15 @@ const WRITE_BYTES_KEPT: usize = 64 << 10;
 const NO_SUBSCRIBERS: u8 = 0x10;
 
 /// Serves a client until it goes, or has to.
-pub(super) async fn serve(shared: &Shared, address: IpAddr, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+pub(super) async fn serve(shared: &Shared, seat: &Seat, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let address = seat.address();
     let mut buffer = ReadBuffer::new(shared.options.read_buffer_bytes);
     let limit = Duration::from_millis(shared.options.connect_timeout_ms);
-    let login = match tokio::time::timeout(limit, read_login(shared, address, &mut stream, &mut buffer)).await {
+    let login = tokio::select! {
+        login = tokio::time::timeout(limit, read_login(shared, address, &mut stream, &mut buffer)) => login,
+        () = seat.gives_way() => return,
+    };
+    let login = match login {
         Ok(Ok(login)) => login,
         Ok(Err(Refusal { answer, counts })) => {
             if counts {
@@ -78,6 +84,10 @@ pub(super) async fn serve(shared: &Shared, address: IpAddr, mut stream: impl Asy
             () = &mut writer => None,
             () = acknowledge(shared, ledger.as_deref(), &answers) => None,
             () = answers.serve() => None,
+            () = seat.gives_way() => Some(End::Close(Close::new(
+                packets::Reason::QuotaExceeded,
+                "it gives way: there are as many connections as allowed, and its address has the most",
+            ))),
         }
     });
     let end = ended.await.unwrap_or_else(|panic| {

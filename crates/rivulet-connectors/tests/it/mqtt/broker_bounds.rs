@@ -2,7 +2,7 @@
 
 use rivulet_connectors::mqtt::Version;
 
-use super::probe::Probe;
+use super::probe::{Probe, Request};
 use super::support::*;
 
 const VERSIONS: [Version; 2] = [Version::V3, Version::V5];
@@ -69,4 +69,54 @@ fn what_goes_beyond_a_bound_is_refused_with_the_reason() {
         assert_eq!(Probe::try_connect(port, version, "fourth", |_| {}).1, answer);
     }
     assert_eq!(broker.broker().stats().dropped.subscriptions_refused, 3);
+}
+
+#[test]
+fn one_address_does_not_take_all_connections() {
+    const CONNECTIONS: usize = 20;
+    let (router, _) = router(&[]);
+    let broker = BrokerThread::start(router, |options| options.connections_max = CONNECTIONS);
+    let port = broker.port();
+    let evicted = || broker.broker().stats().dropped.connections_evicted;
+    let refused = || broker.broker().stats().dropped.connections_refused;
+    // One client that stays, then others of its address until one is refused.
+    let mut stays = Probe::connect(port, Version::V5, "stays", |_| {});
+    let mut crowd = Vec::new();
+    while refused() == 0 {
+        let (probe, answer) = Probe::try_connect(port, Version::V5, &format!("{}", crowd.len()), |_| {});
+        assert_eq!(answer == "closed", refused() > 0);
+        crowd.push(probe);
+    }
+    assert_eq!((crowd.len(), evicted()), (CONNECTIONS, 0));
+    let mut closed = crowd.pop().unwrap();
+    assert_eq!(closed.next(), None);
+    // A client of another address gets in, and the newest of the crowd is told why it goes.
+    let other = |client_id: &str| {
+        let probe = Probe::raw_from("127.0.0.2".parse().unwrap(), port, Version::V5);
+        Probe::try_connect_over(probe, client_id, Request::default())
+    };
+    let (mut first, answer) = other("first");
+    assert_eq!((answer.as_str(), evicted()), ("connected", 1));
+    assert_eq!(crowd.pop().unwrap().next().as_deref(), Some("told to go: QuotaExceeded"));
+    first.subscribe(&[("hello", 1)]);
+    stays.publish("hello", "x", 1, false);
+    assert_eq!(first.take(), ["message hello 'x' qos 1"]);
+    // It may have as many as the others, and no more; and the others do not push it out.
+    let more: Vec<_> = (1..CONNECTIONS).map(|number| other(&format!("other {number}"))).collect();
+    assert_eq!(more.iter().filter(|(_, answer)| answer == "connected").count(), CONNECTIONS / 2 - 1);
+    assert_eq!(evicted(), CONNECTIONS as u64 / 2);
+    assert_eq!(Probe::try_connect(port, Version::V5, "late", |_| {}).1, "closed");
+    assert_eq!(stays.publish("hello", "y", 1, false), "acknowledged 0x0");
+    assert_eq!(first.take(), ["message hello 'y' qos 1"]);
+}
+
+#[test]
+fn connections_on_which_nothing_is_said_give_way_too() {
+    let (router, _) = router(&[]);
+    let broker = BrokerThread::start(router, |options| options.connections_max = 4);
+    let mut crowd: Vec<Probe> = (0..5).map(|_| Probe::raw(broker.port(), Version::V3)).collect();
+    block_until("one is refused", || broker.broker().stats().dropped.connections_refused == 1);
+    let probe = Probe::raw_from("127.0.0.2".parse().unwrap(), broker.port(), Version::V3);
+    assert_eq!(Probe::try_connect_over(probe, "other", Request::default()).1, "connected");
+    assert_eq!(crowd[3].next(), None);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 
 use rivulet_connectors::mqtt::codec::{self, PacketKind, Publish};
 use rivulet_connectors::mqtt::{Qos, Version};
@@ -19,6 +19,12 @@ pub(crate) struct Request {
     pub(crate) login: Option<(&'static str, &'static str)>,
     /// Topic, payload, QoS, retain.
     pub(crate) will: Option<(&'static str, &'static str, u8, bool)>,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self { clean: true, expiry_s: 0, keep_alive_s: 60, receive_max: None, login: None, will: None }
+    }
 }
 
 /// A connection.
@@ -48,10 +54,14 @@ impl Probe {
         client_id: &str,
         change: impl FnOnce(&mut Request),
     ) -> (Self, String) {
-        let mut request =
-            Request { clean: true, expiry_s: 0, keep_alive_s: 60, receive_max: None, login: None, will: None };
+        let mut request = Request::default();
         change(&mut request);
-        let mut probe = Self::raw(port, version);
+        Self::try_connect_over(Self::raw(port, version), client_id, request)
+    }
+
+    /// Connects over a connection on which nothing was said. Returns what the broker answered.
+    pub(crate) fn try_connect_over(mut probe: Self, client_id: &str, request: Request) -> (Self, String) {
+        let version = probe.version;
         let mut bytes = Vec::new();
         let qos = |qos: u8| types::QoS::try_from(qos).unwrap();
         let username = request.login.map(|(user, _)| user.into());
@@ -110,7 +120,23 @@ impl Probe {
 
     /// A connection on which nothing was said.
     pub(crate) fn raw(port: u16, version: Version) -> Self {
-        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        Self::over(TcpStream::connect(("127.0.0.1", port)).unwrap(), version)
+    }
+
+    /// The same from another address of this machine.
+    pub(crate) fn raw_from(address: IpAddr, port: u16, version: Version) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let stream = runtime.block_on(async {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind((address, 0).into()).unwrap();
+            let stream = socket.connect(([127, 0, 0, 1], port).into()).await.unwrap();
+            stream.into_std().unwrap()
+        });
+        stream.set_nonblocking(false).unwrap();
+        Self::over(stream, version)
+    }
+
+    fn over(stream: TcpStream, version: Version) -> Self {
         stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         stream.set_write_timeout(Some(WAIT_MAX)).unwrap();
         stream.set_nodelay(true).unwrap();

@@ -15,6 +15,7 @@ use super::super::super::codec::{Publish, Qos};
 use super::super::super::topic;
 use super::super::journal::{Body, Journal, Lasting, MessageNumber, Record, SessionNumber, Subscribed};
 use super::super::message::{Manner, Message};
+use super::super::seats::SeatCounts;
 use super::super::session::Session;
 use super::saving::Saving;
 use super::{Core, Subscription};
@@ -224,7 +225,7 @@ impl Core {
         }
         let (sessions, retained) = (self.sessions.len(), self.retained.len());
         if sessions + retained > 0 {
-            let waiting = self.stats(0).waiting_messages;
+            let waiting = self.stats(SeatCounts::default()).waiting_messages;
             tracing::info!(
                 sessions,
                 waiting,

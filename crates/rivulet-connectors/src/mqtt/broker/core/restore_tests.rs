@@ -205,7 +205,7 @@ fn a_journal_stays_short_and_nothing_in_it_is_missed() {
     assert!(largest < 250_000, "{largest}");
     let again = restored_from(&journal);
     assert_eq!(state(&again), state(&core));
-    assert_eq!((again.stats(0).waiting_messages, again.retained.len()), (50, 10));
+    assert_eq!((again.stats(SeatCounts::default()).waiting_messages, again.retained.len()), (50, 10));
 }
 
 fn restored_from(journal: &MemoryJournal) -> Core {
@@ -349,7 +349,7 @@ fn a_session_that_began_without_room_is_saved_when_it_subscribes() {
     core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
     let again = restored_from(&journal);
     assert_eq!(state(&again), state(&core));
-    assert_eq!(again.stats(0).waiting_messages, 1);
+    assert_eq!(again.stats(SeatCounts::default()).waiting_messages, 1);
 }
 
 #[test]
