@@ -10,4 +10,5 @@ mod broker_bounds;
 mod broker_faults;
 mod durable;
 mod malformed;
+mod passed_on;
 mod side_by_side;
