@@ -590,6 +590,8 @@ pub struct BigQueryInfo {
     pub refused: Vec<(String, u64)>,
     /// One of the first refused rows in words.
     pub refusal: Option<String>,
+    /// By source, rows whose times are most likely seconds that were taken for milliseconds.
+    pub times_in_seconds: Vec<(String, u64)>,
     /// From the arrival of a row to the writing of what came of it.
     pub latency: LatencyStatus,
     /// Memory of its operators.
@@ -801,6 +803,8 @@ pub struct ApplicationStatus {
     pub end_to_end: LatencyStatus,
     /// The last refused row in words: the reason and what was wrong.
     pub last_refusal: Option<String>,
+    /// By input, events whose times are most likely seconds that were taken for milliseconds.
+    pub times_in_seconds: Vec<(String, u64)>,
     /// What its owner should know: what is promised and cannot be kept, times that are probably of another unit.
     pub warnings: Vec<String>,
 }

@@ -418,6 +418,7 @@ impl Engine {
             catalog: self.catalog.clone(),
             last_refusal: Arc::clone(&last_refusal),
             seconds: Mutex::default(),
+            inputs: application.inputs.iter().map(|input| input.name.clone()).collect(),
         });
         let overflow = application.inputs[0].overflow;
         let event_time = application.inputs[0].event_time.filter(|_| application.inputs.len() == 1);

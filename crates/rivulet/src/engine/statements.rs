@@ -492,6 +492,7 @@ impl Engine {
         let mut rows = vec![vec![json!("name"), json!(name.text)]];
         rows.extend(one.address.map(|address| vec![json!("address"), json!(address)]));
         rows.push(vec![json!("needed by"), json!(one.needed_by.join(", "))]);
+        rows.extend(one.warnings.into_iter().map(|warning| vec![json!("warning"), json!(warning)]));
         rows.extend(
             one.columns.into_iter().map(|(name, data_type)| vec![json!(format!("column {name}")), json!(data_type)]),
         );

@@ -35,6 +35,8 @@ pub(in crate::engine) struct Description {
     pub columns: Vec<(String, String)>,
     /// The names of views and queries that could not be without it.
     pub needed_by: Vec<String>,
+    /// What is probably wrong with what queries read from a source.
+    pub warnings: Vec<String>,
     /// The statement as it was written, without secrets.
     pub text: String,
 }
@@ -306,7 +308,8 @@ impl Engine {
         };
         let number = declared.number(what, name)?;
         let columns = columns.into_iter().map(|(name, data_type)| (name, type_name(&data_type))).collect();
-        Some(Description { address, columns, needed_by: declared.need(number, tables), text })
+        let warnings = if let Declared::Source = what { self.warnings_of_source(name) } else { Vec::new() };
+        Some(Description { address, columns, needed_by: declared.need(number, tables), warnings, text })
     }
 
     /// Name and address, or text, of the sources, sinks or views.

@@ -152,9 +152,9 @@ impl BigQueries {
     /// Says once of each query whose rows have times that are probably of another unit.
     fn warn_of_seconds(&self, warned: &mut HashSet<u64>) {
         for (name, one) in self.that(|one| one.running.is_some()) {
-            let seconds = one.running.as_ref().map(|running| running.report().seconds).unwrap_or_default();
-            if seconds.rows > 0 && warned.insert(one.number) {
-                tracing::warn!(query = name, "{seconds}");
+            let found = one.seconds_by_source();
+            if !found.is_empty() && warned.insert(one.number) {
+                found.iter().for_each(|(source, seconds)| tracing::warn!(query = name, source, "{seconds}"));
             }
         }
     }
