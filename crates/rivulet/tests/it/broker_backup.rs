@@ -88,7 +88,8 @@ fn with_sessions(folder: &Path, waiting: usize) -> (Server, Keeper) {
     (server, other)
 }
 
-/// That a server on this data folder gives the keeper its session with so many messages, and a new reader the retained one.
+/// That a server on this data folder gives the keeper its session with so many messages, and a new reader the retained
+/// one.
 fn has_all(folder: &Path, waiting: usize) {
     let mqtt = free_port();
     let server = Server::start_at(folder, mqtt, 1);

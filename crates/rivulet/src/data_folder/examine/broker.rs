@@ -10,9 +10,9 @@ use super::{Finding, good, inspected, notice, problem};
 const ABOUT: &str = "broker";
 
 /// What to do where something of the journal is damaged or missing.
-const DAMAGED: &str = "a start takes what is whole: sessions, subscriptions and messages that stood in the damaged part \
-     are lost, their clients subscribe anew, and retained messages come again when they are published; look at the disk, \
-     or restore a backup";
+const DAMAGED: &str = "a start takes what is whole: sessions, subscriptions and messages that stood in the damaged \
+     part are lost, their clients subscribe anew, and retained messages come again when they are published; look at \
+     the disk, or restore a backup";
 
 /// Looks at the journal in its folder, if there is one.
 pub(super) fn examine(folder: &Path, findings: &mut Vec<Finding>) {
