@@ -34,7 +34,7 @@ const RANKS: [&str; 5] = ["percent_rank", "cume_dist", "ntile", "lead", "nth_val
 
 /// Fails at the first call of a function that is not there.
 pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
-    for call in calls(query.query()) {
+    for call in calls(query.query()?) {
         let position = call_place(call.place).or(query.position);
         let name = call.name.as_str();
         let is_over = RANKINGS.contains(&name) || name == LAG;

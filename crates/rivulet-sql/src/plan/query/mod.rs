@@ -133,7 +133,7 @@ fn plan_here(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError> {
     let sink = output::sink_of(query.sink.as_ref(), scope)?;
     calls::check(query)?;
     let failed = |error| error::relational(error, scope, query.position);
-    let planned = rivulet_relational::plan(query.query(), &catalog(scope)).map_err(failed)?;
+    let planned = rivulet_relational::plan(query.query()?, &catalog(scope)).map_err(failed)?;
     let mut lowering = Lowering::new(&planned.plan, query.position, query.state_ttl_us)?;
     let stream = lowering.lower(&planned.plan, &Lowering::all(&planned.plan))?;
     let output = lowering.finish(stream, &planned.plan, sink, &planned.order, planned.limit)?;
@@ -149,7 +149,7 @@ pub(crate) fn plan_view(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, 
 fn plan_view_here(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, SqlError> {
     calls::check(query)?;
     let failed = |error| error::relational(error, scope, query.position);
-    let view = rivulet_relational::plan_view(query.query(), &catalog(scope)).map_err(failed)?;
+    let view = rivulet_relational::plan_view(query.query()?, &catalog(scope)).map_err(failed)?;
     if view.is_optimized && !needs_its_reader(&view.plan) {
         Lowering::new(&view.plan, query.position, None)?.lower(&view.plan, &Lowering::all(&view.plan))?;
     }
