@@ -57,4 +57,5 @@ mod simulation;
 mod several;
 mod tables;
 mod twins;
+mod upgrade;
 mod way_out;
