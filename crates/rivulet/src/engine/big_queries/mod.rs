@@ -38,7 +38,7 @@ use crate::run::{self, RunOptions};
 use crate::service::{ErrorKind, QueryState, ServiceError};
 use saved::Saved;
 use settle::{Begin, settle};
-use starts::{Kernel, Starts, Verdict};
+use starts::{Starts, Verdict};
 
 pub(crate) use crash::note_crashes;
 pub(super) use declared::Declared;
@@ -226,7 +226,7 @@ impl Known {
 impl BigQueries {
     /// Before anything runs: with what the last server on this data folder has left of its starts.
     pub(super) fn open(folder: &Path) -> Self {
-        Self { starts: Starts::open(folder, Kernel::now()), ..Self::default() }
+        Self { starts: Starts::open(folder, Path::new("/")), ..Self::default() }
     }
 
     /// The server stops: what ends it now is no query.
