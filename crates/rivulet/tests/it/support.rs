@@ -29,6 +29,8 @@ pub(crate) struct MemoryService {
     pub(crate) batch_max: AtomicUsize,
     /// How many batches were submitted.
     pub(crate) batches: AtomicUsize,
+    /// How long it takes to submit one.
+    pub(crate) submit_time: Mutex<Duration>,
 }
 
 #[derive(Default)]
@@ -198,6 +200,8 @@ impl Service for MemoryService {
     fn submit(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<u64, ServiceError>> {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.batch_max.fetch_max(requests.len(), Ordering::Relaxed);
+        let submit_time = *self.submit_time.lock().unwrap_or_else(PoisonError::into_inner);
+        thread::sleep(submit_time);
         let mut state = self.state();
         let create = |request: &QueryRequest<'_>| {
             if !state.applications.contains_key(request.application) {
