@@ -221,6 +221,8 @@ pub struct ServiceError {
     pub column: Option<u32>,
     /// What to do next.
     pub hint: Option<String>,
+    /// How many statements of a script stand behind the one that failed.
+    pub statements_not_run: usize,
 }
 
 impl From<rivulet_sql::SqlError> for ServiceError {
@@ -236,7 +238,7 @@ impl From<rivulet_sql::SqlError> for ServiceError {
 impl ServiceError {
     /// An error without position and hint.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), line: None, column: None, hint: None }
+        Self { kind, message: message.into(), line: None, column: None, hint: None, statements_not_run: 0 }
     }
 
     /// [`ErrorKind::NotFound`].

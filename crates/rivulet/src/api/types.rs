@@ -702,7 +702,7 @@ impl From<service::StatementResult> for StatementResult {
 
 impl From<service::ServiceError> for ErrorDetail {
     fn from(error: service::ServiceError) -> Self {
-        let service::ServiceError { kind, message, line, column, hint } = error;
+        let service::ServiceError { kind, message, line, column, hint, .. } = error;
         Self { kind: kind.name().to_owned(), message, line, column, hint }
     }
 }

@@ -137,9 +137,10 @@ impl Engine {
     pub(super) fn execute_script(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
         // Nothing of a script is run that is wrong somewhere. It is read twice, because all its statements at once may
         // take a thousand times the memory of their text.
-        if let Some(Err(error)) = rivulet_sql::statements(script).find(Result::is_err) {
-            return vec![Err(error.into())];
-        }
+        let count = match rivulet_sql::statements(script).try_fold(0, |count: usize, one| one.map(|_| count + 1)) {
+            Ok(count) => count,
+            Err(error) => return vec![Err(error.into())],
+        };
         let (mut results, mut bytes) = (Vec::new(), 0);
         let mut statements = rivulet_sql::statements(script).map_while(Result::ok).peekable();
         loop {
@@ -167,6 +168,10 @@ impl Engine {
             if failed {
                 break;
             }
+        }
+        let results_count = results.len();
+        if let Some(Err(error)) = results.last_mut() {
+            error.statements_not_run = count - results_count;
         }
         results
     }
