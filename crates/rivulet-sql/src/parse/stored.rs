@@ -268,7 +268,8 @@ mod tests {
     fn declared_types_are_read_without_their_details() {
         let (types, said) = source(
             "CREATE SOURCE s (a VARCHAR(20), \"b c\" CHAR(3) NOT NULL, c CHAR, ts TIMESTAMP(0) EVENT TIME, n INT(11), \
-             x DOUBLE PRECISION(4), k TIMESTAMP(3), WATERMARK FOR ts AS ts) FROM 'file:a.csv' FORMAT CSV (delimiter => ';')",
+             x DOUBLE PRECISION(4), k TIMESTAMP(3), WATERMARK FOR ts AS ts) \
+             FROM 'file:a.csv' FORMAT CSV (delimiter => ';')",
         );
         use DataType::{Float64, Int64, Utf8};
         assert_eq!(types, [Utf8, Utf8, Utf8, TIMESTAMP, Int64, Float64, TIMESTAMP]);
@@ -281,8 +282,9 @@ mod tests {
     fn what_is_written_as_today_stays() {
         for text in [
             "CREATE SOURCE s (char TEXT, ts TIMESTAMP(3) EVENT TIME) FROM 'file:a.csv'",
-            "CREATE VIEW v AS SELECT CAST(a AS VARCHAR(3)) AS char, CAST(b AS TIMESTAMP(6)) AS timestamp, c char FROM s",
-            "CREATE QUERY q AS SELECT f(a) AS char, (SELECT max(b) AS char FROM s), CAST(n AS DECIMAL(5, 2)) FROM s INTO t",
+            "CREATE VIEW v AS SELECT CAST(a AS VARCHAR(3)) AS char, CAST(b AS TIMESTAMP(6)) AS ts, c char FROM s",
+            "CREATE QUERY q AS SELECT f(a) AS char, (SELECT max(b) AS char FROM s), CAST(n AS DECIMAL(5, 2)) \
+             FROM s INTO t",
         ] {
             let tokens = lexer::statements(text).next().unwrap().unwrap().tokens;
             assert_eq!(with_types_of_today(&tokens), (tokens.clone(), Vec::new()), "{text}");
@@ -331,7 +333,8 @@ mod tests {
     fn an_application_keeps_the_identity_under_which_its_state_is_saved() {
         let text = |a: &str, at: &str| {
             format!(
-                "APPLICATION app (n {a} DEFAULT 'x') INPUT t (a {a}, ts TIMESTAMP EVENT TIME) FROM 'mqtt:a' FORMAT JSON \
+                "APPLICATION app (n {a} DEFAULT 'x') INPUT t (a {a}, ts TIMESTAMP EVENT TIME) \
+                 FROM 'mqtt:a' FORMAT JSON \
                      OUTPUT 'mqtt:b' FORMAT JSON WHEN a = 'b' AS SELECT a, CAST(ts AS {at}) AS b FROM t WHERE a = $n"
             )
         };

@@ -101,8 +101,8 @@ pub struct BigQuery {
     pub text: String,
     /// How long state that nothing touches is remembered, in microseconds of event time; `None`: for ever.
     pub(crate) state_ttl_us: Option<i64>,
-    /// The syntax tree, or why a stored text has none, of a type that is not known outside: the parser's types are many, and every crate that can drop one
-    /// compiles code for all of them.
+    /// The syntax tree, or why a stored text has none, of a type that is not known outside: the parser's types are
+    /// many, and every crate that can drop one compiles code for all of them.
     pub(crate) query: Arc<dyn Any + Send + Sync>,
 }
 

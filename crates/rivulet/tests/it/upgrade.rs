@@ -124,7 +124,8 @@ fn a_source_whose_columns_cannot_be_read_at_the_start_is_tried_again() {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("readings.csv"), "a,1\nb,2\n").unwrap();
     let script = "CREATE SOURCE readings (device TEXT, value BIGINT) FROM 'file:readings.csv' FORMAT CSV; \
-                  CREATE SINK whole TO 'file:readings.parquet' FORMAT PARQUET; INSERT INTO whole SELECT * FROM readings";
+                  CREATE SINK whole TO 'file:readings.parquet' FORMAT PARQUET; \
+                  INSERT INTO whole SELECT * FROM readings";
     let done = rivulet().current_dir(folder.path()).args(["run", "-q", "-c", script]).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 

@@ -6,8 +6,8 @@
 //! that against every query in the note. Other deaths, as by `kill -9` or with the machine, say nothing of queries. A query that was in the note
 //! at [`DEATHS_MAX`] such deaths in a row is held if it was there alone; several are started one after the other.
 //!
-//! The kernel counts those in the control group of the process, or on the whole machine where it does not. The note has the count as it
-//! was a moment before the process died: what others died of earlier does not count.
+//! The kernel counts those in the control group of the process, or on the whole machine where it does not. The note has
+//! the count as it was a moment before the process died: what others died of earlier does not count.
 //!
 //! What must hold: the note outlives the process, not the machine, so nothing waits for the disk.
 
