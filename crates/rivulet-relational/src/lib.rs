@@ -13,7 +13,8 @@
 //! - [`calls`]: which functions a query calls ([`calls::calls`]);
 //! - [`spelling`]: casts with all the details of their types;
 //! - `order`: ORDER BY by places; `subqueries`: what the optimizer is to make joins of; `nothing`: conditions that
-//!   nothing fulfils, and one row of nothing; `conditions`: how far conditions go down;
+//!   nothing fulfils, and one row of nothing; `unions`: their columns have names of their own; `conditions`: how far
+//!   conditions go down;
 //! - `check`: what is refused, because it would be ignored; `comparisons`: because its types do not go together; `walk`: over syntax trees;
 //! - [`error`]: what is wrong and where ([`RelationalError`]).
 
@@ -31,6 +32,7 @@ mod comparisons;
 mod nothing;
 mod order;
 mod subqueries;
+mod unions;
 mod walk;
 pub mod error;
 

@@ -37,6 +37,7 @@ use crate::nothing::{NothingFulfils, first_scan, with_one_row};
 use crate::order;
 use crate::spelling::{TypeProblem, spell_out};
 use crate::subqueries;
+use crate::unions;
 use crate::walk::{NodeMut, change_query};
 
 /// The types of casts, for hints.
@@ -169,6 +170,7 @@ fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, Relat
     let plan = SqlToRel::new(catalog).sql_statement_to_plan(statement).map_err(|error| located(error.into()))?;
     let plan = group_window::rewrite_plan(plan).map_err(|error| located(error.into()))?;
     comparisons::check(&plan)?;
+    let plan = unions::rewrite_plan(plan)?;
     if !subqueries::has_any(&plan)? {
         return with_views(plan);
     }

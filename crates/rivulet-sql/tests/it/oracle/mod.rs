@@ -179,6 +179,40 @@ fn a_condition_over_one_row_of_nothing_is_a_condition_over_that_row() {
     }
 }
 
+/// The two sides of a join that pairs nothing become a union, whose columns have the names of both sides.
+#[test]
+fn columns_of_one_name_are_found_behind_a_union() {
+    let tables = case(1).tables;
+    for (query, same) in [
+        (
+            "SELECT a.v AS x, b.v AS y, c.v AS z FROM a FULL JOIN b ON a.k = b.k AND 3 < -1 JOIN c ON b.id = c.id",
+            "SELECT CAST(NULL AS BIGINT) AS x, b.v AS y, c.v AS z FROM b JOIN c ON b.id = c.id",
+        ),
+        (
+            "SELECT b.k AS x, count(b.v) AS n FROM a FULL JOIN b ON a.k = b.k AND 1 = 0 GROUP BY b.k",
+            "SELECT x, sum(n) AS n FROM (SELECT k AS x, count(v) AS n FROM b GROUP BY k \
+             UNION ALL SELECT CAST(NULL AS BIGINT) AS x, CAST(0 AS BIGINT) AS n FROM a WHERE id = 0) AS t GROUP BY x",
+        ),
+        (
+            "SELECT y FROM (SELECT a.v, b.v FROM a JOIN b ON a.id = b.id UNION ALL SELECT c.v, c.k FROM c) AS t (x, y)",
+            "SELECT b.v AS y FROM a JOIN b ON a.id = b.id UNION ALL SELECT k AS y FROM c",
+        ),
+        (
+            "SELECT y, count(*) AS n FROM (SELECT a.v, b.v FROM a JOIN b ON a.id = b.id UNION SELECT c.v, c.k FROM c) \
+             AS t (x, y) GROUP BY y",
+            "SELECT y, count(*) AS n FROM (SELECT a.v AS x, b.v AS y FROM a JOIN b ON a.id = b.id \
+             UNION SELECT c.v AS x, c.k AS y FROM c) AS t GROUP BY y",
+        ),
+    ] {
+        let planned = |query: &str| planned(query, &tables).unwrap_or_else(|error| panic!("{query}: {error}"));
+        let (plan, expected) = (planned(query), planned(same));
+        for course in case(1).courses {
+            let (found, expected) = (run(&plan, &tables, &course), run(&expected, &tables, &course));
+            assert_eq!(found.unwrap().rows, expected.unwrap().rows, "{query}");
+        }
+    }
+}
+
 /// Tables, the query and the engine's answer as SQL of another engine: of the rows that come out of it, the difference to the answer.
 fn for_another_engine(case: &Case, answered: &Answered) -> Option<String> {
     let mut text = String::new();
