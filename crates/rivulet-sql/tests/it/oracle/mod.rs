@@ -213,6 +213,27 @@ fn columns_of_one_name_are_found_behind_a_union() {
     }
 }
 
+/// Views over views that each make a text ten times as long do not take memory by that: rows are refused.
+#[test]
+fn a_text_that_grows_from_view_to_view_is_refused() {
+    let tables = case(1).tables;
+    let longer = ["x"; 10].join(" || ");
+    let grown = (0..12).fold("SELECT id, s AS x FROM a".to_owned(), |inner, view| {
+        format!("SELECT id, {longer} AS x FROM ({inner}) AS t{view}")
+    });
+    let plan = planned(&format!("SELECT id, octet_length(x) AS n FROM ({grown}) AS t"), &tables).unwrap();
+    let is_short =
+        |row: &&(usize, Vec<Value>)| matches!(&row.1[5], Value::Null) || row.1[5] == Value::Text(String::new());
+    let short = tables[0].rows.iter().filter(is_short).count() as i64;
+    assert!(short > 0 && short < tables[0].rows.len() as i64, "there are texts of both kinds");
+    for course in case(1).courses {
+        let answered = run(&plan, &tables, &course).unwrap();
+        assert!(answered.refused.as_ref().is_some_and(|why| why.contains("the text from ||")), "{answered:?}");
+        // A restart counts anew, so only those that came out are compared.
+        assert_eq!(answered.rows.values().sum::<i64>(), short, "{answered:?}");
+    }
+}
+
 /// Tables, the query and the engine's answer as SQL of another engine: of the rows that come out of it, the difference to the answer.
 fn for_another_engine(case: &Case, answered: &Answered) -> Option<String> {
     let mut text = String::new();
