@@ -19,6 +19,7 @@ use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr, create_physical
 use rivulet_dataflow::{canonical_float, canonical_floats};
 
 use super::bounded::concatenated;
+use super::constants;
 
 type Node = Arc<dyn PhysicalExpr>;
 
@@ -36,8 +37,9 @@ pub(super) fn compile(expression: &Expr, schema: &DFSchema) -> Result<Node> {
 /// around. Types are coerced already.
 ///
 /// # Errors
-/// A constant that does not fit its type.
+/// A constant that does not fit its type, or with which a call fails at every row ([`constants::check`]).
 pub(super) fn fold_constants(expression: Expr) -> Result<Transformed<Expr>> {
+    constants::check(&expression)?;
     // Most expressions have nothing to fold, and looking at them takes less of the stack than taking them apart.
     if !expression.exists(|node| Ok(matches!(node, Expr::Literal(ScalarValue::Float64(_), _)) || is_folded(node)))? {
         return Ok(Transformed::no(expression));

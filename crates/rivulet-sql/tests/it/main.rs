@@ -7,3 +7,4 @@ mod oracle;
 mod query_plans;
 mod slt;
 mod soup;
+mod wrong;
