@@ -161,8 +161,8 @@ fn plan_view_here(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, SqlErr
 
 /// An error of the relational planner, at its place and in our words.
 fn failed(error: RelationalError, query: &BigQuery, catalog: &Catalog, scope: &Scope) -> SqlError {
-    culprit::find(&error, query.query(), catalog, query.position)
-        .unwrap_or_else(|| error::relational(error, scope, query.position))
+    let culprit = query.query().ok().and_then(|tree| culprit::find(&error, tree, catalog, query.position));
+    culprit.unwrap_or_else(|| error::relational(error, scope, query.position))
 }
 
 /// Whether a view may be such as can be run only in what reads it: ranks are bounded there, and tables looked up.
