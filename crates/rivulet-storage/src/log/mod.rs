@@ -36,6 +36,9 @@ use stats::Counters;
 pub use frame::Record;
 pub use stats::{LogStats, SYNC_BOUNDS_US};
 
+/// The position of the first record of a log.
+const FIRST: u64 = 1;
+
 /// So much beyond its limit a log takes of what may exceed it: more than results that are on their way can be.
 const EXCESS_BYTES_MAX: u64 = 256 << 20;
 
@@ -225,7 +228,7 @@ impl Log {
         let failed = |what: &str, error| StorageError::from_io(format!("{what} {place}"), &place, error);
         disk.make_folder(folder).map_err(|error| failed("cannot make the folder of the log,", error))?;
         let mut segments = segment::list(&*disk, folder)?;
-        let mut found = Found { next: 1, ..Found::default() };
+        let mut found = Found { next: FIRST, ..Found::default() };
         let missing = segment::missing_newest(&*disk, folder, &segments);
         let mut open = None;
         // The last segment is looked through; the others are when they are read.
@@ -527,9 +530,9 @@ fn read_segments(
     until: u64,
     take: &mut dyn FnMut(Record<'_>) -> bool,
 ) -> Result<Read, StorageError> {
-    let mut read = Read { next: from, ..Read::default() };
     // Below the first segment nothing was lost: it was not needed any more.
-    read.next = read.next.max(segments.first().map_or(from, |segment| segment.first));
+    let next = from.max(segments.first().map_or(FIRST, |segment| segment.first));
+    let mut read = Read { next, ..Read::default() };
     for (index, segment) in segments.iter().enumerate() {
         if segments.get(index + 1).is_some_and(|next| next.first <= from) || segment.first >= until {
             continue;

@@ -42,6 +42,7 @@ fn what_is_durable_is_there_after_reopening_and_positions_go_on() {
     let folder = TempDir::new().unwrap();
     let (log, found) = Log::open(folder.path(), settings()).unwrap();
     assert_eq!((found.first, found.next), (1, 1));
+    assert_eq!(read_all(&log, 0).1, Read { next: 1, ..Read::default() }, "nothing was lost of a new log");
     for n in 0..100u8 {
         assert_eq!(append(&log, &[n; 20]), Appended::At(u64::from(n) + 1));
     }
