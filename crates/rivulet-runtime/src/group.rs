@@ -18,7 +18,6 @@ mod twins;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -30,7 +29,7 @@ use rivulet_dataflow::{
 
 use crate::host::Host;
 use crate::labels::LabelHash;
-use crate::scheduler::Runnable;
+use crate::scheduler::{Budget, Runnable};
 use crate::spill::Spill;
 use crate::task::TaskSettings;
 use crate::{Activation, GroupMetrics, InboxLimits, Task, TaskParts};
@@ -511,7 +510,7 @@ impl Group {
     pub fn run(&self) -> Activation {
         let mut rows = 0;
         if let Some(shelf) = self.shelf.get() {
-            while matches!(shelf.task.run(Duration::MAX), Activation::Yielded(_)) {}
+            while matches!(shelf.task.run(Budget::ENDLESS), Activation::Yielded(_)) {}
         }
         for (_, task) in &self.tasks {
             match task.run_all_parts() {

@@ -12,12 +12,12 @@ use crate::balance::UNDERLOADED;
 use crate::flow::FlowTask;
 use crate::labels::{LabelHash, Labels};
 use crate::numa::Stands;
-use crate::scheduler::{Closing, Policy, Runnable, Scheduler};
+use crate::scheduler::{BY_HAND, Budget, Closing, Policy, Runnable, Scheduler, Standing};
 use crate::spill::Spill;
 
 pub(crate) struct Host {
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) policy: Policy,
+    pub(crate) policy: &'static Policy,
     pub(crate) scheduler: Box<dyn Scheduler>,
     pub(crate) closing: Arc<Closing>,
     /// Tasks that wait for a worker, run, or wait for room in their sink.
@@ -98,7 +98,7 @@ impl Host {
     pub(crate) fn scheduled_by(scheduler: Box<dyn Scheduler>, clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
-            policy: Policy::Pool,
+            policy: &BY_HAND,
             scheduler,
             closing: Arc::default(),
             scheduled: AtomicUsize::new(0),
@@ -112,6 +112,40 @@ impl Host {
             held_at_us: AtomicI64::new(i64::MAX),
             start_worker: Box::new(|_| false),
         }
+    }
+
+    /// A task may have work: hands it to the scheduler, unless it waits there already and what waits for it is no news, or runs.
+    pub(crate) fn schedule<T: Runnable + 'static>(&self, task: &Arc<T>) {
+        if self.is_to_be_told(task.standing()) {
+            self.scheduler.ready(task.clone(), task.pending());
+        }
+    }
+
+    /// A worker is done with a task for now: its budget is spent, or its sink had no room a while ago.
+    pub(crate) fn schedule_again(&self, task: Arc<dyn Runnable>) {
+        task.standing().again();
+        let pending = task.pending();
+        self.scheduler.ready(task, pending);
+    }
+
+    /// A task has been run to its end: from here on what comes schedules it again. What came meanwhile does so at once.
+    pub(crate) fn ran(&self, task: Arc<dyn Runnable>) {
+        task.standing().release();
+        self.scheduled.fetch_sub(1, Ordering::AcqRel);
+        if task.has_work() && self.is_to_be_told(task.standing()) {
+            let pending = task.pending();
+            self.scheduler.ready(task, pending);
+        }
+    }
+
+    /// Whether the scheduler is to be told of work for a task that stands so.
+    fn is_to_be_told(&self, standing: &Standing) -> bool {
+        if standing.claim() {
+            self.scheduled.fetch_add(1, Ordering::AcqRel);
+            // At the end nobody is left who would run it, and what waits has been reported.
+            return !self.closing.is_over();
+        }
+        self.policy.follows_pending && standing.is_waiting()
     }
 
     /// Spills silent queries from now on; a second call changes nothing.
@@ -146,7 +180,7 @@ impl Host {
 
     /// The worker for a new task: at random one of the two least loaded.
     pub(crate) fn place(&self) -> usize {
-        if self.policy == Policy::Dedicated {
+        if self.policy.has_worker_for_each_task() {
             let worker = self.scheduler.add_worker();
             // Where no thread can be had any more, the first one does the work.
             return if (self.start_worker)(worker) { worker } else { 0 };
@@ -176,9 +210,9 @@ impl Host {
 struct Nobody;
 
 impl Scheduler for Nobody {
-    fn ready(&self, _task: Arc<dyn Runnable>) {}
+    fn ready(&self, _task: Arc<dyn Runnable>, _pending: usize) {}
 
-    fn next(&self, _worker: usize) -> Option<Arc<dyn Runnable>> {
+    fn next(&self, _worker: usize) -> Option<(Arc<dyn Runnable>, Budget)> {
         None
     }
 

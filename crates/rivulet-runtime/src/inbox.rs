@@ -6,12 +6,14 @@
 //! because several queries read them.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rivulet_dataflow::{Event, Events, LogPosition, Push, Slot};
 
 use crate::Picked;
+use crate::scheduler::level;
 use crate::task::progress::stamp;
 
 /// The most events in one arena, and so in one batch. Beyond some thousand rows a batch is not cheaper per row, but holds
@@ -56,7 +58,35 @@ pub(crate) struct TaskInbox {
     limits: InboxLimits,
     /// The most events in one batch: [`CHUNK_ROWS`], or fewer where a baseline asks for it.
     chunk_rows: usize,
+    /// How many events wait, for those who do not hold the queue.
+    pending: AtomicUsize,
     queue: Mutex<Queue>,
+}
+
+/// The queue of an inbox while it stands still. When it is let go of, everybody can see how many events wait.
+pub(crate) struct Held<'a> {
+    queue: MutexGuard<'a, Queue>,
+    pending: &'a AtomicUsize,
+}
+
+impl Deref for Held<'_> {
+    type Target = Queue;
+
+    fn deref(&self) -> &Queue {
+        &self.queue
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.pending.store(self.queue.rows, Ordering::Relaxed);
+    }
 }
 
 /// What waits in an inbox. Numbers of events count from the creation of the inbox.
@@ -207,20 +237,25 @@ impl InHand {
 /// What became of an event that was offered to a [`Queue`].
 pub(crate) struct Pushed {
     pub(crate) push: Push,
-    /// Whether the inbox was empty and is not any more: its task has to be scheduled.
-    pub(crate) was_empty: bool,
+    /// Whether the order of magnitude of what waits has risen, as from nothing to one event: its task has to be scheduled.
+    pub(crate) has_risen: bool,
 }
 
 impl TaskInbox {
     pub(crate) fn new(limits: InboxLimits, batch_rows_max: Option<usize>) -> Self {
         let chunk_rows = batch_rows_max.unwrap_or(CHUNK_ROWS).clamp(1, CHUNK_ROWS);
-        Self { limits, chunk_rows, queue: Mutex::default() }
+        Self { limits, chunk_rows, pending: AtomicUsize::new(0), queue: Mutex::default() }
     }
 
     /// Holds the inbox still: to push, or to move events between two of them.
     #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock()
+    pub(crate) fn lock(&self) -> Held<'_> {
+        Held { queue: self.queue.lock(), pending: &self.pending }
+    }
+
+    /// How many events wait, or did a moment ago: nothing is locked for it.
+    pub(crate) fn pending(&self) -> usize {
+        self.pending.load(Ordering::Relaxed)
     }
 
     fn is_full(&self, queue: &Queue, payload_bytes: usize) -> bool {
@@ -236,14 +271,13 @@ impl TaskInbox {
     #[inline]
     pub(crate) fn push(&self, queue: &mut Queue, event: Event<'_>, must_fit: bool) -> Pushed {
         let payload = event.payload;
-        let was_empty = queue.rows == 0;
         if self.is_full(queue, payload.len()) {
             match self.limits.overflow {
                 Overflow::Block if must_fit => {}
-                Overflow::Block => return Pushed { push: Push::Full, was_empty: false },
+                Overflow::Block => return Pushed { push: Push::Full, has_risen: false },
                 Overflow::DropNewest => {
                     queue.dropped += 1;
-                    return Pushed { push: Push::Taken, was_empty: false };
+                    return Pushed { push: Push::Taken, has_risen: false };
                 }
                 Overflow::DropOldest => {
                     // An eighth at a time: moving an arena for every single event would cost its size each time.
@@ -253,7 +287,8 @@ impl TaskInbox {
             }
         }
         queue.append(event, self.chunk_rows);
-        Pushed { push: Push::Taken, was_empty }
+        // One more event makes it rise at each power of two.
+        Pushed { push: Push::Taken, has_risen: queue.rows.is_power_of_two() }
     }
 
     /// Whether rows find room. Rows are decoded already, so they are taken as a whole or not at all; but what drops events when it
@@ -263,9 +298,9 @@ impl TaskInbox {
         !is_full || self.limits.overflow != Overflow::Block
     }
 
-    /// Offers rows to the queue of this inbox, which has room; returns whether it was empty and is not any more.
+    /// Offers rows to the queue of this inbox, which has room; returns whether its task has to be scheduled.
     pub(crate) fn push_rows(&self, queue: &mut Queue, mut rows: Picked) -> bool {
-        let was_empty = queue.rows == 0;
+        let before = queue.rows;
         let excess = |queue: &Queue, rows: &Picked| {
             let bytes = (queue.bytes + rows.bytes()).saturating_sub(self.limits.bytes_max);
             ((queue.rows + rows.len()).saturating_sub(self.limits.rows_max), bytes)
@@ -287,13 +322,13 @@ impl TaskInbox {
         }
         queue.pushed += rows.len() as u64;
         queue.append_rows(rows);
-        was_empty && queue.rows > 0
+        level(queue.rows) > level(before)
     }
 
     /// Takes the oldest events, one batch of them, and gives back those that were taken before. `in_hand` is told of them before anybody
     /// can see that they do not wait any more.
     pub(crate) fn take(&self, done: Option<Chunk>, in_hand: Option<&InHand>) -> Option<Chunk> {
-        let mut queue = self.queue.lock();
+        let mut queue = self.lock();
         queue.keep(done);
         let chunk = match queue.chunks.front_mut()? {
             Chunk::Rows(rows) if rows.len() > self.chunk_rows => {
@@ -313,7 +348,7 @@ impl TaskInbox {
 
     /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.lock().rows == 0
+        self.lock().rows == 0
     }
 
     /// The most events in one batch.
@@ -571,7 +606,12 @@ mod tests {
             assert_eq!(inbox.lock().dropped(), 4);
             assert_eq!(take_all(&inbox).concat(), first);
             assert!(inbox.push_rows(&mut inbox.lock(), picked(10..16)));
-            assert!(!inbox.push_rows(&mut inbox.lock(), picked(20..24)));
+            assert_eq!(inbox.pending(), 6);
+            assert!(
+                inbox.push_rows(&mut inbox.lock(), picked(20..24)),
+                "8 events are another order of magnitude than 6"
+            );
+            assert_eq!(inbox.pending(), 8);
             let counts = {
                 let queue = inbox.lock();
                 (queue.dropped(), queue.waiting().0)

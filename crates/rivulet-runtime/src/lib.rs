@@ -41,7 +41,7 @@ pub use inbox::{InboxLimits, Overflow};
 pub use metrics::{GroupMetrics, Histogram};
 pub use numa::{Numa, Place, Topology};
 pub use picked::Picked;
-pub use scheduler::{Policy, Runnable, Scheduler};
+pub use scheduler::{Belonging, Budget, Policy, Runnable, Scheduler};
 pub use spill::{Spill, SpillStatus};
 pub use task::{Activation, Task, TaskParts};
 pub use threads::ThreadLimit;

@@ -7,24 +7,22 @@ mod parts;
 pub(crate) mod progress;
 mod slots;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
-
 use arrow::array::{ArrayRef, RecordBatch};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rivulet_dataflow::{
     Batch, Chain, Control, Cut, Decoder, Element, Event, Events, LogPosition, Push, QueryId, Reason, Refusals, Sink,
     Slot, SlotTable, StateError, StateFrame, StateSelection, Surroundings,
 };
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use crate::balance::{LoadMeter, Seen};
 use crate::group::Rest;
 use crate::host::{DeadlineId, Host};
-use crate::inbox::{Chunk, InHand, Queue, TaskInbox};
-use crate::scheduler::Runnable;
-use crate::{Group, GroupMetrics, InboxLimits, Picked, Policy};
+use crate::inbox::{Chunk, Held, InHand, TaskInbox};
+use crate::scheduler::{Budget, Runnable, Standing};
+use crate::{Group, GroupMetrics, InboxLimits, Picked};
 use idle::Idle;
 use parts::Parts;
 use progress::Progress;
@@ -83,8 +81,7 @@ pub struct Task {
     host: Arc<Host>,
     /// The worker that it belongs to, where the policy knows owners.
     worker: AtomicUsize,
-    /// Whether the task waits for a worker or runs. Only the one who turns it from false to true hands it to the scheduler.
-    scheduled: AtomicBool,
+    standing: Standing,
     deadline: DeadlineId,
     /// Time spent running, microseconds; readable without the core's lock.
     busy_us: AtomicU64,
@@ -143,7 +140,7 @@ impl Task {
             worker: AtomicUsize::new(host.place()),
             deadline: host.deadlines.register(task.clone()),
             host,
-            scheduled: AtomicBool::new(false),
+            standing: Standing::default(),
             busy_us: AtomicU64::new(0),
             queries: AtomicUsize::new(0),
             in_hand: InHand::new(),
@@ -212,33 +209,27 @@ impl Task {
 
     /// Offers an event to `queue`, the locked queue of this task's inbox, and lets go of it.
     #[inline]
-    pub(crate) fn push(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>, event: Event<'_>, must_fit: bool) -> Push {
+    pub(crate) fn push(self: &Arc<Self>, mut queue: Held<'_>, event: Event<'_>, must_fit: bool) -> Push {
         let pushed = self.inbox.push(&mut queue, event, must_fit);
         drop(queue);
-        if pushed.was_empty {
+        if pushed.has_risen {
             self.schedule();
         }
         pushed.push
     }
 
     /// Puts rows into `queue`, the locked queue of this task's inbox, which has room for them, and lets go of it.
-    pub(crate) fn push_rows(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>, rows: Picked) {
-        let was_empty = self.inbox.push_rows(&mut queue, rows);
+    pub(crate) fn push_rows(self: &Arc<Self>, mut queue: Held<'_>, rows: Picked) {
+        let has_risen = self.inbox.push_rows(&mut queue, rows);
         drop(queue);
-        if was_empty {
+        if has_risen {
             self.schedule();
         }
     }
 
-    /// Hands the task to the scheduler unless it has it, or the task runs.
+    /// Lets the scheduler know that it has work: see [`Host::schedule`].
     pub(crate) fn schedule(self: &Arc<Self>) {
-        if !self.scheduled.swap(true, Ordering::AcqRel) {
-            self.host.scheduled.fetch_add(1, Ordering::AcqRel);
-            // Nobody is left who would run it, and what waits has been reported.
-            if !self.host.closing.is_over() {
-                self.host.scheduler.ready(self.clone());
-            }
-        }
+        self.host.schedule(self);
     }
 
     fn schedule_myself(&self) {
@@ -428,11 +419,15 @@ impl Runnable for Task {
         self.worker.load(Ordering::Relaxed)
     }
 
-    fn waiting_rows(&self) -> usize {
-        self.waiting().0
+    fn standing(&self) -> &Standing {
+        &self.standing
     }
 
-    fn run(&self, slice: Duration) -> Activation {
+    fn pending(&self) -> usize {
+        self.inbox.pending()
+    }
+
+    fn run(&self, budget: Budget) -> Activation {
         if let Some(group) = &self.shelf_of {
             if self.settings.rest.holds_back() {
                 return Activation::Blocked;
@@ -450,11 +445,10 @@ impl Runnable for Task {
             return Activation::Blocked;
         }
         if let Some(parts) = self.parts_as_wanted(&mut core) {
-            return self.run_part(&parts, 0, &mut core, slice);
+            return self.run_part(&parts, 0, &mut core, budget);
         }
         let clock = &self.host.clock;
         let (start_us, begun_us) = (clock.now_us(), clock.steady_us());
-        let slice_us = i64::try_from(slice.as_micros()).unwrap_or(i64::MAX);
         let mut done = None;
         let mut rows = 0;
         let outcome = loop {
@@ -470,7 +464,7 @@ impl Runnable for Task {
             rows += chunk.rows();
             self.process(&mut core, &mut chunk);
             done = Some(chunk);
-            if clock.steady_us() - begun_us >= slice_us {
+            if budget.is_spent(rows, clock.steady_us() - begun_us) {
                 break Activation::Yielded(rows);
             }
         };
@@ -488,16 +482,11 @@ impl Runnable for Task {
         outcome
     }
 
-    fn ran(self: Arc<Self>) {
-        self.scheduled.store(false, Ordering::Release);
-        self.host.scheduled.fetch_sub(1, Ordering::AcqRel);
+    fn has_work(&self) -> bool {
         let parts = self.parts.read().clone();
-        let has_work = match parts {
-            Some(parts) => parts.has_work(&self, 0),
+        match parts {
+            Some(parts) => parts.has_work(self, 0),
             None => !self.inbox.is_empty(),
-        };
-        if has_work {
-            self.schedule();
         }
     }
 }
@@ -505,7 +494,7 @@ impl Runnable for Task {
 impl Drop for Task {
     fn drop(&mut self) {
         self.host.deadlines.forget(self.deadline);
-        if self.host.policy == Policy::Dedicated {
+        if self.host.policy.has_worker_for_each_task() {
             self.host.scheduler.remove_worker(self.worker());
         }
     }

@@ -17,7 +17,7 @@ use crate::flow::FlowTask;
 use crate::host::{Deadlines, Host, Relief, WorkerLoad};
 use crate::labels::Labels;
 use crate::numa::Stands;
-use crate::scheduler::{ByHand, Closing, Policy, Runnable};
+use crate::scheduler::{Budget, ByHand, Closing, Policy, Runnable, Surroundings};
 use crate::spill::{SWEEPS, Spill};
 use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Numa, Task, ThreadLimit, Topology};
 
@@ -45,7 +45,7 @@ pub struct WorkerSettings {
     /// Worker threads, at least one. Not looked at where each task has its own.
     pub threads: usize,
     /// Which task runs next, and where.
-    pub policy: Policy,
+    pub policy: &'static Policy,
     /// How long a worker stays with a task while others wait.
     pub time_slice: Duration,
     /// How often load is evened out; `None` for never.
@@ -63,7 +63,7 @@ impl Default for WorkerSettings {
     fn default() -> Self {
         Self {
             threads: 2,
-            policy: Policy::default(),
+            policy: <&Policy>::default(),
             time_slice: Duration::from_millis(20),
             balance_period: Some(Duration::from_secs(5)),
             cut_above_percent: Some(95),
@@ -129,10 +129,11 @@ impl Workers {
     /// The system gives no threads.
     pub fn start_on(settings: WorkerSettings, clock: Arc<dyn Clock>, topology: Topology) -> std::io::Result<Self> {
         let threads = settings.threads.max(1);
-        let stands = match settings.policy {
+        let has_worker_for_each_task = settings.policy.has_worker_for_each_task();
+        let stands = match has_worker_for_each_task {
             // Threads come with tasks, on any node.
-            Policy::Dedicated => Stands::new(topology.clone(), Numa::Off, topology.cores()),
-            _ => Stands::new(topology, settings.numa, threads),
+            true => Stands::new(topology.clone(), Numa::Off, topology.cores()),
+            false => Stands::new(topology, settings.numa, threads),
         };
         let nodes = (0..threads).filter_map(|worker| stands.node(worker)).collect();
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
@@ -145,12 +146,14 @@ impl Workers {
                 matches!(started, Some(Ok(())))
             };
             let closing = Arc::<Closing>::default();
+            let time_slice = settings.time_slice;
+            let surroundings = Surroundings { closing: closing.clone(), nodes, time_slice };
             Shared {
                 settings,
                 host: Arc::new(Host {
                     clock,
                     policy: settings.policy,
-                    scheduler: settings.policy.scheduler(closing.clone(), nodes),
+                    scheduler: (settings.policy.make)(surroundings),
                     closing,
                     scheduled: AtomicUsize::new(0),
                     deadlines: Deadlines::default(),
@@ -166,12 +169,12 @@ impl Workers {
                 groups: Mutex::default(),
                 blocked: Mutex::default(),
                 threads: Mutex::default(),
-                thread_limit: (settings.policy == Policy::Dedicated).then(ThreadLimit::of_this_process),
+                thread_limit: has_worker_for_each_task.then(ThreadLimit::of_this_process),
                 started: AtomicUsize::new(0),
             }
         });
         let workers = Self { shared: shared.clone(), by_hand: None };
-        if settings.policy != Policy::Dedicated {
+        if !has_worker_for_each_task {
             for _ in 0..threads {
                 shared.host.workers.push(WorkerLoad::default());
                 shared.start_worker(shared.host.scheduler.add_worker())?;
@@ -192,7 +195,7 @@ impl Workers {
     pub fn by_hand(clock: Arc<dyn Clock>) -> Self {
         let by_hand = Arc::<ByHand>::default();
         let shared = Shared {
-            settings: WorkerSettings { threads: 1, policy: Policy::Pool, ..WorkerSettings::default() },
+            settings: WorkerSettings { threads: 1, ..WorkerSettings::default() },
             host: Arc::new(Host::scheduled_by(Box::new(by_hand.clone()), clock)),
             groups: Mutex::default(),
             blocked: Mutex::default(),
@@ -207,11 +210,8 @@ impl Workers {
     /// none is. A panic of the task is the caller's.
     pub fn run_one(&self, choose: impl FnOnce(usize) -> usize, slice: Duration) -> bool {
         let Some(task) = self.by_hand.as_ref().and_then(|ready| ready.take(choose)) else { return false };
-        match task.run(slice) {
-            Activation::Ran(_) => task.ran(),
-            Activation::Yielded(_) => self.shared.host.scheduler.ready(task),
-            Activation::Blocked => self.shared.blocked.lock().push(task),
-        }
+        let outcome = task.run(Budget::of_time(slice));
+        self.shared.goes_on(task, outcome);
         true
     }
 
@@ -336,7 +336,7 @@ impl Workers {
         }
         self.shared.blocked.lock().clear();
         host.scheduler.clear();
-        host.deadlines.tasks().iter().map(|task| task.waiting_rows()).sum()
+        host.deadlines.tasks().iter().map(|task| task.waiting().0).sum()
     }
 }
 
@@ -384,25 +384,32 @@ impl Shared {
         loop {
             self.host.relief.follow(&mut relieved);
             match scheduler.next(worker) {
-                Some(task) => match catch_unwind(AssertUnwindSafe(|| task.run(self.settings.time_slice))) {
-                    Ok(Activation::Ran(_)) => task.ran(),
-                    Ok(Activation::Yielded(_)) => scheduler.ready(task),
-                    // Stays marked as scheduled, so that no push hands it in before the timekeeper does.
-                    Ok(Activation::Blocked) => self.blocked.lock().push(task),
-                    Err(_) => {
+                Some((task, budget)) => {
+                    let outcome = catch_unwind(AssertUnwindSafe(|| task.run(budget))).unwrap_or_else(|_| {
                         tracing::error!(
                             application = task.name(),
                             "an activation was cut short by a defect in the engine"
                         );
-                        task.ran();
-                    }
-                },
+                        Activation::Ran(0)
+                    });
+                    self.goes_on(task, outcome);
+                }
                 // This worker is not needed any more.
                 None if !closing.has_begun() => return,
                 None if closing.is_over() || self.host.scheduled.load(Ordering::Acquire) == 0 => return,
                 // A task waits for room in its sink, or runs and may have to be run again.
                 None => std::thread::sleep(TIMER_PERIOD / 10),
             }
+        }
+    }
+
+    /// What becomes of a task that was run.
+    fn goes_on(&self, task: Arc<dyn Runnable>, outcome: Activation) {
+        match outcome {
+            Activation::Ran(_) => self.host.ran(task),
+            Activation::Yielded(_) => self.host.schedule_again(task),
+            // It stands as if it ran, so that no push hands it in before the timekeeper does.
+            Activation::Blocked => self.blocked.lock().push(task),
         }
     }
 
@@ -420,7 +427,7 @@ impl Shared {
     /// Hands in tasks again whose sink had no room.
     fn retry_blocked(&self) {
         for task in std::mem::take(&mut *self.blocked.lock()) {
-            self.host.scheduler.ready(task);
+            self.host.schedule_again(task);
         }
     }
 

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rivulet_dataflow::Batch;
 
 use super::FlowLimits;
+use crate::scheduler::level;
 
 /// What travels between two tasks.
 #[derive(Clone, Debug)]
@@ -57,9 +58,9 @@ impl FlowInbox {
         }
     }
 
-    /// Adds a message; whether the queue was empty.
+    /// Adds a message; whether the task is to be scheduled: the queue was empty, or the order of magnitude of its rows has risen.
     pub(super) fn push(&self, channel: usize, message: Message) -> bool {
-        let mut bytes = 0;
+        let (mut bytes, mut has_risen) = (0, false);
         let mut queue = self.queue.lock();
         if let Message::Watermark(watermark_us) = message
             && let Some(last) = last_watermark(&mut queue, channel)
@@ -69,12 +70,14 @@ impl FlowInbox {
         }
         if let Message::Rows(batch) = &message {
             bytes = bytes_of(batch);
-            let rows = self.rows.fetch_add(batch.rows(), Ordering::AcqRel) + batch.rows();
+            let before = self.rows.fetch_add(batch.rows(), Ordering::AcqRel);
+            let rows = before + batch.rows();
+            has_risen = level(rows) > level(before);
             self.rows_most.fetch_max(rows, Ordering::Relaxed);
             self.bytes.fetch_add(bytes, Ordering::AcqRel);
         }
         queue.push_back(Sent { channel, message, bytes });
-        queue.len() == 1
+        queue.len() == 1 || has_risen
     }
 
     /// Takes the oldest messages, with about `rows_max` rows, into `taken`. Whether those who send should look again: they were

@@ -4,7 +4,16 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Runnable, Scheduler};
+use super::{Belonging, Budget, Policy, Runnable, Scheduler};
+
+/// The policy of whoever runs tasks by hand. It is not among those that can be configured.
+pub(crate) static BY_HAND: Policy = Policy {
+    name: "by hand",
+    help: "the one that somebody chooses",
+    belonging: Belonging::Nobody,
+    follows_pending: false,
+    make: |_| Box::new(Arc::<ByHand>::default()),
+};
 
 /// What is ready, in the order in which it came.
 #[derive(Default)]
@@ -15,17 +24,22 @@ impl ByHand {
     pub(crate) fn take(&self, choose: impl FnOnce(usize) -> usize) -> Option<Arc<dyn Runnable>> {
         let mut ready = self.0.lock();
         let count = ready.len();
-        (count > 0).then(|| ready.remove(choose(count).min(count - 1)))
+        let task = (count > 0).then(|| ready.remove(choose(count).min(count - 1)))?;
+        task.standing().leave();
+        Some(task)
     }
 }
 
 impl Scheduler for Arc<ByHand> {
-    fn ready(&self, task: Arc<dyn Runnable>) {
-        self.0.lock().push(task);
+    fn ready(&self, task: Arc<dyn Runnable>, _pending: usize) {
+        let mut ready = self.0.lock();
+        if task.standing().enter() {
+            ready.push(task);
+        }
     }
 
-    fn next(&self, _worker: usize) -> Option<Arc<dyn Runnable>> {
-        self.take(|_| 0)
+    fn next(&self, _worker: usize) -> Option<(Arc<dyn Runnable>, Budget)> {
+        self.take(|_| 0).map(|task| (task, Budget::ENDLESS))
     }
 
     fn waiting(&self) -> usize {

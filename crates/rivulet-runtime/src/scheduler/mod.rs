@@ -1,21 +1,27 @@
-//! Which task runs next, and where: one trait, several policies.
+//! Which task runs next, where, and for how long: one trait, several policies.
 //!
 //! A task is handed to [`Scheduler::ready`] when its inbox turns from empty to non-empty or a timer of it is due, and again
-//! when its time slice ended before its inbox was empty. It is never handed in twice: from then on until it has run it is
-//! *scheduled*. So whatever a policy keeps is bounded by the number of tasks.
+//! when its budget ended before its inbox was empty. From then on until it has run it is *scheduled*, which its [`Standing`]
+//! says; so whatever a policy keeps is bounded by the number of tasks. What a policy needs of the workers stands in its
+//! [`Policy`], and nobody else asks which policy it is. A new policy is a file here, and its place in [`Policy::ALL`].
+//!
+//! No scheduler locks an inbox or looks at all tasks: how much waits for a task it is told.
 
 mod by_hand;
+mod congestion;
 mod owned;
+mod policy;
 mod shared;
+mod standing;
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-pub(crate) use by_hand::ByHand;
+pub(crate) use by_hand::{BY_HAND, ByHand};
 pub use owned::Owned;
-pub use shared::Shared;
+pub use policy::{Belonging, Policy, Surroundings};
+pub use shared::{Shared, Waiting};
+pub use standing::Standing;
 
 use crate::Activation;
 
@@ -27,27 +33,55 @@ pub trait Runnable: Send + Sync {
     /// The name of the application or query, for people.
     fn name(&self) -> &str;
 
-    /// The worker that it belongs to, where the policy knows owners.
+    /// The worker that it belongs to, where tasks do.
     fn worker(&self) -> usize;
 
-    /// Events or rows that wait for it.
-    fn waiting_rows(&self) -> usize;
+    /// Whether it waits for a worker or runs.
+    fn standing(&self) -> &Standing;
 
-    /// Works until nothing waits any more or `slice` has passed. Called by one worker at a time; a second caller waits.
-    fn run(&self, slice: Duration) -> Activation;
+    /// About how many events or rows wait for it: a number that is read without a lock.
+    fn pending(&self) -> usize;
 
-    /// It has been run to its end: from here on what comes schedules it again. What came meanwhile does so at once.
-    fn ran(self: Arc<Self>);
+    /// Works until nothing waits any more or the budget is spent. Called by one worker at a time; a second caller waits.
+    fn run(&self, budget: Budget) -> Activation;
+
+    /// Whether it could do anything now. Asked after it has run: what comes later schedules it.
+    fn has_work(&self) -> bool;
 }
 
-/// The policy that gives a worker its next task.
-pub trait Scheduler: Send + Sync {
-    /// A task has work. It is handed out once for each call.
-    fn ready(&self, task: Arc<dyn Runnable>);
+/// For how much work a task gets its worker. It is looked at between two batches, so a task processes at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Events or rows.
+    pub events: usize,
+    /// Time.
+    pub time: Duration,
+}
 
-    /// The next task for a worker; waits until there is one. `None` if there is none and the process is stopping, or this worker
-    /// was removed.
-    fn next(&self, worker: usize) -> Option<Arc<dyn Runnable>>;
+impl Budget {
+    /// Without any bound.
+    pub const ENDLESS: Self = Self::of_time(Duration::MAX);
+
+    /// Any number of events within a time slice.
+    pub const fn of_time(time: Duration) -> Self {
+        Self { events: usize::MAX, time }
+    }
+
+    /// Whether a task that has processed so many events in so many microseconds has to stop.
+    pub fn is_spent(&self, events: usize, elapsed_us: i64) -> bool {
+        events >= self.events || Duration::from_micros(elapsed_us.max(0) as u64) >= self.time
+    }
+}
+
+/// Gives a worker its next task.
+pub trait Scheduler: Send + Sync {
+    /// A task has work; about `pending` events wait for it. It is handed out once, however often this is called before: a
+    /// further call tells that more events wait now. It is passed over if the task runs already.
+    fn ready(&self, task: Arc<dyn Runnable>, pending: usize);
+
+    /// The next task for a worker, and its budget; waits until there is one. `None` if there is none and the process is
+    /// stopping, or this worker was removed.
+    fn next(&self, worker: usize) -> Option<(Arc<dyn Runnable>, Budget)>;
 
     /// Tasks that wait for a worker.
     fn waiting(&self) -> usize;
@@ -65,73 +99,10 @@ pub trait Scheduler: Send + Sync {
     fn clear(&self);
 }
 
-/// The policies that can be chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
-    /// Each task belongs to a worker, which runs its tasks first in, first out. A worker that has nothing to do helps the
-    /// others.
-    #[default]
-    Group,
-    /// The same, and no worker runs a task of another: the balancer alone evens out load.
-    Pinned,
-    /// One queue for all workers, first in, first out.
-    Pool,
-    /// One set for all workers; a free worker takes the task with the most waiting events.
-    Congestion,
-    /// A worker of its own for each task.
-    Dedicated,
-}
-
-impl Policy {
-    /// Every policy.
-    pub const ALL: [Self; 5] = [Self::Group, Self::Pinned, Self::Pool, Self::Congestion, Self::Dedicated];
-
-    /// The name in configurations.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Group => "group",
-            Self::Pinned => "pinned",
-            Self::Pool => "pool",
-            Self::Congestion => "congestion",
-            Self::Dedicated => "dedicated",
-        }
-    }
-
-    /// `nodes` are those of the workers, where there is more than one.
-    pub(crate) fn scheduler(self, closing: Arc<Closing>, nodes: Vec<usize>) -> Box<dyn Scheduler> {
-        match self {
-            Self::Group => Box::new(Owned::new(true, nodes, closing)),
-            Self::Pinned | Self::Dedicated => Box::new(Owned::new(false, nodes, closing)),
-            Self::Pool => Box::new(Shared::new(shared::Order::Arrival, closing)),
-            Self::Congestion => Box::new(Shared::new(shared::Order::Longest, closing)),
-        }
-    }
-
-    /// Whether a task belongs to one worker.
-    pub(crate) fn is_owned(self) -> bool {
-        matches!(self, Self::Group | Self::Pinned | Self::Dedicated)
-    }
-
-    /// Whether load is evened out between workers: tasks belong to one, and each worker may have several.
-    pub(crate) fn is_balanced(self) -> bool {
-        self.is_owned() && self != Self::Dedicated
-    }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Policy {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|policy| policy.name() == name).ok_or_else(|| {
-            format!("'{name}' is no scheduling policy; there are {}", Self::ALL.map(Self::name).join(", "))
-        })
-    }
+/// The order of magnitude of a number of events that wait: 0 for none, and one more with each power of two. Schedulers are told
+/// when it rises, not of each event.
+pub fn level(pending: usize) -> u32 {
+    usize::BITS - pending.leading_zeros()
 }
 
 /// Whether the process is stopping, and how far that is.
@@ -151,5 +122,112 @@ impl Closing {
     /// Whether nothing is handed out any more, done or not.
     pub fn is_over(&self) -> bool {
         self.0.get().is_some_and(|end| Instant::now() >= *end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A task that does nothing.
+    #[derive(Default)]
+    pub(super) struct Idler {
+        pub(super) name: String,
+        pub(super) standing: Standing,
+    }
+
+    impl Runnable for Idler {
+        fn name(&self) -> &str {
+            &self.name
+        }
+
+        fn worker(&self) -> usize {
+            0
+        }
+
+        fn standing(&self) -> &Standing {
+            &self.standing
+        }
+
+        fn pending(&self) -> usize {
+            0
+        }
+
+        fn run(&self, _budget: Budget) -> Activation {
+            Activation::Ran(0)
+        }
+
+        fn has_work(&self) -> bool {
+            false
+        }
+    }
+
+    fn schedulers() -> impl Iterator<Item = (&'static Policy, Box<dyn Scheduler>)> {
+        Policy::ALL.into_iter().chain([&BY_HAND]).map(|policy| {
+            let time_slice = Duration::from_millis(7);
+            let scheduler = (policy.make)(Surroundings { closing: Arc::default(), nodes: Vec::new(), time_slice });
+            assert_eq!(scheduler.add_worker(), 0, "{policy:?}");
+            (policy, scheduler)
+        })
+    }
+
+    #[test]
+    fn a_task_that_is_ready_twice_waits_once() {
+        for (policy, scheduler) in schedulers() {
+            let idler = Arc::<Idler>::default();
+            scheduler.ready(idler.clone(), 1);
+            assert_eq!(scheduler.waiting(), 0, "{policy:?}: nobody has claimed it");
+            assert!(idler.standing.claim() && !idler.standing.claim());
+            for pending in [1, 2, 4, 1] {
+                scheduler.ready(idler.clone(), pending);
+                assert_eq!(scheduler.waiting(), 1, "{policy:?}");
+            }
+            let (task, _) = scheduler.next(0).expect("a task");
+            assert_eq!((task.name(), scheduler.waiting()), (idler.name(), 0), "{policy:?}");
+            scheduler.ready(task.clone(), 8);
+            assert!(!idler.standing.claim(), "{policy:?}: it runs");
+            assert_eq!(scheduler.waiting(), 0, "{policy:?}: it runs");
+            idler.standing.again();
+            // What is told of a task before its worker gives it back counts as if the worker had done so.
+            scheduler.ready(task.clone(), 8);
+            scheduler.ready(task, 9);
+            assert_eq!(scheduler.waiting(), 1, "{policy:?}");
+            scheduler.clear();
+            assert_eq!(scheduler.waiting(), 0, "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn a_task_gets_the_time_slice_and_at_least_the_events_that_wait() {
+        for (policy, scheduler) in schedulers() {
+            let idler = Arc::<Idler>::default();
+            for pending in [0, 1, 2, 3, 4_096, 1 << 40, usize::MAX] {
+                match idler.standing.is_idle() {
+                    true => assert!(idler.standing.claim()),
+                    false => idler.standing.again(),
+                }
+                scheduler.ready(idler.clone(), pending);
+                let (_, budget) = scheduler.next(0).expect("a task");
+                assert!(budget.events > pending || budget.events == usize::MAX, "{policy:?}: {budget:?} for {pending}");
+                let time = if *policy == BY_HAND { Duration::MAX } else { Duration::from_millis(7) };
+                assert_eq!(budget.time, time, "{policy:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_budget_is_spent_by_events_or_by_time() {
+        let budget = Budget { events: 10, time: Duration::from_micros(5) };
+        let spent = [(9, 4), (10, 4), (9, 5), (0, -3)].map(|(events, us)| budget.is_spent(events, us));
+        assert_eq!(spent, [false, true, true, false]);
+        assert!(!Budget::ENDLESS.is_spent(1 << 40, i64::MAX));
+        assert!(Budget::of_time(Duration::ZERO).is_spent(0, 0), "one batch is processed all the same");
+    }
+
+    #[test]
+    fn the_order_of_magnitude_rises_at_each_power_of_two() {
+        assert_eq!([0, 1, 2, 3, 4, 7, 8, usize::MAX].map(level), [0, 1, 2, 2, 3, 3, 4, usize::BITS]);
+        let rises = (1..=65_536_usize).filter(|&pending| level(pending) > level(pending - 1));
+        assert!(rises.eq((0..=16).map(|exponent| 1 << exponent)));
     }
 }

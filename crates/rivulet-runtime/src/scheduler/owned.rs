@@ -3,10 +3,38 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Closing, Runnable, Scheduler};
+use super::{Belonging, Budget, Closing, Policy, Runnable, Scheduler, Surroundings};
+
+/// Each task belongs to a worker, which runs its tasks first in, first out. A worker that has nothing to do helps the others.
+pub(super) static GROUP: Policy = Policy {
+    name: "group",
+    help: "its own first, then those of others",
+    belonging: Belonging::Balanced,
+    follows_pending: false,
+    make: |surroundings| Box::new(Owned::new(true, surroundings)),
+};
+
+/// The same, and no worker runs a task of another: the balancer alone evens out load.
+pub(super) static PINNED: Policy = Policy {
+    name: "pinned",
+    help: "its own only",
+    belonging: Belonging::Balanced,
+    follows_pending: false,
+    make: |surroundings| Box::new(Owned::new(false, surroundings)),
+};
+
+/// A worker of its own for each task.
+pub(super) static DEDICATED: Policy = Policy {
+    name: "dedicated",
+    help: "a thread for each task",
+    belonging: Belonging::Own,
+    follows_pending: false,
+    make: |surroundings| Box::new(Owned::new(false, surroundings)),
+};
 
 /// From so many waiting tasks on, a push wakes another worker to help: a single one is run sooner by its owner than by
 /// somebody who must be woken.
@@ -24,6 +52,7 @@ pub struct Owned {
     nodes: Vec<usize>,
     /// Workers asleep, so that nobody looks for one where there is none.
     asleep: AtomicUsize,
+    time_slice: Duration,
     closing: Arc<Closing>,
 }
 
@@ -40,10 +69,18 @@ struct State {
     is_removed: bool,
 }
 
+impl State {
+    fn take(&mut self) -> Option<Arc<dyn Runnable>> {
+        let task = self.tasks.pop_front()?;
+        task.standing().leave();
+        Some(task)
+    }
+}
+
 impl Owned {
     /// Without workers; `helps` says whether those without tasks take those of others.
-    pub(super) fn new(helps: bool, nodes: Vec<usize>, closing: Arc<Closing>) -> Self {
-        Self { queues: boxcar::Vec::new(), helps, nodes, asleep: AtomicUsize::new(0), closing }
+    pub fn new(helps: bool, Surroundings { closing, nodes, time_slice }: Surroundings) -> Self {
+        Self { queues: boxcar::Vec::new(), helps, nodes, asleep: AtomicUsize::new(0), time_slice, closing }
     }
 
     /// The oldest task of the longest other queue; of a worker on another node only if none near has any.
@@ -55,7 +92,7 @@ impl Owned {
         };
         let near = longest(true).filter(|(waiting, _)| *waiting > 0);
         let (_, queue) = near.or_else(|| longest(false).filter(|(waiting, _)| *waiting >= HELP_FAR_FROM))?;
-        queue.state.lock().tasks.pop_front()
+        queue.state.lock().take()
     }
 
     fn are_near(&self, one: usize, other: usize) -> bool {
@@ -76,10 +113,13 @@ impl Owned {
 }
 
 impl Scheduler for Owned {
-    fn ready(&self, task: Arc<dyn Runnable>) {
+    fn ready(&self, task: Arc<dyn Runnable>, _pending: usize) {
         let worker = task.worker();
         let queue = &self.queues[worker];
         let mut state = queue.state.lock();
+        if !task.standing().enter() {
+            return;
+        }
         state.tasks.push_back(task);
         let (is_asleep, waiting) = (state.is_asleep, state.tasks.len());
         drop(state);
@@ -90,15 +130,15 @@ impl Scheduler for Owned {
         }
     }
 
-    fn next(&self, worker: usize) -> Option<Arc<dyn Runnable>> {
+    fn next(&self, worker: usize) -> Option<(Arc<dyn Runnable>, Budget)> {
         let queue = &self.queues[worker];
         loop {
             if self.closing.is_over() {
                 return None;
             }
-            let own = queue.state.lock().tasks.pop_front();
+            let own = queue.state.lock().take();
             if let Some(task) = own.or_else(|| if self.helps { self.help(worker) } else { None }) {
-                return Some(task);
+                return Some((task, Budget::of_time(self.time_slice)));
             }
             let mut state = queue.state.lock();
             if !state.tasks.is_empty() {

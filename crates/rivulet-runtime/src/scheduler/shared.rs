@@ -3,55 +3,89 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Closing, Runnable, Scheduler};
+use super::{Belonging, Budget, Closing, Policy, Runnable, Scheduler, Surroundings};
 
-/// Which of the ready tasks is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
-    /// The one that became ready first.
-    Arrival,
-    /// The one with the most waiting events: it is the one that holds up others.
-    Longest,
+/// One queue for all workers.
+pub(super) static POOL: Policy = Policy {
+    name: "pool",
+    help: "first in, first out",
+    belonging: Belonging::Nobody,
+    follows_pending: false,
+    make: |surroundings| Box::new(Shared::<VecDeque<Arc<dyn Runnable>>>::new(surroundings)),
+};
+
+/// The tasks that wait for any worker, and the order in which they are taken.
+pub trait Waiting: Default + Send {
+    /// A task has work, and about `pending` events wait for it. If it is here already, that is all that is new.
+    fn enter(&mut self, task: Arc<dyn Runnable>, pending: usize);
+
+    /// Takes the next one, and how many events it gets.
+    fn leave(&mut self) -> Option<(Arc<dyn Runnable>, usize)>;
+
+    /// How many there are.
+    fn len(&self) -> usize;
+}
+
+/// First in, first out.
+impl Waiting for VecDeque<Arc<dyn Runnable>> {
+    fn enter(&mut self, task: Arc<dyn Runnable>, _pending: usize) {
+        if task.standing().enter() {
+            self.push_back(task);
+        }
+    }
+
+    fn leave(&mut self) -> Option<(Arc<dyn Runnable>, usize)> {
+        let task = self.pop_front()?;
+        task.standing().leave();
+        Some((task, usize::MAX))
+    }
+
+    fn len(&self) -> usize {
+        self.len()
+    }
 }
 
 /// Ready tasks that any worker may run.
-pub struct Shared {
-    order: Order,
-    state: Mutex<State>,
+pub struct Shared<W> {
+    state: Mutex<State<W>>,
     came: Condvar,
     workers: AtomicUsize,
+    time_slice: Duration,
     closing: Arc<Closing>,
 }
 
 #[derive(Default)]
-struct State {
-    tasks: VecDeque<Arc<dyn Runnable>>,
+struct State<W> {
+    tasks: W,
     /// Workers asleep; nobody is woken when there is none.
     asleep: usize,
 }
 
-impl Shared {
-    pub(super) fn new(order: Order, closing: Arc<Closing>) -> Self {
-        Self { order, state: Mutex::default(), came: Condvar::new(), workers: AtomicUsize::new(0), closing }
+impl<W: Waiting> Shared<W> {
+    /// Without tasks and workers.
+    pub fn new(Surroundings { closing, time_slice, .. }: Surroundings) -> Self {
+        Self { state: Mutex::default(), came: Condvar::new(), workers: AtomicUsize::new(0), time_slice, closing }
     }
 }
 
-impl Scheduler for Shared {
-    fn ready(&self, task: Arc<dyn Runnable>) {
+impl<W: Waiting> Scheduler for Shared<W> {
+    fn ready(&self, task: Arc<dyn Runnable>, pending: usize) {
         let mut state = self.state.lock();
-        state.tasks.push_back(task);
-        if state.asleep > 0 {
+        let before = state.tasks.len();
+        state.tasks.enter(task, pending);
+        if state.asleep > 0 && state.tasks.len() > before {
             drop(state);
             self.came.notify_one();
         }
     }
 
-    fn next(&self, _worker: usize) -> Option<Arc<dyn Runnable>> {
+    fn next(&self, _worker: usize) -> Option<(Arc<dyn Runnable>, Budget)> {
         let mut state = self.state.lock();
-        while state.tasks.is_empty() && !self.closing.has_begun() {
+        while state.tasks.len() == 0 && !self.closing.has_begun() {
             state.asleep += 1;
             self.came.wait(&mut state);
             state.asleep -= 1;
@@ -59,13 +93,8 @@ impl Scheduler for Shared {
         if self.closing.is_over() {
             return None;
         }
-        match self.order {
-            Order::Arrival => state.tasks.pop_front(),
-            Order::Longest => {
-                let longest = (0..state.tasks.len()).max_by_key(|&place| state.tasks[place].waiting_rows())?;
-                state.tasks.swap_remove_back(longest)
-            }
-        }
+        let (task, events) = state.tasks.leave()?;
+        Some((task, Budget { events, time: self.time_slice }))
     }
 
     fn waiting(&self) -> usize {
@@ -76,7 +105,7 @@ impl Scheduler for Shared {
         self.workers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Workers of a pool are not removed.
+    /// Such workers are not removed.
     fn remove_worker(&self, _worker: usize) {}
 
     fn wake_all(&self) {

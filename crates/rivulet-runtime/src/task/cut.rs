@@ -15,7 +15,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use rivulet_dataflow::{
@@ -27,7 +26,7 @@ use super::order::Order;
 use super::parts::{Block, Part, Parts, ProcessedByPart, Times, UnderWay, Work};
 use super::{Core, REFUSED_CONTENT_MAX, Step, TICK_GRACE_US, Task, panic_text};
 use crate::inbox::Chunk;
-use crate::scheduler::Runnable;
+use crate::scheduler::{Budget, Runnable, Standing};
 use crate::{Activation, TaskParts};
 
 impl Task {
@@ -78,11 +77,11 @@ impl Task {
     }
 
     /// Runs one of its parts by hand, for at least one step; nothing if there is no such part.
-    pub fn run_part_by_hand(&self, number: usize, slice: Duration) -> Activation {
+    pub fn run_part_by_hand(&self, number: usize, budget: Budget) -> Activation {
         let part = self.parts.read().as_ref().and_then(|parts| parts.others.get(number.checked_sub(1)?).cloned());
         match (number, part) {
-            (0, _) => self.run(slice),
-            (_, Some(part)) => part.run(slice),
+            (0, _) => self.run(budget),
+            (_, Some(part)) => part.run(budget),
             (_, None) => Activation::Ran(0),
         }
     }
@@ -94,7 +93,7 @@ impl Task {
             // How many there are is decided by the first one.
             let mut number = 0;
             while number < self.parts() {
-                match self.run_part_by_hand(number, Duration::MAX) {
+                match self.run_part_by_hand(number, Budget::ENDLESS) {
                     Activation::Ran(events) | Activation::Yielded(events) => rows += events,
                     Activation::Blocked => return Activation::Blocked,
                 }
@@ -178,7 +177,7 @@ impl Task {
                         number: index + 1,
                         name: name.clone(),
                         worker,
-                        scheduled: AtomicBool::new(false),
+                        standing: Standing::default(),
                         core: Mutex::new(Some(core)),
                     })
                 })
@@ -250,10 +249,9 @@ impl Task {
     }
 
     /// One activation of a part.
-    pub(super) fn run_part(&self, parts: &Parts, number: usize, core: &mut Core, slice: Duration) -> Activation {
+    pub(super) fn run_part(&self, parts: &Parts, number: usize, core: &mut Core, budget: Budget) -> Activation {
         let clock = &self.host.clock;
         let (start_us, begun_us) = (clock.now_us(), clock.steady_us());
-        let slice_us = i64::try_from(slice.as_micros()).unwrap_or(i64::MAX);
         let (mut rows, mut spare) = (0, None);
         let outcome = loop {
             if !core.sink.has_room() {
@@ -268,7 +266,7 @@ impl Task {
                     spare = Some(self.prepare(parts, number, core, block, chunk));
                 }
             }
-            if clock.steady_us() - begun_us >= slice_us {
+            if budget.is_spent(rows, clock.steady_us() - begun_us) {
                 break Activation::Yielded(rows);
             }
         };

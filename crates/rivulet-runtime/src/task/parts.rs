@@ -5,7 +5,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use arrow::array::ArrayRef;
 use parking_lot::Mutex;
@@ -15,7 +14,7 @@ use super::order::Order;
 use super::{Core, Task};
 use crate::host::Host;
 use crate::inbox::Chunk;
-use crate::scheduler::Runnable;
+use crate::scheduler::{Budget, Runnable, Standing};
 use crate::{Activation, GroupMetrics};
 
 /// The parts of a task.
@@ -41,8 +40,7 @@ pub(super) struct Part {
     pub(super) number: usize,
     pub(super) name: Arc<str>,
     pub(super) worker: usize,
-    /// As that of a task.
-    pub(super) scheduled: AtomicBool,
+    pub(super) standing: Standing,
     /// Nothing once the task is whole again.
     pub(super) core: Mutex<Option<Core>>,
 }
@@ -146,10 +144,10 @@ impl Parts {
 
     /// Has one more part look for work, if one does not.
     fn wake_one(&self, task: &Task) {
-        if !task.scheduled.load(Ordering::Acquire) {
+        if task.standing.is_idle() {
             return task.schedule_myself();
         }
-        if let Some(part) = self.others.iter().find(|part| !part.scheduled.load(Ordering::Acquire)) {
+        if let Some(part) = self.others.iter().find(|part| part.standing.is_idle()) {
             part.schedule();
         }
     }
@@ -191,12 +189,7 @@ impl Parts {
 
 impl Part {
     fn schedule(self: &Arc<Self>) {
-        if !self.scheduled.swap(true, Ordering::AcqRel) {
-            self.host.scheduled.fetch_add(1, Ordering::AcqRel);
-            if !self.host.closing.is_over() {
-                self.host.scheduler.ready(self.clone());
-            }
-        }
+        self.host.schedule(self);
     }
 }
 
@@ -209,26 +202,29 @@ impl Runnable for Part {
         self.worker
     }
 
-    fn waiting_rows(&self) -> usize {
-        self.parts.upgrade().map_or(0, |parts| parts.rows())
+    fn standing(&self) -> &Standing {
+        &self.standing
     }
 
-    fn run(&self, slice: Duration) -> Activation {
+    /// That of the task: its parts take from one inbox.
+    fn pending(&self) -> usize {
+        let task = self.parts.upgrade().and_then(|parts| parts.task.upgrade());
+        task.map_or(0, |task| task.pending())
+    }
+
+    fn run(&self, budget: Budget) -> Activation {
         let Some(parts) = self.parts.upgrade() else { return Activation::Ran(0) };
         let Some(task) = parts.task.upgrade() else { return Activation::Ran(0) };
         match self.core.lock().as_mut() {
-            Some(core) => task.run_part(&parts, self.number, core, slice),
+            Some(core) => task.run_part(&parts, self.number, core, budget),
             None => Activation::Ran(0),
         }
     }
 
-    fn ran(self: Arc<Self>) {
-        self.scheduled.store(false, Ordering::Release);
-        self.host.scheduled.fetch_sub(1, Ordering::AcqRel);
-        let Some(parts) = self.parts.upgrade().filter(|parts| !parts.is_over.load(Ordering::Acquire)) else { return };
-        if parts.task.upgrade().is_some_and(|task| parts.has_work(&task, self.number)) {
-            self.schedule();
-        }
+    fn has_work(&self) -> bool {
+        let parts = self.parts.upgrade().filter(|parts| !parts.is_over.load(Ordering::Acquire));
+        let with_task = parts.and_then(|parts| Some((parts.task.upgrade()?, parts)));
+        with_task.is_some_and(|(task, parts)| parts.has_work(&task, self.number))
     }
 }
 

@@ -11,7 +11,7 @@ use rivulet_dataflow::{
     Batch, Chain, Context, Control, Cut, Element, Inbox, KeyGroup, Operator, OperatorError, Push, Slot, StateError,
     StateFrame, StateSelection,
 };
-use rivulet_runtime::{Group, Policy, WorkerSettings, Workers};
+use rivulet_runtime::{Group, WorkerSettings, Workers};
 
 use crate::support::{Bench, batch, homes};
 
@@ -149,7 +149,7 @@ fn start(
     cut: Cut,
     chain: impl Fn() -> Chain + Send + Sync + 'static,
 ) -> (Workers, Arc<Group>, Vec<Slot>) {
-    let settings = WorkerSettings { threads: 4, policy: Policy::Group, balance_period: None, ..Default::default() };
+    let settings = WorkerSettings { threads: 4, balance_period: None, ..Default::default() };
     let workers = Workers::start(settings, bench.clock.clone()).unwrap();
     let group = workers.create_group(bench.parts_with(cut, chain));
     let slots = group.add(&[0, 1], &homes(&["hot", "cold"]));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rivulet_dataflow::{Clock, Inbox, Push, Reason};
 use rivulet_runtime::Runnable;
-use rivulet_runtime::{Activation, Group, GroupParts, Picked};
+use rivulet_runtime::{Activation, Budget, Group, GroupParts, Picked};
 
 use crate::support::{Bench, Taken, homes};
 
@@ -106,6 +106,22 @@ fn a_group_that_retires_forgets_what_waits() {
 }
 
 #[test]
+fn a_budget_of_events_ends_between_two_batches() {
+    let bench = Bench::new();
+    let group = Group::by_hand(GroupParts { batch_rows_max: Some(100), ..bench.parts() }, bench.clock.clone());
+    let slot = group.add(&[1], &homes(&["a"]))[0];
+    for value in 0..450 {
+        assert_eq!(group.push(slot, 0, value.to_string().as_bytes()), Push::Taken);
+    }
+    let task = group.tasks().next().unwrap().clone();
+    let run = |events| task.run(Budget { events, ..Budget::ENDLESS });
+    assert_eq!((task.pending(), run(101), task.pending()), (450, Activation::Yielded(200), 250));
+    assert_eq!((run(0), task.pending()), (Activation::Yielded(100), 150), "one batch at least");
+    assert_eq!((run(1_000), task.pending()), (Activation::Ran(150), 0));
+    assert!(bench.sink.of(1).0.into_iter().eq(0..450));
+}
+
+#[test]
 fn a_slice_ends_between_two_batches() {
     let bench = Bench::new();
     bench.event_us.store(10, Ordering::Relaxed);
@@ -117,8 +133,8 @@ fn a_slice_ends_between_two_batches() {
         assert_eq!(group.push(slot, 0, value.to_string().as_bytes()), Push::Taken);
     }
     let task = group.tasks().next().unwrap().clone();
-    assert_eq!(task.run(Duration::from_millis(1)), Activation::Yielded(100));
-    assert_eq!(task.run(Duration::from_millis(2)), Activation::Ran(150));
+    assert_eq!(task.run(Budget::of_time(Duration::from_millis(1))), Activation::Yielded(100));
+    assert_eq!(task.run(Budget::of_time(Duration::from_millis(2))), Activation::Ran(150));
     let (values, is_numbered) = bench.sink.of(1);
     assert!(values.into_iter().eq(0..250) && is_numbered);
     assert_eq!(group.metrics().batch_events_max, 100);
@@ -140,8 +156,8 @@ fn a_timer_does_not_overtake_events_that_wait() {
     // The slice ends in the middle; the timer is due at a time between the events that wait.
     bench.clock.advance_us(50_000);
     bench.deadline_us.store(now_us + 150, Ordering::Relaxed);
-    assert_eq!(task.run(Duration::from_millis(50)), Activation::Yielded(100));
-    assert_eq!(task.run(Duration::from_millis(500)), Activation::Ran(100));
+    assert_eq!(task.run(Budget::of_time(Duration::from_millis(50))), Activation::Yielded(100));
+    assert_eq!(task.run(Budget::of_time(Duration::from_millis(500))), Activation::Ran(100));
     assert_eq!(group.metrics().refused[Reason::Late as usize], 0);
     assert_eq!(bench.deadline_us.load(Ordering::Relaxed), i64::MAX, "it was served in the end");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rivulet_dataflow::{Inbox, Push, Reason};
 use rivulet_runtime::Runnable;
-use rivulet_runtime::{Activation, Group, GroupParts, InboxLimits, Picked, Policy, WorkerSettings, Workers};
+use rivulet_runtime::{Activation, Group, GroupParts, InboxLimits, Picked, WorkerSettings, Workers};
 
 use crate::support::{Bench, homes};
 
@@ -29,7 +29,7 @@ fn a_split_takes_state_and_waiting_events_along() {
     let first = group.tasks().next().unwrap().clone();
     let second = group.split(&first).unwrap();
     assert_eq!((first.queries(), second.queries()), (1_500, 1_500));
-    assert_eq!((first.waiting_rows(), second.waiting_rows()), (3_000, 3_000));
+    assert_eq!((first.pending(), second.pending()), (3_000, 3_000));
     push_all("4");
     assert_eq!(group.run(), Activation::Ran(9_000));
     group.remove(&slots[..10]);
@@ -61,7 +61,7 @@ fn rows_that_are_decoded_already_find_their_queries_wherever_they_are() {
     assert_eq!(group.push(slots[3], 0, b"7"), Push::Taken);
     let first = group.tasks().next().unwrap().clone();
     let second = group.split(&first).unwrap();
-    assert_eq!((first.waiting_rows() + second.waiting_rows(), second.waiting_rows()), (11, 5));
+    assert_eq!((first.pending() + second.pending(), second.pending()), (11, 5));
     assert!(group.push_rows(for_all(1)).is_none());
     group.remove(&slots[9..]);
     assert!(group.push_rows(for_all(2)).is_none());
@@ -98,7 +98,7 @@ fn moving_under_load_loses_doubles_and_reorders_nothing() {
     const MOVES: usize = 30;
     const EVENTS_MAX: i64 = 900_000;
     let bench = Bench::new();
-    let settings = WorkerSettings { threads: 2, policy: Policy::Group, balance_period: None, ..Default::default() };
+    let settings = WorkerSettings { threads: 2, balance_period: None, ..Default::default() };
     let workers = Workers::start(settings, bench.clock.clone()).unwrap();
     let group = workers.create_group(bench.parts());
     let names: Vec<String> = (0..QUERIES).map(|n| n.to_string()).collect();

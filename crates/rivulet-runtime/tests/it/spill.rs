@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rivulet_dataflow::{Inbox, Push, Reason, StateSelection};
-use rivulet_runtime::{Activation, Group, Policy, Spill, SpillStatus, WorkerSettings, Workers};
+use rivulet_runtime::{Activation, Group, Spill, SpillStatus, WorkerSettings, Workers};
 
 use crate::support::{Bench, homes};
 
@@ -182,7 +182,7 @@ fn spilling_under_load_loses_doubles_and_reorders_nothing() {
     const ROUNDS: usize = 60;
     let (bench, folder) = (Bench::new(), Folder::new());
     let balance_period = Some(Duration::from_secs(3_600));
-    let settings = WorkerSettings { threads: 2, policy: Policy::Group, balance_period, ..Default::default() };
+    let settings = WorkerSettings { threads: 2, balance_period, ..Default::default() };
     let workers = Workers::start(settings, bench.clock.clone()).unwrap();
     workers.enable_spilling(folder.spill(1 << 24));
     let group = workers.create_group(bench.parts());

@@ -12,7 +12,7 @@ use rivulet_dataflow::{
     Batch, Chain, Context, Control, Cut, Decoder, Element, Events, ManualClock, Operator, OperatorError, QueryId,
     Reason, Refusals, Refused, Sink, SinkError, Slot, SlotTable, StateError, StateFrame, StateSelection,
 };
-use rivulet_runtime::{Group, GroupParts, InboxLimits, Policy, TaskParts, WorkerSettings, Workers};
+use rivulet_runtime::{Group, GroupParts, InboxLimits, TaskParts, WorkerSettings, Workers};
 
 /// Decodes a payload of digits into one `BIGINT` column; `panic` makes it panic. Each event takes some time of the clock.
 struct Digits {
@@ -197,7 +197,7 @@ impl Bench {
     pub(crate) fn workers_by_hand(&self) -> Workers {
         let settings = WorkerSettings {
             threads: 2,
-            policy: Policy::Pinned,
+            policy: "pinned".parse().expect("a policy"),
             balance_period: Some(Duration::from_secs(3_600)),
             ..Default::default()
         };

@@ -129,7 +129,7 @@ pub(super) fn run(global: Global, arguments: &ConfigArguments) -> Result<(), Cli
     if arguments.keys {
         let rows = KEYS.iter().map(|key| {
             let [variable, _] = environment_names(key.name);
-            [key.name.into(), variable, key.default.unwrap_or("-").into(), key.help.into()]
+            [key.name.into(), variable, key.default.unwrap_or("-").into(), key.meaning()]
         });
         writeln!(out, "{}", table(["key", "environment variable", "default", "meaning"], &[], rows))?;
         return Ok(());

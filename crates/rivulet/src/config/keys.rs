@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use rivulet_connectors::http_server::is_host_list;
+use rivulet_runtime::Policy;
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -19,6 +20,17 @@ pub struct Key {
     pub default: Option<&'static str>,
     /// What it is for, in a few words.
     pub help: &'static str,
+}
+
+impl Key {
+    /// What it is for, and what its values mean where they have words of their own.
+    pub fn meaning(&self) -> String {
+        if self.kind != Kind::Policy {
+            return self.help.to_owned();
+        }
+        let policies = Policy::ALL.map(|policy| format!("{} ({})", policy.name, policy.help));
+        format!("{}: {}", self.help, policies.join(", "))
+    }
 }
 
 /// What values a key takes.
@@ -46,6 +58,8 @@ pub enum Kind {
     Bytes(u64, u64),
     /// One of these.
     Choice(&'static [&'static str]),
+    /// The name of a [`Policy`].
+    Policy,
 }
 
 const KIB: u64 = 1 << 10;
@@ -93,7 +107,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "mqtt.broker.connections", kind: Kind::Choice(&["shared", "per-query"]), default: Some("shared"), help: "shared: one connection for all queries; per-query: two for each, for comparison with engines that share none" },
     Key { name: "mqtt.broker.ca_file", kind: Kind::Path, default: None, help: "certificate authorities in PEM for mqtts; the usual public ones by default" },
     Key { name: "workers", kind: Kind::Count(1, 1024), default: None, help: "processing threads; as many as cores by default" },
-    Key { name: "scheduler.policy", kind: Kind::Choice(&["group", "pinned", "pool", "congestion", "dedicated"]), default: Some("group"), help: "which task a worker runs next: group (its own first, then those of others), pinned (its own only), pool (first in, first out), congestion (most events waiting), dedicated (a thread for each task)" },
+    Key { name: "scheduler.policy", kind: Kind::Policy, default: Some("group"), help: "which task a worker runs next" },
     Key { name: "scheduler.time_slice_ms", kind: Kind::Count(1, 60_000), default: Some("20"), help: "how long a worker stays with a task while others wait" },
     Key { name: "scheduler.balance_period_s", kind: Kind::Count(0, 86_400), default: Some("5"), help: "how often load is evened out between workers; 0 for never" },
     Key { name: "scheduler.cut_above_percent", kind: Kind::Count(0, 100), default: Some("95"), help: "which part of a worker's time a single query may need before several workers share it, if its application can be cut; 0 for never" },
@@ -271,6 +285,7 @@ impl Kind {
             Self::Choice(choices) => {
                 choices.iter().find(|choice| **choice == text).map(|choice| Value::Text((*choice).to_owned()))
             }
+            Self::Policy => text.parse::<&Policy>().ok().map(|policy| Value::Text(policy.name.to_owned())),
         }
     }
 
@@ -292,12 +307,15 @@ impl Kind {
                 Value::Bytes(least).to_string().replace('"', ""),
                 Value::Bytes(most).to_string().replace('"', "")
             ),
-            Self::Choice(choices) => {
-                let quoted: Vec<_> = choices.iter().map(|choice| format!("\"{choice}\"")).collect();
-                format!("one of {}", quoted.join(", "))
-            }
+            Self::Choice(choices) => one_of(choices),
+            Self::Policy => one_of(&Policy::ALL.map(|policy| policy.name)),
         }
     }
+}
+
+fn one_of(choices: &[&str]) -> String {
+    let quoted: Vec<_> = choices.iter().map(|choice| format!("\"{choice}\"")).collect();
+    format!("one of {}", quoted.join(", "))
 }
 
 /// At least one path, and none that is empty.

@@ -51,7 +51,8 @@ fn the_reference_of_the_configuration_is_current() {
         names.dedup();
         let environment = names.join("`, `");
         let default = key.default.map_or("not set", |default| if default.is_empty() { "empty" } else { default });
-        let _ = writeln!(text, "| `{}` | `{environment}` | {default} | {} |", key.name, key.help.replace('\n', " "));
+        let _ =
+            writeln!(text, "| `{}` | `{environment}` | {default} | {} |", key.name, key.meaning().replace('\n', " "));
     }
     check("configuration.md", &text);
 }

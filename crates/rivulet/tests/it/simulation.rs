@@ -13,6 +13,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::{Cut, Reason};
+use rivulet_runtime::Budget;
 use rivulet_testing::TestGroup;
 use rivulet_testing::group::Results;
 use rivulet_testing::random::{RandomApplication, RandomEvent, RandomParameters, events};
@@ -148,7 +149,7 @@ impl Done {
         for _ in 0..random.random_range(0..4) {
             let part = random.random_range(0..task.parts() + 1);
             self.steps_of_parts += u64::from(part > 0 && part < task.parts());
-            task.run_part_by_hand(part, Duration::ZERO);
+            task.run_part_by_hand(part, Budget::of_time(Duration::ZERO));
         }
     }
 

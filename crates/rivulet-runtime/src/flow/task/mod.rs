@@ -6,9 +6,8 @@ mod report;
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
 
 use arrow::compute::concat_batches;
 use arrow::datatypes::Schema;
@@ -22,7 +21,7 @@ use super::inbox::{FlowInbox, Message, Sent};
 use super::measure::{Measured, OperatorCounters};
 use super::watermark::Watermarks;
 use crate::host::{DeadlineId, Host};
-use crate::scheduler::Runnable;
+use crate::scheduler::{Budget, Runnable, Standing};
 use crate::task::panic_text;
 use crate::{Activation, Histogram};
 use barrier::Checkpoints;
@@ -79,8 +78,7 @@ pub(crate) struct FlowTask {
     waits_for_commit: bool,
     /// The newest barrier of which its sink has made the checkpoint final; [`u64::MAX`] once it has ended.
     final_to: AtomicU64,
-    /// Whether it waits for a worker or runs. Only the one who turns it from false to true hands it to the scheduler.
-    scheduled: AtomicBool,
+    standing: Standing,
     deadline: DeadlineId,
     /// When its sources are worth asking, microseconds since the epoch: [`SOURCES_READY`], or `i64::MAX` if it has none that is
     /// open.
@@ -172,7 +170,7 @@ impl FlowTask {
             writes: parts.sink.is_some(),
             waits_for_commit: parts.sink.as_ref().is_some_and(|sink| sink.waits_for_commit()),
             final_to: AtomicU64::new(0),
-            scheduled: AtomicBool::new(false),
+            standing: Standing::default(),
             deadline: host.flow_deadlines.register(task.clone()),
             host,
             sources_at_us: AtomicI64::new(if parts.partitions.is_some() { SOURCES_READY } else { i64::MAX }),
@@ -253,14 +251,9 @@ impl FlowTask {
         self.inbox.has_room()
     }
 
-    /// Hands the task to the scheduler unless it has it, or the task runs.
+    /// Lets the scheduler know that it has work: see [`Host::schedule`].
     pub(crate) fn schedule(self: &Arc<Self>) {
-        if !self.scheduled.swap(true, Ordering::AcqRel) {
-            self.host.scheduled.fetch_add(1, Ordering::AcqRel);
-            if !self.host.closing.is_over() {
-                self.host.scheduler.ready(self.clone());
-            }
-        }
+        self.host.schedule(self);
     }
 
     /// One step: rows of a source, or what waits. `None` if there was nothing.
@@ -557,10 +550,9 @@ impl FlowTask {
         }
     }
 
-    fn work(&self, core: &mut Core, slice: Duration) -> Result<Activation, String> {
+    fn work(&self, core: &mut Core, budget: Budget) -> Result<Activation, String> {
         let clock = &self.host.clock;
         let begun_us = clock.steady_us();
-        let slice_us = i64::try_from(slice.as_micros()).unwrap_or(i64::MAX);
         let mut rows = 0;
         let outcome = loop {
             self.go_on(core)?;
@@ -586,7 +578,7 @@ impl FlowTask {
                 Some(more) => rows += more,
                 None => break Activation::Ran(rows),
             }
-            if clock.steady_us() - begun_us >= slice_us {
+            if budget.is_spent(rows, clock.steady_us() - begun_us) {
                 break Activation::Yielded(rows);
             }
         };
@@ -621,13 +613,53 @@ impl FlowTask {
         };
         self.host.flow_deadlines.set(self.deadline, of_operators.min(of_sources).min(of_sink));
     }
+}
 
-    /// Whether there is anything that it could do now.
-    fn can_go_on(&self) -> bool {
+impl Runnable for FlowTask {
+    fn name(&self) -> &str {
+        &self.flow.name
+    }
+
+    fn worker(&self) -> usize {
+        self.worker
+    }
+
+    fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    fn pending(&self) -> usize {
+        self.inbox.rows().0
+    }
+
+    fn run(&self, budget: Budget) -> Activation {
+        let mut core = self.core.lock();
+        if core.has_ended {
+            return Activation::Ran(0);
+        }
+        if self.flow.cancelled.load(Ordering::Acquire) {
+            self.let_go(&mut core);
+            return Activation::Ran(0);
+        }
+        let worked = catch_unwind(AssertUnwindSafe(|| self.work(&mut core, budget)))
+            .unwrap_or_else(|panic| Err(format!("a defect of the engine: {}", panic_text(&*panic))));
+        let outcome = worked.unwrap_or_else(|error| {
+            self.flow.fail(error, core.sink.as_ref().is_some_and(|sink| sink.is_undone()));
+            Activation::Ran(0)
+        });
+        if core.has_ended || self.flow.cancelled.load(Ordering::Acquire) {
+            self.let_go(&mut core);
+        } else {
+            self.note_deadline(&core);
+        }
+        outcome
+    }
+
+    fn has_work(&self) -> bool {
         let core = match self.core.try_lock() {
             Some(core) => core,
             // Another worker runs it already, and looks again when it has.
-            None if self.scheduled.load(Ordering::Acquire) => return false,
+            None if !self.standing.is_idle() => return false,
             // Somebody takes its figures.
             None => self.core.lock(),
         };
@@ -649,51 +681,6 @@ impl FlowTask {
         };
         let has_to_rest = || core.feed.is_some() && core.checkpoints.lacks(self.flow.barrier.wanted());
         is_stopping || core.is_unfinished || !self.inbox.is_empty() || has_to_rest() || may_ask()
-    }
-}
-
-impl Runnable for FlowTask {
-    fn name(&self) -> &str {
-        &self.flow.name
-    }
-
-    fn worker(&self) -> usize {
-        self.worker
-    }
-
-    fn waiting_rows(&self) -> usize {
-        self.inbox.rows().0
-    }
-
-    fn run(&self, slice: Duration) -> Activation {
-        let mut core = self.core.lock();
-        if core.has_ended {
-            return Activation::Ran(0);
-        }
-        if self.flow.cancelled.load(Ordering::Acquire) {
-            self.let_go(&mut core);
-            return Activation::Ran(0);
-        }
-        let worked = catch_unwind(AssertUnwindSafe(|| self.work(&mut core, slice)))
-            .unwrap_or_else(|panic| Err(format!("a defect of the engine: {}", panic_text(&*panic))));
-        let outcome = worked.unwrap_or_else(|error| {
-            self.flow.fail(error, core.sink.as_ref().is_some_and(|sink| sink.is_undone()));
-            Activation::Ran(0)
-        });
-        if core.has_ended || self.flow.cancelled.load(Ordering::Acquire) {
-            self.let_go(&mut core);
-        } else {
-            self.note_deadline(&core);
-        }
-        outcome
-    }
-
-    fn ran(self: Arc<Self>) {
-        self.scheduled.store(false, Ordering::Release);
-        self.host.scheduled.fetch_sub(1, Ordering::AcqRel);
-        if self.can_go_on() {
-            self.schedule();
-        }
     }
 }
 

@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rivulet_connectors::connector::Host;
-use rivulet_runtime::Policy;
 use rivulet_runtime::flow::checkpoint::Snapshot;
 use rivulet_sql::{BigQuery, CreateBigQuery, QueryPlan, Scope, Statement, Stored, explain_query, plan_query};
 use rivulet_storage::Store;
@@ -501,8 +500,11 @@ impl Engine {
         name: &str,
         snapshot: Option<Snapshot>,
     ) -> Result<run::Running, ServiceError> {
-        if self.config.workers.policy == Policy::Dedicated {
-            let message = "big queries need workers that tasks share, and the policy 'dedicated' has a thread for each";
+        let policy = self.config.workers.policy;
+        if policy.has_worker_for_each_task() {
+            let name = policy.name;
+            let message =
+                format!("big queries need workers that tasks share, and the policy '{name}' has a thread for each");
             return Err(ServiceError::new(ErrorKind::Unavailable, message)
                 .with_hint("set scheduler.policy to 'group', or run the query with `rivulet run`"));
         }
