@@ -50,8 +50,6 @@ pub enum EdgeKind {
     Hash(Vec<usize>),
     /// To the only instance that there is.
     Gather,
-    /// To every instance.
-    Broadcast,
 }
 
 impl fmt::Display for EdgeKind {
@@ -61,7 +59,6 @@ impl fmt::Display for EdgeKind {
             Self::RoundRobin => "round-robin",
             Self::Hash(_) => "hash",
             Self::Gather => "gather",
-            Self::Broadcast => "broadcast",
         })
     }
 }
