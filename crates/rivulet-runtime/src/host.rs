@@ -114,7 +114,8 @@ impl Host {
         }
     }
 
-    /// A task may have work: hands it to the scheduler, unless it waits there already and what waits for it is no news, or runs.
+    /// A task may have work: hands it to the scheduler if it is idle. While it waits there, a scheduler that asked for
+    /// it is told how much waits now.
     pub(crate) fn schedule<T: Runnable + 'static>(&self, task: &Arc<T>) {
         if self.is_to_be_told(task.standing()) {
             self.scheduler.ready(task.clone(), task.pending());

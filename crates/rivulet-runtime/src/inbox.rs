@@ -237,7 +237,8 @@ impl InHand {
 /// What became of an event that was offered to a [`Queue`].
 pub(crate) struct Pushed {
     pub(crate) push: Push,
-    /// Whether the order of magnitude of what waits has risen, as from nothing to one event: its task has to be scheduled.
+    /// Whether the order of magnitude of what waits has risen, as from nothing to one event: its task has to be
+    /// scheduled.
     pub(crate) has_risen: bool,
 }
 

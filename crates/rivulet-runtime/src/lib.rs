@@ -18,7 +18,7 @@
 //! - [`scheduler`]: which task runs next, and where;
 //! - `balance`: what is moved, split and merged, cut and joined; `labels`: what begins on one worker;
 //! - `host` and [`workers`]: what a process has once, and its threads;
-//! - [`threads`]: how many of those the system allows; [`numa`]: on which cores they stand.
+//! - [`numa`]: on which cores they stand.
 
 mod balance;
 pub mod flow;
@@ -32,7 +32,6 @@ mod picked;
 pub mod scheduler;
 pub mod spill;
 pub mod task;
-pub mod threads;
 pub mod workers;
 
 pub use flow::{Flow, FlowError, FlowLimits, FlowParts, FlowReport, OperatorReport, Partition, TaskReport};
@@ -41,8 +40,7 @@ pub use inbox::{InboxLimits, Overflow};
 pub use metrics::{GroupMetrics, Histogram};
 pub use numa::{Numa, Place, Topology};
 pub use picked::Picked;
-pub use scheduler::{Belonging, Budget, Policy, Runnable, Scheduler};
+pub use scheduler::{Belonging, Budget, Policy, Runnable, Scheduler, ThreadLimit};
 pub use spill::{Spill, SpillStatus};
 pub use task::{Activation, Task, TaskParts};
-pub use threads::ThreadLimit;
 pub use workers::{WorkerSettings, WorkerStatus, Workers};

@@ -17,9 +17,9 @@ use crate::flow::FlowTask;
 use crate::host::{Deadlines, Host, Relief, WorkerLoad};
 use crate::labels::Labels;
 use crate::numa::Stands;
-use crate::scheduler::{Budget, ByHand, Closing, Policy, Runnable, Surroundings};
+use crate::scheduler::{Budget, ByHand, Closing, Policy, Runnable, Surroundings, ThreadLimit};
 use crate::spill::{SWEEPS, Spill};
-use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Numa, Task, ThreadLimit, Topology};
+use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Numa, Task, Topology};
 
 /// How often deadlines are looked at; windows of silent queries close with this precision.
 const TIMER_PERIOD: Duration = Duration::from_millis(10);
@@ -169,7 +169,7 @@ impl Workers {
                 groups: Mutex::default(),
                 blocked: Mutex::default(),
                 threads: Mutex::default(),
-                thread_limit: has_worker_for_each_task.then(ThreadLimit::of_this_process),
+                thread_limit: settings.policy.thread_limit().map(|limit| limit()),
                 started: AtomicUsize::new(0),
             }
         });

@@ -58,7 +58,8 @@ impl FlowInbox {
         }
     }
 
-    /// Adds a message; whether the task is to be scheduled: the queue was empty, or the order of magnitude of its rows has risen.
+    /// Adds a message. True if the task is to be scheduled: the queue was empty, or the order of magnitude of its rows
+    /// has risen.
     pub(super) fn push(&self, channel: usize, message: Message) -> bool {
         let (mut bytes, mut has_risen) = (0, false);
         let mut queue = self.queue.lock();

@@ -1,7 +1,8 @@
-//! The task for which most events wait is run first (Fu et al., EdgeWise, ATC 2019): it is the one that holds up others.
+//! The task for which most events wait is run first (Fu et al., EdgeWise, ATC 2019): it is the one that holds up
+//! others.
 //!
-//! How many wait counts by its order of magnitude ([`level`]), so a task changes its place seldom, and among equals the first that
-//! came is the first. A task may process what waited when it was taken; then all are compared again.
+//! How many wait counts by its order of magnitude ([`level`]), so a task changes its place seldom. Among equals the
+//! task that came first is the first. A task may process what waited when it was taken; then all are compared again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,8 +11,8 @@ use std::sync::Arc;
 use super::shared::{Shared, Waiting};
 use super::{Belonging, Policy, Runnable, level};
 
-/// Each time that so many tasks were taken, one of them was the one that waited longest, however little waits for it: so of `n` tasks
-/// each has its turn after `16 n` others at most.
+/// Each time that so many tasks are taken, one of them is the task that has waited longest, however few events wait for
+/// it. So of `n` tasks each has its turn after at most `16 n` others.
 const OLDEST_EVERY: u64 = 16;
 
 /// A free worker takes the task with the most waiting events.
@@ -64,7 +65,7 @@ impl Waiting for Longest {
         Some((task, 1_usize.checked_shl(level).unwrap_or(usize::MAX)))
     }
 
-    fn len(&self) -> usize {
+    fn waiting(&self) -> usize {
         self.tasks.len()
     }
 }
@@ -101,7 +102,7 @@ mod tests {
         // 900 and 1,000 are equally many.
         let order: Vec<usize> = std::iter::from_fn(|| leave(&mut tasks)).collect();
         assert_eq!(order, [3, 0, 2, 1]);
-        assert_eq!((tasks.len(), tasks.by_level.len()), (0, 0));
+        assert_eq!((tasks.waiting(), tasks.by_level.len()), (0, 0));
     }
 
     #[test]
@@ -146,7 +147,7 @@ mod tests {
                     let found = tasks.leave().map(|(task, events)| (task.name().to_owned(), events));
                     prop_assert_eq!(found, expected.map(|(task, level)| (task.to_string(), 1 << level)));
                 }
-                prop_assert_eq!((tasks.len(), tasks.by_level.len()), (model.len(), model.len()));
+                prop_assert_eq!((tasks.waiting(), tasks.by_level.len()), (model.len(), model.len()));
             }
         }
     }

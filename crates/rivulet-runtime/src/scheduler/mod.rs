@@ -1,11 +1,12 @@
 //! Which task runs next, where, and for how long: one trait, several policies.
 //!
-//! A task is handed to [`Scheduler::ready`] when its inbox turns from empty to non-empty or a timer of it is due, and again
-//! when its budget ended before its inbox was empty. From then on until it has run it is *scheduled*, which its [`Standing`]
-//! says; so whatever a policy keeps is bounded by the number of tasks. What a policy needs of the workers stands in its
-//! [`Policy`], and nobody else asks which policy it is. A new policy is a file here, and its place in [`Policy::ALL`].
+//! A task is handed to [`Scheduler::ready`] when its inbox turns from empty to non-empty or a timer of it is due, and
+//! again when its budget ended before its inbox was empty. From then on until it has run it is *scheduled*, which its
+//! [`Standing`] says. So what a scheduler keeps is bounded by the number of tasks. No scheduler locks an inbox or looks
+//! at all tasks: the caller tells it how much waits.
 //!
-//! No scheduler locks an inbox or looks at all tasks: how much waits for a task it is told.
+//! What a policy needs of the workers stands in its [`Policy`]; nothing else asks which policy it is. A policy that can
+//! be configured is one file here and its place in [`Policy::ALL`]; one for comparison is made where it is used.
 
 mod by_hand;
 mod congestion;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use by_hand::{BY_HAND, ByHand};
 pub use owned::Owned;
-pub use policy::{Belonging, Policy, Surroundings};
+pub use policy::{Belonging, Policy, Surroundings, ThreadLimit};
 pub use shared::{Shared, Waiting};
 pub use standing::Standing;
 
@@ -42,7 +43,7 @@ pub trait Runnable: Send + Sync {
     /// About how many events or rows wait for it: a number that is read without a lock.
     fn pending(&self) -> usize;
 
-    /// Works until nothing waits any more or the budget is spent. Called by one worker at a time; a second caller waits.
+    /// Works until nothing waits any more or the budget is spent. One worker at a time calls it; a second caller waits.
     fn run(&self, budget: Budget) -> Activation;
 
     /// Whether it could do anything now. Asked after it has run: what comes later schedules it.
@@ -75,8 +76,8 @@ impl Budget {
 
 /// Gives a worker its next task.
 pub trait Scheduler: Send + Sync {
-    /// A task has work; about `pending` events wait for it. It is handed out once, however often this is called before: a
-    /// further call tells that more events wait now. It is passed over if the task runs already.
+    /// A task has work; about `pending` events wait for it. However often this is called, the task is handed out once:
+    /// a further call says that more events wait now. While the task runs, a call changes nothing.
     fn ready(&self, task: Arc<dyn Runnable>, pending: usize);
 
     /// The next task for a worker, and its budget; waits until there is one. `None` if there is none and the process is
@@ -99,8 +100,8 @@ pub trait Scheduler: Send + Sync {
     fn clear(&self);
 }
 
-/// The order of magnitude of a number of events that wait: 0 for none, and one more with each power of two. Schedulers are told
-/// when it rises, not of each event.
+/// The order of magnitude of a number of events that wait: 0 for none, and one more with each power of two. Schedulers
+/// are told when it rises, not of each event.
 pub fn level(pending: usize) -> u32 {
     usize::BITS - pending.leading_zeros()
 }

@@ -9,7 +9,8 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{Belonging, Budget, Closing, Policy, Runnable, Scheduler, Surroundings};
 
-/// Each task belongs to a worker, which runs its tasks first in, first out. A worker that has nothing to do helps the others.
+/// Each task belongs to a worker, which runs its tasks first in, first out. A worker that has nothing to do helps the
+/// others.
 pub(super) static GROUP: Policy = Policy {
     name: "group",
     help: "its own first, then those of others",
@@ -23,15 +24,6 @@ pub(super) static PINNED: Policy = Policy {
     name: "pinned",
     help: "its own only",
     belonging: Belonging::Balanced,
-    follows_pending: false,
-    make: |surroundings| Box::new(Owned::new(false, surroundings)),
-};
-
-/// A worker of its own for each task.
-pub(super) static DEDICATED: Policy = Policy {
-    name: "dedicated",
-    help: "a thread for each task",
-    belonging: Belonging::Own,
     follows_pending: false,
     make: |surroundings| Box::new(Owned::new(false, surroundings)),
 };

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::{Closing, Scheduler, congestion, owned};
 
-/// Which task a worker runs next, where and for how long: a name, what that needs of the workers, and how its scheduler is made.
+/// Which task a worker runs next, where and for how long: a name, what that needs of the workers, and how its scheduler
+/// is made.
 pub struct Policy {
     /// The name in configurations.
     pub name: &'static str,
@@ -15,22 +16,32 @@ pub struct Policy {
     pub help: &'static str,
     /// Whether a task belongs to a worker.
     pub belonging: Belonging,
-    /// Whether the order depends on how much waits: [`Scheduler::ready`] is then called again whenever the order of magnitude
-    /// of that rises.
+    /// Whether the order depends on how much waits: [`Scheduler::ready`] is then called again whenever the order of
+    /// magnitude of that rises.
     pub follows_pending: bool,
     /// Makes its scheduler.
     pub make: fn(Surroundings) -> Box<dyn Scheduler>,
 }
 
 /// Whether a task belongs to a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Belonging {
     /// To none: any worker runs it.
     Nobody,
     /// To one, with others; the balancer evens out the load between workers.
     Balanced,
-    /// To one that has no other: workers come and go with tasks.
-    Own,
+    /// To one that has no other: workers come and go with tasks. There are no more of them than this says once, at the
+    /// start.
+    Own(fn() -> ThreadLimit),
+}
+
+/// How many threads may be started, and what would be in the way of more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadLimit {
+    /// Threads in all.
+    pub threads_max: usize,
+    /// The setting of the system that allows no more, for people.
+    pub bounded_by: &'static str,
 }
 
 /// What a scheduler is made for.
@@ -45,8 +56,7 @@ pub struct Surroundings {
 
 impl Policy {
     /// Every policy that can be configured.
-    pub const ALL: [&'static Self; 5] =
-        [&owned::GROUP, &owned::PINNED, &super::shared::POOL, &congestion::CONGESTION, &owned::DEDICATED];
+    pub const ALL: [&'static Self; 3] = [&owned::GROUP, &owned::PINNED, &congestion::CONGESTION];
 
     /// The names of these.
     pub fn names() -> String {
@@ -55,17 +65,25 @@ impl Policy {
 
     /// Whether a task belongs to one worker.
     pub(crate) fn is_owned(&self) -> bool {
-        self.belonging != Belonging::Nobody
+        !matches!(self.belonging, Belonging::Nobody)
     }
 
     /// Whether load is evened out between workers: tasks belong to one, and each worker may have several.
     pub(crate) fn is_balanced(&self) -> bool {
-        self.belonging == Belonging::Balanced
+        matches!(self.belonging, Belonging::Balanced)
+    }
+
+    /// How many workers there may be, where each task has its own.
+    pub(crate) fn thread_limit(&self) -> Option<fn() -> ThreadLimit> {
+        match self.belonging {
+            Belonging::Own(limit) => Some(limit),
+            Belonging::Nobody | Belonging::Balanced => None,
+        }
     }
 
     /// Whether each task has a worker of its own.
     pub fn has_worker_for_each_task(&self) -> bool {
-        self.belonging == Belonging::Own
+        self.thread_limit().is_some()
     }
 }
 

@@ -1,22 +1,12 @@
 //! One set of ready tasks for all workers.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Belonging, Budget, Closing, Policy, Runnable, Scheduler, Surroundings};
-
-/// One queue for all workers.
-pub(super) static POOL: Policy = Policy {
-    name: "pool",
-    help: "first in, first out",
-    belonging: Belonging::Nobody,
-    follows_pending: false,
-    make: |surroundings| Box::new(Shared::<VecDeque<Arc<dyn Runnable>>>::new(surroundings)),
-};
+use super::{Budget, Closing, Runnable, Scheduler, Surroundings};
 
 /// The tasks that wait for any worker, and the order in which they are taken.
 pub trait Waiting: Default + Send {
@@ -27,26 +17,7 @@ pub trait Waiting: Default + Send {
     fn leave(&mut self) -> Option<(Arc<dyn Runnable>, usize)>;
 
     /// How many there are.
-    fn len(&self) -> usize;
-}
-
-/// First in, first out.
-impl Waiting for VecDeque<Arc<dyn Runnable>> {
-    fn enter(&mut self, task: Arc<dyn Runnable>, _pending: usize) {
-        if task.standing().enter() {
-            self.push_back(task);
-        }
-    }
-
-    fn leave(&mut self) -> Option<(Arc<dyn Runnable>, usize)> {
-        let task = self.pop_front()?;
-        task.standing().leave();
-        Some((task, usize::MAX))
-    }
-
-    fn len(&self) -> usize {
-        self.len()
-    }
+    fn waiting(&self) -> usize;
 }
 
 /// Ready tasks that any worker may run.
@@ -75,9 +46,9 @@ impl<W: Waiting> Shared<W> {
 impl<W: Waiting> Scheduler for Shared<W> {
     fn ready(&self, task: Arc<dyn Runnable>, pending: usize) {
         let mut state = self.state.lock();
-        let before = state.tasks.len();
+        let before = state.tasks.waiting();
         state.tasks.enter(task, pending);
-        if state.asleep > 0 && state.tasks.len() > before {
+        if state.asleep > 0 && state.tasks.waiting() > before {
             drop(state);
             self.came.notify_one();
         }
@@ -85,7 +56,7 @@ impl<W: Waiting> Scheduler for Shared<W> {
 
     fn next(&self, _worker: usize) -> Option<(Arc<dyn Runnable>, Budget)> {
         let mut state = self.state.lock();
-        while state.tasks.len() == 0 && !self.closing.has_begun() {
+        while state.tasks.waiting() == 0 && !self.closing.has_begun() {
             state.asleep += 1;
             self.came.wait(&mut state);
             state.asleep -= 1;
@@ -98,7 +69,7 @@ impl<W: Waiting> Scheduler for Shared<W> {
     }
 
     fn waiting(&self) -> usize {
-        self.state.lock().tasks.len()
+        self.state.lock().tasks.waiting()
     }
 
     fn add_worker(&self) -> usize {

@@ -1,23 +1,70 @@
-//! Every policy processes everything, in order.
+//! Every policy processes everything, in order; also one that is made outside of the runtime.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rivulet_dataflow::{Inbox, Push};
-use rivulet_runtime::{Policy, Runnable, WorkerSettings, Workers};
+use rivulet_runtime::scheduler::{Owned, Shared, Waiting};
+use rivulet_runtime::{Belonging, Policy, Runnable, ThreadLimit, WorkerSettings, Workers};
 
 use crate::support::{Bench, homes};
 
+/// The task that became ready last is the first.
+static STACK: Policy = Policy {
+    name: "stack",
+    help: "last in, first out",
+    belonging: Belonging::Nobody,
+    follows_pending: true,
+    make: |surroundings| Box::new(Shared::<Stack>::new(surroundings)),
+};
+
+/// A thread for each task, as long as there are less than so many.
+static FEW_THREADS: Policy = Policy {
+    name: "few threads",
+    help: "a thread for each of the first tasks",
+    belonging: Belonging::Own(|| ThreadLimit { threads_max: 15, bounded_by: "the test" }),
+    follows_pending: false,
+    make: |surroundings| Box::new(Owned::new(false, surroundings)),
+};
+
+#[derive(Default)]
+struct Stack(Vec<Arc<dyn Runnable>>);
+
+impl Waiting for Stack {
+    fn enter(&mut self, task: Arc<dyn Runnable>, _pending: usize) {
+        if task.standing().enter() {
+            self.0.push(task);
+        }
+    }
+
+    fn leave(&mut self) -> Option<(Arc<dyn Runnable>, usize)> {
+        let task = self.0.pop()?;
+        task.standing().leave();
+        Some((task, 7))
+    }
+
+    fn waiting(&self) -> usize {
+        self.0.len()
+    }
+}
+
+fn policies() -> impl Iterator<Item = &'static Policy> {
+    Policy::ALL.into_iter().chain([&STACK, &FEW_THREADS])
+}
+
 #[test]
 fn workers_process_everything_in_order_and_stop() {
-    for policy in Policy::ALL {
+    for policy in policies() {
         let benches: Vec<Bench> = (0..20).map(|_| Bench::new()).collect();
         let settings = WorkerSettings { threads: 3, policy, pins: true, ..Default::default() };
         let workers = Workers::start(settings, benches[0].clock.clone()).unwrap();
         let groups: Vec<_> = benches.iter().map(|bench| workers.create_group(bench.parts())).collect();
+        assert_eq!(workers.threads_left().map(|(left, _)| left), (*policy == FEW_THREADS).then_some(15));
         for group in &groups {
             group.add(&[1], &homes(&["a"]));
         }
+        assert_eq!(workers.threads_left().map(|(left, _)| left), (*policy == FEW_THREADS).then_some(0));
         for value in 0..5_000i64 {
             for group in &groups {
                 assert_eq!(group.push(0, 0, value.to_string().as_bytes()), Push::Taken);
@@ -34,7 +81,7 @@ fn workers_process_everything_in_order_and_stop() {
 
 #[test]
 fn stopping_waits_for_room_in_the_sink_and_for_nothing_else() {
-    for policy in Policy::ALL {
+    for policy in policies() {
         let bench = Bench::new();
         let workers = Workers::start(WorkerSettings { policy, ..Default::default() }, bench.clock.clone()).unwrap();
         assert_eq!(workers.stop(), 0, "{policy:?}: there is nothing to wait for");

@@ -23,6 +23,8 @@ pub(super) struct ServerProcess {
     messages: Option<JoinHandle<String>>,
     http: SocketAddr,
     folder: PathBuf,
+    /// The command that is the server.
+    command: Vec<String>,
     /// Its environment variables.
     settings: Vec<(String, String)>,
     agent: ureq::Agent,
@@ -30,9 +32,13 @@ pub(super) struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts `rivulet serve`, as a client of the broker at `broker` if there is one, with these environment variables, and waits
-    /// until it is ready.
-    pub(super) fn start(broker: Option<SocketAddr>, settings: &[(&str, &str)]) -> Result<Self, String> {
+    /// Starts `command`, which is `serve` or one that does the same, as a client of the broker at `broker` if there is
+    /// one, with these environment variables, and waits until it is ready.
+    pub(super) fn start(
+        command: &[&str],
+        broker: Option<SocketAddr>,
+        settings: &[(&str, &str)],
+    ) -> Result<Self, String> {
         let http = TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| listener.local_addr())
             .map_err(|error| format!("no free port for the server: {error}"))?;
@@ -43,14 +49,15 @@ impl ServerProcess {
             Some(broker) => ("RIVULET_MQTT_BROKER_URL".into(), format!("mqtt://{broker}")),
             None => ("RIVULET_MQTT_EMBEDDED_ADDRESS".into(), "127.0.0.1:0".into()),
         });
-        let (child, messages) = spawn(http, &folder, &settings)?;
+        let command: Vec<String> = command.iter().map(|&part| part.to_owned()).collect();
+        let (child, messages) = spawn(http, &folder, &command, &settings)?;
         let meter = Meter::new(child.id());
         let agent = ureq::Agent::config_builder()
             .timeout_global(Some(Duration::from_secs(600)))
             .http_status_as_error(false)
             .build()
             .new_agent();
-        let mut server = Self { child, messages, http, folder, settings, agent, meter };
+        let mut server = Self { child, messages, http, folder, command, settings, agent, meter };
         server.wait_until_ready()?;
         Ok(server)
     }
@@ -60,7 +67,7 @@ impl ServerProcess {
         let killed = self.child.kill().and_then(|()| self.child.wait());
         killed.map_err(|error| format!("the server cannot be killed: {error}"))?;
         let begun = Instant::now();
-        (self.child, self.messages) = spawn(self.http, &self.folder, &self.settings)?;
+        (self.child, self.messages) = spawn(self.http, &self.folder, &self.command, &self.settings)?;
         self.meter = Meter::new(self.child.id());
         self.wait_until_ready()?;
         Ok(begun.elapsed())
@@ -152,12 +159,13 @@ impl ServerProcess {
 fn spawn(
     http: SocketAddr,
     folder: &Path,
+    arguments: &[String],
     settings: &[(String, String)],
 ) -> Result<(Child, Option<JoinHandle<String>>), String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
     let mut command = Command::new(program);
     command
-        .arg("serve")
+        .args(arguments)
         .env_clear()
         .envs(std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("RIVULET_")))
         .env("RIVULET_HTTP_ADDRESS", http.to_string())

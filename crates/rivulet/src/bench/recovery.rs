@@ -164,7 +164,7 @@ impl Saved {
 fn start(options: &RecoveryOptions, broker: Option<std::net::SocketAddr>) -> Result<ServerProcess, String> {
     let mut settings = vec![("RIVULET_CHECKPOINT_INTERVAL_S", "0")];
     settings.extend(options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-    ServerProcess::start(broker, &settings)
+    ServerProcess::start(&["serve"], broker, &settings)
 }
 
 fn save(server: &mut ServerProcess, progress: &mut impl FnMut(&str)) -> Result<Saved, String> {

@@ -135,7 +135,7 @@ pub fn main(start: Start) -> ExitCode {
         Command::Backup(arguments) => backup::run_backup(global, &arguments),
         Command::Restore(arguments) => backup::run_restore(global, &arguments),
         Command::Config(arguments) => config::run(global, &arguments),
-        Command::Bench(command) => bench::run(global, command),
+        Command::Bench(command) => bench::run(global, command, start),
         Command::Completions(arguments) => completions::run(&arguments),
     };
     match done {

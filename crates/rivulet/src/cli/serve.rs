@@ -44,6 +44,11 @@ pub struct ServeArguments {
 pub(super) fn run(arguments: &ServeArguments, start: Start) -> Result<(), CliError> {
     let mut config = arguments.overrides.load()?.config;
     config.accepts_empty_checkpoints = arguments.accept_empty_checkpoints;
+    serve(config, start)
+}
+
+/// Serves with this configuration until it is told to stop.
+pub(super) fn serve(mut config: Config, start: Start) -> Result<(), CliError> {
     start_logging(&config);
     share_open_files(&mut config);
     let http = HttpRuntime::new()?;

@@ -61,12 +61,8 @@ pub struct Config {
     pub broker: Option<BrokerConfig>,
     /// Threads that run tasks, and how.
     pub workers: WorkerSettings,
-    /// Most queries of one task; `None` for no bound.
-    pub task_queries_max: Option<usize>,
-    /// Most events of one batch; `None` for the usual bound.
-    pub batch_rows_max: Option<usize>,
-    /// Whether tasks of an application share its plan.
-    pub shares_code: bool,
+    /// What it does otherwise, for comparison.
+    pub baseline: Baseline,
     /// Most events waiting in front of a task.
     pub inbox_rows_max: usize,
     /// Most bytes waiting in front of a task.
@@ -101,6 +97,19 @@ pub struct Config {
     pub log_level: String,
     /// Whether log lines are JSON.
     pub log_json: bool,
+}
+
+/// What engines do that Rivulet is compared with. No key sets it, but `rivulet bench many --model` does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Baseline {
+    /// Most queries of one task; `None` for no bound.
+    pub task_queries_max: Option<usize>,
+    /// Most events of one batch; `None` for the usual bound.
+    pub batch_rows_max: Option<usize>,
+    /// Whether each task of an application has a plan of its own.
+    pub has_own_code: bool,
+    /// Whether each query has connections of its own to the external broker.
+    pub has_own_connections: bool,
 }
 
 /// What the REST API keeps to.
@@ -207,8 +216,6 @@ pub struct BrokerConfig {
     pub version_5: bool,
     /// Highest quality of service of subscriptions, 0 or 1.
     pub qos: u8,
-    /// Whether each query has connections of its own, for comparison.
-    pub has_own_connections: bool,
 }
 
 /// Text that does not show itself.
@@ -327,6 +334,16 @@ pub enum ConfigError {
         /// What was probably meant.
         nearest: Option<&'static str>,
     },
+    /// Earlier versions had this key.
+    #[error("{place}: there is no key {key} any more")]
+    RemovedKey {
+        /// The key.
+        key: &'static str,
+        /// Where it is.
+        place: Origin,
+        /// What to do instead.
+        hint: &'static str,
+    },
     /// The value is not of the key's kind.
     #[error("{place}: {key} is {found}, expected {expected}")]
     Value {
@@ -356,6 +373,10 @@ impl ConfigError {
             Self::File { .. } => "check the path given with --config or RIVULET_CONFIG".into(),
             Self::Syntax { .. } => "the file is TOML: key = value lines under [section] lines".into(),
             Self::UnknownKey { nearest: Some(nearest), .. } => format!("did you mean {nearest}?"),
+            Self::RemovedKey { hint, .. } => (*hint).to_owned(),
+            Self::Value { key: "scheduler.policy", found, .. } if keys::is_policy_for_comparison(found) => {
+                keys::COMPARED.to_owned()
+            }
             Self::UnknownKey { .. } | Self::Value { .. } => "`rivulet config --keys` lists every key".into(),
             Self::Contradiction { hint, .. } => hint.clone(),
         }
@@ -393,6 +414,7 @@ pub fn read(sources: &Sources) -> Result<Values, ConfigError> {
     values.read_environment(&sources.environment)?;
     for FlagValue { key, value, flag } in &sources.flags {
         let origin = Origin::Flag(flag.clone());
+        not_removed(|removed| removed == key, &origin)?;
         let key = KEYS.iter().find(|known| known.name == key).ok_or_else(|| ConfigError::UnknownKey {
             key: key.clone(),
             place: origin.clone(),
@@ -402,6 +424,14 @@ pub fn read(sources: &Sources) -> Result<Values, ConfigError> {
     }
     values.complete(&sources.environment)?;
     Ok(values)
+}
+
+/// Refuses a key that earlier versions had.
+fn not_removed(is_meant: impl Fn(&str) -> bool, place: &Origin) -> Result<(), ConfigError> {
+    match keys::REMOVED.iter().find(|(key, _)| is_meant(key)) {
+        Some(&(key, hint)) => Err(ConfigError::RemovedKey { key, place: place.clone(), hint }),
+        None => Ok(()),
+    }
 }
 
 /// Values by key, the later source overriding the earlier.
@@ -448,6 +478,7 @@ impl Values {
                 let full =
                     if prefix.is_empty() { name.get_ref().to_string() } else { format!("{prefix}.{}", name.get_ref()) };
                 let origin = Origin::File(path.to_path_buf(), line_of(name.span().start));
+                not_removed(|removed| removed == full, &origin)?;
                 if let Some(key) = KEYS.iter().find(|key| key.name == full) {
                     self.set(key, &Written::Toml(value.get_ref()), origin)?;
                     continue;
@@ -475,6 +506,8 @@ impl Values {
         variables.sort_unstable_by_key(|(name, _)| *name);
         let mut set_by: BTreeMap<&str, &str> = BTreeMap::new();
         for (name, value) in variables {
+            let origin = Origin::Environment(name.to_owned());
+            not_removed(|removed| environment_names(removed).iter().any(|known| known == name), &origin)?;
             let Some(key) = KEYS.iter().find(|key| environment_names(key.name).iter().any(|known| known == name))
             else {
                 self.warnings.push(format!("the environment variable {name} is no configuration key and is not used"));
@@ -488,7 +521,7 @@ impl Values {
             }
             // Text that is not Unicode is no value of any kind; the replacement is for the message.
             let text = value.to_string_lossy();
-            self.set(key, &Written::Text(&text), Origin::Environment(name.to_owned()))?;
+            self.set(key, &Written::Text(&text), origin)?;
         }
         Ok(())
     }
@@ -557,12 +590,6 @@ impl Values {
             }
         }
         let is_logged = self.text("durability.default").as_deref() == Some("log");
-        if is_logged && self.text("mqtt.broker.connections").as_deref() == Some("per-query") {
-            return Err(ConfigError::Contradiction {
-                message: "durability.default is log, and mqtt.broker.connections is per-query".into(),
-                hint: "what is received by connections of each query goes to no log: set one of them otherwise".into(),
-            });
-        }
         if is_logged && !self.switch("checkpoint.enabled") {
             return Err(ConfigError::Contradiction {
                 message: "durability.default is log, and checkpoint.enabled is false".into(),
@@ -602,9 +629,7 @@ impl Values {
                 pins: self.switch("scheduler.pin_workers"),
                 numa: if self.text("scheduler.numa").as_deref() == Some("off") { Numa::Off } else { Numa::Auto },
             },
-            task_queries_max: self.bound("scheduler.task_queries_max"),
-            batch_rows_max: self.bound("scheduler.batch_rows_max"),
-            shares_code: self.switch("scheduler.share_code"),
+            baseline: Baseline::default(),
             inbox_rows_max: self.number("inbox.rows_max"),
             inbox_bytes_max: self.number("inbox.bytes_max"),
             memory_bytes_max: self.bytes("memory.bytes_max"),
@@ -795,7 +820,6 @@ impl Values {
             client_id: self.text("mqtt.broker.client_id"),
             version_5: self.text("mqtt.broker.version").as_deref() == Some("5"),
             qos: u8::from(self.text("mqtt.broker.qos").as_deref() == Some("1")),
-            has_own_connections: self.text("mqtt.broker.connections").as_deref() == Some("per-query"),
         }))
     }
 

@@ -135,6 +135,18 @@ fn mistakes_are_named_with_their_place() {
     assert!(message.starts_with("rivulet.toml:2: "), "{message}");
     let (message, _) = Fixture::new("").environment("RIVULET_WORKERS", "many").error();
     assert_eq!(message, "RIVULET_WORKERS: workers is \"many\", expected a whole number from 1 to 1024");
+    for fixture in [
+        Fixture::new("[mqtt]\nbroker.url = \"mqtt://h\"\nbroker.connections = \"per-query\""),
+        Fixture::new("[scheduler]\nshare_code = false"),
+        Fixture::new("scheduler.policy = \"pool\""),
+        Fixture::new("").environment("RIVULET_SCHEDULER__TASK_QUERIES_MAX", "1"),
+        Fixture::new("").environment("RIVULET_SCHEDULER_POLICY", "dedicated"),
+        Fixture::new("").flag("scheduler.batch_rows_max", "0"),
+    ] {
+        let (message, hint) = fixture.error();
+        assert!(message.contains("any more") || message.ends_with("\"pinned\", \"congestion\""), "{message}");
+        assert!(hint.starts_with("remove it: `rivulet bench many --model`"), "{message}: {hint}");
+    }
     let (message, hint) = Fixture::new("").flag("worker", "2").error();
     assert_eq!((message.as_str(), hint.as_str()), ("--set: there is no key worker", "did you mean workers?"));
 }

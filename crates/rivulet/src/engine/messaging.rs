@@ -135,7 +135,7 @@ impl Messaging {
             (Some(broker), _) => {
                 let options = client_options(broker, config.outbound_bytes_max);
                 let address = options.address.to_string();
-                if broker.has_own_connections {
+                if config.baseline.has_own_connections {
                     let (router, clock) = (router.clone(), clock.clone());
                     let own = OwnConnections::new(options.clone(), router, clock, runtime.handle().clone());
                     own_connections = Some(Arc::new(own));

@@ -427,10 +427,10 @@ impl Engine {
         let (row_schema, of_task) = (application.row_schema.clone(), outputs.clone());
         let tables =
             application.tables.iter().map(|one| (one.table.name().to_owned(), Ok(one.table.clone()))).collect();
-        let own_code: Option<(String, Tables)> = (!self.config.shares_code).then(|| (application.text.clone(), tables));
+        let baseline = &self.config.baseline;
+        let own_code: Option<(String, Tables)> = baseline.has_own_code.then(|| (application.text.clone(), tables));
         // What is measured to compare with engines that share nothing shares no decoding either.
-        let shares =
-            self.config.shares_code && self.config.batch_rows_max.is_none() && self.config.task_queries_max.is_none();
+        let shares = !baseline.has_own_code && baseline.batch_rows_max.is_none() && baseline.task_queries_max.is_none();
         let is_logged = self.is_logged(&application.inputs[0]);
         let shape = (shares && inputs.len() == 1).then(|| {
             let (inputs, row_schema) = (inputs.clone(), row_schema.clone());
@@ -464,8 +464,8 @@ impl Engine {
                 },
             },
             event_time_column: event_time,
-            task_queries_max: self.config.task_queries_max,
-            batch_rows_max: self.config.batch_rows_max,
+            task_queries_max: baseline.task_queries_max,
+            batch_rows_max: baseline.batch_rows_max,
             equal_by: shares.then(|| application.deciding_parameters.clone()),
             cut: match application.inputs.iter().any(|input| self.is_logged(input)) {
                 true => Cut::Never(
@@ -533,16 +533,16 @@ impl Engine {
         let (why, hint) = if self.config.checkpoint.is_none() {
             (
                 "this server makes no checkpoints: its log of events would only grow, until nothing more is received",
-                "checkpoint.enabled to true",
+                "set checkpoint.enabled to true, or ",
             )
         } else if self.messaging.own_connections().is_some() {
-            ("what connections of each query receive goes to no log", "mqtt.broker.connections to \"shared\"")
+            ("what connections of each query receive goes to no log", "")
         } else {
             return Ok(());
         };
         let message = format!("the input '{}' has durability 'log', and {why}", input.name);
         Err(ServiceError::new(ErrorKind::Conflict, message)
-            .with_hint(format!("set {hint}, or write WITH (durability => 'none') behind the input's FORMAT")))
+            .with_hint(format!("{hint}write WITH (durability => 'none') behind the input's FORMAT")))
     }
 
     /// Whether the state that comes of an input outlives the process.

@@ -1,7 +1,7 @@
 //! Whether there is room for more queries: threads, where each task has its own, and connections, where each query has.
 //!
-//! Both are for comparison with engines that work so. What the system does not have is refused to the one who asks for
-//! it, before the catalog remembers the query; the others go on.
+//! Both are for comparison with engines that work so (`rivulet bench many --model`). A query for which the system has no
+//! thread or connection is refused before the catalog remembers it; the others go on.
 
 use rivulet_runtime::{Group, ThreadLimit};
 
@@ -34,7 +34,7 @@ impl Room {
                 format!("there is no thread left for this query: the system allows {most}, by {}", limit.bounded_by),
             )
             .with_hint(
-                "scheduler.policy = \"dedicated\" starts a thread for each task; \"group\" runs any number of queries on a few",
+                "this model starts a thread for each task; `--model group` runs any number of queries on a few",
             ));
         }
         if let Some((0, most)) = self.connections {
@@ -43,7 +43,7 @@ impl Room {
                 format!("there is no connection left for this query: the limit of open files allows {most} queries"),
             )
             .with_hint(
-                "mqtt.broker.connections = \"per-query\" takes two of them for each query: raise `ulimit -n`, or set it to \"shared\"",
+                "this model takes two of them for each query: raise `ulimit -n`, or take a model that shares one (+n)",
             ));
         }
         if let Some((left, _)) = &mut self.threads {

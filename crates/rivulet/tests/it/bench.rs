@@ -64,7 +64,7 @@ fn threads_are_refused_before_the_system_has_none() {
     let (code, report) = bench_with("ulimit -u 100", "--queries 300 --duration 1s --model tpq+nc,tp+nc");
     assert_eq!(code, Some(1));
     let failure = report["runs"][0]["failure"].as_str().unwrap();
-    assert!(failure.contains("the system allows 75") && failure.contains("scheduler.policy"), "{failure}");
+    assert!(failure.contains("the system allows 75") && failure.contains("--model group"), "{failure}");
     assert_accounted(&report["runs"][1]);
 }
 

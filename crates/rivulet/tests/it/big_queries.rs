@@ -435,7 +435,7 @@ fn lists_say_how_much_more_there_is() {
 fn a_thread_for_each_task_is_no_policy_for_big_queries() {
     let folder = TempDir::new().expect("a folder");
     let mut config = configuration(folder.path());
-    config.workers.policy = "dedicated".parse().expect("a policy");
+    config.workers.policy = &rivulet::bench::many::DEDICATED;
     let engine = Engine::open(config).expect("an engine");
     said(&engine, "CREATE SOURCE readings FROM 'sensors:'");
     said(&engine, "CREATE SINK nowhere TO 'blackhole:'");

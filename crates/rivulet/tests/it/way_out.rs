@@ -167,7 +167,6 @@ fn configuration(folder: &Path, broker: &Broker) -> Config {
         client_id: Some("rivulet".into()),
         version_5: true,
         qos: 1,
-        has_own_connections: false,
     });
     config.embedded = None;
     config.sink_qos = 1;
@@ -408,7 +407,7 @@ fn what_the_log_has_waits_for_whoever_may_not_run_at_present() {
     drop(engine);
     // Where each query has connections of its own nothing goes through the log.
     let mut config = configuration(folder.path(), &broker);
-    config.broker.as_mut().expect("a broker").has_own_connections = true;
+    config.baseline.has_own_connections = true;
     let engine = Engine::open(config).expect("an engine");
     let log = engine.status().log.expect("there is something in it");
     assert!(!log.is_replaying && log.problem.is_none(), "{log:?}");

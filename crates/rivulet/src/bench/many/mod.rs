@@ -5,6 +5,7 @@
 //! 100 ms or the 99th percentile passes 1 s; the last N that did not is the capacity. Generator and engine share the
 //! machine.
 
+mod baselines;
 mod circumstances;
 mod html;
 mod model;
@@ -12,6 +13,7 @@ mod plots;
 mod report;
 mod stages;
 mod step;
+mod threads;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,6 +22,7 @@ use rivulet_bench::workload::{Distribution, Workload, WorkloadOptions};
 use rivulet_connectors::mqtt::codec::Qos;
 use rivulet_sql::Durability;
 
+pub use baselines::{DEDICATED, POOL};
 pub use circumstances::Circumstances;
 pub use html::html;
 pub use model::Model;

@@ -1,7 +1,10 @@
-//! The models that the papers compare, as settings of the same server.
+//! The models that the papers compare, as ways to run the same server.
 
 use std::fmt;
 use std::str::FromStr;
+
+use super::baselines::{DEDICATED, POOL};
+use crate::config::{Baseline, Config};
 
 /// How queries are executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,24 +61,21 @@ impl Model {
         matches!(self, Self::Pool | Self::Thread)
     }
 
-    /// What the server is told, as environment variables.
-    pub(super) fn settings(self) -> &'static [(&'static str, &'static str)] {
-        const ONE_QUERY: (&str, &str) = ("RIVULET_SCHEDULER_TASK_QUERIES_MAX", "1");
-        const ONE_ROW: (&str, &str) = ("RIVULET_SCHEDULER_BATCH_ROWS_MAX", "1");
-        const POOL: (&str, &str) = ("RIVULET_SCHEDULER_POLICY", "pool");
-        const THREADS: (&str, &str) = ("RIVULET_SCHEDULER_POLICY", "dedicated");
-        const OWN_CODE: (&str, &str) = ("RIVULET_SCHEDULER_SHARE_CODE", "false");
-        const OWN_CONNECTIONS: (&str, &str) = ("RIVULET_MQTT_BROKER_CONNECTIONS", "per-query");
-        match self {
-            Self::Group => &[],
-            Self::GroupRows => &[ONE_ROW],
-            Self::PoolNc => &[ONE_QUERY, POOL],
-            Self::PoolN => &[ONE_QUERY, POOL, OWN_CODE],
-            Self::ThreadNc => &[ONE_QUERY, THREADS],
-            Self::ThreadN => &[ONE_QUERY, THREADS, OWN_CODE],
-            Self::Pool => &[ONE_QUERY, POOL, OWN_CODE, OWN_CONNECTIONS],
-            Self::Thread => &[ONE_QUERY, THREADS, OWN_CODE, OWN_CONNECTIONS],
+    /// Has a server that is started with this configuration execute queries so.
+    pub fn apply(self, config: &mut Config) {
+        let is_pool = matches!(self, Self::PoolNc | Self::PoolN | Self::Pool);
+        let has_threads = matches!(self, Self::ThreadNc | Self::ThreadN | Self::Thread);
+        if is_pool {
+            config.workers.policy = &POOL;
+        } else if has_threads {
+            config.workers.policy = &DEDICATED;
         }
+        config.baseline = Baseline {
+            task_queries_max: (is_pool || has_threads).then_some(1),
+            batch_rows_max: (self == Self::GroupRows).then_some(1),
+            has_own_code: matches!(self, Self::PoolN | Self::ThreadN) || self.has_own_connections(),
+            has_own_connections: self.has_own_connections(),
+        };
     }
 }
 

@@ -28,8 +28,10 @@ pub(super) fn run_step(
     let broker =
         options.external_broker.or(generator.address()).ok_or("the generator does not say where it listens")?;
     let cut_above = options.cut_above_percent.map(|percent| percent.to_string());
-    let mut settings: Vec<(&str, &str)> = variant.model.settings().to_vec();
+    let mut settings: Vec<(&str, &str)> = Vec::new();
+    let mut command = vec!["serve"];
     if variant.model != Model::Group {
+        command = vec!["bench", "server", "--model", variant.model.name()];
         // Engines like these save nothing.
         settings.push(("RIVULET_CHECKPOINT_ENABLED", "false"));
     }
@@ -49,7 +51,7 @@ pub(super) fn run_step(
         }
     }
     settings.extend(options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-    let mut server = ServerProcess::start(Some(broker), &settings)?;
+    let mut server = ServerProcess::start(&command, Some(broker), &settings)?;
     let begun = Instant::now();
     register(&mut server, &workload)?;
     let register_s = begun.elapsed().as_secs_f64();

@@ -22,8 +22,9 @@ use rivulet_sql::Durability;
 use crate::bench::{ManyOptions, Model, Variant, many, run_many};
 use crate::config::{KEYS, environment_names};
 
+use crate::cli::config::Overrides;
 use crate::cli::error::CliError;
-use crate::cli::{Global, duration};
+use crate::cli::{Global, Start, duration, serve};
 
 use hibench::HibenchArguments;
 use nexmark::NexmarkArguments;
@@ -47,6 +48,9 @@ pub(in crate::cli) enum BenchCommand {
     /// One script in a process of its own, which the other commands start
     #[command(hide = true)]
     Script,
+    /// A server that executes queries as a model does, which `many` starts
+    #[command(hide = true)]
+    Server(ServerArguments),
     /// The generator of events, which the other commands start
     #[command(hide = true)]
     Generator(GeneratorArguments),
@@ -160,6 +164,16 @@ enum Spread {
     Zipf,
 }
 
+/// Arguments of the server.
+#[derive(Debug, Args)]
+pub(super) struct ServerArguments {
+    /// How queries are executed
+    #[arg(long)]
+    model: Model,
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
 /// Arguments of the generator.
 #[derive(Debug, Args)]
 pub(super) struct GeneratorArguments {
@@ -185,13 +199,18 @@ const DURATION_MIN: Duration = Duration::from_secs(2);
 /// Connections with which the generator publishes to a real broker.
 const GENERATOR_CONNECTIONS: usize = 4;
 
-pub(in crate::cli) fn run(global: Global, command: BenchCommand) -> Result<(), CliError> {
+pub(in crate::cli) fn run(global: Global, command: BenchCommand, start: Start) -> Result<(), CliError> {
     match command {
         BenchCommand::Many(arguments) => run_many_command(global, arguments),
         BenchCommand::Nexmark(arguments) => nexmark::run(global, arguments),
         BenchCommand::Hibench(arguments) => hibench::run(global, arguments),
         BenchCommand::Recovery(arguments) => recovery::run(global, arguments),
         BenchCommand::Script => streams::run_job(),
+        BenchCommand::Server(arguments) => {
+            let mut config = arguments.overrides.load()?.config;
+            arguments.model.apply(&mut config);
+            serve::serve(config, start)
+        }
         BenchCommand::Generator(arguments) => {
             let options = match arguments.broker {
                 Some(broker) => GeneratorOptions::Client(BrokerOptions::new(

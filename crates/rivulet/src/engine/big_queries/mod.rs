@@ -505,8 +505,9 @@ impl Engine {
             let name = policy.name;
             let message =
                 format!("big queries need workers that tasks share, and the policy '{name}' has a thread for each");
-            return Err(ServiceError::new(ErrorKind::Unavailable, message)
-                .with_hint("set scheduler.policy to 'group', or run the query with `rivulet run`"));
+            return Err(
+                ServiceError::new(ErrorKind::Unavailable, message).with_hint("run the query with `rivulet run`")
+            );
         }
         let (options, host) = (RunOptions::new(self.config.workers.threads), self.host_of(name));
         let checkpoints = self.config.checkpoint.is_some().then_some(snapshot);
