@@ -11,7 +11,8 @@ const WAITING: u8 = 2;
 /// A worker has it, or had it and its sink has no room.
 const RUNNING: u8 = 3;
 
-/// Where a task stands. One who finds it idle hands it to the scheduler; a scheduler takes it in only then, so it waits once.
+/// Where a task stands. The caller that finds it idle hands it to the scheduler, and a scheduler takes it in only then.
+/// So it waits once.
 #[derive(Debug, Default)]
 pub struct Standing {
     state: AtomicU8,
@@ -47,8 +48,8 @@ impl Standing {
 
     /// Turns it from idle to due; false if it is not idle. Whoever does is to call the scheduler.
     ///
-    /// In one order with [`Standing::release`] and what is looked at behind that: either the worker sees the work, or this
-    /// sees that the task is idle.
+    /// It is in one order with [`Standing::release`] and the look at the work behind that. So either the worker sees
+    /// the work, or the caller sees that the task is idle.
     pub(crate) fn claim(&self) -> bool {
         self.state.compare_exchange(IDLE, DUE, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }

@@ -7,8 +7,7 @@ use std::fs;
 
 use rivulet_runtime::ThreadLimit;
 
-/// Mappings of memory that a thread takes: its stack and the page that guards it, its stack for signals and the guard of
-/// that.
+/// Mappings of memory that a thread takes: its stack, its stack for signals, and the page that guards each.
 const MAPS_PER_THREAD: usize = 4;
 
 /// The part of what the system would still allow that is used: others start threads, and map memory, too.
