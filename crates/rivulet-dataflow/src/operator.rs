@@ -109,12 +109,6 @@ pub trait Operator: Send {
         Ok(())
     }
 
-    /// Nothing comes for now, and those downstream wait for this task no longer. An operator that holds back what it has only to send less
-    /// gives it on: the watermark of others would make it late.
-    fn fall_silent(&mut self, _context: &mut Context<'_>) -> Result<(), OperatorError> {
-        Ok(())
-    }
-
     /// The selected state, leaving it in place. `None` from an operator without state.
     fn export_state(&self, _selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
         Ok(None)
@@ -246,40 +240,16 @@ impl Chain {
         refusals: &mut Refusals,
         sink: &mut dyn FnMut(Batch),
     ) -> Result<(), OperatorError> {
-        self.each(now_us, slots, refusals, sink, |operator, context| match operator.deadline_us() {
-            Some(deadline_us) if deadline_us <= now_us => operator.tick(context),
-            _ => Ok(()),
-        })
-    }
-
-    /// Tells every operator that nothing comes for now, first to last. One that fails keeps it from no other; the first error is returned.
-    pub fn fall_silent(
-        &mut self,
-        now_us: i64,
-        slots: &SlotTable,
-        refusals: &mut Refusals,
-        sink: &mut dyn FnMut(Batch),
-    ) -> Result<(), OperatorError> {
-        self.each(now_us, slots, refusals, sink, |operator, context| operator.fall_silent(context))
-    }
-
-    /// Has each operator do something, first to last; those behind it process what it emits before it is their turn.
-    fn each(
-        &mut self,
-        now_us: i64,
-        slots: &SlotTable,
-        refusals: &mut Refusals,
-        sink: &mut dyn FnMut(Batch),
-        act: impl Fn(&mut dyn Operator, &mut Context<'_>) -> Result<(), OperatorError>,
-    ) -> Result<(), OperatorError> {
         self.forget_outputs();
         let mut result = Ok(());
         for index in 0..self.operators.len() {
             let (operators, outputs) = (&mut self.operators[index..], &mut self.outputs[index..]);
             let (operator, rest) = operators.split_first_mut().expect("index is in range");
             let (output, rest_outputs) = outputs.split_first_mut().expect("one output for each operator");
-            let acted = act(&mut **operator, &mut Context::new(now_us, slots, refusals, output));
-            result = result.and(acted);
+            if operator.deadline_us().is_some_and(|deadline_us| deadline_us <= now_us) {
+                let ticked = operator.tick(&mut Context::new(now_us, slots, refusals, output));
+                result = result.and(ticked);
+            }
             for batch in output.drain(..) {
                 let mut run = Run { now_us, slots, refusals, sink };
                 let processed = run.through(rest, rest_outputs, 0, Element::Batch(batch));
@@ -450,6 +420,10 @@ mod tests {
                     context.emit(batch);
                     self.note("batch")
                 }
+                Element::Idle => {
+                    context.emit(batch());
+                    self.note("silence")
+                }
                 Element::Control(control) => self.note(&format!("{control:?}")),
                 other => self.note(&format!("{other:?}")),
             }
@@ -462,11 +436,6 @@ mod tests {
         fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
             context.emit(batch());
             self.note("tick")
-        }
-
-        fn fall_silent(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
-            context.emit(batch());
-            self.note("silence")
         }
     }
 
@@ -518,7 +487,8 @@ mod tests {
     #[test]
     fn what_is_given_up_in_silence_goes_through_those_behind_before_they_hear_of_it() {
         let mut refusals = Refusals::new(0);
-        let (seen, batches, _) = with_failing(|chain, table, sink| chain.fall_silent(0, table, &mut refusals, sink));
+        let (seen, batches, _) =
+            with_failing(|chain, table, sink| chain.process(Element::Idle, 0, table, &mut refusals, sink));
         assert_eq!(
             seen,
             ["a silence", "b batch", "c batch", "b silence", "c batch", "c silence"],

@@ -489,7 +489,7 @@ impl Operator for PatternOperator {
             }
             Element::End => self.end(context),
             // Small queries have a clock per slot, and state is exported when the host asks.
-            Element::Watermark(_) | Element::Barrier(_) => Ok(()),
+            Element::Watermark(_) | Element::Barrier(_) | Element::Idle => Ok(()),
         }
     }
 

@@ -202,7 +202,7 @@ impl Operator for WindowOperator {
                 self.windows.closed.emit(&self.plan, &self.row_bytes, context)
             }
             // Small queries have a clock per slot, and state is exported when the host asks.
-            Element::Watermark(_) | Element::Barrier(_) => Ok(()),
+            Element::Watermark(_) | Element::Barrier(_) | Element::Idle => Ok(()),
         }
     }
 

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::error::ArrowError;
-use rivulet_dataflow::{Batch, EdgeKind, KeyGroup, hash_keys};
+use rivulet_dataflow::{Batch, EdgeKind, Element, KeyGroup, hash_keys};
 
-use super::inbox::Message;
 use super::stage::Stage;
 use super::task::FlowTask;
 
@@ -92,7 +91,7 @@ impl Outputs {
 
     /// Says that nothing comes for now. Whatever else is sent wakes those who receive it, so it has to be said behind it.
     pub(super) fn tell_idle(&mut self) {
-        self.tell(&Message::Idle);
+        self.tell(&Element::Idle);
         self.is_idle = true;
     }
 
@@ -100,15 +99,15 @@ impl Outputs {
     /// those who receive it are to wait for it. The watermark is the one there was.
     pub(super) fn tell_awake(&mut self, reached_us: Option<i64>) {
         if self.is_idle {
-            self.tell(&Message::Watermark(reached_us.unwrap_or(i64::MIN)));
+            self.tell(&Element::Watermark(reached_us.unwrap_or(i64::MIN)));
         }
     }
 
     /// Sends to all what is no row.
-    pub(super) fn tell(&mut self, message: &Message) {
+    pub(super) fn tell(&mut self, element: &Element) {
         self.is_idle = false;
         for target in self.edges.iter().flat_map(|edge| &edge.targets) {
-            target.task.push(target.channel, message.clone());
+            target.task.push(target.channel, element.clone());
         }
     }
 }
@@ -154,7 +153,7 @@ fn turns(targets: &[Option<usize>], senders: &[Option<usize>], own: Option<usize
 
 impl Target {
     fn send(&self, batch: Batch) {
-        self.task.push(self.channel, Message::Rows(batch));
+        self.task.push(self.channel, Element::Batch(batch));
     }
 }
 

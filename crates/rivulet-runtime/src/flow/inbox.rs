@@ -8,30 +8,15 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use rivulet_dataflow::Batch;
+use rivulet_dataflow::{Batch, Element};
 
 use super::FlowLimits;
 use crate::scheduler::level;
 
-/// What travels between two tasks.
-#[derive(Clone, Debug)]
-pub(super) enum Message {
-    /// Rows.
-    Rows(Batch),
-    /// No row older than this will follow by this channel.
-    Watermark(i64),
-    /// This channel is silent: it holds nobody up until it sends again.
-    Idle,
-    /// All that was sent before belongs to the checkpoint with this number, and nothing after it.
-    Barrier(u64),
-    /// Nothing will follow by this channel.
-    End,
-}
-
-/// A message and the channel it came by.
+/// An element and the channel it came by.
 pub(super) struct Sent {
     pub(super) channel: usize,
-    pub(super) message: Message,
+    pub(super) element: Element,
     bytes: usize,
 }
 
@@ -58,18 +43,18 @@ impl FlowInbox {
         }
     }
 
-    /// Adds a message. True if the task is to be scheduled: the queue was empty, or the order of magnitude of its rows
+    /// Adds an element. True if the task is to be scheduled: the queue was empty, or the order of magnitude of its rows
     /// has risen.
-    pub(super) fn push(&self, channel: usize, message: Message) -> bool {
+    pub(super) fn push(&self, channel: usize, element: Element) -> bool {
         let (mut bytes, mut has_risen) = (0, false);
         let mut queue = self.queue.lock();
-        if let Message::Watermark(watermark_us) = message
+        if let Element::Watermark(watermark_us) = element
             && let Some(last) = last_watermark(&mut queue, channel)
         {
             *last = watermark_us.max(*last);
             return false;
         }
-        if let Message::Rows(batch) = &message {
+        if let Element::Batch(batch) = &element {
             bytes = bytes_of(batch);
             let before = self.rows.fetch_add(batch.rows(), Ordering::AcqRel);
             let rows = before + batch.rows();
@@ -77,11 +62,11 @@ impl FlowInbox {
             self.rows_most.fetch_max(rows, Ordering::Relaxed);
             self.bytes.fetch_add(bytes, Ordering::AcqRel);
         }
-        queue.push_back(Sent { channel, message, bytes });
+        queue.push_back(Sent { channel, element, bytes });
         queue.len() == 1 || has_risen
     }
 
-    /// Takes the oldest messages, with about `rows_max` rows, into `taken`. Whether those who send should look again: they were
+    /// Takes the oldest elements, with about `rows_max` rows, into `taken`. Whether those who send should look again: they were
     /// told that there is no room, and now there is.
     pub(super) fn take(&self, rows_max: usize, taken: &mut Vec<Sent>) -> bool {
         let (mut rows, mut bytes) = (0, 0);
@@ -89,7 +74,7 @@ impl FlowInbox {
         while rows < rows_max
             && let Some(sent) = queue.pop_front()
         {
-            if let Message::Rows(batch) = &sent.message {
+            if let Element::Batch(batch) = &sent.element {
                 rows += batch.rows();
                 bytes += sent.bytes;
             }
@@ -143,10 +128,10 @@ impl FlowInbox {
 /// The watermark of a channel that waits behind all rows, if there is one. A later one takes its place, so that those who send nothing else do
 /// not fill the queue of a task that stands still.
 fn last_watermark(queue: &mut VecDeque<Sent>, channel: usize) -> Option<&mut i64> {
-    let behind_rows = queue.iter_mut().rev().take_while(|sent| !matches!(sent.message, Message::Rows(_)));
+    let behind_rows = queue.iter_mut().rev().take_while(|sent| !matches!(sent.element, Element::Batch(_)));
     // What else the channel sent since then has to stay behind it.
     match behind_rows.into_iter().find(|sent| sent.channel == channel)? {
-        Sent { message: Message::Watermark(watermark_us), .. } => Some(watermark_us),
+        Sent { element: Element::Watermark(watermark_us), .. } => Some(watermark_us),
         _ => None,
     }
 }
@@ -180,26 +165,26 @@ mod tests {
             )
             .unwrap(),
         );
-        let messages = [
-            (0, Message::Watermark(1)),
-            (1, Message::Watermark(5)),
-            (0, Message::Watermark(2)),
-            (0, Message::Rows(batch)),
-            (0, Message::Watermark(3)),
-            (1, Message::Watermark(6)),
-            (1, Message::Idle),
-            (1, Message::Watermark(7)),
-            (0, Message::Watermark(4)),
+        let elements = [
+            (0, Element::Watermark(1)),
+            (1, Element::Watermark(5)),
+            (0, Element::Watermark(2)),
+            (0, Element::Batch(batch)),
+            (0, Element::Watermark(3)),
+            (1, Element::Watermark(6)),
+            (1, Element::Idle),
+            (1, Element::Watermark(7)),
+            (0, Element::Watermark(4)),
         ];
-        for (channel, message) in messages {
-            inbox.push(channel, message);
+        for (channel, element) in elements {
+            inbox.push(channel, element);
         }
         let mut taken = Vec::new();
         inbox.take(10, &mut taken);
         let told: Vec<(usize, Option<i64>)> = taken
             .iter()
-            .map(|sent| match sent.message {
-                Message::Watermark(watermark_us) => (sent.channel, Some(watermark_us)),
+            .map(|sent| match sent.element {
+                Element::Watermark(watermark_us) => (sent.channel, Some(watermark_us)),
                 _ => (sent.channel, None),
             })
             .collect();

@@ -96,10 +96,6 @@ impl Operator for Measured {
         self.timed(context, |operator, context| operator.go_on(context))
     }
 
-    fn fall_silent(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        self.timed(context, |operator, context| operator.fall_silent(context))
-    }
-
     fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         self.timed(context, |operator, context| operator.tick(context))
     }

@@ -448,15 +448,13 @@ impl Operator for Holding {
         match element {
             Element::Batch(batch) => self.0.push(batch),
             Element::Watermark(watermark_us) if watermark_us < 999 => {}
-            _ => self.fall_silent(context)?,
-        }
-        Ok(())
-    }
-
-    fn fall_silent(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        for mut batch in self.0.drain(..) {
-            batch.event_time_us = batch.event_time_us.iter().map(|time_us| time_us - time_us % 1_000 + 999).collect();
-            context.emit(batch);
+            _ => {
+                for mut batch in self.0.drain(..) {
+                    let last_us = |time_us: &i64| time_us - time_us % 1_000 + 999;
+                    batch.event_time_us = batch.event_time_us.iter().map(last_us).collect();
+                    context.emit(batch);
+                }
+            }
         }
         Ok(())
     }

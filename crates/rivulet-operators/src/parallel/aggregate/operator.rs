@@ -320,7 +320,7 @@ impl Operator for AggregateOperator {
             }
             Element::Barrier(_) => self.give(context),
             Element::End => self.end(context),
-            Element::Control(_) => Ok(()),
+            Element::Idle | Element::Control(_) => Ok(()),
         }
     }
 

@@ -319,9 +319,11 @@ impl Operator for WindowOperator {
             Element::Watermark(_) if self.is_by_clock() => self.close(context.now_us, context),
             Element::Watermark(watermark_us) => self.close(watermark_us, context),
             Element::End => self.close(i64::MAX, context),
-            // Of a key several instances have some, and whoever takes over their state takes one.
-            Element::Barrier(_) if self.plan.spec.phase == Phase::Partial => self.give_states(i64::MAX, context),
-            Element::Barrier(_) | Element::Control(_) => Ok(()),
+            // Several instances have a part of a key's state, and only one of them can restore it.
+            Element::Barrier(_) | Element::Idle if self.plan.spec.phase == Phase::Partial => {
+                self.give_states(i64::MAX, context)
+            }
+            Element::Barrier(_) | Element::Idle | Element::Control(_) => Ok(()),
         }
     }
 
@@ -339,10 +341,6 @@ impl Operator for WindowOperator {
 
     fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         if self.is_by_clock() { self.close(context.now_us, context) } else { Ok(()) }
-    }
-
-    fn fall_silent(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        if self.plan.spec.phase == Phase::Partial { self.give_states(i64::MAX, context) } else { Ok(()) }
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {

@@ -194,13 +194,6 @@ impl Hand {
         output
     }
 
-    pub(crate) fn fall_silent(&mut self) -> Vec<Batch> {
-        let mut output = Vec::new();
-        let mut context = Context::new(self.now_us, &self.slots, &mut self.refusals, &mut output);
-        self.operator.fall_silent(&mut context).unwrap();
-        output
-    }
-
     pub(crate) fn late(&self) -> u64 {
         self.refusals.counted(Reason::Late)
     }

@@ -297,8 +297,8 @@ fn a_partial_aggregation_that_falls_silent_leaves_no_row_behind() {
             for rows in [vec![at(1, 1), at(1, 2), at(2, 3), at(1, 12)], vec![at(1, 4), at(1, 5), at(2, 6), at(1, 13)]] {
                 expected.add(whole.process(0, Element::Batch(batch(&rows))));
                 assert!(partial.process(0, Element::Batch(batch(&rows))).is_empty(), "it holds back what it has");
-                let states = partial.fall_silent();
-                assert!(partial.fall_silent().is_empty(), "it has nothing left");
+                let states = partial.process(0, Element::Idle);
+                assert!(partial.process(0, Element::Idle).is_empty(), "it has nothing left");
                 states.into_iter().for_each(|states| outcome.add(last.process(0, Element::Batch(states))));
                 expected.add(whole.process(0, Element::Watermark(10)));
                 outcome.add(last.process(0, Element::Watermark(10)));

@@ -7,7 +7,6 @@ use rivulet_dataflow::{Element, StateSelection};
 use super::{Core, FlowTask};
 use crate::flow::checkpoint::Captured;
 use crate::flow::feed::Feed;
-use crate::flow::inbox::Message;
 use crate::flow::watermark::Watermarks;
 
 /// What a task knows of checkpoints.
@@ -87,7 +86,7 @@ impl FlowTask {
                 self.watermark(core, reached_us, now_us)?;
             }
             if has_ended {
-                core.outputs.tell(&Message::End);
+                core.outputs.tell(&Element::End);
                 core.has_ended = true;
                 return Ok(());
             }
@@ -161,7 +160,7 @@ impl FlowTask {
             reached_us: core.reached_us(),
             has_ended: false,
         });
-        core.outputs.tell(&Message::Barrier(number));
+        core.outputs.tell(&Element::Barrier(number));
         self.flow.barrier.capture(number, self.place(), captured);
         Ok(true)
     }

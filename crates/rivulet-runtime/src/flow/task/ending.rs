@@ -6,7 +6,6 @@ use rivulet_dataflow::{Chain, Element};
 
 use super::{Core, FlowTask};
 use crate::flow::exchange::Outputs;
-use crate::flow::inbox::Message;
 
 impl FlowTask {
     /// The end: what is open comes out, unless the flow was stopped and what is open is not wanted.
@@ -38,7 +37,7 @@ impl FlowTask {
     pub(super) fn complete(core: &mut Core) -> Result<(), String> {
         let is_done = core.sink.as_mut().map_or(Ok(true), |sink| sink.is_finished()).map_err(|error| error.0)?;
         if is_done {
-            core.outputs.tell(&Message::End);
+            core.outputs.tell(&Element::End);
             core.has_ended = true;
         }
         Ok(())

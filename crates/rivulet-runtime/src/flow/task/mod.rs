@@ -17,7 +17,7 @@ use rivulet_dataflow::{Batch, Chain, Element, Operator, Reason, Refusals, Refuse
 use super::FlowState;
 use super::exchange::Outputs;
 use super::feed::{Fed, Feed, Partition};
-use super::inbox::{FlowInbox, Message, Sent};
+use super::inbox::{FlowInbox, Sent};
 use super::measure::{Measured, OperatorCounters};
 use super::watermark::Watermarks;
 use crate::host::{DeadlineId, Host};
@@ -241,8 +241,8 @@ impl FlowTask {
         }
     }
 
-    pub(super) fn push(self: &Arc<Self>, channel: usize, message: Message) {
-        if self.inbox.push(channel, message) {
+    pub(super) fn push(self: &Arc<Self>, channel: usize, element: Element) {
+        if self.inbox.push(channel, element) {
             self.schedule();
         }
     }
@@ -374,17 +374,18 @@ impl FlowTask {
             return None;
         }
         let mut rows = 0;
-        for Sent { channel, message, .. } in core.taken.drain(..) {
-            match message {
-                Message::Rows(batch) => {
+        for Sent { channel, element, .. } in core.taken.drain(..) {
+            match element {
+                Element::Batch(batch) => {
                     core.watermarks.wake(channel);
                     rows += batch.rows();
                     core.pending.push_back((self.channels[channel], batch));
                 }
-                Message::Watermark(watermark_us) => core.watermarks.advance(channel, watermark_us),
-                Message::Idle => core.watermarks.idle(channel),
-                Message::Barrier(number) => core.checkpoints.came_by(channel, number),
-                Message::End => core.watermarks.end(channel),
+                Element::Watermark(watermark_us) => core.watermarks.advance(channel, watermark_us),
+                Element::Idle => core.watermarks.idle(channel),
+                Element::Barrier(number) => core.checkpoints.came_by(channel, number),
+                Element::End => core.watermarks.end(channel),
+                Element::Control(_) => unreachable!("a big query has no slots that come and go"),
             }
         }
         self.counters.rows_in.fetch_add(rows as u64, Ordering::Relaxed);
@@ -441,7 +442,7 @@ impl FlowTask {
     /// Tells those behind of the watermark that operators have worked off.
     fn tell_watermark(&self, core: &mut Core) {
         if let Some(watermark_us) = core.advancing_us.take() {
-            core.outputs.tell(&Message::Watermark(watermark_us));
+            core.outputs.tell(&Element::Watermark(watermark_us));
         }
     }
 
@@ -474,7 +475,7 @@ impl FlowTask {
         if !is_idle {
             core.outputs.tell_awake(core.reached_us());
         } else if !core.outputs.is_idle() {
-            self.run_chain(core, |chain, slots, refusals, take| chain.fall_silent(now_us, slots, refusals, take))?;
+            self.process(core, 0, Element::Idle, now_us)?;
             core.outputs.tell_idle();
         }
         Ok(())
