@@ -2,7 +2,7 @@
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, UInt32Array, UInt64Array};
 use arrow::buffer::{BooleanBuffer, ScalarBuffer};
-use arrow::compute::{FilterBuilder, prep_null_mask_filter, take_record_batch};
+use arrow::compute::{FilterBuilder, concat_batches, prep_null_mask_filter, take_record_batch};
 use arrow::datatypes::{Int64Type, UInt32Type, UInt64Type};
 use arrow::error::ArrowError;
 
@@ -146,6 +146,28 @@ impl Batch {
         .with_positions(self.positions.as_ref().map(|all| rows.iter().map(|&row| all[row as usize]).collect())))
     }
 
+    /// Batches with the same columns one behind the other as one.
+    ///
+    /// # Panics
+    /// If there is no batch.
+    pub fn concat(mut batches: Vec<Self>) -> Result<Self, ArrowError> {
+        if let [_] = batches[..] {
+            return Ok(batches.remove(0));
+        }
+        let columns = concat_batches(batches[0].columns.schema_ref(), batches.iter().map(|batch| &batch.columns))?;
+        let is_marked = batches.iter().any(|batch| batch.retracts.is_some());
+        let has_positions = batches.iter().any(|batch| batch.positions.is_some());
+        let rows = || batches.iter().flat_map(|batch| (0..batch.rows()).map(move |row| (batch, row)));
+        Ok(Self::new(
+            batches.iter().flat_map(|batch| batch.slots.iter().copied()).collect(),
+            batches.iter().flat_map(|batch| batch.event_time_us.iter().copied()).collect(),
+            batches.iter().flat_map(|batch| batch.arrival_us.iter().copied()).collect(),
+            columns,
+        )
+        .with_retracts(is_marked.then(|| rows().map(|(batch, row)| batch.is_retraction(row)).collect()))
+        .with_positions(has_positions.then(|| rows().map(|(batch, row)| batch.position(row)).collect())))
+    }
+
     /// `rows` rows from `offset`, sharing the buffers.
     pub fn slice(&self, offset: usize, rows: usize) -> Self {
         Self::new(
@@ -224,6 +246,8 @@ mod tests {
         assert!(!marked.is_retraction(0) && marked.is_retraction(1));
         assert!(marked.take(&[1]).unwrap().is_retraction(0));
         assert!(marked.slice(1, 2).is_retraction(0));
+        let both = Batch::concat(vec![batch(), marked.clone()]).unwrap();
+        assert!(both.is_retraction(4) && both.retracts.unwrap().count_set_bits() == 1);
         let keep = BooleanArray::from(vec![true, true, false]);
         assert!(marked.filter(&keep).unwrap().is_retraction(1));
         assert!(marked.filter(&BooleanArray::from(vec![true, false, true])).unwrap().retracts.is_none());
@@ -238,6 +262,8 @@ mod tests {
         let keep = BooleanArray::from(vec![true, false, true]);
         assert_eq!(batch.filter(&keep).unwrap().position(1), 6);
         assert_eq!(batch.with_columns(batch.columns.clone()).position(2), 6);
+        let both = Batch::concat(vec![batch.slice(1, 2), self::batch()]).unwrap();
+        assert_eq!((both.rows(), both.positions.unwrap().as_ref()), (5, &[5, 6, 0, 0, 0][..]));
     }
 
     #[test]

@@ -168,6 +168,14 @@ impl Dataflow {
 }
 
 impl Work {
+    /// Makes its operator, if it is one.
+    pub fn factory(&self) -> Option<&Arc<dyn OperatorFactory>> {
+        match self {
+            Self::Operator(factory) => Some(factory),
+            Self::Source(_) | Self::Sink(_) => None,
+        }
+    }
+
     /// What it does, in one word or two.
     pub fn name(&self) -> String {
         match self {

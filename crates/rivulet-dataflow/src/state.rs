@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch, UInt16Array, UInt32Array};
-use arrow::compute::{concat_batches, filter_record_batch};
+use arrow::compute::{concat_batches, filter_record_batch, take_record_batch};
 use arrow::datatypes::{DataType, Schema, UInt16Type, UInt32Type};
 use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
@@ -109,6 +109,23 @@ impl StateFrame {
             .map(|(&slot, &key_group)| Some(selection.selects(slot, KeyGroup::from_index(key_group))))
             .collect();
         Ok(Self { rows: filter_record_batch(&self.rows, &keep)?, ..self.clone() })
+    }
+
+    /// The state in so many parts, of which each has the rows whose key groups it is said to have, in their order. One pass,
+    /// however many parts there are.
+    ///
+    /// # Panics
+    /// If a key group belongs to a part that is not there.
+    pub fn split(&self, parts: usize, part_of: impl Fn(KeyGroup) -> usize) -> Result<Vec<Self>, StateError> {
+        let mut rows_of: Vec<Vec<u32>> = vec![Vec::new(); parts];
+        for (row, &key_group) in (0u32..).zip(self.key_groups()) {
+            rows_of[part_of(KeyGroup::from_index(key_group))].push(row);
+        }
+        let part = |rows: Vec<u32>| {
+            let rows = take_record_batch(&self.rows, &UInt32Array::from(rows))?;
+            Ok(Self { operator: self.operator.clone(), version: self.version, rows })
+        };
+        rows_of.into_iter().map(part).collect()
     }
 
     /// Adds the state of another instance of the same operator.
@@ -268,6 +285,8 @@ mod tests {
         assert_eq!(other.slots(), [5, 1]);
         assert_eq!(StateFrame::concat(&[one.clone(), other.clone()]).unwrap().unwrap().slots(), [1, 5, 1]);
         assert!(StateFrame::concat(&[]).unwrap().is_none());
+        let parts = other.split(3, |key_group| if key_group.index() == 9 { 2 } else { 0 }).unwrap();
+        assert_eq!(parts.iter().map(StateFrame::slots).collect::<Vec<_>>(), [&[1][..], &[], &[5]]);
         other.operator = "count".into();
         assert!(StateFrame::concat(&[one, other]).is_err());
     }

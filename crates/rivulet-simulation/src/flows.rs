@@ -15,11 +15,12 @@ use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, TimestampM
 use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
-    Batch, ManualClock, Polled, Refusals, Sink, SinkError, SlotTable, Source, SourceError, StateFrame,
+    Batch, ManualClock, PartitionState, Polled, Refusals, Sink, SinkError, SlotTable, Snapshot, Source, SourceError,
+    StateFrame,
 };
-use rivulet_runtime::flow::checkpoint::{CheckpointError, PartitionState, Snapshot};
-use rivulet_runtime::flow::stage::sink_instances;
+use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, Partition, Workers};
 use rivulet_sql::{QueryPlan, Scope, Statement, parse_script, plan_query};
 use rivulet_storage::{Disk, DiskFile, Epoch, EpochSettings, Epochs, Piece, Store};

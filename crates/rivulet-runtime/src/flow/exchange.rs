@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::error::ArrowError;
+use rivulet_dataflow::stage::Stage;
 use rivulet_dataflow::{Batch, EdgeKind, Element, KeyGroup, hash_keys};
 
-use super::stage::Stage;
 use super::task::FlowTask;
 
 /// The edges that leave a task.

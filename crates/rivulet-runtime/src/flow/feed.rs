@@ -9,9 +9,7 @@ use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
 use arrow::buffer::ScalarBuffer;
 use arrow::compute::{filter_record_batch, is_not_null};
 use arrow::datatypes::TimestampMicrosecondType;
-use rivulet_dataflow::{Batch, Polled, Reason, Refusals, Refused, Slot, Source};
-
-use super::checkpoint::PartitionState;
+use rivulet_dataflow::{Batch, PartitionState, Polled, Reason, Refusals, Refused, Slot, Source};
 
 /// In which steps time goes on by the clock while all partitions are silent, microseconds: each wakes all tasks of the query.
 const CLOCK_STEP_US: i64 = 200_000;

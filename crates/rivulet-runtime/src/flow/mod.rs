@@ -10,19 +10,16 @@
 //! What must hold: the rows that one task sends to another arrive in order; a watermark arrives behind all rows that were sent before it;
 //! the end comes last, and exactly once.
 //!
-//! In reading order: [`stage`]: what is fused and how often it runs; [`inbox`]: the queue in front of a task; [`watermark`]: the
-//! minimum over inputs; [`exchange`]: to whom rows go; [`alignment`] and [`feed`]: sources; [`task`]: one activation; [`measure`]: what operators cost;
-//! [`checkpoint`]: all of it at one moment; [`succession`]: that moment for another version of the flow.
+//! What is fused into a stage and how often it runs is decided by [`rivulet_dataflow::stage`]. Here, in reading order: [`inbox`]: the
+//! queue in front of a task; [`exchange`]: to whom rows go; [`alignment`] and [`feed`]: sources; [`task`]: one activation;
+//! [`measure`]: what operators cost; [`checkpoint`]: all of it at one moment.
 
-pub mod stage;
 mod inbox;
-mod watermark;
 mod exchange;
 mod alignment;
 mod feed;
 mod measure;
 pub mod checkpoint;
-pub mod succession;
 mod task;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,14 +27,14 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rivulet_dataflow::{Dataflow, Reason, Seconds, Sink, Source, StateError, Work};
+use rivulet_dataflow::stage::{Stage, cut};
+use rivulet_dataflow::{Dataflow, Reason, Seconds, Sink, Snapshot, Source, StateError};
 
 use crate::Histogram;
 use crate::host::Host;
 use alignment::Alignment;
-use checkpoint::{Barrier, CheckpointError, Gathered, Snapshot};
+use checkpoint::{Barrier, CheckpointError, Gathered};
 use exchange::Outputs;
-use stage::{Stage, cut};
 use task::FlowParts as TaskParts;
 
 pub use feed::Partition;
@@ -70,7 +67,7 @@ pub struct FlowParts {
     pub dataflow: Dataflow,
     /// For each source of the dataflow its partitions, at least one.
     pub sources: Vec<Vec<Partition>>,
-    /// For each sink of the dataflow its instances, as many as [`stage::sink_instances`] says.
+    /// For each sink of the dataflow its instances, as many as [`sink_instances`](rivulet_dataflow::stage::sink_instances) says.
     pub sinks: Vec<Vec<Box<dyn Sink>>>,
     /// In how many instances a stage runs, at least one.
     pub parallelism: usize,
@@ -263,13 +260,14 @@ impl Flow {
                     .enumerate()
                     .for_each(|(number, partition)| of_source[number % stage.instances].push(partition));
             }
+            let divided = |node| restored.divide((node, &dataflow.nodes()[node]), stage.instances);
+            let mut state_of = stage.operator_nodes(&dataflow).map(divided).collect::<Result<Vec<_>, _>>()?;
             for (instance, &worker) in workers.iter().enumerate().take(stage.instances) {
                 let sink = stage.sink(&dataflow).map(|sink| sinks[sink].next().expect("a sink for each instance"));
                 let outputs = Outputs::new(&stages, index, instance, &made, &nodes);
                 let mut operators: Vec<_> = stage.operators(&dataflow).map(|factory| factory.create()).collect();
-                for (operator, node) in operators.iter_mut().zip(stage.operator_nodes(&dataflow)) {
-                    let node = (node, &dataflow.nodes()[node]);
-                    if let Some(frame) = restored.state_of(node, instance, stage.instances)? {
+                for (operator, frames) in operators.iter_mut().zip(&mut state_of) {
+                    if let Some(frame) = frames[instance].take() {
                         operator.import_state(&frame)?;
                     }
                 }
@@ -347,7 +345,9 @@ impl Flow {
 
     /// What was gathered, put together; sources go on, unless a sink waits for the commit.
     fn snapshot(&self, gathered: Gathered) -> Result<Snapshot, CheckpointError> {
-        let snapshot = gathered.and_then(|parts| Snapshot::of(parts, &self.stages, &self.dataflow));
+        // Where some instances of a stage have ended, the others do so in a moment.
+        let together = |parts| Snapshot::of(parts, &self.stages, &self.dataflow).ok_or(CheckpointError::Ending);
+        let snapshot = gathered.and_then(together);
         if snapshot.is_err() || !self.tasks.iter().any(|task| task.waits_for_commit()) {
             self.give_up();
         }
@@ -526,13 +526,5 @@ impl From<Box<dyn Source>> for Partition {
             future_limit_us: None,
             newest_us: None,
         }
-    }
-}
-
-/// The work of a node that is an operator.
-fn factory_of(work: &Work) -> Option<&Arc<dyn rivulet_dataflow::OperatorFactory>> {
-    match work {
-        Work::Operator(factory) => Some(factory),
-        _ => None,
     }
 }

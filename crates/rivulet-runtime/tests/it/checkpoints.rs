@@ -8,11 +8,11 @@ use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use parking_lot::Mutex;
 use proptest::prelude::*;
+use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
-    Batch, Dataflow, EdgeKind, Polled, Refusals, Sink, SinkError, SlotTable, Source, SourceError, Work,
+    Batch, Dataflow, EdgeKind, Polled, Refusals, Sink, SinkError, SlotTable, Snapshot, Source, SourceError, Work,
 };
-use rivulet_runtime::flow::checkpoint::{CheckpointError, Snapshot};
-use rivulet_runtime::flow::stage::sink_instances;
+use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_runtime::{Flow, FlowParts, Partition, Workers};
 
 use crate::flows::{Collected, CountByKey, Numbers, PATIENCE, Then, numbers, parts, schema, workers};

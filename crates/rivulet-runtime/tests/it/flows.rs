@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, TimestampMicrosecondArray, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use parking_lot::Mutex;
+use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
     Batch, Clock, Context, Dataflow, Description, EdgeKind, Element, KeyGroup, Operator, OperatorError,
     OperatorFactory, Polled, Reason, Refusals, Sink, SinkError, SlotTable, Source, SourceError, StateError, StateFrame,
     StateSelection, Work, hash_keys,
 };
-use rivulet_runtime::flow::stage::sink_instances;
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, Numa, Partition, Topology, WorkerSettings, Workers};
 
 /// A deadline for what is over in milliseconds on an idle machine.

@@ -15,9 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rivulet_connectors::connector::{Host, Settled};
-use rivulet_dataflow::Sink;
-use rivulet_runtime::flow::checkpoint::Snapshot;
-use rivulet_runtime::flow::stage::sink_instances;
+use rivulet_dataflow::stage::sink_instances;
+use rivulet_dataflow::{Sink, Snapshot};
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, FlowReport, WorkerSettings, WorkerStatus, Workers};
 use rivulet_sql::{PlannedOutput, QueryPlan};
 

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use rivulet_connectors::connector::{self, ConnectorError, Host, Settled, SinkSpec, SourceSpec};
-use rivulet_dataflow::{Sink, Source};
+use rivulet_dataflow::{PartitionState, Sink, Source};
 use rivulet_runtime::Partition;
-use rivulet_runtime::flow::checkpoint::PartitionState;
 use rivulet_sql::{
     FormatSpec, Literal, Name, PlannedOutput, PlannedSource, Position, SinkDeclaration, SourceDeclaration,
 };

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use parking_lot::Mutex;
+use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{Batch, ManualClock, Polled, Refusals, Sink, SinkError, SlotTable, Source, SourceError};
-use rivulet_runtime::flow::stage::sink_instances;
 use rivulet_runtime::{FlowLimits, FlowParts, Partition, Workers};
 use rivulet_sql::QueryPlan;
 

@@ -2,12 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use rivulet_dataflow::{Element, StateSelection};
+use rivulet_dataflow::stage::Watermarks;
+use rivulet_dataflow::{Element, StageSnapshot, StateSelection};
 
 use super::{Core, FlowTask};
-use crate::flow::checkpoint::Captured;
 use crate::flow::feed::Feed;
-use crate::flow::watermark::Watermarks;
 
 /// What a task knows of checkpoints.
 pub(super) struct Checkpoints {
@@ -153,7 +152,7 @@ impl FlowTask {
         core.checkpoints.preparing = None;
         core.checkpoints.captured = number;
         let frames = core.chain.export_state(&StateSelection::All);
-        let captured = frames.map(|frames| Captured {
+        let captured = frames.map(|frames| StageSnapshot {
             partitions: core.feed.as_mut().map(Feed::positions),
             sink: prepared,
             frames,

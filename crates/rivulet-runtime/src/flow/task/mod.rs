@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use arrow::compute::concat_batches;
 use arrow::datatypes::Schema;
 use parking_lot::Mutex;
+use rivulet_dataflow::stage::Watermarks;
 use rivulet_dataflow::{Batch, Chain, Element, Operator, Reason, Refusals, Refused, Seconds, Sink, SlotTable};
 
 use super::FlowState;
@@ -19,7 +20,6 @@ use super::exchange::Outputs;
 use super::feed::{Fed, Feed, Partition};
 use super::inbox::{FlowInbox, Sent};
 use super::measure::{Measured, OperatorCounters};
-use super::watermark::Watermarks;
 use crate::host::{DeadlineId, Host};
 use crate::scheduler::{Budget, Runnable, Standing};
 use crate::task::panic_text;

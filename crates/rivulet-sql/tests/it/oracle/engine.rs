@@ -14,9 +14,10 @@ use arrow::datatypes::{DataType, Float64Type, Int64Type, SchemaRef, TimeUnit, Ti
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rivulet_dataflow::{Batch, ManualClock, Polled, Refusals, Sink, SinkError, SlotTable, Source, SourceError};
-use rivulet_runtime::flow::checkpoint::Snapshot;
-use rivulet_runtime::flow::stage::sink_instances;
+use rivulet_dataflow::stage::sink_instances;
+use rivulet_dataflow::{
+    Batch, ManualClock, Polled, Refusals, Sink, SinkError, SlotTable, Snapshot, Source, SourceError,
+};
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, Partition, Workers};
 use rivulet_sql::{QueryPlan, Scope, Statement, parse_script, plan_query};
 

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rivulet_connectors::connector::Host;
-use rivulet_runtime::flow::checkpoint::Snapshot;
+use rivulet_dataflow::Snapshot;
 use rivulet_sql::{BigQuery, CreateBigQuery, QueryPlan, Scope, Statement, Stored, explain_query, plan_query};
 use rivulet_storage::Store;
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rivulet_connectors::connector::Host;
-use rivulet_runtime::flow::checkpoint::Snapshot;
+use rivulet_dataflow::Snapshot;
 use rivulet_sql::{
     CreateBigQuery, QueryPlan, QuerySuccession, StateWish, Statement, name_in_sql, plan_query, query_succession,
 };

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rivulet_dataflow::{Clock, KEY_GROUPS, NodeId, StateError, StateFrame, StateSelection, Work};
-use rivulet_runtime::flow::checkpoint::{CheckpointError, PartitionState, Snapshot};
+use rivulet_dataflow::{Clock, KEY_GROUPS, KeyGroup, NodeId, PartitionState, Snapshot, StateError, StateFrame, Work};
+use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_sql::QueryPlan;
 use rivulet_storage::{Committed, Epoch, EpochSettings, Epochs, Piece, Restored, StorageError, Store};
 use serde::{Deserialize, Serialize};
@@ -497,9 +497,8 @@ fn pieces_of(state: &BTreeMap<NodeId, Vec<StateFrame>>) -> Result<Vec<Piece>, St
             pieces.push(Piece::whole(format!("node-{node}"), all.to_bytes()?));
             continue;
         }
-        let groups = KEY_GROUPS / PIECES;
-        for piece in 0..PIECES {
-            let part = all.select(&StateSelection::KeyGroups(piece * groups..(piece + 1) * groups))?;
+        let piece_of = |key_group: KeyGroup| usize::from(key_group.index() / (KEY_GROUPS / PIECES));
+        for (piece, part) in all.split(usize::from(PIECES), piece_of)?.into_iter().enumerate() {
             if part.rows.num_rows() > 0 {
                 pieces.push(Piece::whole(format!("node-{node}/{piece}"), part.to_bytes()?));
             }

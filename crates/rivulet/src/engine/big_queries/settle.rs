@@ -4,7 +4,7 @@
 //! What must hold: results up to where a query goes on are final, and none behind that; otherwise it does not go on, and what to do is said.
 
 use rivulet_connectors::connector::Settled;
-use rivulet_runtime::flow::checkpoint::Snapshot;
+use rivulet_dataflow::Snapshot;
 use rivulet_sql::QueryPlan;
 
 use super::saved::Saved;

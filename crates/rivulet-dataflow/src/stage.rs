@@ -1,10 +1,15 @@
-//! Which operators run together in one task, and in how many instances.
+//! Stages: operators that run together, how often they run, and what runs them.
+//!
+//! - [`cut`] says which operators are fused into one stage, in how many instances it runs, and who sends to whom;
+//! - [`Watermarks`]: the time of several inputs together.
+
+mod watermarks;
 
 use std::sync::Arc;
 
-use rivulet_dataflow::{Dataflow, EdgeKind, NodeId, OperatorFactory, Work};
+pub use watermarks::Watermarks;
 
-use super::factory_of;
+use crate::{Dataflow, EdgeKind, NodeId, OperatorFactory, Work};
 
 /// Nodes that run in one task, one behind the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +90,7 @@ pub fn sink_instances(dataflow: &Dataflow, partitions: &[usize], parallelism: us
 
 impl Stage {
     /// The source that it begins with, by its place in the plan.
-    pub(super) fn source(&self, dataflow: &Dataflow) -> Option<usize> {
+    pub fn source(&self, dataflow: &Dataflow) -> Option<usize> {
         match dataflow.nodes()[self.nodes[0]].work {
             Work::Source(source) => Some(source),
             _ => None,
@@ -93,7 +98,7 @@ impl Stage {
     }
 
     /// The sink that it ends with, by its place in the plan.
-    pub(super) fn sink(&self, dataflow: &Dataflow) -> Option<usize> {
+    pub fn sink(&self, dataflow: &Dataflow) -> Option<usize> {
         match self.nodes.last().map(|&node| &dataflow.nodes()[node].work) {
             Some(Work::Sink(sink)) => Some(*sink),
             _ => None,
@@ -101,16 +106,13 @@ impl Stage {
     }
 
     /// The nodes of the operators in it.
-    pub(super) fn operator_nodes(&self, dataflow: &Dataflow) -> impl Iterator<Item = NodeId> {
-        self.nodes.iter().copied().filter(|&node| factory_of(&dataflow.nodes()[node].work).is_some())
+    pub fn operator_nodes(&self, dataflow: &Dataflow) -> impl Iterator<Item = NodeId> {
+        self.nodes.iter().copied().filter(|&node| dataflow.nodes()[node].work.factory().is_some())
     }
 
     /// The operators in it.
-    pub(super) fn operators<'d>(
-        &'d self,
-        dataflow: &'d Dataflow,
-    ) -> impl Iterator<Item = &'d Arc<dyn OperatorFactory>> {
-        self.nodes.iter().filter_map(|&node| factory_of(&dataflow.nodes()[node].work))
+    pub fn operators<'d>(&'d self, dataflow: &'d Dataflow) -> impl Iterator<Item = &'d Arc<dyn OperatorFactory>> {
+        self.nodes.iter().filter_map(|&node| dataflow.nodes()[node].work.factory())
     }
 
     /// Who sends to `instance` by each input, one behind the other: the stage, and the instance of it.
@@ -125,17 +127,17 @@ impl Stage {
     }
 
     /// For each channel that leads to `instance`, the input of the first operator that its rows are for.
-    pub(super) fn channels(&self, instance: usize, stages: &[Self]) -> Vec<usize> {
+    pub fn channels(&self, instance: usize, stages: &[Self]) -> Vec<usize> {
         self.senders(instance, stages).map(|(input, _)| input.input).collect()
     }
 
     /// Who sends to `instance`: stage and instance.
-    pub(super) fn upstream(&self, instance: usize, stages: &[Self]) -> impl Iterator<Item = (usize, usize)> {
+    pub fn upstream(&self, instance: usize, stages: &[Self]) -> impl Iterator<Item = (usize, usize)> {
         self.senders(instance, stages).map(|(input, sender)| (input.from, sender))
     }
 
     /// The channel by which instance `sender` sends to `instance` along the input at place `input_place`; `None` if it does not.
-    pub(super) fn channel(&self, input_place: usize, sender: usize, instance: usize, stages: &[Self]) -> Option<usize> {
+    pub fn channel(&self, input_place: usize, sender: usize, instance: usize, stages: &[Self]) -> Option<usize> {
         self.senders(instance, stages)
             .position(|(input, from)| std::ptr::eq(input, &raw const self.inputs[input_place]) && from == sender)
     }
@@ -143,8 +145,8 @@ impl Stage {
 
 #[cfg(test)]
 mod tests {
+    use crate::{Description, Operator};
     use arrow::datatypes::{Schema, SchemaRef};
-    use rivulet_dataflow::{Description, Operator};
 
     use super::*;
 

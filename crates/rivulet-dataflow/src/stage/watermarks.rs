@@ -2,7 +2,7 @@
 
 /// What is known of the time of each of several channels.
 #[derive(Debug)]
-pub(super) struct Watermarks {
+pub struct Watermarks {
     channels: Vec<Channel>,
     /// The highest minimum there was.
     reached_us: Option<i64>,
@@ -21,39 +21,39 @@ enum Channel {
 
 impl Watermarks {
     /// Of so many channels, all open, all before their first watermark.
-    pub(super) fn new(channels: usize) -> Self {
+    pub fn new(channels: usize) -> Self {
         Self { channels: vec![Channel::At(i64::MIN); channels], reached_us: None, open: channels }
     }
 
     /// Time has come so far already, whatever the channels say.
-    pub(super) fn begin_at(&mut self, reached_us: Option<i64>) {
+    pub fn begin_at(&mut self, reached_us: Option<i64>) {
         self.reached_us = reached_us;
     }
 
     /// A channel has this watermark now; one that was lower before is not believed. It is not idle any more.
-    pub(super) fn advance(&mut self, channel: usize, watermark_us: i64) {
+    pub fn advance(&mut self, channel: usize, watermark_us: i64) {
         self.channels[channel] = match self.channels[channel] {
             Channel::At(before) | Channel::Idle(before) => Channel::At(before.max(watermark_us)),
             Channel::Ended => Channel::Ended,
         };
     }
 
-    /// A channel is silent.
-    pub(super) fn idle(&mut self, channel: usize) {
-        if let Channel::At(watermark_us) = self.channels[channel] {
-            self.channels[channel] = Channel::Idle(watermark_us);
-        }
+    /// A channel is silent. Whether it was not before.
+    pub fn idle(&mut self, channel: usize) -> bool {
+        let Channel::At(watermark_us) = self.channels[channel] else { return false };
+        self.channels[channel] = Channel::Idle(watermark_us);
+        true
     }
 
     /// A channel that may have been silent is not any more.
-    pub(super) fn wake(&mut self, channel: usize) {
+    pub fn wake(&mut self, channel: usize) {
         if let Channel::Idle(watermark_us) = self.channels[channel] {
             self.channels[channel] = Channel::At(watermark_us);
         }
     }
 
     /// Nothing will follow by a channel.
-    pub(super) fn end(&mut self, channel: usize) {
+    pub fn end(&mut self, channel: usize) {
         if self.channels[channel] != Channel::Ended {
             self.channels[channel] = Channel::Ended;
             self.open -= 1;
@@ -61,22 +61,22 @@ impl Watermarks {
     }
 
     /// Whether nothing will follow by a channel.
-    pub(super) fn is_ended(&self, channel: usize) -> bool {
+    pub fn is_ended(&self, channel: usize) -> bool {
         self.channels[channel] == Channel::Ended
     }
 
     /// Whether nothing will follow at all.
-    pub(super) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.open == 0
     }
 
     /// Whether no channel but silent ones is open.
-    pub(super) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.open > 0 && !self.channels.iter().any(|channel| matches!(channel, Channel::At(_)))
     }
 
     /// The watermark of all together, if it is higher than when this was last asked.
-    pub(super) fn advanced(&mut self) -> Option<i64> {
+    pub fn advanced(&mut self) -> Option<i64> {
         let of = |wanted: fn(&Channel) -> Option<i64>| self.channels.iter().filter_map(wanted);
         let waited_for = of(|channel| match channel {
             Channel::At(watermark_us) => Some(*watermark_us),
@@ -99,7 +99,7 @@ impl Watermarks {
     }
 
     /// The highest watermark that was reached.
-    pub(super) fn reached_us(&self) -> Option<i64> {
+    pub fn reached_us(&self) -> Option<i64> {
         self.reached_us
     }
 }

@@ -6,11 +6,9 @@
 //!
 //! What must hold: no stage is told a later time than its rows had come to, or rows that count would be late. None is told of an end that what it reads has not come to.
 
-use rivulet_dataflow::{Dataflow, FlowMap, NodeId, Work};
-
-use super::checkpoint::Snapshot;
-use super::factory_of;
-use super::stage::{Stage, cut};
+use super::Snapshot;
+use crate::stage::{Stage, cut};
+use crate::{Dataflow, FlowMap, NodeId, Work};
 
 /// State that nobody can go on with: what had written it has come to its end, and in the next version rows would come to it again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,7 +85,7 @@ fn predecessor<'s>(
 
 /// The first operator of a stage that has state.
 fn first_with_state(stage: &Stage, dataflow: &Dataflow) -> Option<NodeId> {
-    let is_stateful = |node: &NodeId| factory_of(&dataflow.nodes()[*node].work).is_some_and(|one| one.is_stateful());
+    let is_stateful = |node: &NodeId| dataflow.nodes()[*node].work.factory().is_some_and(|one| one.is_stateful());
     stage.nodes.iter().copied().find(is_stateful)
 }
 
@@ -96,11 +94,10 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
-    use arrow::datatypes::Schema;
-    use rivulet_dataflow::{Description, EdgeKind, Operator, OperatorFactory};
-
     use super::*;
-    use crate::flow::checkpoint::PartitionState;
+    use crate::snapshot::PartitionState;
+    use crate::{Description, EdgeKind, Operator, OperatorFactory};
+    use arrow::datatypes::Schema;
 
     struct Named(&'static str, bool);
 
