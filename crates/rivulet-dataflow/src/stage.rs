@@ -1,12 +1,15 @@
 //! Stages: operators that run together, how often they run, and what runs them.
 //!
 //! - [`cut`] says which operators are fused into one stage, in how many instances it runs, and who sends to whom;
-//! - [`Watermarks`]: the time of several inputs together.
+//! - [`Watermarks`]: the time of several inputs together;
+//! - [`StageHost`]: what steps one instance of a stage.
 
 mod watermarks;
+mod host;
 
 use std::sync::Arc;
 
+pub use host::StageHost;
 pub use watermarks::Watermarks;
 
 use crate::{Dataflow, EdgeKind, NodeId, OperatorFactory, Work};

@@ -13,8 +13,6 @@ use super::task::FlowTask;
 #[derive(Default)]
 pub(super) struct Outputs {
     edges: Vec<OutputEdge>,
-    /// Whether the last that was sent is that nothing comes for now.
-    is_idle: bool,
 }
 
 struct OutputEdge {
@@ -63,7 +61,7 @@ impl Outputs {
                 edges.push(OutputEdge { kind: input.kind.clone(), targets, turns, next, hashes: Vec::new(), rows });
             }
         }
-        Self { edges, is_idle: false }
+        Self { edges }
     }
 
     /// Whether every target has room. A target that has none wakes the sender when it has.
@@ -78,34 +76,13 @@ impl Outputs {
 
     /// Sends rows to whom they belong.
     pub(super) fn send(&mut self, batch: Batch) -> Result<(), ArrowError> {
-        self.is_idle = false;
         let Some((last, others)) = self.edges.split_last_mut() else { return Ok(()) };
         others.iter_mut().try_for_each(|edge| edge.send(batch.clone()))?;
         last.send(batch)
     }
 
-    /// Whether the last that was said is that nothing comes for now.
-    pub(super) fn is_idle(&self) -> bool {
-        self.is_idle
-    }
-
-    /// Says that nothing comes for now. Whatever else is sent wakes those who receive it, so it has to be said behind it.
-    pub(super) fn tell_idle(&mut self) {
-        self.tell(&Element::Idle);
-        self.is_idle = true;
-    }
-
-    /// Says that something has come again, if nothing has been sent since it was said that nothing comes: operators may hold it, and
-    /// those who receive it are to wait for it. The watermark is the one there was.
-    pub(super) fn tell_awake(&mut self, reached_us: Option<i64>) {
-        if self.is_idle {
-            self.tell(&Element::Watermark(reached_us.unwrap_or(i64::MIN)));
-        }
-    }
-
     /// Sends to all what is no row.
     pub(super) fn tell(&mut self, element: &Element) {
-        self.is_idle = false;
         for target in self.edges.iter().flat_map(|edge| &edge.targets) {
             target.task.push(target.channel, element.clone());
         }

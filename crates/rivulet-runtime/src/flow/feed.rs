@@ -290,15 +290,6 @@ impl Feed {
         self.reached_us
     }
 
-    pub(super) fn reached_us(&self) -> Option<i64> {
-        self.reached_us
-    }
-
-    /// Time has come so far already, whatever the partitions say.
-    pub(super) fn begin_at(&mut self, reached_us: Option<i64>) {
-        self.reached_us = reached_us;
-    }
-
     /// Where each partition that is open stands.
     pub(super) fn positions(&mut self) -> Vec<PartitionState> {
         let open = self.partitions.iter_mut().flatten();
@@ -442,7 +433,7 @@ mod tests {
     fn drain(feed: &mut Feed, refusals: &mut Refusals) -> Vec<(i64, Option<i64>)> {
         let (mut rows, mut now_us) = (Vec::new(), 0);
         loop {
-            let before_us = feed.reached_us();
+            let before_us = feed.reached_us;
             match feed.poll(9, (now_us, now_us), refusals).unwrap() {
                 Fed::Rows(batch) => rows.extend(batch.event_time_us.iter().map(|&time_us| (time_us, before_us))),
                 Fed::Again => {}
@@ -491,7 +482,7 @@ mod tests {
             drain(&mut feed, &mut Refusals::new(0)).into_iter().map(|(time_us, _)| time_us).collect();
         // One of each, and then as their times stand.
         assert_eq!(drained, [0, 5, 100, 10, 15, 20, 25, 30, 35, 110, 120, 130]);
-        assert_eq!((feed.reached_us(), feed.progress()), (Some(130), None));
+        assert_eq!((feed.reached_us, feed.progress()), (Some(130), None));
     }
 
     #[test]
@@ -508,7 +499,7 @@ mod tests {
         assert!(matches!(feed.poll(9, (0, 0), refusals).unwrap(), Fed::Rows(_)));
         assert_eq!(feed.advanced(), Some(0));
         drain(&mut feed, refusals);
-        assert_eq!(feed.reached_us(), Some(80));
+        assert_eq!(feed.reached_us, Some(80));
     }
 
     #[test]
@@ -568,7 +559,7 @@ mod tests {
         let mut at = |feed: &mut Feed, now_us| {
             feed.poll(9, (now_us, now_us), refusals).unwrap();
             feed.advanced();
-            feed.reached_us()
+            feed.reached_us
         };
         assert_eq!(at(&mut feed, 0), Some(700_000), "the newest row less the lateness");
         assert_eq!(at(&mut feed, 10), Some(700_000));
@@ -593,7 +584,7 @@ mod tests {
         let mut at = |feed: &mut Feed, now_us, steady_us| {
             feed.poll(9, (now_us, steady_us), refusals).unwrap();
             feed.advanced();
-            (feed.reached_us(), feed.is_idle())
+            (feed.reached_us, feed.is_idle())
         };
         const YEAR_US: i64 = 31_536_000_000_000;
         assert_eq!(at(&mut feed, 0, 0), (Some(700_000), false));

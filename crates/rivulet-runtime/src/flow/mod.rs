@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rivulet_dataflow::stage::{Stage, cut};
-use rivulet_dataflow::{Dataflow, Reason, Seconds, Sink, Snapshot, Source, StateError};
+use rivulet_dataflow::{Dataflow, Reason, Seconds, Sink, Snapshot, Source, StageSnapshot, StateError};
 
 use crate::Histogram;
 use crate::host::Host;
@@ -265,12 +265,12 @@ impl Flow {
             for (instance, &worker) in workers.iter().enumerate().take(stage.instances) {
                 let sink = stage.sink(&dataflow).map(|sink| sinks[sink].next().expect("a sink for each instance"));
                 let outputs = Outputs::new(&stages, index, instance, &made, &nodes);
-                let mut operators: Vec<_> = stage.operators(&dataflow).map(|factory| factory.create()).collect();
-                for (operator, frames) in operators.iter_mut().zip(&mut state_of) {
-                    if let Some(frame) = frames[instance].take() {
-                        operator.import_state(&frame)?;
-                    }
-                }
+                let restored = StageSnapshot {
+                    frames: state_of.iter_mut().map(|frames| frames[instance].take()).collect(),
+                    reached_us: restored.reached_us.get(&stage.nodes[0]).copied(),
+                    has_ended: restored.ended.contains(&stage.nodes[0]),
+                    ..StageSnapshot::default()
+                };
                 made[index].push(FlowTask::new(
                     TaskParts {
                         stage: index,
@@ -279,17 +279,16 @@ impl Flow {
                         channels: stage.channels(instance, &stages),
                         partitions: of_source.get_mut(instance).map(std::mem::take),
                         aligned: if of_source.is_empty() { None } else { aligned.next() },
-                        operators,
+                        operators: stage.operators(&dataflow).map(|factory| factory.create()).collect(),
                         names: stage.operators(&dataflow).map(|factory| factory.describe().operator).collect(),
                         outputs,
                         sink,
                         measures,
-                        reached_us: restored.reached_us.get(&stage.nodes[0]).copied(),
-                        has_ended: restored.ended.contains(&stage.nodes[0]),
+                        restored,
                     },
                     state.clone(),
                     host.clone(),
-                ));
+                )?);
             }
         }
         for (index, stage) in stages.iter().enumerate() {

@@ -1,55 +1,23 @@
-//! How a task comes to the barrier of a checkpoint, and how it goes on where another run was.
+//! What a task does at the barrier of a checkpoint, and when the checkpoint is durable.
 
 use std::sync::atomic::Ordering;
 
-use rivulet_dataflow::stage::Watermarks;
-use rivulet_dataflow::{Element, StageSnapshot, StateSelection};
+use rivulet_dataflow::StageSnapshot;
 
 use super::{Core, FlowTask};
 use crate::flow::feed::Feed;
 
 /// What a task knows of checkpoints.
+#[derive(Default)]
 pub(super) struct Checkpoints {
-    /// The newest barrier that has come by each channel.
-    came: Vec<u64>,
     /// The newest barrier at which it has captured its state.
     captured: u64,
-    /// That for which its sink prepares.
-    preparing: Option<u64>,
     /// The newest of which its sink was told to make the checkpoint final, and whether it is still at it.
     committed: u64,
     is_committing: bool,
-    /// How it begins; nothing once it has.
-    begins: Option<Begin>,
-}
-
-/// Where another run was.
-struct Begin {
-    reached_us: Option<i64>,
-    has_ended: bool,
 }
 
 impl Checkpoints {
-    pub(super) fn new(channels: usize, reached_us: Option<i64>, has_ended: bool) -> Self {
-        let begins = (reached_us.is_some() || has_ended).then_some(Begin { reached_us, has_ended });
-        Self { came: vec![0; channels], captured: 0, preparing: None, committed: 0, is_committing: false, begins }
-    }
-
-    /// A barrier has come by a channel.
-    pub(super) fn came_by(&mut self, channel: usize, number: u64) {
-        self.came[channel] = number;
-    }
-
-    /// The barrier that has come by all channels that are open, if its state was not captured there.
-    pub(super) fn complete(&self, watermarks: &Watermarks) -> Option<u64> {
-        let open = (0..self.came.len()).filter(|&channel| !watermarks.is_ended(channel));
-        open.map(|channel| self.came[channel]).min().filter(|&number| number > self.captured)
-    }
-
-    pub(super) fn is_preparing(&self) -> bool {
-        self.preparing.is_some()
-    }
-
     /// Whether its sink makes a checkpoint final, so that nothing may be written yet.
     pub(super) fn is_committing(&self) -> bool {
         self.is_committing
@@ -67,29 +35,8 @@ impl Checkpoints {
 }
 
 impl FlowTask {
-    /// Whether sources are to rest.
-    pub(super) fn is_resting(&self) -> bool {
-        self.flow.barrier.wanted() != 0
-    }
-
-    /// What is to be done before anything else: going on where another run was, and making final what a checkpoint has.
+    /// What is to be done before anything else: making final what a checkpoint has.
     pub(super) fn go_on(&self, core: &mut Core) -> Result<(), String> {
-        if let Some(Begin { reached_us, has_ended }) = core.checkpoints.begins.take() {
-            let now_us = self.host.clock.now_us();
-            // Operators know how far time is before the first row comes, and so do those behind them.
-            if reached_us.is_some() {
-                match &mut core.feed {
-                    Some(feed) => feed.begin_at(reached_us),
-                    None => core.watermarks.begin_at(reached_us),
-                }
-                self.watermark(core, reached_us, now_us)?;
-            }
-            if has_ended {
-                core.outputs.tell(&Element::End);
-                core.has_ended = true;
-                return Ok(());
-            }
-        }
         let committed = self.flow.barrier.committed_barrier();
         if core.checkpoints.committed < committed && core.checkpoints.captured == committed {
             core.checkpoints.committed = committed;
@@ -115,28 +62,12 @@ impl FlowTask {
         Ok(is_done)
     }
 
-    /// A task of sources rests, behind its barrier.
-    pub(super) fn rest(&self, core: &mut Core, now_us: i64) -> Result<Option<usize>, String> {
-        let wanted = self.flow.barrier.wanted();
-        if core.checkpoints.lacks(wanted) && !core.checkpoints.is_preparing() {
-            self.reach_barrier(core, wanted, now_us)?;
-        }
-        Ok(None)
-    }
-
-    /// All rows before the barrier have come, and none behind it.
-    pub(super) fn reach_barrier(&self, core: &mut Core, number: u64, now_us: i64) -> Result<(), String> {
-        self.process(core, 0, Element::Barrier(number), now_us)?;
-        core.checkpoints.preparing = Some(number);
-        self.prepare(core).map(drop)
-    }
-
     /// Has the sink prepare, and then captures what there is; whether that was done.
     pub(super) fn prepare(&self, core: &mut Core) -> Result<bool, String> {
-        let Some(number) = core.checkpoints.preparing else { return Ok(true) };
+        let Some(number) = core.stage.barrier() else { return Ok(true) };
         if self.flow.barrier.wanted() != number {
-            // It was given up, and sources go on.
-            core.checkpoints.preparing = None;
+            // The checkpoint was given up, and sources go on.
+            core.stage.give_up_barrier();
             return Ok(true);
         }
         let mut prepared = None;
@@ -149,17 +80,14 @@ impl FlowTask {
                 return Ok(false);
             }
         }
-        core.checkpoints.preparing = None;
         core.checkpoints.captured = number;
-        let frames = core.chain.export_state(&StateSelection::All);
-        let captured = frames.map(|frames| StageSnapshot {
+        let captured = core.stage.snapshot().map(|snapshot| StageSnapshot {
             partitions: core.feed.as_mut().map(Feed::positions),
             sink: prepared,
-            frames,
-            reached_us: core.reached_us(),
-            has_ended: false,
+            ..snapshot
         });
-        core.outputs.tell(&Element::Barrier(number));
+        let Core { stage, outputs, .. } = core;
+        stage.pass_barrier(&mut |element| outputs.tell(&element));
         self.flow.barrier.capture(number, self.place(), captured);
         Ok(true)
     }

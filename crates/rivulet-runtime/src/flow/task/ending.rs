@@ -2,29 +2,21 @@
 
 use std::sync::atomic::Ordering;
 
-use rivulet_dataflow::{Chain, Element};
+use rivulet_dataflow::Chain;
+use rivulet_dataflow::stage::StageHost;
 
 use super::{Core, FlowTask};
 use crate::flow::exchange::Outputs;
 
 impl FlowTask {
-    /// The end: what is open comes out, unless the flow was stopped and what is open is not wanted.
-    pub(super) fn end(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
+    /// All has left the operators: the sink makes it final.
+    pub(super) fn finish(&self, core: &mut Core) -> Result<(), String> {
         if core.has_ended || core.is_finishing {
             return Ok(());
         }
-        let is_wanted = !self.flow.stopping.load(Ordering::Acquire) || self.flow.drains.load(Ordering::Acquire);
-        if is_wanted && !core.is_ending {
-            core.is_ending = true;
-            self.process_once(core, 0, Element::End, now_us)?;
-        }
-        // A task with a queue goes on with it when there is room for more.
-        core.is_unfinished = core.chain.has_more() && core.feed.is_none();
-        if core.is_unfinished {
+        if core.had_ended {
+            core.has_ended = true;
             return Ok(());
-        }
-        while core.chain.has_more() {
-            self.run_chain(core, |chain, slots, refusals, take| chain.go_on(now_us, slots, refusals, take))?;
         }
         if let Some(sink) = &mut core.sink {
             sink.finish().map_err(|error| error.0)?;
@@ -35,11 +27,7 @@ impl FlowTask {
 
     /// The end of the end: once the sink is done, which may have to wait for others.
     pub(super) fn complete(core: &mut Core) -> Result<(), String> {
-        let is_done = core.sink.as_mut().map_or(Ok(true), |sink| sink.is_finished()).map_err(|error| error.0)?;
-        if is_done {
-            core.outputs.tell(&Element::End);
-            core.has_ended = true;
-        }
+        core.has_ended = core.sink.as_mut().map_or(Ok(true), |sink| sink.is_finished()).map_err(|error| error.0)?;
         Ok(())
     }
 
@@ -51,10 +39,7 @@ impl FlowTask {
         figures.progress = core.feed.take().and_then(|feed| feed.progress());
         figures.state_bytes = 0;
         drop(figures);
-        core.pending.clear();
-        core.is_unfinished = false;
-        core.advancing_us = None;
-        core.chain = Chain::new(Vec::new());
+        core.stage = StageHost::new(Chain::new(Vec::new()), Vec::new(), 0);
         core.sink = None;
         core.outputs = Outputs::default();
         self.inbox.clear();

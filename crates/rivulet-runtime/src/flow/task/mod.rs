@@ -4,16 +4,17 @@ mod barrier;
 mod ending;
 mod report;
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use arrow::compute::concat_batches;
 use arrow::datatypes::Schema;
 use parking_lot::Mutex;
-use rivulet_dataflow::stage::Watermarks;
-use rivulet_dataflow::{Batch, Chain, Element, Operator, Reason, Refusals, Refused, Seconds, Sink, SlotTable};
+use rivulet_dataflow::stage::StageHost;
+use rivulet_dataflow::{
+    Chain, Element, Operator, OperatorError, Reason, Refusals, Refused, Seconds, Sink, SlotTable, StageSnapshot,
+    StateError, Surroundings,
+};
 
 use super::FlowState;
 use super::exchange::Outputs;
@@ -55,10 +56,8 @@ pub(super) struct FlowParts {
     pub(super) outputs: Outputs,
     pub(super) sink: Option<Box<dyn Sink>>,
     pub(super) measures: bool,
-    /// The watermark that was reached before, and that operators know.
-    pub(super) reached_us: Option<i64>,
-    /// It came to its end before.
-    pub(super) has_ended: bool,
+    /// What it goes on from.
+    pub(super) restored: StageSnapshot,
 }
 
 /// An instance of a stage, with the queue in front of it.
@@ -69,7 +68,6 @@ pub(crate) struct FlowTask {
     flow: Arc<FlowState>,
     host: Arc<Host>,
     inbox: FlowInbox,
-    channels: Vec<usize>,
     upstream: OnceLock<Vec<Weak<FlowTask>>>,
     /// Its place in the alignment of sources, if it reads any.
     aligned: Option<usize>,
@@ -113,9 +111,8 @@ struct Counters {
 /// What only the thread that runs the task may touch.
 struct Core {
     feed: Option<Feed>,
-    watermarks: Watermarks,
+    stage: StageHost,
     checkpoints: Checkpoints,
-    chain: Chain,
     outputs: Outputs,
     sink: Option<Box<dyn Sink>>,
     /// There are no parameters; operators want the table all the same.
@@ -123,26 +120,17 @@ struct Core {
     refusals: Refusals,
     /// Kept for its memory.
     taken: Vec<Sent>,
-    /// Rows that were taken, with the input that they are for, and whether what came with them is not processed to its end.
-    pending: VecDeque<(usize, Batch)>,
-    is_unfinished: bool,
-    /// The watermark that operators are working off: those behind are told of it when all has come out.
-    advancing_us: Option<i64>,
-    /// Operators have been told that nothing will follow.
-    is_ending: bool,
+    /// It had come to its end before it was started.
+    had_ended: bool,
     /// All is processed, and the sink makes it final.
     is_finishing: bool,
     has_ended: bool,
 }
 
-impl Core {
-    fn reached_us(&self) -> Option<i64> {
-        self.feed.as_ref().map_or(self.watermarks.reached_us(), Feed::reached_us)
-    }
-}
-
 impl FlowTask {
-    pub(super) fn new(parts: FlowParts, flow: Arc<FlowState>, host: Arc<Host>) -> Arc<Self> {
+    /// # Errors
+    /// What it goes on from is state of other operators.
+    pub(super) fn new(parts: FlowParts, flow: Arc<FlowState>, host: Arc<Host>) -> Result<Arc<Self>, StateError> {
         let measured: Vec<Arc<OperatorCounters>> =
             if parts.measures { parts.operators.iter().map(|_| Arc::default()).collect() } else { Vec::new() };
         let operators = match parts.measures {
@@ -156,10 +144,14 @@ impl FlowTask {
                 })
                 .collect(),
         };
+        // Rows of sources come by one channel, as those of another stage.
+        let channels = if parts.partitions.is_some() { vec![0] } else { parts.channels };
+        let mut stage = StageHost::new(Chain::new(operators), channels, flow.limits.batch_rows);
+        stage.restore(&parts.restored)?;
         if let Some(load) = host.workers.get(parts.worker) {
             load.flow_tasks.fetch_add(1, Ordering::Relaxed);
         }
-        Arc::new_cyclic(|task: &Weak<Self>| Self {
+        Ok(Arc::new_cyclic(|task: &Weak<Self>| Self {
             stage: parts.stage,
             instance: parts.instance,
             worker: parts.worker,
@@ -179,24 +171,19 @@ impl FlowTask {
             measured,
             figures: Mutex::default(),
             core: Mutex::new(Core {
-                watermarks: Watermarks::new(parts.channels.len()),
                 feed: parts.partitions.map(Feed::new),
-                checkpoints: Checkpoints::new(parts.channels.len(), parts.reached_us, parts.has_ended),
-                chain: Chain::new(operators),
+                stage,
+                checkpoints: Checkpoints::default(),
                 outputs: parts.outputs,
                 sink: parts.sink,
                 slots: SlotTable::new(Arc::new(Schema::empty())),
                 refusals: Refusals::new(REFUSALS_TOLD_MAX),
                 taken: Vec::new(),
-                pending: VecDeque::new(),
-                is_unfinished: false,
-                advancing_us: None,
-                is_ending: false,
+                had_ended: parts.restored.has_ended,
                 is_finishing: false,
                 has_ended: false,
             }),
-            channels: parts.channels,
-        })
+        }))
     }
 
     /// Says who sends to this task, so that they can be woken. Once, before anything runs.
@@ -256,63 +243,75 @@ impl FlowTask {
         self.host.schedule(self);
     }
 
-    /// One step: rows of a source, or what waits. `None` if there was nothing.
+    /// One step: what is in hand, or else rows of a source or what waits. `None` if there was nothing.
     fn step(&self, core: &mut Core) -> Result<Option<usize>, String> {
         let now_us = self.host.clock.now_us();
-        let rows_max = self.flow.limits.batch_rows;
-        if core.feed.is_none() {
-            return self.step_messages(core, now_us, rows_max);
+        let mut given = Some(0);
+        if !core.stage.has_work() {
+            given = match core.feed {
+                Some(_) => self.give_of_sources(core, now_us)?,
+                None => self.give_of_inbox(core),
+            };
+            // What came just now may lie behind a barrier that was committed since this was last looked at.
+            self.go_on(core)?;
         }
-        if self.is_resting() && !self.flow.stopping.load(Ordering::Acquire) {
-            // Whoever lets sources go on wakes it.
-            self.sources_at_us.store(SOURCES_READY, Ordering::Release);
-            return self.rest(core, now_us);
+        if core.stage.has_work() && !core.checkpoints.is_committing() {
+            self.work_off(core, now_us)?;
         }
-        // That they do not rest any more may be because the checkpoint was committed since this was last looked at.
-        self.go_on(core)?;
-        if core.checkpoints.is_committing() {
-            self.sources_at_us.store(SOURCES_READY, Ordering::Release);
-            return Ok(None);
+        Ok(given)
+    }
+
+    /// Gives the stage what its sources have: rows, a watermark, the barrier behind which they rest, or the end. The rows, or
+    /// `None` if there is nothing.
+    fn give_of_sources(&self, core: &mut Core, now_us: i64) -> Result<Option<usize>, String> {
+        let Core { feed: Some(feed), stage, refusals, checkpoints, .. } = core else { return Ok(None) };
+        // Without a timer where they rest or are held: whoever lets them go on wakes it, and it asks at once.
+        self.sources_at_us.store(SOURCES_READY, Ordering::Release);
+        let is_stopping = self.flow.stopping.load(Ordering::Acquire);
+        let wanted = self.flow.barrier.wanted();
+        if wanted != 0 && !is_stopping {
+            let lacks = checkpoints.lacks(wanted);
+            if lacks {
+                stage.give(0, Element::Barrier(wanted));
+            }
+            return Ok(lacks.then_some(0));
         }
-        let Some(feed) = &mut core.feed else { return Ok(None) };
-        let fed = if self.flow.stopping.load(Ordering::Acquire) {
+        let fed = if is_stopping {
             Fed::End
-        } else if self.flow.paused.load(Ordering::Acquire) {
-            // Without a timer: whoever ends the pause wakes it, and it asks at once.
-            self.sources_at_us.store(SOURCES_READY, Ordering::Release);
-            return Ok(None);
-        } else if !self.may_read(feed) {
-            // Without a timer as well: those for whom it waits wake it.
-            self.sources_at_us.store(SOURCES_READY, Ordering::Release);
+        } else if self.flow.paused.load(Ordering::Acquire) || !self.may_read(feed) {
             return Ok(None);
         } else {
-            feed.poll(rows_max, (now_us, self.host.clock.steady_us()), &mut core.refusals)?
+            feed.poll(self.flow.limits.batch_rows, (now_us, self.host.clock.steady_us()), refusals)?
         };
-        let time_us = feed.time_us();
-        self.note_reached(time_us);
+        self.note_reached(feed.time_us());
+        let mut rows = Some(0);
         let advanced = feed.advanced();
-        let rows = match fed {
+        match fed {
             Fed::Rows(batch) => {
-                let rows = batch.rows();
-                self.counters.rows_in.fetch_add(rows as u64, Ordering::Relaxed);
-                self.process(core, 0, Element::Batch(batch), now_us)?;
-                rows
+                rows = Some(batch.rows());
+                self.counters.rows_in.fetch_add(batch.rows() as u64, Ordering::Relaxed);
+                stage.give(0, Element::Batch(batch));
             }
-            Fed::Again => 0,
+            Fed::Again => {}
             Fed::Nothing(until_us) => {
                 self.sources_at_us.store(until_us, Ordering::Release);
-                self.watermark(core, advanced, now_us)?;
-                return Ok(None);
+                rows = None;
             }
             Fed::End => {
                 self.sources_at_us.store(i64::MAX, Ordering::Release);
-                self.end(core, now_us)?;
-                return Ok(None);
+                stage.give(0, Element::End);
+                return Ok(rows);
             }
-        };
-        self.sources_at_us.store(SOURCES_READY, Ordering::Release);
-        self.watermark(core, advanced, now_us)?;
-        Ok(Some(rows))
+        }
+        if let Some(watermark_us) = advanced {
+            stage.give(0, Element::Watermark(watermark_us));
+        }
+        if feed.is_idle() {
+            stage.give(0, Element::Idle);
+        } else if stage.is_idle() {
+            stage.give(0, Element::Watermark(i64::MIN));
+        }
+        Ok(rows)
     }
 
     /// How far its sources are, for those who wait for them.
@@ -327,46 +326,9 @@ impl FlowTask {
         self.aligned.is_none_or(|place| self.flow.alignment.may_read(place, feed.batch_us()))
     }
 
-    /// Takes what waits, or goes on with what was taken. A watermark between rows is applied behind them all, which only delays it.
-    fn step_messages(&self, core: &mut Core, now_us: i64, rows_max: usize) -> Result<Option<usize>, String> {
-        let mut rows = 0;
-        if !core.is_unfinished {
-            let Some(taken) = self.take_messages(core, rows_max) else { return Ok(None) };
-            rows = taken;
-            // What came just now may lie behind a barrier that was committed since this was last looked at.
-            self.go_on(core)?;
-            if core.checkpoints.is_committing() {
-                core.is_unfinished = true;
-                return Ok(Some(rows));
-            }
-        }
-        core.is_unfinished = !self.work_off(core, now_us)?;
-        if core.is_unfinished {
-            return Ok(Some(rows));
-        }
-        self.tell_watermark(core);
-        if let Some(watermark_us) = core.watermarks.advanced() {
-            core.advancing_us = Some(watermark_us);
-            self.process_once(core, 0, Element::Watermark(watermark_us), now_us)?;
-            core.is_unfinished = core.chain.has_more();
-            if core.is_unfinished {
-                return Ok(Some(rows));
-            }
-            self.tell_watermark(core);
-        }
-        if core.watermarks.has_ended() {
-            self.end(core, now_us)?;
-        } else if let Some(number) = core.checkpoints.complete(&core.watermarks) {
-            // Nothing may come between the barrier and the state that is captured, and nothing is told of it later.
-            self.note_silence(core, now_us)?;
-            self.reach_barrier(core, number, now_us)?;
-        }
-        Ok(Some(rows))
-    }
-
-    /// How many rows were taken of what waits; `None` if nothing does.
-    fn take_messages(&self, core: &mut Core, rows_max: usize) -> Option<usize> {
-        if self.inbox.take(rows_max, &mut core.taken) {
+    /// Gives the stage what waits: the rows, or `None` if nothing does.
+    fn give_of_inbox(&self, core: &mut Core) -> Option<usize> {
+        if self.inbox.take(self.flow.limits.batch_rows, &mut core.taken) {
             let upstream = self.upstream.get().into_iter().flatten().filter_map(Weak::upgrade);
             upstream.for_each(|task| task.schedule());
         }
@@ -375,135 +337,51 @@ impl FlowTask {
         }
         let mut rows = 0;
         for Sent { channel, element, .. } in core.taken.drain(..) {
-            match element {
-                Element::Batch(batch) => {
-                    core.watermarks.wake(channel);
-                    rows += batch.rows();
-                    core.pending.push_back((self.channels[channel], batch));
-                }
-                Element::Watermark(watermark_us) => core.watermarks.advance(channel, watermark_us),
-                Element::Idle => core.watermarks.idle(channel),
-                Element::Barrier(number) => core.checkpoints.came_by(channel, number),
-                Element::End => core.watermarks.end(channel),
-                Element::Control(_) => unreachable!("a big query has no slots that come and go"),
+            if let Element::Batch(batch) = &element {
+                rows += batch.rows();
             }
+            core.stage.give(channel, element);
         }
         self.counters.rows_in.fetch_add(rows as u64, Ordering::Relaxed);
         Some(rows)
     }
 
-    /// Processes rows that were taken; whether that was all of them. It stops where there is no room for what comes of more, and
-    /// where one batch gives so much that somebody else should have a turn.
-    fn work_off(&self, core: &mut Core, now_us: i64) -> Result<bool, String> {
+    /// Works off what was given. It stops where there is no room for what comes of more, and where one element gives so much
+    /// that somebody else should have a turn.
+    fn work_off(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
+        let is_open_wanted = self.flow.drains.load(Ordering::Acquire) || !self.flow.stopping.load(Ordering::Acquire);
+        if !is_open_wanted {
+            core.stage.discard_open();
+        }
         loop {
-            if core.chain.has_more() {
-                self.run_chain(core, |chain, slots, refusals, take| chain.go_on(now_us, slots, refusals, take))?;
-            } else if let Some((input, batch)) = self.next_together(core)? {
-                self.process_once(core, input, Element::Batch(batch), now_us)?;
-            } else {
-                return Ok(true);
+            self.run_stage(core, now_us, StageHost::step)?;
+            if core.stage.barrier().is_some() {
+                self.prepare(core)?;
+            }
+            if core.stage.has_ended() {
+                return self.finish(core);
             }
             let has_room =
                 |core: &Core| core.sink.as_ref().is_none_or(|sink| sink.has_room()) && core.outputs.have_room();
-            if core.chain.has_more() || (!core.pending.is_empty() && !has_room(core)) {
-                return Ok(false);
+            if !core.stage.has_work() || core.stage.has_more() || !has_room(core) {
+                return Ok(());
             }
         }
     }
 
-    /// The next rows that were taken. Those that came one behind the other by the same input are put together, so that the batch is the larger
-    /// the more there is to do.
-    fn next_together(&self, core: &mut Core) -> Result<Option<(usize, Batch)>, String> {
-        let rows_max = self.flow.limits.batch_rows;
-        // Larger batches are worth no copy.
-        let rows_min = rows_max / 8;
-        let Some((input, first)) = core.pending.pop_front() else { return Ok(None) };
-        let mut rows = first.rows();
-        let mut batches = vec![first];
-        while rows < rows_min
-            && let Some((_, batch)) =
-                core.pending.pop_front_if(|(next, batch)| *next == input && rows + batch.rows() <= rows_max)
-        {
-            rows += batch.rows();
-            batches.push(batch);
-        }
-        let batch = concatenated(&batches).map_err(|error| error.to_string())?;
-        Ok(Some((input, batch)))
-    }
-
-    fn watermark(&self, core: &mut Core, advanced: Option<i64>, now_us: i64) -> Result<(), String> {
-        let Some(watermark_us) = advanced else { return Ok(()) };
-        core.advancing_us = Some(watermark_us);
-        self.process(core, 0, Element::Watermark(watermark_us), now_us)?;
-        self.tell_watermark(core);
-        Ok(())
-    }
-
-    /// Tells those behind of the watermark that operators have worked off.
-    fn tell_watermark(&self, core: &mut Core) {
-        if let Some(watermark_us) = core.advancing_us.take() {
-            core.outputs.tell(&Element::Watermark(watermark_us));
-        }
-    }
-
-    fn process(&self, core: &mut Core, input: usize, element: Element, now_us: i64) -> Result<(), String> {
-        self.process_once(core, input, element, now_us)?;
-        while core.chain.has_more() {
-            self.run_chain(core, |chain, slots, refusals, take| chain.go_on(now_us, slots, refusals, take))?;
-        }
-        Ok(())
-    }
-
-    /// The same, of which more may come.
-    fn process_once(&self, core: &mut Core, input: usize, element: Element, now_us: i64) -> Result<(), String> {
-        let is_batch = matches!(element, Element::Batch(_));
-        self.run_chain(core, |chain, slots, refusals, take| {
-            chain.process_input(input, element, now_us, slots, refusals, take)
-        })?;
-        if is_batch {
-            core.outputs.tell_awake(core.reached_us());
-        }
-        Ok(())
-    }
-
-    /// Says so where nothing comes for now, behind all that was sent and all that operators held back, which nobody would wait for.
-    fn note_silence(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
-        if core.has_ended || core.is_finishing || core.is_unfinished {
-            return Ok(());
-        }
-        let is_idle = core.feed.as_ref().map_or(core.watermarks.is_idle(), Feed::is_idle);
-        if !is_idle {
-            core.outputs.tell_awake(core.reached_us());
-        } else if !core.outputs.is_idle() {
-            self.process(core, 0, Element::Idle, now_us)?;
-            core.outputs.tell_idle();
-        }
-        Ok(())
-    }
-
-    fn tick(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
-        if core.has_ended || core.chain.deadline_us().is_none_or(|deadline_us| deadline_us > now_us) {
-            return Ok(());
-        }
-        self.run_chain(core, |chain, slots, refusals, take| chain.tick(now_us, slots, refusals, take))
-    }
-
     /// Runs operators and sends on or writes what comes out.
-    fn run_chain(
+    fn run_stage(
         &self,
         core: &mut Core,
-        run: impl FnOnce(
-            &mut Chain,
-            &SlotTable,
-            &mut Refusals,
-            &mut dyn FnMut(Batch),
-        ) -> Result<(), rivulet_dataflow::OperatorError>,
+        now_us: i64,
+        run: impl FnOnce(&mut StageHost, Surroundings<'_>, &mut dyn FnMut(Element)) -> Result<(), OperatorError>,
     ) -> Result<(), String> {
-        let Core { chain, outputs, sink, slots, refusals, .. } = core;
+        let Core { stage, outputs, sink, slots, refusals, .. } = core;
         let clock = &self.host.clock;
         let mut failed = None;
         let mut rows_out = 0;
-        let mut take = |batch: Batch| {
+        let mut out = |element: Element| {
+            let Element::Batch(batch) = element else { return outputs.tell(&element) };
             rows_out += batch.rows() as u64;
             let sent = match sink {
                 Some(sink) => {
@@ -519,7 +397,7 @@ impl FlowTask {
                 failed.get_or_insert(error);
             }
         };
-        let outcome = run(chain, slots, refusals, &mut take);
+        let outcome = run(stage, Surroundings { now_us, slots, refusals }, &mut out);
         self.counters.rows_out.fetch_add(rows_out, Ordering::Relaxed);
         match failed {
             Some(error) => Err(error),
@@ -530,7 +408,7 @@ impl FlowTask {
     /// Counts what was refused, and sends what the sink has buffered on its way.
     fn settle(&self, core: &mut Core) -> Result<(), String> {
         let mut figures = self.figures.lock();
-        figures.reached_us = core.reached_us();
+        figures.reached_us = core.stage.reached_us();
         if !core.refusals.is_empty() {
             for reason in Reason::ALL {
                 figures.refused[reason as usize] += core.refusals.counted(reason);
@@ -561,7 +439,7 @@ impl FlowTask {
             if let Some(feed) = &mut core.feed {
                 feed.set_paused(self.flow.paused.load(Ordering::Acquire));
             }
-            if !self.commit(core)? || (core.checkpoints.is_preparing() && !self.prepare(core)?) {
+            if !self.commit(core)? || (core.stage.barrier().is_some() && !self.prepare(core)?) {
                 break Activation::Ran(rows);
             }
             if core.is_finishing {
@@ -589,8 +467,7 @@ impl FlowTask {
             self.go_on(core)?;
         }
         if !core.is_finishing && !is_at_barrier && !core.checkpoints.is_committing() {
-            self.tick(core, clock.now_us())?;
-            self.note_silence(core, clock.now_us())?;
+            self.run_stage(core, clock.now_us(), StageHost::tick)?;
         }
         self.settle(core)?;
         self.counters.busy_us.fetch_add((clock.steady_us() - begun_us).max(0) as u64, Ordering::Relaxed);
@@ -598,7 +475,7 @@ impl FlowTask {
     }
 
     fn note_deadline(&self, core: &Core) {
-        let of_operators = core.chain.deadline_us().unwrap_or(i64::MAX);
+        let of_operators = core.stage.deadline_us().unwrap_or(i64::MAX);
         // Sources that may have something now need no timer: the task goes on by itself, or when its targets have room.
         let of_sources = match self.sources_at_us.load(Ordering::Acquire) {
             SOURCES_READY => i64::MAX,
@@ -606,7 +483,7 @@ impl FlowTask {
         };
         // A sink that commits now and then is flushed also while nothing comes.
         let of_sink = match core.sink {
-            Some(_) if core.is_finishing || core.checkpoints.is_preparing() || core.checkpoints.is_committing() => {
+            Some(_) if core.is_finishing || core.stage.barrier().is_some() || core.checkpoints.is_committing() => {
                 self.host.clock.now_us() + FINISHED_ASKED_US
             }
             Some(_) => self.host.clock.now_us() + SINK_FLUSH_US,
@@ -669,19 +546,19 @@ impl Runnable for FlowTask {
             return !core.has_ended;
         }
         // Who waits for a device is run by the timer.
-        let waits = core.is_finishing || core.checkpoints.is_preparing() || core.checkpoints.is_committing();
+        let waits = core.is_finishing || core.stage.barrier().is_some() || core.checkpoints.is_committing();
         if core.has_ended || waits || !core.outputs.have_room() {
             return false;
         }
         let is_stopping = core.feed.is_some() && self.flow.stopping.load(Ordering::Acquire);
         let may_ask = || {
-            !self.is_resting()
+            self.flow.barrier.wanted() == 0
                 && !self.flow.paused.load(Ordering::Acquire)
                 && self.sources_at_us.load(Ordering::Acquire) <= self.host.clock.now_us()
                 && core.feed.as_ref().is_none_or(|feed| self.may_read(feed))
         };
         let has_to_rest = || core.feed.is_some() && core.checkpoints.lacks(self.flow.barrier.wanted());
-        is_stopping || core.is_unfinished || !self.inbox.is_empty() || has_to_rest() || may_ask()
+        is_stopping || core.stage.has_work() || !self.inbox.is_empty() || has_to_rest() || may_ask()
     }
 }
 
@@ -692,25 +569,6 @@ impl Drop for FlowTask {
         }
         self.host.flow_deadlines.forget(self.deadline);
     }
-}
-
-/// Batches one behind the other as one.
-fn concatenated(batches: &[Batch]) -> Result<Batch, arrow::error::ArrowError> {
-    let [first, others @ ..] = batches else { unreachable!("there is at least one batch") };
-    if others.is_empty() {
-        return Ok(first.clone());
-    }
-    let columns = concat_batches(first.columns.schema_ref(), batches.iter().map(|batch| &batch.columns))?;
-    let marked = batches.iter().any(|batch| batch.retracts.is_some());
-    let marks = marked
-        .then(|| batches.iter().flat_map(|batch| (0..batch.rows()).map(move |row| batch.is_retraction(row))).collect());
-    Ok(Batch::new(
-        batches.iter().flat_map(|batch| batch.slots.iter().copied()).collect(),
-        batches.iter().flat_map(|batch| batch.event_time_us.iter().copied()).collect(),
-        batches.iter().flat_map(|batch| batch.arrival_us.iter().copied()).collect(),
-        columns,
-    )
-    .with_retracts(marks))
 }
 
 /// The beginning of a payload, for people.

@@ -23,7 +23,7 @@ impl FlowTask {
         let core = self.core.try_lock_for(REPORT_PATIENCE);
         let mut figures = self.figures.lock();
         if let Some(core) = core.as_ref().filter(|core| !core.has_ended) {
-            figures.state_bytes = core.chain.memory_bytes();
+            figures.state_bytes = core.stage.memory_bytes();
             figures.progress = core.feed.as_ref().and_then(Feed::progress);
         }
         drop(core);

@@ -1,0 +1,418 @@
+//! What steps one instance of a stage: its operators, the watermarks and barriers of its channels, and its state.
+//!
+//! It is driven by calls alone. [`StageHost::give`] takes elements by channel, and each [`StageHost::step`] does one bounded
+//! piece of what they bring about and hands what leaves the stage to a callback. Between two steps the driver looks whether
+//! there is room for more and whether something else should have a turn. Time, queries and refused rows come with each call.
+//!
+//! What must hold:
+//! - Operators get the rows of a channel in their order, and the watermark of all channels behind the rows that were given
+//!   before it.
+//! - What is not a batch leaves behind all that it has brought about. The end leaves last, and once.
+//! - At a barrier nothing is under way: all that was given before it is in the state or has left. The driver gives nothing
+//!   behind the barrier of a channel until [`StageHost::pass_barrier`] or [`StageHost::give_up_barrier`].
+
+use std::collections::VecDeque;
+
+use arrow::error::ArrowError;
+
+use super::Watermarks;
+use crate::{Batch, Chain, Element, OperatorError, StageSnapshot, StateError, StateSelection, Surroundings};
+
+/// One instance of a stage.
+#[derive(Debug)]
+pub struct StageHost {
+    chain: Chain,
+    channels: Channels,
+    /// Rows and changes of the set of queries that were given, and the input that they are for.
+    pending: VecDeque<(usize, Element)>,
+    /// Small batches are put together until they have so many rows.
+    batch_rows: usize,
+    /// The watermark of the state that it goes on from, before operators have been told.
+    begins_at_us: Option<i64>,
+    /// The element, no batch, that operators work off.
+    in_hand: Option<Element>,
+    /// It stands at this barrier.
+    at_barrier: Option<u64>,
+    /// Something was given, or has left, since there was last nothing to do.
+    has_work: bool,
+    /// What is open does not come out at the end.
+    discards_open: bool,
+    /// Receivers were told that nothing comes for now, and nothing since.
+    is_idle: bool,
+    has_ended: bool,
+}
+
+/// What is known of the channels that lead to a stage.
+#[derive(Debug)]
+struct Channels {
+    /// For each channel the input of the first operator.
+    inputs: Vec<usize>,
+    watermarks: Watermarks,
+    /// The newest barrier that has come by each channel.
+    barriers: Vec<u64>,
+    /// The newest barrier that was passed or given up.
+    passed: u64,
+}
+
+impl Channels {
+    /// The barrier that has come by all channels that are open, if it is a new one.
+    fn aligned(&self) -> Option<u64> {
+        let open = (0..self.barriers.len()).filter(|&channel| !self.watermarks.is_ended(channel));
+        open.map(|channel| self.barriers[channel]).min().filter(|&number| number > self.passed)
+    }
+}
+
+impl StageHost {
+    /// A stage that begins. `inputs` has for each channel the input of the first operator that its rows are for. Small batches
+    /// that wait one behind the other are put together, up to `batch_rows`.
+    pub fn new(chain: Chain, inputs: Vec<usize>, batch_rows: usize) -> Self {
+        let count = inputs.len();
+        let channels = Channels { inputs, watermarks: Watermarks::new(count), barriers: vec![0; count], passed: 0 };
+        Self {
+            chain,
+            channels,
+            pending: VecDeque::new(),
+            batch_rows,
+            begins_at_us: None,
+            in_hand: None,
+            at_barrier: None,
+            has_work: false,
+            discards_open: false,
+            is_idle: false,
+            has_ended: false,
+        }
+    }
+
+    /// Goes on from a snapshot, of which it has the own key groups. Once, before the first step.
+    ///
+    /// # Errors
+    /// State of other operators.
+    pub fn restore(&mut self, snapshot: &StageSnapshot) -> Result<(), StateError> {
+        if !snapshot.frames.is_empty() {
+            self.chain.import_state(&snapshot.frames)?;
+        }
+        self.begins_at_us = snapshot.reached_us;
+        self.channels.watermarks.begin_at(snapshot.reached_us);
+        if snapshot.has_ended {
+            self.discards_open = true;
+            (0..self.channels.inputs.len()).for_each(|channel| self.channels.watermarks.end(channel));
+        }
+        self.has_work |= snapshot.reached_us.is_some() || snapshot.has_ended;
+        Ok(())
+    }
+
+    /// Takes an element of a channel. The driver bounds how much it gives between steps.
+    pub fn give(&mut self, channel: usize, element: Element) {
+        let Channels { inputs, watermarks, barriers, .. } = &mut self.channels;
+        match element {
+            Element::Batch(_) => {
+                watermarks.wake(channel);
+                self.pending.push_back((inputs[channel], element));
+            }
+            Element::Control(_) => self.pending.push_back((inputs[channel], element)),
+            Element::Watermark(watermark_us) => watermarks.advance(channel, watermark_us),
+            Element::Idle if !watermarks.idle(channel) => return,
+            Element::Idle => {}
+            Element::Barrier(number) => barriers[channel] = number,
+            Element::End => watermarks.end(channel),
+        }
+        self.has_work = true;
+    }
+
+    /// Whether a step would do anything.
+    pub fn has_work(&self) -> bool {
+        self.has_work && self.at_barrier.is_none()
+    }
+
+    /// Whether the element in hand has more to give, so that something else should have a turn before the next step.
+    pub fn has_more(&self) -> bool {
+        self.chain.has_more()
+    }
+
+    /// Does one piece of what there is to do; `out` gets what leaves the stage.
+    ///
+    /// # Errors
+    /// An operator failed, which is a defect. What it has emitted has left all the same.
+    pub fn step(&mut self, with: Surroundings<'_>, out: &mut dyn FnMut(Element)) -> Result<(), OperatorError> {
+        let next = if self.chain.has_more() { None } else { self.next()? };
+        if next.is_none() && !self.chain.has_more() {
+            self.has_work = false;
+            self.tell_awake(out);
+            return Ok(());
+        }
+        let Self { chain, is_idle, in_hand, .. } = self;
+        let mut leave = |batch: Batch| {
+            *is_idle = false;
+            out(Element::Batch(batch));
+        };
+        let Surroundings { now_us, slots, refusals } = with;
+        let result = match next {
+            None => chain.go_on(now_us, slots, refusals, &mut leave),
+            Some((_, Element::End)) if self.discards_open => {
+                *in_hand = Some(Element::End);
+                Ok(())
+            }
+            Some((input, element)) => {
+                *in_hand = (!matches!(element, Element::Batch(_))).then(|| element.clone());
+                chain.process_input(input, element, now_us, slots, refusals, &mut leave)
+            }
+        };
+        if !self.chain.has_more() {
+            self.complete(out);
+        }
+        result
+    }
+
+    /// What operators get next, and by which input.
+    fn next(&mut self) -> Result<Option<(usize, Element)>, ArrowError> {
+        if self.has_ended || self.at_barrier.is_some() {
+            return Ok(None);
+        }
+        // Operators know how far time is before the first row comes, and so do those behind them.
+        if let Some(reached_us) = self.begins_at_us.take() {
+            return Ok(Some((0, Element::Watermark(reached_us))));
+        }
+        if let Some(pending) = self.next_pending()? {
+            return Ok(Some(pending));
+        }
+        let channels = &mut self.channels;
+        let element = if let Some(watermark_us) = channels.watermarks.advanced() {
+            Some(Element::Watermark(watermark_us))
+        } else if channels.watermarks.has_ended() {
+            Some(Element::End)
+        } else if channels.watermarks.is_idle() && !self.is_idle {
+            // Behind all that was sent, and before a barrier: nothing comes between that and the snapshot.
+            Some(Element::Idle)
+        } else {
+            channels.aligned().map(Element::Barrier)
+        };
+        Ok(element.map(|element| (0, element)))
+    }
+
+    /// The next of what was given. Batches that came one behind the other by the same input are put together, so that a batch is
+    /// the larger the more there is to do.
+    fn next_pending(&mut self) -> Result<Option<(usize, Element)>, ArrowError> {
+        let first = match self.pending.pop_front() {
+            Some((input, Element::Batch(batch))) => (input, batch),
+            other => return Ok(other),
+        };
+        let (input, first) = first;
+        // Larger batches are worth no copy.
+        let (rows_min, rows_max) = (self.batch_rows / 8, self.batch_rows);
+        let mut rows = first.rows();
+        let mut batches = vec![first];
+        while rows < rows_min
+            && let Some((next, Element::Batch(batch))) = self.pending.front()
+            && *next == input
+            && rows + batch.rows() <= rows_max
+            && let Some((_, Element::Batch(batch))) = self.pending.pop_front()
+        {
+            rows += batch.rows();
+            batches.push(batch);
+        }
+        Ok(Some((input, Element::Batch(Batch::concat(batches)?))))
+    }
+
+    /// All has come of the element in hand.
+    fn complete(&mut self, out: &mut dyn FnMut(Element)) {
+        match self.in_hand.take() {
+            // Operators may hold the rows, and receivers are to wait for them.
+            None => self.tell_awake(out),
+            Some(Element::Barrier(number)) => self.at_barrier = Some(number),
+            Some(element) => {
+                self.is_idle = matches!(element, Element::Idle);
+                self.has_ended = matches!(element, Element::End);
+                out(element);
+            }
+        }
+    }
+
+    /// Says that something has come again, if the last that left was that nothing comes. The watermark is the one there was.
+    fn tell_awake(&mut self, out: &mut dyn FnMut(Element)) {
+        if self.is_idle && !self.has_ended && !self.channels.watermarks.is_idle() {
+            self.is_idle = false;
+            out(Element::Watermark(self.reached_us().unwrap_or(i64::MIN)));
+        }
+    }
+
+    /// Lets operators do what is due by the time of the call. Nothing at a barrier: it would be in the state and come again.
+    ///
+    /// # Errors
+    /// As [`StageHost::step`].
+    pub fn tick(&mut self, with: Surroundings<'_>, out: &mut dyn FnMut(Element)) -> Result<(), OperatorError> {
+        let Surroundings { now_us, slots, refusals } = with;
+        if self.deadline_us().is_none_or(|deadline_us| deadline_us > now_us) {
+            return Ok(());
+        }
+        let Self { chain, is_idle, .. } = self;
+        let result = chain.tick(now_us, slots, refusals, &mut |batch| {
+            *is_idle = false;
+            out(Element::Batch(batch));
+        });
+        // Receivers wait for this stage since they got rows.
+        self.has_work |= !self.is_idle && self.channels.watermarks.is_idle();
+        result
+    }
+
+    /// When operators next have something to do, microseconds since the epoch; `None` if only elements bring about anything.
+    pub fn deadline_us(&self) -> Option<i64> {
+        if self.has_ended || self.at_barrier.is_some() { None } else { self.chain.deadline_us() }
+    }
+
+    /// The barrier that it stands at, behind all rows before it, if it stands at one.
+    pub fn barrier(&self) -> Option<u64> {
+        self.at_barrier
+    }
+
+    /// What it holds. Partitions and sink are known to the driver.
+    ///
+    /// # Errors
+    /// State that cannot be exported.
+    ///
+    /// # Panics
+    /// If it does not stand at a barrier: operators may hold rows that are in no state.
+    pub fn snapshot(&self) -> Result<StageSnapshot, StateError> {
+        assert!(self.at_barrier.is_some(), "a snapshot is made at a barrier");
+        let frames = self.chain.export_state(&StateSelection::All)?;
+        Ok(StageSnapshot { frames, reached_us: self.reached_us(), ..StageSnapshot::default() })
+    }
+
+    /// Sends the barrier on and goes on behind it.
+    pub fn pass_barrier(&mut self, out: &mut dyn FnMut(Element)) {
+        if let Some(number) = self.at_barrier {
+            out(Element::Barrier(number));
+            self.give_up_barrier();
+        }
+    }
+
+    /// Goes on as if there had been no barrier; receivers get none.
+    pub fn give_up_barrier(&mut self) {
+        if let Some(number) = self.at_barrier.take() {
+            self.channels.passed = number;
+            self.has_work = true;
+        }
+    }
+
+    /// Forgets what is open at the end, instead of emitting it.
+    pub fn discard_open(&mut self) {
+        self.discards_open = true;
+    }
+
+    /// Whether no channel that is open has had anything for long.
+    pub fn is_idle(&self) -> bool {
+        self.channels.watermarks.is_idle()
+    }
+
+    /// Whether the end has left.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// The highest watermark that it has reached, microseconds since the epoch; `None` before the first.
+    pub fn reached_us(&self) -> Option<i64> {
+        self.channels.watermarks.reached_us()
+    }
+
+    /// State held by its operators, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.chain.memory_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+    use arrow::datatypes::Schema;
+
+    use super::*;
+    use crate::{Refusals, SlotTable};
+
+    /// A stage that only passes rows on, and what leaves it in words.
+    struct Stage(StageHost);
+
+    impl Stage {
+        fn new(channels: usize) -> Self {
+            Self(StageHost::new(Chain::new(Vec::new()), vec![0; channels], 16))
+        }
+
+        fn give(&mut self, elements: impl IntoIterator<Item = (usize, Element)>) -> Vec<String> {
+            elements.into_iter().for_each(|(channel, element)| self.0.give(channel, element));
+            let (slots, mut refusals) = (SlotTable::new(Arc::new(Schema::empty())), Refusals::new(0));
+            let mut left = Vec::new();
+            while self.0.has_work() {
+                let with = Surroundings { now_us: 0, slots: &slots, refusals: &mut refusals };
+                self.0.step(with, &mut |element| left.push(words(&element))).unwrap();
+            }
+            left
+        }
+
+        fn pass(&mut self) -> Vec<String> {
+            let mut left = Vec::new();
+            self.0.pass_barrier(&mut |element| left.push(words(&element)));
+            left.extend(self.give([]));
+            left
+        }
+    }
+
+    fn words(element: &Element) -> String {
+        match element {
+            Element::Batch(batch) => format!("{} rows", batch.rows()),
+            other => format!("{other:?}"),
+        }
+    }
+
+    fn rows(rows: usize) -> Element {
+        let column: ArrayRef = Arc::new(Int64Array::from(vec![1; rows]));
+        let columns = RecordBatch::try_from_iter([("v", column)]).unwrap();
+        Element::Batch(Batch::new(vec![0; rows].into(), vec![0; rows].into(), vec![0; rows].into(), columns))
+    }
+
+    #[test]
+    fn the_lowest_watermark_leaves_behind_the_rows_and_small_batches_are_put_together() {
+        let mut stage = Stage::new(2);
+        assert_eq!(stage.give([(0, Element::Watermark(5)), (0, rows(1)), (0, rows(20)), (1, rows(1))]).len(), 3);
+        assert_eq!(stage.give([(0, rows(1)), (0, rows(1)), (1, Element::Watermark(3))]), ["2 rows", "Watermark(3)"]);
+        assert_eq!(stage.give([(1, Element::Watermark(2))]), [""; 0]);
+        assert_eq!(stage.give([(0, Element::End)]), [""; 0]);
+        assert_eq!(stage.give([(1, Element::Watermark(9)), (1, Element::End)]), ["End"]);
+        assert!(stage.0.has_ended() && stage.give([]).is_empty());
+    }
+
+    #[test]
+    fn silence_is_told_once_and_taken_back() {
+        let mut stage = Stage::new(2);
+        assert_eq!(stage.give([(0, Element::Watermark(5)), (0, Element::Idle)]), [""; 0], "the other is waited for");
+        assert_eq!(stage.give([(1, Element::Idle)]), ["Watermark(5)", "Idle"]);
+        assert_eq!(stage.give([(1, Element::Idle)]), [""; 0]);
+        assert_eq!(stage.give([(0, Element::Watermark(i64::MIN))]), ["Watermark(5)"], "it is awake");
+        assert_eq!(stage.give([(0, Element::Idle)]), ["Idle"]);
+        assert_eq!(stage.give([(1, rows(1))]), ["1 rows"]);
+    }
+
+    #[test]
+    fn a_barrier_waits_for_all_channels_that_are_open_and_for_the_driver() {
+        let mut stage = Stage::new(3);
+        assert_eq!(stage.give([(0, Element::Barrier(1)), (2, Element::End), (1, rows(1))]), ["1 rows"]);
+        assert_eq!(stage.0.barrier(), None);
+        assert_eq!(stage.give([(1, Element::Idle), (0, Element::Idle), (1, Element::Barrier(1))]), ["Idle"]);
+        assert_eq!((stage.0.barrier(), stage.0.has_work()), (Some(1), false));
+        assert!(stage.0.snapshot().unwrap().frames.is_empty());
+        assert_eq!(stage.pass(), ["Barrier(1)"], "and silence need not be told again");
+        stage.give([(0, Element::Barrier(2)), (1, Element::Barrier(2))]);
+        stage.0.give_up_barrier();
+        assert_eq!(stage.give([]), [""; 0]);
+        assert_eq!(stage.give([(0, rows(1))]), ["1 rows"]);
+    }
+
+    #[test]
+    fn one_that_goes_on_tells_how_far_it_was_and_one_that_had_ended_ends() {
+        let mut stage = Stage::new(1);
+        stage.0.restore(&StageSnapshot { reached_us: Some(7), ..StageSnapshot::default() }).unwrap();
+        assert_eq!(stage.give([(0, rows(1)), (0, Element::Watermark(7))]), ["Watermark(7)", "1 rows"]);
+        let mut stage = Stage::new(1);
+        stage.0.restore(&StageSnapshot { has_ended: true, ..StageSnapshot::default() }).unwrap();
+        assert_eq!((stage.give([]), stage.0.has_ended()), (vec!["End".into()], true));
+    }
+}
