@@ -9,7 +9,7 @@ use std::fmt;
 
 pub use cut::{Cut, Surroundings};
 
-use crate::{Batch, Element, Refusals, Slot, SlotTable, StateError, StateFrame, StateSelection};
+use crate::{Batch, Element, KEY_GROUPS, KeyGroup, Refusals, Slot, SlotTable, StateError, StateFrame, StateSelection};
 
 /// What an operator may use while it processes an element.
 pub struct Context<'a> {
@@ -277,6 +277,28 @@ impl Chain {
     /// The selected state of every operator, in chain order.
     pub fn export_state(&self, selection: &StateSelection) -> Result<Vec<Option<StateFrame>>, StateError> {
         self.operators.iter().map(|operator| operator.export_state(selection)).collect()
+    }
+
+    /// The state by key, operator by operator and key group by key group: `into` gets the operator's place, the key group and
+    /// its state. Each operator encodes its state once, and only that of one is held at a time.
+    ///
+    /// # Errors
+    /// State that cannot be exported, or an error of `into`.
+    pub fn export_key_groups(
+        &self,
+        into: &mut dyn FnMut(usize, KeyGroup, StateFrame) -> Result<(), StateError>,
+    ) -> Result<(), StateError> {
+        for (place, operator) in self.operators.iter().enumerate() {
+            let Some(all) = operator.export_state(&StateSelection::All)? else { continue };
+            let parts = all.split(usize::from(KEY_GROUPS), |key_group| usize::from(key_group.index()));
+            for (index, part) in (0..KEY_GROUPS).zip(parts) {
+                let part = part?;
+                if part.rows.num_rows() > 0 {
+                    into(place, KeyGroup::from_index(index), part)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Takes over state exported from a chain of the same operators.

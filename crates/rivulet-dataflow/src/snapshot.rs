@@ -115,7 +115,6 @@ impl Snapshot {
         {
             all = all.with_key_groups(&keys)?;
         }
-        let parts = all.split(instances, |key_group| key_group.instance(instances))?;
-        Ok(parts.into_iter().map(Some).collect())
+        all.split(instances, |key_group| key_group.instance(instances)).map(|part| part.map(Some)).collect()
     }
 }

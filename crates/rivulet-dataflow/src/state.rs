@@ -102,6 +102,9 @@ impl StateFrame {
 
     /// The part of the state that is selected.
     pub fn select(&self, selection: &StateSelection) -> Result<Self, StateError> {
+        if *selection == StateSelection::All {
+            return Ok(self.clone());
+        }
         let keep: BooleanArray = self
             .slots()
             .iter()
@@ -111,21 +114,25 @@ impl StateFrame {
         Ok(Self { rows: filter_record_batch(&self.rows, &keep)?, ..self.clone() })
     }
 
-    /// The state in so many parts, of which each has the rows whose key groups it is said to have, in their order. One pass,
-    /// however many parts there are.
+    /// The state in so many parts, of which each has the rows whose key groups it is said to have, in their order. The rows are
+    /// looked at once, however many parts there are, and a part is made when it is asked for.
     ///
     /// # Panics
     /// If a key group belongs to a part that is not there.
-    pub fn split(&self, parts: usize, part_of: impl Fn(KeyGroup) -> usize) -> Result<Vec<Self>, StateError> {
+    pub fn split(
+        &self,
+        parts: usize,
+        part_of: impl Fn(KeyGroup) -> usize,
+    ) -> impl Iterator<Item = Result<Self, StateError>> {
         let mut rows_of: Vec<Vec<u32>> = vec![Vec::new(); parts];
         for (row, &key_group) in (0u32..).zip(self.key_groups()) {
             rows_of[part_of(KeyGroup::from_index(key_group))].push(row);
         }
-        let part = |rows: Vec<u32>| {
+        let part = move |rows: Vec<u32>| {
             let rows = take_record_batch(&self.rows, &UInt32Array::from(rows))?;
             Ok(Self { operator: self.operator.clone(), version: self.version, rows })
         };
-        rows_of.into_iter().map(part).collect()
+        rows_of.into_iter().map(part)
     }
 
     /// Adds the state of another instance of the same operator.
@@ -285,7 +292,8 @@ mod tests {
         assert_eq!(other.slots(), [5, 1]);
         assert_eq!(StateFrame::concat(&[one.clone(), other.clone()]).unwrap().unwrap().slots(), [1, 5, 1]);
         assert!(StateFrame::concat(&[]).unwrap().is_none());
-        let parts = other.split(3, |key_group| if key_group.index() == 9 { 2 } else { 0 }).unwrap();
+        let parts = other.split(3, |key_group| if key_group.index() == 9 { 2 } else { 0 });
+        let parts: Vec<StateFrame> = parts.map(Result::unwrap).collect();
         assert_eq!(parts.iter().map(StateFrame::slots).collect::<Vec<_>>(), [&[1][..], &[], &[5]]);
         other.operator = "count".into();
         assert!(StateFrame::concat(&[one, other]).is_err());

@@ -16,7 +16,9 @@ use std::collections::VecDeque;
 use arrow::error::ArrowError;
 
 use super::Watermarks;
-use crate::{Batch, Chain, Element, OperatorError, StageSnapshot, StateError, StateSelection, Surroundings};
+use crate::{
+    Batch, Chain, Element, KeyGroup, OperatorError, StageSnapshot, StateError, StateFrame, StateSelection, Surroundings,
+};
 
 /// One instance of a stage.
 #[derive(Debug)]
@@ -275,6 +277,21 @@ impl StageHost {
         assert!(self.at_barrier.is_some(), "a snapshot is made at a barrier");
         let frames = self.chain.export_state(&StateSelection::All)?;
         Ok(StageSnapshot { frames, reached_us: self.reached_us(), ..StageSnapshot::default() })
+    }
+
+    /// The state at the barrier by key, key group by key group, as [`Chain::export_key_groups`].
+    ///
+    /// # Errors
+    /// State that cannot be exported, or an error of `into`.
+    ///
+    /// # Panics
+    /// As [`StageHost::snapshot`].
+    pub fn export_key_groups(
+        &self,
+        into: &mut dyn FnMut(usize, KeyGroup, StateFrame) -> Result<(), StateError>,
+    ) -> Result<(), StateError> {
+        assert!(self.at_barrier.is_some(), "state is exported at a barrier");
+        self.chain.export_key_groups(into)
     }
 
     /// Sends the barrier on and goes on behind it.

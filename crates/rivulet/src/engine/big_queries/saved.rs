@@ -498,7 +498,8 @@ fn pieces_of(state: &BTreeMap<NodeId, Vec<StateFrame>>) -> Result<Vec<Piece>, St
             continue;
         }
         let piece_of = |key_group: KeyGroup| usize::from(key_group.index() / (KEY_GROUPS / PIECES));
-        for (piece, part) in all.split(usize::from(PIECES), piece_of)?.into_iter().enumerate() {
+        for (piece, part) in all.split(usize::from(PIECES), piece_of).enumerate() {
+            let part = part?;
             if part.rows.num_rows() > 0 {
                 pieces.push(Piece::whole(format!("node-{node}/{piece}"), part.to_bytes()?));
             }
