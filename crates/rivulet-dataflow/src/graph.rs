@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::ArrayRef;
 use arrow::datatypes::SchemaRef;
 
-use crate::{Chain, Operator, StateFrame};
+use crate::{Chain, KeyGroups, Operator, StateFrame};
 
 /// Makes instances of one operator and says what they do. A plan holds factories, so that one plan serves any number
 /// of groups and tasks.
@@ -107,6 +107,7 @@ pub struct Edge {
 pub struct Dataflow {
     nodes: Vec<Node>,
     edges: Vec<Edge>,
+    key_groups: KeyGroups,
 }
 
 impl Dataflow {
@@ -144,6 +145,17 @@ impl Dataflow {
         let to = self.add(Work::Operator(factory), schema);
         self.connect(from, to, 0, kind);
         to
+    }
+
+    /// Divides keys among key groups in another way than by default.
+    #[must_use]
+    pub fn with_key_groups(self, key_groups: KeyGroups) -> Self {
+        Self { key_groups, ..self }
+    }
+
+    /// How keys are divided among key groups, by which state is saved and shared out among instances.
+    pub fn key_groups(&self) -> KeyGroups {
+        self.key_groups
     }
 
     /// The nodes, each behind those that it reads.

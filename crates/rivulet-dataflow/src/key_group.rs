@@ -1,55 +1,107 @@
-//! Key groups: the fixed hash ranges of keys in which state is saved, moved and rescaled.
+//! Key groups: the hash ranges of keys in which state is saved, moved and shared out among instances.
 
 use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The number of key groups. Part of the storage format: changing it makes old state unreadable.
-pub const KEY_GROUPS: u16 = 256;
+/// The low bits of the hash of a key, as many as any division into key groups looks at. Operators keep them beside their state
+/// and know of no key groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KeyHash(u16);
 
-/// One of the [`KEY_GROUPS`] hash ranges.
+impl KeyHash {
+    /// That of a key given as bytes. The hash is XXH3 (64 bits, seed 0), which is stable across versions, machines and
+    /// processes, as a storage format needs.
+    pub fn of(key: &[u8]) -> Self {
+        Self::of_hash(xxh3_64(key))
+    }
+
+    /// That of a key whose columns have this hash ([`hash_keys`](crate::hash_keys)).
+    pub fn of_hash(hash: u64) -> Self {
+        Self(hash as u16)
+    }
+
+    /// That with these bits. Those of saved state are its key group, which has the same.
+    pub fn from_bits(bits: u16) -> Self {
+        Self(bits)
+    }
+
+    /// The bits.
+    pub fn bits(self) -> u16 {
+        self.0
+    }
+}
+
+/// One of the hash ranges of a dataflow's [`KeyGroups`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyGroup(u16);
 
 impl KeyGroup {
-    /// The key group of a key given as bytes. The hash is XXH3 (64 bits, seed 0), which is stable across versions,
-    /// machines and processes, as a storage format needs.
-    pub fn of(key: &[u8]) -> Self {
-        Self((xxh3_64(key) % u64::from(KEY_GROUPS)) as u16)
+    /// The key group with this number, as state frames store it.
+    pub fn from_index(index: u16) -> Self {
+        Self(index)
     }
 
-    /// The key group of a key whose columns have this hash ([`hash_keys`](crate::hash_keys)).
-    pub fn of_hash(hash: u64) -> Self {
-        Self((hash % u64::from(KEY_GROUPS)) as u16)
+    /// Its number, below [`KeyGroups::count`].
+    pub fn index(self) -> u16 {
+        self.0
+    }
+}
+
+/// How keys are divided among key groups. It belongs to the dataflow and is saved with its state: instances that divide keys in
+/// different ways would look for state in different places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyGroups {
+    count: u16,
+}
+
+impl Default for KeyGroups {
+    /// 256 key groups.
+    fn default() -> Self {
+        Self::new(256)
+    }
+}
+
+impl KeyGroups {
+    /// The hash of keys, by the name under which it is saved.
+    pub const HASH: &str = "xxh3";
+
+    /// So many key groups.
+    ///
+    /// # Panics
+    /// Unless it is a power of two: a key group is the low bits of a hash.
+    pub const fn new(count: u16) -> Self {
+        assert!(count.is_power_of_two(), "the number of key groups is a power of two");
+        Self { count }
+    }
+
+    /// How many there are.
+    pub fn count(self) -> u16 {
+        self.count
+    }
+
+    /// The key group of a key.
+    pub fn of(self, hash: KeyHash) -> KeyGroup {
+        KeyGroup(hash.0 & (self.count - 1))
     }
 
     /// Which of `instances` parallel instances has the state of this key group: each has a contiguous range.
     ///
     /// # Panics
     /// If there are no instances.
-    pub fn instance(self, instances: usize) -> usize {
+    pub fn instance(self, key_group: KeyGroup, instances: usize) -> usize {
         assert!(instances > 0, "there is at least one instance");
-        usize::from(self.0) * instances / usize::from(KEY_GROUPS)
+        usize::from(key_group.0) * instances / usize::from(self.count)
     }
 
     /// The numbers of the key groups whose state one of `instances` parallel instances has.
     ///
     /// # Panics
     /// If there is no such instance.
-    pub fn range_of(instance: usize, instances: usize) -> Range<u16> {
+    pub fn range_of(self, instance: usize, instances: usize) -> Range<u16> {
         assert!(instance < instances, "instance {instance} is one of {instances}");
-        let first = |instance: usize| (instance * usize::from(KEY_GROUPS)).div_ceil(instances) as u16;
+        let first = |instance: usize| (instance * usize::from(self.count)).div_ceil(instances) as u16;
         first(instance)..first(instance + 1)
-    }
-
-    /// The key group with this number, as state frames store it.
-    pub fn from_index(index: u16) -> Self {
-        Self(index % KEY_GROUPS)
-    }
-
-    /// The number of this key group, below [`KEY_GROUPS`].
-    pub fn index(self) -> u16 {
-        self.0
     }
 }
 
@@ -59,11 +111,15 @@ mod tests {
 
     #[test]
     fn each_key_group_is_in_the_range_of_its_instance_alone() {
-        for instances in [1, 2, 3, 7, 64, 256, 300] {
-            for index in 0..KEY_GROUPS {
-                let of = KeyGroup(index).instance(instances);
-                let having = (0..instances).filter(|&one| KeyGroup::range_of(one, instances).contains(&index));
-                assert_eq!(having.collect::<Vec<_>>(), [of], "key group {index} of {instances} instances");
+        for (key_groups, instances) in [256, 128, 32_768].into_iter().zip([&[1, 2, 3, 7, 64, 256, 300][..], &[3], &[5]])
+        {
+            let key_groups = KeyGroups::new(key_groups);
+            for &instances in instances {
+                for index in 0..key_groups.count() {
+                    let of = key_groups.instance(KeyGroup(index), instances);
+                    let having = (0..instances).filter(|&one| key_groups.range_of(one, instances).contains(&index));
+                    assert_eq!(having.collect::<Vec<_>>(), [of], "key group {index} of {instances} instances");
+                }
             }
         }
     }
@@ -71,9 +127,20 @@ mod tests {
     #[test]
     fn the_hash_is_a_storage_format() {
         // These values are on disks: a change here is a change of format.
-        assert_eq!(KeyGroup::of(b"").index(), (0x2d06_8005_38d3_94c2_u64 % 256) as u16);
-        assert_eq!(KeyGroup::of(b"home/42"), KeyGroup::of(b"home/42"));
-        let used: std::collections::HashSet<_> = (0..10_000u32).map(|k| KeyGroup::of(&k.to_le_bytes())).collect();
-        assert_eq!(used.len(), usize::from(KEY_GROUPS));
+        let key_groups = KeyGroups::default();
+        assert_eq!(KeyHash::of(b"").bits(), 0x94c2);
+        assert_eq!(key_groups.of(KeyHash::of(b"")).index(), 0xc2);
+        assert_eq!(KeyHash::of(b"home/42"), KeyHash::of(b"home/42"));
+        let used: std::collections::HashSet<_> =
+            (0..10_000u32).map(|key| key_groups.of(KeyHash::of(&key.to_le_bytes()))).collect();
+        assert_eq!(used.len(), usize::from(key_groups.count()));
+    }
+
+    #[test]
+    fn the_key_group_of_saved_state_is_that_of_its_key() {
+        for key_groups in [KeyGroups::default(), KeyGroups::new(16), KeyGroups::new(32_768)] {
+            let key_group = key_groups.of(KeyHash::of(b"home/42"));
+            assert_eq!(key_groups.of(KeyHash::from_bits(key_group.index())), key_group);
+        }
     }
 }

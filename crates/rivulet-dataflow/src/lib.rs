@@ -16,7 +16,7 @@
 //! - [`state_map`]: whose state the operators of a new version take over ([`StateMap`], [`FlowMap`]);
 //! - [`stage`]: which operators run together, and what steps them;
 //! - [`snapshot`]: what a dataflow holds at one moment, put together and divided again;
-//! - [`key_group`]: the fixed hash ranges in which state is saved, moved and rescaled, and [`key_hash`]: the hash of columns;
+//! - [`key_group`]: the hash ranges in which state is saved, moved and rescaled, and [`key_hash`]: the hash of columns;
 //! - [`float`]: one zero and one NaN;
 //! - [`event`]: raw events as a source received them, and the traits of sources, decoders and sinks;
 //! - [`refusal`]: what happens to a row that cannot be processed: counted, and sent aside with its reason;
@@ -43,7 +43,7 @@ pub use element::{Batch, Control, Element};
 pub use event::{Decoder, Event, Events, Inbox, InputIndex, LogPosition, LoggedEvent, Push, Sink, SinkError};
 pub use float::{canonical_float, canonical_floats};
 pub use graph::{Dataflow, Description, Edge, EdgeKind, Line, Node, NodeId, OperatorFactory, Work};
-pub use key_group::{KEY_GROUPS, KeyGroup};
+pub use key_group::{KeyGroup, KeyGroups, KeyHash};
 pub use key_hash::{hash_keys, is_key_type};
 pub use operator::{Chain, Context, Cut, Operator, OperatorError, Surroundings};
 pub use refusal::{Reason, Refusal, Refusals, Refused, Seconds};

@@ -9,7 +9,7 @@ use std::fmt;
 
 pub use cut::{Cut, Surroundings};
 
-use crate::{Batch, Element, KEY_GROUPS, KeyGroup, Refusals, Slot, SlotTable, StateError, StateFrame, StateSelection};
+use crate::{Batch, Element, KeyGroup, KeyGroups, Refusals, Slot, SlotTable, StateError, StateFrame, StateSelection};
 
 /// What an operator may use while it processes an element.
 pub struct Context<'a> {
@@ -64,9 +64,10 @@ pub trait Operator: Send {
         self.process(element, context)
     }
 
-    /// The key group of each row, where state is by key and so can be shared out among instances; with the rows, because one whose
-    /// key cannot be computed is refused here, and one that would never reach the clock of its slot too.
-    fn key_groups(&mut self, _batch: Batch, _context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
+    /// The hash of the key of each row ([`KeyHash::bits`](crate::KeyHash::bits)), where state is by key and so can be shared out
+    /// among instances; with the rows, because one whose key cannot be computed is refused here, and one that would never reach
+    /// the clock of its slot too.
+    fn key_hashes(&mut self, _batch: Batch, _context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
         Err(OperatorError("this operator has no state by key".into()))
     }
 
@@ -109,7 +110,8 @@ pub trait Operator: Send {
         Ok(())
     }
 
-    /// The selected state, leaving it in place. `None` from an operator without state.
+    /// The selected state, leaving it in place; in the column `key_group` the hash of each key. `None` from an operator without
+    /// state.
     fn export_state(&self, _selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
         Ok(None)
     }
@@ -150,13 +152,25 @@ pub struct Chain {
     outputs: Vec<Vec<Batch>>,
     /// The element, no batch, of which the first operator has more to give: it goes on behind that.
     held: Option<Element>,
+    key_groups: KeyGroups,
 }
 
 impl Chain {
     /// A chain of these operators, first to last. Without operators it passes everything through.
     pub fn new(operators: Vec<Box<dyn Operator>>) -> Self {
         let outputs = operators.iter().map(|_| Vec::new()).collect();
-        Self { operators, outputs, held: None }
+        Self { operators, outputs, held: None, key_groups: KeyGroups::default() }
+    }
+
+    /// Divides keys among key groups as the dataflow does.
+    #[must_use]
+    pub fn with_key_groups(self, key_groups: KeyGroups) -> Self {
+        Self { key_groups, ..self }
+    }
+
+    /// How keys are divided among key groups.
+    pub fn key_groups(&self) -> KeyGroups {
+        self.key_groups
     }
 
     /// Runs an element through the chain; `sink` receives the batches that come out.
@@ -276,7 +290,10 @@ impl Chain {
 
     /// The selected state of every operator, in chain order.
     pub fn export_state(&self, selection: &StateSelection) -> Result<Vec<Option<StateFrame>>, StateError> {
-        self.operators.iter().map(|operator| operator.export_state(selection)).collect()
+        let exported = |operator: &Box<dyn Operator>| {
+            operator.export_state(selection)?.map(|frame| frame.grouped(self.key_groups)).transpose()
+        };
+        self.operators.iter().map(exported).collect()
     }
 
     /// The state by key, operator by operator and key group by key group: `into` gets the operator's place, the key group and
@@ -290,8 +307,10 @@ impl Chain {
     ) -> Result<(), StateError> {
         for (place, operator) in self.operators.iter().enumerate() {
             let Some(all) = operator.export_state(&StateSelection::All)? else { continue };
-            let parts = all.split(usize::from(KEY_GROUPS), |key_group| usize::from(key_group.index()));
-            for (index, part) in (0..KEY_GROUPS).zip(parts) {
+            let count = self.key_groups.count();
+            let all = all.grouped(self.key_groups)?;
+            let parts = all.split(count.into(), |key_group| key_group.index().into());
+            for (index, part) in (0..count).zip(parts) {
                 let part = part?;
                 if part.rows.num_rows() > 0 {
                     into(place, KeyGroup::from_index(index), part)?;

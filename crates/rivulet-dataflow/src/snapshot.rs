@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use succession::HasEnded;
 
 use crate::stage::Stage;
-use crate::{Dataflow, Node, NodeId, StateError, StateFrame, Work};
+use crate::{Dataflow, NodeId, StateError, StateFrame, Work};
 
 /// A dataflow at a barrier.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -102,7 +102,13 @@ impl Snapshot {
     ///
     /// # Errors
     /// Frames of different operators, or keys of a type that cannot be one.
-    pub fn divide(&self, (id, node): (NodeId, &Node), instances: usize) -> Result<Vec<Option<StateFrame>>, StateError> {
+    pub fn divide(
+        &self,
+        dataflow: &Dataflow,
+        id: NodeId,
+        instances: usize,
+    ) -> Result<Vec<Option<StateFrame>>, StateError> {
+        let (node, key_groups) = (&dataflow.nodes()[id], dataflow.key_groups());
         let Some(mut all) = self.state.get(&id).map_or(Ok(None), |frames| StateFrame::concat(frames))? else {
             return Ok(vec![None; instances]);
         };
@@ -113,8 +119,8 @@ impl Snapshot {
             && let Some(keys) = factory.state_keys(&all)
             && let Some(keys) = places.iter().map(|&place| keys.get(place).cloned()).collect::<Option<Vec<_>>>()
         {
-            all = all.with_key_groups(&keys)?;
+            all = all.with_keys(&keys, key_groups)?;
         }
-        all.split(instances, |key_group| key_group.instance(instances)).map(|part| part.map(Some)).collect()
+        all.split(instances, |key_group| key_groups.instance(key_group, instances)).map(|part| part.map(Some)).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! State in the one form in which it is saved, moved, spilled and handed over: a versioned frame of Arrow rows.
 //!
 //! A frame's first two columns are always `slot` (`UInt32`) and `key_group` (`UInt16`); what follows belongs to the
-//! operator. Keys are stored as columns, never as hashes: hash seeds are not a storage format.
+//! operator. An operator writes the hash of the key there, and the chain that it is in makes the key group of it. Keys are stored as columns, never as hashes: hash seeds are not a storage format.
 
 use std::io::Cursor;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{KeyGroup, Slot, hash_keys};
+use crate::{KeyGroup, KeyGroups, KeyHash, Slot, hash_keys};
 
 /// Which state to export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,17 +23,25 @@ pub enum StateSelection {
     All,
     /// The state of these slots (ascending), for moving, splitting and spilling small queries.
     Slots(Vec<Slot>),
-    /// The state of these key groups, for rescaling big queries.
-    KeyGroups(Range<u16>),
+    /// The state of these key groups, for sharing out keys among instances.
+    KeyGroups(KeyGroups, Range<u16>),
 }
 
 impl StateSelection {
-    /// Whether state of this slot and key group is selected.
-    pub fn selects(&self, slot: Slot, key_group: KeyGroup) -> bool {
+    /// Whether state of this slot and key is selected.
+    pub fn selects(&self, slot: Slot, key: KeyHash) -> bool {
         match self {
             Self::All => true,
             Self::Slots(slots) => slots.binary_search(&slot).is_ok(),
-            Self::KeyGroups(range) => range.contains(&key_group.index()),
+            Self::KeyGroups(..) => self.selects_key(key),
+        }
+    }
+
+    /// Whether state of this key is selected, in a slot that is.
+    pub fn selects_key(&self, key: KeyHash) -> bool {
+        match self {
+            Self::All | Self::Slots(_) => true,
+            Self::KeyGroups(key_groups, range) => range.contains(&key_groups.of(key).index()),
         }
     }
 }
@@ -90,12 +98,25 @@ impl StateFrame {
     ///
     /// # Errors
     /// A column of a type that cannot be a key.
-    pub fn with_key_groups(mut self, keys: &[ArrayRef]) -> Result<Self, StateError> {
+    pub fn with_keys(self, keys: &[ArrayRef], key_groups: KeyGroups) -> Result<Self, StateError> {
         let mut hashes = Vec::new();
         hash_keys(keys, self.rows.num_rows(), &mut hashes)?;
-        let groups = hashes.into_iter().map(|hash| KeyGroup::of_hash(hash).index());
+        self.with_key_groups(hashes.into_iter().map(|hash| key_groups.of(KeyHash::of_hash(hash))))
+    }
+
+    /// What an operator has exported, with key groups in place of the hashes of keys.
+    ///
+    /// # Errors
+    /// None that is known: the columns stay what they are.
+    pub fn grouped(self, key_groups: KeyGroups) -> Result<Self, StateError> {
+        let hashes = self.rows.column(1).clone();
+        let hashes = hashes.as_primitive::<UInt16Type>().values().iter();
+        self.with_key_groups(hashes.map(|&bits| key_groups.of(KeyHash::from_bits(bits))))
+    }
+
+    fn with_key_groups(mut self, of_rows: impl Iterator<Item = KeyGroup>) -> Result<Self, StateError> {
         let mut columns = self.rows.columns().to_vec();
-        columns[1] = Arc::new(UInt16Array::from_iter_values(groups));
+        columns[1] = Arc::new(UInt16Array::from_iter_values(of_rows.map(KeyGroup::index)));
         self.rows = RecordBatch::try_new(self.rows.schema(), columns)?;
         Ok(self)
     }
@@ -109,7 +130,7 @@ impl StateFrame {
             .slots()
             .iter()
             .zip(self.key_groups())
-            .map(|(&slot, &key_group)| Some(selection.selects(slot, KeyGroup::from_index(key_group))))
+            .map(|(&slot, &key_group)| Some(selection.selects(slot, KeyHash::from_bits(key_group))))
             .collect();
         Ok(Self { rows: filter_record_batch(&self.rows, &keep)?, ..self.clone() })
     }
@@ -334,11 +355,12 @@ mod tests {
 
     #[test]
     fn selection_by_slot_and_key_group() {
-        let key_group = KeyGroup::of(b"key");
-        assert!(StateSelection::All.selects(1, key_group));
-        assert!(StateSelection::Slots(vec![1, 4]).selects(4, key_group));
-        assert!(!StateSelection::Slots(vec![1, 4]).selects(2, key_group));
-        assert!(StateSelection::KeyGroups(key_group.index()..key_group.index() + 1).selects(0, key_group));
-        assert!(!StateSelection::KeyGroups(0..0).selects(0, key_group));
+        let (key, key_groups) = (KeyHash::of(b"key"), KeyGroups::default());
+        assert!(StateSelection::All.selects(1, key));
+        assert!(StateSelection::Slots(vec![1, 4]).selects(4, key));
+        assert!(!StateSelection::Slots(vec![1, 4]).selects(2, key));
+        let index = key_groups.of(key).index();
+        assert!(StateSelection::KeyGroups(key_groups, index..index + 1).selects(0, key));
+        assert!(!StateSelection::KeyGroups(key_groups, 0..0).selects(0, key));
     }
 }

@@ -9,7 +9,7 @@ use arrow::row::Rows;
 use std::sync::Arc;
 
 use rivulet_dataflow::{
-    Batch, Context, Control, Description, Element, KeyGroup, Operator, OperatorError, OperatorFactory, Reason, Slot,
+    Batch, Context, Control, Description, Element, KeyHash, Operator, OperatorError, OperatorFactory, Reason, Slot,
     StateError, StateFrame, StateSelection,
 };
 
@@ -77,7 +77,7 @@ impl OperatorFactory for ChangeOnly {
             compare_bytes,
             plan: self.clone(),
             last: Vec::new(),
-            key_groups: Vec::new(),
+            key_hashes: Vec::new(),
             keyed: Keyed::default(),
             heap_bytes: 0,
         })
@@ -110,7 +110,7 @@ struct ChangeOnlyOperator {
     /// Without keys: the last row of each slot.
     last: Vec<Option<Box<[u8]>>>,
     /// Without keys: by slot, the key group of the query; 0 until the slot is announced.
-    key_groups: Vec<u16>,
+    key_hashes: Vec<u16>,
     /// With keys: the last row of each.
     keyed: Keyed<Box<[u8]>>,
     /// Bytes of all remembered rows and keys.
@@ -125,7 +125,7 @@ impl Operator for ChangeOnlyOperator {
                 for slot in slots {
                     let query = context.slots.query(slot).unwrap_or_default();
                     self.grow(slot);
-                    self.key_groups[slot as usize] = KeyGroup::of(&query.to_le_bytes()).index();
+                    self.key_hashes[slot as usize] = KeyHash::of(&query.to_le_bytes()).bits();
                 }
                 Ok(())
             }
@@ -138,27 +138,27 @@ impl Operator for ChangeOnlyOperator {
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        let (mut slots, mut key_groups, mut keys, mut last) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut slots, mut key_hashes, mut keys, mut last) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut add_slot = |slot: usize| {
-            let mut add = |key_group: u16, key, row| {
-                if !matches!(selection, StateSelection::KeyGroups(range) if !range.contains(&key_group)) {
+            let mut add = |key_hash: u16, key, row| {
+                if selection.selects_key(KeyHash::from_bits(key_hash)) {
                     slots.push(slot as Slot);
-                    key_groups.push(key_group);
+                    key_hashes.push(key_hash);
                     keys.push(key);
                     last.push(row);
                 }
             };
             if let Some(Some(row)) = self.last.get(slot) {
-                add(self.key_groups[slot], &[][..], &**row);
+                add(self.key_hashes[slot], &[][..], &**row);
             }
-            self.keyed.of_slot(slot).for_each(|(key, row)| add(KeyGroup::of(key).index(), key, row));
+            self.keyed.of_slot(slot).for_each(|(key, row)| add(KeyHash::of(key).bits(), key, row));
         };
         match selection {
             StateSelection::Slots(slots) => slots.iter().for_each(|&slot| add_slot(slot as usize)),
             _ => (0..self.last.len().max(self.keyed.slots())).for_each(add_slot),
         }
         let mut columns: Vec<ArrayRef> =
-            vec![Arc::new(UInt32Array::from(slots)), Arc::new(UInt16Array::from(key_groups))];
+            vec![Arc::new(UInt32Array::from(slots)), Arc::new(UInt16Array::from(key_hashes))];
         if !self.plan.keys.is_empty() {
             columns.extend(self.key_bytes.decode(keys.into_iter())?);
         }
@@ -178,7 +178,7 @@ impl Operator for ChangeOnlyOperator {
     fn memory_bytes(&self) -> usize {
         self.heap_bytes
             + self.last.capacity() * size_of::<Option<Box<[u8]>>>()
-            + self.key_groups.capacity() * 2
+            + self.key_hashes.capacity() * 2
             + self.keyed.memory_bytes()
             + self.key_rows.size()
             + self.compare_rows.size()
@@ -212,8 +212,8 @@ impl ChangeOnlyOperator {
             let slot = frame.slots()[row];
             self.grow(slot);
             let key = if self.plan.keys.is_empty() {
-                if self.key_groups[slot as usize] == 0 {
-                    self.key_groups[slot as usize] = frame.key_groups()[row];
+                if self.key_hashes[slot as usize] == 0 {
+                    self.key_hashes[slot as usize] = frame.key_groups()[row];
                 }
                 &[]
             } else {
@@ -321,8 +321,8 @@ impl ChangeOnlyOperator {
 
     fn grow(&mut self, slot: Slot) {
         let slots = slot as usize + 1;
-        if self.key_groups.len() < slots {
-            self.key_groups.resize(slots, 0);
+        if self.key_hashes.len() < slots {
+            self.key_hashes.resize(slots, 0);
         }
         if self.plan.keys.is_empty() && self.last.len() < slots {
             self.last.resize_with(slots, || None);
@@ -362,7 +362,7 @@ fn put(last: &mut Box<[u8]>, values: &[u8], heap_bytes: &mut usize) {
 #[cfg(test)]
 mod tests {
     use arrow::array::{Float64Array, Int64Array, StringArray};
-    use rivulet_dataflow::{Refusals, SlotTable};
+    use rivulet_dataflow::{KeyGroups, Refusals, SlotTable};
 
     use super::*;
     use crate::testing::{batch, parameter_table, process_context};
@@ -490,7 +490,8 @@ mod tests {
 
             let mut third = factory.create();
             for range in [0..100, 100..256] {
-                let part = first.export_state(&StateSelection::KeyGroups(range)).unwrap().unwrap();
+                let selection = StateSelection::KeyGroups(KeyGroups::default(), range);
+                let part = first.export_state(&selection).unwrap().unwrap();
                 third.import_state(&part).unwrap();
             }
             assert!(run(third.as_mut(), Element::Batch(batch)).is_empty());

@@ -8,7 +8,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use arrow::row::{RowConverter, Rows, SortField};
-use rivulet_dataflow::{KeyGroup, canonical_floats};
+use rivulet_dataflow::{KeyHash, canonical_floats};
 
 use crate::PlanError;
 
@@ -58,10 +58,10 @@ impl RowBytes {
         }
     }
 
-    /// The key group of each row of these columns, by its bytes, which go through `rows`.
-    pub(crate) fn key_groups(&self, columns: &[ArrayRef], rows: &mut Rows) -> Result<Vec<u16>, ArrowError> {
+    /// The hash of the key of each row of these columns, by its bytes, which go through `rows`.
+    pub(crate) fn key_hashes(&self, columns: &[ArrayRef], rows: &mut Rows) -> Result<Vec<u16>, ArrowError> {
         self.encode(columns, rows)?;
-        Ok(rows.iter().map(|row| KeyGroup::of(row.data()).index()).collect())
+        Ok(rows.iter().map(|row| KeyHash::of(row.data()).bits()).collect())
     }
 
     /// The columns of rows that were encoded here.
@@ -82,7 +82,8 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::array::{Array, Float64Array, Int64Array, StringArray};
-    use rivulet_dataflow::KeyGroup;
+    use arrow::row::Row;
+    use rivulet_dataflow::KeyGroups;
 
     use super::*;
 
@@ -112,7 +113,8 @@ mod tests {
         let texts: ArrayRef = Arc::new(StringArray::from(vec!["kitchen", "a room with a long name", ""]));
         let numbers: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), Some(-2), None]));
         encoder.encode(&[texts, numbers], &mut rows).unwrap();
-        let groups: Vec<u16> = rows.iter().map(|row| KeyGroup::of(row.data()).index()).collect();
+        let key_group = |row: Row<'_>| KeyGroups::default().of(KeyHash::of(row.data())).index();
+        let groups: Vec<u16> = rows.iter().map(key_group).collect();
         assert_eq!(groups, PINNED_KEY_GROUPS);
     }
 

@@ -12,10 +12,11 @@ use parallel::{Outcome, Row, aggregate, batch, input, run, steps};
 use proptest::prelude::*;
 use rivulet_dataflow::stage::StageHost;
 use rivulet_dataflow::{
-    Chain, Element, KEY_GROUPS, OperatorFactory, Reason, Refusals, SlotTable, StageSnapshot, StateFrame, Surroundings,
+    Chain, Element, KeyGroups, KeyHash, OperatorFactory, Reason, Refusals, SlotTable, StageSnapshot, StateFrame,
+    Surroundings,
 };
 use rivulet_operators::AggregateFunction as F;
-use rivulet_operators::parallel::{KeyedWindow, KeyedWindowKind, KeyedWindowSpec, Phase, key_groups};
+use rivulet_operators::parallel::{KeyedWindow, KeyedWindowKind, KeyedWindowSpec, Phase, key_hashes};
 
 /// The number of rows, their sum and a text, by key and window.
 fn window(window: KeyedWindowKind) -> KeyedWindow {
@@ -42,9 +43,10 @@ struct Driven {
 }
 
 impl Driven {
-    fn new(factory: &dyn OperatorFactory) -> Self {
+    fn new(factory: &dyn OperatorFactory, key_groups: KeyGroups) -> Self {
+        let chain = Chain::new(vec![factory.create()]).with_key_groups(key_groups);
         Self {
-            host: StageHost::new(Chain::new(vec![factory.create()]), vec![0, 0], 64),
+            host: StageHost::new(chain, vec![0, 0], 64),
             slots: SlotTable::new(Arc::new(Schema::empty())),
             refusals: Refusals::new(0),
             watermarks: Vec::new(),
@@ -85,6 +87,7 @@ proptest! {
         ],
         cuts in prop::collection::vec(1..9usize, 1..5),
         cut in any::<prop::sample::Index>(),
+        key_groups in prop::sample::select(vec![2u16, 128, 256, 32_768]),
     ) {
         let rows: Vec<(usize, Row)> = rows.into_iter().zip(0..).map(|((channel, key, v, ts), at)| {
             let text = [None, Some("a"), Some("more than fifteen bytes")][key as usize % 3];
@@ -99,7 +102,7 @@ proptest! {
         let expected = run(&factory, &steps(&all, &[8], &[false]));
 
         let cut = cut.index(given.len() + 1);
-        let mut whole = Driven::new(&factory);
+        let mut whole = Driven::new(&factory, KeyGroups::new(key_groups));
         for (at, (channel, rows)) in given[..cut].iter().enumerate() {
             whole.give(*channel, Element::Batch(batch(rows)));
             if let Some(least) = least(&given[at + 1..], *channel) {
@@ -111,15 +114,16 @@ proptest! {
         whole.give(1, Element::Barrier(1));
         prop_assert_eq!(whole.host.barrier(), Some(1));
 
+        let key_groups = KeyGroups::new(key_groups);
         let mut halves = [Vec::new(), Vec::new()];
         whole.host.export_key_groups(&mut |operator, key_group, frame| {
             assert_eq!(operator, 0);
-            halves[key_group.instance(2)].push(StateFrame::from_bytes(&frame.to_bytes()?)?);
+            halves[key_groups.instance(key_group, 2)].push(StateFrame::from_bytes(&frame.to_bytes()?)?);
             Ok(())
         }).unwrap();
         let reached_us = whole.host.reached_us();
         let mut halves: Vec<Driven> = halves.into_iter().map(|frames| {
-            let mut half = Driven::new(&factory);
+            let mut half = Driven::new(&factory, key_groups);
             half.host.restore(&StageSnapshot {
                 frames: vec![StateFrame::concat(&frames).unwrap()],
                 reached_us,
@@ -129,10 +133,10 @@ proptest! {
         }).collect();
         for (at, (channel, rows)) in given.iter().enumerate().skip(cut) {
             let all = batch(rows);
-            let groups = key_groups(&[all.column(0).clone()], all.rows()).unwrap();
+            let hashes = key_hashes(&[all.column(0).clone()], all.rows()).unwrap();
             for (place, half) in halves.iter_mut().enumerate() {
-                let own = |&group| Some((group >= KEY_GROUPS / 2) == (place == 1));
-                let keep: BooleanArray = groups.iter().map(own).collect();
+                let own = |&bits| key_groups.instance(key_groups.of(KeyHash::from_bits(bits)), 2) == place;
+                let keep: BooleanArray = hashes.iter().map(|bits| Some(own(bits))).collect();
                 half.give(*channel, Element::Batch(all.filter(&keep).unwrap()));
                 if let Some(least) = least(&given[at + 1..], *channel) {
                     half.give(*channel, Element::Watermark(least));

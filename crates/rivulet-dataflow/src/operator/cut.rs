@@ -1,11 +1,11 @@
 //! How one dataflow runs as several instances side by side, over the same events.
 //!
 //! A chain that keeps nothing between rows may be given any of the rows. In one whose state is by key, the operators before the
-//! first with state may be given any rows too; that one says which key group each row belongs to ([`Chain::key_groups`]), and every
+//! first with state may be given any rows too; that one says which key group each row belongs to ([`Chain::key_groups_of`]), and every
 //! instance then gets *all* rows, marked with which are its own ([`Chain::process_own`]): the others still move the clocks of their
 //! slots, so each instance closes windows and refuses late rows exactly as one instance alone would.
 
-use crate::{Batch, Context, Element, OperatorError, Refusals, SlotTable};
+use crate::{Batch, Context, Element, KeyGroup, KeyHash, OperatorError, Refusals, SlotTable};
 
 use super::{Chain, Run};
 
@@ -53,15 +53,17 @@ impl Chain {
     ///
     /// # Errors
     /// As [`Chain::process`].
-    pub fn key_groups(
+    pub fn key_groups_of(
         &mut self,
         place: usize,
         batch: Batch,
         with: Surroundings<'_>,
-    ) -> Result<(Batch, Vec<u16>), OperatorError> {
+    ) -> Result<(Batch, Vec<KeyGroup>), OperatorError> {
         let mut nothing = Vec::new();
         let mut context = Context::new(with.now_us, with.slots, with.refusals, &mut nothing);
-        self.operators[place].key_groups(batch, &mut context)
+        let (batch, hashes) = self.operators[place].key_hashes(batch, &mut context)?;
+        let key_groups = hashes.into_iter().map(|bits| self.key_groups.of(KeyHash::from_bits(bits)));
+        Ok((batch, key_groups.collect()))
     }
 
     /// Runs the rows `own` of a batch, ascending, through the operators from `place` on; the other rows are those of other instances.

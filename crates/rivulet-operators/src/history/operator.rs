@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::row::Rows;
 use rivulet_dataflow::{
-    Batch, Context, Control, Element, KeyGroup, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
+    Batch, Context, Control, Element, KeyHash, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
     StateSelection,
 };
 
@@ -32,7 +32,7 @@ pub(super) struct HistoryOperator {
     /// The keys of the batch at hand, kept for their memory.
     key_rows: Rows,
     /// Without keys, by slot: the key group of the query; nothing until its first row.
-    key_groups: Vec<Option<u16>>,
+    key_hashes: Vec<Option<u16>>,
     /// Without keys, by slot: what is remembered, as many values as the plan says.
     slots: Vec<Value>,
     /// With keys: what is remembered of each.
@@ -55,34 +55,34 @@ impl Operator for HistoryOperator {
         }
     }
 
-    fn key_groups(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
+    fn key_hashes(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
         let (batch, keys) = self.plan.expressions.evaluate_first(self.plan.key_types.len(), batch, context)?;
-        let key_groups = self.key_bytes.key_groups(&keys, &mut self.key_rows)?;
-        Ok((batch, key_groups))
+        let key_hashes = self.key_bytes.key_hashes(&keys, &mut self.key_rows)?;
+        Ok((batch, key_hashes))
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        let (mut slots, mut key_groups, mut keys, mut memories) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut slots, mut key_hashes, mut keys, mut memories) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut add_slot = |slot: usize| {
-            let mut add = |key_group: u16, key, memory| {
-                if !matches!(selection, StateSelection::KeyGroups(range) if !range.contains(&key_group)) {
+            let mut add = |key_hash: u16, key, memory| {
+                if selection.selects_key(KeyHash::from_bits(key_hash)) {
                     slots.push(slot as Slot);
-                    key_groups.push(key_group);
+                    key_hashes.push(key_hash);
                     keys.push(key);
                     memories.push(memory);
                 }
             };
-            if let Some(Some(key_group)) = self.key_groups.get(slot) {
-                add(*key_group, &[][..], &self.slots[self.places(slot)]);
+            if let Some(Some(key_hash)) = self.key_hashes.get(slot) {
+                add(*key_hash, &[][..], &self.slots[self.places(slot)]);
             }
-            self.keyed.of_slot(slot).for_each(|(key, memory)| add(KeyGroup::of(key).index(), key, memory));
+            self.keyed.of_slot(slot).for_each(|(key, memory)| add(KeyHash::of(key).bits(), key, memory));
         };
         match selection {
             StateSelection::Slots(slots) => slots.iter().for_each(|&slot| add_slot(slot as usize)),
-            _ => (0..self.key_groups.len().max(self.keyed.slots())).for_each(add_slot),
+            _ => (0..self.key_hashes.len().max(self.keyed.slots())).for_each(add_slot),
         }
         let mut columns: Vec<ArrayRef> =
-            vec![Arc::new(UInt32Array::from(slots)), Arc::new(UInt16Array::from(key_groups))];
+            vec![Arc::new(UInt32Array::from(slots)), Arc::new(UInt16Array::from(key_hashes))];
         if self.is_keyed() {
             columns.extend(self.key_bytes.decode(keys.into_iter())?);
         }
@@ -106,7 +106,7 @@ impl Operator for HistoryOperator {
         let keyed = (0..self.keyed.slots()).flat_map(|slot| self.keyed.of_slot(slot));
         self.slots.capacity() * size_of::<Value>()
             + texts(&self.slots)
-            + self.key_groups.capacity() * size_of::<Option<u16>>()
+            + self.key_hashes.capacity() * size_of::<Option<u16>>()
             + keyed.map(|(_, memory)| size_of_val(&**memory) + texts(memory)).sum::<usize>()
             + self.keyed.memory_bytes()
             + self.key_heap_bytes
@@ -123,7 +123,7 @@ impl HistoryOperator {
             plan,
             key_rows: key_bytes.buffer(),
             key_bytes,
-            key_groups: Vec::new(),
+            key_hashes: Vec::new(),
             slots: Vec::new(),
             keyed: Keyed::default(),
             key_heap_bytes: 0,
@@ -192,7 +192,7 @@ impl HistoryOperator {
             let memory = match context.slots.query(slot) {
                 None => None,
                 Some(query) => {
-                    let memory = self.memory(slot, key, || KeyGroup::of(&query.to_le_bytes()).index());
+                    let memory = self.memory(slot, key, || KeyHash::of(&query.to_le_bytes()).bits());
                     if memory.is_none() {
                         context.refusals.refuse_row(None, &batch, row, Reason::Expression, || {
                             format!(
@@ -232,7 +232,7 @@ impl HistoryOperator {
     }
 
     /// What is remembered of a slot's key; `None` if there are too many keys.
-    fn memory(&mut self, slot: Slot, key: &[u8], key_group: impl FnOnce() -> u16) -> Option<Memory<'_>> {
+    fn memory(&mut self, slot: Slot, key: &[u8], key_hash: impl FnOnce() -> u16) -> Option<Memory<'_>> {
         if self.is_keyed() {
             let found = self.keyed.find(slot, key);
             let place = match found {
@@ -249,17 +249,17 @@ impl HistoryOperator {
         let places = self.places(slot as usize);
         if places.end > self.slots.len() {
             self.slots.resize(places.end, Value::Null);
-            self.key_groups.resize(slot as usize + 1, None);
+            self.key_hashes.resize(slot as usize + 1, None);
         }
-        let known = &mut self.key_groups[slot as usize];
+        let known = &mut self.key_hashes[slot as usize];
         let is_first = known.is_none();
-        known.get_or_insert_with(key_group);
+        known.get_or_insert_with(key_hash);
         Some((&mut self.slots[places], is_first))
     }
 
     fn remove_slot(&mut self, slot: Slot) {
-        if let Some(key_group) = self.key_groups.get_mut(slot as usize) {
-            *key_group = None;
+        if let Some(key_hash) = self.key_hashes.get_mut(slot as usize) {
+            *key_hash = None;
             let places = self.places(slot as usize);
             self.slots[places].fill(Value::Null);
         }
@@ -318,7 +318,7 @@ mod tests {
     use datafusion_physical_expr::PhysicalExpr;
     use datafusion_physical_expr::expressions::{Column, lit};
     use proptest::prelude::*;
-    use rivulet_dataflow::{OperatorFactory, Refusals};
+    use rivulet_dataflow::{KeyGroups, OperatorFactory, Refusals};
 
     use super::*;
     use crate::expression::{Expressions, NamedExpression};
@@ -436,7 +436,8 @@ mod tests {
                 done = at;
                 if moves {
                     let parts = [0..100, 100..256].map(|groups| {
-                        let part = operator.export_state(&StateSelection::KeyGroups(groups)).unwrap().unwrap();
+                        let selection = StateSelection::KeyGroups(KeyGroups::default(), groups);
+                        let part = operator.export_state(&selection).unwrap().unwrap();
                         StateFrame::from_bytes(&part.to_bytes().unwrap()).unwrap()
                     });
                     let slots = operator.export_state(&StateSelection::Slots(vec![0, 1, 2])).unwrap().unwrap();

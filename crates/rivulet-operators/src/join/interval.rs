@@ -12,7 +12,7 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, Field, Int64Type, IntervalMonthDayNanoType, Schema, SchemaRef, UInt8Type};
 use rivulet_dataflow::{
-    Batch, Context, Control, Element, KeyGroup, Operator, OperatorError, QueryId, Reason, Slot, StateError, StateFrame,
+    Batch, Context, Control, Element, KeyHash, Operator, OperatorError, QueryId, Reason, Slot, StateError, StateFrame,
     StateSelection,
 };
 
@@ -35,7 +35,7 @@ pub(super) struct IntervalJoin {
 
 /// What is kept of a query.
 struct Query {
-    key_group: u16,
+    key_hash: u16,
     /// The newest event time.
     clock_us: i64,
     /// Rows by event time, those of the same time in the order in which they came.
@@ -100,7 +100,7 @@ impl Operator for IntervalJoin {
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        let (mut slots, mut key_groups, mut keys) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut slots, mut key_hashes, mut keys) = (Vec::new(), Vec::new(), Vec::new());
         let (mut clocks_us, mut numbers, mut times_us) = (Vec::new(), Vec::new(), Vec::new());
         let mut sides: [Vec<&[u8]>; 2] = Default::default();
         let no_key = match self.plan.key_types.is_empty() {
@@ -109,26 +109,26 @@ impl Operator for IntervalJoin {
         };
         let mut add_slot = |slot: usize| {
             let Some(Some(query)) = self.slots.get(slot) else { return };
-            let mut add = |key_group: u16, kept: Option<(usize, &Kept)>| -> bool {
-                if matches!(selection, StateSelection::KeyGroups(range) if !range.contains(&key_group)) {
+            let mut add = |key_hash: u16, kept: Option<(usize, &Kept)>| -> bool {
+                if !selection.selects_key(KeyHash::from_bits(key_hash)) {
                     return false;
                 }
                 slots.push(slot as Slot);
-                key_groups.push(key_group);
+                key_hashes.push(key_hash);
                 clocks_us.push(query.clock_us);
                 numbers.push(kept.map(|(side, _)| side as u8));
                 times_us.push(kept.map(|(_, kept)| kept.time_us));
                 true
             };
             // The clock stands in a row of its own too: a query may have nothing else.
-            if add(query.key_group, None) {
+            if add(query.key_hash, None) {
                 keys.push(None);
                 sides[0].push(self.encoded.null(0));
                 sides[1].push(self.encoded.null(1));
             }
             for (side, rows) in query.sides.iter().enumerate() {
                 for kept in rows {
-                    if add(query.key_group_of(kept), Some((side, kept))) {
+                    if add(query.key_hash_of(kept), Some((side, kept))) {
                         keys.push(Some(kept.key()));
                         sides[side].push(kept.row());
                         sides[1 - side].push(self.encoded.null(1 - side));
@@ -141,7 +141,7 @@ impl Operator for IntervalJoin {
             _ => (0..self.slots.len()).for_each(add_slot),
         }
         let mut columns: Vec<ArrayRef> =
-            vec![Arc::new(UInt32Array::from(slots)), Arc::new(UInt16Array::from(key_groups))];
+            vec![Arc::new(UInt32Array::from(slots)), Arc::new(UInt16Array::from(key_hashes))];
         if !self.plan.key_types.is_empty() {
             columns.extend(self.encoded.decode_keys(keys.into_iter().map(|key| key.unwrap_or(&no_key)))?);
         }
@@ -182,7 +182,7 @@ impl Operator for IntervalJoin {
             let query = self.slots[slot].get_or_insert_with(|| Query::new(frame.key_groups()[row], clock_us));
             query.clock_us = query.clock_us.max(clock_us);
             if numbers.is_null(row) {
-                query.key_group = frame.key_groups()[row];
+                query.key_hash = frame.key_groups()[row];
                 continue;
             }
             let side = usize::from(numbers.value(row));
@@ -285,7 +285,7 @@ fn query_of(slots: &mut Vec<Option<Box<Query>>>, slot: Slot, id: QueryId, time_u
     if slots.len() <= slot as usize {
         slots.resize_with(slot as usize + 1, || None);
     }
-    slots[slot as usize].get_or_insert_with(|| Query::new(KeyGroup::of(&id.to_le_bytes()).index(), time_us))
+    slots[slot as usize].get_or_insert_with(|| Query::new(KeyHash::of(&id.to_le_bytes()).bits(), time_us))
 }
 
 fn late(clock_us: i64, time_us: i64) -> String {
@@ -302,15 +302,15 @@ fn too_many() -> String {
 }
 
 impl Query {
-    fn new(key_group: u16, clock_us: i64) -> Box<Self> {
-        Box::new(Self { key_group, clock_us, sides: Default::default() })
+    fn new(key_hash: u16, clock_us: i64) -> Box<Self> {
+        Box::new(Self { key_hash, clock_us, sides: Default::default() })
     }
 
     /// The key group of a row: that of its key, or without keys of the query.
-    fn key_group_of(&self, kept: &Kept) -> u16 {
+    fn key_hash_of(&self, kept: &Kept) -> u16 {
         match kept.key() {
-            [] => self.key_group,
-            key => KeyGroup::of(key).index(),
+            [] => self.key_hash,
+            key => KeyHash::of(key).bits(),
         }
     }
 

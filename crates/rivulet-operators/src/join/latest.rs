@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt8Array, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt8Type};
 use rivulet_dataflow::{
-    Batch, Context, Control, Element, KeyGroup, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
+    Batch, Context, Control, Element, KeyHash, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
     StateSelection,
 };
 
@@ -38,7 +38,7 @@ struct Store {
 #[derive(Default)]
 struct Latest {
     /// The key group of the key, or without keys of the query.
-    key_group: u16,
+    key_hash: u16,
     sides: [Option<Kept>; 2],
 }
 
@@ -60,18 +60,18 @@ impl Operator for LatestJoin {
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        let (mut slots, mut key_groups, mut keys) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut slots, mut key_hashes, mut keys) = (Vec::new(), Vec::new(), Vec::new());
         let (mut numbers, mut times_us) = (Vec::new(), Vec::new());
         let mut sides: [Vec<&[u8]>; 2] = Default::default();
         let mut add_slot = |slot: usize| {
             for (key, latest) in self.store.keyed.of_slot(slot) {
-                if matches!(selection, StateSelection::KeyGroups(range) if !range.contains(&latest.key_group)) {
+                if !selection.selects_key(KeyHash::from_bits(latest.key_hash)) {
                     continue;
                 }
                 for (number, kept) in latest.sides.iter().enumerate() {
                     let Some(kept) = kept else { continue };
                     slots.push(slot as Slot);
-                    key_groups.push(latest.key_group);
+                    key_hashes.push(latest.key_hash);
                     keys.push(key);
                     numbers.push(number as u8);
                     times_us.push(kept.time_us);
@@ -85,7 +85,7 @@ impl Operator for LatestJoin {
             _ => (0..self.store.keyed.slots()).for_each(add_slot),
         }
         let mut columns: Vec<ArrayRef> =
-            vec![Arc::new(UInt32Array::from(slots)), Arc::new(UInt16Array::from(key_groups))];
+            vec![Arc::new(UInt32Array::from(slots)), Arc::new(UInt16Array::from(key_hashes))];
         if !self.plan.key_types.is_empty() {
             columns.extend(self.encoded.decode_keys(keys.into_iter())?);
         }
@@ -157,11 +157,11 @@ impl LatestJoin {
                 place = store.keyed.find(slot, key);
                 // It is kept for the rows of the other side.
                 if drives[1 - side] {
-                    let key_group = || match plan.key_types.is_empty() {
-                        true => KeyGroup::of(&query.to_le_bytes()).index(),
-                        false => KeyGroup::of(key).index(),
+                    let key_hash = || match plan.key_types.is_empty() {
+                        true => KeyHash::of(&query.to_le_bytes()).bits(),
+                        false => KeyHash::of(key).bits(),
                     };
-                    place = store.place(slot, key, key_group);
+                    place = store.place(slot, key, key_hash);
                     let Some(place) = place else {
                         let detail = || {
                             format!(
@@ -198,12 +198,12 @@ impl LatestJoin {
 
 impl Store {
     /// The place of a key, which is added if need be; `None` if there are too many.
-    fn place(&mut self, slot: Slot, key: &[u8], key_group: impl FnOnce() -> u16) -> Option<u32> {
+    fn place(&mut self, slot: Slot, key: &[u8], key_hash: impl FnOnce() -> u16) -> Option<u32> {
         if let Some(place) = self.keyed.find(slot, key) {
             return Some(place);
         }
         let place = self.keyed.create(slot, key)?;
-        self.keyed.value_mut(place).key_group = key_group();
+        self.keyed.value_mut(place).key_hash = key_hash();
         self.heap_bytes += key.len();
         Some(place)
     }

@@ -16,7 +16,7 @@ use arrow::row::Rows;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use hashbrown::hash_table::Entry;
-use rivulet_dataflow::{KeyGroup, hash_keys};
+use rivulet_dataflow::{KeyHash, hash_keys};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -30,15 +30,15 @@ use crate::row_bytes::RowBytes;
 /// No number.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// The key groups of rows whose key is in these columns: by them rows are brought to instances, and state with them. Rows without key columns are
-/// all of one group.
+/// The hashes of the keys in these columns ([`KeyHash::bits`]): by them rows are brought to instances, and state with them. Rows
+/// without key columns have one key.
 ///
 /// # Errors
 /// Columns of types that cannot be a key.
-pub fn key_groups(columns: &[ArrayRef], rows: usize) -> Result<Vec<u16>, ArrowError> {
+pub fn key_hashes(columns: &[ArrayRef], rows: usize) -> Result<Vec<u16>, ArrowError> {
     let mut hashes = Vec::new();
     hash_keys(columns, rows, &mut hashes)?;
-    Ok(hashes.into_iter().map(|hash| KeyGroup::of_hash(hash).index()).collect())
+    Ok(hashes.into_iter().map(|hash| KeyHash::of_hash(hash).bits()).collect())
 }
 
 /// Which columns are a key, and in which form it is looked up. One for all indices of an operator.

@@ -10,8 +10,8 @@
 //!   of the row that it takes back, and no operator takes back what it has not given.
 //! - **Work is by batch, not by row.** The keys of a batch become numbers in one pass; states are flat arrays by number,
 //!   and each aggregate is one loop over the batch; rows that are kept lie in columns.
-//! - State leaves and comes by key group. A key's group is [`KeyGroup::of`](rivulet_dataflow::KeyGroup::of) its bytes in Arrow's row
-//!   format, with one NaN and one zero; what brings rows to instances must go by [`key_groups`].
+//! - State leaves and comes by the hashes of keys; what brings rows to instances must go by [`key_hashes`]. How many key groups
+//!   these fall into is not known here.
 //!
 //! In reading order: [`window`], [`aggregate`], [`join`], [`top_n`], [`over`], [`assign_windows`], [`set_event_time`], [`require_values`].
 
@@ -40,7 +40,7 @@ use arrow::datatypes::{DataType, Schema, TimeUnit};
 pub use aggregate::{KeyedAggregate, KeyedAggregateSpec};
 pub use assign_windows::AssignWindows;
 pub use join::{Expiry, KeyedJoin, KeyedJoinKind, KeyedJoinSpec};
-pub use keys::key_groups;
+pub use keys::key_hashes;
 pub use over::{KeyedOver, KeyedOverSpec, Lag, OverFrame};
 pub use require_values::RequireValues;
 pub use set_event_time::SetEventTime;

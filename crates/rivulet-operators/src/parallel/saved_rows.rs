@@ -8,7 +8,7 @@ use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt16Arra
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use rivulet_dataflow::{StateError, StateFrame};
 
-use super::key_groups;
+use super::key_hashes;
 
 const LEADING: [(&str, DataType); 4] = [
     ("slot", DataType::UInt32),
@@ -65,7 +65,7 @@ impl SavedRows {
         let keys: Vec<ArrayRef> = partition.iter().map(|&column| columns[column].clone()).collect();
         let mut all: Vec<ArrayRef> = vec![
             Arc::new(UInt32Array::from_value(0, rows)),
-            Arc::new(UInt16Array::from(key_groups(&keys, rows)?)),
+            Arc::new(UInt16Array::from(key_hashes(&keys, rows)?)),
             Arc::new(Int64Array::from(event_times_us)),
             Arc::new(Int64Array::from(arrivals_us)),
         ];

@@ -8,7 +8,7 @@ use arrow::compute::cast;
 use arrow::error::ArrowError;
 use arrow::row::Rows as KeyRows;
 use rivulet_dataflow::{
-    Batch, Context, Control, Element, KeyGroup, Leaps, Operator, OperatorError, Reason, Refused, Slot, StateError,
+    Batch, Context, Control, Element, KeyHash, Leaps, Operator, OperatorError, Reason, Refused, Slot, StateError,
     StateFrame, StateSelection,
 };
 
@@ -42,7 +42,7 @@ pub(super) struct SlotState {
     pub(super) due_us: i64,
     /// The rows of all partitions.
     pub(super) rows: u32,
-    pub(super) key_group: u16,
+    pub(super) key_hash: u16,
     pub(super) known: Known,
 }
 
@@ -54,7 +54,7 @@ impl SlotState {
         within_us: NEVER,
         due_us: NEVER,
         rows: 0,
-        key_group: 0,
+        key_hash: 0,
         known: Known::Absent,
     };
 }
@@ -124,7 +124,7 @@ impl PatternOperator {
             self.make_room(slot);
             let query = context.slots.query(slot).unwrap_or_default();
             let state = &mut self.slots[slot as usize];
-            state.key_group = KeyGroup::of(&query.to_le_bytes()).index();
+            state.key_hash = KeyHash::of(&query.to_le_bytes()).bits();
             (state.known, state.within_us) = match within.as_ref().map(|within| &within[row]) {
                 None => (Known::Usable, NEVER),
                 Some(Ok(lengths)) => (Known::Usable, lengths.width),
@@ -493,11 +493,11 @@ impl Operator for PatternOperator {
         }
     }
 
-    fn key_groups(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
+    fn key_hashes(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
         // Not the keys alone: a row on which a condition fails is refused before it moves the clock.
         let (batch, columns) = self.plan.expressions.evaluate(batch, context)?;
-        let key_groups = self.key_bytes.key_groups(&columns[..self.plan.key_fields.len()], &mut self.key_rows)?;
-        Ok((batch, key_groups))
+        let key_hashes = self.key_bytes.key_hashes(&columns[..self.plan.key_fields.len()], &mut self.key_rows)?;
+        Ok((batch, key_hashes))
     }
 
     fn process_own(&mut self, batch: &Batch, own: &[u32], context: &mut Context<'_>) -> Result<(), OperatorError> {

@@ -15,7 +15,7 @@ use arrow::buffer::OffsetBuffer;
 use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt64Type};
 use hashbrown::HashSet;
-use rivulet_dataflow::{KeyGroup, Slot, StateError, StateFrame, StateSelection};
+use rivulet_dataflow::{KeyHash, Slot, StateError, StateFrame, StateSelection};
 
 use super::operator::{Known, PatternOperator, SlotState};
 use super::partition::Partition;
@@ -36,7 +36,7 @@ const SEARCH: [&str; 4] = ["start", "ready", "matches", "failed_before"];
 /// Where a row of a frame comes from.
 struct Exported<'a> {
     slot: usize,
-    key_group: u16,
+    key_hash: u16,
     partition: Option<(&'a [u8], &'a Partition)>,
 }
 
@@ -44,24 +44,20 @@ pub(super) fn export(operator: &PatternOperator, selection: &StateSelection) -> 
     let plan = &operator.plan;
     let keyed = !plan.key_fields.is_empty();
     let (mut rows, mut clocks): (Vec<Exported<'_>>, Vec<Exported<'_>>) = (Vec::new(), Vec::new());
-    let selects = |key_group: u16| match selection {
-        // Only the selected slots are gone through.
-        StateSelection::All | StateSelection::Slots(_) => true,
-        StateSelection::KeyGroups(range) => range.contains(&key_group),
-    };
+    let selects = |key_hash: u16| selection.selects_key(KeyHash::from_bits(key_hash));
     let mut add_slot = |slot: usize| {
         let Some(state) = operator.slots.get(slot).filter(|state| state.known != Known::Absent) else { return };
         let before = rows.len();
         for (key, partition) in operator.partitions.of_slot(slot) {
-            let key_group = if keyed { KeyGroup::of(key).index() } else { state.key_group };
-            if selects(key_group) {
-                rows.push(Exported { slot, key_group, partition: Some((key, partition)) });
+            let key_hash = if keyed { KeyHash::of(key).bits() } else { state.key_hash };
+            if selects(key_hash) {
+                rows.push(Exported { slot, key_hash, partition: Some((key, partition)) });
             }
         }
         let has_clock = state.max_ts_us != i64::MIN || state.watermark_us != i64::MIN;
-        if rows.len() == before && has_clock && (keyed || selects(state.key_group)) {
+        if rows.len() == before && has_clock && (keyed || selects(state.key_hash)) {
             // The clock serves all keys of the slot, whatever key groups they are in.
-            clocks.push(Exported { slot, key_group: state.key_group, partition: None });
+            clocks.push(Exported { slot, key_hash: state.key_hash, partition: None });
         }
     };
     match selection {
@@ -73,7 +69,7 @@ pub(super) fn export(operator: &PatternOperator, selection: &StateSelection) -> 
 
     let mut columns: Vec<ArrayRef> = vec![
         Arc::new(UInt32Array::from_iter_values(rows.iter().map(|row| row.slot as Slot))),
-        Arc::new(UInt16Array::from_iter_values(rows.iter().map(|row| row.key_group))),
+        Arc::new(UInt16Array::from_iter_values(rows.iter().map(|row| row.key_hash))),
     ];
     if keyed {
         for column in operator.key_bytes.decode(rows.iter().filter_map(|row| row.partition).map(|(key, _)| key))? {
@@ -168,13 +164,13 @@ pub(super) fn import(operator: &mut PatternOperator, frame: &StateFrame) -> Resu
         // A slot that is in use keeps the key group of its query; rows of partitions carry that of the key.
         let before = operator.slots[*slot as usize];
         operator.remove_slot(*slot);
-        operator.slots[*slot as usize].key_group = before.key_group;
+        operator.slots[*slot as usize].key_hash = before.key_hash;
         operator.slots[*slot as usize].known = before.known;
     }
     for (row, (slot, clock, partition)) in rows.into_iter().enumerate() {
         let state = &mut operator.slots[slot as usize];
         if state.known == Known::Absent {
-            state.key_group = frame.key_groups()[row];
+            state.key_hash = frame.key_groups()[row];
             state.known = Known::Usable;
         }
         let [max_ts_us, last_arrival_us, watermark_us, within_us] = clock;

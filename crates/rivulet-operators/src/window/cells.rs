@@ -111,7 +111,7 @@ pub(crate) struct Cells {
     /// By slot: the arrival-clock time at which something closes if no row comes. Dense, so that a tick is one scan.
     pub(crate) deadlines_us: Vec<i64>,
     /// By slot: the key group of the query.
-    key_groups: Vec<u16>,
+    key_hashes: Vec<u16>,
     /// By slot, with keys: how many cells it has.
     cell_counts: Vec<u32>,
     keyed: bool,
@@ -141,7 +141,7 @@ impl Cells {
         Self {
             slots: Vec::new(),
             deadlines_us: Vec::new(),
-            key_groups: Vec::new(),
+            key_hashes: Vec::new(),
             cell_counts: Vec::new(),
             keyed,
             cells: Vec::new(),
@@ -171,15 +171,15 @@ impl Cells {
     }
 
     /// Takes a slot into use, or gives one in use other lengths. State it has stays.
-    pub(crate) fn add_slot(&mut self, slot: usize, lengths: Option<Lengths>, key_group: u16) {
+    pub(crate) fn add_slot(&mut self, slot: usize, lengths: Option<Lengths>, key_hash: u16) {
         if slot >= self.slots.len() {
             // Grown by eighths: a million slots must not hold memory for a second million.
             reserve(&mut self.slots, slot + 1);
             reserve(&mut self.deadlines_us, slot + 1);
-            reserve(&mut self.key_groups, slot + 1);
+            reserve(&mut self.key_hashes, slot + 1);
             self.slots.resize_with(slot + 1, SlotState::default);
             self.deadlines_us.resize(slot + 1, NEVER);
-            self.key_groups.resize(slot + 1, 0);
+            self.key_hashes.resize(slot + 1, 0);
             if self.keyed {
                 self.cell_counts.resize(slot + 1, 0);
             } else {
@@ -192,7 +192,7 @@ impl Cells {
         };
         let before = std::mem::replace(&mut self.slots[slot].lengths, place);
         self.release_lengths(before);
-        self.key_groups[slot] = key_group;
+        self.key_hashes[slot] = key_hash;
     }
 
     /// Forgets a slot and frees its memory. A slot not in use stays so.
@@ -264,8 +264,8 @@ impl Cells {
     }
 
     /// The slot's query's key group.
-    pub(crate) fn slot_key_group(&self, slot: usize) -> u16 {
-        self.key_groups[slot]
+    pub(crate) fn slot_key_hash(&self, slot: usize) -> u16 {
+        self.key_hashes[slot]
     }
 
     /// The cell of a slot's key, if there is one. Without keys there always is.
@@ -466,7 +466,7 @@ impl Cells {
         });
         self.slots.capacity() * size_of::<SlotState>()
             + self.deadlines_us.capacity() * size_of::<i64>()
-            + self.key_groups.capacity() * size_of::<u16>()
+            + self.key_hashes.capacity() * size_of::<u16>()
             + self.cell_counts.capacity() * size_of::<u32>()
             + self.cells.capacity() * size_of::<KeyedCell>()
             + self.free_cells.capacity() * size_of::<u32>()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::row::Rows;
 use rivulet_dataflow::{
-    Batch, Context, Control, Element, KeyGroup, Leaps, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
+    Batch, Context, Control, Element, KeyHash, Leaps, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
     StateSelection,
 };
 
@@ -50,7 +50,7 @@ impl WindowOperator {
         let lengths = self.plan.lengths_of(&context.slots.parameters(slots));
         for (&slot, lengths) in slots.iter().zip(lengths) {
             let query = context.slots.query(slot).unwrap_or_default();
-            self.windows.cells.add_slot(slot as usize, lengths.ok(), KeyGroup::of(&query.to_le_bytes()).index());
+            self.windows.cells.add_slot(slot as usize, lengths.ok(), KeyHash::of(&query.to_le_bytes()).bits());
         }
     }
 
@@ -206,10 +206,10 @@ impl Operator for WindowOperator {
         }
     }
 
-    fn key_groups(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
+    fn key_hashes(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
         let (batch, keys) = self.plan.expressions.evaluate_first(self.plan.keys, batch, context)?;
-        let key_groups = self.row_bytes.key_groups(&keys, &mut self.keys)?;
-        Ok((batch, key_groups))
+        let key_hashes = self.row_bytes.key_hashes(&keys, &mut self.keys)?;
+        Ok((batch, key_hashes))
     }
 
     fn process_own(&mut self, batch: &Batch, own: &[u32], context: &mut Context<'_>) -> Result<(), OperatorError> {

@@ -18,7 +18,7 @@ use arrow::buffer::OffsetBuffer;
 use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt64Type};
 use hashbrown::HashSet;
-use rivulet_dataflow::{KeyGroup, Slot, StateError, StateFrame, StateSelection};
+use rivulet_dataflow::{KeyHash, Slot, StateError, StateFrame, StateSelection};
 
 use super::WindowSpec;
 use super::cells::{CellParts, NEVER, ObjectDeque, SLOTS_MAX, SlotLengths};
@@ -40,7 +40,7 @@ const LAYOUT: &str = "rivulet.window_layout";
 /// Where a row of a frame comes from.
 struct Exported {
     slot: usize,
-    key_group: u16,
+    key_hash: u16,
     cell: Option<usize>,
 }
 
@@ -54,25 +54,25 @@ pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> R
         let mut cell = cells.first(slot);
         let mut has_cells = false;
         while let Some(place) = cell {
-            let key_group = match plan.keys {
-                0 => cells.slot_key_group(slot),
-                _ => KeyGroup::of(cells.key(place)).index(),
+            let key_hash = match plan.keys {
+                0 => cells.slot_key_hash(slot),
+                _ => KeyHash::of(cells.key(place)).bits(),
             };
             let touched = plan.keys > 0 || has_clock || cells.row_number(place) > 0;
-            if touched && selects(selection, slot, key_group) {
-                exported.push(Exported { slot, key_group, cell: Some(place) });
+            if touched && selection.selects_key(KeyHash::from_bits(key_hash)) {
+                exported.push(Exported { slot, key_hash, cell: Some(place) });
                 has_cells = true;
             }
             cell = cells.next(place);
         }
         if plan.keys > 0 && has_clock && !has_cells {
             // The clock serves all keys of the slot, whatever key groups they are in.
-            clocks.push(Exported { slot, key_group: cells.slot_key_group(slot), cell: None });
+            clocks.push(Exported { slot, key_hash: cells.slot_key_hash(slot), cell: None });
         }
     };
     match selection {
         StateSelection::Slots(slots) => slots.iter().for_each(|&slot| add_slot(slot as usize)),
-        StateSelection::All | StateSelection::KeyGroups(_) => (0..cells.slots.len()).for_each(add_slot),
+        StateSelection::All | StateSelection::KeyGroups(..) => (0..cells.slots.len()).for_each(add_slot),
     }
     let with_cells = exported.len();
     let mut rows = exported;
@@ -81,7 +81,7 @@ pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> R
     let slots: Vec<Slot> = rows.iter().map(|row| row.slot as Slot).collect();
     let mut columns: Vec<ArrayRef> = vec![
         Arc::new(UInt32Array::from(slots.clone())),
-        Arc::new(UInt16Array::from_iter_values(rows.iter().map(|row| row.key_group))),
+        Arc::new(UInt16Array::from_iter_values(rows.iter().map(|row| row.key_hash))),
     ];
     if plan.keys > 0 {
         let keys = rows.iter().filter_map(|row| row.cell).map(|cell| cells.key(cell));
@@ -145,17 +145,6 @@ pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> R
     Ok(StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(schema(operator), columns)?))
 }
 
-fn selects(selection: &StateSelection, slot: usize, key_group: u16) -> bool {
-    match selection {
-        // The caller goes through the selected slots only.
-        StateSelection::All | StateSelection::Slots(_) => true,
-        StateSelection::KeyGroups(range) => {
-            debug_assert!(slot < SLOTS_MAX);
-            range.contains(&key_group)
-        }
-    }
-}
-
 /// The columns of a frame of this operator.
 fn schema(operator: &WindowOperator) -> SchemaRef {
     let keys = operator.plan.key_fields.iter().enumerate();
@@ -193,7 +182,7 @@ fn encode_objects(deque: &ObjectDeque) -> Vec<u8> {
 /// A row of a frame, checked.
 struct Imported {
     slot: usize,
-    key_group: u16,
+    key_hash: u16,
     row: usize,
     is_cell: bool,
     lengths: Lengths,
@@ -237,20 +226,20 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
         }
     }
     let cells = &mut operator.windows.cells;
-    let mut slots: Vec<(usize, u16)> = rows.iter().map(|row| (row.slot, row.key_group)).collect();
+    let mut slots: Vec<(usize, u16)> = rows.iter().map(|row| (row.slot, row.key_hash)).collect();
     slots.sort_unstable();
     slots.dedup_by_key(|slot| slot.0);
-    for &(slot, key_group) in &slots {
+    for &(slot, key_hash) in &slots {
         // A slot that is in use keeps the key group of its query; rows of keyed cells carry that of the key.
         let known = cells.slots.get(slot).filter(|_| cells.lengths(slot) != SlotLengths::Absent).is_some();
-        let key_group = if known { cells.slot_key_group(slot) } else { key_group };
+        let key_hash = if known { cells.slot_key_hash(slot) } else { key_hash };
         cells.remove_slot(slot);
-        cells.add_slot(slot, None, key_group);
+        cells.add_slot(slot, None, key_hash);
     }
     for row in rows {
         let cells = &mut operator.windows.cells;
-        let key_group = cells.slot_key_group(row.slot);
-        cells.add_slot(row.slot, Some(row.lengths), key_group);
+        let key_hash = cells.slot_key_hash(row.slot);
+        cells.add_slot(row.slot, Some(row.lengths), key_hash);
         let state = &mut cells.slots[row.slot];
         // Of instances that had different keys of the slot, one may have been told of a later time without having anything to close.
         let [max_ts_us, last_arrival_us, watermark_us] = row.clock;
@@ -400,8 +389,8 @@ fn read_row(operator: &WindowOperator, frame: &StateFrame, row: usize) -> Result
             return Err(fail("there are more objects than panes"));
         }
     }
-    let key_group = frame.key_groups()[row];
-    Ok(Imported { slot, key_group, row, is_cell, lengths, clock, row_number, panes, shared, objects })
+    let key_hash = frame.key_groups()[row];
+    Ok(Imported { slot, key_hash, row, is_cell, lengths, clock, row_number, panes, shared, objects })
 }
 
 /// Checks what the loop over rows relies on: entries are sorted, aligned, and not closed yet.

@@ -1,7 +1,7 @@
 //! Windows by example: what closes when, what is late, and what a query leaves behind.
 
 use crate::common::*;
-use rivulet_dataflow::{Control, Element, OperatorFactory, Reason, StateFrame, StateSelection};
+use rivulet_dataflow::{Control, Element, KeyGroups, OperatorFactory, Reason, StateFrame, StateSelection};
 use rivulet_operators::{AggregateFunction as F, WindowAggregate};
 
 fn count_rows() -> Vec<rivulet_operators::AggregateSpec> {
@@ -256,7 +256,7 @@ fn state_can_be_split_by_slot_and_by_key_group() {
     let export = |hand: &Hand, selection| hand.operator.export_state(&selection).unwrap().unwrap();
     assert_eq!(export(&hand, StateSelection::All).rows.num_rows(), 50);
     assert_eq!(export(&hand, StateSelection::Slots(vec![1])).rows.num_rows(), 25);
-    let parts = [0..64, 64..256].map(|range| export(&hand, StateSelection::KeyGroups(range)));
+    let parts = [0..64, 64..256].map(|range| export(&hand, StateSelection::KeyGroups(KeyGroups::default(), range)));
     assert_eq!(parts.iter().map(|part| part.rows.num_rows()).sum::<usize>(), 50);
 
     // Two tasks at another parallelism, each with the keys of its key groups: together they put out the same.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::ArrayRef;
 use arrow::error::ArrowError;
 use rivulet_dataflow::stage::Stage;
-use rivulet_dataflow::{Batch, EdgeKind, Element, KeyGroup, hash_keys};
+use rivulet_dataflow::{Batch, EdgeKind, Element, KeyGroups, KeyHash, hash_keys};
 
 use super::task::FlowTask;
 
@@ -17,6 +17,7 @@ pub(super) struct Outputs {
 
 struct OutputEdge {
     kind: EdgeKind,
+    key_groups: KeyGroups,
     targets: Vec<Target>,
     /// Those whose turn comes round, by place: all, or those on the node of the sender where the others have senders of their own.
     turns: Vec<usize>,
@@ -41,6 +42,7 @@ impl Outputs {
         instance: usize,
         tasks: &[Vec<Arc<FlowTask>>],
         nodes: &[Option<usize>],
+        key_groups: KeyGroups,
     ) -> Self {
         let mut edges = Vec::new();
         for (stage, tasks) in stages.iter().zip(tasks).skip(from + 1) {
@@ -58,7 +60,8 @@ impl Outputs {
                     turns(&nodes[..targets.len().min(nodes.len())], &nodes[..stages[from].instances], nodes[instance]);
                 // Those who send in turn do not all begin with the same one.
                 let next = instance % turns.len().max(1);
-                edges.push(OutputEdge { kind: input.kind.clone(), targets, turns, next, hashes: Vec::new(), rows });
+                let kind = input.kind.clone();
+                edges.push(OutputEdge { kind, key_groups, targets, turns, next, hashes: Vec::new(), rows });
             }
         }
         Self { edges }
@@ -106,7 +109,8 @@ impl OutputEdge {
                 let instances = self.targets.len();
                 self.rows.iter_mut().for_each(Vec::clear);
                 for (row, &hash) in self.hashes.iter().enumerate() {
-                    self.rows[KeyGroup::of_hash(hash).instance(instances)].push(row as u32);
+                    let key_group = self.key_groups.of(KeyHash::of_hash(hash));
+                    self.rows[self.key_groups.instance(key_group, instances)].push(row as u32);
                 }
                 for (target, rows) in self.targets.iter().zip(&self.rows) {
                     match rows.len() {

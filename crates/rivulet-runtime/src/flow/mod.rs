@@ -260,11 +260,11 @@ impl Flow {
                     .enumerate()
                     .for_each(|(number, partition)| of_source[number % stage.instances].push(partition));
             }
-            let divided = |node| restored.divide((node, &dataflow.nodes()[node]), stage.instances);
+            let divided = |node| restored.divide(&dataflow, node, stage.instances);
             let mut state_of = stage.operator_nodes(&dataflow).map(divided).collect::<Result<Vec<_>, _>>()?;
             for (instance, &worker) in workers.iter().enumerate().take(stage.instances) {
                 let sink = stage.sink(&dataflow).map(|sink| sinks[sink].next().expect("a sink for each instance"));
-                let outputs = Outputs::new(&stages, index, instance, &made, &nodes);
+                let outputs = Outputs::new(&stages, index, instance, &made, &nodes, dataflow.key_groups());
                 let restored = StageSnapshot {
                     frames: state_of.iter_mut().map(|frames| frames[instance].take()).collect(),
                     reached_us: restored.reached_us.get(&stage.nodes[0]).copied(),
@@ -284,6 +284,7 @@ impl Flow {
                         outputs,
                         sink,
                         measures,
+                        key_groups: dataflow.key_groups(),
                         restored,
                     },
                     state.clone(),

@@ -140,7 +140,7 @@ impl Operator for ShelvedState {
             let slots = of_block.iter().map(|(_, slot)| *slot).collect();
             let frame = self.read(of_block[0].0)?.select(&StateSelection::Slots(slots))?;
             frames.push(match selection {
-                StateSelection::KeyGroups(_) => frame.select(selection)?,
+                StateSelection::KeyGroups(..) => frame.select(selection)?,
                 _ => frame,
             });
         }

@@ -139,15 +139,15 @@ impl Task {
     /// Makes the parts. An error leaves everything as it is.
     fn cut_up(&self, core: &mut Core, workers: &[usize]) -> Result<Arc<Parts>, StateError> {
         let count = workers.len() + 1;
-        let cut = self.settings.cut.clone();
+        let (cut, key_groups) = (self.settings.cut.clone(), core.chain.key_groups());
         let mut cores: Vec<Core> = (0..count).map(|_| core.of_part((self.settings.make)())).collect();
         let now_us = self.host.clock.now_us();
         let announced = Control::AddSlots(core.slots.slots().collect::<Vec<Slot>>());
         for (number, of_part) in cores.iter_mut().enumerate() {
             of_part.run_chain(Step::Element(Element::Control(announced.clone())), now_us, self.name());
             if matches!(cut, Cut::ByKey(_)) {
-                let range = KeyGroup::range_of(number, count);
-                of_part.chain.import_state(&core.chain.export_state(&StateSelection::KeyGroups(range))?)?;
+                let range = key_groups.range_of(number, count);
+                of_part.chain.import_state(&core.chain.export_state(&StateSelection::KeyGroups(key_groups, range))?)?;
             }
         }
         // The first part is the task itself, with the state that it keeps.
@@ -162,6 +162,7 @@ impl Task {
         Ok(Arc::new_cyclic(|parts| Parts {
             task: self.myself.clone(),
             cut,
+            key_groups,
             order: Mutex::new(Order::new(count)),
             deadlines_us,
             ticked_us: AtomicI64::new(i64::MIN),
@@ -409,7 +410,7 @@ impl Core {
     }
 
     /// Runs rows as far as the operator at `place`, and gives what it takes of them, with the key group of each row.
-    fn prepare(&mut self, place: usize, batch: Batch, now_us: i64, name: &str) -> Vec<(Batch, Vec<u16>)> {
+    fn prepare(&mut self, place: usize, batch: Batch, now_us: i64, name: &str) -> Vec<(Batch, Vec<KeyGroup>)> {
         let rows = batch.rows() as u64;
         let Self { chain, slots, refusals, .. } = self;
         let slots: &SlotTable = slots;
@@ -420,7 +421,7 @@ impl Core {
             let mut prepared = Vec::with_capacity(reached.len());
             for batch in reached {
                 let with = Surroundings { now_us, slots, refusals: &mut *refusals };
-                match chain.key_groups(place, batch, with) {
+                match chain.key_groups_of(place, batch, with) {
                     Ok((batch, _)) if batch.is_empty() => {}
                     Ok(with_key_groups) => prepared.push(with_key_groups),
                     Err(error) => result = result.and(Err(error)),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 
 use arrow::array::ArrayRef;
 use parking_lot::Mutex;
-use rivulet_dataflow::{Batch, Cut, KeyGroup};
+use rivulet_dataflow::{Batch, Cut, KeyGroup, KeyGroups};
 
 use super::order::Order;
 use super::{Core, Task};
@@ -21,6 +21,7 @@ use crate::{Activation, GroupMetrics};
 pub(super) struct Parts {
     pub(super) task: Weak<Task>,
     pub(super) cut: Cut,
+    pub(super) key_groups: KeyGroups,
     /// All but the first, which is the task itself.
     pub(super) others: Vec<Arc<Part>>,
     pub(super) order: Mutex<Order<Block, Times>>,
@@ -48,7 +49,7 @@ pub(super) struct Part {
 /// Rows on their way to all parts.
 pub(super) struct Block {
     /// With the key group of each row.
-    pub(super) batches: Vec<(Batch, Vec<u16>)>,
+    pub(super) batches: Vec<(Batch, Vec<KeyGroup>)>,
     pub(super) times: Times,
     pub(super) events: usize,
     /// How many parts have yet to process it.
@@ -175,9 +176,9 @@ impl Parts {
     }
 
     /// The rows of a batch that are a part's own.
-    pub(super) fn own(&self, key_groups: &[u16], number: usize) -> Vec<u32> {
-        let range = KeyGroup::range_of(number, self.count());
-        let rows = key_groups.iter().zip(0u32..).filter(|(key_group, _)| range.contains(key_group));
+    pub(super) fn own(&self, key_groups: &[KeyGroup], number: usize) -> Vec<u32> {
+        let range = self.key_groups.range_of(number, self.count());
+        let rows = key_groups.iter().zip(0u32..).filter(|(key_group, _)| range.contains(&key_group.index()));
         rows.map(|(_, row)| row).collect()
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use arrow::array::{AsArray, Int64Array, RecordBatch, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use rivulet_dataflow::{
-    Batch, Chain, Context, Control, Cut, Element, Inbox, KeyGroup, Operator, OperatorError, Push, Slot, StateError,
+    Batch, Chain, Context, Control, Cut, Element, Inbox, KeyHash, Operator, OperatorError, Push, Slot, StateError,
     StateFrame, StateSelection,
 };
 use rivulet_runtime::{Group, WorkerSettings, Workers};
@@ -26,8 +26,8 @@ struct NumberingByKey {
     numbers: BTreeMap<(Slot, i64), i64>,
 }
 
-fn key_group(value: i64) -> u16 {
-    KeyGroup::of(&(value % KEYS).to_le_bytes()).index()
+fn key_hash(value: i64) -> u16 {
+    KeyHash::of(&(value % KEYS).to_le_bytes()).bits()
 }
 
 impl Operator for NumberingByKey {
@@ -48,17 +48,17 @@ impl Operator for NumberingByKey {
         Ok(())
     }
 
-    fn key_groups(&mut self, batch: Batch, _context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
-        let key_groups = batch.column(0).as_primitive::<Int64Type>().values().iter().map(|&value| key_group(value));
-        let key_groups = key_groups.collect();
-        Ok((batch, key_groups))
+    fn key_hashes(&mut self, batch: Batch, _context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
+        let key_hashes = batch.column(0).as_primitive::<Int64Type>().values().iter().map(|&value| key_hash(value));
+        let key_hashes = key_hashes.collect();
+        Ok((batch, key_hashes))
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
         let is_meant = |slot: Slot, key: i64| match selection {
             StateSelection::All => true,
             StateSelection::Slots(slots) => slots.contains(&slot),
-            StateSelection::KeyGroups(range) => range.contains(&key_group(key)),
+            StateSelection::KeyGroups(..) => selection.selects_key(KeyHash::from_bits(key_hash(key))),
         };
         let known: Vec<(Slot, i64, i64)> = self
             .numbers
@@ -76,7 +76,7 @@ impl Operator for NumberingByKey {
             Arc::new(schema),
             vec![
                 Arc::new(UInt32Array::from_iter_values(known.iter().map(|row| row.0))),
-                Arc::new(UInt16Array::from_iter_values(known.iter().map(|row| key_group(row.1)))),
+                Arc::new(UInt16Array::from_iter_values(known.iter().map(|row| key_hash(row.1)))),
                 Arc::new(Int64Array::from_iter_values(known.iter().map(|row| row.1))),
                 Arc::new(Int64Array::from_iter_values(known.iter().map(|row| row.2))),
             ],

@@ -10,9 +10,9 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use parking_lot::Mutex;
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
-    Batch, Clock, Context, Dataflow, Description, EdgeKind, Element, KeyGroup, Operator, OperatorError,
-    OperatorFactory, Polled, Reason, Refusals, Sink, SinkError, SlotTable, Source, SourceError, StateError, StateFrame,
-    StateSelection, Work, hash_keys,
+    Batch, Clock, Context, Dataflow, Description, EdgeKind, Element, KeyHash, Operator, OperatorError, OperatorFactory,
+    Polled, Reason, Refusals, Sink, SinkError, SlotTable, Source, SourceError, StateError, StateFrame, StateSelection,
+    Work, hash_keys,
 };
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, Numa, Partition, Topology, WorkerSettings, Workers};
 
@@ -147,11 +147,11 @@ impl Operator for Counting {
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        let groups: Vec<KeyGroup> = {
+        let hashes: Vec<KeyHash> = {
             let keys: ArrayRef = Arc::new(self.counts.keys().copied().collect::<Int64Array>());
             let mut hashes = Vec::new();
             hash_keys(&[keys], self.counts.len(), &mut hashes)?;
-            hashes.into_iter().map(KeyGroup::of_hash).collect()
+            hashes.into_iter().map(KeyHash::of_hash).collect()
         };
         let schema = Schema::new(vec![
             Field::new("slot", DataType::UInt32, false),
@@ -160,8 +160,8 @@ impl Operator for Counting {
             Field::new("count", DataType::Int64, false),
         ]);
         let columns: Vec<ArrayRef> = vec![
-            Arc::new(UInt32Array::from_value(0, groups.len())),
-            Arc::new(groups.iter().map(|group| group.index()).collect::<UInt16Array>()),
+            Arc::new(UInt32Array::from_value(0, hashes.len())),
+            Arc::new(hashes.iter().map(|hash| hash.bits()).collect::<UInt16Array>()),
             Arc::new(self.counts.keys().copied().collect::<Int64Array>()),
             Arc::new(self.counts.values().copied().collect::<Int64Array>()),
         ];

@@ -14,7 +14,7 @@ use rivulet_dataflow::{StateError, StateFrame, StateSelection};
 use super::AggregatePlan;
 use super::operator::{AggregateOperator, Group};
 use crate::aggregate::dense::RowSet;
-use crate::parallel::keys::key_groups;
+use crate::parallel::keys::key_hashes;
 
 const OPERATOR: &str = "keyed aggregate";
 const VERSION: u32 = 1;
@@ -52,7 +52,7 @@ pub(super) fn export(operator: &AggregateOperator, selection: &StateSelection) -
     };
     let numbers: Vec<u32> = (0..operator.groups.len() as u32).filter(live).collect();
     let keys = operator.index.columns(&plan.keys, &numbers)?;
-    let key_groups = key_groups(&keys, numbers.len())?;
+    let key_hashes = key_hashes(&keys, numbers.len())?;
     let sets = operator.states.distinct_values();
     let (mut states, mut bytes) = (BinaryBuilder::new(), Vec::new());
     for &number in &numbers {
@@ -62,7 +62,7 @@ pub(super) fn export(operator: &AggregateOperator, selection: &StateSelection) -
     }
     let groups = || numbers.iter().map(|&number| operator.groups[number as usize]);
     let mut columns: Vec<ArrayRef> =
-        vec![Arc::new(UInt32Array::from_value(0, numbers.len())), Arc::new(UInt16Array::from(key_groups))];
+        vec![Arc::new(UInt32Array::from_value(0, numbers.len())), Arc::new(UInt16Array::from(key_hashes))];
     columns.extend(keys);
     columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.rows))));
     columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.latest_us))));

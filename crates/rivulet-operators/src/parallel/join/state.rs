@@ -19,7 +19,7 @@ use rivulet_dataflow::{StateError, StateFrame, StateSelection};
 use super::JoinPlan;
 use super::operator::JoinOperator;
 use crate::aggregate::dense::RowSet;
-use crate::parallel::key_groups;
+use crate::parallel::key_hashes;
 use crate::parallel::keys::{BatchKeys, NONE};
 
 const OPERATOR: &str = "keyed join";
@@ -77,7 +77,7 @@ pub(super) fn export(operator: &JoinOperator, selection: &StateSelection) -> Res
             .filter_map(|key| plan.kept[number].binary_search(key).ok())
             .map(|at| kept[at].clone())
             .collect();
-        let groups = key_groups(&keys, live.len())?;
+        let groups = key_hashes(&keys, live.len())?;
         let rows = live.len();
         let mut columns: Vec<ArrayRef> = vec![
             Arc::new(UInt32Array::from_value(0, rows)),

@@ -19,7 +19,7 @@ use crate::aggregate::dense::RowSet;
 use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::frame::Frame;
 use crate::parallel::groups::GroupStates;
-use crate::parallel::keys::{BatchKeys, KeyIndex, NONE, key_groups};
+use crate::parallel::keys::{BatchKeys, KeyIndex, NONE, key_hashes};
 use crate::parallel::time_to_live::TimeToLive;
 
 pub(crate) struct CountOperator {
@@ -328,7 +328,7 @@ impl CountOperator {
             states.append_value(&bytes);
         }
         let key_columns = self.index.columns(&self.plan.keys, &keys)?;
-        let groups = key_groups(&key_columns, keys.len())?;
+        let groups = key_hashes(&key_columns, keys.len())?;
         let mut columns: Vec<ArrayRef> =
             vec![Arc::new(UInt32Array::from_value(0, keys.len())), Arc::new(UInt16Array::from(groups))];
         columns.extend(key_columns);

@@ -21,7 +21,7 @@ use super::pane::PaneTable;
 use super::session::{Session, SessionOperator};
 use crate::aggregate::dense::RowSet;
 use crate::parallel::groups::GroupStates;
-use crate::parallel::keys::{BatchKeys, NONE, key_groups};
+use crate::parallel::keys::{BatchKeys, NONE, key_hashes};
 
 const OPERATOR: &str = "keyed window";
 const VERSION: u32 = 1;
@@ -79,7 +79,7 @@ fn frame(plan: &WindowPlan, watermark_us: i64, parts: &[Part<'_>]) -> Result<Sta
     let mut batches = Vec::with_capacity(parts.len());
     for part in parts {
         let rows = part.groups.len();
-        let key_groups = key_groups(&part.keys, rows)?;
+        let key_hashes = key_hashes(&part.keys, rows)?;
         let sets = part.states.distinct_values();
         let (mut states, mut bytes) = (BinaryBuilder::new(), Vec::new());
         for &group in &part.groups {
@@ -90,7 +90,7 @@ fn frame(plan: &WindowPlan, watermark_us: i64, parts: &[Part<'_>]) -> Result<Sta
         }
         let times = |each: fn(&(i64, i64, i64)) -> i64| part.windows.iter().map(each);
         let mut columns: Vec<ArrayRef> =
-            vec![Arc::new(UInt32Array::from_value(0, rows)), Arc::new(UInt16Array::from(key_groups))];
+            vec![Arc::new(UInt32Array::from_value(0, rows)), Arc::new(UInt16Array::from(key_hashes))];
         columns.extend(part.keys.iter().cloned());
         columns.push(Arc::new(TimestampMicrosecondArray::from_iter_values(times(|window| window.0))));
         columns.push(Arc::new(TimestampMicrosecondArray::from_iter_values(times(|window| window.1))));

@@ -21,10 +21,10 @@ use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, binary, lit};
 use proptest::prelude::*;
 use rivulet_dataflow::{
-    Batch, Context, Element, KEY_GROUPS, Operator, OperatorFactory, Reason, Refusals, SlotTable, StateFrame,
+    Batch, Context, Element, KeyGroups, KeyHash, Operator, OperatorFactory, Reason, Refusals, SlotTable, StateFrame,
     StateSelection,
 };
-use rivulet_operators::parallel::key_groups;
+use rivulet_operators::parallel::key_hashes;
 use rivulet_operators::{AggregateFunction, AggregateSpec};
 
 /// A row of the test input: `key BIGINT, text TEXT, v BIGINT, ts TIMESTAMP`, and whether it takes one back.
@@ -227,11 +227,11 @@ pub(crate) fn run_moved(factory: &dyn OperatorFactory, steps: &[Step], cut: usiz
     }
     // What waits for the next watermark belongs to a barrier.
     outcome.add(hand.process(0, Element::Barrier(1)));
-    let middle = KEY_GROUPS / 2;
-    let mut halves: Vec<Hand> = [0..middle, middle..KEY_GROUPS]
-        .into_iter()
-        .map(|range| {
-            let frame = hand.operator.export_state(&StateSelection::KeyGroups(range)).unwrap().unwrap();
+    let key_groups = KeyGroups::default();
+    let mut halves: Vec<Hand> = (0..2)
+        .map(|half| {
+            let selection = StateSelection::KeyGroups(key_groups, key_groups.range_of(half, 2));
+            let frame = hand.operator.export_state(&selection).unwrap().unwrap();
             let frame = StateFrame::from_bytes(&frame.to_bytes().unwrap()).unwrap();
             let mut half = Hand::new(factory);
             half.operator.import_state(&frame).unwrap();
@@ -243,9 +243,10 @@ pub(crate) fn run_moved(factory: &dyn OperatorFactory, steps: &[Step], cut: usiz
             Step::Rows(input, rows) => {
                 let all = batch(rows);
                 let columns: Vec<ArrayRef> = keys[*input].iter().map(|&key| all.column(key).clone()).collect();
-                let groups = key_groups(&columns, all.rows()).unwrap();
+                let hashes = key_hashes(&columns, all.rows()).unwrap();
+                let half_of = |&bits| key_groups.instance(key_groups.of(KeyHash::from_bits(bits)), 2);
                 for (at, half) in halves.iter_mut().enumerate() {
-                    let keep: BooleanArray = groups.iter().map(|&group| Some((group >= middle) == (at == 1))).collect();
+                    let keep: BooleanArray = hashes.iter().map(|bits| Some(half_of(bits) == at)).collect();
                     assert!(filter_record_batch(&all.columns, &keep).is_ok());
                     outcome.add(half.process(*input, Element::Batch(all.filter(&keep).unwrap())));
                 }

@@ -12,8 +12,8 @@ use arrow::datatypes::Schema;
 use parking_lot::Mutex;
 use rivulet_dataflow::stage::StageHost;
 use rivulet_dataflow::{
-    Chain, Element, Operator, OperatorError, Reason, Refusals, Refused, Seconds, Sink, SlotTable, StageSnapshot,
-    StateError, Surroundings,
+    Chain, Element, KeyGroups, Operator, OperatorError, Reason, Refusals, Refused, Seconds, Sink, SlotTable,
+    StageSnapshot, StateError, Surroundings,
 };
 
 use super::FlowState;
@@ -56,6 +56,7 @@ pub(super) struct FlowParts {
     pub(super) outputs: Outputs,
     pub(super) sink: Option<Box<dyn Sink>>,
     pub(super) measures: bool,
+    pub(super) key_groups: KeyGroups,
     /// What it goes on from.
     pub(super) restored: StageSnapshot,
 }
@@ -146,7 +147,8 @@ impl FlowTask {
         };
         // Rows of sources come by one channel, as those of another stage.
         let channels = if parts.partitions.is_some() { vec![0] } else { parts.channels };
-        let mut stage = StageHost::new(Chain::new(operators), channels, flow.limits.batch_rows);
+        let chain = Chain::new(operators).with_key_groups(parts.key_groups);
+        let mut stage = StageHost::new(chain, channels, flow.limits.batch_rows);
         stage.restore(&parts.restored)?;
         if let Some(load) = host.workers.get(parts.worker) {
             load.flow_tasks.fetch_add(1, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rivulet_dataflow::{Clock, KEY_GROUPS, KeyGroup, NodeId, PartitionState, Snapshot, StateError, StateFrame, Work};
+use rivulet_dataflow::{Clock, KeyGroups, NodeId, PartitionState, Snapshot, StateError, StateFrame, Work};
 use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_sql::QueryPlan;
 use rivulet_storage::{Committed, Epoch, EpochSettings, Epochs, Piece, Restored, StorageError, Store};
@@ -30,7 +30,7 @@ const FINAL_MAX: Duration = Duration::from_secs(5);
 const SLOW_PAUSE: Duration = Duration::from_secs(60);
 
 /// The state of an operator is cut into so many pieces, if it has many rows.
-const PIECES: u16 = 16;
+const PIECES: usize = 16;
 const ROWS_OF_ONE_PIECE: usize = 4_096;
 
 /// Where the lines of queries are.
@@ -76,6 +76,9 @@ struct Note {
     query: Option<u64>,
     /// The operators, by node, so that state is given to those that wrote it.
     operators: Vec<String>,
+    /// How the keys of the state are divided.
+    #[serde(default)]
+    key_groups: NotedKeyGroups,
     #[serde(default)]
     has_ended: bool,
     /// When it was made, in milliseconds since 1970, for who looks at it later.
@@ -90,6 +93,26 @@ struct Note {
     sinks: Vec<Vec<String>>,
     reached_us: BTreeMap<NodeId, i64>,
     ended_stages: Vec<NodeId>,
+}
+
+/// How keys are divided among key groups, as a checkpoint notes it.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct NotedKeyGroups {
+    count: u16,
+    hash: String,
+}
+
+impl NotedKeyGroups {
+    fn of(key_groups: KeyGroups) -> Self {
+        Self { count: key_groups.count(), hash: KeyGroups::HASH.into() }
+    }
+}
+
+impl Default for NotedKeyGroups {
+    /// Those of checkpoints that do not say.
+    fn default() -> Self {
+        Self { count: 256, hash: "xxh3".into() }
+    }
 }
 
 /// What is saved of a query, for who looks at it without a server.
@@ -261,6 +284,14 @@ impl Saved {
         if note.operators != operators(plan) {
             return Err(not_this("this version of the program computes it by other operators".into()));
         }
+        let (noted, own) = (&note.key_groups, NotedKeyGroups::of(plan.dataflow.key_groups()));
+        if *noted != own {
+            let (count, hash) = (noted.count, &noted.hash);
+            return Err(not_this(format!(
+                "its keys are divided into {count} groups by {hash}, and not into {}",
+                own.count
+            )));
+        }
         let mut state: BTreeMap<NodeId, Vec<StateFrame>> = BTreeMap::new();
         for (name, bytes) in &pieces {
             let Some(node) = node_of(name) else { return Err(not_this(format!("'{name}' is not known"))) };
@@ -324,7 +355,7 @@ impl Saved {
         snapshot: &Snapshot,
     ) -> Result<Committed, ServiceError> {
         let failed = |error: String| ServiceError::from_text(ErrorKind::Unavailable, &error);
-        let pieces = pieces_of(&snapshot.state).map_err(|error| failed(error.to_string()))?;
+        let pieces = pieces_of(plan, &snapshot.state).map_err(|error| failed(error.to_string()))?;
         let query = checksum(text);
         let note = Note { takes_over: Some(self.first_of(epoch)), ..Note::of(query, plan, snapshot.clone()) };
         let committed = self.commit(&note, pieces);
@@ -355,17 +386,7 @@ impl Saved {
     }
 
     fn commit_end(&mut self, plan: &QueryPlan) -> Result<Committed, StorageError> {
-        let note = Note {
-            query: Some(self.query),
-            operators: operators(plan),
-            has_ended: true,
-            made_ms: Some(now_ms()),
-            takes_over: None,
-            sources: Vec::new(),
-            sinks: Vec::new(),
-            reached_us: BTreeMap::new(),
-            ended_stages: Vec::new(),
-        };
+        let note = Note { has_ended: true, ..Note::of(self.query, plan, Snapshot::default()) };
         let committed = self.commit(&note, Vec::new())?;
         self.has_ended = true;
         Ok(committed)
@@ -412,7 +433,7 @@ impl Saved {
                 return Err(error.to_string());
             }
         };
-        let written = match pieces_of(&snapshot.state) {
+        let written = match pieces_of(plan, &snapshot.state) {
             Ok(pieces) => {
                 let note = Note::of(self.query, plan, snapshot);
                 self.commit(&note, pieces).map_err(|error| error.to_string())
@@ -449,6 +470,7 @@ impl Note {
         Self {
             query: Some(query),
             operators: operators(plan),
+            key_groups: NotedKeyGroups::of(plan.dataflow.key_groups()),
             has_ended: false,
             made_ms: Some(now_ms()),
             takes_over: None,
@@ -489,7 +511,7 @@ fn operators(plan: &QueryPlan) -> Vec<String> {
 }
 
 /// State as pieces by name.
-fn pieces_of(state: &BTreeMap<NodeId, Vec<StateFrame>>) -> Result<Vec<Piece>, StateError> {
+fn pieces_of(plan: &QueryPlan, state: &BTreeMap<NodeId, Vec<StateFrame>>) -> Result<Vec<Piece>, StateError> {
     let mut pieces = Vec::new();
     for (node, frames) in state {
         let Some(all) = StateFrame::concat(frames)? else { continue };
@@ -497,8 +519,8 @@ fn pieces_of(state: &BTreeMap<NodeId, Vec<StateFrame>>) -> Result<Vec<Piece>, St
             pieces.push(Piece::whole(format!("node-{node}"), all.to_bytes()?));
             continue;
         }
-        let piece_of = |key_group: KeyGroup| usize::from(key_group.index() / (KEY_GROUPS / PIECES));
-        for (piece, part) in all.split(usize::from(PIECES), piece_of).enumerate() {
+        let piece_of = |key_group| plan.dataflow.key_groups().instance(key_group, PIECES);
+        for (piece, part) in all.split(PIECES, piece_of).enumerate() {
             let part = part?;
             if part.rows.num_rows() > 0 {
                 pieces.push(Piece::whole(format!("node-{node}/{piece}"), part.to_bytes()?));
@@ -591,6 +613,21 @@ mod tests {
             assert!(error.message.contains("of another version") && error.hint.is_some(), "{error:?}");
         }
         assert_eq!(line.found(&mut line.open("old").unwrap()), Some((4, Some("3".into()))), "nothing was deleted");
+    }
+
+    #[test]
+    fn state_with_other_key_groups_is_not_taken_over_and_older_notes_have_256() {
+        let line = Line { folder: TempDir::new().unwrap(), plan: plan() };
+        let mut saved = line.open("text").unwrap();
+        let mut note = Note::of(saved.query, &line.plan, at("1", ""));
+        note.key_groups.count = 128;
+        saved.commit(&note, Vec::new()).unwrap();
+        let error = saved.restore(&line.plan).unwrap_err();
+        assert!(error.message.contains("divided into 128 groups by xxh3") && error.hint.is_some(), "{error:?}");
+        let mut older = serde_json::to_value(Note::of(saved.query, &line.plan, at("2", ""))).unwrap();
+        older.as_object_mut().unwrap().remove("key_groups");
+        let older: Note = serde_json::from_value(older).unwrap();
+        assert_eq!(older.key_groups, NotedKeyGroups::of(KeyGroups::default()));
     }
 
     #[test]
