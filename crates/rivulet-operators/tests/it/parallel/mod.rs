@@ -14,15 +14,15 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 use arrow::buffer::BooleanBuffer;
-use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::util::display::array_value_to_string;
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, binary, lit};
 use proptest::prelude::*;
+use rivulet_dataflow::stage::StageHost;
 use rivulet_dataflow::{
-    Batch, Context, Element, KeyGroups, KeyHash, Operator, OperatorFactory, Reason, Refusals, SlotTable, StateFrame,
-    StateSelection,
+    Batch, Chain, Context, Element, KeyGroups, KeyHash, Operator, OperatorFactory, Reason, Refusals, SlotTable,
+    StageSnapshot, StateFrame, Surroundings,
 };
 use rivulet_operators::parallel::key_hashes;
 use rivulet_operators::{AggregateFunction, AggregateSpec};
@@ -214,50 +214,120 @@ pub(crate) fn run(factory: &dyn OperatorFactory, steps: &[Step]) -> Outcome {
     outcome
 }
 
-/// Runs the steps before `cut` through one instance, moves its state to two, each with half of the key groups, and goes on with them. `keys` are
-/// the key columns of each input.
+/// A stage of one operator without the runtime, and what has left it.
+pub(crate) struct Stage {
+    pub(crate) host: StageHost,
+    /// For each channel the input that it leads to.
+    inputs: Vec<usize>,
+    slots: SlotTable,
+    refusals: Refusals,
+    pub(crate) watermarks: Vec<i64>,
+}
+
+impl Stage {
+    pub(crate) fn new(factory: &dyn OperatorFactory, inputs: &[usize], key_groups: KeyGroups) -> Self {
+        let chain = Chain::new(vec![factory.create()]).with_key_groups(key_groups);
+        Self {
+            host: StageHost::new(chain, inputs.to_vec(), 64),
+            inputs: inputs.to_vec(),
+            slots: SlotTable::new(Arc::new(Schema::empty())),
+            refusals: Refusals::new(0),
+            watermarks: Vec::new(),
+        }
+    }
+
+    /// Gives an element and does all that it brings about.
+    pub(crate) fn give(&mut self, channel: usize, element: Element) -> Vec<Batch> {
+        self.host.give(channel, element);
+        let Self { host, slots, refusals, watermarks, .. } = self;
+        let mut output = Vec::new();
+        let mut out = |element| match element {
+            Element::Batch(batch) => output.push(batch),
+            Element::Watermark(watermark_us) => watermarks.push(watermark_us),
+            _ => {}
+        };
+        while host.has_work() {
+            host.step(Surroundings { now_us: 0, slots, refusals }, &mut out).unwrap();
+        }
+        output
+    }
+
+    /// The same by all channels.
+    pub(crate) fn give_all(&mut self, element: &Element) -> Vec<Batch> {
+        (0..self.inputs.len()).flat_map(|channel| self.give(channel, element.clone())).collect()
+    }
+
+    /// At a barrier, two stages that go on from its snapshot, each with half of its key groups.
+    pub(crate) fn halves(&self, factory: &dyn OperatorFactory, key_groups: KeyGroups) -> [Self; 2] {
+        assert_eq!(self.host.barrier(), Some(1));
+        let mut frames = [Vec::new(), Vec::new()];
+        let into = &mut |_, key_group, frame: StateFrame| {
+            frames[key_groups.instance(key_group, 2)].push(StateFrame::from_bytes(&frame.to_bytes()?)?);
+            Ok(())
+        };
+        self.host.export_key_groups(into).unwrap();
+        frames.map(|frames| {
+            let mut half = Self::new(factory, &self.inputs, key_groups);
+            let frames = vec![StateFrame::concat(&frames).unwrap()];
+            let reached_us = self.host.reached_us();
+            half.host.restore(&StageSnapshot { frames, reached_us, ..StageSnapshot::default() }).unwrap();
+            half
+        })
+    }
+
+    /// Gives rows to the halves that have their keys, which are in these columns.
+    pub(crate) fn give_halves(
+        halves: &mut [Self; 2],
+        channel: usize,
+        rows: &[Row],
+        keys: &[usize],
+        key_groups: KeyGroups,
+    ) -> Vec<Batch> {
+        let all = batch(rows);
+        let mut output = Vec::new();
+        let columns: Vec<ArrayRef> = keys.iter().map(|&key| all.column(key).clone()).collect();
+        let hashes = key_hashes(&columns, all.rows()).unwrap();
+        for (at, half) in halves.iter_mut().enumerate() {
+            let half_of = |&bits| key_groups.instance(key_groups.of(KeyHash::from_bits(bits)), 2);
+            let keep: BooleanArray = hashes.iter().map(|bits| Some(half_of(bits) == at)).collect();
+            output.extend(half.give(channel, Element::Batch(all.filter(&keep).unwrap())));
+        }
+        output
+    }
+
+    pub(crate) fn late(&self) -> u64 {
+        self.refusals.counted(Reason::Late)
+    }
+}
+
+/// Runs the steps before `cut` through one stage, moves its state to two, each with half of the key groups, and goes on with
+/// them. `keys` are the key columns of each input.
 pub(crate) fn run_moved(factory: &dyn OperatorFactory, steps: &[Step], cut: usize, keys: [&[usize]; 2]) -> Outcome {
-    let mut hand = Hand::new(factory);
+    let key_groups = KeyGroups::default();
+    let mut whole = Stage::new(factory, &[0, 1], key_groups);
     let mut outcome = Outcome::default();
     for step in &steps[..cut] {
         outcome.add(match step {
-            Step::Rows(input, rows) => hand.process(*input, Element::Batch(batch(rows))),
-            Step::Watermark(watermark_us) => hand.process(0, Element::Watermark(*watermark_us)),
+            Step::Rows(input, rows) => whole.give(*input, Element::Batch(batch(rows))),
+            Step::Watermark(watermark_us) => whole.give_all(&Element::Watermark(*watermark_us)),
         });
     }
     // What waits for the next watermark belongs to a barrier.
-    outcome.add(hand.process(0, Element::Barrier(1)));
-    let key_groups = KeyGroups::default();
-    let mut halves: Vec<Hand> = (0..2)
-        .map(|half| {
-            let selection = StateSelection::KeyGroups(key_groups, key_groups.range_of(half, 2));
-            let frame = hand.operator.export_state(&selection).unwrap().unwrap();
-            let frame = StateFrame::from_bytes(&frame.to_bytes().unwrap()).unwrap();
-            let mut half = Hand::new(factory);
-            half.operator.import_state(&frame).unwrap();
-            half
-        })
-        .collect();
+    outcome.add(whole.give_all(&Element::Barrier(1)));
+    let mut halves = whole.halves(factory, key_groups);
     for step in &steps[cut..] {
         match step {
             Step::Rows(input, rows) => {
-                let all = batch(rows);
-                let columns: Vec<ArrayRef> = keys[*input].iter().map(|&key| all.column(key).clone()).collect();
-                let hashes = key_hashes(&columns, all.rows()).unwrap();
-                let half_of = |&bits| key_groups.instance(key_groups.of(KeyHash::from_bits(bits)), 2);
-                for (at, half) in halves.iter_mut().enumerate() {
-                    let keep: BooleanArray = hashes.iter().map(|bits| Some(half_of(bits) == at)).collect();
-                    assert!(filter_record_batch(&all.columns, &keep).is_ok());
-                    outcome.add(half.process(*input, Element::Batch(all.filter(&keep).unwrap())));
-                }
+                outcome.add(Stage::give_halves(&mut halves, *input, rows, keys[*input], key_groups));
             }
             Step::Watermark(watermark_us) => {
-                halves.iter_mut().for_each(|half| outcome.add(half.process(0, Element::Watermark(*watermark_us))));
+                let watermark = Element::Watermark(*watermark_us);
+                halves.iter_mut().for_each(|half| outcome.add(half.give_all(&watermark)));
             }
         }
     }
-    halves.iter_mut().for_each(|half| outcome.add(half.process(0, Element::End)));
-    outcome.late = hand.late() + halves.iter().map(Hand::late).sum::<u64>();
+    halves.iter_mut().for_each(|half| outcome.add(half.give_all(&Element::End)));
+    outcome.late = whole.late() + halves.iter().map(Stage::late).sum::<u64>();
     outcome
 }
 
