@@ -200,8 +200,8 @@ pub enum Element {
     Watermark(i64),
     /// State before this element belongs to the checkpoint with this number.
     Barrier(u64),
-    /// Nothing comes for now, and nobody downstream waits for this input any more. An operator that holds rows back only
-    /// to send fewer emits them: the watermark of other inputs would make them late.
+    /// Nothing comes for now, and nobody downstream waits for this input any more. An operator that holds rows back
+    /// only to send fewer emits them: the watermark of other inputs would make them late.
     Idle,
     /// Queries come and go.
     Control(Control),

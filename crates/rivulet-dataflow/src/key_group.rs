@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The low bits of the hash of a key, as many as any division into key groups looks at. Operators keep them beside their state
-/// and know of no key groups.
+/// The low bits of the hash of a key, as many as any division into key groups looks at. Operators keep them beside
+/// their state and know of no key groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyHash(u16);
 
@@ -48,8 +48,8 @@ impl KeyGroup {
     }
 }
 
-/// How keys are divided among key groups. It belongs to the dataflow and is saved with its state: instances that divide keys in
-/// different ways would look for state in different places.
+/// How keys are divided among key groups. It belongs to the dataflow and is saved with its state: instances that divide
+/// keys in different ways would look for state in different places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyGroups {
     count: u16,

@@ -64,9 +64,9 @@ pub trait Operator: Send {
         self.process(element, context)
     }
 
-    /// The hash of the key of each row ([`KeyHash::bits`](crate::KeyHash::bits)), where state is by key and so can be shared out
-    /// among instances; with the rows, because one whose key cannot be computed is refused here, and one that would never reach
-    /// the clock of its slot too.
+    /// The hash of the key of each row ([`KeyHash::bits`](crate::KeyHash::bits)), where state is by key and so can be
+    /// shared out among instances; with the rows, because one whose key cannot be computed is refused here, and one
+    /// that would never reach the clock of its slot too.
     fn key_hashes(&mut self, _batch: Batch, _context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
         Err(OperatorError("this operator has no state by key".into()))
     }
@@ -110,8 +110,8 @@ pub trait Operator: Send {
         Ok(())
     }
 
-    /// The selected state, leaving it in place; in the column `key_group` the hash of each key. `None` from an operator without
-    /// state.
+    /// The selected state, leaving it in place; in the column `key_group` the hash of each key. `None` from an operator
+    /// without state.
     fn export_state(&self, _selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
         Ok(None)
     }
@@ -180,14 +180,12 @@ impl Chain {
     pub fn process(
         &mut self,
         element: Element,
-        now_us: i64,
-        slots: &SlotTable,
-        refusals: &mut Refusals,
+        mut with: Surroundings<'_>,
         sink: &mut dyn FnMut(Batch),
     ) -> Result<(), OperatorError> {
-        let mut result = self.process_input(0, element, now_us, slots, refusals, sink);
+        let mut result = self.process_input(0, element, with.again(), sink);
         while self.has_more() {
-            result = result.and(self.go_on(now_us, slots, refusals, sink));
+            result = result.and(self.go_on(with.again(), sink));
         }
         result
     }
@@ -197,13 +195,11 @@ impl Chain {
         &mut self,
         input: usize,
         element: Element,
-        now_us: i64,
-        slots: &SlotTable,
-        refusals: &mut Refusals,
+        with: Surroundings<'_>,
         sink: &mut dyn FnMut(Batch),
     ) -> Result<(), OperatorError> {
         self.forget_outputs();
-        let mut run = Run { now_us, slots, refusals, sink };
+        let mut run = Run { with, sink };
         let Some((head, rest)) = self.operators.split_first_mut() else {
             return run.through(&mut [], &mut [], input, element);
         };
@@ -227,17 +223,11 @@ impl Chain {
     }
 
     /// Has the first operator give more of what comes of the last element.
-    pub fn go_on(
-        &mut self,
-        now_us: i64,
-        slots: &SlotTable,
-        refusals: &mut Refusals,
-        sink: &mut dyn FnMut(Batch),
-    ) -> Result<(), OperatorError> {
+    pub fn go_on(&mut self, with: Surroundings<'_>, sink: &mut dyn FnMut(Batch)) -> Result<(), OperatorError> {
         self.forget_outputs();
         let Some((head, rest)) = self.operators.split_first_mut() else { return Ok(()) };
         let (output, rest_outputs) = self.outputs.split_first_mut().expect("one output for each operator");
-        let mut run = Run { now_us, slots, refusals, sink };
+        let mut run = Run { with, sink };
         let result = run.more(&mut **head, output, rest, rest_outputs);
         match self.held.take_if(|_| !head.has_more()) {
             Some(element) => result.and(run.through(rest, rest_outputs, 0, element)),
@@ -247,25 +237,19 @@ impl Chain {
 
     /// Lets every operator do what is due by `now_us`. One that fails keeps no other from its own; the first error is
     /// returned.
-    pub fn tick(
-        &mut self,
-        now_us: i64,
-        slots: &SlotTable,
-        refusals: &mut Refusals,
-        sink: &mut dyn FnMut(Batch),
-    ) -> Result<(), OperatorError> {
+    pub fn tick(&mut self, with: Surroundings<'_>, sink: &mut dyn FnMut(Batch)) -> Result<(), OperatorError> {
         self.forget_outputs();
+        let mut run = Run { with, sink };
         let mut result = Ok(());
         for index in 0..self.operators.len() {
             let (operators, outputs) = (&mut self.operators[index..], &mut self.outputs[index..]);
             let (operator, rest) = operators.split_first_mut().expect("index is in range");
             let (output, rest_outputs) = outputs.split_first_mut().expect("one output for each operator");
-            if operator.deadline_us().is_some_and(|deadline_us| deadline_us <= now_us) {
-                let ticked = operator.tick(&mut Context::new(now_us, slots, refusals, output));
+            if operator.deadline_us().is_some_and(|deadline_us| deadline_us <= run.with.now_us) {
+                let ticked = operator.tick(&mut run.with.context(output));
                 result = result.and(ticked);
             }
             for batch in output.drain(..) {
-                let mut run = Run { now_us, slots, refusals, sink };
                 let processed = run.through(rest, rest_outputs, 0, Element::Batch(batch));
                 result = result.and(processed);
             }
@@ -296,8 +280,8 @@ impl Chain {
         self.operators.iter().map(exported).collect()
     }
 
-    /// The state by key, operator by operator and key group by key group: `into` gets the operator's place, the key group and
-    /// its state. Each operator encodes its state once, and only that of one is held at a time.
+    /// The state by key, operator by operator and key group by key group: `into` gets the operator's place, the key
+    /// group and its state. Each operator encodes its state once, and only that of one is held at a time.
     ///
     /// # Errors
     /// State that cannot be exported, or an error of `into`.
@@ -359,9 +343,7 @@ fn passed_on(element: &Element) -> Option<Element> {
 
 /// What elements run through operators with.
 struct Run<'a> {
-    now_us: i64,
-    slots: &'a SlotTable,
-    refusals: &'a mut Refusals,
+    with: Surroundings<'a>,
     sink: &'a mut dyn FnMut(Batch),
 }
 
@@ -400,7 +382,7 @@ impl Run<'_> {
         input: usize,
         element: Element,
     ) -> Result<(), OperatorError> {
-        operator.process_input(input, element, &mut Context::new(self.now_us, self.slots, self.refusals, output))
+        operator.process_input(input, element, &mut self.with.context(output))
     }
 
     /// Has one operator go on, and hands what it emits to those behind it.
@@ -411,7 +393,7 @@ impl Run<'_> {
         rest: &mut [Box<dyn Operator>],
         rest_outputs: &mut [Vec<Batch>],
     ) -> Result<(), OperatorError> {
-        let result = operator.go_on(&mut Context::new(self.now_us, self.slots, self.refusals, output));
+        let result = operator.go_on(&mut self.with.context(output));
         result.and(self.hand_on(output, rest, rest_outputs))
     }
 
@@ -488,48 +470,43 @@ mod tests {
 
     /// What the operators a, b and c have seen, how many batches came out, and the error, if a and b fail.
     fn with_failing(
-        step: impl FnOnce(&mut Chain, &SlotTable, &mut dyn FnMut(Batch)) -> Result<(), OperatorError>,
+        step: impl FnOnce(&mut Chain, Surroundings<'_>, &mut dyn FnMut(Batch)) -> Result<(), OperatorError>,
     ) -> (Vec<String>, usize, String) {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let probe = |name, fails| Box::new(Probe { name, fails, seen: seen.clone() }) as Box<dyn Operator>;
         let mut chain = Chain::new(vec![probe("a", true), probe("b", true), probe("c", false)]);
         let table = SlotTable::new(Arc::new(Schema::empty()));
         let mut batches = 0;
-        let error = step(&mut chain, &table, &mut |_| batches += 1).unwrap_err().to_string();
+        let with = Surroundings { now_us: 0, slots: &table, refusals: &mut Refusals::new(0) };
+        let error = step(&mut chain, with, &mut |_| batches += 1).unwrap_err().to_string();
         let seen = std::mem::take(&mut *seen.lock().unwrap());
         (seen, batches, error)
     }
 
     #[test]
     fn an_operator_that_fails_keeps_no_element_from_those_behind_it() {
-        let mut refusals = Refusals::new(0);
         let element = Element::Control(Control::RemoveSlots(vec![7]));
-        let (seen, _, error) = with_failing(|chain, table, sink| chain.process(element, 0, table, &mut refusals, sink));
+        let (seen, _, error) = with_failing(|chain, with, sink| chain.process(element, with, sink));
         assert_eq!(seen, ["a RemoveSlots([7])", "b RemoveSlots([7])", "c RemoveSlots([7])"]);
         assert_eq!(error, "a failed", "the first error is the one returned");
     }
 
     #[test]
     fn what_a_failing_operator_emitted_goes_on() {
-        let mut refusals = Refusals::new(0);
-        let (seen, batches, _) =
-            with_failing(|chain, table, sink| chain.process(Element::Batch(batch()), 0, table, &mut refusals, sink));
+        let (seen, batches, _) = with_failing(|chain, with, sink| chain.process(Element::Batch(batch()), with, sink));
         assert_eq!((seen, batches), (vec!["a batch".into(), "b batch".into(), "c batch".into()], 1));
     }
 
     #[test]
     fn an_operator_that_fails_keeps_no_tick_from_the_others() {
-        let mut refusals = Refusals::new(0);
-        let (seen, batches, error) = with_failing(|chain, table, sink| chain.tick(0, table, &mut refusals, sink));
+        let (seen, batches, error) = with_failing(|chain, with, sink| chain.tick(with, sink));
         assert_eq!(seen.iter().filter(|seen| seen.ends_with("tick")).count(), 3);
         assert_eq!((batches, error.as_str()), (3, "a failed"));
     }
 
     #[test]
     fn what_is_given_up_in_silence_goes_through_those_behind_before_they_hear_of_it() {
-        let mut refusals = Refusals::new(0);
-        let (seen, batches, _) =
-            with_failing(|chain, table, sink| chain.process(Element::Idle, 0, table, &mut refusals, sink));
+        let (seen, batches, _) = with_failing(|chain, with, sink| chain.process(Element::Idle, with, sink));
         assert_eq!(
             seen,
             ["a silence", "b batch", "c batch", "b silence", "c batch", "c silence"],

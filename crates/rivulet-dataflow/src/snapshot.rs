@@ -1,7 +1,9 @@
-//! Snapshots: what a dataflow holds at one moment of its streams, put together from its stages and divided among others.
+//! Snapshots: what a dataflow holds at one moment of its streams, put together from its stages and divided among
+//! others.
 //!
-//! A [`Snapshot`] knows nothing of how many instances a stage had: state is by operator and key group, so it can be given to
-//! any number of instances ([`Snapshot::divide`]), and to another version of the dataflow ([`Snapshot::succeed`]).
+//! A [`Snapshot`] knows nothing of how many instances a stage had: state is by operator and key group, so it can be
+//! given to any number of instances ([`Snapshot::divide`]), and to another version of the dataflow
+//! ([`Snapshot::succeed`]).
 
 mod succession;
 
@@ -17,7 +19,8 @@ use crate::{Dataflow, NodeId, StateError, StateFrame, Work};
 pub struct Snapshot {
     /// For each source of the dataflow its partitions that have not ended.
     pub sources: Vec<Vec<PartitionState>>,
-    /// The places of sources that have yet to be opened for the first time. Only a snapshot that was made for another version has any.
+    /// The places of sources that have yet to be opened for the first time. Only a snapshot that was made for another
+    /// version has any.
     pub begins: BTreeSet<usize>,
     /// For each sink of the dataflow what each of its instances says that it needs to make final what was written.
     pub sinks: Vec<Vec<String>>,
@@ -54,8 +57,8 @@ pub struct StageSnapshot {
 }
 
 impl Snapshot {
-    /// What all instances hold, by stage and instance, put together. `None` if some instances of a stage have come to their
-    /// end and others have yet to.
+    /// What all instances hold, by stage and instance, put together. `None` if some instances of a stage have come to
+    /// their end and others have yet to.
     pub fn of(parts: BTreeMap<(usize, usize), StageSnapshot>, stages: &[Stage], dataflow: &Dataflow) -> Option<Self> {
         let count = |of: fn(&Stage, &Dataflow) -> Option<usize>| {
             stages.iter().filter_map(|stage| of(stage, dataflow)).max().map_or(0, |last| last + 1)
@@ -96,9 +99,9 @@ impl Snapshot {
         Some(snapshot)
     }
 
-    /// The state of an operator, divided among so many instances: each gets that of the keys whose rows come to it. What
-    /// brings rows may look at a part of the key only, and at another part than when the state was saved; so the key groups
-    /// are computed again.
+    /// The state of an operator, divided among so many instances: each gets that of the keys whose rows come to it.
+    /// What brings rows may look at a part of the key only, and at another part than when the state was saved; so the
+    /// key groups are computed again.
     ///
     /// # Errors
     /// Frames of different operators, or keys of a type that cannot be one.

@@ -38,8 +38,8 @@ pub struct StageInput {
 
 /// Cuts a dataflow into stages, each behind those that it reads. Of each source the number of partitions is known.
 ///
-/// Cut is where rows change their partition, where several streams come together, and where one is read by several. What is connected
-/// point to point to a stage with another number of instances gets its rows in turn.
+/// Cut is where rows change their partition, where several streams come together, and where one is read by several.
+/// What is connected point to point to a stage with another number of instances gets its rows in turn.
 pub fn cut(dataflow: &Dataflow, partitions: &[usize], parallelism: usize) -> Vec<Stage> {
     let mut stages: Vec<Stage> = Vec::new();
     // The stage that each node is in.
@@ -139,7 +139,8 @@ impl Stage {
         self.senders(instance, stages).map(|(input, sender)| (input.from, sender))
     }
 
-    /// The channel by which instance `sender` sends to `instance` along the input at place `input_place`; `None` if it does not.
+    /// The channel by which instance `sender` sends to `instance` along the input at place `input_place`; `None` if it
+    /// does not.
     pub fn channel(&self, input_place: usize, sender: usize, instance: usize, stages: &[Self]) -> Option<usize> {
         self.senders(instance, stages)
             .position(|(input, from)| std::ptr::eq(input, &raw const self.inputs[input_place]) && from == sender)

@@ -1,7 +1,8 @@
 //! State in the one form in which it is saved, moved, spilled and handed over: a versioned frame of Arrow rows.
 //!
 //! A frame's first two columns are always `slot` (`UInt32`) and `key_group` (`UInt16`); what follows belongs to the
-//! operator. An operator writes the hash of the key there, and the chain that it is in makes the key group of it. Keys are stored as columns, never as hashes: hash seeds are not a storage format.
+//! operator. An operator writes the hash of the key there, and the chain that it is in makes the key group of it. Keys
+//! are stored as columns, never as hashes: hash seeds are not a storage format.
 
 use std::io::Cursor;
 use std::ops::Range;
@@ -135,8 +136,8 @@ impl StateFrame {
         Ok(Self { rows: filter_record_batch(&self.rows, &keep)?, ..self.clone() })
     }
 
-    /// The state in so many parts, of which each has the rows whose key groups it is said to have, in their order. The rows are
-    /// looked at once, however many parts there are, and a part is made when it is asked for.
+    /// The state in so many parts, of which each has the rows whose key groups it is said to have, in their order. The
+    /// rows are looked at once, however many parts there are, and a part is made when it is asked for.
     ///
     /// # Panics
     /// If a key group belongs to a part that is not there.

@@ -627,12 +627,11 @@ impl Core {
                 sink_error.get_or_insert(error);
             }
         };
+        let with = Surroundings { now_us, slots, refusals };
         let outcome = catch_unwind(AssertUnwindSafe(|| match step {
-            Step::Element(element) => chain.process(element, now_us, slots, refusals, &mut take),
-            Step::Tick => chain.tick(now_us, slots, refusals, &mut take),
-            Step::Own { place, batch, own } => {
-                chain.process_own(place, batch, own, Surroundings { now_us, slots, refusals }, &mut take)
-            }
+            Step::Element(element) => chain.process(element, with, &mut take),
+            Step::Tick => chain.tick(with, &mut take),
+            Step::Own { place, batch, own } => chain.process_own(place, batch, own, with, &mut take),
         }));
         if let Some(error) = sink_error {
             tracing::warn!(application = name, %error, "results were not written");

@@ -1,9 +1,10 @@
 //! How one dataflow runs as several instances side by side, over the same events.
 //!
-//! A chain that keeps nothing between rows may be given any of the rows. In one whose state is by key, the operators before the
-//! first with state may be given any rows too; that one says which key group each row belongs to ([`Chain::key_groups_of`]), and every
-//! instance then gets *all* rows, marked with which are its own ([`Chain::process_own`]): the others still move the clocks of their
-//! slots, so each instance closes windows and refuses late rows exactly as one instance alone would.
+//! A chain that keeps nothing between rows may be given any of the rows. In one whose state is by key, the operators
+//! before the first with state may be given any rows too; that one says which key group each row belongs to
+//! ([`Chain::key_groups_of`]), and every instance then gets *all* rows, marked with which are its own
+//! ([`Chain::process_own`]): the others still move the clocks of their slots, so each instance closes windows and
+//! refuses late rows exactly as one instance alone would.
 
 use crate::{Batch, Context, Element, KeyGroup, KeyHash, OperatorError, Refusals, SlotTable};
 
@@ -31,6 +32,18 @@ pub struct Surroundings<'a> {
     pub refusals: &'a mut Refusals,
 }
 
+impl Surroundings<'_> {
+    /// The same for a call within this one.
+    pub fn again(&mut self) -> Surroundings<'_> {
+        Surroundings { now_us: self.now_us, slots: self.slots, refusals: &mut *self.refusals }
+    }
+
+    /// What an operator gets of them, which emits to `output`.
+    pub fn context<'a>(&'a mut self, output: &'a mut Vec<Batch>) -> Context<'a> {
+        Context::new(self.now_us, self.slots, self.refusals, output)
+    }
+}
+
 impl Chain {
     /// Runs rows through the operators before `place`, which keep nothing between rows; `sink` receives what reaches it.
     ///
@@ -45,8 +58,7 @@ impl Chain {
     ) -> Result<(), OperatorError> {
         self.forget_outputs();
         let (operators, outputs) = (&mut self.operators[..place], &mut self.outputs[..place]);
-        let Surroundings { now_us, slots, refusals } = with;
-        Run { now_us, slots, refusals, sink }.through(operators, outputs, 0, Element::Batch(batch))
+        Run { with, sink }.through(operators, outputs, 0, Element::Batch(batch))
     }
 
     /// Of rows that reach the operator at `place`, those that it takes, and the key group of each.
@@ -57,11 +69,10 @@ impl Chain {
         &mut self,
         place: usize,
         batch: Batch,
-        with: Surroundings<'_>,
+        mut with: Surroundings<'_>,
     ) -> Result<(Batch, Vec<KeyGroup>), OperatorError> {
         let mut nothing = Vec::new();
-        let mut context = Context::new(with.now_us, with.slots, with.refusals, &mut nothing);
-        let (batch, hashes) = self.operators[place].key_hashes(batch, &mut context)?;
+        let (batch, hashes) = self.operators[place].key_hashes(batch, &mut with.context(&mut nothing))?;
         let key_groups = hashes.into_iter().map(|bits| self.key_groups.of(KeyHash::from_bits(bits)));
         Ok((batch, key_groups.collect()))
     }
@@ -79,12 +90,11 @@ impl Chain {
         sink: &mut dyn FnMut(Batch),
     ) -> Result<(), OperatorError> {
         self.forget_outputs();
-        let Surroundings { now_us, slots, refusals } = with;
+        let mut run = Run { with, sink };
         let (operator, behind) = self.operators[place..].split_first_mut().expect("the place is one of the chain's");
         let (output, outputs) = self.outputs[place..].split_first_mut().expect("one output for each operator");
-        let mut result = operator.process_own(batch, own, &mut Context::new(now_us, slots, refusals, output));
+        let mut result = operator.process_own(batch, own, &mut run.with.context(output));
         for batch in output.drain(..) {
-            let mut run = Run { now_us, slots, refusals, sink };
             let processed = run.through(behind, outputs, 0, Element::Batch(batch));
             result = result.and(processed);
         }

@@ -1,16 +1,20 @@
-//! A snapshot of one dataflow as that of another, for a new version of a big query that goes on where the one before was.
+//! A snapshot of one dataflow as that of another, for a new version of a big query that goes on where the one before
+//! was.
 //!
-//! Sources, sinks and the state of operators go where the [`FlowMap`] says. A stage knows how far time was if it begins with a source that goes on, or if
-//! the first operator with state in it takes over from the first one of a stage before: operators without state pass the watermark on as it is. Where nothing is
-//! known the watermarks of the sources come by themselves.
+//! Sources, sinks and the state of operators go where the [`FlowMap`] says. A stage knows how far time was if it begins
+//! with a source that goes on, or if the first operator with state in it takes over from the first one of a stage
+//! before: operators without state pass the watermark on as it is. Where nothing is known the watermarks of the sources
+//! come by themselves.
 //!
-//! What must hold: no stage is told a later time than its rows had come to, or rows that count would be late. None is told of an end that what it reads has not come to.
+//! What must hold: no stage is told a later time than its rows had come to, or rows that count would be late. None is
+//! told of an end that what it reads has not come to.
 
 use super::Snapshot;
 use crate::stage::{Stage, cut};
 use crate::{Dataflow, FlowMap, NodeId, Work};
 
-/// State that nobody can go on with: what had written it has come to its end, and in the next version rows would come to it again.
+/// State that nobody can go on with: what had written it has come to its end, and in the next version rows would come
+/// to it again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the part of it with '{0}' has come to the end of its input, and would get rows again")]
 pub struct HasEnded(pub String);

@@ -1,15 +1,16 @@
 //! What steps one instance of a stage: its operators, the watermarks and barriers of its channels, and its state.
 //!
-//! It is driven by calls alone. [`StageHost::give`] takes elements by channel, and each [`StageHost::step`] does one bounded
-//! piece of what they bring about and hands what leaves the stage to a callback. Between two steps the driver looks whether
-//! there is room for more and whether something else should have a turn. Time, queries and refused rows come with each call.
+//! It is driven by calls alone. [`StageHost::give`] takes elements by channel, and each [`StageHost::step`] does one
+//! bounded piece of what they bring about and hands what leaves the stage to a callback. Between two steps the driver
+//! looks whether there is room for more and whether something else should have a turn. Time, queries and refused rows
+//! come with each call.
 //!
 //! What must hold:
-//! - Operators get the rows of a channel in their order, and the watermark of all channels behind the rows that were given
-//!   before it.
+//! - Operators get the rows of a channel in their order, and the watermark of all channels behind the rows that were
+//!   given before it.
 //! - What is not a batch leaves behind all that it has brought about. The end leaves last, and once.
-//! - At a barrier nothing is under way: all that was given before it is in the state or has left. The driver gives nothing
-//!   behind the barrier of a channel until [`StageHost::pass_barrier`] or [`StageHost::give_up_barrier`].
+//! - At a barrier nothing is under way: all that was given before it is in the state or has left. The driver gives
+//!   nothing behind the barrier of a channel until [`StageHost::pass_barrier`] or [`StageHost::give_up_barrier`].
 
 use std::collections::VecDeque;
 
@@ -65,8 +66,8 @@ impl Channels {
 }
 
 impl StageHost {
-    /// A stage that begins. `inputs` has for each channel the input of the first operator that its rows are for. Small batches
-    /// that wait one behind the other are put together, up to `batch_rows`.
+    /// A stage that begins. `inputs` has for each channel the input of the first operator that its rows are for. Small
+    /// batches that wait one behind the other are put together, up to `batch_rows`.
     pub fn new(chain: Chain, inputs: Vec<usize>, batch_rows: usize) -> Self {
         let count = inputs.len();
         let channels = Channels { inputs, watermarks: Watermarks::new(count), barriers: vec![0; count], passed: 0 };
@@ -147,16 +148,15 @@ impl StageHost {
             *is_idle = false;
             out(Element::Batch(batch));
         };
-        let Surroundings { now_us, slots, refusals } = with;
         let result = match next {
-            None => chain.go_on(now_us, slots, refusals, &mut leave),
+            None => chain.go_on(with, &mut leave),
             Some((_, Element::End)) if self.discards_open => {
                 *in_hand = Some(Element::End);
                 Ok(())
             }
             Some((input, element)) => {
                 *in_hand = (!matches!(element, Element::Batch(_))).then(|| element.clone());
-                chain.process_input(input, element, now_us, slots, refusals, &mut leave)
+                chain.process_input(input, element, with, &mut leave)
             }
         };
         if !self.chain.has_more() {
@@ -191,8 +191,8 @@ impl StageHost {
         Ok(element.map(|element| (0, element)))
     }
 
-    /// The next of what was given. Batches that came one behind the other by the same input are put together, so that a batch is
-    /// the larger the more there is to do.
+    /// The next of what was given. Batches that came one behind the other by the same input are put together, so that a
+    /// batch is the larger the more there is to do.
     fn next_pending(&mut self) -> Result<Option<(usize, Element)>, ArrowError> {
         let first = match self.pending.pop_front() {
             Some((input, Element::Batch(batch))) => (input, batch),
@@ -229,7 +229,8 @@ impl StageHost {
         }
     }
 
-    /// Says that something has come again, if the last that left was that nothing comes. The watermark is the one there was.
+    /// Says that something has come again, if the last that left was that nothing comes. The watermark is the one there
+    /// was.
     fn tell_awake(&mut self, out: &mut dyn FnMut(Element)) {
         if self.is_idle && !self.has_ended && !self.channels.watermarks.is_idle() {
             self.is_idle = false;
@@ -237,17 +238,17 @@ impl StageHost {
         }
     }
 
-    /// Lets operators do what is due by the time of the call. Nothing at a barrier: it would be in the state and come again.
+    /// Lets operators do what is due by the time of the call. Nothing at a barrier: it would be in the state and come
+    /// again.
     ///
     /// # Errors
     /// As [`StageHost::step`].
     pub fn tick(&mut self, with: Surroundings<'_>, out: &mut dyn FnMut(Element)) -> Result<(), OperatorError> {
-        let Surroundings { now_us, slots, refusals } = with;
-        if self.deadline_us().is_none_or(|deadline_us| deadline_us > now_us) {
+        if self.deadline_us().is_none_or(|deadline_us| deadline_us > with.now_us) {
             return Ok(());
         }
         let Self { chain, is_idle, .. } = self;
-        let result = chain.tick(now_us, slots, refusals, &mut |batch| {
+        let result = chain.tick(with, &mut |batch| {
             *is_idle = false;
             out(Element::Batch(batch));
         });
@@ -256,7 +257,8 @@ impl StageHost {
         result
     }
 
-    /// When operators next have something to do, microseconds since the epoch; `None` if only elements bring about anything.
+    /// When operators next have something to do, microseconds since the epoch; `None` if only elements bring about
+    /// anything.
     pub fn deadline_us(&self) -> Option<i64> {
         if self.has_ended || self.at_barrier.is_some() { None } else { self.chain.deadline_us() }
     }

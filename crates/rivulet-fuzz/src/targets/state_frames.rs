@@ -6,7 +6,9 @@ use std::sync::OnceLock;
 
 use arrow::array::{RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
-use rivulet_dataflow::{Chain, Element, Events, OperatorError, Refusals, SlotTable, StateFrame, StateSelection};
+use rivulet_dataflow::{
+    Chain, Element, Events, OperatorError, Refusals, SlotTable, StateFrame, StateSelection, Surroundings,
+};
 use rivulet_sql::{Application, ParamValue, ParameterRows, parse_application, plan_application};
 
 use super::payload::decoder_of;
@@ -172,5 +174,9 @@ fn fill(application: &Application, chain: &mut Chain) -> Result<(), OperatorErro
     let mut refusals = Refusals::new(8);
     let batch = decoder_of(application).decode(&events, &mut refusals);
     assert!(refusals.is_empty(), "{:?}", refusals.records());
-    chain.process(Element::Batch(batch), 2_000_000_000, &slots, &mut refusals, &mut |_| {})
+    chain.process(
+        Element::Batch(batch),
+        Surroundings { now_us: 2_000_000_000, slots: &slots, refusals: &mut refusals },
+        &mut |_| {},
+    )
 }

@@ -30,8 +30,8 @@ use crate::row_bytes::RowBytes;
 /// No number.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// The hashes of the keys in these columns ([`KeyHash::bits`]): by them rows are brought to instances, and state with them. Rows
-/// without key columns have one key.
+/// The hashes of the keys in these columns ([`KeyHash::bits`]): by them rows are brought to instances, and state with
+/// them. Rows without key columns have one key.
 ///
 /// # Errors
 /// Columns of types that cannot be a key.

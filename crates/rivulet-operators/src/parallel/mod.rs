@@ -10,8 +10,8 @@
 //!   of the row that it takes back, and no operator takes back what it has not given.
 //! - **Work is by batch, not by row.** The keys of a batch become numbers in one pass; states are flat arrays by number,
 //!   and each aggregate is one loop over the batch; rows that are kept lie in columns.
-//! - State leaves and comes by the hashes of keys; what brings rows to instances must go by [`key_hashes`]. How many key groups
-//!   these fall into is not known here.
+//! - State leaves and comes by the hashes of keys; what brings rows to instances must go by [`key_hashes`]. How many
+//!   key groups these fall into is not known here.
 //!
 //! In reading order: [`window`], [`aggregate`], [`join`], [`top_n`], [`over`], [`assign_windows`], [`set_event_time`], [`require_values`].
 

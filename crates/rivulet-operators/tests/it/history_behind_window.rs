@@ -12,6 +12,7 @@ use datafusion_physical_expr::expressions::{Column, lit};
 use proptest::prelude::*;
 use rivulet_dataflow::{
     Batch, Chain, Control, Element, Line, OperatorFactory, Refusals, Slot, SlotTable, StateFrame, StateSelection,
+    Surroundings,
 };
 use rivulet_operators::{
     AggregateFunction, History, HistoryColumn, HistoryFunction, NamedExpression, WindowAggregate, WindowAggregateSpec,
@@ -86,7 +87,9 @@ impl Run {
     fn process(&mut self, element: Element) {
         let (mut refusals, emitted, keyed) = (Refusals::new(0), &mut self.emitted, self.keyed);
         let emit = &mut |batch: Batch| read(&batch, keyed, emitted);
-        self.chain.process(element, 0, &self.table, &mut refusals, emit).unwrap();
+        self.chain
+            .process(element, Surroundings { now_us: 0, slots: &self.table, refusals: &mut refusals }, emit)
+            .unwrap();
         assert!(refusals.is_empty());
     }
 

@@ -1,5 +1,5 @@
-//! Joins against a naive model: however rows are cut, whenever state is moved through bytes, and in slots that were another
-//! query's before.
+//! Joins against a naive model: however rows are cut, whenever state is moved through bytes, and in slots that were
+//! another query's before.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use datafusion_common::ScalarValue;
 use datafusion_physical_expr::expressions::{Column, Literal};
 use proptest::prelude::*;
 use rivulet_dataflow::{
-    Batch, Chain, Control, Element, Line, Reason, Refusals, Slot, SlotTable, StateFrame, StateSelection,
+    Batch, Chain, Control, Element, Line, Reason, Refusals, Slot, SlotTable, StateFrame, StateSelection, Surroundings,
 };
 use rivulet_operators::{JOIN_ROWS_MAX, Join, JoinKind, JoinSide, JoinSpec, Offset};
 
@@ -96,7 +96,9 @@ impl Run {
                 out.push((batch.slots[row], batch.event_time_us[row], value(0), value(1)));
             }
         };
-        self.chain.process(element, 0, &self.table, &mut self.refusals, &mut emit).unwrap();
+        self.chain
+            .process(element, Surroundings { now_us: 0, slots: &self.table, refusals: &mut self.refusals }, &mut emit)
+            .unwrap();
     }
 
     fn move_state(&mut self) {

@@ -6,8 +6,9 @@
 //! a task never has to tell rows before the barrier from rows behind it. The price is that a flow stands still for as long as its
 //! slowest task needs to come to the barrier and capture; writing the snapshot is not part of that.
 //!
-//! What must hold: a [`Snapshot`](rivulet_dataflow::Snapshot) is what an undisturbed run would hold had the sources paused there: each row before their positions is
-//! in the state, in a sink, or in nothing because it led to nothing; and no row behind them is.
+//! What must hold: a [`Snapshot`](rivulet_dataflow::Snapshot) is what an undisturbed run would hold had the sources
+//! paused there: each row before their positions is in the state, in a sink, or in nothing because it led to nothing;
+//! and no row behind them is.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -66,8 +66,8 @@ impl FlowInbox {
         queue.len() == 1 || has_risen
     }
 
-    /// Takes the oldest elements, with about `rows_max` rows, into `taken`. Whether those who send should look again: they were
-    /// told that there is no room, and now there is.
+    /// Takes the oldest elements, with about `rows_max` rows, into `taken`. Whether those who send should look again:
+    /// they were told that there is no room, and now there is.
     pub(super) fn take(&self, rows_max: usize, taken: &mut Vec<Sent>) -> bool {
         let (mut rows, mut bytes) = (0, 0);
         let mut queue = self.queue.lock();

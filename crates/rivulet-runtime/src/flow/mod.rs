@@ -10,9 +10,9 @@
 //! What must hold: the rows that one task sends to another arrive in order; a watermark arrives behind all rows that were sent before it;
 //! the end comes last, and exactly once.
 //!
-//! What is fused into a stage and how often it runs is decided by [`rivulet_dataflow::stage`]. Here, in reading order: [`inbox`]: the
-//! queue in front of a task; [`exchange`]: to whom rows go; [`alignment`] and [`feed`]: sources; [`task`]: one activation;
-//! [`measure`]: what operators cost; [`checkpoint`]: all of it at one moment.
+//! What is fused into a stage and how often it runs is decided by [`rivulet_dataflow::stage`]. Here, in reading order:
+//! [`inbox`]: the queue in front of a task; [`exchange`]: to whom rows go; [`alignment`] and [`feed`]: sources;
+//! [`task`]: one activation; [`measure`]: what operators cost; [`checkpoint`]: all of it at one moment.
 
 mod inbox;
 mod exchange;
@@ -67,7 +67,8 @@ pub struct FlowParts {
     pub dataflow: Dataflow,
     /// For each source of the dataflow its partitions, at least one.
     pub sources: Vec<Vec<Partition>>,
-    /// For each sink of the dataflow its instances, as many as [`sink_instances`](rivulet_dataflow::stage::sink_instances) says.
+    /// For each sink of the dataflow its instances, as many as
+    /// [`sink_instances`](rivulet_dataflow::stage::sink_instances) says.
     pub sinks: Vec<Vec<Box<dyn Sink>>>,
     /// In how many instances a stage runs, at least one.
     pub parallelism: usize,

@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray}
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::util::pretty::pretty_format_batches;
 use proptest::prelude::*;
-use rivulet_dataflow::{Batch, Element, Refusals, SlotTable};
+use rivulet_dataflow::{Batch, Element, Refusals, SlotTable, Surroundings};
 use rivulet_sql::{Application, Statement, Table, TableIndex, Tables, parse_script, plan_application_with};
 
 type Place = (Option<f64>, Option<f64>);
@@ -56,7 +56,9 @@ fn run(application: &Application, events: &[Place], queries: &[(Option<f64>, Opt
         output.push(RecordBatch::try_from_iter([("event", events), ("name", found.column(0).clone())]).unwrap());
     };
     let mut chain = application.dataflow.chain();
-    chain.process(Element::Batch(batch), 0, &slots, &mut refusals, &mut sink).unwrap();
+    chain
+        .process(Element::Batch(batch), Surroundings { now_us: 0, slots: &slots, refusals: &mut refusals }, &mut sink)
+        .unwrap();
     assert!(refusals.is_empty());
     let joined = output.first().map(|first| arrow::compute::concat_batches(&first.schema(), &output).unwrap());
     pretty_format_batches(&joined.into_iter().collect::<Vec<_>>()).unwrap().to_string()

@@ -28,7 +28,9 @@ use arrow::array::{
     StringBuilder, TimestampMicrosecondBuilder, UInt8Builder,
 };
 use arrow::datatypes::{DataType, Float64Type, Int64Type, SchemaRef, TimestampMicrosecondType, UInt32Type};
-use rivulet_dataflow::{Batch, Chain, Control, Element, Reason, Refusals, Slot, SlotTable, canonical_float};
+use rivulet_dataflow::{
+    Batch, Chain, Control, Element, Reason, Refusals, Slot, SlotTable, Surroundings, canonical_float,
+};
 use rivulet_operators::Table;
 use rivulet_sql::{
     Application, ParameterRows, Statement, Tables, parse_application, parse_script, plan_application,
@@ -361,7 +363,9 @@ impl Host {
     fn process(&mut self, element: Element, now_us: i64) {
         let (outcome, schema) = (&mut self.outcome, &self.schema);
         self.chain
-            .process(element, now_us, &self.table, &mut self.refusals, &mut |batch| collect(&batch, schema, outcome))
+            .process(element, Surroundings { now_us, slots: &self.table, refusals: &mut self.refusals }, &mut |batch| {
+                collect(&batch, schema, outcome)
+            })
             .unwrap();
         self.count();
     }
@@ -369,7 +373,9 @@ impl Host {
     fn tick(&mut self, now_us: i64) {
         let (outcome, schema) = (&mut self.outcome, &self.schema);
         self.chain
-            .tick(now_us, &self.table, &mut self.refusals, &mut |batch| collect(&batch, schema, outcome))
+            .tick(Surroundings { now_us, slots: &self.table, refusals: &mut self.refusals }, &mut |batch| {
+                collect(&batch, schema, outcome)
+            })
             .unwrap();
         self.count();
     }

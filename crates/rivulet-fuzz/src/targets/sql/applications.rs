@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use arrow::array::RecordBatch;
 use rivulet_connectors::formats::{EncodedRows, Format};
-use rivulet_dataflow::{Batch, Chain, Element, Events, Refusals, Slot, SlotTable};
+use rivulet_dataflow::{Batch, Chain, Element, Events, Refusals, Slot, SlotTable, Surroundings};
 use rivulet_sql::Application;
 
 use crate::rows::{BEGIN_US, STEP_US, Values, in_words, sample};
@@ -73,13 +73,17 @@ fn results(
         }
         let batch = decoder.decode(&waiting, &mut refusals);
         // What fails for a whole batch is said to the operator of the server, and is no result.
-        let _ = chain.process(Element::Batch(batch), BEGIN_US, &slots, &mut refusals, &mut keep);
+        let _ = chain.process(
+            Element::Batch(batch),
+            Surroundings { now_us: BEGIN_US, slots: &slots, refusals: &mut refusals },
+            &mut keep,
+        );
     }
     for _ in 0..TICKS_MAX {
         if chain.deadline_us().is_none_or(|deadline_us| deadline_us > END_US) {
             break;
         }
-        let _ = chain.tick(END_US, &slots, &mut refusals, &mut keep);
+        let _ = chain.tick(Surroundings { now_us: END_US, slots: &slots, refusals: &mut refusals }, &mut keep);
     }
     results
 }

@@ -1,10 +1,11 @@
-//! What the tests of keyed operators share: inputs by hand, operators run whole or in two halves with a move of state between, and their
-//! results as multisets of rows.
+//! What the tests of keyed operators share: inputs by hand, operators run whole or in two halves with a move of state
+//! between, and their results as multisets of rows.
 
 mod changes;
 mod count;
 mod join;
 mod over;
+mod stage_host;
 mod ttl;
 mod window;
 mod window_changes;
@@ -300,8 +301,8 @@ impl Stage {
     }
 }
 
-/// Runs the steps before `cut` through one stage, moves its state to two, each with half of the key groups, and goes on with
-/// them. `keys` are the key columns of each input.
+/// Runs the steps before `cut` through one stage, moves its state to two, each with half of the key groups, and goes on
+/// with them. `keys` are the key columns of each input.
 pub(crate) fn run_moved(factory: &dyn OperatorFactory, steps: &[Step], cut: usize, keys: [&[usize]; 2]) -> Outcome {
     let key_groups = KeyGroups::default();
     let mut whole = Stage::new(factory, &[0, 1], key_groups);

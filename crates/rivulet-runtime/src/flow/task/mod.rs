@@ -263,8 +263,8 @@ impl FlowTask {
         Ok(given)
     }
 
-    /// Gives the stage what its sources have: rows, a watermark, the barrier behind which they rest, or the end. The rows, or
-    /// `None` if there is nothing.
+    /// Gives the stage what its sources have: rows, a watermark, the barrier behind which they rest, or the end. The
+    /// rows, or `None` if there is nothing.
     fn give_of_sources(&self, core: &mut Core, now_us: i64) -> Result<Option<usize>, String> {
         let Core { feed: Some(feed), stage, refusals, checkpoints, .. } = core else { return Ok(None) };
         // Without a timer where they rest or are held: whoever lets them go on wakes it, and it asks at once.
@@ -348,8 +348,8 @@ impl FlowTask {
         Some(rows)
     }
 
-    /// Works off what was given. It stops where there is no room for what comes of more, and where one element gives so much
-    /// that somebody else should have a turn.
+    /// Works off what was given. It stops where there is no room for what comes of more, and where one element gives so
+    /// much that somebody else should have a turn.
     fn work_off(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
         let is_open_wanted = self.flow.drains.load(Ordering::Acquire) || !self.flow.stopping.load(Ordering::Acquire);
         if !is_open_wanted {

@@ -19,7 +19,9 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::compute::concat;
 use arrow::util::display::array_value_to_string;
 use datafusion_common::ScalarValue;
-use rivulet_dataflow::{Batch, Chain, Control, Element, Line, OperatorFactory, Refusals, SlotTable, Work};
+use rivulet_dataflow::{
+    Batch, Chain, Control, Element, Line, OperatorFactory, Refusals, SlotTable, Surroundings, Work,
+};
 
 use crate::plan::plan_application;
 use crate::plan::query::plan_query;
@@ -136,15 +138,19 @@ fn evaluate(path: Path, expression: &str, columns: &Columns) -> Result<Vec<Strin
     let mut refusals = Refusals::new(0);
     for element in [Element::Control(Control::AddSlots(slots)), Element::Batch(rows)] {
         chain
-            .process(element, 0, &table, &mut refusals, &mut |batch: Batch| {
-                for row in 0..batch.rows() {
-                    let id: usize = array_value_to_string(batch.column(0), row).unwrap().parse().unwrap();
-                    found[id] = match batch.column(1).is_null(row) {
-                        true => "NULL".to_owned(),
-                        false => array_value_to_string(batch.column(1), row).unwrap(),
-                    };
-                }
-            })
+            .process(
+                element,
+                Surroundings { now_us: 0, slots: &table, refusals: &mut refusals },
+                &mut |batch: Batch| {
+                    for row in 0..batch.rows() {
+                        let id: usize = array_value_to_string(batch.column(0), row).unwrap().parse().unwrap();
+                        found[id] = match batch.column(1).is_null(row) {
+                            true => "NULL".to_owned(),
+                            false => array_value_to_string(batch.column(1), row).unwrap(),
+                        };
+                    }
+                },
+            )
             .unwrap();
     }
     Ok(found)

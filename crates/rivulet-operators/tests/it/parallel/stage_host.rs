@@ -1,10 +1,7 @@
-//! A stage without the runtime: a windowed aggregate that two channels lead to, stepped by calls, with a snapshot between any
-//! two elements and a restore into two hosts, each with half of the key groups.
+//! A stage without the runtime: a windowed aggregate that two channels lead to, stepped by calls, with a snapshot
+//! between any two elements and a restore into two hosts, each with half of the key groups.
 
-#[path = "common/parallel.rs"]
-mod parallel;
-
-use parallel::{Outcome, Row, Stage, aggregate, batch, input, run, steps};
+use super::{Outcome, Row, Stage, Step, aggregate, batch, input, run, steps};
 use proptest::prelude::*;
 use rivulet_dataflow::{Element, KeyGroups};
 use rivulet_operators::AggregateFunction as F;
@@ -50,8 +47,8 @@ proptest! {
             (channel, Row { key: (key > 0).then_some(key), text, v, ts: ts + at * 3, retracts: false })
         }).collect();
         let given: Vec<(usize, Vec<Row>)> = steps(&rows, &cuts, &[false]).into_iter().map(|step| match step {
-            parallel::Step::Rows(channel, rows) => (channel, rows),
-            parallel::Step::Watermark(_) => unreachable!("none was asked for"),
+            Step::Rows(channel, rows) => (channel, rows),
+            Step::Watermark(_) => unreachable!("none was asked for"),
         }).collect();
         let factory = window(kind);
         let all: Vec<(usize, Row)> = rows.iter().map(|(_, row)| (0, row.clone())).collect();
