@@ -45,7 +45,7 @@ pub use float::{canonical_float, canonical_floats};
 pub use graph::{Dataflow, Description, Edge, EdgeKind, Line, Node, NodeId, OperatorFactory, Work};
 pub use key_group::{KeyGroup, KeyGroups, KeyHash};
 pub use key_hash::{hash_keys, is_key_type};
-pub use operator::{Chain, Context, Cut, Operator, OperatorError, Surroundings};
+pub use operator::{Chain, Context, Cut, Fault, Operator, OperatorError, Surroundings, panic_text};
 pub use refusal::{Reason, Refusal, Refusals, Refused, Seconds};
 pub use slots::{QueryId, Slot, SlotTable};
 pub use snapshot::{PartitionState, Snapshot, StageSnapshot};

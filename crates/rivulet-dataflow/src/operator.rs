@@ -4,10 +4,14 @@
 //! [`Context`], and answers by emitting batches. Whatever it keeps between elements it can export and import.
 
 mod cut;
+mod failure;
 
 use std::fmt;
 
 pub use cut::{Cut, Surroundings};
+pub use failure::{Fault, OperatorError, panic_text};
+
+use failure::call;
 
 use crate::{Batch, Element, KeyGroup, KeyGroups, Refusals, Slot, SlotTable, StateError, StateFrame, StateSelection};
 
@@ -49,7 +53,7 @@ pub trait Operator: Send {
     /// Processes one element.
     ///
     /// A row that fails is refused through the context, never an error here. An error means that the operator itself
-    /// failed (a defect); the host counts the batch as refused and goes on.
+    /// failed: a defect, for which the host counts the batch as refused and goes on, unless the operator runs code of users.
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError>;
 
     /// Processes one element of one of several inputs, numbered from 0. Only batches come by input: of watermarks, barriers and the
@@ -68,7 +72,7 @@ pub trait Operator: Send {
     /// shared out among instances; with the rows, because one whose key cannot be computed is refused here, and one
     /// that would never reach the clock of its slot too.
     fn key_hashes(&mut self, _batch: Batch, _context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
-        Err(OperatorError("this operator has no state by key".into()))
+        Err(OperatorError::new("this operator has no state by key"))
     }
 
     /// Processes the rows `own` of a batch, ascending. The other rows are those of instances beside this one, and do nothing here
@@ -125,23 +129,16 @@ pub trait Operator: Send {
     fn memory_bytes(&self) -> usize {
         0
     }
-}
 
-/// A failure of an operator itself, not of a row.
-#[derive(Debug)]
-pub struct OperatorError(pub String);
-
-impl fmt::Display for OperatorError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for OperatorError {}
-
-impl From<arrow::error::ArrowError> for OperatorError {
-    fn from(error: arrow::error::ArrowError) -> Self {
-        Self(error.to_string())
+    /// Whether it runs code of users, whose failures are not the engine's. An error or panic costs the rows of the slots that the
+    /// error names; if it names none, the rows of each slot are handed in alone, and those are refused that fail then
+    /// ([`Reason::UserCode`](crate::Reason::UserCode)).
+    ///
+    /// Such an operator keeps a promise: a call that fails has changed no state but that of the slots it names, because the other rows
+    /// are handed in again. It never [has more](Operator::has_more), and moves its deadline before it calls code in a tick, or a
+    /// tick that fails would come again at once.
+    fn runs_user_code(&self) -> bool {
+        false
     }
 }
 
@@ -246,7 +243,7 @@ impl Chain {
             let (operator, rest) = operators.split_first_mut().expect("index is in range");
             let (output, rest_outputs) = outputs.split_first_mut().expect("one output for each operator");
             if operator.deadline_us().is_some_and(|deadline_us| deadline_us <= run.with.now_us) {
-                let ticked = operator.tick(&mut run.with.context(output));
+                let ticked = call(&mut **operator, |operator| operator.tick(&mut run.with.context(output)));
                 result = result.and(ticked);
             }
             for batch in output.drain(..) {
@@ -382,7 +379,19 @@ impl Run<'_> {
         input: usize,
         element: Element,
     ) -> Result<(), OperatorError> {
-        operator.process_input(input, element, &mut self.with.context(output))
+        match element {
+            Element::Batch(batch) if operator.runs_user_code() => {
+                self.user_code(output, &batch, (0..batch.rows() as u32).collect(), |rows, context| {
+                    let rows = if rows.len() == batch.rows() { batch.clone() } else { batch.take(rows)? };
+                    operator.process_input(input, Element::Batch(rows), context)
+                });
+                Ok(())
+            }
+            element => {
+                let context = &mut self.with.context(output);
+                call(operator, |operator| operator.process_input(input, element, context))
+            }
+        }
     }
 
     /// Has one operator go on, and hands what it emits to those behind it.
@@ -393,7 +402,8 @@ impl Run<'_> {
         rest: &mut [Box<dyn Operator>],
         rest_outputs: &mut [Vec<Batch>],
     ) -> Result<(), OperatorError> {
-        let result = operator.go_on(&mut self.with.context(output));
+        let context = &mut self.with.context(output);
+        let result = call(operator, |operator| operator.go_on(context));
         result.and(self.hand_on(output, rest, rest_outputs))
     }
 
@@ -432,7 +442,7 @@ mod tests {
     impl Probe {
         fn note(&self, what: &str) -> Result<(), OperatorError> {
             self.seen.lock().unwrap().push(format!("{} {what}", self.name));
-            if self.fails { Err(OperatorError(format!("{} failed", self.name))) } else { Ok(()) }
+            if self.fails { Err(OperatorError::new(format!("{} failed", self.name))) } else { Ok(()) }
         }
     }
 

@@ -23,12 +23,22 @@ pub enum Reason {
     Removed,
     /// The group itself failed on the batch: a defect of the engine.
     Internal,
+    /// The application's own code failed on the rows of the query.
+    UserCode,
 }
 
 impl Reason {
     /// Every reason, in order of discriminant.
-    pub const ALL: [Self; 7] =
-        [Self::Decode, Self::Future, Self::Late, Self::Expression, Self::Overflow, Self::Removed, Self::Internal];
+    pub const ALL: [Self; 8] = [
+        Self::Decode,
+        Self::Future,
+        Self::Late,
+        Self::Expression,
+        Self::Overflow,
+        Self::Removed,
+        Self::Internal,
+        Self::UserCode,
+    ];
 
     /// The name in metrics and dead letters.
     pub fn name(self) -> &'static str {
@@ -40,6 +50,7 @@ impl Reason {
             Self::Overflow => "overflow",
             Self::Removed => "removed",
             Self::Internal => "internal",
+            Self::UserCode => "user_code",
         }
     }
 }
@@ -138,6 +149,14 @@ pub struct Refusals {
     records_max: usize,
     /// The slot of each refused row, where queries share slots: what is refused is so for each of them.
     slots: Option<Vec<(Reason, Slot)>>,
+}
+
+/// How far [`Refusals`] had come.
+pub(crate) struct Mark {
+    counts: [u64; Reason::ALL.len()],
+    seconds: Vec<Seconds>,
+    records: usize,
+    slots: usize,
 }
 
 impl Refusals {
@@ -246,6 +265,21 @@ impl Refusals {
     /// Whether nothing was refused, and nothing else noted.
     pub fn is_empty(&self) -> bool {
         self.counts.iter().all(|&count| count == 0) && self.seconds.is_empty()
+    }
+
+    /// How far this has come, for [`Refusals::go_back_to`].
+    pub(crate) fn mark(&self) -> Mark {
+        let (records, slots) = (self.records.len(), self.slots().len());
+        Mark { counts: self.counts, seconds: self.seconds.clone(), records, slots }
+    }
+
+    /// Forgets what was refused since a mark that was made after the last [`Refusals::clear`].
+    pub(crate) fn go_back_to(&mut self, mark: Mark) {
+        (self.counts, self.seconds) = (mark.counts, mark.seconds);
+        self.records.truncate(mark.records);
+        if let Some(slots) = &mut self.slots {
+            slots.truncate(mark.slots);
+        }
     }
 
     /// Forgets counts and records.

@@ -102,7 +102,7 @@ impl Operator for AssignTimeOperator {
                 .columns()
                 .get(column)
                 .and_then(|column| column.as_primitive_opt::<TimestampMicrosecondType>())
-                .ok_or_else(|| OperatorError(format!("column {column} does not hold event times")))?
+                .ok_or_else(|| OperatorError::new(format!("column {column} does not hold event times")))?
                 .clone();
             batch.event_time_us = times.values().clone();
             let future_limit_us = self.plan.future_limit_us;
@@ -163,7 +163,7 @@ impl AssignTimeOperator {
         {
             return Ok(output.clone());
         }
-        let output = self.plan.output_schema(input).map_err(|error| OperatorError(error.to_string()))?;
+        let output = self.plan.output_schema(input).map_err(|error| OperatorError::new(error.to_string()))?;
         self.schema = Some((input.clone(), output.clone()));
         Ok(output)
     }

@@ -72,7 +72,7 @@ struct AssignTimesOperator {
 impl Operator for AssignTimesOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let Element::Batch(mut batch) = element else { return Ok(()) };
-        let defect = |what: &str| OperatorError(format!("rows of several inputs without {what}"));
+        let defect = |what: &str| OperatorError::new(format!("rows of several inputs without {what}"));
         let inputs = batch.column(0).as_primitive_opt::<UInt8Type>().ok_or_else(|| defect("their input"))?.clone();
         let times = self.plan.inputs.iter().map(|input| {
             let Some(column) = input.event_time_column else { return Ok(None) };
@@ -108,7 +108,7 @@ impl Operator for AssignTimesOperator {
         context.refusals.note_times(Some(inputs.values()), &batch.event_time_us, arrival_us);
         if self.plan.append_arrival_column {
             let schema = self.plan.output_schema(batch.columns.schema_ref());
-            let schema = schema.map_err(|error| OperatorError(error.to_string()))?;
+            let schema = schema.map_err(|error| OperatorError::new(error.to_string()))?;
             batch = with_arrival(&batch, schema)?;
         }
         context.emit(batch);

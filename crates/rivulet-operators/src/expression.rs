@@ -240,7 +240,7 @@ impl Expressions {
     /// The input columns and the gathered parameters as the batch that the expressions see.
     fn evaluation_batch(&self, batch: &Batch, context: &Context<'_>) -> Result<RecordBatch, OperatorError> {
         if batch.columns.num_columns() != self.input_columns {
-            return Err(OperatorError(format!(
+            return Err(OperatorError::new(format!(
                 "a batch of {} columns came to expressions over {}",
                 batch.columns.num_columns(),
                 self.input_columns

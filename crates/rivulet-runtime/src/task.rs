@@ -10,8 +10,8 @@ mod slots;
 use arrow::array::{ArrayRef, RecordBatch};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rivulet_dataflow::{
-    Batch, Chain, Control, Cut, Decoder, Element, Event, Events, LogPosition, Push, QueryId, Reason, Refusals, Sink,
-    Slot, SlotTable, StateError, StateFrame, StateSelection, Surroundings,
+    Batch, Chain, Control, Cut, Decoder, Element, Event, Events, Fault, LogPosition, OperatorError, Push, QueryId,
+    Reason, Refusals, Sink, Slot, SlotTable, StateError, StateFrame, StateSelection, Surroundings, panic_text,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -600,14 +600,14 @@ impl Core {
         match catch_unwind(AssertUnwindSafe(|| decoder.decode(events, refusals))) {
             Ok(batch) => Some(batch),
             Err(panic) => {
-                self.failed(events.rows() as u64, &panic_text(&*panic), name);
+                self.failed(events.rows() as u64, panic_text(&*panic), name);
                 None
             }
         }
     }
 
     /// Runs the chain and hands what comes out to the sink. A failure or panic of an operator costs this batch and
-    /// nothing else: it is counted, logged, and the task goes on.
+    /// nothing else: it is counted, logged, and the task goes on. What code of users costs, the chain has refused row by row.
     fn run_chain(&mut self, step: Step<'_>, now_us: i64, name: &str) {
         let Self { chain, slots, refusals, sink, metrics, progress, .. } = self;
         let slots: &SlotTable = slots;
@@ -638,8 +638,9 @@ impl Core {
         }
         match outcome {
             Ok(Ok(())) => {}
+            Ok(Err(error)) if error.fault == Fault::UserCode => self.user_code_failed(&error, name),
             Ok(Err(error)) => self.failed(rows, &error.to_string(), name),
-            Err(panic) => self.failed(rows, &panic_text(&*panic), name),
+            Err(panic) => self.failed(rows, panic_text(&*panic), name),
         }
     }
 
@@ -664,17 +665,14 @@ impl Core {
         }
     }
 
+    /// The application's code failed where it had no rows: in a timer, or when queries came or went.
+    fn user_code_failed(&mut self, error: &OperatorError, name: &str) {
+        self.refusals.count(Reason::UserCode, error.slots.len().max(1) as u64);
+        tracing::warn!(application = name, queries = error.slots.len(), "the application's code failed: {error}");
+    }
+
     fn failed(&mut self, rows: u64, failure: &str, name: &str) {
         self.refusals.count(Reason::Internal, rows);
         tracing::error!(application = name, rows, "this batch is lost because of a defect in the engine: {failure}");
     }
-}
-
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("panic")
-        .to_owned()
 }

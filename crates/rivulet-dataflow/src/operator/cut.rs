@@ -6,8 +6,9 @@
 //! ([`Chain::process_own`]): the others still move the clocks of their slots, so each instance closes windows and
 //! refuses late rows exactly as one instance alone would.
 
-use crate::{Batch, Context, Element, KeyGroup, KeyHash, OperatorError, Refusals, SlotTable};
+use crate::{Batch, Context, Element, KeyGroup, KeyHash, Operator, OperatorError, Refusals, SlotTable};
 
+use super::failure::call;
 use super::{Chain, Run};
 
 /// Whether a dataflow can run as several instances side by side.
@@ -93,11 +94,29 @@ impl Chain {
         let mut run = Run { with, sink };
         let (operator, behind) = self.operators[place..].split_first_mut().expect("the place is one of the chain's");
         let (output, outputs) = self.outputs[place..].split_first_mut().expect("one output for each operator");
-        let mut result = operator.process_own(batch, own, &mut run.with.context(output));
+        let mut result = run.own(&mut **operator, output, batch, own);
         for batch in output.drain(..) {
             let processed = run.through(behind, outputs, 0, Element::Batch(batch));
             result = result.and(processed);
         }
         result
+    }
+}
+
+impl Run<'_> {
+    /// Hands the rows `own` of a batch to one operator.
+    fn own(
+        &mut self,
+        operator: &mut dyn Operator,
+        output: &mut Vec<Batch>,
+        batch: &Batch,
+        own: &[u32],
+    ) -> Result<(), OperatorError> {
+        if !operator.runs_user_code() || own.is_empty() {
+            let context = &mut self.with.context(output);
+            return call(operator, |operator| operator.process_own(batch, own, context));
+        }
+        self.user_code(output, batch, own.to_vec(), |rows, context| operator.process_own(batch, rows, context));
+        Ok(())
     }
 }

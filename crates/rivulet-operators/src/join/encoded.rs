@@ -54,7 +54,7 @@ impl Encoded {
         self.inputs = batch
             .column(0)
             .as_primitive_opt::<UInt8Type>()
-            .ok_or_else(|| OperatorError("rows of several inputs without their input".into()))?
+            .ok_or_else(|| OperatorError::new("rows of several inputs without their input"))?
             .clone();
         self.null_keys.clear();
         if keys.iter().any(|key| key.null_count() > 0) {

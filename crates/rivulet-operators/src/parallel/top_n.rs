@@ -219,7 +219,7 @@ impl TopNOperator {
         let plan = self.plan.clone();
         let spec = &plan.spec;
         if batch.retracts.is_some() && !spec.input_retracts {
-            return Err(OperatorError("rows that are taken back came to a top-n that was promised none".into()));
+            return Err(OperatorError::new("rows that are taken back came to a top-n that was promised none"));
         }
         let columns = batch.columns.columns();
         self.keys.read(&plan.keys, columns)?;

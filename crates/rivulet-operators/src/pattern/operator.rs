@@ -154,7 +154,7 @@ impl PatternOperator {
         let rows = batch.rows();
         let (batch, columns) = plan.expressions.evaluate(batch, context)?;
         if passing.is_any() && batch.rows() != rows {
-            return Err(OperatorError("a key could be computed once and not again".into()));
+            return Err(OperatorError::new("a key could be computed once and not again"));
         }
         if batch.is_empty() {
             self.pass_rows(&mut passing, None, context)?;

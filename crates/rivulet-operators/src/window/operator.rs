@@ -66,7 +66,7 @@ impl WindowOperator {
         // A row without its keys belongs nowhere; one on which an argument fails counts for the other aggregates.
         let (batch, columns) = self.plan.expressions.evaluate_or_null(self.plan.keys, batch, context)?;
         if passing.is_any() && batch.rows() != rows {
-            return Err(OperatorError("a key could be computed once and not again".into()));
+            return Err(OperatorError::new("a key could be computed once and not again"));
         }
         if batch.is_empty() {
             self.pass_rows(&mut passing, None, context)?;

@@ -111,4 +111,8 @@ impl Operator for Measured {
     fn memory_bytes(&self) -> usize {
         self.operator.memory_bytes()
     }
+
+    fn runs_user_code(&self) -> bool {
+        self.operator.runs_user_code()
+    }
 }

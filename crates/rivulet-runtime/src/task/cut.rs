@@ -19,12 +19,12 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use rivulet_dataflow::{
     Batch, Control, Cut, Element, KeyGroup, Reason, Refusals, Slot, SlotTable, StateError, StateFrame, StateSelection,
-    Surroundings,
+    Surroundings, panic_text,
 };
 
 use super::order::Order;
 use super::parts::{Block, Part, Parts, ProcessedByPart, Times, UnderWay, Work};
-use super::{Core, REFUSED_CONTENT_MAX, Step, TICK_GRACE_US, Task, panic_text};
+use super::{Core, REFUSED_CONTENT_MAX, Step, TICK_GRACE_US, Task};
 use crate::inbox::Chunk;
 use crate::scheduler::{Budget, Runnable, Standing};
 use crate::{Activation, TaskParts};
@@ -431,7 +431,7 @@ impl Core {
         }));
         let (prepared, failure) = match outcome {
             Ok((prepared, result)) => (prepared, result.err().map(|error| error.to_string())),
-            Err(panic) => (Vec::new(), Some(panic_text(&*panic))),
+            Err(panic) => (Vec::new(), Some(panic_text(&*panic).to_owned())),
         };
         if let Some(failure) = failure {
             self.failed(rows, &failure, name);

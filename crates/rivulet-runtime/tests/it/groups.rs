@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rivulet_dataflow::{Clock, Inbox, Push, Reason};
+use arrow::array::AsArray;
+use arrow::datatypes::Int64Type;
+use rivulet_dataflow::{Chain, Clock, Context, Cut, Element, Inbox, Operator, OperatorError, Push, Reason};
 use rivulet_runtime::Runnable;
 use rivulet_runtime::{Activation, Budget, Group, GroupParts, Picked};
 
@@ -37,6 +39,57 @@ fn a_panic_costs_one_batch_and_is_counted() {
     group.run();
     assert_eq!(bench.sink.of(70).0, [5]);
     assert_eq!(group.metrics().refused[Reason::Internal as usize], 1);
+}
+
+/// Code of users: 7 makes it panic, and its only timer fails for two queries.
+struct Superstitious {
+    deadline_us: Option<i64>,
+}
+
+impl Operator for Superstitious {
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        if let Element::Batch(batch) = element {
+            let values = batch.column(0).as_primitive::<Int64Type>().values();
+            assert!(!values.contains(&7_000_000), "seven");
+            context.emit(batch);
+        }
+        Ok(())
+    }
+
+    fn deadline_us(&self) -> Option<i64> {
+        self.deadline_us
+    }
+
+    fn tick(&mut self, _: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.deadline_us = None;
+        Err(OperatorError::about(vec![0, 1], "no timers on a Friday"))
+    }
+
+    fn runs_user_code(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_panic_of_user_code_costs_the_rows_of_its_query_and_is_no_defect() {
+    let bench = Bench::new();
+    let chain = || Chain::new(vec![Box::new(Superstitious { deadline_us: Some(0) })]);
+    let group = Group::by_hand(bench.parts_with(Cut::Anywhere, chain), bench.clock.clone());
+    let slots = group.add(&[70, 71, 72], &homes(&["a", "b", "c"]));
+    for (slot, payload) in [(0, "1000000"), (1, "7000000"), (2, "3000000"), (1, "2000000"), (0, "4000000")] {
+        assert_eq!(group.push(slots[slot], 2_000_000, payload.as_bytes()), Push::Taken);
+    }
+    assert_eq!(group.run(), Activation::Ran(5));
+    let of = |query| bench.sink.of(query).0;
+    assert_eq!((of(70), of(71), of(72)), (vec![1, 4], vec![], vec![3]));
+    assert_eq!(bench.sink.0.lock().refused, 2, "their content goes to the dead letters");
+    let metrics = group.metrics();
+    let refused = |reason| metrics.refused[reason as usize];
+    assert_eq!(
+        (refused(Reason::UserCode), refused(Reason::Internal)),
+        (4, 0),
+        "two rows, and the timers of two queries"
+    );
 }
 
 #[test]

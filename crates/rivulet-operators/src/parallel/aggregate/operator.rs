@@ -75,7 +75,7 @@ impl AggregateOperator {
 
     fn take_in(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
         if batch.retracts.is_some() && !self.plan.spec.input_retracts {
-            return Err(OperatorError("rows that are taken back came to an aggregation that was promised none".into()));
+            return Err(OperatorError::new("rows that are taken back came to an aggregation that was promised none"));
         }
         let plan = self.plan.clone();
         let batch = self.without_forgotten(batch, context)?;

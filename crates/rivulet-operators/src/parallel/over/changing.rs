@@ -65,7 +65,7 @@ impl ChangingOperator {
 
     fn take_in(&mut self, batch: &Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
         if batch.retracts.is_some() && !self.plan.spec.input_retracts {
-            return Err(OperatorError("rows that are taken back came to an aggregation that was promised none".into()));
+            return Err(OperatorError::new("rows that are taken back came to an aggregation that was promised none"));
         }
         let columns = batch.columns.columns();
         self.keys.read(&self.plan.keys, columns)?;

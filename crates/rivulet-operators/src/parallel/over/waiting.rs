@@ -68,7 +68,7 @@ impl WaitingOperator {
 
     fn take_in(&mut self, batch: &Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
         if batch.retracts.is_some() {
-            return Err(OperatorError("rows that are taken back came to an aggregation that was promised none".into()));
+            return Err(OperatorError::new("rows that are taken back came to an aggregation that was promised none"));
         }
         let column = batch.column(self.plan.spec.order[0].column).clone();
         let times = column.as_primitive::<TimestampMicrosecondType>();

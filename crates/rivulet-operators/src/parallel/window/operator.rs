@@ -77,7 +77,7 @@ impl WindowOperator {
 
     fn take_in(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
         if batch.retracts.is_some() && !self.plan.spec.input_retracts {
-            return Err(OperatorError("rows that are taken back came to windows that were promised none".into()));
+            return Err(OperatorError::new("rows that are taken back came to windows that were promised none"));
         }
         let plan = self.plan.clone();
         if plan.spec.phase == Phase::Final {
@@ -124,7 +124,7 @@ impl WindowOperator {
         let keys = plan.keys.len();
         let columns = batch.columns.columns();
         if columns.len() != plan.partial.fields().len() {
-            return Err(OperatorError(format!("states of {} columns came to a final aggregation", columns.len())));
+            return Err(OperatorError::new(format!("states of {} columns came to a final aggregation", columns.len())));
         }
         self.keys.read(&plan.keys, columns)?;
         let states: Vec<&[i64]> =

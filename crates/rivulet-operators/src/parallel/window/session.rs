@@ -70,7 +70,7 @@ impl SessionOperator {
 
     fn take_in(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
         if batch.retracts.is_some() {
-            return Err(OperatorError("rows that are taken back came to a window aggregation".into()));
+            return Err(OperatorError::new("rows that are taken back came to a window aggregation"));
         }
         let plan = self.plan.clone();
         let (batch, values) = plan.groups.evaluate(batch, context)?;

@@ -12,8 +12,8 @@ use arrow::datatypes::Schema;
 use parking_lot::Mutex;
 use rivulet_dataflow::stage::StageHost;
 use rivulet_dataflow::{
-    Chain, Element, KeyGroups, Operator, OperatorError, Reason, Refusals, Refused, Seconds, Sink, SlotTable,
-    StageSnapshot, StateError, Surroundings,
+    Chain, Element, Fault, KeyGroups, Operator, OperatorError, Reason, Refusals, Refused, Seconds, Sink, SlotTable,
+    StageSnapshot, StateError, Surroundings, panic_text,
 };
 
 use super::FlowState;
@@ -23,7 +23,6 @@ use super::inbox::{FlowInbox, Sent};
 use super::measure::{Measured, OperatorCounters};
 use crate::host::{DeadlineId, Host};
 use crate::scheduler::{Budget, Runnable, Standing};
-use crate::task::panic_text;
 use crate::{Activation, Histogram};
 use barrier::Checkpoints;
 
@@ -403,7 +402,10 @@ impl FlowTask {
         self.counters.rows_out.fetch_add(rows_out, Ordering::Relaxed);
         match failed {
             Some(error) => Err(error),
-            None => outcome.map_err(|error| format!("an operator failed, which is a defect of the engine: {error}")),
+            None => outcome.map_err(|error| match error.fault {
+                Fault::Engine => format!("an operator failed, which is a defect of the engine: {error}"),
+                Fault::UserCode => format!("the code of the query failed: {error}"),
+            }),
         }
     }
 

@@ -1,0 +1,268 @@
+//! What the failure of an operator costs. One of the engine's own operators never fails unless it has a defect, and that costs the
+//! element. An operator that runs code of users ([`Operator::runs_user_code`]) may fail for one query, and that costs the rows of
+//! this query: they are refused, and the others are processed.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::{Batch, Context, Reason, Slot};
+
+use super::{Operator, Run};
+
+/// A failure of an operator itself, not of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperatorError {
+    /// What went wrong, in words.
+    pub message: String,
+    /// The slots it is about, in any order; empty if the operator does not know.
+    pub slots: Vec<Slot>,
+    /// Whose code has failed; the host sets it.
+    pub fault: Fault,
+}
+
+/// Whose code has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The engine's: a defect.
+    Engine,
+    /// The code of an application.
+    UserCode,
+}
+
+impl OperatorError {
+    /// A failure that is not known to be about certain slots.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self::about(Vec::new(), message)
+    }
+
+    /// A failure about these slots: nothing was done for the others either, and it may be done without these.
+    pub fn about(slots: Vec<Slot>, message: impl Into<String>) -> Self {
+        Self { message: message.into(), slots, fault: Fault::Engine }
+    }
+}
+
+impl fmt::Display for OperatorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for OperatorError {}
+
+impl From<arrow::error::ArrowError> for OperatorError {
+    fn from(error: arrow::error::ArrowError) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+/// What a panic says.
+pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic")
+}
+
+/// Calls an operator. Of one that runs code of users a panic is an error too, and every error is a failure of that code.
+pub(super) fn call(
+    operator: &mut dyn Operator,
+    act: impl FnOnce(&mut dyn Operator) -> Result<(), OperatorError>,
+) -> Result<(), OperatorError> {
+    match operator.runs_user_code() {
+        true => guarded(|| act(operator)),
+        false => act(operator),
+    }
+}
+
+fn guarded(act: impl FnOnce() -> Result<(), OperatorError>) -> Result<(), OperatorError> {
+    let done = catch_unwind(AssertUnwindSafe(act));
+    let result = done.unwrap_or_else(|panic| Err(OperatorError::new(panic_text(&*panic))));
+    result.map_err(|error| OperatorError { fault: Fault::UserCode, ..error })
+}
+
+impl Run<'_> {
+    /// Has an operator that runs code of users process the rows at `rows` of a batch, which are ascending.
+    ///
+    /// If it fails, the rows of the slots that the error names are refused, and the others are handed in again. If the error names
+    /// none of them, the rows of each slot are handed in alone. So the failure of one query costs the others no row.
+    pub(super) fn user_code(
+        &mut self,
+        output: &mut Vec<Batch>,
+        batch: &Batch,
+        mut rows: Vec<u32>,
+        mut process: impl FnMut(&[u32], &mut Context<'_>) -> Result<(), OperatorError>,
+    ) {
+        let slot = |row: u32| batch.slots[row as usize];
+        // Each round leaves rows of a slot behind, so there are at most as many as the batch has slots.
+        loop {
+            let Err(mut error) = self.attempt(output, &rows, &mut process) else { return };
+            error.slots.sort_unstable();
+            let (failed, rest): (Vec<u32>, Vec<u32>) =
+                rows.iter().partition(|&&row| error.slots.binary_search(&slot(row)).is_ok());
+            if failed.is_empty() {
+                let is_one_slot = rows.iter().all(|&row| slot(row) == slot(rows[0]));
+                if is_one_slot {
+                    return self.refuse_user_code(batch, &rows, &error);
+                }
+                break;
+            }
+            self.refuse_user_code(batch, &failed, &error);
+            if rest.is_empty() {
+                return;
+            }
+            rows = rest;
+        }
+        // Stable: the rows of a slot stay in their order.
+        rows.sort_by_key(|&row| slot(row));
+        for of_slot in rows.chunk_by(|&one, &other| slot(one) == slot(other)) {
+            if let Err(error) = self.attempt(output, of_slot, &mut process) {
+                self.refuse_user_code(batch, of_slot, &error);
+            }
+        }
+    }
+
+    /// Hands rows in. If that fails, what was emitted and refused meanwhile counts as not done.
+    fn attempt(
+        &mut self,
+        output: &mut Vec<Batch>,
+        rows: &[u32],
+        process: &mut impl FnMut(&[u32], &mut Context<'_>) -> Result<(), OperatorError>,
+    ) -> Result<(), OperatorError> {
+        let (emitted, refused) = (output.len(), self.with.refusals.mark());
+        let context = &mut self.with.context(output);
+        let result = guarded(|| process(rows, context));
+        if result.is_err() {
+            output.truncate(emitted);
+            self.with.refusals.go_back_to(refused);
+        }
+        result
+    }
+
+    fn refuse_user_code(&mut self, batch: &Batch, rows: &[u32], error: &OperatorError) {
+        for &row in rows {
+            self.with.refusals.refuse_row(None, batch, row as usize, Reason::UserCode, || error.message.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{AsArray, Int64Array, RecordBatch};
+    use arrow::datatypes::{Int64Type, Schema};
+
+    use super::*;
+    use crate::{Chain, Element, Refusals, SlotTable, Surroundings};
+
+    /// Code that fails for some values, in different ways.
+    #[derive(Default)]
+    struct Fails {
+        is_engine: bool,
+    }
+
+    const NAMED: i64 = -1;
+    const UNNAMED: i64 = -2;
+    const PANICS: i64 = -3;
+    const NAMES_OTHERS: i64 = -4;
+
+    impl Operator for Fails {
+        fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+            let Element::Batch(batch) = element else { return Err(OperatorError::about(vec![7], "no rows")) };
+            context.emit(batch.clone());
+            context.refusals.refuse_row(None, &batch, 0, Reason::Late, String::new);
+            let values = batch.column(0).as_primitive::<Int64Type>().values().clone();
+            if values.contains(&NAMED) {
+                let named = (0..batch.rows()).filter(|&row| values[row] == NAMED).map(|row| batch.slots[row]);
+                return Err(OperatorError::about(named.collect(), "named"));
+            }
+            if values.contains(&UNNAMED) {
+                return Err(OperatorError::new("unnamed"));
+            }
+            if values.contains(&NAMES_OTHERS) {
+                return Err(OperatorError::about(vec![99], "another"));
+            }
+            assert!(!values.contains(&PANICS), "a panic");
+            Ok(())
+        }
+
+        fn runs_user_code(&self) -> bool {
+            !self.is_engine
+        }
+    }
+
+    fn with<'a>(slots: &'a SlotTable, refusals: &'a mut Refusals) -> Surroundings<'a> {
+        Surroundings { now_us: 0, slots, refusals }
+    }
+
+    fn batch(rows: &[(Slot, i64)]) -> Batch {
+        let column = Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.1)));
+        let columns = RecordBatch::try_from_iter([("v", column as _)]).unwrap();
+        let times: Vec<i64> = vec![0; rows.len()];
+        Batch::new(rows.iter().map(|row| row.0).collect(), times.clone().into(), times.into(), columns)
+    }
+
+    /// What comes out, which rows were refused and why, and how many rows the operator has noted as late.
+    fn run(rows: &[(Slot, i64)]) -> (Vec<(Slot, i64)>, Vec<(Slot, String)>, u64) {
+        let mut chain = Chain::new(vec![Box::new(Fails::default())]);
+        let (mut refusals, mut out) = (Refusals::new(100), Vec::new());
+        let table = SlotTable::new(Arc::new(Schema::empty()));
+        let mut take = |batch: Batch| {
+            let values = batch.column(0).as_primitive::<Int64Type>().values().clone();
+            out.extend((0..batch.rows()).map(|row| (batch.slots[row], values[row])));
+        };
+        let result = chain.process(Element::Batch(batch(rows)), with(&table, &mut refusals), &mut take);
+        assert_eq!(result, Ok(()), "a failure of user code is told by the rows that it has cost");
+        let of_code = refusals.records().iter().filter(|record| record.reason == Reason::UserCode);
+        let told = of_code.map(|record| (record.slot, record.detail.clone())).collect::<Vec<_>>();
+        assert_eq!(refusals.counted(Reason::UserCode), told.len() as u64);
+        (out, told, refusals.counted(Reason::Late))
+    }
+
+    #[test]
+    fn a_failure_costs_the_rows_of_its_query_and_no_other() {
+        let good = [(1, 10), (2, 20), (1, 11), (3, 30), (2, 21)];
+        assert_eq!(run(&good), (good.to_vec(), Vec::new(), 1));
+        for (failing, why) in [(NAMED, "named"), (UNNAMED, "unnamed"), (PANICS, "a panic"), (NAMES_OTHERS, "another")] {
+            let mut rows = good.to_vec();
+            rows[1].1 = failing;
+            let (mut out, told, late) = run(&rows);
+            out.sort_by_key(|row| row.0);
+            assert_eq!(out, [(1, 10), (1, 11), (3, 30)], "{why}: in their order, each once");
+            assert_eq!(told, [(2, why.into()), (2, why.into())], "{why}");
+            assert_eq!(late, if failing == NAMED { 1 } else { 2 }, "{why}: what a failed call refused is not counted");
+        }
+    }
+
+    #[test]
+    fn several_failures_of_several_kinds_are_told_apart() {
+        let (out, told, _) = run(&[(1, NAMED), (2, PANICS), (3, UNNAMED), (4, 40), (5, NAMED)]);
+        assert_eq!(out, [(4, 40)]);
+        let why = [(1, "named"), (5, "named"), (2, "a panic"), (3, "unnamed")];
+        assert_eq!(told, why.map(|(slot, why)| (slot, why.to_owned())));
+        assert_eq!(run(&[(1, PANICS), (1, 10)]), (vec![], vec![(1, "a panic".into()), (1, "a panic".into())], 0));
+    }
+
+    #[test]
+    fn an_error_says_whose_code_has_failed() {
+        let table = SlotTable::new(Arc::new(Schema::empty()));
+        for (is_engine, fault) in [(true, Fault::Engine), (false, Fault::UserCode)] {
+            let mut chain = Chain::new(vec![Box::new(Fails { is_engine })]);
+            let mut refusals = Refusals::new(0);
+            let error = chain.process(Element::Watermark(0), with(&table, &mut refusals), &mut |_| {}).unwrap_err();
+            assert_eq!(error, OperatorError { message: "no rows".into(), slots: vec![7], fault });
+            let failed = chain.process(Element::Batch(batch(&[(1, UNNAMED)])), with(&table, &mut refusals), &mut |_| {});
+            assert_eq!((failed.is_err(), refusals.counted(Reason::UserCode)), (is_engine, u64::from(!is_engine)));
+        }
+    }
+
+    #[test]
+    fn the_rows_of_one_part_are_told_apart_too() {
+        let table = SlotTable::new(Arc::new(Schema::empty()));
+        let mut chain = Chain::new(vec![Box::new(Fails::default())]);
+        let (mut refusals, mut out) = (Refusals::new(0), 0);
+        let rows = batch(&[(1, 10), (2, PANICS), (1, UNNAMED), (3, 30), (2, 20)]);
+        let with = with(&table, &mut refusals);
+        let done = chain.process_own(0, &rows, &[0, 1, 3], with, &mut |batch| out += batch.rows());
+        assert_eq!((done, out, refusals.counted(Reason::UserCode)), (Ok(()), 2, 1));
+    }
+}
