@@ -7,6 +7,7 @@
 //! The invariant of this crate is an absence: no operator spawns, sleeps, reads a clock or opens a socket.
 //!
 //! In reading order:
+//! - [`application`]: what the engine runs, whatever language it is written in ([`application::Application`]);
 //! - [`expression`]: compiled expressions evaluated over rows and parameters ([`Expressions`]);
 //! - [`assign_time`]: where a row's event time comes from, and the limit on the future ([`AssignTime`]);
 //! - [`assign_times`]: the same for the mixed rows of several inputs ([`AssignTimes`]);
@@ -27,6 +28,7 @@
 //! Each operator file holds a factory (plain public fields or a checked constructor), which implements
 //! [`rivulet_dataflow::OperatorFactory`] and serves any number of groups.
 
+pub mod application;
 pub mod expression;
 pub mod assign_time;
 pub mod assign_times;

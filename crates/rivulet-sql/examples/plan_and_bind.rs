@@ -25,7 +25,7 @@ fn main() {
     for _ in 0..PLANS {
         std::hint::black_box(plan());
     }
-    println!("{}", rivulet_sql::explain(&application));
+    println!("{}", application.explain());
     println!("first plan {first_us} us, later ones {} us each", start.elapsed().as_micros() / u128::from(PLANS));
 
     const ROWS: u32 = 2_000_000;

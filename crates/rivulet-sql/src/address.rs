@@ -3,9 +3,9 @@
 //! Only the shape is checked here. What connectors there are and what their addresses look like is not known to this
 //! crate; the engine checks that when it registers an application, and has the position for its message.
 
-use std::fmt;
-
 use crate::{Position, SqlError, suggest};
+
+pub use rivulet_operators::application::{Address, Part};
 
 /// The connector of addresses that are given by a query in the implicit parameters `input` and `output`.
 pub const DEFAULT_CONNECTOR: &str = "mqtt";
@@ -13,82 +13,44 @@ pub const DEFAULT_CONNECTOR: &str = "mqtt";
 /// The longest address, in bytes. An MQTT topic has at most 65,535; nobody writes that in a script.
 const ADDRESS_BYTES_MAX: usize = 4096;
 
-/// An address with placeholders for parameters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
-    /// What stands before the first colon, in lower case.
-    pub connector: String,
-    /// What stands after it, as written.
-    pub template: String,
-    /// The template cut at its placeholders.
-    pub parts: Vec<Part>,
-    /// Where it stands in the script.
-    pub position: Position,
+/// Reads an address. `parameters` are the names of the declared parameters, by index.
+pub(crate) fn parse_address(text: &str, position: Position, parameters: &[&str]) -> Result<Address, SqlError> {
+    let error = |message: String| SqlError::new(position, message);
+    let shape = "an address is written 'connector:rest', for example 'mqtt:home/{home}/temperature'";
+    if text.len() > ADDRESS_BYTES_MAX {
+        return Err(error(format!("an address has at most {ADDRESS_BYTES_MAX} bytes, this one {}", text.len())));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(error("an address has no control characters".into()));
+    }
+    let Some((connector, template)) = text.split_once(':') else {
+        return Err(error(format!("'{text}' does not say which connector to use")).hint(shape));
+    };
+    let is_name = |name: &str| {
+        name.starts_with(|first: char| first.is_ascii_alphabetic())
+            && name.chars().all(|character| character.is_ascii_alphanumeric() || "_-".contains(character))
+    };
+    if !is_name(connector) {
+        return Err(error(format!("'{connector}' is not the name of a connector")).hint(shape));
+    }
+    if template.is_empty() {
+        return Err(error(format!("the address '{text}' says nothing after '{connector}:'")).hint(shape));
+    }
+    Ok(Address {
+        connector: connector.to_ascii_lowercase(),
+        template: template.to_owned(),
+        parts: cut(template, position, parameters)?,
+        position: position.into(),
+    })
 }
 
-/// A piece of an address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Literal text.
-    Text(String),
-    /// The value of the parameter with this index.
-    Parameter(usize),
-}
-
-impl Address {
-    /// Reads an address. `parameters` are the names of the declared parameters, by index.
-    pub(crate) fn parse(text: &str, position: Position, parameters: &[&str]) -> Result<Self, SqlError> {
-        let error = |message: String| SqlError::new(position, message);
-        let shape = "an address is written 'connector:rest', for example 'mqtt:home/{home}/temperature'";
-        if text.len() > ADDRESS_BYTES_MAX {
-            return Err(error(format!("an address has at most {ADDRESS_BYTES_MAX} bytes, this one {}", text.len())));
-        }
-        if text.chars().any(char::is_control) {
-            return Err(error("an address has no control characters".into()));
-        }
-        let Some((connector, template)) = text.split_once(':') else {
-            return Err(error(format!("'{text}' does not say which connector to use")).hint(shape));
-        };
-        let is_name = |name: &str| {
-            name.starts_with(|first: char| first.is_ascii_alphabetic())
-                && name.chars().all(|character| character.is_ascii_alphanumeric() || "_-".contains(character))
-        };
-        if !is_name(connector) {
-            return Err(error(format!("'{connector}' is not the name of a connector")).hint(shape));
-        }
-        if template.is_empty() {
-            return Err(error(format!("the address '{text}' says nothing after '{connector}:'")).hint(shape));
-        }
-        Ok(Self {
-            connector: connector.to_ascii_lowercase(),
-            template: template.to_owned(),
-            parts: cut(template, position, parameters)?,
-            position,
-        })
-    }
-
-    /// The address that is all in the parameter `index`, called `name`.
-    pub(crate) fn of_parameter(name: &str, index: usize, position: Position) -> Self {
-        Self {
-            connector: DEFAULT_CONNECTOR.to_owned(),
-            template: format!("{{{name}}}"),
-            parts: vec![Part::Parameter(index)],
-            position,
-        }
-    }
-
-    /// The parameters the address uses, in order of their appearance.
-    pub fn parameters(&self) -> impl Iterator<Item = usize> + '_ {
-        self.parts.iter().filter_map(|part| match part {
-            Part::Parameter(index) => Some(*index),
-            Part::Text(_) => None,
-        })
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.connector, self.template)
+/// The address that is all in the parameter `index`, called `name`.
+pub(crate) fn address_of_parameter(name: &str, index: usize, position: Position) -> Address {
+    Address {
+        connector: DEFAULT_CONNECTOR.to_owned(),
+        template: format!("{{{name}}}"),
+        parts: vec![Part::Parameter(index)],
+        position: position.into(),
     }
 }
 
@@ -139,7 +101,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Address, SqlError> {
-        Address::parse(text, Position { line: 2, column: 7 }, &["home", "room"])
+        parse_address(text, Position { line: 2, column: 7 }, &["home", "room"])
     }
 
     #[test]

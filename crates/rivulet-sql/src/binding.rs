@@ -14,6 +14,7 @@ use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, IntervalMonthDayNano, SchemaRef};
 
 use crate::address::{DEFAULT_CONNECTOR, list};
+pub use crate::application::BindError;
 use crate::application::{Application, Parameter};
 use crate::suggest;
 use crate::value::{ParamValue, Typed, type_name};
@@ -22,29 +23,6 @@ use crate::value::{ParamValue, Typed, type_name};
 const TEXT_BYTES_MAX: usize = 65_535;
 /// The most text in one column of one batch, in bytes (Arrow's offsets have 32 bits).
 const COLUMN_BYTES_MAX: usize = 1 << 30;
-
-/// Values that do not fit an application's parameters.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}{}", hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default())]
-pub struct BindError {
-    /// The parameter it is about, where it is about one.
-    pub parameter: Option<String>,
-    /// What was expected and what was found.
-    pub message: String,
-    /// What to do about it.
-    pub hint: Option<String>,
-}
-
-impl BindError {
-    pub(crate) fn new(parameter: Option<&str>, message: String) -> Self {
-        Self { parameter: parameter.map(str::to_owned), message, hint: None }
-    }
-
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-}
 
 /// Parameter values of many queries of one application, collected row by row.
 #[derive(Debug)]
@@ -160,7 +138,7 @@ impl ParameterRows {
                     parameter.name
                 )));
             };
-            let value = default.as_value();
+            let value = ParamValue::from(default);
             let typed = value.coerce(&parameter.data_type).map_err(|hint| wrong_type(parameter, value, hint))?;
             self.columns[index].push(typed)?;
         }

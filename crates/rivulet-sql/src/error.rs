@@ -31,6 +31,18 @@ impl fmt::Display for Position {
     }
 }
 
+impl From<(u32, u32)> for Position {
+    fn from((line, column): (u32, u32)) -> Self {
+        Self { line, column }
+    }
+}
+
+impl From<Position> for (u32, u32) {
+    fn from(position: Position) -> Self {
+        (position.line, position.column)
+    }
+}
+
 impl From<Location> for Position {
     fn from(location: Location) -> Self {
         let bounded = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);

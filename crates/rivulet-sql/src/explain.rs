@@ -5,18 +5,19 @@ use std::fmt::Write;
 use arrow::datatypes::Schema;
 
 use crate::application::{Application, TableIndex};
+use crate::code::SqlCode;
 use crate::statement::FormatSpec;
 use crate::value::{format_us, type_name};
 
 /// The application in words: parameters, input, time, operators in order, output.
-pub fn explain(application: &Application) -> String {
+pub(crate) fn explain(application: &Application, code: &SqlCode) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
-    let _ = write(application, &mut text);
+    let _ = write(application, code, &mut text);
     text
 }
 
-fn write(application: &Application, out: &mut String) -> std::fmt::Result {
+fn write(application: &Application, code: &SqlCode, out: &mut String) -> std::fmt::Result {
     writeln!(out, "application {}", application.name)?;
     writeln!(out, "id          {}", application.id)?;
 
@@ -103,7 +104,7 @@ fn write(application: &Application, out: &mut String) -> std::fmt::Result {
     }
 
     writeln!(out, "\ndataflow (one for all queries)")?;
-    for (index, (operator, step)) in application.dataflow.operators().iter().zip(&application.steps).enumerate() {
+    for (index, (operator, step)) in application.dataflow.operators().iter().zip(&code.steps).enumerate() {
         let description = operator.describe();
         let state = if operator.is_stateful() { ", with state" } else { "" };
         let from = match index {
@@ -120,7 +121,7 @@ fn write(application: &Application, out: &mut String) -> std::fmt::Result {
         }
     }
 
-    let when = match (&application.window, application.emit_on_change) {
+    let when = match (&code.window, code.emit_on_change) {
         (None, false) => "a row for each row that passes".to_owned(),
         (None, true) => "a row that passes, when it differs from the last one".to_owned(),
         (Some(window), false) => format!("a row for each key when a window of {window} closes"),

@@ -10,11 +10,11 @@
 //! In reading order:
 //! - [`parse`]: text to [`Statement`]s ([`parse_script`]), by way of [`lexer`], as [`statement`];
 //! - [`plan`]: an application's statement to an [`Application`] ([`plan_application`]): names, types, windows, operators;
-//! - [`application`]: what the engine runs ([`Application`], [`Input`], [`Output`], [`Parameter`]);
+//! - [`code`]: what an application in SQL answers to the engine, as [`application::ApplicationCode`];
 //! - [`binding`]: given values to parameter columns, in bulk ([`ParameterRows`], [`BindError`]);
 //! - [`scope`]: the sources, views, tables and sinks that big queries name ([`Scope`]);
 //! - [`plan::query`]: a big query to a parallel dataflow ([`plan_query`]);
-//! - [`explain`] and [`explain_query`]: an application and a big query in words;
+//! - `explain` and [`explain_query`]: an application and a big query in words;
 //! - [`succession`]: which state the next version of an application or big query takes over ([`Succession`], [`QuerySuccession`]);
 //! - `shown`: statements without secrets ([`shown_statement`]);
 //! - [`address`]: where events come from and go, with placeholders ([`Address`]);
@@ -25,9 +25,9 @@ pub mod parse;
 pub mod lexer;
 pub mod statement;
 pub mod plan;
-pub mod application;
+pub mod code;
 pub mod binding;
-pub mod explain;
+mod explain;
 pub mod address;
 pub mod value;
 pub mod error;
@@ -37,11 +37,13 @@ pub mod succession;
 mod shown;
 mod suggest;
 
+pub use rivulet_operators::application;
+
 pub use address::{Address, DEFAULT_CONNECTOR, Part};
 pub use application::{Application, Durability, Input, Output, Overflow, Parameter, TableIndex, TableUse, Tables};
 pub use binding::{BindError, ParameterRows};
+pub use code::SQL;
 pub use error::{Position, SqlError, excerpt};
-pub use explain::explain;
 pub use explain_query::explain_query;
 pub use parse::{Outdated, Stored, name_in_sql, parse_application, parse_script, parse_stored, statements};
 pub use plan::query::{PlannedOutput, PlannedSource, QueryPlan, SortKey, plan_query};

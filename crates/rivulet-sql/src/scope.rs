@@ -8,10 +8,11 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_expr::LogicalPlan;
 use rivulet_operators::Table;
 
+use crate::address::parse_address;
 use crate::plan::query::plan_view;
 use crate::statement::{CreateSink, CreateSource, CreateView, FormatSpec, Name};
 use crate::value::{TIMESTAMP, interval_us, type_name};
-use crate::{Address, Literal, Position, SqlError, suggest};
+use crate::{Literal, Position, SqlError, suggest};
 
 /// The longest lateness or timeout, microseconds: ten years.
 const SPAN_US_MAX: i64 = 3650 * 86_400_000_000;
@@ -216,7 +217,7 @@ impl CreateSink {
 fn check_address(text: &str, position: Position) -> Result<(), SqlError> {
     let plain: String = text.chars().filter(|character| !"{}".contains(*character)).collect();
     let whole = if plain.ends_with(':') { format!("{plain}-") } else { plain };
-    Address::parse(&whole, position, &[]).map(|_| ()).map_err(|error| {
+    parse_address(&whole, position, &[]).map(|_| ()).map_err(|error| {
         match error.message.starts_with("an address has") {
             true => error,
             false => error.hint("an address is written 'connector:rest', for example 'file:data/bids.csv'"),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion_sql::sqlparser::ast;
 
+pub use crate::application::FormatSpec;
 use crate::{Literal, Position};
 
 pub(crate) use query::Watermark;
@@ -290,17 +291,6 @@ pub(crate) struct OutputDeclaration {
     pub(crate) format: FormatSpec,
     /// Where `OUTPUT` stands.
     pub(crate) position: Position,
-}
-
-/// `FORMAT name [(option => value, ...)]`. The planner does not know what formats there are.
-#[derive(Clone, Debug, PartialEq)]
-pub struct FormatSpec {
-    /// The name of the format, in lower case.
-    pub name: String,
-    /// Its options, names in lower case.
-    pub options: Vec<(String, Literal)>,
-    /// Where the format's name stands.
-    pub position: Position,
 }
 
 /// The parts of a SELECT that are supported; everything else was refused by the parser.

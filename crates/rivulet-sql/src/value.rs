@@ -1,13 +1,12 @@
 //! The types parameters and columns may have, and single values of them.
 
-use std::fmt;
-
 use arrow::compute::kernels::cast_utils::{
     IntervalParseConfig, IntervalUnit as ParsedUnit, parse_interval_month_day_nano_config, string_to_timestamp_nanos,
 };
-use arrow::datatypes::{DataType, IntervalMonthDayNano, IntervalUnit, TimeUnit, TimestampMicrosecondType};
-use arrow::temporal_conversions::as_datetime;
+use arrow::datatypes::{DataType, IntervalMonthDayNano, IntervalUnit, TimeUnit};
 use datafusion_common::ScalarValue;
+
+pub use rivulet_operators::application::{Literal, interval_text};
 
 /// The type of timestamps: microseconds since the Unix epoch, UTC.
 pub(crate) const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
@@ -69,61 +68,23 @@ pub fn type_name(data_type: &DataType) -> String {
     }
 }
 
-/// A constant as written in a statement.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Literal {
-    /// `NULL`.
-    Null,
-    /// `TRUE` or `FALSE`.
-    Boolean(bool),
-    /// A whole number.
-    Integer(i64),
-    /// A number with a point or an exponent.
-    Float(f64),
-    /// `'text'`.
-    Text(String),
-    /// `INTERVAL '5 minutes'`.
-    Interval(IntervalMonthDayNano),
-    /// `TIMESTAMP '2026-11-21 08:30:00'`, in microseconds since the epoch, UTC.
-    Timestamp(i64),
-}
-
-impl Literal {
-    /// The value, for [`ParameterRows::push`](crate::ParameterRows::push).
-    pub fn as_value(&self) -> ParamValue<'_> {
-        match self {
-            Self::Null => ParamValue::Null,
-            Self::Boolean(value) => ParamValue::Boolean(*value),
-            Self::Integer(value) => ParamValue::Integer(*value),
-            Self::Float(value) => ParamValue::Float(*value),
-            Self::Text(value) => ParamValue::Text(value),
-            Self::Interval(value) => ParamValue::Interval(*value),
-            Self::Timestamp(value) => ParamValue::Timestamp(*value),
+impl<'a> From<&'a Literal> for ParamValue<'a> {
+    fn from(literal: &'a Literal) -> Self {
+        match literal {
+            Literal::Null => Self::Null,
+            Literal::Boolean(value) => Self::Boolean(*value),
+            Literal::Integer(value) => Self::Integer(*value),
+            Literal::Float(value) => Self::Float(*value),
+            Literal::Text(value) => Self::Text(value),
+            Literal::Interval(value) => Self::Interval(*value),
+            Literal::Timestamp(value) => Self::Timestamp(*value),
         }
-    }
-
-    /// The value as a scalar of `data_type`, its type; null if it is of another.
-    pub(crate) fn to_scalar(&self, data_type: &DataType) -> ScalarValue {
-        self.as_value().coerce(data_type).unwrap_or(Typed::Null).to_scalar(data_type)
     }
 }
 
-/// As it is written in SQL.
-impl fmt::Display for Literal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Null => f.write_str("NULL"),
-            Self::Boolean(value) => write!(f, "{value}"),
-            Self::Integer(value) => write!(f, "{value}"),
-            Self::Float(value) => write!(f, "{value:?}"),
-            Self::Text(text) => write!(f, "'{}'", text.replace('\'', "''")),
-            Self::Interval(value) => write!(f, "INTERVAL '{}'", interval_text(*value)),
-            Self::Timestamp(value_us) => match as_datetime::<TimestampMicrosecondType>(*value_us) {
-                Some(time) => write!(f, "TIMESTAMP '{time}'"),
-                None => write!(f, "TIMESTAMP {value_us}"),
-            },
-        }
-    }
+/// A constant as a scalar of `data_type`, its type; null if it is of another.
+pub(crate) fn scalar_of(literal: &Literal, data_type: &DataType) -> ScalarValue {
+    ParamValue::from(literal).coerce(data_type).unwrap_or(Typed::Null).to_scalar(data_type)
 }
 
 /// A value for a parameter, as it comes from SQL, JSON or the command line.
@@ -265,32 +226,6 @@ pub(crate) fn parse_interval(text: &str) -> Option<IntervalMonthDayNano> {
         return None;
     }
     parse_interval_month_day_nano_config(text, IntervalParseConfig::new(ParsedUnit::Second)).ok()
-}
-
-/// An interval as it is written in SQL: `5 minutes`, `1 day 30 seconds`; each part in its largest whole unit.
-pub fn interval_text(interval: IntervalMonthDayNano) -> String {
-    const MONTHS: [(i64, &str); 2] = [(12, "year"), (1, "month")];
-    const DAYS: [(i64, &str); 1] = [(1, "day")];
-    const NANOSECONDS: [(i64, &str); 6] = [
-        (3_600_000_000_000, "hour"),
-        (60_000_000_000, "minute"),
-        (1_000_000_000, "second"),
-        (1_000_000, "millisecond"),
-        (1000, "microsecond"),
-        (1, "nanosecond"),
-    ];
-    let parts: [(i64, &[(i64, &str)]); 3] =
-        [(interval.months.into(), &MONTHS), (interval.days.into(), &DAYS), (interval.nanoseconds, &NANOSECONDS)];
-    let words: Vec<String> = parts
-        .into_iter()
-        .filter(|(amount, _)| *amount != 0)
-        .filter_map(|(amount, units)| {
-            let (length, unit) = units.iter().find(|(length, _)| amount % length == 0)?;
-            let number = amount / length;
-            Some(format!("{number} {unit}{}", if number.abs() == 1 { "" } else { "s" }))
-        })
-        .collect();
-    if words.is_empty() { "0 seconds".into() } else { words.join(" ") }
 }
 
 /// The microseconds since the epoch of a date, or of a date and time with or without zone (UTC if there is none).

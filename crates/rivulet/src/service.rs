@@ -267,6 +267,12 @@ impl ServiceError {
         self
     }
 
+    /// The error at a line and column of the text of an application; zeros are no place.
+    #[must_use]
+    pub fn at_place(self, (line, column): (u32, u32)) -> Self {
+        if line == 0 { self } else { self.at(line, column) }
+    }
+
     /// The error with what to do next.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {

@@ -350,5 +350,5 @@ pub(super) fn format(cursor: &mut Cursor<'_>) -> Result<FormatSpec, SqlError> {
     } else {
         Vec::new()
     };
-    Ok(FormatSpec { name, options, position })
+    Ok(FormatSpec { name, options, position: position.into() })
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
-use crate::address::Address;
+use crate::address::{Address, address_of_parameter, parse_address};
 use crate::application::{Durability, Input, Overflow, Parameter};
 use crate::statement::{CreateApplication, InputDeclaration, Name};
-use crate::value::{Literal, interval_us, parse_interval, type_name};
+use crate::value::{Literal, ParamValue, interval_us, parse_interval, type_name};
 use crate::{Position, SqlError, suggest};
 
 /// The longest lateness, timeout or limit, microseconds: ten years.
@@ -33,7 +33,7 @@ impl Declarations {
             let default = match &declaration.default {
                 None => None,
                 Some((literal, position)) => {
-                    let value = literal.as_value();
+                    let value = ParamValue::from(literal);
                     let typed = value.coerce(&declaration.data_type).map_err(|hint| SqlError {
                         hint,
                         ..SqlError::new(
@@ -101,7 +101,7 @@ struct Resolver<'a> {
 impl Resolver<'_> {
     fn address(&mut self, text: &str, position: Position) -> Result<Address, SqlError> {
         let names: Vec<&str> = self.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
-        let address = Address::parse(text, position, &names)?;
+        let address = parse_address(text, position, &names)?;
         for index in address.parameters() {
             self.put_in_address(index, position)?;
         }
@@ -133,7 +133,7 @@ impl Resolver<'_> {
         };
         self.put_in_address(index, position)?;
         self.parameters[index].is_address = true;
-        Ok(Address::of_parameter(name, index, position))
+        Ok(address_of_parameter(name, index, position))
     }
 
     fn declared_at(&self, index: usize) -> Option<Position> {

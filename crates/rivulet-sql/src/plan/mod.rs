@@ -39,9 +39,12 @@ mod window;
 mod window_results;
 mod written;
 
+use std::sync::Arc;
+
 use rivulet_operators::PlanError;
 
 use crate::application::{Application, Output, Parameter, Tables};
+use crate::code::{SQL, SqlCode};
 use crate::statement::CreateApplication;
 use crate::{Position, SqlError};
 use declarations::Declarations;
@@ -73,7 +76,8 @@ pub fn plan_application_with(create: &CreateApplication, tables: &Tables) -> Res
     Ok(Application {
         name: create.name.text.clone(),
         id: create.id.clone(),
-        text: create.text.clone(),
+        kind: SQL,
+        bytes: create.text.clone().into_bytes(),
         parameters: declarations.parameters.into(),
         deciding_parameters: deciding,
         inputs: declarations.inputs,
@@ -82,14 +86,16 @@ pub fn plan_application_with(create: &CreateApplication, tables: &Tables) -> Res
         has_output_bits: planned.has_output_bits,
         dataflow: planned.dataflow,
         parameter_schema,
-        window: planned.window,
-        emit_on_change: create.select.open().emit_on_change,
         tables: planned.tables,
-        checks: planned.checks,
         matching: planned.matching,
         cut: planned.cut,
-        bound_checks: planned.bound_checks,
-        steps: planned.steps,
+        code: Arc::new(SqlCode {
+            window: planned.window,
+            emit_on_change: create.select.open().emit_on_change,
+            checks: planned.checks,
+            bound_checks: planned.bound_checks,
+            steps: planned.steps,
+        }),
     })
 }
 

@@ -21,7 +21,7 @@ use crate::application::Parameter;
 use crate::binding::BindError;
 use crate::parse::name_of;
 use crate::statement::Name;
-use crate::value::{INTERVAL, format_us, parse_interval, type_name};
+use crate::value::{INTERVAL, format_us, parse_interval, scalar_of, type_name};
 use crate::{Position, SqlError};
 
 /// The call of a window function, if the key of GROUP BY is one.
@@ -325,7 +325,7 @@ impl LengthCheck {
         let columns = parameters
             .iter()
             .map(|parameter| match &parameter.default {
-                Some(default) => default.to_scalar(&parameter.data_type).to_array(),
+                Some(default) => scalar_of(default, &parameter.data_type).to_array(),
                 None => Ok(new_null_array(&parameter.data_type, 1)),
             })
             .collect::<Result<_, _>>()

@@ -1,7 +1,7 @@
 //! The next version of a big query: which sources go on where the version before was, which operators take over its state, whether the sink goes on.
 //!
 //! A source goes on if it is declared as it was; a new one begins, one that is gone is forgotten. An operator takes over from one that does the same
-//! ([`Task::difference`]) with rows of the same sources: there may be more of them. Those that do the same with the same rows find each other first;
+//! ([`StateSignature::difference`]) with rows of the same sources: there may be more of them. Those that do the same with the same rows find each other first;
 //! the others in their order.
 //!
 //! Where rows that come to an operator may be taken back, its state is right only as long as each is taken back that came, and none that did not: it takes over
@@ -14,9 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use arrow::datatypes::{DataType, Schema};
-use rivulet_dataflow::{FlowMap, NodeId, StateSelection, Work};
+use rivulet_dataflow::{FlowMap, NodeId, StateSelection, StateSignature, Work};
 
-use super::Task;
 use crate::plan::query::{PlannedSource, QueryPlan};
 
 /// What becomes of a query in its next version.
@@ -54,7 +53,7 @@ impl QuerySuccession {
 /// A stateful operator of a dataflow.
 struct Stateful<'p> {
     node: NodeId,
-    task: Task,
+    task: StateSignature,
     /// What it does, by the places of columns.
     identity: Option<&'p str>,
     inputs: Vec<Input<'p>>,
@@ -161,7 +160,7 @@ fn stateful(plan: &QueryPlan) -> (Vec<Stateful<'_>>, u64) {
         let behind: BTreeSet<NodeId> = edges.iter().flat_map(|edge| through[edge.from].iter().copied()).collect();
         through.push(behind.clone());
         let Some((factory, description)) = description.filter(|(factory, _)| factory.is_stateful()) else { continue };
-        let Some(task) = Task::of(&**factory, description.shared, &StateSelection::All) else { continue };
+        let Some(task) = StateSignature::of(&**factory, description.shared, &StateSelection::All) else { continue };
         through[node].insert(node);
         let inputs = edges.iter().map(|edge| Input {
             rows: &nodes[edge.from].schema,

@@ -1,10 +1,10 @@
 //! What EXPLAIN shows.
 
-use rivulet_sql::{explain, parse_application, plan_application};
+use rivulet_sql::{parse_application, plan_application};
 
 fn explained(text: &str) -> String {
     let create = parse_application(text).unwrap_or_else(|error| panic!("{}", error.render(text)));
-    explain(&plan_application(&create).unwrap_or_else(|error| panic!("{}", error.render(text))))
+    plan_application(&create).unwrap_or_else(|error| panic!("{}", error.render(text))).explain()
 }
 
 #[test]

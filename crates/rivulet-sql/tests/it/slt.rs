@@ -33,7 +33,7 @@ use rivulet_dataflow::{
 };
 use rivulet_operators::Table;
 use rivulet_sql::{
-    Application, ParameterRows, Statement, Tables, parse_application, parse_script, plan_application,
+    Application, ParamValue, ParameterRows, Statement, Tables, parse_application, parse_script, plan_application,
     plan_application_with,
 };
 
@@ -252,7 +252,7 @@ impl World {
             let script = format!("CREATE QUERY q FROM APPLICATION a WITH ({values})");
             let statements = parse_script(&script).map_err(|error| error.to_string())?;
             let Statement::CreateQuery { values, .. } = &statements[0].0 else { unreachable!("a query was written") };
-            rows.push(values.iter().map(|(name, literal, _)| (name.text.as_str(), literal.as_value())))
+            rows.push(values.iter().map(|(name, literal, _)| (name.text.as_str(), ParamValue::from(literal))))
                 .map_err(|error| error.to_string())?;
         }
         let batch = rows.finish();

@@ -2,7 +2,7 @@
 //! every error stands inside the script.
 
 use proptest::prelude::*;
-use rivulet_sql::{Statement, explain, parse_script, plan_application};
+use rivulet_sql::{Statement, parse_script, plan_application};
 
 /// What SELECTs are made of. Some words are wrong on purpose.
 const WORDS: [&str; 89] = [
@@ -251,7 +251,7 @@ fn check(script: &str) -> Result<bool, TestCaseError> {
         statements.iter().try_for_each(|(statement, _)| match statement {
             Statement::CreateApplication(create) => plan_application(create).map(|application| {
                 // What is planned can be explained and instantiated.
-                explain(&application);
+                application.explain();
                 application.dataflow.chain();
             }),
             _ => Ok(()),

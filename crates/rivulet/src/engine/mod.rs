@@ -51,8 +51,9 @@ use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{Format, FormatError, InputFormat, several_inputs};
 use rivulet_connectors::mqtt::InboxId;
 use rivulet_dataflow::{Clock, Cut, Decoder, Inbox, InputIndex, LogPosition, QueryId};
+use rivulet_operators::application::{self, Application, Durability, FormatSpec, Input, Tables};
 use rivulet_runtime::{Absences, Group, GroupInput, GroupParts, InboxLimits, Overflow, Spill, TaskParts, Workers};
-use rivulet_sql::{Application, CreateTable, Durability, Input, Tables};
+use rivulet_sql::CreateTable;
 
 use crate::catalog::{ApplicationNumber, Catalog, StoredApplication};
 use crate::config::Config;
@@ -351,8 +352,9 @@ impl Engine {
         }
         let stored: Vec<_> = new
             .iter()
-            .map(|(_, Prepared { application, .. })| (&*application.name, &*application.id, &*application.text))
+            .map(|(_, Prepared { application, .. })| (&*application.name, &*application.id, application.text()))
             .collect();
+        let stored: Vec<_> = stored.iter().map(|(name, id, text)| (*name, *id, &**text)).collect();
         let first = match stored.is_empty() {
             true => Ok(0),
             false => self.catalog.insert_applications(&stored).map_err(ServiceError::from),
@@ -380,7 +382,7 @@ impl Engine {
     fn prepare(&self, application: Application) -> Result<Prepared, ServiceError> {
         self.check_durability(&application)?;
         let topics = Topics::new(&application)?;
-        let format = |spec: &rivulet_sql::FormatSpec| {
+        let format = |spec: &FormatSpec| {
             let options: Vec<(String, String)> =
                 spec.options.iter().map(|(name, value)| (name.clone(), statements::literal_text(value))).collect();
             let options = options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -428,7 +430,8 @@ impl Engine {
         let tables =
             application.tables.iter().map(|one| (one.table.name().to_owned(), Ok(one.table.clone()))).collect();
         let baseline = &self.config.baseline;
-        let own_code: Option<(String, Tables)> = baseline.has_own_code.then(|| (application.text.clone(), tables));
+        let own_code: Option<(String, Tables)> =
+            baseline.has_own_code.then(|| (application.text().into_owned(), tables));
         // What is measured to compare with engines that share nothing shares no decoding either.
         let shares = !baseline.has_own_code && baseline.batch_rows_max.is_none() && baseline.task_queries_max.is_none();
         let is_logged = self.is_logged(&application.inputs[0]);
@@ -458,9 +461,9 @@ impl Engine {
                 rows_max: self.config.inbox_rows_max,
                 bytes_max: self.config.inbox_bytes_max,
                 overflow: match overflow {
-                    rivulet_sql::Overflow::Block => Overflow::Block,
-                    rivulet_sql::Overflow::DropOldest => Overflow::DropOldest,
-                    rivulet_sql::Overflow::DropNewest => Overflow::DropNewest,
+                    application::Overflow::Block => Overflow::Block,
+                    application::Overflow::DropOldest => Overflow::DropOldest,
+                    application::Overflow::DropNewest => Overflow::DropNewest,
                 },
             },
             event_time_column: event_time,
@@ -523,7 +526,7 @@ impl Engine {
     /// Whether what inputs promise can be kept.
     fn check_durability(&self, application: &Application) -> Result<(), ServiceError> {
         let mut logged = application.inputs.iter().filter(|input| self.is_logged(input));
-        if let Some(input) = logged.clone().find(|input| input.overflow != rivulet_sql::Overflow::Block) {
+        if let Some(input) = logged.clone().find(|input| input.overflow != application::Overflow::Block) {
             let message = format!("the input '{}' has durability 'log', and its overflow drops events", input.name);
             return Err(ServiceError::invalid(message).with_hint(
                 "nothing acknowledged is dropped: leave out overflow, or write WITH (durability => 'checkpoint') behind the input's FORMAT",

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use rivulet_connectors::mqtt::Template;
 use rivulet_dataflow::{Cut, QueryId, Slot};
+use rivulet_operators::application::Address;
 use rivulet_sql::StateWish;
 use tokio::sync::broadcast;
 
@@ -85,7 +86,7 @@ impl Service for Engine {
 
     fn explain(&self, application: &str) -> Result<String, ServiceError> {
         let running = self.state.lock().application(application)?;
-        Ok(rivulet_sql::explain(&running.application))
+        Ok(running.application.explain())
     }
 
     fn submit(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>> {
@@ -340,7 +341,7 @@ impl Running {
         ApplicationInfo {
             id: application.id.clone(),
             name: application.name.clone(),
-            sql: application.text.clone(),
+            sql: application.text().into_owned(),
             parameters: application
                 .parameters
                 .iter()
@@ -362,6 +363,6 @@ impl Running {
 }
 
 /// The templates of addresses, with commas between.
-fn listed<'a>(addresses: impl Iterator<Item = &'a rivulet_sql::Address>) -> String {
+fn listed<'a>(addresses: impl Iterator<Item = &'a Address>) -> String {
     addresses.map(|address| address.template.as_str()).collect::<Vec<_>>().join(", ")
 }

@@ -1,5 +1,5 @@
 //! `CREATE OR REPLACE APPLICATION`: a new version of an application takes over its queries, with their names, values, topics and,
-//! as far as it can use it, their state ([`rivulet_sql::succession`]).
+//! as far as it can use it, their state ([`rivulet_operators::application::succession`]).
 //!
 //! Everything that can be refused is refused before anything changes: state that would be lost, queries that do not fit the new version.
 //! Then the version before is [held back](rivulet_runtime::Group::hold_back); what it has done is saved, when its results have left, for which the
@@ -22,8 +22,9 @@ use arrow::compute::interleave_record_batch;
 use arrow::datatypes::SchemaRef;
 use arrow::row::{RowConverter, SortField};
 use rivulet_dataflow::{QueryId, Slot};
+use rivulet_operators::application::{Application, Input, succession};
 use rivulet_runtime::{Group, Succession};
-use rivulet_sql::{Application, ParameterRows, StateWish};
+use rivulet_sql::{ParameterRows, StateWish};
 
 use super::submit::{LOAD_BATCH, bind_error, param_value, topics_of};
 use super::{Engine, Prepared, Running, State, inbox_of};
@@ -103,7 +104,7 @@ impl Engine {
             }
         };
         self.check_replaceable(state, &prepared.application)?;
-        let succession = rivulet_sql::succession(&before.application, &prepared.application);
+        let succession = succession(&before.application, &prepared.application);
         let bind = |state: &State| {
             let bound = self.bind_again(state, &before, &prepared)?;
             match wish == StateWish::Keep && !succession.lost.is_empty() && !bound.places.is_empty() {
@@ -159,7 +160,7 @@ impl Engine {
         let stored = match taken {
             Ok(()) => self
                 .catalog
-                .replace_application(&name, &application.id, &application.text, &dropped, queries)
+                .replace_application(&name, &application.id, &application.text(), &dropped, queries)
                 .map_err(ServiceError::from),
             Err(error) => {
                 Err(ServiceError::from_text(ErrorKind::Unavailable, &format!("'{name}' stays as it was: {error}")))
@@ -296,7 +297,7 @@ impl Engine {
 
     /// Whether queries go on reading the same topics, by the same inboxes.
     fn inputs_stay(&self, before: &Application, after: &Application) -> bool {
-        let is_same = |(one, other): (&rivulet_sql::Input, &rivulet_sql::Input)| {
+        let is_same = |(one, other): (&Input, &Input)| {
             // A value that was not given may be another one now.
             let parameters = one.address.parameters().zip(other.address.parameters());
             let mut parameters = parameters.map(|(one, other)| (&before.parameters[one], &after.parameters[other]));

@@ -6,9 +6,8 @@ use std::iter::Peekable;
 use std::sync::Arc;
 
 use rivulet_connectors::formats::FormatError;
-use rivulet_sql::{
-    Application, CreateTable, FormatSpec, Literal, Name, Outdated, Position, StateWish, Statement, Stored, Tables,
-};
+use rivulet_operators::application::{Application, FormatSpec, Literal, Tables, interval_text};
+use rivulet_sql::{CreateTable, Name, Outdated, Position, StateWish, Statement, Stored};
 use serde_json::{Value, json};
 
 use super::big_queries::{Declared, Resumed};
@@ -93,7 +92,7 @@ pub(super) fn parse_table(sql: &str) -> Result<CreateTable, ServiceError> {
 }
 
 pub(super) fn format_error(error: &FormatError, spec: &FormatSpec) -> ServiceError {
-    ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at(spec.position.line, spec.position.column)
+    ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at_place(spec.position)
 }
 
 /// A constant as the catalog keeps it: intervals and timestamps as text that reads back as the same value.
@@ -116,7 +115,7 @@ pub(crate) fn literal_text(literal: &Literal) -> String {
         Literal::Integer(value) => value.to_string(),
         Literal::Float(value) => value.to_string(),
         Literal::Text(value) => value.clone(),
-        Literal::Interval(value) => rivulet_sql::interval_text(*value),
+        Literal::Interval(value) => interval_text(*value),
         Literal::Timestamp(us) => {
             let array = arrow::array::TimestampMicrosecondArray::from(vec![*us]);
             arrow::util::display::array_value_to_string(&array, 0).unwrap_or_else(|_| us.to_string())
@@ -406,7 +405,7 @@ impl Engine {
             Statement::ExplainCreate(create) => {
                 let application =
                     rivulet_sql::plan_application_with(&create, &self.known_tables()).map_err(ServiceError::from)?;
-                Ok(lines("plan", &rivulet_sql::explain(&application)))
+                Ok(lines("plan", &application.explain()))
             }
             Statement::ExplainQuery(name) => {
                 if let Some(plan) = self.explain_big_query(&name.text) {

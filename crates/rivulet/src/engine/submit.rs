@@ -8,8 +8,9 @@ use arrow::array::{BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
 use foldhash::fast::RandomState;
 use rivulet_dataflow::{LogPosition, QueryId, Slot};
+use rivulet_operators::application::{BindError, Literal};
 use rivulet_runtime::Joined;
-use rivulet_sql::{BindError, ParamValue, ParameterRows};
+use rivulet_sql::{ParamValue, ParameterRows};
 
 use super::attendance::{Attendances, came_at};
 use super::checkpoints::{Loading, SavedStates, Unrestored};
@@ -606,9 +607,7 @@ pub(super) fn bind_error(error: BindError) -> ServiceError {
 }
 
 /// Parameter values given in SQL, as the catalog and the API know them.
-pub(super) fn parameters_of(
-    values: &[(rivulet_sql::Name, rivulet_sql::Literal, rivulet_sql::Position)],
-) -> Vec<Parameter<'_>> {
+pub(super) fn parameters_of(values: &[(rivulet_sql::Name, Literal, rivulet_sql::Position)]) -> Vec<Parameter<'_>> {
     values
         .iter()
         .map(|(name, literal, _)| (name.text.as_str().into(), super::statements::as_written(literal)))

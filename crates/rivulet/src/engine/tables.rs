@@ -9,7 +9,9 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{Format, TableFault, decode_table_in_part};
-use rivulet_sql::{CreateTable, Literal, Statement, Table, TableUse, Tables, type_name};
+use rivulet_operators::Table;
+use rivulet_operators::application::{Application, Literal, TableUse, Tables};
+use rivulet_sql::{CreateTable, Statement, type_name};
 
 use super::not_running::NotRunning;
 use super::outside::OPEN_MAX;
@@ -218,7 +220,7 @@ fn read_table_in_part(
 /// How the rows of a table are written, and whether a header stands before them.
 fn format_of(create: &CreateTable) -> Result<(Format, bool), ServiceError> {
     let spec = &create.format;
-    let at = |error: ServiceError| error.at(spec.position.line, spec.position.column);
+    let at = |error: ServiceError| error.at_place(spec.position);
     let is_header = |name: &str| spec.name.eq_ignore_ascii_case("csv") && name == "header";
     let has_header = match spec.options.iter().find(|(name, _)| is_header(name)) {
         None => false,
@@ -311,6 +313,6 @@ impl State {
     }
 }
 
-fn uses_table(application: &rivulet_sql::Application, name: &str) -> bool {
+fn uses_table(application: &Application, name: &str) -> bool {
     application.tables.iter().any(|used| used.table.name() == name)
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Int64Type};
 use rivulet_connectors::mqtt::{Direction, Template};
-use rivulet_sql::{Address, Application, Part};
+use rivulet_operators::application::{Address, Application, Part};
 
 use crate::service::{ErrorKind, ServiceError};
 
@@ -76,7 +76,7 @@ impl Topics {
 }
 
 fn template(address: &Address, names: &[&str], direction: Direction) -> Result<Template, ServiceError> {
-    let at = |error: ServiceError| error.at(address.position.line, address.position.column);
+    let at = |error: ServiceError| error.at_place(address.position);
     if address.connector != "mqtt" {
         return Err(at(ServiceError::invalid(format!("unknown connector '{}'", address.connector))
             .with_hint("there is one connector: 'mqtt:topic/{parameter}'")));

@@ -1,7 +1,7 @@
 //! What its owner should know of an application that is registered and runs: what it promises, and this server's configuration does not keep.
 
 use rivulet_dataflow::Seconds;
-use rivulet_sql::{Application, Input};
+use rivulet_operators::application::{Application, Input};
 
 use super::{Engine, Running};
 use crate::config::Config;

@@ -154,7 +154,7 @@ fn placed(
         |wanted: &str| options.iter().find(|(name, ..)| name.text == *wanted).map(|(name, ..)| name.position);
     let position = match error {
         ConnectorError::UnknownOption { option, .. } | ConnectorError::Option { option, .. } => of_option(option),
-        ConnectorError::Format(_) | ConnectorError::FormatUse { .. } => format.map(|format| format.position),
+        ConnectorError::Format(_) | ConnectorError::FormatUse { .. } => format.map(|format| format.position.into()),
         _ => None,
     };
     let position = position.unwrap_or(address);

@@ -10,7 +10,7 @@ use arrow::array::{Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::DataType;
 use rivulet_sql::{
     Application, BigQuery, Literal, Name, ParamValue, ParameterRows, Position, Scope, SqlError, Statement, Table,
-    explain, explain_query, parse_script, plan_application, plan_query,
+    explain_query, parse_script, plan_application, plan_query,
 };
 
 use crate::Target;
@@ -122,7 +122,7 @@ fn carry_out(statement: &Statement, scope: &mut Scope, applications: &mut Vec<Ap
     match statement {
         Statement::CreateApplication(create) | Statement::ExplainCreate(create) => {
             let application = plan_application(create)?;
-            explain(&application);
+            application.explain();
             if let Some(parameters) = parameters(&application, &usual_values(&application)) {
                 applications::run(&application, &parameters);
             }

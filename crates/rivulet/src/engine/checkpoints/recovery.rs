@@ -12,8 +12,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rivulet_dataflow::{LogPosition, QueryId, Slot, StateError, StateMap};
+use rivulet_operators::application::{Application, succession};
 use rivulet_runtime::{Restored, Saved};
-use rivulet_sql::Application;
 
 use super::line::{number_of, read_piece};
 use super::{Engine, refused};
@@ -132,7 +132,7 @@ fn map_from(state: &State, catalog: &Catalog, running: &Running, id: &str) -> Re
         .map(|version| statements::plan_stored(&version.sql, &state.tables).map(|(application, _)| application));
     let planned: Vec<Application> = planned.collect::<Result<_, _>>()?;
     let after = planned.iter().skip(1).chain([&running.application]);
-    let maps = planned.iter().zip(after).map(|(before, after)| rivulet_sql::succession(before, after).map);
+    let maps = planned.iter().zip(after).map(|(before, after)| succession(before, after).map);
     Ok(maps.reduce(|map, next| map.then(&next)))
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rivulet_dataflow::{Batch, Slot};
+use rivulet_operators::{Match, MatchIndex, MatchKey, match_keys};
 use rivulet_runtime::{Group, Picked};
-use rivulet_sql::{Match, MatchIndex, MatchKey, match_keys};
 
 use super::super::Running;
 use super::fan_out::Waiting;

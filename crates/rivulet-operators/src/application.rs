@@ -1,5 +1,14 @@
-//! An application: what the planner makes of `CREATE APPLICATION`, and all that the engine needs to run it.
+//! An application: all that the engine needs to run code that was registered once for any number of queries, whatever language the
+//! code is written in.
+//!
+//! [`Application`] is what the engine looks at: parameters, inputs, outputs, operators. [`ApplicationCode`] is what only the language
+//! of the code can answer. A loader for each kind of code makes an application of the bytes that the catalog keeps.
 
+mod address;
+mod literal;
+mod succession;
+
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -7,23 +16,41 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, SchemaRef};
 use rivulet_dataflow::{Cut, Line};
-use rivulet_operators::{Match, Table};
 
-use crate::binding::BindError;
-use crate::plan::{BoundCheck, LengthCheck};
-use crate::{Address, FormatSpec, Literal};
+use crate::{Match, Table};
 
-/// A registered application: declarations, dataflow, and the checks on parameter values.
+pub use address::{Address, FormatSpec, Part};
+pub use literal::{Literal, interval_text};
+pub use succession::{Succession, succession};
+
+/// What only the language of an application's code can answer.
+pub trait ApplicationCode: Send + Sync {
+    /// Checks each row of bound parameters by the application's own rules, for example that windows have a length. One result for
+    /// each row. The rows have the application's parameter schema.
+    fn check(&self, rows: &RecordBatch) -> Vec<Result<(), BindError>>;
+
+    /// The application in words, for `EXPLAIN`.
+    fn explain(&self, application: &Application) -> String;
+
+    /// What the operator at a place does for all queries, in the language of the code. With its kind, the form of its state and the
+    /// parameters that stand there as `$name`, that is the signature of its state: an operator of the next version with the same
+    /// signature takes the state over.
+    fn steps(&self, place: usize) -> &[String];
+}
+
+/// A registered application: its declarations, its operators, and its code.
 ///
-/// Planned once; serves any number of queries.
+/// Loaded once; serves any number of queries.
 #[derive(Clone)]
 pub struct Application {
     /// The name.
     pub name: String,
-    /// The identity: SHA-256 (hex) of the canonical text. The same code has the same identity, however it is laid out.
+    /// The identity: SHA-256 (hex) of what the code says. The same code has the same identity; of a text, however it is laid out.
     pub id: String,
-    /// The text as written; planning it again gives the same application.
-    pub text: String,
+    /// The kind of code, for example `sql`: which loader reads the bytes.
+    pub kind: &'static str,
+    /// What the catalog keeps: the loader makes the same application of it. Of a text the text as written.
+    pub bytes: Vec<u8>,
     /// The parameters in order of declaration; the implicit ones, which are topics, come last.
     pub parameters: Arc<[Parameter]>,
     /// The places of those that stand in an expression or in the address of an input. Queries that are equal in them give equal
@@ -43,20 +70,14 @@ pub struct Application {
     pub dataflow: Line,
     /// The parameters as the schema of slot tables.
     pub parameter_schema: SchemaRef,
-    /// Whether results come from windows, in the words of `EXPLAIN`; for example `tumble(ts, $width)`.
-    pub window: Option<String>,
-    /// Whether rows equal to the last one are held back (`EMIT ON CHANGE`).
-    pub emit_on_change: bool,
     /// The reference tables it looks events up in, in order.
     pub tables: Vec<TableUse>,
     /// What of WHERE tells by an index which queries on one topic a row can concern.
     pub matching: Option<Match>,
     /// How the dataflow runs as several instances side by side, if it can: so a single query may have more than one worker.
     pub cut: Cut,
-    pub(crate) checks: Vec<LengthCheck>,
-    pub(crate) bound_checks: Vec<BoundCheck>,
-    /// What each operator of the dataflow does for all queries, in SQL.
-    pub(crate) steps: Vec<Vec<String>>,
+    /// The code itself.
+    pub code: Arc<dyn ApplicationCode>,
 }
 
 /// The reference tables that there are, by name: a table, or why it has no rows.
@@ -195,26 +216,62 @@ impl Durability {
 }
 
 impl Application {
-    /// Checks each row of bound parameters by the application's own rules: the lengths of its windows must be
-    /// positive and fit each other, and bounds of joins must have a length. One result for each row.
+    /// Checks each row of bound parameters by the application's own rules. One result for each row.
     ///
     /// # Panics
     /// If `rows` does not have the application's parameter schema.
     pub fn check(&self, rows: &RecordBatch) -> Vec<Result<(), BindError>> {
         assert_eq!(rows.num_columns(), self.parameters.len(), "one column for each parameter");
-        let mut results = vec![Ok(()); rows.num_rows()];
-        for check in &self.checks {
-            check.run(rows, &mut results);
-        }
-        for check in &self.bound_checks {
-            check.run(rows, &mut results);
-        }
-        results
+        self.code.check(rows)
+    }
+
+    /// The application in words, for `EXPLAIN`.
+    pub fn explain(&self) -> String {
+        self.code.explain(self)
+    }
+
+    /// The code for people to read.
+    pub fn text(&self) -> Cow<'_, str> {
+        text_of(self.kind, &self.bytes)
     }
 
     /// The index of the parameter with this name.
     pub fn parameter(&self, name: &str) -> Option<usize> {
         self.parameters.iter().position(|parameter| parameter.name == name)
+    }
+}
+
+/// Values that do not fit an application's parameters.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}{}", hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default())]
+pub struct BindError {
+    /// The parameter it is about, where it is about one.
+    pub parameter: Option<String>,
+    /// What was expected and what was found.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+impl BindError {
+    /// What is wrong, in one sentence without a full stop.
+    pub fn new(parameter: Option<&str>, message: String) -> Self {
+        Self { parameter: parameter.map(str::to_owned), message, hint: None }
+    }
+
+    /// The error with what to do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// The code of an application for people to read: a text as it is, of other code only how much it is.
+pub fn text_of<'a>(kind: &str, bytes: &'a [u8]) -> Cow<'a, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.into(),
+        Err(_) => format!("({} bytes of {kind})", bytes.len()).into(),
     }
 }
 

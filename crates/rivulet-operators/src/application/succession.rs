@@ -1,0 +1,98 @@
+//! The next version of an application: which of its operators take over the state of the version before, and which state nobody
+//! can use any more.
+//!
+//! An operator takes over the state of one that does the same: of the same kind, with the same form of state, and the same in the words
+//! of `EXPLAIN`, so with the same window, keys and aggregates. Conditions, projections, output topics and all else that has no state may
+//! change. A parameter in those words must have the same type and default, or a query might go on with a window of
+//! another length.
+//!
+//! What must hold: state is never given to an operator that would take it for something else.
+//!
+use rivulet_dataflow::{StateMap, StateSelection, StateSignature};
+
+use super::{Application, Parameter};
+
+/// What becomes of the state of an application in its next version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Succession {
+    /// Who takes over whose state.
+    pub map: StateMap,
+    /// Operators of the version before whose state is lost, in words: what they do, and why nobody takes over.
+    pub lost: Vec<String>,
+}
+
+/// A stateful operator of a chain.
+struct Stateful<'a> {
+    /// Its place in the chain.
+    place: usize,
+    task: StateSignature,
+    /// The parameters in what it does.
+    parameters: Vec<&'a Parameter>,
+}
+
+/// What becomes of the state of `before` in the version `after`. Operators keep their order.
+pub fn succession(before: &Application, after: &Application) -> Succession {
+    let (old, new) = (stateful(before), stateful(after));
+    let mut from = vec![None; after.dataflow.operators().len()];
+    let mut lost = Vec::new();
+    let mut next = 0;
+    for one in &old {
+        match new[next..].iter().position(|other| one.difference(other).is_none()) {
+            Some(found) => {
+                from[new[next + found].place] = Some(one.place);
+                next += found + 1;
+            }
+            None => {
+                let like = new[next..].iter().find(|other| other.task.kind == one.task.kind);
+                lost.push(one.task.lost(like.and_then(|other| one.difference(other))));
+            }
+        }
+    }
+    Succession { map: StateMap::new(before.dataflow.operators().len(), from), lost }
+}
+
+/// The operators with state, in their order.
+fn stateful(application: &Application) -> Vec<Stateful<'_>> {
+    let factories = application.dataflow.operators().iter().enumerate();
+    let stateful = factories.filter_map(|(place, factory)| {
+        let step = application.code.steps(place);
+        let task = StateSignature::of(&**factory, step.to_vec(), &StateSelection::Slots(Vec::new()))?;
+        let is_in = |parameter: &&Parameter| step.iter().any(|part| names_parameter(part, &parameter.name));
+        let parameters = application.parameters.iter().filter(is_in).collect();
+        Some(Stateful { place, task, parameters })
+    });
+    stateful.collect()
+}
+
+impl Stateful<'_> {
+    /// Why the other one cannot take over; `None` if it can.
+    fn difference(&self, other: &Self) -> Option<String> {
+        let is_changed = |(one, other): (&&Parameter, &&Parameter)| {
+            let is_same = one.data_type == other.data_type && one.default == other.default;
+            (!is_same).then(|| format!("the type or default of its parameter '{}' has changed", one.name))
+        };
+        let of_parameters = || self.parameters.iter().zip(&other.parameters).find_map(is_changed);
+        self.task.difference(&other.task).or_else(of_parameters)
+    }
+}
+
+/// Whether `$name` stands in a text.
+fn names_parameter(text: &str, name: &str) -> bool {
+    let is_part = |character: char| character.is_alphanumeric() || character == '_';
+    text.match_indices('$').any(|(place, _)| {
+        let rest = &text[place + 1..];
+        let length = rest.find(|character| !is_part(character)).unwrap_or(rest.len());
+        rest[..length].eq_ignore_ascii_case(name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parameter_is_found_as_a_whole_word() {
+        assert!(names_parameter("tumble(ts, $width)", "width") && names_parameter("$Width", "width"));
+        assert!(!names_parameter("tumble(ts, $width2)", "width") && !names_parameter("width", "width"));
+    }
+}
