@@ -38,6 +38,36 @@ pub trait ApplicationCode: Send + Sync {
     fn steps(&self, place: usize) -> &[String];
 }
 
+/// Makes applications of code of one kind.
+pub trait CodeLoader: Send + Sync {
+    /// Makes an application of the bytes that were registered, over these reference tables. The same bytes always give the same
+    /// application, with the kind of this loader and these bytes in it.
+    ///
+    /// # Errors
+    /// What is wrong with the code, and where.
+    fn load(&self, bytes: &[u8], tables: &Tables) -> Result<Application, LoadError>;
+
+    /// The names of the reference tables in the code, as far as it can be read; also of code that cannot be loaded now.
+    fn table_names(&self, bytes: &[u8]) -> Vec<String>;
+
+    /// What in the code is read as an earlier version read it, and what to write instead.
+    fn warnings(&self, _bytes: &[u8]) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Code that cannot be loaded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}{}", hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default())]
+pub struct LoadError {
+    /// What is wrong, in one sentence without a full stop.
+    pub message: String,
+    /// Line and column in the code, from 1; zeros if it is no text.
+    pub position: (u32, u32),
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
 /// A registered application: its declarations, its operators, and its code.
 ///
 /// Loaded once; serves any number of queries.

@@ -2,12 +2,53 @@
 
 use arrow::array::RecordBatch;
 
-use crate::application::{Application, ApplicationCode, BindError};
+use crate::application::{Application, ApplicationCode, BindError, CodeLoader, LoadError, Tables};
 use crate::explain::explain;
 use crate::plan::{BoundCheck, LengthCheck};
+use crate::{CreateApplication, Outdated, SqlError, Statement, Stored, parse_stored, plan_application_with};
 
 /// The kind of applications in SQL; what the catalog keeps of them is the statement.
 pub const SQL: &str = "sql";
+
+/// Makes applications of the text of a `CREATE APPLICATION`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SqlLoader;
+
+impl CodeLoader for SqlLoader {
+    fn load(&self, bytes: &[u8], tables: &Tables) -> Result<Application, LoadError> {
+        let (create, _) = read(bytes)?;
+        Ok(plan_application_with(&create, tables)?)
+    }
+
+    fn table_names(&self, bytes: &[u8]) -> Vec<String> {
+        let names = |(create, _): (CreateApplication, _)| create.table_names().into_iter().map(str::to_owned).collect();
+        read(bytes).map_or_else(|_| Vec::new(), names)
+    }
+
+    fn warnings(&self, bytes: &[u8]) -> Vec<String> {
+        read(bytes).map_or_else(|_| Vec::new(), |(_, outdated)| outdated.iter().map(ToString::to_string).collect())
+    }
+}
+
+/// The statement that the catalog has, which an earlier version may have written.
+fn read(bytes: &[u8]) -> Result<(CreateApplication, Vec<Outdated>), LoadError> {
+    let Stored { statement, outdated, .. } = parse_stored(text_of(bytes)?)?;
+    match statement {
+        Statement::CreateApplication(create) => Ok((*create, outdated)),
+        _ => Err(LoadError { message: "expected a CREATE APPLICATION".to_owned(), position: (1, 1), hint: None }),
+    }
+}
+
+fn text_of(bytes: &[u8]) -> Result<&str, LoadError> {
+    let message = || "the statement is not UTF-8".to_owned();
+    std::str::from_utf8(bytes).map_err(|_| LoadError { message: message(), position: (0, 0), hint: None })
+}
+
+impl From<SqlError> for LoadError {
+    fn from(SqlError { message, line, column, hint }: SqlError) -> Self {
+        Self { message, position: (line, column), hint }
+    }
+}
 
 /// The code of an application in SQL.
 pub(crate) struct SqlCode {

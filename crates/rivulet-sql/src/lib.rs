@@ -42,7 +42,7 @@ pub use rivulet_operators::application;
 pub use address::{Address, DEFAULT_CONNECTOR, Part};
 pub use application::{Application, Durability, Input, Output, Overflow, Parameter, TableIndex, TableUse, Tables};
 pub use binding::{BindError, ParameterRows};
-pub use code::SQL;
+pub use code::{SQL, SqlLoader};
 pub use error::{Position, SqlError, excerpt};
 pub use explain_query::explain_query;
 pub use parse::{Outdated, Stored, name_in_sql, parse_application, parse_script, parse_stored, statements};

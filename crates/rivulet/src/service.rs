@@ -34,6 +34,25 @@ pub trait Service: Send + Sync + 'static {
         sql: &str,
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError>;
+
+    /// Registers an application from code of some kind: of `sql` the text of one `CREATE APPLICATION`. The same code again returns the
+    /// same id.
+    fn create_application_of(&self, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
+        let _ = code;
+        Err(ServiceError::invalid(format!("this server loads no code of the kind '{kind}'")))
+    }
+
+    /// As [`Service::replace_application`], from code of some kind.
+    fn replace_application_of(
+        &self,
+        kind: &str,
+        code: &[u8],
+        discards_state: bool,
+    ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
+        let _ = (code, discards_state);
+        Err(ServiceError::invalid(format!("this server loads no code of the kind '{kind}'")))
+    }
+
     /// Creates a reference table from the text of one `CREATE TABLE`, and loads its file. The same text again does nothing.
     fn create_table(&self, sql: &str) -> Result<TableInfo, ServiceError>;
 

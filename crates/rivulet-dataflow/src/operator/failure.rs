@@ -250,7 +250,8 @@ mod tests {
             let mut refusals = Refusals::new(0);
             let error = chain.process(Element::Watermark(0), with(&table, &mut refusals), &mut |_| {}).unwrap_err();
             assert_eq!(error, OperatorError { message: "no rows".into(), slots: vec![7], fault });
-            let failed = chain.process(Element::Batch(batch(&[(1, UNNAMED)])), with(&table, &mut refusals), &mut |_| {});
+            let failed =
+                chain.process(Element::Batch(batch(&[(1, UNNAMED)])), with(&table, &mut refusals), &mut |_| {});
             assert_eq!((failed.is_err(), refusals.counted(Reason::UserCode)), (is_engine, u64::from(!is_engine)));
         }
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use redb::TableDefinition;
-use rivulet::catalog::{Catalog, FILE_NAME, NewQuery};
+use rivulet::catalog::{Catalog, FILE_NAME, NewApplication, NewQuery};
 use rivulet::service::ParameterValue;
 
 use crate::edits::{self, Files};
@@ -55,7 +55,8 @@ fn whole() -> &'static Files {
     WHOLE.get_or_init(|| {
         let folder = scratch::folder();
         let catalog = Catalog::open(folder.path()).expect("a catalog can be made");
-        let application = catalog.insert_application("a", "id", "CREATE APPLICATION a").expect("there is room");
+        let application =
+            catalog.insert_application(NewApplication::sql("a", "id", "CREATE APPLICATION a")).expect("there is room");
         let parameters = [("p".into(), ParameterValue::Float(1.5)), ("x".into(), ParameterValue::Text("y".into()))];
         let query = |name, label| NewQuery { application, name, parameters: &parameters, label };
         catalog.insert_queries(&[query("q", Some("home"))], None).expect("there is room");

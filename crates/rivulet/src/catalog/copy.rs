@@ -263,7 +263,7 @@ impl EachTable for FillTable<'_> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::super::{CheckpointPlace, NewQuery};
+    use super::super::{CheckpointPlace, NewApplication, NewQuery};
     use super::*;
     use crate::service::Parameter;
 
@@ -278,17 +278,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let catalog = Catalog::open(folder.path()).unwrap();
         assert!(catalog.is_new().unwrap());
-        let number = catalog.insert_application("steps", "hash", "CREATE APPLICATION steps ...").unwrap();
+        let number =
+            catalog.insert_application(NewApplication::sql("steps", "hash", "CREATE APPLICATION steps ...")).unwrap();
         let parameters: &[Parameter<'_>] = &[];
         let query = NewQuery { application: number, name: "", parameters, label: Some("home") };
         catalog.insert_queries(&vec![query; 10_000], Some(7)).unwrap();
         for version in 1..=60 {
             catalog
-                .replace_application("steps", &version.to_string(), "CREATE APPLICATION steps ...", &[], [])
+                .replace_application(
+                    NewApplication::sql("steps", &version.to_string(), "CREATE APPLICATION steps ..."),
+                    &[],
+                    [],
+                )
                 .unwrap();
             let name = format!("other {version}");
-            catalog.insert_application(&name, &name, "CREATE APPLICATION ...").unwrap();
-            catalog.replace_application(&name, "newer", "CREATE APPLICATION ...", &[], []).unwrap();
+            catalog.insert_application(NewApplication::sql(&name, &name, "CREATE APPLICATION ...")).unwrap();
+            catalog
+                .replace_application(NewApplication::sql(&name, "newer", "CREATE APPLICATION ..."), &[], [])
+                .unwrap();
         }
         catalog.set_paused(&[17], true, Some(9)).unwrap();
         let place = CheckpointPlace { generation: 1, place: "checkpoints".into() };
@@ -345,7 +352,8 @@ mod tests {
         catalog.pass(used).unwrap();
         catalog.pass(Used { query: Some(7), ..Used::default() }).unwrap();
         assert_eq!(catalog.changes(), changes, "nothing is written where nothing is to be passed");
-        let number = catalog.insert_application("steps", "hash", "CREATE APPLICATION steps ...").unwrap();
+        let number =
+            catalog.insert_application(NewApplication::sql("steps", "hash", "CREATE APPLICATION steps ...")).unwrap();
         let parameters: &[Parameter<'_>] = &[];
         let query = NewQuery { application: number, name: "", parameters, label: None };
         assert_eq!((number, catalog.insert_queries(&[query], None).unwrap()), (7, 42));

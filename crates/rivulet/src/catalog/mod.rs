@@ -8,7 +8,7 @@
 //! | table | key | value |
 //! |---|---|---|
 //! | `meta` | text | number: format version, next query id, next application number, next number of a statement, identity of the server |
-//! | `applications` | name | number, id (hash), SQL text |
+//! | `applications` | name | number, id (hash), bytes of its code, kind of code (before format 7 without, and all `sql`) |
 //! | `versions` | application number, number of the version | as in `applications`: a version that was replaced |
 //! | `queries` | query id | application number, name, parameter values as written |
 //! | `paused` | query id | nothing |
@@ -28,6 +28,7 @@ mod error;
 mod record;
 mod storage;
 
+use std::borrow::Cow;
 use std::fs::Permissions;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -42,6 +43,7 @@ use redb::{
     WriteTransaction,
 };
 use rivulet_dataflow::{LogPosition, QueryId};
+use rivulet_operators::application::{Application, text_of};
 
 use crate::service::Parameter;
 
@@ -50,6 +52,7 @@ pub use attendance::{Attendance, Change};
 pub use copy::Used;
 use copy::{EachTable, MakeTable};
 pub use error::CatalogError;
+use record::ApplicationRecord;
 use storage::{Failure, Storage, guard};
 
 /// An application's short name in records of queries; never given twice.
@@ -59,7 +62,7 @@ pub type ApplicationNumber = u32;
 pub const FILE_NAME: &str = "catalog.redb";
 
 /// The format written by this version. Raise it with every change that older versions would misread.
-const FORMAT_VERSION: u64 = 6;
+const FORMAT_VERSION: u64 = 7;
 
 /// Pages kept in memory. Small: the catalog is scanned once at start and appended to.
 const CACHE_BYTES: usize = 4 << 20;
@@ -132,10 +135,55 @@ pub struct StoredApplication {
     pub number: ApplicationNumber,
     /// Its name.
     pub name: String,
-    /// The hash of its canonical text.
+    /// The hash of what its code says.
     pub id: String,
-    /// The text it was registered with.
-    pub sql: String,
+    /// The kind of its code, for example `sql`.
+    pub kind: String,
+    /// The code it was registered with; of `sql` the text.
+    pub bytes: Vec<u8>,
+}
+
+impl StoredApplication {
+    /// The code for people to read.
+    pub fn text(&self) -> Cow<'_, str> {
+        text_of(&self.kind, &self.bytes)
+    }
+
+    fn read(name: &str, record: &[u8]) -> Result<Self, Failure> {
+        let ApplicationRecord { number, id, bytes, kind } = record::read_application(record)?;
+        Ok(Self { number, name: name.to_owned(), id: id.to_owned(), kind: kind.to_owned(), bytes: bytes.to_vec() })
+    }
+}
+
+/// An application to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct NewApplication<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The hash of what its code says.
+    pub id: &'a str,
+    /// The kind of its code.
+    pub kind: &'a str,
+    /// Its code.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> NewApplication<'a> {
+    /// One that the engine has.
+    pub fn of(application: &'a Application) -> Self {
+        let Application { name, id, kind, bytes, .. } = application;
+        Self { name, id, kind, bytes }
+    }
+
+    /// One in SQL.
+    pub fn sql(name: &'a str, id: &'a str, sql: &'a str) -> Self {
+        Self { name, id, kind: rivulet_sql::SQL, bytes: sql.as_bytes() }
+    }
+
+    fn record(&self, number: ApplicationNumber) -> Vec<u8> {
+        let Self { id, kind, bytes, .. } = *self;
+        record::write_application(ApplicationRecord { number, id, bytes, kind })
+    }
 }
 
 /// A statement about big queries as stored.
@@ -346,13 +394,7 @@ impl Catalog {
                 let mut applications = Vec::new();
                 for entry in table.iter()? {
                     let (name, value) = entry?;
-                    let (number, id, sql) = record::read_application(value.value())?;
-                    applications.push(StoredApplication {
-                        number,
-                        name: name.value().to_owned(),
-                        id: id.to_owned(),
-                        sql: sql.to_owned(),
-                    });
+                    applications.push(StoredApplication::read(name.value(), value.value())?);
                 }
                 Ok(applications)
             })
@@ -363,16 +405,15 @@ impl Catalog {
     ///
     /// # Errors
     /// Disk errors, and damage; the application is not stored then.
-    pub fn insert_application(&self, name: &str, id: &str, sql: &str) -> Result<ApplicationNumber, CatalogError> {
-        self.insert_applications(&[(name, id, sql)])
+    pub fn insert_application(&self, application: NewApplication<'_>) -> Result<ApplicationNumber, CatalogError> {
+        self.insert_applications(&[application])
     }
 
-    /// Stores applications (name, id and text of each), all or none, in one transaction, and returns the number of the first;
-    /// the others follow.
+    /// Stores applications, all or none, in one transaction, and returns the number of the first; the others follow.
     ///
     /// # Errors
     /// Disk errors, and damage; none is stored then.
-    pub fn insert_applications(&self, applications: &[(&str, &str, &str)]) -> Result<ApplicationNumber, CatalogError> {
+    pub fn insert_applications(&self, applications: &[NewApplication<'_>]) -> Result<ApplicationNumber, CatalogError> {
         self.write(|transaction| {
             let mut meta = transaction.open_table(META)?;
             let next = meta.get(META_APPLICATION_NUMBER_NEXT)?.map_or(0, |next| next.value());
@@ -383,10 +424,10 @@ impl Catalog {
             };
             meta.insert(META_APPLICATION_NUMBER_NEXT, u64::from(end))?;
             let mut table = transaction.open_table(APPLICATIONS)?;
-            for (number, (name, id, sql)) in (first..end).zip(applications) {
-                if table.insert(name, record::write_application(number, id, sql).as_slice())?.is_some() {
+            for (number, application) in (first..end).zip(applications) {
+                if table.insert(application.name, application.record(number).as_slice())?.is_some() {
                     // The transaction is dropped, not committed.
-                    return Err(Failure::Damage(format!("the application {name} was stored already")));
+                    return Err(Failure::Damage(format!("the application {} was stored already", application.name)));
                 }
             }
             Ok(first)
@@ -400,20 +441,19 @@ impl Catalog {
     /// Disk errors, and damage; nothing is changed then.
     pub fn replace_application(
         &self,
-        name: &str,
-        id: &str,
-        sql: &str,
+        application: NewApplication<'_>,
         dropped: &[&str],
         queries: impl IntoIterator<Item = QueryId>,
     ) -> Result<(), CatalogError> {
         self.write(|transaction| {
             let mut table = transaction.open_table(APPLICATIONS)?;
+            let name = application.name;
             let before = table.get(name)?.map(|value| value.value().to_vec());
             let Some(before) = before else {
                 return Err(Failure::Damage(format!("the application {name} is not stored")));
             };
-            let (number, ..) = record::read_application(&before)?;
-            table.insert(name, record::write_application(number, id, sql).as_slice())?;
+            let number = record::read_application(&before)?.number;
+            table.insert(name, application.record(number).as_slice())?;
             let mut versions = transaction.open_table(VERSIONS)?;
             let known = versions_of(&versions, number)?;
             let next = known.last().map_or(0, |last| last + 1);
@@ -453,9 +493,7 @@ impl Catalog {
                 let mut versions = Vec::new();
                 for entry in table.range((number, 0)..=(number, u64::MAX))? {
                     let (_, value) = entry?;
-                    let (number, id, sql) = record::read_application(value.value())?;
-                    let (id, sql) = (id.to_owned(), sql.to_owned());
-                    versions.push(StoredApplication { number, name: String::new(), id, sql });
+                    versions.push(StoredApplication::read("", value.value())?);
                 }
                 Ok(versions)
             })
@@ -470,7 +508,7 @@ impl Catalog {
         self.write(|transaction| {
             let removed = transaction.open_table(APPLICATIONS)?.remove(name)?.map(|value| value.value().to_vec());
             if let Some(removed) = removed {
-                let (number, ..) = record::read_application(&removed)?;
+                let number = record::read_application(&removed)?.number;
                 let mut versions = transaction.open_table(VERSIONS)?;
                 for version in versions_of(&versions, number)? {
                     versions.remove((number, version))?;

@@ -114,23 +114,38 @@ pub(super) fn read_query<'a>(
     Ok(QueryHead { application, name, label })
 }
 
+/// The kind of all code before the kind was noted.
+const KIND_BEFORE: &str = "sql";
+
+/// What the record of an application says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ApplicationRecord<'a> {
+    pub(super) number: ApplicationNumber,
+    pub(super) id: &'a str,
+    pub(super) bytes: &'a [u8],
+    pub(super) kind: &'a str,
+}
+
 /// The record of an application.
-pub(super) fn write_application(number: ApplicationNumber, id: &str, sql: &str) -> Vec<u8> {
-    let mut buffer = Vec::with_capacity(id.len() + sql.len() + 16);
+pub(super) fn write_application(application: ApplicationRecord<'_>) -> Vec<u8> {
+    let ApplicationRecord { number, id, bytes, kind } = application;
+    let mut buffer = Vec::with_capacity(id.len() + bytes.len() + kind.len() + 16);
     write_number(&mut buffer, u64::from(number));
     write_text(&mut buffer, id);
-    write_text(&mut buffer, sql);
+    write_bytes(&mut buffer, bytes);
+    write_text(&mut buffer, kind);
     buffer
 }
 
-/// Reads the record of an application: number, id and SQL text.
-pub(super) fn read_application(bytes: &[u8]) -> Result<(ApplicationNumber, &str, &str), RecordError> {
+/// Reads the record of an application. One that was written before format 7 ends with the text of the statement.
+pub(super) fn read_application(bytes: &[u8]) -> Result<ApplicationRecord<'_>, RecordError> {
     let mut reader = Reader { bytes };
     let number = ApplicationNumber::try_from(reader.number()?).map_err(|_| RecordError::Number)?;
     let id = reader.text()?;
-    let sql = reader.text()?;
+    let bytes = reader.bytes()?;
+    let kind = if reader.bytes.is_empty() { KIND_BEFORE } else { reader.text()? };
     reader.end()?;
-    Ok((number, id, sql))
+    Ok(ApplicationRecord { number, id, bytes, kind })
 }
 
 fn write_number(buffer: &mut Vec<u8>, mut number: u64) {
@@ -142,8 +157,12 @@ fn write_number(buffer: &mut Vec<u8>, mut number: u64) {
 }
 
 fn write_text(buffer: &mut Vec<u8>, text: &str) {
-    write_number(buffer, text.len() as u64);
-    buffer.extend_from_slice(text.as_bytes());
+    write_bytes(buffer, text.as_bytes());
+}
+
+fn write_bytes(buffer: &mut Vec<u8>, bytes: &[u8]) {
+    write_number(buffer, bytes.len() as u64);
+    buffer.extend_from_slice(bytes);
 }
 
 struct Reader<'a> {
@@ -174,10 +193,14 @@ impl<'a> Reader<'a> {
     }
 
     fn text(&mut self) -> Result<&'a str, RecordError> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| RecordError::Text)
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], RecordError> {
         let length = usize::try_from(self.number()?).map_err(|_| RecordError::Short)?;
-        let (text, rest) = self.bytes.split_at_checked(length).ok_or(RecordError::Short)?;
+        let (bytes, rest) = self.bytes.split_at_checked(length).ok_or(RecordError::Short)?;
         self.bytes = rest;
-        std::str::from_utf8(text).map_err(|_| RecordError::Text)
+        Ok(bytes)
     }
 
     fn array<const LENGTH: usize>(&mut self) -> Result<[u8; LENGTH], RecordError> {
@@ -240,8 +263,21 @@ mod tests {
 
     #[test]
     fn an_application_is_read_as_written() {
-        let bytes = write_application(300, "ab12", "CREATE APPLICATION …");
-        assert_eq!(read_application(&bytes), Ok((300, "ab12", "CREATE APPLICATION …")));
+        let application = ApplicationRecord { number: 300, id: "ab12", bytes: b"\xff\x00code", kind: "wasm" };
+        let bytes = write_application(application);
+        assert_eq!(read_application(&bytes), Ok(application));
+        assert_eq!(read_application(&bytes[..bytes.len() - 1]), Err(RecordError::Short));
+    }
+
+    #[test]
+    fn an_application_of_a_format_without_kinds_is_in_sql() {
+        let mut bytes = Vec::new();
+        write_number(&mut bytes, 300);
+        write_text(&mut bytes, "ab12");
+        write_text(&mut bytes, "CREATE APPLICATION …");
+        let application =
+            ApplicationRecord { number: 300, id: "ab12", bytes: "CREATE APPLICATION …".as_bytes(), kind: "sql" };
+        assert_eq!(read_application(&bytes), Ok(application));
         assert_eq!(read_application(&bytes[..bytes.len() - 1]), Err(RecordError::Short));
     }
 

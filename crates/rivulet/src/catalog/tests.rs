@@ -47,8 +47,16 @@ fn what_was_stored_is_there_after_reopening() {
     let folder = folder();
     let path = folder.path().join("made/on/demand");
     let catalog = Catalog::open(&path).expect("a new catalog");
-    assert_eq!(catalog.insert_application("ac_control", "aa", "CREATE APPLICATION ac_control").expect("insert"), 0);
-    assert_eq!(catalog.insert_application("heart", "bb", "CREATE APPLICATION heart").expect("insert"), 1);
+    assert_eq!(
+        catalog
+            .insert_application(NewApplication::sql("ac_control", "aa", "CREATE APPLICATION ac_control"))
+            .expect("insert"),
+        0
+    );
+    assert_eq!(
+        catalog.insert_application(NewApplication::sql("heart", "bb", "CREATE APPLICATION heart")).expect("insert"),
+        1
+    );
     let first = insert(&catalog, 3);
     catalog.set_paused(&[first + 1], true, None).expect("a pause");
     drop(catalog);
@@ -59,7 +67,7 @@ fn what_was_stored_is_there_after_reopening() {
         applications.iter().map(|application| application.name.as_str()).collect::<Vec<_>>(),
         ["ac_control", "heart"]
     );
-    assert_eq!(applications[1].sql, "CREATE APPLICATION heart");
+    assert_eq!(applications[1].bytes, b"CREATE APPLICATION heart");
     assert_eq!((applications[1].number, applications[1].id.as_str()), (1, "bb"));
     let mut seen = 0;
     catalog
@@ -91,7 +99,7 @@ fn pauses_and_removals_touch_only_what_they_name() {
 fn ids_and_numbers_are_never_given_twice() {
     let folder = folder();
     let catalog = Catalog::open(folder.path()).expect("a catalog");
-    let number = catalog.insert_application("a", "1", "").expect("insert");
+    let number = catalog.insert_application(NewApplication::sql("a", "1", "")).expect("insert");
     let first = insert(&catalog, 10);
     catalog.remove_application("a", &(first..first + 10).collect::<Vec<_>>()).expect("a removal");
     drop(catalog);
@@ -99,17 +107,20 @@ fn ids_and_numbers_are_never_given_twice() {
     assert_eq!(ids(&catalog), []);
     assert_eq!(catalog.applications().expect("applications"), []);
     assert_eq!(insert(&catalog, 1), first + 10);
-    assert_eq!(catalog.insert_application("a", "1", "").expect("insert"), number + 1);
+    assert_eq!(catalog.insert_application(NewApplication::sql("a", "1", "")).expect("insert"), number + 1);
 }
 
 #[test]
 fn an_application_stored_twice_is_refused_and_changes_nothing() {
     let catalog = Catalog::in_memory().expect("a catalog");
-    catalog.insert_application("a", "1", "first").expect("insert");
-    assert!(matches!(catalog.insert_application("a", "2", "second"), Err(CatalogError::Corrupt { .. })));
+    catalog.insert_application(NewApplication::sql("a", "1", "first")).expect("insert");
+    assert!(matches!(
+        catalog.insert_application(NewApplication::sql("a", "2", "second")),
+        Err(CatalogError::Corrupt { .. })
+    ));
     let applications = catalog.applications().expect("applications");
     assert_eq!(applications.len(), 1);
-    assert_eq!(applications[0].sql, "first");
+    assert_eq!(applications[0].bytes, b"first");
 }
 
 #[test]
@@ -177,7 +188,7 @@ fn a_later_version_is_left_alone() {
 fn tables_are_added_to_a_catalog_of_the_first_version() {
     let folder = folder();
     let catalog = Catalog::open(folder.path()).expect("a catalog");
-    catalog.insert_application("old", "id", "CREATE APPLICATION old").expect("stored");
+    catalog.insert_application(NewApplication::sql("old", "id", "CREATE APPLICATION old")).expect("stored");
     catalog
         .write(|transaction| {
             transaction.delete_table(TABLES)?;
@@ -257,7 +268,7 @@ fn open_and_scan(folder: &Path) -> Result<u64, CatalogError> {
 fn a_truncated_file_is_noticed_wherever_it_was_cut() {
     let folder = folder();
     let catalog = Catalog::open(folder.path()).expect("a catalog");
-    catalog.insert_application("a", "1", "sql").expect("insert");
+    catalog.insert_application(NewApplication::sql("a", "1", "sql")).expect("insert");
     for _ in 0..20 {
         insert(&catalog, 1000);
     }
@@ -425,21 +436,26 @@ fn a_version_takes_the_place_of_another_which_is_remembered() {
     let folder = TempDir::new().expect("a folder");
     {
         let catalog = Catalog::open(folder.path()).expect("a catalog");
-        let number = catalog.insert_application("a", "1", "first").expect("insert");
-        catalog.insert_application("b", "9", "other").expect("insert");
+        let number = catalog.insert_application(NewApplication::sql("a", "1", "first")).expect("insert");
+        catalog.insert_application(NewApplication::sql("b", "9", "other")).expect("insert");
         let parameters = [("x".into(), ParameterValue::Int(1)), ("y".into(), ParameterValue::Int(2))];
         let query = NewQuery { application: number, name: "q", parameters: &parameters, label: Some("home") };
         let id = catalog.insert_queries(&[query], None).expect("insert");
-        catalog.replace_application("a", "2", "second", &["x"], [id, id + 7]).expect("replaced");
+        catalog.replace_application(NewApplication::sql("a", "2", "second"), &["x"], [id, id + 7]).expect("replaced");
         catalog
             .read_query(id, |query| {
                 assert_eq!((query.name, query.label, query.parameters), ("q", Some("home"), &parameters[1..]));
             })
             .expect("read");
         for version in 3..10 {
-            catalog.replace_application("a", &version.to_string(), "later", &[], []).expect("replaced");
+            catalog
+                .replace_application(NewApplication::sql("a", &version.to_string(), "later"), &[], [])
+                .expect("replaced");
         }
-        assert!(matches!(catalog.replace_application("c", "1", "", &[], []), Err(CatalogError::Corrupt { .. })));
+        assert!(matches!(
+            catalog.replace_application(NewApplication::sql("c", "1", ""), &[], []),
+            Err(CatalogError::Corrupt { .. })
+        ));
     }
     let catalog = Catalog::open(folder.path()).expect("a catalog");
     let now = catalog.applications().expect("read");

@@ -18,7 +18,7 @@ use super::checkpoints::Checkpoints;
 use super::event_log::EventLog;
 use super::memory::MemoryBound;
 use super::messaging::Messaging;
-use super::{Engine, Parts};
+use super::{Engine, Languages, Parts};
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::service::ServiceError;
@@ -49,6 +49,7 @@ impl Engine {
     pub fn by_hand(config: Config, surroundings: Surroundings) -> Result<Arc<Self>, ServiceError> {
         let Surroundings { clock, disk, log, store, catalog, network } = surroundings;
         let parts = Parts {
+            languages: Languages::default(),
             messaging: Messaging::by_hand(network, &config),
             catalog: Arc::new(catalog),
             workers: Workers::by_hand(clock.clone()),

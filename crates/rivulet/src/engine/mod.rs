@@ -34,6 +34,7 @@ mod event_log;
 mod attendance;
 mod tables;
 mod statements;
+mod languages;
 mod offer;
 mod status;
 mod big_queries;
@@ -55,7 +56,7 @@ use rivulet_operators::application::{self, Application, Durability, FormatSpec, 
 use rivulet_runtime::{Absences, Group, GroupInput, GroupParts, InboxLimits, Overflow, Spill, TaskParts, Workers};
 use rivulet_sql::CreateTable;
 
-use crate::catalog::{ApplicationNumber, Catalog, StoredApplication};
+use crate::catalog::{ApplicationNumber, Catalog, NewApplication, StoredApplication};
 use crate::config::Config;
 use crate::data_folder::{CHECKPOINTS, FILES, LOG};
 use crate::service::{ErrorKind, ServiceError};
@@ -63,6 +64,7 @@ use big_queries::BigQueries;
 use checkpoints::{Checkpoints, Loading, SavedStates, Unrestored};
 pub(crate) use clock::SystemClock;
 use event_log::EventLog;
+pub use languages::Languages;
 use memory::MemoryBound;
 use messaging::Messaging;
 use not_running::NotRunning;
@@ -85,6 +87,7 @@ pub(crate) use tables::read_table;
 /// The engine of one server.
 pub struct Engine {
     config: Config,
+    languages: Languages,
     memory: MemoryBound,
     started: Instant,
     catalog: Arc<Catalog>,
@@ -115,6 +118,7 @@ pub struct Engine {
 
 /// What an engine is made of.
 struct Parts {
+    languages: Languages,
     messaging: Messaging,
     catalog: Arc<Catalog>,
     workers: Workers,
@@ -181,6 +185,14 @@ impl Engine {
     /// A catalog that cannot be used, an address that is taken, a broker's address that is none. A broker that does not answer is not an error:
     /// the engine goes on trying.
     pub fn open(config: Config) -> Result<Arc<Self>, ServiceError> {
+        Self::open_with(config, Languages::default())
+    }
+
+    /// The same with applications in these languages.
+    ///
+    /// # Errors
+    /// As [`Engine::open`]. An application in the catalog of a kind that is not among them is none: it does not run, and is listed so.
+    pub fn open_with(config: Config, languages: Languages) -> Result<Arc<Self>, ServiceError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         // Before the data folder is made: an address that is taken must leave nothing behind.
         let messaging = Messaging::start(&config, clock.clone()).map_err(name_the_key)?;
@@ -223,7 +235,7 @@ impl Engine {
         let event_log = EventLog::open(&config.data_dir, &config.durability, clock)?;
         messaging.keep_sessions(&config)?;
         let big_queries = BigQueries::open(&config.data_dir);
-        let parts = Parts { messaging, catalog, workers, memory, checkpoints, event_log, big_queries };
+        let parts = Parts { languages, messaging, catalog, workers, memory, checkpoints, event_log, big_queries };
         let engine = Self::assemble(config, parts)?;
         if let Some(checkpoints) = &engine.checkpoints {
             checkpoints.start(Arc::downgrade(&engine))?;
@@ -235,13 +247,14 @@ impl Engine {
 
     /// Puts an engine together of its parts, gives it back what was saved, and opens it for messages.
     fn assemble(config: Config, parts: Parts) -> Result<Arc<Self>, ServiceError> {
-        let Parts { messaging, catalog, workers, memory, checkpoints, event_log, big_queries } = parts;
+        let Parts { languages, messaging, catalog, workers, memory, checkpoints, event_log, big_queries } = parts;
         let files = files_of(&config)?;
         let server_id = format!("{:016x}", catalog.server_id()?);
         let taps = Taps::new(config.http.results_bytes_max);
         let engine = Arc::new(Self {
             event_log,
             config,
+            languages,
             memory,
             started: Instant::now(),
             catalog,
@@ -300,7 +313,7 @@ impl Engine {
         let mut saved = SavedStates::read(&unrestored);
         // A catalog that is older than the state, as one of a store can be, would give them to others, who got that state.
         self.catalog.pass(saved.used())?;
-        saved.fit(&state, &self.catalog);
+        saved.fit(&state, &self.catalog, &self.languages);
         let attendances = self.attendances(position)?;
         let loading = Loading { saved: &saved, attendances: &attendances, restores_at_once: false };
         let queries = self.load_queries(&mut state, &loading)?;
@@ -350,11 +363,7 @@ impl Engine {
                 }
             }
         }
-        let stored: Vec<_> = new
-            .iter()
-            .map(|(_, Prepared { application, .. })| (&*application.name, &*application.id, application.text()))
-            .collect();
-        let stored: Vec<_> = stored.iter().map(|(name, id, text)| (*name, *id, &**text)).collect();
+        let stored: Vec<_> = new.iter().map(|(_, prepared)| NewApplication::of(&prepared.application)).collect();
         let first = match stored.is_empty() {
             true => Ok(0),
             false => self.catalog.insert_applications(&stored).map_err(ServiceError::from),
@@ -371,9 +380,9 @@ impl Engine {
     }
 
     fn start_application(&self, state: &mut State, stored: &StoredApplication) -> Result<(), ServiceError> {
-        let (application, outdated) = statements::plan_stored(&stored.sql, &state.tables)?;
+        let application = self.languages.load_stored(stored, &state.tables)?;
         let mut prepared = self.prepare(application)?;
-        prepared.warnings.extend(outdated.iter().map(ToString::to_string));
+        prepared.warnings.extend(self.languages.warnings(stored));
         self.run(state, stored.number, prepared)?;
         Ok(())
     }
@@ -430,8 +439,8 @@ impl Engine {
         let tables =
             application.tables.iter().map(|one| (one.table.name().to_owned(), Ok(one.table.clone()))).collect();
         let baseline = &self.config.baseline;
-        let own_code: Option<(String, Tables)> =
-            baseline.has_own_code.then(|| (application.text().into_owned(), tables));
+        let own_code = (baseline.has_own_code)
+            .then(|| (self.languages.clone(), application.kind, application.bytes.clone(), tables));
         // What is measured to compare with engines that share nothing shares no decoding either.
         let shares = !baseline.has_own_code && baseline.batch_rows_max.is_none() && baseline.task_queries_max.is_none();
         let is_logged = self.is_logged(&application.inputs[0]);
@@ -444,12 +453,14 @@ impl Engine {
             })
         });
         let make = move || {
-            let replanned = own_code.as_ref().and_then(|(text, tables)| statements::plan_stored(text, tables).ok());
+            let replanned = own_code.as_ref().and_then(|(languages, kind, code, tables): &(_, _, _, Tables)| {
+                languages.load(kind, code, tables).ok()
+            });
             let made = "one was made before";
             let encoders = output_formats.iter().map(|one| one.encoder(output_schema.clone()).expect(made)).collect();
             TaskParts {
                 decoder: decoder(&inputs, &row_schema).expect(made),
-                chain: replanned.as_ref().map_or(&dataflow, |(application, _)| &application.dataflow).chain(),
+                chain: replanned.as_ref().map_or(&dataflow, |application| &application.dataflow).chain(),
                 sink: Box::new(TaskSink::new(of_task.clone(), encoders)),
             }
         };

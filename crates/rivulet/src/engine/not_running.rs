@@ -37,11 +37,10 @@ impl NotRunning {
     }
 
     pub(super) fn info(&self, queries_not_running: u64) -> ApplicationInfo {
-        let StoredApplication { name, id, sql, .. } = self.stored.clone();
         ApplicationInfo {
-            id,
-            name,
-            sql,
+            id: self.stored.id.clone(),
+            name: self.stored.name.clone(),
+            sql: self.stored.text().into_owned(),
             parameters: Vec::new(),
             input_topic: String::new(),
             output_topic: String::new(),

@@ -42,6 +42,23 @@ impl Service for Engine {
         Ok((running.info(0), replacement))
     }
 
+    fn create_application_of(&self, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
+        let application = self.languages.load(kind, code, &self.known_tables())?;
+        Ok(self.register(application)?.0.info(0))
+    }
+
+    fn replace_application_of(
+        &self,
+        kind: &str,
+        code: &[u8],
+        discards_state: bool,
+    ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
+        let application = self.languages.load(kind, code, &self.known_tables())?;
+        let wish = if discards_state { StateWish::Discard } else { StateWish::Keep };
+        let (running, replacement) = self.replace(application, wish)?;
+        Ok((running.info(0), replacement))
+    }
+
     fn create_table(&self, sql: &str) -> Result<TableInfo, ServiceError> {
         let create = statements::parse_table(sql)?;
         let name = create.name.text.clone();
@@ -60,12 +77,12 @@ impl Service for Engine {
 
     fn tables(&self) -> Vec<TableInfo> {
         let state = self.state.lock();
-        state.declared_tables.values().map(|create| state.table_info(create)).collect()
+        state.declared_tables.values().map(|create| state.table_info(create, &self.languages)).collect()
     }
 
     fn table(&self, name: &str) -> Result<TableInfo, ServiceError> {
         let state = self.state.lock();
-        Ok(state.table_info(state.declared_table(name)?))
+        Ok(state.table_info(state.declared_table(name)?, &self.languages))
     }
 
     fn applications(&self) -> Vec<ApplicationInfo> {

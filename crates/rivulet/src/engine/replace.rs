@@ -28,6 +28,7 @@ use rivulet_sql::{ParameterRows, StateWish};
 
 use super::submit::{LOAD_BATCH, bind_error, param_value, topics_of};
 use super::{Engine, Prepared, Running, State, inbox_of};
+use crate::catalog::NewApplication;
 use crate::service::{ErrorKind, Replacement, ServiceError};
 
 /// How long events that wait may take to be processed by the version before, where the new one could not take them over.
@@ -160,7 +161,7 @@ impl Engine {
         let stored = match taken {
             Ok(()) => self
                 .catalog
-                .replace_application(&name, &application.id, &application.text(), &dropped, queries)
+                .replace_application(NewApplication::of(&application), &dropped, queries)
                 .map_err(ServiceError::from),
             Err(error) => {
                 Err(ServiceError::from_text(ErrorKind::Unavailable, &format!("'{name}' stays as it was: {error}")))

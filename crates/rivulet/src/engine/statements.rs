@@ -42,18 +42,7 @@ fn result_bytes(result: &StatementResult) -> usize {
     size_of::<StatementResult>() + message + result.rows.iter().flatten().map(of).sum::<usize>()
 }
 
-/// Plans an application that the catalog remembers; also returns what in its text is to be written otherwise.
-pub(super) fn plan_stored(sql: &str, tables: &Tables) -> Result<(Application, Vec<Outdated>), ServiceError> {
-    let Stored { statement, outdated, .. } = rivulet_sql::parse_stored(sql)?;
-    match statement {
-        Statement::CreateApplication(create) => {
-            Ok((rivulet_sql::plan_application_with(&create, tables).map_err(ServiceError::from)?, outdated))
-        }
-        _ => Err(ServiceError::invalid("expected the text of one CREATE APPLICATION")),
-    }
-}
-
-/// Plans the one `CREATE APPLICATION` in a text; also returns whether it replaces the application of its name.
+/// Plans the one `CREATE APPLICATION` in a text; and whether it says that it replaces the application of its name.
 pub(super) fn plan_new(sql: &str, tables: &Tables) -> Result<(Application, Option<StateWish>), ServiceError> {
     match only_statement(sql)? {
         Some(Statement::CreateApplication(create)) => {

@@ -385,7 +385,7 @@ impl Engine {
         let unrestored: Unrestored =
             applications.iter().filter_map(|number| state.unrestored.remove_entry(number)).collect();
         let mut saved = SavedStates::read(&unrestored);
-        saved.fit(state, &self.catalog);
+        saved.fit(state, &self.catalog, &self.languages);
         self.note_unfitting(&saved);
         let loading = Loading { saved: &saved, attendances: &Attendances::default(), restores_at_once: true };
         let mut waiting = HashMap::new();

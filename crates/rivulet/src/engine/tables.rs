@@ -11,11 +11,11 @@ use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{Format, TableFault, decode_table_in_part};
 use rivulet_operators::Table;
 use rivulet_operators::application::{Application, Literal, TableUse, Tables};
-use rivulet_sql::{CreateTable, Statement, type_name};
+use rivulet_sql::{CreateTable, type_name};
 
 use super::not_running::NotRunning;
 use super::outside::OPEN_MAX;
-use super::{Engine, State, statements};
+use super::{Engine, Languages, State, statements};
 use crate::service::{ErrorKind, ServiceError, TableInfo};
 
 impl Engine {
@@ -82,7 +82,7 @@ impl Engine {
         if !state.tables.contains_key(name) {
             state.declared_table(name)?;
         }
-        let users = state.users_of(name);
+        let users = state.users_of(name, &self.languages);
         if !users.is_empty() {
             let users = users.join(", ");
             return Err(ServiceError::new(ErrorKind::Conflict, format!("the table '{name}' is used by {users}"))
@@ -278,20 +278,16 @@ impl State {
     }
 
     /// The applications that look events up in a table, whether they run or not.
-    fn users_of(&self, name: &str) -> Vec<String> {
-        let uses = |sql: &str| match rivulet_sql::parse_stored(sql).map(|stored| stored.statement) {
-            Ok(Statement::CreateApplication(create)) => create.table_names().contains(&name),
-            _ => false,
-        };
+    fn users_of(&self, name: &str, languages: &Languages) -> Vec<String> {
         let running = self.applications.values().filter(|one| uses_table(&one.application, name));
-        let not_running = self.not_running.values().filter(|one| uses(&one.stored.sql));
+        let not_running = self.not_running.values().filter(|one| languages.names_table(&one.stored, name));
         let names = running.map(|one| &one.application.name).chain(not_running.map(|one| &one.stored.name));
         let mut names: Vec<String> = names.cloned().collect();
         names.sort();
         names
     }
 
-    pub(super) fn table_info(&self, create: &CreateTable) -> TableInfo {
+    pub(super) fn table_info(&self, create: &CreateTable, languages: &Languages) -> TableInfo {
         let name = &create.name.text;
         let (rows, not_running) = match self.tables.get(name) {
             Some(Ok(table)) => (Some(table.rows()), None),
@@ -306,7 +302,7 @@ impl State {
             columns: columns.map(|field| (field.name().clone(), type_name(field.data_type()))).collect(),
             rows: rows.as_ref().map_or(0, |rows| rows.columns().num_rows() as u64),
             bytes: rows.as_ref().map_or(0, |rows| rows.columns().get_array_memory_size() as u64),
-            applications: self.users_of(name),
+            applications: self.users_of(name, languages),
             not_running,
             left_out: self.lines_left_out.get(name).cloned(),
         }

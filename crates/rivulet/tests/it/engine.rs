@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rivulet::catalog::{Catalog, NewQuery};
+use rivulet::catalog::{Catalog, NewApplication, NewQuery};
 use rivulet::config::{Config, FlagValue, Sources};
 use rivulet::engine::Engine;
 use rivulet::service::{
@@ -88,8 +88,8 @@ fn row(name: &str, application: &str, state: QueryState) -> (String, String, Que
 /// A catalog with an application that is not planned any more, and with a query of another one that does not fit any more.
 fn left_by_an_older_version(folder: &Path) {
     let catalog = Catalog::open(&folder.join("data")).expect("a catalog");
-    let old = catalog.insert_application("old", "id-of-old", OLD).expect("stored");
-    let copy = catalog.insert_application("copy", "id-of-copy", COPY).expect("stored");
+    let old = catalog.insert_application(NewApplication::sql("old", "id-of-old", OLD)).expect("stored");
+    let copy = catalog.insert_application(NewApplication::sql("copy", "id-of-copy", COPY)).expect("stored");
     let text = |value: &'static str| -> [Parameter<'static>; 1] { [("id".into(), ParameterValue::Text(value.into()))] };
     let number: [Parameter<'static>; 1] = [("id".into(), ParameterValue::Int(7))];
     catalog
@@ -169,7 +169,7 @@ fn an_application_that_is_not_planned_any_more_is_listed_and_can_be_dropped() {
 fn a_query_whose_topic_is_none_any_more_does_not_run_and_the_others_do() {
     let folder = TempDir::new().expect("a folder");
     let catalog = Catalog::open(&folder.path().join("data")).expect("a catalog");
-    let copy = catalog.insert_application("copy", "id-of-copy", COPY).expect("stored");
+    let copy = catalog.insert_application(NewApplication::sql("copy", "id-of-copy", COPY)).expect("stored");
     for (name, id) in [("a", "1"), ("b", "no+topic"), ("c", "3")] {
         let parameters: [Parameter<'_>; 1] = [("id".into(), ParameterValue::Text(id.into()))];
         catalog

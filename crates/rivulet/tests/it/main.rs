@@ -26,6 +26,7 @@ mod engine;
 mod hostile_http;
 mod hostile_statements;
 mod key_property;
+mod languages;
 #[path = "../../../rivulet-connectors/tests/it/connectors/kafka_broker.rs"]
 mod kafka_broker;
 mod kill;

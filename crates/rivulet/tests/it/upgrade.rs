@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use rivulet::catalog::{Catalog, NewQuery};
+use rivulet::catalog::{Catalog, NewApplication, NewQuery};
 use rivulet::service::{Parameter, ParameterValue};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -53,7 +53,7 @@ fn left_by_an_earlier_version(folder: &Path) {
     let application = "CREATE APPLICATION floors (home VARCHAR(3)) INPUT readings (room CHAR(9)) FROM 'mqtt:in/{home}' \
                        FORMAT JSON OUTPUT 'mqtt:out/{home}' FORMAT JSON AS SELECT CAST(r.id AS CHAR(2)) AS id, r.floor \
                        FROM readings JOIN rooms AS r ON r.id = readings.room";
-    let application = catalog.insert_application("floors", "id-of-floors", application).unwrap();
+    let application = catalog.insert_application(NewApplication::sql("floors", "id-of-floors", application)).unwrap();
     let home: [Parameter<'static>; 1] = [("home".into(), ParameterValue::Text("longer".into()))];
     let query = NewQuery { application, name: "q", parameters: &home, label: None };
     catalog.insert_queries(&[query], None).unwrap();

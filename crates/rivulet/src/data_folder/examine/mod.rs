@@ -167,7 +167,10 @@ fn examine_catalog(folder: &Path, checkpoints: &Place, findings: &mut Vec<Findin
     findings.extend(home);
     let applications: Applications = applications.into_iter().map(|one| (one.0.number, one)).collect();
     for (application, _) in applications.values() {
-        if let Err(error) = rivulet_sql::parse_stored(&application.sql) {
+        if application.kind != rivulet_sql::SQL {
+            continue;
+        }
+        if let Err(error) = rivulet_sql::parse_stored(&application.text()) {
             findings.push(problem(
                 "catalog",
                 format!("this version does not understand the application '{}': {}", application.name, error.message),

@@ -1,0 +1,75 @@
+//! In which languages applications may be written: for each kind of code what loads it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rivulet_operators::application::{Application, CodeLoader, LoadError, Tables};
+use rivulet_sql::{SQL, SqlLoader};
+
+use crate::catalog::StoredApplication;
+use crate::service::{ErrorKind, ServiceError};
+
+/// What loads the code of applications, by kind. SQL is always among them.
+#[derive(Clone)]
+pub struct Languages {
+    loaders: BTreeMap<&'static str, Arc<dyn CodeLoader>>,
+}
+
+impl Default for Languages {
+    fn default() -> Self {
+        Self { loaders: BTreeMap::new() }.with(SQL, SqlLoader)
+    }
+}
+
+impl Languages {
+    /// The same, and code of this kind is loaded by `loader`.
+    #[must_use]
+    pub fn with(mut self, kind: &'static str, loader: impl CodeLoader + 'static) -> Self {
+        self.loaders.insert(kind, Arc::new(loader));
+        self
+    }
+
+    /// Makes an application of its code.
+    pub(super) fn load(&self, kind: &str, bytes: &[u8], tables: &Tables) -> Result<Application, ServiceError> {
+        let Some(loader) = self.loaders.get(kind) else {
+            let kinds = self.loaders.keys().copied().collect::<Vec<_>>().join(", ");
+            return Err(ServiceError::invalid(format!("no code of the kind '{kind}' is known"))
+                .with_hint(format!("this server loads: {kinds}")));
+        };
+        let application = loader.load(bytes, tables)?;
+        match (application.kind == kind, application.bytes == bytes) {
+            (true, true) => Ok(application),
+            // It would be another one after a restart.
+            _ => Err(ServiceError::new(
+                ErrorKind::Internal,
+                format!("what loads the kind '{kind}' has made an application of other code"),
+            )),
+        }
+    }
+
+    /// The same for what the catalog has.
+    pub(super) fn load_stored(&self, stored: &StoredApplication, tables: &Tables) -> Result<Application, ServiceError> {
+        self.load(&stored.kind, &stored.bytes, tables)
+    }
+
+    /// What in the code of an application is read as an earlier version read it.
+    pub(super) fn warnings(&self, stored: &StoredApplication) -> Vec<String> {
+        self.loaders.get(&*stored.kind).map_or_else(Vec::new, |loader| loader.warnings(&stored.bytes))
+    }
+
+    /// Whether the code of an application names a reference table.
+    pub(super) fn names_table(&self, stored: &StoredApplication, table: &str) -> bool {
+        let names = self.loaders.get(&*stored.kind).map(|loader| loader.table_names(&stored.bytes));
+        names.is_some_and(|names| names.iter().any(|name| name == table))
+    }
+}
+
+impl From<LoadError> for ServiceError {
+    fn from(error: LoadError) -> Self {
+        let refused = Self::invalid(error.message).at_place(error.position);
+        match error.hint {
+            Some(hint) => refused.with_hint(hint),
+            None => refused,
+        }
+    }
+}
