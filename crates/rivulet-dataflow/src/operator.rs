@@ -53,7 +53,8 @@ pub trait Operator: Send {
     /// Processes one element.
     ///
     /// A row that fails is refused through the context, never an error here. An error means that the operator itself
-    /// failed: a defect, for which the host counts the batch as refused and goes on, unless the operator runs code of users.
+    /// failed: a defect, for which the host counts the batch as refused and goes on, unless the operator runs code of
+    /// users.
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError>;
 
     /// Processes one element of one of several inputs, numbered from 0. Only batches come by input: of watermarks, barriers and the
@@ -130,13 +131,13 @@ pub trait Operator: Send {
         0
     }
 
-    /// Whether it runs code of users, whose failures are not the engine's. An error or panic costs the rows of the slots that the
-    /// error names; if it names none, the rows of each slot are handed in alone, and those are refused that fail then
-    /// ([`Reason::UserCode`](crate::Reason::UserCode)).
+    /// Whether it runs code of users, whose failures are not the engine's. An error or panic costs the rows of the
+    /// slots that the error names; if it names none, the rows of each slot are handed in alone, and those are refused
+    /// that fail then ([`Reason::UserCode`](crate::Reason::UserCode)).
     ///
-    /// Such an operator keeps a promise: a call that fails has changed no state but that of the slots it names, because the other rows
-    /// are handed in again. It never [has more](Operator::has_more), and moves its deadline before it calls code in a tick, or a
-    /// tick that fails would come again at once.
+    /// Such an operator keeps a promise: a call that fails has changed no state but that of the slots it names, because
+    /// the other rows are handed in again. It never [has more](Operator::has_more), and moves its deadline before it
+    /// calls code in a tick, or a tick that fails would come again at once.
     fn runs_user_code(&self) -> bool {
         false
     }

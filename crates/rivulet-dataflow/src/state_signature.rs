@@ -1,4 +1,5 @@
-//! What is known of the state of an operator without asking it: whether another version of the operator can take it over.
+//! What is known of the state of an operator without asking it: whether another version of the operator can take it
+//! over.
 //!
 //! What must hold: state is never given to an operator that would take it for something else.
 
@@ -15,7 +16,8 @@ pub struct StateSignature {
 }
 
 impl StateSignature {
-    /// That of an operator which does what `step` says; none if it has no state. `nothing` selects no state of a new one.
+    /// That of an operator which does what `step` says; none if it has no state. `nothing` selects no state of a new
+    /// one.
     pub fn of(factory: &dyn OperatorFactory, step: Vec<String>, nothing: &StateSelection) -> Option<Self> {
         let empty = factory.create().export_state(nothing).ok().flatten()?;
         Some(Self { kind: factory.describe().operator, step, empty })

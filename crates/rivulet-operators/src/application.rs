@@ -1,8 +1,9 @@
-//! An application: all that the engine needs to run code that was registered once for any number of queries, whatever language the
-//! code is written in.
+//! An application: all that the engine needs to run code that was registered once for any number of queries, whatever
+//! language the code is written in.
 //!
-//! [`Application`] is what the engine looks at: parameters, inputs, outputs, operators. [`ApplicationCode`] is what only the language
-//! of the code can answer. A loader for each kind of code makes an application of the bytes that the catalog keeps.
+//! [`Application`] is what the engine looks at: parameters, inputs, outputs, operators. [`ApplicationCode`] is what
+//! only the language of the code can answer. A loader for each kind of code makes an application of the bytes that the
+//! catalog keeps.
 
 mod address;
 mod literal;
@@ -11,11 +12,12 @@ mod succession;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, SchemaRef};
-use rivulet_dataflow::{Cut, Line};
+use rivulet_dataflow::{Cut, Line, panic_text};
 
 use crate::{Match, Table};
 
@@ -25,23 +27,23 @@ pub use succession::{Succession, succession};
 
 /// What only the language of an application's code can answer.
 pub trait ApplicationCode: Send + Sync {
-    /// Checks each row of bound parameters by the application's own rules, for example that windows have a length. One result for
-    /// each row. The rows have the application's parameter schema.
+    /// Checks each row of bound parameters by the application's own rules, for example that windows have a length. One
+    /// result for each row. The rows have the application's parameter schema.
     fn check(&self, rows: &RecordBatch) -> Vec<Result<(), BindError>>;
 
     /// The application in words, for `EXPLAIN`.
     fn explain(&self, application: &Application) -> String;
 
-    /// What the operator at a place does for all queries, in the language of the code. With its kind, the form of its state and the
-    /// parameters that stand there as `$name`, that is the signature of its state: an operator of the next version with the same
-    /// signature takes the state over.
+    /// What the operator at a place does for all queries, in the language of the code. With its kind, the form of its
+    /// state and the parameters that stand there as `$name`, that is the signature of its state: an operator of the
+    /// next version with the same signature takes the state over.
     fn steps(&self, place: usize) -> &[String];
 }
 
 /// Makes applications of code of one kind.
 pub trait CodeLoader: Send + Sync {
-    /// Makes an application of the bytes that were registered, over these reference tables. The same bytes always give the same
-    /// application, with the kind of this loader and these bytes in it.
+    /// Makes an application of the bytes that were registered, over these reference tables. The same bytes always give
+    /// the same application, with the kind of this loader and these bytes in it.
     ///
     /// # Errors
     /// What is wrong with the code, and where.
@@ -75,7 +77,8 @@ pub struct LoadError {
 pub struct Application {
     /// The name.
     pub name: String,
-    /// The identity: SHA-256 (hex) of what the code says. The same code has the same identity; of a text, however it is laid out.
+    /// The identity: SHA-256 (hex) of what the code says. The same code has the same identity; of a text, however it is
+    /// laid out.
     pub id: String,
     /// The kind of code, for example `sql`: which loader reads the bytes.
     pub kind: &'static str,
@@ -106,6 +109,8 @@ pub struct Application {
     pub matching: Option<Match>,
     /// How the dataflow runs as several instances side by side, if it can: so a single query may have more than one worker.
     pub cut: Cut,
+    /// What its author should know, in words: what is shown with the application.
+    pub warnings: Vec<String>,
     /// The code itself.
     pub code: Arc<dyn ApplicationCode>,
 }
@@ -246,13 +251,21 @@ impl Durability {
 }
 
 impl Application {
-    /// Checks each row of bound parameters by the application's own rules. One result for each row.
+    /// Checks each row of bound parameters by the application's own rules. One result for each row. If the code panics
+    /// or does not answer for each row, all rows are refused.
     ///
     /// # Panics
     /// If `rows` does not have the application's parameter schema.
     pub fn check(&self, rows: &RecordBatch) -> Vec<Result<(), BindError>> {
         assert_eq!(rows.num_columns(), self.parameters.len(), "one column for each parameter");
-        self.code.check(rows)
+        let checked = catch_unwind(AssertUnwindSafe(|| self.code.check(rows)));
+        let why = match checked {
+            Ok(results) if results.len() == rows.num_rows() => return results,
+            Ok(results) => format!("{} answers for {} queries", results.len(), rows.num_rows()),
+            Err(panic) => panic_text(&*panic).to_owned(),
+        };
+        let error = BindError::new(None, format!("the code of '{}' cannot check parameters: {why}", self.name));
+        vec![Err(error); rows.num_rows()]
     }
 
     /// The application in words, for `EXPLAIN`.

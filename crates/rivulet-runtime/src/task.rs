@@ -607,7 +607,8 @@ impl Core {
     }
 
     /// Runs the chain and hands what comes out to the sink. A failure or panic of an operator costs this batch and
-    /// nothing else: it is counted, logged, and the task goes on. What code of users costs, the chain has refused row by row.
+    /// nothing else: it is counted, logged, and the task goes on. What code of users costs, the chain has refused row
+    /// by row.
     fn run_chain(&mut self, step: Step<'_>, now_us: i64, name: &str) {
         let Self { chain, slots, refusals, sink, metrics, progress, .. } = self;
         let slots: &SlotTable = slots;

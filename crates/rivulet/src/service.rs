@@ -35,8 +35,8 @@ pub trait Service: Send + Sync + 'static {
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError>;
 
-    /// Registers an application from code of some kind: of `sql` the text of one `CREATE APPLICATION`. The same code again returns the
-    /// same id.
+    /// Registers an application from code of some kind: of `sql` the text of one `CREATE APPLICATION`. The same code
+    /// again returns the same id.
     fn create_application_of(&self, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
         let _ = code;
         Err(ServiceError::invalid(format!("this server loads no code of the kind '{kind}'")))

@@ -1,6 +1,6 @@
-//! What the failure of an operator costs. One of the engine's own operators never fails unless it has a defect, and that costs the
-//! element. An operator that runs code of users ([`Operator::runs_user_code`]) may fail for one query, and that costs the rows of
-//! this query: they are refused, and the others are processed.
+//! What the failure of an operator costs. One of the engine's own operators never fails unless it has a defect, and
+//! that costs the element. An operator that runs code of users ([`Operator::runs_user_code`]) may fail for one query,
+//! and that costs the rows of this query: they are refused, and the others are processed.
 
 use std::any::Any;
 use std::fmt;
@@ -62,7 +62,8 @@ pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic")
 }
 
-/// Calls an operator. Of one that runs code of users a panic is an error too, and every error is a failure of that code.
+/// Calls an operator. Of one that runs code of users a panic is an error too, and every error is a failure of that
+/// code.
 pub(super) fn call(
     operator: &mut dyn Operator,
     act: impl FnOnce(&mut dyn Operator) -> Result<(), OperatorError>,
@@ -82,8 +83,9 @@ fn guarded(act: impl FnOnce() -> Result<(), OperatorError>) -> Result<(), Operat
 impl Run<'_> {
     /// Has an operator that runs code of users process the rows at `rows` of a batch, which are ascending.
     ///
-    /// If it fails, the rows of the slots that the error names are refused, and the others are handed in again. If the error names
-    /// none of them, the rows of each slot are handed in alone. So the failure of one query costs the others no row.
+    /// If it fails, the rows of the slots that the error names are refused, and the others are handed in again. If the
+    /// error names none of them, the rows of each slot are handed in alone. So the failure of one query costs the
+    /// others no row.
     pub(super) fn user_code(
         &mut self,
         output: &mut Vec<Batch>,

@@ -1,5 +1,5 @@
-//! Where events come from and where results go, and how they are written there. Which connectors and formats there are is not known
-//! here.
+//! Where events come from and where results go, and how they are written there. Which connectors and formats there are
+//! is not known here.
 
 use std::fmt;
 
@@ -50,6 +50,7 @@ pub struct FormatSpec {
     pub name: String,
     /// Its options, names in lower case.
     pub options: Vec<(String, Literal)>,
-    /// Line and column where the format's name stands in the text of the application, from 1; zeros if it stands in none.
+    /// Line and column where the format's name stands in the text of the application, from 1; zeros if it stands in
+    /// none.
     pub position: (u32, u32),
 }

@@ -89,6 +89,7 @@ pub fn plan_application_with(create: &CreateApplication, tables: &Tables) -> Res
         tables: planned.tables,
         matching: planned.matching,
         cut: planned.cut,
+        warnings: Vec::new(),
         code: Arc::new(SqlCode {
             window: planned.window,
             emit_on_change: create.select.open().emit_on_change,

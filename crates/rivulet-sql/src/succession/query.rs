@@ -1,8 +1,8 @@
 //! The next version of a big query: which sources go on where the version before was, which operators take over its state, whether the sink goes on.
 //!
-//! A source goes on if it is declared as it was; a new one begins, one that is gone is forgotten. An operator takes over from one that does the same
-//! ([`StateSignature::difference`]) with rows of the same sources: there may be more of them. Those that do the same with the same rows find each other first;
-//! the others in their order.
+//! A source goes on if it is declared as it was; a new one begins, one that is gone is forgotten. An operator takes
+//! over from one that does the same ([`StateSignature::difference`]) with rows of the same sources: there may be more
+//! of them. Those that do the same with the same rows find each other first; the others in their order.
 //!
 //! Where rows that come to an operator may be taken back, its state is right only as long as each is taken back that came, and none that did not: it takes over
 //! if all in front of it is as it was. And nobody takes over behind state that is lost or begins: the rows that come from there are others.

@@ -14,8 +14,8 @@ use super::attendance::ATTENDANCE;
 use super::storage::{Failure, guard};
 use super::{
     APPLICATIONS, ApplicationNumber, CACHE_BYTES, Catalog, CatalogError, FAILED_STATEMENTS, FORMAT_VERSION, META,
-    META_APPLICATION_NUMBER_NEXT, META_QUERY_ID_NEXT, META_STATEMENT_NEXT, PAUSED, PAUSED_STATEMENTS, PLACES, QUERIES,
-    STATEMENTS, TABLES, VERSIONS, keep_to_owner,
+    META_APPLICATION_NUMBER_NEXT, META_FORMAT_VERSION, META_QUERY_ID_NEXT, META_STATEMENT_NEXT, PAUSED,
+    PAUSED_STATEMENTS, PLACES, QUERIES, STATEMENTS, TABLES, VERSIONS, keep_to_owner,
 };
 
 /// So many numbers that follow each other have their rows in one part.
@@ -99,6 +99,8 @@ impl Catalog {
     pub fn fill(&self, parts: &BTreeMap<String, Vec<u8>>, used: Used) -> Result<(), CatalogError> {
         self.write(|to| {
             FillTable { parts, to }.all()?;
+            // The parts may be of an earlier format, and what is written to them now is of this one.
+            to.open_table(META)?.insert(META_FORMAT_VERSION, FORMAT_VERSION)?;
             used.note(to)
         })
     }
@@ -317,6 +319,22 @@ mod tests {
         let filled = Catalog::in_memory().unwrap();
         filled.fill(&after, Used::default()).unwrap();
         assert_eq!(parts(&filled), after);
+        // What a version before has saved becomes a catalog of this one.
+        let mut earlier = after.clone();
+        let version = |parts: &BTreeMap<String, Vec<u8>>| -> Vec<String> {
+            let of_meta = parts.iter().filter(|(name, _)| name.starts_with("meta/"));
+            of_meta.map(|(name, rows)| format!("{name} {rows:?}")).collect()
+        };
+        for rows in earlier.iter_mut().filter(|(name, _)| name.starts_with("meta/")).map(|(_, rows)| rows) {
+            let key = META_FORMAT_VERSION.as_bytes();
+            if let Some(place) = rows.windows(key.len()).position(|window| window == key) {
+                rows[place + key.len() + 4] = 6;
+            }
+        }
+        assert_ne!(version(&earlier), version(&after));
+        let filled = Catalog::in_memory().unwrap();
+        filled.fill(&earlier, Used::default()).unwrap();
+        assert_eq!(version(&parts(&filled)), version(&after));
         assert_eq!(filled.queries_count().unwrap(), 10_001);
         assert!(!filled.is_new().unwrap());
         assert_eq!(filled.attendance_after(0).unwrap(), catalog.attendance_after(0).unwrap());

@@ -1,8 +1,10 @@
 //! In which languages applications may be written: for each kind of code what loads it.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use rivulet_dataflow::panic_text;
 use rivulet_operators::application::{Application, CodeLoader, LoadError, Tables};
 use rivulet_sql::{SQL, SqlLoader};
 
@@ -36,7 +38,11 @@ impl Languages {
             return Err(ServiceError::invalid(format!("no code of the kind '{kind}' is known"))
                 .with_hint(format!("this server loads: {kinds}")));
         };
-        let application = loader.load(bytes, tables)?;
+        // Code that makes its loader panic must not keep a server from starting.
+        let loaded = catch_unwind(AssertUnwindSafe(|| loader.load(bytes, tables)));
+        let application = loaded.map_err(|panic| {
+            ServiceError::invalid(format!("code of the kind '{kind}' cannot be loaded: {}", panic_text(&*panic)))
+        })??;
         match (application.kind == kind, application.bytes == bytes) {
             (true, true) => Ok(application),
             // It would be another one after a restart.

@@ -191,7 +191,8 @@ impl Engine {
     /// The same with applications in these languages.
     ///
     /// # Errors
-    /// As [`Engine::open`]. An application in the catalog of a kind that is not among them is none: it does not run, and is listed so.
+    /// As [`Engine::open`]. An application in the catalog of a kind that is not among them is none: it does not run,
+    /// and is listed so.
     pub fn open_with(config: Config, languages: Languages) -> Result<Arc<Self>, ServiceError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         // Before the data folder is made: an address that is taken must leave nothing behind.

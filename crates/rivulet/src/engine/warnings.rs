@@ -10,7 +10,8 @@ impl Engine {
     /// Says in words what of this application is probably a mistake.
     pub(super) fn warnings_of(&self, application: &Application) -> Vec<String> {
         let logged = application.inputs.iter().filter(|input| self.is_logged(input));
-        logged.filter_map(|input| broker_forgets(&self.config, input)).collect()
+        let of_inputs = logged.filter_map(|input| broker_forgets(&self.config, input));
+        application.warnings.iter().cloned().chain(of_inputs).collect()
     }
 }
 

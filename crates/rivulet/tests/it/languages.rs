@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, Int64Array, RecordBatch, UInt16Array, UInt32Array};
@@ -40,6 +40,7 @@ impl CodeLoader for Arithmetic {
             return Err(wrong("a program is written: totals NAME times N"));
         };
         let times = times.parse().map_err(|_| wrong("N is a number"))?;
+        assert_ne!(times, 13, "13 times");
         let parameter = |name: &str, data_type, default, in_address| Parameter {
             name: name.into(),
             data_type,
@@ -99,6 +100,7 @@ impl CodeLoader for Arithmetic {
             tables: Vec::new(),
             matching: None,
             cut: Cut::Never("its state is by query"),
+            warnings: (times == 1).then(|| "times 1 can be left out".into()).into_iter().collect(),
             code: Arc::new(Code { steps: vec![what.to_owned()] }),
         })
     }
@@ -117,6 +119,7 @@ impl ApplicationCode for Code {
         let factors = rows.column(FACTOR).as_primitive::<Int64Type>();
         let check = |factor| match factor {
             Some(0) => Err(BindError::new(Some("factor"), "a factor of 0 gives nothing but 0".into())),
+            Some(13) => panic!("a factor of 13"),
             _ => Ok(()),
         };
         factors.iter().map(check).collect()
@@ -292,6 +295,10 @@ fn an_application_in_another_language_runs_as_one_in_sql_does() {
     create(&engine, "b", 10).expect("a query");
     let refused = create(&engine, "c", 0).expect_err("the code checks parameters");
     assert!(refused.message.contains("nothing but 0"), "{refused}");
+    let panicked = create(&engine, "c", 13).expect_err("a panic of its check refuses the query");
+    assert!(panicked.message.contains("cannot check parameters: a factor of 13"), "{panicked}");
+    let panicked = engine.create_application_of(KIND, b"totals sums times 13").expect_err("and one of the loader");
+    assert!(panicked.kind == ErrorKind::Invalid && panicked.message.contains("13 times"), "{panicked}");
     let mut client = Client::of(&engine);
     assert_eq!((client.result("a", 1), client.result("b", 1), client.result("a", 2)), (2, 20, 6));
 
@@ -307,7 +314,8 @@ fn an_application_in_another_language_runs_as_one_in_sql_does() {
     assert_eq!(client.result("a", 4), 30);
     let lost = engine.replace_application_of(KIND, b"counts sums times 3", false).expect_err("state would be lost");
     assert!(lost.message.contains("'totals' has become 'counts'"), "{lost}");
-    let (_, replaced) = engine.replace_application_of(KIND, b"counts sums times 1", true).expect("as it is wished");
+    let (info, replaced) = engine.replace_application_of(KIND, b"counts sums times 1", true).expect("as it is wished");
+    assert_eq!(info.warnings, ["times 1 can be left out"]);
     assert_eq!(replaced.state_discarded.len(), 1);
     assert_eq!(client.result("b", 7), 10);
     engine.shutdown();
@@ -381,13 +389,16 @@ fn a_failure_of_its_code_costs_its_query_and_nobody_else() {
 
 /// Written by the version before kinds of code were noted (format 6), in November 2026: an application, the version
 /// before it, a query.
-const CATALOG_6: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/catalog-6/catalog.redb");
+fn catalog_6() -> PathBuf {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this");
+    Path::new(&package).join("tests/data/catalog-6/catalog.redb")
+}
 
 #[test]
 fn a_catalog_without_kinds_of_code_is_read() {
     let folder = TempDir::new().expect("a folder");
     std::fs::create_dir(folder.path().join("data")).expect("a folder");
-    std::fs::copy(CATALOG_6, folder.path().join("data/catalog.redb")).expect("copied");
+    std::fs::copy(catalog_6(), folder.path().join("data/catalog.redb")).expect("copied");
     let catalog = rivulet::catalog::Catalog::open(&folder.path().join("data")).expect("a catalog");
     let stored = catalog.applications().expect("read").pop().expect("an application");
     assert_eq!((stored.kind.as_str(), stored.name.as_str()), ("sql", "steps"));
