@@ -136,8 +136,9 @@ pub trait Operator: Send {
     /// that fail then ([`Reason::UserCode`](crate::Reason::UserCode)).
     ///
     /// Such an operator keeps a promise: a call that fails has changed no state but that of the slots it names, because
-    /// the other rows are handed in again. It never [has more](Operator::has_more), and moves its deadline before it
-    /// calls code in a tick, or a tick that fails would come again at once.
+    /// the other rows are handed in again. It never [has more](Operator::has_more), is not cut by key
+    /// ([`Cut::ByKey`]), and moves its deadline before it calls code in a tick, or a tick that fails would come again
+    /// at once.
     fn runs_user_code(&self) -> bool {
         false
     }
