@@ -42,8 +42,8 @@ pub trait ApplicationCode: Send + Sync {
 
 /// Makes applications of code of one kind.
 pub trait CodeLoader: Send + Sync {
-    /// Makes an application of the bytes that were registered, over these reference tables. The same bytes always give
-    /// the same application, with the kind of this loader and these bytes in it.
+    /// Makes an application of code, over these reference tables. It has the kind of this loader, and bytes of which
+    /// the loader makes the same application again.
     ///
     /// # Errors
     /// What is wrong with the code, and where.

@@ -43,14 +43,12 @@ impl Languages {
         let application = loaded.map_err(|panic| {
             ServiceError::invalid(format!("code of the kind '{kind}' cannot be loaded: {}", panic_text(&*panic)))
         })??;
-        match (application.kind == kind, application.bytes == bytes) {
-            (true, true) => Ok(application),
-            // It would be another one after a restart.
-            _ => Err(ServiceError::new(
-                ErrorKind::Internal,
-                format!("what loads the kind '{kind}' has made an application of other code"),
-            )),
+        if application.kind != kind {
+            // After a restart another loader would read it.
+            let message = format!("what loads the kind '{kind}' has made an application of '{}'", application.kind);
+            return Err(ServiceError::new(ErrorKind::Internal, message));
         }
+        Ok(application)
     }
 
     /// The same for what the catalog has.

@@ -288,6 +288,9 @@ fn an_application_in_another_language_runs_as_one_in_sql_does() {
     assert_eq!(engine.explain("sums").expect("words"), "totals of sums");
     let wrong = engine.create_application_of(KIND, b"what?").expect_err("no program");
     assert!(wrong.message.contains("totals NAME") && wrong.line.is_none(), "{wrong:?}");
+    let sql = b"CREATE APPLICATION steps (id TEXT) INPUT numbers (n BIGINT) FROM 'mqtt:steps/{id}' FORMAT JSON \
+                OUTPUT 'mqtt:step/{id}' FORMAT JSON AS SELECT n - lag(n) AS step FROM numbers;\n";
+    assert_eq!(engine.create_application_of("sql", sql).expect("SQL is a language like others").name, "steps");
     let unknown = engine.create_application_of("cobol", b"").expect_err("no language");
     assert_eq!(unknown.hint.as_deref(), Some("this server loads: arithmetic, sql"));
 
