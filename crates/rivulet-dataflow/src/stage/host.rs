@@ -194,21 +194,22 @@ impl StageHost {
     /// The next of what was given. Batches that came one behind the other by the same input are put together, so that a
     /// batch is the larger the more there is to do.
     fn next_pending(&mut self) -> Result<Option<(usize, Element)>, ArrowError> {
-        let first = match self.pending.pop_front() {
+        let (input, first) = match self.pending.pop_front() {
             Some((input, Element::Batch(batch))) => (input, batch),
             other => return Ok(other),
         };
-        let (input, first) = first;
         // Larger batches are worth no copy.
         let (rows_min, rows_max) = (self.batch_rows / 8, self.batch_rows);
         let mut rows = first.rows();
+        if rows >= rows_min {
+            return Ok(Some((input, Element::Batch(first))));
+        }
         let mut batches = vec![first];
-        while rows < rows_min
-            && let Some((next, Element::Batch(batch))) = self.pending.front()
-            && *next == input
-            && rows + batch.rows() <= rows_max
-            && let Some((_, Element::Batch(batch))) = self.pending.pop_front()
-        {
+        while rows < rows_min {
+            let fits = |(next, element): &mut (usize, Element)| {
+                *next == input && matches!(element, Element::Batch(batch) if rows + batch.rows() <= rows_max)
+            };
+            let Some((_, Element::Batch(batch))) = self.pending.pop_front_if(fits) else { break };
             rows += batch.rows();
             batches.push(batch);
         }

@@ -106,11 +106,11 @@ impl OutputEdge {
             EdgeKind::Hash(columns) => {
                 let columns: Vec<ArrayRef> = columns.iter().map(|&column| batch.column(column).clone()).collect();
                 hash_keys(&columns, batch.rows(), &mut self.hashes)?;
-                let instances = self.targets.len();
+                let (instances, key_groups) = (self.targets.len(), self.key_groups);
                 self.rows.iter_mut().for_each(Vec::clear);
                 for (row, &hash) in self.hashes.iter().enumerate() {
-                    let key_group = self.key_groups.of(KeyHash::of_hash(hash));
-                    self.rows[self.key_groups.instance(key_group, instances)].push(row as u32);
+                    let key_group = key_groups.of(KeyHash::of_hash(hash));
+                    self.rows[key_groups.instance(key_group, instances)].push(row as u32);
                 }
                 for (target, rows) in self.targets.iter().zip(&self.rows) {
                     match rows.len() {
