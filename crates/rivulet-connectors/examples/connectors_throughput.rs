@@ -15,7 +15,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use rivulet_connectors::connector::{Host, SinkSpec, SourceSpec, open_sink, open_source};
 use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{EncodedRows, RowFormat};
-use rivulet_dataflow::{Batch, Events, Polled, Refusals, SlotTable};
+use rivulet_dataflow::{Batch, Events, Polled, Refusals};
 
 /// The time this thread has spent on a processor; the time of the clock where that is not told.
 struct Stopwatch {
@@ -86,11 +86,10 @@ fn write(path: &Path) -> std::io::Result<()> {
         host: Host::of_user(),
         checkpoints: None,
     };
-    let slots = SlotTable::new(Arc::new(Schema::empty()));
     let mut sink = open_sink(&spec, 0, 1).map_err(std::io::Error::other)?;
     let started = Stopwatch::start();
     for start in (0..ROWS).step_by(BATCH_ROWS) {
-        sink.write(&batch(start), &slots).map_err(std::io::Error::other)?;
+        sink.write(&batch(start)).map_err(std::io::Error::other)?;
     }
     sink.finish().map_err(std::io::Error::other)?;
     report(&format!("write {}", name(path)), path, &started);

@@ -15,8 +15,8 @@ use std::time::Duration;
 use arrow::array::{ArrayRef, RecordBatch};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rivulet_dataflow::{
-    Batch, Chain, Control, Cut, Decoder, Element, Event, Events, LogPosition, Push, QueryId, Reason, Refusals, Sink,
-    Slot, SlotTable, StateError, StateFrame, StateSelection, Surroundings,
+    Batch, Chain, Control, Cut, Decoder, Element, Event, Events, GroupSink, LogPosition, Push, QueryId, Reason,
+    Refusals, Slot, SlotTable, StateError, StateFrame, StateSelection, Surroundings,
 };
 
 use crate::balance::{LoadMeter, Seen};
@@ -44,7 +44,7 @@ pub struct TaskParts {
     /// The application's operators.
     pub chain: Chain,
     /// Takes the results.
-    pub sink: Box<dyn Sink>,
+    pub sink: Box<dyn GroupSink>,
 }
 
 /// What all tasks of a group have in common.
@@ -108,7 +108,7 @@ pub(crate) struct Core {
     pub(crate) slots: Slots,
     decoder: Box<dyn Decoder>,
     chain: Chain,
-    sink: Box<dyn Sink>,
+    sink: Box<dyn GroupSink>,
     refusals: Refusals,
     metrics: GroupMetrics,
     idle: Idle,
@@ -630,11 +630,8 @@ impl Core {
         let mut sink_error = None;
         let mut take = |batch: Batch| {
             metrics.results += batch.rows() as u64 + slots.further_of(&batch.slots);
-            let written = match progress {
-                Some(progress) => sink.write_numbered(&batch, progress.number(&batch.slots), slots),
-                None => sink.write(&batch, slots),
-            };
-            if let Err(error) = written {
+            let numbers = progress.as_mut().map(|progress| progress.number(&batch.slots));
+            if let Err(error) = sink.write(&batch, numbers, slots) {
                 sink_error.get_or_insert(error);
             }
         };

@@ -16,7 +16,7 @@ use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::{
-    Batch, ManualClock, Polled, Refusals, Sink, SinkError, SlotTable, Source, SourceError, StateFrame,
+    Batch, ManualClock, Polled, Refusals, Sink, SinkError, Source, SourceError, StateFrame, TransactionalSink,
 };
 use rivulet_runtime::flow::checkpoint::{CheckpointError, PartitionState, Snapshot};
 use rivulet_runtime::flow::stage::sink_instances;
@@ -223,7 +223,7 @@ fn sink_error(error: std::io::Error) -> SinkError {
 }
 
 impl Sink for Part {
-    fn write(&mut self, batch: &Batch, _: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         let columns: Vec<Vec<i64>> = (0..4)
             .map(|column| match batch.column(column) {
                 numbers if numbers.data_type().is_integer() => numbers.as_primitive::<Int64Type>().values().to_vec(),
@@ -238,21 +238,15 @@ impl Sink for Part {
         Ok(())
     }
 
-    fn refused(&mut self, _: &Refusals, _: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
+    fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
+        Some(self)
     }
+}
 
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
+impl TransactionalSink for Part {
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
         self.file.sync().map_err(sink_error)?;
         Ok(Some(format!("{} {}", self.name, self.rows)))
-    }
-
-    fn has_room(&self) -> bool {
-        true
     }
 }
 

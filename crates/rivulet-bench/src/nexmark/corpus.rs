@@ -9,7 +9,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use rivulet_connectors::connector::{Host, SinkSpec, SourceSpec, declared_schema, open_sink, open_source};
 use rivulet_connectors::files::Files;
-use rivulet_dataflow::{Batch, Polled, Refusals, SlotTable};
+use rivulet_dataflow::{Batch, Polled, Refusals};
 
 use super::queries::STREAMS;
 
@@ -206,19 +206,19 @@ fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> R
         checkpoints: None,
     };
     let mut sink = open_sink(&spec, 0, 1).map_err(|error| failed(&error))?;
-    let slots = SlotTable::new(Arc::new(arrow::datatypes::Schema::empty()));
     let mut refusals = Refusals::new(0);
     let mut rows = 0;
     loop {
         match source.poll(usize::MAX, 0, &mut refusals).map_err(|error| failed(&error))? {
             Polled::Rows { columns, .. } => {
                 rows += columns.num_rows() as u64;
-                sink.write(&batch_of(columns), &slots).map_err(|error| failed(&error))?;
+                sink.write(&batch_of(columns)).map_err(|error| failed(&error))?;
             }
             Polled::Nothing(pause) | Polled::Aside(pause) => std::thread::sleep(pause),
             Polled::End => break,
         }
     }
+    // A file is final at once.
     sink.finish().map_err(|error| failed(&error))?;
     Ok(rows)
 }

@@ -115,7 +115,8 @@ pub struct SinkSpec {
     /// What there is already.
     pub host: Host,
     /// Where checkpoints are made, so that what is written becomes final with them: what the instances of the sink have said to the
-    /// checkpoint from which the query goes on ([`rivulet_dataflow::Sink::prepare`]); nothing where it begins anew.
+    /// checkpoint from which the query goes on ([`rivulet_dataflow::TransactionalSink::prepare`]); nothing where it
+    /// begins anew.
     pub checkpoints: Option<Vec<String>>,
 }
 

@@ -11,8 +11,7 @@ use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Polled, Refusals};
 
 use crate::support::{
-    Drained, batch, drain, fill, format, no_slots, options, poll_all_until, poll_until, sink, sink_error, source,
-    source_error,
+    Drained, batch, drain, fill, format, options, poll_all_until, poll_until, sink, sink_error, source, source_error,
 };
 
 const COLUMNS: &str = "name TEXT, n BIGINT";
@@ -402,13 +401,12 @@ fn folders_get_whole_files_by_partition() {
     spec.format = Some(format("CSV header=true"));
     spec.options = options(&[("partition_by", "name"), ("roll_bytes", "100"), ("commit_interval", "1 hour")]);
     let mut sink = open_sink(&spec, 1, 2).unwrap();
-    let slots = no_slots();
-    sink.write(&rows(0..3), &slots).unwrap();
+    sink.write(&rows(0..3)).unwrap();
     sink.flush().unwrap();
     assert!(files(&results).iter().all(|name| name.split('/').next_back().unwrap().starts_with('.')));
-    sink.write(&rows(3..300), &slots).unwrap();
-    sink.write(&rows(300..303), &slots).unwrap();
-    sink.finish().unwrap();
+    sink.write(&rows(3..300)).unwrap();
+    sink.write(&rows(300..303)).unwrap();
+    assert!(sink.finish().unwrap());
     let names = files(&results);
     assert_eq!(names.len(), 6, "{names:?}");
     assert!(names.iter().all(|name| name.starts_with("name=name ") && name.ends_with(".csv")), "{names:?}");
@@ -432,17 +430,16 @@ fn one_file_is_shared_by_instances_and_committed_by_the_last() {
     let spec = sink(&address(&path), rows(0..1).columns.schema());
     let mut sinks: Vec<_> = (0..3).map(|instance| open_sink(&spec, instance, 3).unwrap()).collect();
     assert!(sink_error(&spec).contains("another query is writing it"));
-    let slots = no_slots();
     for (index, sink) in sinks.iter_mut().enumerate() {
-        sink.write(&rows(index as i64 * 10..index as i64 * 10 + 10), &slots).unwrap();
+        sink.write(&rows(index as i64 * 10..index as i64 * 10 + 10)).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
-        sink.finish().unwrap();
+        assert!(sink.finish().unwrap());
     }
     assert_eq!(drain(&source(&address(&path), COLUMNS), 1).unwrap().sorted(), expected(0..30));
     drop(sinks);
     // One that does not finish leaves what was there.
     let mut sink = open_sink(&spec, 0, 1).unwrap();
-    sink.write(&rows(0..1), &slots).unwrap();
+    sink.write(&rows(0..1)).unwrap();
     drop(sink);
     assert_eq!(drain(&source(&address(&path), COLUMNS), 1).unwrap().rows.len(), 30);
     assert_eq!(files(folder.path()), ["rows.json"]);

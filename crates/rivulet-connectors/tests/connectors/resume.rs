@@ -4,9 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::Schema;
 use rivulet_connectors::connector::{SourceSpec, open_sink, open_source};
-use rivulet_dataflow::{Batch, Polled, Refusals, SlotTable, Source};
+use rivulet_dataflow::{Batch, Polled, Refusals, Source};
 
 use crate::support::{columns, format, options, sink, source, texts};
 
@@ -52,10 +51,9 @@ fn write(path: &Path, format_name: &str, rows: std::ops::Range<i64>) {
         let name = arrow::array::StringArray::from(vec![format!("name {id}")]);
         let columns =
             RecordBatch::try_new(schema.clone(), vec![std::sync::Arc::new(id_column), std::sync::Arc::new(name)]);
-        sink.write(&batch(columns.unwrap()), &no_slots()).unwrap();
+        sink.write(&batch(columns.unwrap())).unwrap();
     }
-    sink.finish().unwrap();
-    while !sink.is_finished().unwrap() {}
+    while !sink.finish().unwrap() {}
 }
 
 /// What is there to be read now of files that never end.
@@ -75,10 +73,6 @@ fn followed(sources: &mut [Box<dyn Source>]) -> Vec<String> {
 fn batch(columns: RecordBatch) -> Batch {
     let rows = columns.num_rows();
     Batch::new(vec![0; rows].into(), vec![0; rows].into(), vec![0; rows].into(), columns)
-}
-
-fn no_slots() -> SlotTable {
-    SlotTable::new(std::sync::Arc::new(Schema::empty()))
 }
 
 #[test]
@@ -193,17 +187,17 @@ fn what_was_written_after_a_checkpoint_goes_and_what_belongs_to_it_stays() {
         let mut spec = sink(&format!("file:{at}"), schema.clone());
         (spec.format, spec.checkpoints) = (Some(format("JSON")), Some(Vec::new()));
         let mut first = open_sink(&spec, 0, 1).unwrap();
-        first.write(&rows(&[1, 2]), &no_slots()).unwrap();
-        let prepared = first.prepare().unwrap().unwrap();
+        first.write(&rows(&[1, 2])).unwrap();
+        let prepared = first.transactional().unwrap().prepare().unwrap().unwrap();
         // Written after the checkpoint, then killed.
-        first.write(&rows(&[3]), &no_slots()).unwrap();
-        let _ = first.prepare().unwrap();
+        first.write(&rows(&[3])).unwrap();
+        let _ = first.transactional().unwrap().prepare().unwrap();
         drop(first);
         assert!(ids().is_empty(), "nobody sees what is not final");
         spec.checkpoints = Some(vec![prepared]);
         let mut second = open_sink(&spec, 0, 1).unwrap();
-        second.write(&rows(&[4]), &no_slots()).unwrap();
-        second.finish().unwrap();
+        second.write(&rows(&[4])).unwrap();
+        assert!(second.finish().unwrap());
         assert_eq!(ids(), ["{\"id\":1}", "{\"id\":2}", "{\"id\":4}"], "{address}");
     }
 }
@@ -228,17 +222,17 @@ fn files_that_were_taken_away_do_not_keep_their_query_from_starting() {
     (spec.format, spec.checkpoints) = (Some(format("JSON")), Some(Vec::new()));
     spec.options = options(&[("roll_bytes", "1")]);
     let mut first = open_sink(&spec, 0, 1).unwrap();
-    first.write(&ids(&[1]), &no_slots()).unwrap();
-    first.write(&ids(&[2]), &no_slots()).unwrap();
-    let prepared = first.prepare().unwrap().unwrap();
-    first.commit(1).unwrap();
+    first.write(&ids(&[1])).unwrap();
+    first.write(&ids(&[2])).unwrap();
+    let prepared = first.transactional().unwrap().prepare().unwrap().unwrap();
+    assert!(first.transactional().unwrap().commit(1).unwrap());
     drop(first);
     assert_eq!(names(folder.path()).len(), 2);
     names(folder.path()).iter().for_each(|name| fs::remove_file(folder.path().join(name)).unwrap());
     spec.checkpoints = Some(vec![prepared]);
     let mut second = open_sink(&spec, 0, 1).unwrap();
-    second.write(&ids(&[3]), &no_slots()).unwrap();
-    second.finish().unwrap();
+    second.write(&ids(&[3])).unwrap();
+    assert!(second.finish().unwrap());
     assert_eq!(names(folder.path()).len(), 1);
 }
 
@@ -249,13 +243,13 @@ fn what_a_killed_run_had_begun_behind_its_last_checkpoint_is_removed() {
     (spec.format, spec.checkpoints) = (Some(format("JSON")), Some(Vec::new()));
     spec.options = options(&[("roll_bytes", "1")]);
     let mut other = open_sink(&spec, 0, 1).unwrap();
-    other.write(&ids(&[7]), &no_slots()).unwrap();
+    other.write(&ids(&[7])).unwrap();
     let of_other = names(folder.path());
     let mut first = open_sink(&spec, 0, 1).unwrap();
-    first.write(&ids(&[1]), &no_slots()).unwrap();
-    let prepared = first.prepare().unwrap().unwrap();
+    first.write(&ids(&[1])).unwrap();
+    let prepared = first.transactional().unwrap().prepare().unwrap().unwrap();
     for id in 2..5 {
-        first.write(&ids(&[id]), &no_slots()).unwrap();
+        first.write(&ids(&[id])).unwrap();
     }
     drop(first);
     assert_eq!(names(folder.path()).len(), 5, "a file each, all of them hidden");
@@ -276,7 +270,7 @@ fn what_killed_processes_have_left_is_removed_by_the_query_that_it_is_of() {
     for (server, query) in [("0123", "means"), ("0123", "others"), ("4567", "means")] {
         (spec.host.server, spec.host.query) = (server.into(), query.into());
         let mut killed = open_sink(&spec, 0, 1).unwrap();
-        killed.write(&ids(&[1]), &no_slots()).unwrap();
+        killed.write(&ids(&[1])).unwrap();
         drop(killed);
     }
     let began_now = names(folder.path());
@@ -305,18 +299,18 @@ fn a_file_that_got_its_name_at_the_end_is_gone_on_with() {
     drop(open_sink(&spec, 0, 1).unwrap());
     let mut first = open_sink(&spec, 0, 1).unwrap();
     assert_eq!(names(folder.path()).len(), 1);
-    first.write(&ids(&[1]), &no_slots()).unwrap();
-    let prepared = first.prepare().unwrap().unwrap();
-    first.write(&ids(&[2]), &no_slots()).unwrap();
-    first.finish().unwrap();
+    first.write(&ids(&[1])).unwrap();
+    let prepared = first.transactional().unwrap().prepare().unwrap().unwrap();
+    first.write(&ids(&[2])).unwrap();
+    assert!(first.finish().unwrap());
     drop(first);
     // Killed before the end was noted: what came behind the checkpoint comes again.
     spec.checkpoints = Some(vec![prepared]);
     for _ in 0..2 {
         let mut again = open_sink(&spec, 0, 1).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 2, "until then it stays as it was");
-        again.write(&ids(&[2]), &no_slots()).unwrap();
-        again.finish().unwrap();
+        again.write(&ids(&[2])).unwrap();
+        assert!(again.finish().unwrap());
         assert_eq!(fs::read_to_string(&path).unwrap(), "{\"id\":1}\n{\"id\":2}\n");
         assert_eq!(names(folder.path()), ["one.json"]);
     }
@@ -333,7 +327,7 @@ fn files_that_wait_for_a_checkpoint_are_not_open() {
     (spec.format, spec.checkpoints) = (Some(format("JSON")), Some(Vec::new()));
     spec.options = options(&[("roll_bytes", "1")]);
     let mut sink = open_sink(&spec, 0, 1).unwrap();
-    (0..100).for_each(|id| sink.write(&ids(&[id]), &no_slots()).unwrap());
+    (0..100).for_each(|id| sink.write(&ids(&[id])).unwrap());
     let inside = fs::canonicalize(folder.path()).unwrap();
     let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
     assert_eq!(
@@ -341,8 +335,8 @@ fn files_that_wait_for_a_checkpoint_are_not_open() {
         0
     );
     assert!(names(folder.path()).iter().all(|name| name.starts_with('.')));
-    sink.prepare().unwrap().unwrap();
-    sink.commit(1).unwrap();
+    sink.transactional().unwrap().prepare().unwrap().unwrap();
+    assert!(sink.transactional().unwrap().commit(1).unwrap());
     assert_eq!(names(folder.path()).iter().filter(|name| name.starts_with("part-")).count(), 100);
 }
 
@@ -352,12 +346,12 @@ fn what_is_open_at_the_last_checkpoint_gets_its_name() {
     let mut spec = sink(&format!("file:{}/", folder.path().display()), columns("id BIGINT"));
     (spec.format, spec.checkpoints) = (Some(format("JSON")), Some(Vec::new()));
     let mut sink = open_sink(&spec, 0, 1).unwrap();
-    sink.write(&ids(&[1]), &no_slots()).unwrap();
-    sink.prepare().unwrap().unwrap();
-    sink.commit(1).unwrap();
+    sink.write(&ids(&[1])).unwrap();
+    sink.transactional().unwrap().prepare().unwrap().unwrap();
+    assert!(sink.transactional().unwrap().commit(1).unwrap());
     assert!(names(folder.path())[0].starts_with('.'), "it is gone on with");
-    sink.close().unwrap();
-    sink.prepare().unwrap().unwrap();
-    sink.commit(1).unwrap();
+    sink.transactional().unwrap().close().unwrap();
+    sink.transactional().unwrap().prepare().unwrap().unwrap();
+    assert!(sink.transactional().unwrap().commit(1).unwrap());
     assert!(names(folder.path())[0].starts_with("part-"));
 }

@@ -9,7 +9,7 @@ use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use rivulet_dataflow::{
-    Batch, Dataflow, EdgeKind, Polled, Refusals, Sink, SinkError, SlotTable, Source, SourceError, Work,
+    Batch, Dataflow, EdgeKind, Polled, Refusals, Sink, SinkError, Source, SourceError, TransactionalSink, Work,
 };
 use rivulet_runtime::flow::checkpoint::{CheckpointError, Snapshot};
 use rivulet_runtime::flow::stage::sink_instances;
@@ -36,7 +36,7 @@ struct Growing {
 }
 
 impl Sink for Growing {
-    fn write(&mut self, batch: &Batch, _: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         if self.is_prepared {
             self.wrote_prepared.store(true, Ordering::Relaxed);
         }
@@ -46,38 +46,30 @@ impl Sink for Growing {
         Ok(())
     }
 
-    fn refused(&mut self, _: &Refusals, _: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
+    fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
+        Some(self)
     }
+}
 
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
+impl TransactionalSink for Growing {
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
         self.delays = if self.delays == 0 { 2 } else { self.delays - 1 };
         self.is_prepared = self.waits && self.delays == 0;
         Ok((self.delays == 0).then(|| self.rows.lock().len().to_string()))
     }
 
-    fn commit(&mut self, epoch: u64) -> Result<(), SinkError> {
-        self.commits.lock().push(epoch);
-        self.committing = 3;
-        Ok(())
-    }
-
-    fn is_committed(&mut self) -> Result<bool, SinkError> {
-        self.committing = self.committing.saturating_sub(1);
+    fn commit(&mut self, epoch: u64) -> Result<bool, SinkError> {
+        if self.committing == 0 {
+            self.commits.lock().push(epoch);
+            self.committing = 3;
+        }
+        self.committing -= 1;
         self.is_prepared &= self.committing > 0;
         Ok(self.committing == 0)
     }
 
     fn waits_for_commit(&self) -> bool {
         self.waits
-    }
-
-    fn has_room(&self) -> bool {
-        true
     }
 }
 

@@ -10,7 +10,7 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use parking_lot::Mutex;
 use rivulet_dataflow::{
     Batch, Clock, Context, Dataflow, Description, EdgeKind, Element, KeyGroup, Operator, OperatorError,
-    OperatorFactory, Polled, Reason, Refusals, Sink, SinkError, SlotTable, Source, SourceError, StateError, StateFrame,
+    OperatorFactory, Polled, Reason, Refusals, Sink, SinkError, Source, SourceError, StateError, StateFrame,
     StateSelection, Work, hash_keys,
 };
 use rivulet_runtime::flow::stage::sink_instances;
@@ -198,7 +198,7 @@ pub(crate) struct Collected {
 }
 
 impl Sink for Collected {
-    fn write(&mut self, batch: &Batch, _: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         if self.fails {
             return Err(SinkError("the disk is full".into()));
         }
@@ -208,17 +208,9 @@ impl Sink for Collected {
         Ok(())
     }
 
-    fn refused(&mut self, _: &Refusals, _: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<(), SinkError> {
+    fn finish(&mut self) -> Result<bool, SinkError> {
         self.finished.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        Ok(true)
     }
 
     fn has_room(&self) -> bool {
@@ -761,7 +753,7 @@ struct Sticks {
 }
 
 impl Sink for Sticks {
-    fn write(&mut self, batch: &Batch, _: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         self.rows_left = self.rows_left.saturating_sub(batch.rows());
         let deadline = Instant::now() + PATIENCE;
         while self.rows_left == 0 && !self.may_go_on.load(Ordering::Acquire) && Instant::now() < deadline {
@@ -769,18 +761,6 @@ impl Sink for Sticks {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
-    }
-
-    fn refused(&mut self, _: &Refusals, _: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn has_room(&self) -> bool {
-        true
     }
 }
 

@@ -14,7 +14,7 @@ use arrow::datatypes::{DataType, Float64Type, Int64Type, SchemaRef, TimeUnit, Ti
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rivulet_dataflow::{Batch, ManualClock, Polled, Refusals, Sink, SinkError, SlotTable, Source, SourceError};
+use rivulet_dataflow::{Batch, ManualClock, Polled, Refusals, Sink, SinkError, Source, SourceError, TransactionalSink};
 use rivulet_runtime::flow::checkpoint::Snapshot;
 use rivulet_runtime::flow::stage::sink_instances;
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, Partition, Workers};
@@ -259,7 +259,7 @@ struct Kept {
 }
 
 impl Sink for Kept {
-    fn write(&mut self, batch: &Batch, _: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         let columns: Vec<Vec<Value>> = batch.columns.columns().iter().map(values).collect();
         let rows = (0..batch.rows()).map(|row| {
             let times = if batch.is_retraction(row) { -1 } else { 1 };
@@ -269,20 +269,14 @@ impl Sink for Kept {
         Ok(())
     }
 
-    fn refused(&mut self, _: &Refusals, _: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
+    fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
+        Some(self)
     }
+}
 
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
+impl TransactionalSink for Kept {
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
         Ok(Some(format!("{} {}", self.instance, self.rows.lock().len())))
-    }
-
-    fn has_room(&self) -> bool {
-        true
     }
 }
 

@@ -171,7 +171,7 @@ impl Opened {
                 open_sink(&plan.output, results.as_ref(), instances, host, prepared)
             })
             .collect::<Result<Vec<Vec<Box<dyn Sink>>>, _>>()?;
-        let has_checkpoints = checkpoints.is_some() && sinks.iter().flatten().all(|sink| sink.can_go_on());
+        let has_checkpoints = checkpoints.is_some() && sinks.iter().flatten().all(|sink| sink.can_resume());
         let parts = FlowParts {
             name: name.to_owned(),
             dataflow: plan.dataflow.clone(),
@@ -219,12 +219,11 @@ pub(crate) fn finish_sink(plan: &QueryPlan, host: &Host, snapshot: &Snapshot) ->
     let opened = open::sink(declaration, &plan.output, 1, host, Some(prepared));
     let failed = |error: String| ServiceError::from_text(ErrorKind::Unavailable, &error);
     for mut sink in opened.map_err(|error| ServiceError { line: None, column: None, ..error })? {
-        if sink.waits_for_commit() {
+        if sink.transactional().is_some_and(|sink| sink.waits_for_commit()) {
             continue;
         }
-        sink.finish().map_err(|error| failed(error.0))?;
         let deadline = Instant::now() + FINISH_MAX;
-        while !sink.is_finished().map_err(|error| failed(error.0))? {
+        while !sink.finish().map_err(|error| failed(error.0))? {
             if Instant::now() >= deadline {
                 return Err(failed(format!("what was written to '{}' is not final yet", declaration.name)));
             }

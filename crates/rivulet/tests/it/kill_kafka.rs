@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use rivulet_connectors::connector::{Host, SinkSpec, SourceSpec, open_sink, open_source};
-use rivulet_dataflow::{Batch, Polled, Refusals, SlotTable};
+use rivulet_dataflow::{Batch, Polled, Refusals};
 use tempfile::TempDir;
 
 use crate::kafka_broker::Broker;
@@ -31,10 +31,6 @@ const BEGIN_MS: i64 = 1_700_006_400_000;
 const DEVICES: i64 = 30;
 
 const ROWS_AT_ONCE: i64 = 100;
-
-fn no_slots() -> SlotTable {
-    SlotTable::new(Arc::new(Schema::empty()))
-}
 
 fn schema(numbers: &[&str]) -> SchemaRef {
     let numbers = numbers.iter().map(|name| Field::new(*name, DataType::Int64, true));
@@ -81,7 +77,7 @@ fn load(broker: &str, is_over: &AtomicBool) -> i64 {
     let mut next = 0;
     while !is_over.load(Ordering::Relaxed) {
         if sink.has_room() {
-            sink.write(&events(next..next + ROWS_AT_ONCE), &no_slots()).unwrap();
+            sink.write(&events(next..next + ROWS_AT_ONCE)).unwrap();
             sink.flush().unwrap();
             next += ROWS_AT_ONCE;
         }
@@ -89,10 +85,9 @@ fn load(broker: &str, is_over: &AtomicBool) -> i64 {
     }
     // Far behind: they close the windows of all partitions.
     let end = next + 1_000_000;
-    sink.write(&events(end..end + DEVICES), &no_slots()).unwrap();
-    sink.finish().unwrap();
+    sink.write(&events(end..end + DEVICES)).unwrap();
     let deadline = Instant::now() + PATIENCE;
-    while !sink.is_finished().unwrap() {
+    while !sink.finish().unwrap() {
         assert!(Instant::now() < deadline, "the events are not written");
         thread::sleep(Duration::from_millis(20));
     }

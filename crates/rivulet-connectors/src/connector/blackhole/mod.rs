@@ -1,6 +1,6 @@
 //! `blackhole:` takes rows and keeps nothing: for measurements, and to run a query for its errors alone.
 
-use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
+use rivulet_dataflow::{Batch, Sink, SinkError};
 
 use super::description::{Check, Instance, Opening};
 use super::{ConnectorDescription, ConnectorError, DirectionDescription, Options, SinkSpec};
@@ -28,21 +28,9 @@ fn open(_spec: &SinkSpec, _options: &Options, _instance: Instance) -> Result<Box
 struct Blackhole;
 
 impl Sink for Blackhole {
-    fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         // As a real sink would, so that a compiler does not do away with what was computed for it.
         std::hint::black_box(batch);
         Ok(())
-    }
-
-    fn refused(&mut self, _refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn has_room(&self) -> bool {
-        true
     }
 }

@@ -27,16 +27,16 @@ impl FlowTask {
         while core.chain.has_more() {
             self.run_chain(core, |chain, slots, refusals, take| chain.go_on(now_us, slots, refusals, take))?;
         }
-        if let Some(sink) = &mut core.sink {
-            sink.finish().map_err(|error| error.0)?;
-        }
         core.is_finishing = true;
         Self::complete(core)
     }
 
     /// The end of the end: once the sink is done, which may have to wait for others.
     pub(super) fn complete(core: &mut Core) -> Result<(), String> {
-        let is_done = core.sink.as_mut().map_or(Ok(true), |sink| sink.is_finished()).map_err(|error| error.0)?;
+        if core.has_ended {
+            return Ok(());
+        }
+        let is_done = core.sink.as_mut().map_or(Ok(true), |sink| sink.finish()).map_err(|error| error.0)?;
         if is_done {
             core.outputs.tell(&Message::End);
             core.has_ended = true;
