@@ -1,11 +1,12 @@
 //! What connectors say about themselves. Checks, errors and the reference are made of this and of nothing else.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use arrow::datatypes::Schema;
 use rivulet_dataflow::{Sink, Source};
 
-use super::{ConnectorError, Options, SinkSpec, SourceSpec};
+use super::{ConnectorError, Options, Settled, SinkSpec, SourceSpec};
 use crate::files::Files;
 
 /// Which way rows go.
@@ -56,6 +57,25 @@ pub(crate) struct Opening {
     pub(crate) columns: Option<OwnColumns>,
     /// What is looked at when it is declared.
     pub(crate) check: Check,
+    /// Up to where the results of a query are final, of a sink that keeps account of that itself ([`super::settled`]).
+    pub(crate) settled: Option<AskSettled>,
+    /// The one file that the result of a query replaces when the query ends, of a sink that may be such a file.
+    pub(crate) replaced: Option<ReplacedFile>,
+    /// Whether addresses are paths of files and folders on this machine.
+    pub(crate) address_is_path: bool,
+}
+
+impl Opening {
+    /// Neither a source nor a sink; to be completed.
+    pub(crate) const NONE: Self = Self {
+        source: None,
+        sink: None,
+        columns: None,
+        check: Check::NONE,
+        settled: None,
+        replaced: None,
+        address_is_path: false,
+    };
 }
 
 /// What a connector looks at in a declaration, beside names of options and formats, before anything is opened: nothing outside of the
@@ -87,6 +107,12 @@ pub(crate) type OpenSource = fn(&SourceSpec, &Options, usize) -> Result<Vec<Box<
 
 /// Opens one of so many instances of a sink.
 pub(crate) type OpenSink = fn(&SinkSpec, &Options, Instance) -> Result<Box<dyn Sink>, ConnectorError>;
+
+/// Asks a sink up to where results are final.
+pub(crate) type AskSettled = fn(&SinkSpec, &Options) -> Result<Settled, ConnectorError>;
+
+/// The file that a result replaces.
+pub(crate) type ReplacedFile = fn(&SinkSpec, &Options) -> Option<PathBuf>;
 
 /// Which of the parallel instances of a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

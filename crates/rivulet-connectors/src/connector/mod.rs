@@ -127,8 +127,8 @@ pub fn check_sink(spec: &SinkSpec) -> Result<(), ConnectorError> {
     connector.open.check.sink.map_or(Ok(()), |check| check(spec, &options))
 }
 
-/// Up to where the results of a query are final whose newest checkpoint has what `spec` says ([`SinkSpec::checkpoints`]). Whoever else may still be at work
-/// for this query is shut out before this is answered.
+/// Up to where the results of a query are final whose newest checkpoint has what `spec` says
+/// ([`SinkSpec::checkpoints`]). Whoever else may still be at work for this query is shut out before this is answered.
 ///
 /// # Errors
 /// As with [`open_sink`]; and if it cannot be said.
@@ -136,14 +136,20 @@ pub fn settled(spec: &SinkSpec) -> Result<Settled, ConnectorError> {
     let connector = find(&spec.connector, Direction::Sink)?;
     let options = Options::check(connector, Direction::Sink, &spec.options)?;
     // The others make final what they have prepared for, whichever checkpoint it is, when they are opened.
-    if connector.name == kafka::CONNECTOR.name { kafka::settled(spec, &options) } else { Ok(Settled::Any) }
+    connector.open.settled.map_or(Ok(Settled::Any), |settled| settled(spec, &options))
 }
 
 /// The one file that the result of a query replaces when the query ends, if the sink is such a file.
 pub fn replaced_file(spec: &SinkSpec) -> Option<std::path::PathBuf> {
-    let connector = find(&spec.connector, Direction::Sink).ok().filter(|one| one.name == file::CONNECTOR.name)?;
+    let connector = find(&spec.connector, Direction::Sink).ok()?;
     let options = Options::check(connector, Direction::Sink, &spec.options).ok()?;
-    file::replaced(&spec.address, &options, &spec.host.files)
+    connector.open.replaced.and_then(|replaced| replaced(spec, &options))
+}
+
+/// The path that an address means (`file:rooms.csv`); `None` if it means no file or folder of this machine.
+pub fn path_of(address: &str) -> Option<&str> {
+    let (name, path) = address.split_once(':')?;
+    by_name(name).filter(|connector| connector.open.address_is_path).map(|_| path)
 }
 
 /// The columns of a source that brings them itself, as generators do, so that they need not be declared. The event time is named in the
@@ -159,11 +165,15 @@ pub fn shown_option<'t>(connector: &str, direction: Direction, name: &str, value
     options::shown(described.map_or(&[][..], |one| one.options), name, value)
 }
 
+/// The connector with this name.
+fn by_name(name: &str) -> Option<&'static ConnectorDescription> {
+    CONNECTORS.iter().find(|connector| connector.name.eq_ignore_ascii_case(name.trim()))
+}
+
 /// The connector with this name, if it goes in this direction.
 fn find(name: &str, direction: Direction) -> Result<&'static ConnectorDescription, ConnectorError> {
-    let lower = name.trim().to_ascii_lowercase();
-    let Some(connector) = CONNECTORS.iter().find(|connector| connector.name == lower) else {
-        let hint = match nearest(&lower, CONNECTORS.iter().map(|connector| connector.name)) {
+    let Some(connector) = by_name(name) else {
+        let hint = match nearest(&name.trim().to_ascii_lowercase(), CONNECTORS.iter().map(|connector| connector.name)) {
             Some(near) => format!("did you mean '{near}:'?"),
             None => format!("{}s are {}", direction, names(direction)),
         };

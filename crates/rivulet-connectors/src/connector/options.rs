@@ -283,7 +283,7 @@ pub(crate) fn shortened(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::DirectionDescription;
-    use super::super::description::{Check, Opening};
+    use super::super::description::Opening;
     use super::*;
 
     const DESCRIPTION: ConnectorDescription = ConnectorDescription {
@@ -308,7 +308,7 @@ mod tests {
         }),
         sink: None,
         example: "",
-        open: Opening { source: None, sink: None, columns: None, check: Check::NONE },
+        open: Opening::NONE,
     };
 
     const fn option(name: &'static str, kind: OptionKind, default: Option<&'static str>) -> OptionDescription {

@@ -20,6 +20,8 @@ pub struct Host {
     pub mqtt: Option<Arc<dyn MqttHost>>,
     /// The files that statements may name; none by default.
     pub files: Files,
+    /// Whether standard input and output are those of whoever runs the query; a server has none.
+    pub has_standard_streams: bool,
     /// What tells the server from others, also after a restart; empty where there is none.
     pub server: String,
     /// The query that is to run.
@@ -33,7 +35,7 @@ pub struct Host {
 impl Host {
     /// That of a process that has nothing, and the rights of its user.
     pub fn of_user() -> Self {
-        Self { files: Files::of_user(), ..Self::default() }
+        Self { files: Files::of_user(), has_standard_streams: true, ..Self::default() }
     }
 }
 
@@ -127,8 +129,13 @@ pub enum Settled {
     Any,
     /// None is: the query begins anew.
     Nothing,
-    /// Those of the checkpoint with this number are, and nothing behind them.
-    Epoch(u64),
+    /// Those of a checkpoint are, and nothing behind them.
+    Epoch {
+        /// The number of the checkpoint.
+        number: u64,
+        /// How an operator gives the sink another number: a sentence that ends in "to" and that number.
+        set_by: &'static str,
+    },
     /// All are: the query has come to the end of its input.
     Ended,
 }

@@ -11,7 +11,7 @@ use arrow::array::{
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use rivulet_dataflow::{Source, SourceError};
 
-use crate::connector::description::{Check, Opening, OptionDescription, OptionKind};
+use crate::connector::description::{Opening, OptionDescription, OptionKind};
 use crate::connector::options::{Options, shortened};
 use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, SourceSpec};
 use crate::files::Files;
@@ -45,7 +45,7 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     }),
     sink: None,
     example: "CREATE SOURCE readings FROM 'sensors:' WITH (devices => 100, rate => 100, base_time => 'now');",
-    open: Opening { source: Some(open), sink: None, columns: Some(columns_of), check: Check::NONE },
+    open: Opening { source: Some(open), columns: Some(columns_of), ..Opening::NONE },
 };
 
 static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 1] = with_common([OptionDescription {

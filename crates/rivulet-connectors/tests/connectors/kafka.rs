@@ -310,12 +310,12 @@ fn transactions_become_final_with_checkpoints(address: &str) {
     spec.checkpoints = Some(prepare(&mut sinks));
     commit(&mut sinks, 5);
     await_rows(address, 0..100);
-    assert_eq!(settled(&spec).unwrap(), Settled::Epoch(5));
+    assert!(matches!(settled(&spec), Ok(Settled::Epoch { number: 5, .. })));
     // One without rows becomes final too. By now the first ones are shut out; the query goes on with others.
     let mut sinks = instances(&spec, 1);
     spec.checkpoints = Some(prepare(&mut sinks));
     commit(&mut sinks, 6);
-    assert_eq!(settled(&spec).unwrap(), Settled::Epoch(6));
+    assert!(matches!(settled(&spec), Ok(Settled::Epoch { number: 6, .. })));
     // Rows behind the last checkpoint do not come, and come once when they are written again.
     let mut sinks = instances(&spec, 3);
     sinks[2].write(&rows(100..200)).unwrap();

@@ -2,7 +2,7 @@
 
 use rivulet_dataflow::{Batch, Sink, SinkError};
 
-use super::description::{Check, Instance, Opening};
+use super::description::{Instance, Opening};
 use super::{ConnectorDescription, ConnectorError, DirectionDescription, Options, SinkSpec};
 
 /// What it is.
@@ -18,7 +18,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
         options: &[],
     }),
     example: "CREATE SINK nowhere TO 'blackhole:';",
-    open: Opening { source: None, sink: Some(open), columns: None, check: Check::NONE },
+    open: Opening { sink: Some(open), ..Opening::NONE },
 };
 
 fn open(_spec: &SinkSpec, _options: &Options, _instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {

@@ -8,7 +8,7 @@ use arrow::array::{Float64Array, Int64Array, RecordBatch, RecordBatchOptions, Ti
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use rivulet_dataflow::{Source, SourceError};
 
-use crate::connector::description::{Check, Opening, OptionDescription, OptionKind};
+use crate::connector::description::{Opening, OptionDescription, OptionKind};
 use crate::connector::options::{Options, shortened};
 use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, SourceSpec};
 use crate::files::Files;
@@ -40,7 +40,7 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     }),
     sink: None,
     example: "CREATE SOURCE visits FROM 'hibench:' WITH (events => 1000000, ips => 1000);",
-    open: Opening { source: Some(open), sink: None, columns: Some(columns_of), check: Check::NONE },
+    open: Opening { source: Some(open), columns: Some(columns_of), ..Opening::NONE },
 };
 
 static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 2] = with_common([

@@ -10,7 +10,7 @@ mod words;
 use arrow::datatypes::Schema;
 use rivulet_dataflow::Source;
 
-use crate::connector::description::{Check, Opening, OptionDescription, OptionKind};
+use crate::connector::description::{Opening, OptionDescription, OptionKind};
 use crate::connector::options::{Options, shortened};
 use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, SourceSpec};
 use crate::files::Files;
@@ -41,7 +41,7 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     }),
     sink: None,
     example: "CREATE SOURCE bid FROM 'nexmark:bid' WITH (events => 1000000, seed => 7);",
-    open: Opening { source: Some(open), sink: None, columns: Some(columns_of), check: Check::NONE },
+    open: Opening { source: Some(open), columns: Some(columns_of), ..Opening::NONE },
 };
 
 static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 8] = with_common([

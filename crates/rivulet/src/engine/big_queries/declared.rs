@@ -98,24 +98,10 @@ impl Ready {
 
     /// Fails if it can be seen that it cannot be opened, or not here.
     fn check(&self, host: &Host) -> Result<(), ServiceError> {
-        let (connector, place) = match self {
-            Self::Source(source) => {
-                check_source(source, host)?;
-                (source.connector(), source.address_position)
-            }
-            Self::Sink(sink) => {
-                check_sink(sink, host)?;
-                (sink.connector(), sink.address_position)
-            }
-            Self::View(_) => return Ok(()),
-        };
-        match connector.as_str() {
-            "stdin" | "stdout" => {
-                Err(ServiceError::invalid(format!("a server has no '{connector}:': nobody sits in front of it"))
-                    .at(place.line, place.column)
-                    .with_hint("run the script with `rivulet run`, or use a file, a topic or HTTP"))
-            }
-            _ => Ok(()),
+        match self {
+            Self::Source(source) => check_source(source, host),
+            Self::Sink(sink) => check_sink(sink, host),
+            Self::View(_) => Ok(()),
         }
     }
 
