@@ -132,7 +132,7 @@ fn workspace_crates() -> Result<Vec<String>, String> {
 }
 
 fn docs() -> Result<(), String> {
-    run_tests(&["--test", "it", "--test", "connectors", "reference"], &[("RIVULET_UPDATE", "1")])
+    run_tests(&["--test", "it", "reference"], &[("RIVULET_UPDATE", "1")])
 }
 
 fn bench(rest: &[&str]) -> Result<(), String> {

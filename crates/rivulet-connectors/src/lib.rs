@@ -9,7 +9,6 @@
 
 pub mod mqtt;
 pub mod connector;
-mod generator;
 mod sockets;
 pub mod formats;
 pub mod http_server;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
-use rivulet_connectors::connector::{Host, SinkSpec, SourceSpec, declared_schema, open_sink, open_source};
+use rivulet_connectors::connector::{Connectors, Host, SinkSpec, SourceSpec};
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Batch, Polled, Refusals};
 
@@ -185,6 +185,9 @@ pub fn write_stream(stream: &Stream, folder: &Path, format: FileFormat) -> Resul
     Ok(rows)
 }
 
+/// The connectors that the corpus is made with.
+static GENERATORS: Connectors = Connectors::with(&crate::sources::CONNECTORS);
+
 /// All events of one kind through the connectors' own source and sink.
 fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> Result<u64, CorpusError> {
     let failed = |error: &dyn std::fmt::Display| CorpusError::Connector(error.to_string());
@@ -205,7 +208,7 @@ fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> R
         host: Host::of_user(),
         checkpoints: None,
     };
-    let mut sink = open_sink(&spec, 0, 1).map_err(|error| failed(&error))?;
+    let mut sink = GENERATORS.open_sink(&spec, 0, 1).map_err(|error| failed(&error))?;
     let mut refusals = Refusals::new(0);
     let mut rows = 0;
     loop {
@@ -225,7 +228,8 @@ fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> R
 
 /// The rows of one kind of event, all columns.
 fn open_stream(stream: &Stream, kind: &str) -> Result<(Box<dyn rivulet_dataflow::Source>, SchemaRef), CorpusError> {
-    let schema = declared_schema("nexmark", kind, &Files::of_user())
+    let schema = GENERATORS
+        .declared_schema("nexmark", kind, &Files::of_user())
         .map(Arc::new)
         .ok_or_else(|| CorpusError::Connector(format!("'nexmark:{kind}' is no stream")))?;
     let spec = SourceSpec {
@@ -239,7 +243,7 @@ fn open_stream(stream: &Stream, kind: &str) -> Result<(Box<dyn rivulet_dataflow:
         host: Host::of_user(),
         resume: None,
     };
-    let mut sources = open_source(&spec, 1).map_err(|error| CorpusError::Connector(error.to_string()))?;
+    let mut sources = GENERATORS.open_source(&spec, 1).map_err(|error| CorpusError::Connector(error.to_string()))?;
     let source = sources.pop().ok_or_else(|| CorpusError::Connector("the generator has no partition".into()))?;
     Ok((source, schema))
 }

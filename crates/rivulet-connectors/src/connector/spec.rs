@@ -70,11 +70,11 @@ pub struct SourceSpec {
 }
 
 impl SourceSpec {
-    /// Where its partitions go on, in the connector's own words.
-    pub(crate) fn resumed<T: DeserializeOwned>(
-        &self,
-        connector: &'static str,
-    ) -> Result<Option<Vec<T>>, ConnectorError> {
+    /// Where its partitions go on, in the connector's own words; `None` if it begins anew.
+    ///
+    /// # Errors
+    /// A checkpoint is not understood.
+    pub fn resumed<T: DeserializeOwned>(&self, connector: &'static str) -> Result<Option<Vec<T>>, ConnectorError> {
         let Some(positions) = &self.resume else { return Ok(None) };
         let wrong = |problem: String| ConnectorError::Open {
             connector,
@@ -92,7 +92,10 @@ impl SourceSpec {
     }
 
     /// The schema of polled rows.
-    pub(crate) fn read_schema(&self) -> SchemaRef {
+    ///
+    /// # Panics
+    /// If a column that is read is not declared.
+    pub fn read_schema(&self) -> SchemaRef {
         Arc::new(self.schema.project(&self.columns).expect("columns that are read are declared"))
     }
 }

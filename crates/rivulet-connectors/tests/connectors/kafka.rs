@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Int64Array, StringArray};
-use rivulet_connectors::connector::{Host, Settled, SinkSpec, open_sink, open_source, settled};
+use rivulet_connectors::connector::{Connectors, Host, Settled, SinkSpec};
 use rivulet_dataflow::{Batch, Polled, Refusals, Sink, TransactionalSink};
 
 use crate::kafka_broker::Broker;
@@ -51,7 +51,11 @@ fn written_is_read(address: &str) {
     let mut expected: Vec<String> = (0..20_000).map(|n| format!("device {}|{n}", n % 10)).collect();
     expected.sort();
     for partitions in [1, 2, 8] {
-        assert_eq!(open_source(&spec, partitions).unwrap().len(), 3, "one for each partition of the topic");
+        assert_eq!(
+            Connectors::OWN.open_source(&spec, partitions).unwrap().len(),
+            3,
+            "one for each partition of the topic"
+        );
         let drained = drain(&spec, partitions).unwrap();
         assert_eq!(drained.refused, 0);
         // Equal keys meet in one partition, and stay in order there.
@@ -103,7 +107,7 @@ fn reading_begins_where_it_is_told(address: &str) {
     assert!(source_error(&spec).contains("hint: it is earliest, latest or a time"));
     // From the end on: what comes later is read, whenever it is first polled.
     spec.options = options(&[("start", "latest")]);
-    let mut sources = open_source(&spec, 1).unwrap();
+    let mut sources = Connectors::OWN.open_source(&spec, 1).unwrap();
     fill(&sink(address, rows(0..1).columns.schema()), &[rows(7..8)]).unwrap();
     let mut drained = Drained::default();
     poll_all_until(&mut sources, &mut drained, |drained| !drained.rows.is_empty());
@@ -126,14 +130,14 @@ fn groups_share_and_remember(address: &str) {
     fill(&to, &[rows(100..150)]).unwrap();
     // Before a group has decided, each partition may be its own, and nobody stands aside.
     spec.options = options(&[("group", "undecided"), ("start", "latest")]);
-    let mut undecided = open_source(&spec, 2).unwrap();
+    let mut undecided = Connectors::OWN.open_source(&spec, 2).unwrap();
     let refusals = &mut Refusals::new(0);
     assert!(undecided.iter_mut().all(|source| matches!(source.poll(1, 0, refusals), Ok(Polled::Nothing(_)))));
     drop(undecided);
     // Unbounded, two members share the partitions and go on where the group stopped.
     spec.options = options(&[("group", "readers")]);
-    let mut sources = open_source(&spec, 2).unwrap();
-    sources.append(&mut open_source(&spec, 2).unwrap());
+    let mut sources = Connectors::OWN.open_source(&spec, 2).unwrap();
+    sources.append(&mut Connectors::OWN.open_source(&spec, 2).unwrap());
     assert_eq!(sources.len(), 6, "each member has a source for each partition");
     let mut drained = Drained::default();
     poll_all_until(&mut sources, &mut drained, |drained| drained.rows.len() >= 50);
@@ -185,7 +189,7 @@ fn a_slow_reader_stops_the_fetching(address: &str) {
         let names = StringArray::from_iter_values(range.clone().map(|_| "x".repeat(200)));
         batch(vec![("device", Arc::new(names) as ArrayRef), ("n", Arc::new(Int64Array::from_iter_values(range)))])
     };
-    let mut to = open_sink(&sink(address, wide(0..1).columns.schema()), 0, 1).unwrap();
+    let mut to = Connectors::OWN.open_sink(&sink(address, wide(0..1).columns.schema()), 0, 1).unwrap();
     const MESSAGES: i64 = 200_000;
     for start in (0..MESSAGES).step_by(10_000) {
         while !to.has_room() {
@@ -196,7 +200,7 @@ fn a_slow_reader_stops_the_fetching(address: &str) {
     finish(&mut *to).unwrap();
     let mut spec = source(address, "n BIGINT");
     spec.options = options(&[("bounded", "true")]);
-    let mut sources = open_source(&spec, 1).unwrap();
+    let mut sources = Connectors::OWN.open_source(&spec, 1).unwrap();
     // Long enough to fetch all of it, if nothing stopped it; then all of it comes, once.
     std::thread::sleep(Duration::from_secs(2));
     let mut drained = Drained::default();
@@ -238,7 +242,7 @@ fn exactly_once(address: &str, prepared: &[String]) -> SinkSpec {
 }
 
 fn instances(spec: &SinkSpec, count: usize) -> Vec<Box<dyn Sink>> {
-    (0..count).map(|instance| open_sink(spec, instance, count).unwrap()).collect()
+    (0..count).map(|instance| Connectors::OWN.open_sink(spec, instance, count).unwrap()).collect()
 }
 
 /// Asks again and again.
@@ -303,19 +307,19 @@ fn transactions_become_final_with_checkpoints(address: &str) {
     assert!(seen(address).is_empty(), "nothing before the checkpoint is durable");
     // A crash now: the checkpoint is there, its rows are not.
     spec.checkpoints = Some(first);
-    assert_eq!(settled(&spec).unwrap(), Settled::Nothing);
+    assert_eq!(Connectors::OWN.settled(&spec).unwrap(), Settled::Nothing);
     drop(sinks);
     let mut sinks = instances(&exactly_once(address, &[]), 2);
     sinks[1].write(&rows(0..100)).unwrap();
     spec.checkpoints = Some(prepare(&mut sinks));
     commit(&mut sinks, 5);
     await_rows(address, 0..100);
-    assert!(matches!(settled(&spec), Ok(Settled::Epoch { number: 5, .. })));
+    assert!(matches!(Connectors::OWN.settled(&spec), Ok(Settled::Epoch { number: 5, .. })));
     // One without rows becomes final too. By now the first ones are shut out; the query goes on with others.
     let mut sinks = instances(&spec, 1);
     spec.checkpoints = Some(prepare(&mut sinks));
     commit(&mut sinks, 6);
-    assert!(matches!(settled(&spec), Ok(Settled::Epoch { number: 6, .. })));
+    assert!(matches!(Connectors::OWN.settled(&spec), Ok(Settled::Epoch { number: 6, .. })));
     // Rows behind the last checkpoint do not come, and come once when they are written again.
     let mut sinks = instances(&spec, 3);
     sinks[2].write(&rows(100..200)).unwrap();
@@ -334,15 +338,15 @@ fn transactions_become_final_with_checkpoints(address: &str) {
     }
     sinks[1..].iter_mut().for_each(|sink| await_some(|| sink.finish().unwrap().then_some(())));
     await_rows(address, 0..201);
-    assert_eq!(settled(&spec).unwrap(), Settled::Ended, "though no checkpoint says so");
+    assert_eq!(Connectors::OWN.settled(&spec).unwrap(), Settled::Ended, "though no checkpoint says so");
     // A query of the same name that begins anew is another one.
     let mut sinks = instances(&exactly_once(address, &[]), 1);
     spec.checkpoints = Some(prepare(&mut sinks));
-    assert_eq!(settled(&spec).unwrap(), Settled::Nothing);
+    assert_eq!(Connectors::OWN.settled(&spec).unwrap(), Settled::Nothing);
     spec.checkpoints = None;
     let error = sink_error(&spec);
     assert!(error.contains("nobody makes checkpoints here\nhint: run the query on a server"), "{error}");
-    assert_eq!(settled(&sink(address, rows(0..1).columns.schema())).unwrap(), Settled::Any);
+    assert_eq!(Connectors::OWN.settled(&sink(address, rows(0..1).columns.schema())).unwrap(), Settled::Any);
 }
 
 fn a_later_run_shuts_out_the_one_before(address: &str) {

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Int64Array};
-use rivulet_connectors::connector::open_sink;
+use rivulet_connectors::connector::Connectors;
 use rivulet_dataflow::{Batch, Sink};
 
 use crate::support::{PATIENCE, batch, options, sink};
@@ -52,7 +52,7 @@ fn a_checkpoint_waits_for_the_acknowledgements_of_what_was_written_before() {
     let accepted = accept(listener);
     let mut spec = sink("mqtt:out", rows(0..1).columns.schema());
     spec.options = options(&[("broker", &broker), ("qos", "1")]);
-    let mut sink = open_sink(&spec, 0, 1).unwrap();
+    let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
     let mut socket = accepted.join().unwrap();
     await_drained(&mut *sink);
     sink.write(&rows(0..3)).unwrap();

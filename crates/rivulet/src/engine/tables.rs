@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use rivulet_connectors::connector::path_of;
 use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{Format, TableFault, decode_table_in_part};
 use rivulet_sql::{CreateTable, Literal, Table, TableUse, Tables, type_name};
@@ -15,6 +14,7 @@ use rivulet_sql::{CreateTable, Literal, Table, TableUse, Tables, type_name};
 use super::not_running::NotRunning;
 use super::outside::OPEN_MAX;
 use super::{Engine, State, statements};
+use crate::run::CONNECTORS;
 use crate::service::{ErrorKind, ServiceError, TableInfo};
 
 impl Engine {
@@ -180,7 +180,7 @@ fn read_table_in_part(
     files: &Files,
 ) -> Result<(RecordBatch, Option<LeftOut>), ServiceError> {
     let place = create.address_position;
-    let Some(path) = path_of(&create.address).filter(|path| !path.is_empty()) else {
+    let Some(path) = CONNECTORS.path_of(&create.address).filter(|path| !path.is_empty()) else {
         let message = format!("a table is read from a local file, and '{}' is none", create.address);
         return Err(ServiceError::invalid(message)
             .at(place.line, place.column)
@@ -296,7 +296,7 @@ impl State {
         TableInfo {
             name: name.clone(),
             sql: create.text.clone(),
-            file: path_of(&create.address).unwrap_or(&create.address).to_owned(),
+            file: CONNECTORS.path_of(&create.address).unwrap_or(&create.address).to_owned(),
             columns: columns.map(|field| (field.name().clone(), type_name(field.data_type()))).collect(),
             rows: rows.as_ref().map_or(0, |rows| rows.columns().num_rows() as u64),
             bytes: rows.as_ref().map_or(0, |rows| rows.columns().get_array_memory_size() as u64),

@@ -24,6 +24,7 @@ use rivulet_sql::{PlannedOutput, QueryPlan};
 use crate::service::{ErrorKind, ServiceError};
 use results::{Results, SharedResults};
 
+pub use open::CONNECTORS;
 pub(crate) use open::{check_sink, check_source, replaced_file};
 pub(crate) use script::own_columns;
 pub use script::{Planned, Script, Step};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use arrow::datatypes::{DataType, SchemaRef};
-use rivulet_connectors::connector::{self, Direction, Host};
+use rivulet_connectors::connector::{Direction, Host};
 use rivulet_connectors::files::Files;
 use rivulet_sql::{
     CreateView, Name, Scope, SinkDeclaration, SourceDeclaration, SqlError, Statement, plan_query, shown_statement,
@@ -14,7 +14,7 @@ use rivulet_sql::{
 
 use crate::engine::Engine;
 use crate::engine::outside::OPEN_MAX;
-use crate::run::{check_sink, check_source, own_columns};
+use crate::run::{CONNECTORS, check_sink, check_source, own_columns};
 use crate::service::{ErrorKind, ServiceError};
 
 use super::Known;
@@ -183,7 +183,7 @@ fn shown_option<'v>(connector: &str, is_sink: bool, name: &str, value: &'v str) 
     match name {
         // Options of the planner, which the connector does not know.
         "lateness" | "idle_timeout" | "future_limit" => value.into(),
-        _ => connector::shown_option(connector, direction, name, value),
+        _ => CONNECTORS.shown_option(connector, direction, name, value),
     }
 }
 

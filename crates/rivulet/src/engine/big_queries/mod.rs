@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rivulet_connectors::connector::{Host, path_of};
+use rivulet_connectors::connector::Host;
 use rivulet_runtime::Policy;
 use rivulet_runtime::flow::checkpoint::Snapshot;
 use rivulet_sql::{BigQuery, CreateBigQuery, QueryPlan, Scope, Statement, explain_query, plan_query};
@@ -181,7 +181,7 @@ impl OneQuery {
     /// elsewhere would be there twice.
     fn look_for_result(&mut self, name: &str, is_there: impl FnOnce(String) -> bool) {
         let sink = self.plan.as_ref().and_then(|plan| plan.output.sink.as_ref()).filter(|_| self.has_ended);
-        let Some(file) = sink.and_then(|sink| path_of(&sink.address)) else { return };
+        let Some(file) = sink.and_then(|sink| run::CONNECTORS.path_of(&sink.address)) else { return };
         if is_there(file.to_owned()) {
             return;
         }

@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use arrow::array::{Float64Array, Int64Array, RecordBatch, RecordBatchOptions, TimestampMicrosecondArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use rivulet_connectors::connector::description::Opening;
+use rivulet_connectors::connector::options::shortened;
+use rivulet_connectors::connector::{
+    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
+    SourceSpec,
+};
+use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Source, SourceError};
-
-use crate::connector::description::{Opening, OptionDescription, OptionKind};
-use crate::connector::options::{Options, shortened};
-use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, SourceSpec};
-use crate::files::Files;
 
 use super::options::{COMMON_OPTIONS, StreamOptions, choose_columns, with_common, with_event_time};
 use super::schedule::Schedule;

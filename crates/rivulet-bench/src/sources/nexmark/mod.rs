@@ -8,12 +8,14 @@ mod model;
 mod words;
 
 use arrow::datatypes::Schema;
+use rivulet_connectors::connector::description::Opening;
+use rivulet_connectors::connector::options::shortened;
+use rivulet_connectors::connector::{
+    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
+    SourceSpec,
+};
+use rivulet_connectors::files::Files;
 use rivulet_dataflow::Source;
-
-use crate::connector::description::{Opening, OptionDescription, OptionKind};
-use crate::connector::options::{Options, shortened};
-use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, SourceSpec};
-use crate::files::Files;
 
 use super::options::{COMMON_OPTIONS, StreamOptions, with_common, with_event_time};
 use super::random::Seed;
