@@ -57,7 +57,8 @@ pub struct Opening {
     pub columns: Option<OwnColumns>,
     /// What is looked at when it is declared.
     pub check: Check,
-    /// Up to where the results of a query are final, of a sink that keeps account of that itself ([`super::Connectors::settled`]).
+    /// Up to where the results of a query are final, of a sink that keeps account of that itself
+    /// ([`super::Connectors::settled`]).
     pub settled: Option<AskSettled>,
     /// The one file that the result of a query replaces when the query ends, of a sink that may be such a file.
     pub replaced: Option<ReplacedFile>,

@@ -19,9 +19,10 @@ use rivulet_runtime::{Flow, FlowLimits, FlowParts, Numa, Partition, Topology, Wo
 /// A deadline for what is over in milliseconds on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(crate) struct SystemClock(Instant);
+/// Goes on evenly from a fixed moment.
+pub(crate) struct RunningClock(Instant);
 
-impl Clock for SystemClock {
+impl Clock for RunningClock {
     fn now_us(&self) -> i64 {
         self.steady_us() + 1_700_000_000_000_000
     }
@@ -33,7 +34,7 @@ impl Clock for SystemClock {
 
 pub(crate) fn workers(threads: usize) -> Workers {
     let settings = WorkerSettings { threads, ..WorkerSettings::default() };
-    Workers::start(settings, Arc::new(SystemClock(Instant::now()))).unwrap()
+    Workers::start(settings, Arc::new(RunningClock(Instant::now()))).unwrap()
 }
 
 pub(crate) fn schema() -> SchemaRef {
@@ -842,7 +843,7 @@ fn a_flow_stays_on_a_node_as_long_as_it_has_room() {
         [(Numa::Auto, 2, vec![0]), (Numa::Auto, 4, vec![0, 1]), (Numa::Off, 4, Vec::new())]
     {
         let settings = WorkerSettings { threads: 4, numa, ..WorkerSettings::default() };
-        let workers = Workers::start_on(settings, Arc::new(SystemClock(Instant::now())), two_nodes()).unwrap();
+        let workers = Workers::start_on(settings, Arc::new(RunningClock(Instant::now())), two_nodes()).unwrap();
         let sink = Collected::default();
         let sources = || (0..4).map(|part| numbers(part * 1_000..(part + 1) * 1_000, Then::End)).collect();
         let flow = workers.start_flow(counting(sources(), parallelism, &sink, i64::MAX)).unwrap();

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::connector::{Host, Settled};
 use rivulet_dataflow::Sink;
 use rivulet_runtime::flow::checkpoint::Snapshot;
@@ -92,7 +93,7 @@ impl Runner {
             pins: options.pins,
             ..WorkerSettings::default()
         };
-        let workers = Workers::start(settings, Arc::new(crate::engine::SystemClock)).map_err(|error| {
+        let workers = Workers::start(settings, Arc::new(SystemClock)).map_err(|error| {
             ServiceError::new(ErrorKind::Unavailable, format!("no threads can be started: {error}"))
         })?;
         Ok(Self { workers, options })
