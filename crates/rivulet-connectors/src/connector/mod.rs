@@ -16,7 +16,7 @@
 
 pub mod description;
 pub mod error;
-mod nearest;
+pub(crate) mod nearest;
 pub mod registry;
 mod reference;
 pub mod options;

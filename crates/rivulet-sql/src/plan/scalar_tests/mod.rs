@@ -4,10 +4,12 @@
 //! - [`nulls`]: three-valued logic of every operator and every function that can be called;
 //! - [`numbers`]: one zero, one NaN, and results that do not fit;
 //! - [`conversions`]: casts, with the details of their types;
-//! - [`edges`]: functions on empty texts, extremes, negative counts.
+//! - [`edges`]: functions on empty texts, extremes, negative counts;
+//! - [`growth`]: texts that become too long.
 
 mod conversions;
 mod edges;
+mod growth;
 mod nulls;
 mod numbers;
 
