@@ -11,6 +11,7 @@
 //! - [`arrivals`]: when events happen;
 //! - [`generator`]: a process that creates them and speaks MQTT as a broker would;
 //! - [`homes`]: simulated homes that publish to a broker, for a demonstration;
+//! - [`sources`]: the generators as sources of big queries: `nexmark:`, `hibench:`, `sensors:`;
 //! - [`nexmark`]: the queries of the NEXMark benchmark and their answers;
 //! - [`comparison`]: small queries of many kinds and the answers of another engine;
 //! - [`hibench`]: the streaming workloads of HiBench;
@@ -23,6 +24,7 @@ pub mod workload;
 pub mod arrivals;
 pub mod generator;
 pub mod homes;
+pub mod sources;
 pub mod nexmark;
 pub mod comparison;
 pub mod hibench;

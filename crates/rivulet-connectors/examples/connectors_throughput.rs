@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use rivulet_connectors::connector::{Host, SinkSpec, SourceSpec, open_sink, open_source};
+use rivulet_connectors::connector::{Connectors, Host, SinkSpec, SourceSpec};
 use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{EncodedRows, RowFormat};
-use rivulet_dataflow::{Batch, Events, Polled, Refusals, SlotTable};
+use rivulet_dataflow::{Batch, Events, Polled, Refusals};
 
 /// The time this thread has spent on a processor; the time of the clock where that is not told.
 struct Stopwatch {
@@ -86,11 +86,10 @@ fn write(path: &Path) -> std::io::Result<()> {
         host: Host::of_user(),
         checkpoints: None,
     };
-    let slots = SlotTable::new(Arc::new(Schema::empty()));
-    let mut sink = open_sink(&spec, 0, 1).map_err(std::io::Error::other)?;
+    let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).map_err(std::io::Error::other)?;
     let started = Stopwatch::start();
     for start in (0..ROWS).step_by(BATCH_ROWS) {
-        sink.write(&batch(start), &slots).map_err(std::io::Error::other)?;
+        sink.write(&batch(start)).map_err(std::io::Error::other)?;
     }
     sink.finish().map_err(std::io::Error::other)?;
     report(&format!("write {}", name(path)), path, &started);
@@ -120,7 +119,7 @@ fn read(path: &Path, schema: SchemaRef, columns: Vec<usize>, format: Option<&str
         host: Host::of_user(),
         resume: None,
     };
-    let mut source = open_source(&spec, 1).map_err(std::io::Error::other)?.remove(0);
+    let mut source = Connectors::OWN.open_source(&spec, 1).map_err(std::io::Error::other)?.remove(0);
     let mut refusals = Refusals::new(1);
     let (started, mut rows) = (Stopwatch::start(), 0);
     loop {

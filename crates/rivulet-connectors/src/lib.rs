@@ -5,14 +5,14 @@
 //! - [`formats`]: payload bytes to rows and rows to payload bytes;
 //! - [`http_server`]: HTTP/1.1 within bounds, for the REST API and for sources that take posts; [`descriptors`]: how
 //!   many connections the limit of open files allows;
-//! - [`files`]: the files that statements may name.
+//! - [`files`]: the files that statements may name; [`clock`]: the machine's clock.
 
 pub mod mqtt;
 pub mod connector;
-mod generator;
 mod sockets;
 pub mod formats;
 pub mod http_server;
 pub mod descriptors;
 mod logins;
 pub mod files;
+pub mod clock;

@@ -1,8 +1,6 @@
-//! Raw events between a source and a group, and the traits on both ends of a group's dataflow.
+//! Raw events between a source and a group, and the traits in front of a group's dataflow.
 
-use std::fmt;
-
-use crate::{Batch, Refusals, Slot, SlotTable};
+use crate::{Batch, Refusals, Slot};
 
 /// Which of an application's inputs an event came by: the place of its declaration, from 0.
 pub type InputIndex = u8;
@@ -296,93 +294,6 @@ pub trait Decoder: Send {
     /// `arrival_us`.
     fn decode(&mut self, events: &Events, refusals: &mut Refusals) -> Batch;
 }
-
-/// Takes what a group's dataflow emits.
-pub trait Sink: Send {
-    /// Takes the rows of a batch; each goes to the output of its slot's query. The sink of a group buffers until [`Sink::flush`]: of a
-    /// query in parts the sinks are written to side by side, and flushed in the order of the events.
-    fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError>;
-
-    /// The same, with the number of each row among the results of its slot: counted from 1, and going on where it was after a restart
-    /// that restores the slot, so that a result which is given once more has the number it had.
-    fn write_numbered(&mut self, batch: &Batch, numbers: &[u64], slots: &SlotTable) -> Result<(), SinkError> {
-        let _ = numbers;
-        self.write(batch, slots)
-    }
-
-    /// Takes refused rows whose content was kept.
-    fn refused(&mut self, refusals: &Refusals, slots: &SlotTable) -> Result<(), SinkError>;
-
-    /// Sends what is buffered on its way. Called at the end of each activation.
-    fn flush(&mut self) -> Result<(), SinkError>;
-
-    /// Nothing will follow: begins to make what was written final, for example under its own name, and never waits for a device. Called
-    /// once, and only if all went well until here.
-    fn finish(&mut self) -> Result<(), SinkError> {
-        self.flush()
-    }
-
-    /// Whether all that was written is final. Asked every few milliseconds after [`Sink::finish`], until it is true or fails; a sink that is
-    /// dropped before gives up what is still on its way.
-    fn is_finished(&mut self) -> Result<bool, SinkError> {
-        Ok(true)
-    }
-
-    /// Makes sure that what was written so far can be made final after a crash, for a checkpoint that is about to be made; gives what is needed
-    /// for that, in words of its connector. `None` while it waits for a device: it is asked again every few milliseconds, and nothing is written
-    /// meanwhile.
-    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
-        self.flush().map(|()| Some(String::new()))
-    }
-
-    /// The checkpoint for which it is about to prepare is the last for long: what is open is closed, so that it becomes final with it.
-    fn close(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    /// The checkpoint for which it prepared last is durable, and has this number: begins to make final what was written before, and never
-    /// waits for a device.
-    fn commit(&mut self, epoch: u64) -> Result<(), SinkError> {
-        let _ = epoch;
-        Ok(())
-    }
-
-    /// Whether all of that is final. Asked every few milliseconds after [`Sink::commit`], until it is true or fails; nothing is written meanwhile.
-    fn is_committed(&mut self) -> Result<bool, SinkError> {
-        Ok(true)
-    }
-
-    /// Asked after something has failed: whether all that was written since the last checkpoint was taken back with that, and another attempt from
-    /// there may go well.
-    fn is_undone(&self) -> bool {
-        false
-    }
-
-    /// Whether what it said when it prepared is enough to go on after a crash. A query with a sink that cannot has no checkpoints: it begins anew.
-    fn can_go_on(&self) -> bool {
-        true
-    }
-
-    /// Whether nothing may be written between [`Sink::prepare`] and [`Sink::commit`].
-    fn waits_for_commit(&self) -> bool {
-        false
-    }
-
-    /// Whether there is room for more. While there is not, the group is not scheduled.
-    fn has_room(&self) -> bool;
-}
-
-/// A sink that could not take a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SinkError(pub String);
-
-impl fmt::Display for SinkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for SinkError {}
 
 #[cfg(test)]
 mod tests {

@@ -12,6 +12,7 @@
 //! - [`operator`]: the [`Operator`] trait, its [`Context`], and [`Chain`]s of operators;
 //! - [`graph`]: a [`Line`] or [`Dataflow`] of operators, as planned and as explained;
 //! - [`source`]: where the rows of a big query come from ([`Source`]);
+//! - [`sink`]: where results go ([`Sink`], [`TransactionalSink`], [`GroupSink`]);
 //! - [`state`]: state as a versioned Arrow frame, selected by slot or by key group;
 //! - [`state_map`]: whose state the operators of a new version take over ([`StateMap`], [`FlowMap`]);
 //! - [`state_signature`]: whether two operators have the same state ([`StateSignature`]);
@@ -19,7 +20,7 @@
 //! - [`snapshot`]: what a dataflow holds at one moment, put together and divided again;
 //! - [`key_group`]: the hash ranges in which state is saved, moved and rescaled, and [`key_hash`]: the hash of columns;
 //! - [`float`]: one zero and one NaN;
-//! - [`event`]: raw events as a source received them, and the traits of sources, decoders and sinks;
+//! - [`event`]: raw events as a source received them, and the traits of inboxes and decoders;
 //! - [`refusal`]: what happens to a row that cannot be processed: counted, and sent aside with its reason;
 //! - [`clock`]: time, as a trait.
 
@@ -28,6 +29,7 @@ pub mod slots;
 pub mod operator;
 pub mod graph;
 pub mod source;
+pub mod sink;
 pub mod state;
 pub mod state_map;
 pub mod state_signature;
@@ -42,13 +44,14 @@ pub mod clock;
 
 pub use clock::{Clock, Leaps, ManualClock};
 pub use element::{Batch, Control, Element};
-pub use event::{Decoder, Event, Events, Inbox, InputIndex, LogPosition, LoggedEvent, Push, Sink, SinkError};
+pub use event::{Decoder, Event, Events, Inbox, InputIndex, LogPosition, LoggedEvent, Push};
 pub use float::{canonical_float, canonical_floats};
 pub use graph::{Dataflow, Description, Edge, EdgeKind, Line, Node, NodeId, OperatorFactory, Work};
 pub use key_group::{KeyGroup, KeyGroups, KeyHash};
 pub use key_hash::{hash_keys, is_key_type};
 pub use operator::{Chain, Context, Cut, Fault, Operator, OperatorError, Surroundings, panic_text};
 pub use refusal::{Reason, Refusal, Refusals, Refused, Seconds};
+pub use sink::{GroupSink, Sink, SinkError, TransactionalSink};
 pub use slots::{QueryId, Slot, SlotTable};
 pub use snapshot::{PartitionState, Snapshot, StageSnapshot};
 pub use source::{Polled, Source, SourceError};

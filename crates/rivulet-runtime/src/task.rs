@@ -10,8 +10,8 @@ mod slots;
 use arrow::array::{ArrayRef, RecordBatch};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rivulet_dataflow::{
-    Batch, Chain, Control, Cut, Decoder, Element, Event, Events, Fault, LogPosition, OperatorError, Push, QueryId,
-    Reason, Refusals, Sink, Slot, SlotTable, StateError, StateFrame, StateSelection, Surroundings, panic_text,
+    Batch, Chain, Control, Cut, Decoder, Element, Event, Events, Fault, GroupSink, LogPosition, OperatorError, Push,
+    QueryId, Reason, Refusals, Slot, SlotTable, StateError, StateFrame, StateSelection, Surroundings, panic_text,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -42,7 +42,7 @@ pub struct TaskParts {
     /// The application's operators.
     pub chain: Chain,
     /// Takes the results.
-    pub sink: Box<dyn Sink>,
+    pub sink: Box<dyn GroupSink>,
 }
 
 /// What all tasks of a group have in common.
@@ -105,7 +105,7 @@ pub(crate) struct Core {
     pub(crate) slots: Slots,
     decoder: Box<dyn Decoder>,
     chain: Chain,
-    sink: Box<dyn Sink>,
+    sink: Box<dyn GroupSink>,
     refusals: Refusals,
     metrics: GroupMetrics,
     idle: Idle,
@@ -620,11 +620,8 @@ impl Core {
         let mut sink_error = None;
         let mut take = |batch: Batch| {
             metrics.results += batch.rows() as u64 + slots.further_of(&batch.slots);
-            let written = match progress {
-                Some(progress) => sink.write_numbered(&batch, progress.number(&batch.slots), slots),
-                None => sink.write(&batch, slots),
-            };
-            if let Err(error) = written {
+            let numbers = progress.as_mut().map(|progress| progress.number(&batch.slots));
+            if let Err(error) = sink.write(&batch, numbers, slots) {
                 sink_error.get_or_insert(error);
             }
         };

@@ -17,8 +17,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
-    Batch, ManualClock, PartitionState, Polled, Refusals, Sink, SinkError, SlotTable, Snapshot, Source, SourceError,
-    StateFrame,
+    Batch, ManualClock, PartitionState, Polled, Refusals, Sink, SinkError, Snapshot, Source, SourceError, StateFrame,
+    TransactionalSink,
 };
 use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, Partition, Workers};
@@ -224,7 +224,7 @@ fn sink_error(error: std::io::Error) -> SinkError {
 }
 
 impl Sink for Part {
-    fn write(&mut self, batch: &Batch, _: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         let columns: Vec<Vec<i64>> = (0..4)
             .map(|column| match batch.column(column) {
                 numbers if numbers.data_type().is_integer() => numbers.as_primitive::<Int64Type>().values().to_vec(),
@@ -239,21 +239,15 @@ impl Sink for Part {
         Ok(())
     }
 
-    fn refused(&mut self, _: &Refusals, _: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
+    fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
+        Some(self)
     }
+}
 
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
+impl TransactionalSink for Part {
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
         self.file.sync().map_err(sink_error)?;
         Ok(Some(format!("{} {}", self.name, self.rows)))
-    }
-
-    fn has_room(&self) -> bool {
-        true
     }
 }
 

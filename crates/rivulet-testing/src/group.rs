@@ -11,7 +11,7 @@ use arrow::datatypes::{SchemaRef, UInt32Type};
 use parking_lot::Mutex;
 use rivulet_connectors::formats::{EncodedRows, Encoder, Format, InputFormat, several_inputs};
 use rivulet_dataflow::{
-    Batch, Clock, Cut, Decoder, Event, Inbox, InputIndex, LogPosition, ManualClock, Push, QueryId, Refusals, Sink,
+    Batch, Clock, Cut, Decoder, Event, GroupSink, Inbox, InputIndex, LogPosition, ManualClock, Push, QueryId, Refusals,
     SinkError, Slot, SlotTable, StateFrame, StateMap, StateSelection,
 };
 use rivulet_runtime::{
@@ -478,15 +478,10 @@ impl Kept {
     }
 }
 
-impl Sink for Kept {
+impl GroupSink for Kept {
     /// Results of a query that runs in parts have no numbers.
-    fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError> {
-        self.take(batch, None, slots);
-        Ok(())
-    }
-
-    fn write_numbered(&mut self, batch: &Batch, numbers: &[u64], slots: &SlotTable) -> Result<(), SinkError> {
-        self.take(batch, Some(numbers), slots);
+    fn write(&mut self, batch: &Batch, numbers: Option<&[u64]>, slots: &SlotTable) -> Result<(), SinkError> {
+        self.take(batch, numbers, slots);
         Ok(())
     }
 

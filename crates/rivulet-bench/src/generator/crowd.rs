@@ -5,16 +5,16 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::mqtt::codec::{Publish, Version, split_frame};
 use rivulet_connectors::mqtt::{Broker, BrokerOptions, BrokerStats, PublishBatch, PublishOptions, Publisher, Router};
-use rivulet_dataflow::Clock;
 use tokio::runtime::Runtime;
 
 use super::results::Results;
 use crate::latency::LatencyHistogram;
-use crate::sender::{Outlets, epoch_us};
+use crate::sender::Outlets;
 
 /// The most connections.
 const CONNECTIONS_MAX: usize = 200_000;
@@ -44,7 +44,7 @@ impl Crowd {
             ..BrokerOptions::new(address)
         };
         let router = Arc::new(Router::new());
-        let broker = runtime.block_on(Broker::start(options, router, Arc::new(SystemClock(Instant::now()))));
+        let broker = runtime.block_on(Broker::start(options, router, Arc::new(SystemClock)));
         let broker = broker.map_err(io::Error::other)?;
         let address = broker.addresses()[0];
         Ok(Self { broker, address, begun: Mutex::default(), _runtime: runtime })
@@ -128,18 +128,5 @@ impl Outlets for CrowdOutlet {
         }
         self.publisher.submit(&mut self.batch);
         Ok(())
-    }
-}
-
-/// The machine's clocks.
-struct SystemClock(Instant);
-
-impl Clock for SystemClock {
-    fn now_us(&self) -> i64 {
-        epoch_us()
-    }
-
-    fn steady_us(&self) -> i64 {
-        self.0.elapsed().as_micros() as i64
     }
 }

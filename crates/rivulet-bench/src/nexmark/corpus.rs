@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
-use rivulet_connectors::connector::{Host, SinkSpec, SourceSpec, declared_schema, open_sink, open_source};
+use rivulet_connectors::connector::{Connectors, Host, SinkSpec, SourceSpec};
 use rivulet_connectors::files::Files;
-use rivulet_dataflow::{Batch, Polled, Refusals, SlotTable};
+use rivulet_dataflow::{Batch, Polled, Refusals};
 
 use super::queries::STREAMS;
 
@@ -185,6 +185,9 @@ pub fn write_stream(stream: &Stream, folder: &Path, format: FileFormat) -> Resul
     Ok(rows)
 }
 
+/// The connectors that the corpus is made with.
+static GENERATORS: Connectors = Connectors::with(&crate::sources::CONNECTORS);
+
 /// All events of one kind through the connectors' own source and sink.
 fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> Result<u64, CorpusError> {
     let failed = |error: &dyn std::fmt::Display| CorpusError::Connector(error.to_string());
@@ -205,27 +208,28 @@ fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> R
         host: Host::of_user(),
         checkpoints: None,
     };
-    let mut sink = open_sink(&spec, 0, 1).map_err(|error| failed(&error))?;
-    let slots = SlotTable::new(Arc::new(arrow::datatypes::Schema::empty()));
+    let mut sink = GENERATORS.open_sink(&spec, 0, 1).map_err(|error| failed(&error))?;
     let mut refusals = Refusals::new(0);
     let mut rows = 0;
     loop {
         match source.poll(usize::MAX, 0, &mut refusals).map_err(|error| failed(&error))? {
             Polled::Rows { columns, .. } => {
                 rows += columns.num_rows() as u64;
-                sink.write(&batch_of(columns), &slots).map_err(|error| failed(&error))?;
+                sink.write(&batch_of(columns)).map_err(|error| failed(&error))?;
             }
             Polled::Nothing(pause) | Polled::Aside(pause) => std::thread::sleep(pause),
             Polled::End => break,
         }
     }
+    // A file is final at once.
     sink.finish().map_err(|error| failed(&error))?;
     Ok(rows)
 }
 
 /// The rows of one kind of event, all columns.
 fn open_stream(stream: &Stream, kind: &str) -> Result<(Box<dyn rivulet_dataflow::Source>, SchemaRef), CorpusError> {
-    let schema = declared_schema("nexmark", kind, &Files::of_user())
+    let schema = GENERATORS
+        .declared_schema("nexmark", kind, &Files::of_user())
         .map(Arc::new)
         .ok_or_else(|| CorpusError::Connector(format!("'nexmark:{kind}' is no stream")))?;
     let spec = SourceSpec {
@@ -239,7 +243,7 @@ fn open_stream(stream: &Stream, kind: &str) -> Result<(Box<dyn rivulet_dataflow:
         host: Host::of_user(),
         resume: None,
     };
-    let mut sources = open_source(&spec, 1).map_err(|error| CorpusError::Connector(error.to_string()))?;
+    let mut sources = GENERATORS.open_source(&spec, 1).map_err(|error| CorpusError::Connector(error.to_string()))?;
     let source = sources.pop().ok_or_else(|| CorpusError::Connector("the generator has no partition".into()))?;
     Ok((source, schema))
 }

@@ -1,11 +1,12 @@
 //! What connectors say about themselves. Checks, errors and the reference are made of this and of nothing else.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use arrow::datatypes::Schema;
 use rivulet_dataflow::{Sink, Source};
 
-use super::{ConnectorError, Options, SinkSpec, SourceSpec};
+use super::{ConnectorError, Options, Settled, SinkSpec, SourceSpec};
 use crate::files::Files;
 
 /// Which way rows go.
@@ -42,59 +43,85 @@ pub struct ConnectorDescription {
     /// Statements that use it.
     pub example: &'static str,
     /// How it is opened.
-    pub(crate) open: Opening,
+    pub open: Opening,
 }
 
 /// How a connector is opened, with options that have been checked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Opening {
+pub struct Opening {
     /// As a source.
-    pub(crate) source: Option<OpenSource>,
+    pub source: Option<OpenSource>,
     /// As a sink.
-    pub(crate) sink: Option<OpenSink>,
-    /// The columns it brings itself for this address, if it does ([`super::declared_schema`]).
-    pub(crate) columns: Option<OwnColumns>,
+    pub sink: Option<OpenSink>,
+    /// The columns it brings itself for this address, if it does ([`super::Connectors::declared_schema`]).
+    pub columns: Option<OwnColumns>,
     /// What is looked at when it is declared.
-    pub(crate) check: Check,
+    pub check: Check,
+    /// Up to where the results of a query are final, of a sink that keeps account of that itself
+    /// ([`super::Connectors::settled`]).
+    pub settled: Option<AskSettled>,
+    /// The one file that the result of a query replaces when the query ends, of a sink that may be such a file.
+    pub replaced: Option<ReplacedFile>,
+    /// Whether addresses are paths of files and folders on this machine.
+    pub address_is_path: bool,
+}
+
+impl Opening {
+    /// Neither a source nor a sink; to be completed.
+    pub const NONE: Self = Self {
+        source: None,
+        sink: None,
+        columns: None,
+        check: Check::NONE,
+        settled: None,
+        replaced: None,
+        address_is_path: false,
+    };
 }
 
 /// What a connector looks at in a declaration, beside names of options and formats, before anything is opened: nothing outside of the
 /// statement.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Check {
+pub struct Check {
     /// Of a source, with all its columns.
-    pub(crate) source: Option<CheckSource>,
+    pub source: Option<CheckSource>,
     /// Of a sink, whose columns may not be known yet: the schema is empty then.
-    pub(crate) sink: Option<CheckSink>,
+    pub sink: Option<CheckSink>,
 }
 
 impl Check {
     /// Nothing more.
-    pub(crate) const NONE: Self = Self { source: None, sink: None };
+    pub const NONE: Self = Self { source: None, sink: None };
 }
 
 /// The columns of an address, which may be one of these files.
-pub(crate) type OwnColumns = fn(address: &str, files: &Files) -> Option<Schema>;
+pub type OwnColumns = fn(address: &str, files: &Files) -> Option<Schema>;
 
 /// Fails if it can be seen already that a source cannot be opened as it is declared.
-pub(crate) type CheckSource = fn(&SourceSpec, &Options) -> Result<(), ConnectorError>;
+pub type CheckSource = fn(&SourceSpec, &Options) -> Result<(), ConnectorError>;
 
 /// The same of a sink.
-pub(crate) type CheckSink = fn(&SinkSpec, &Options) -> Result<(), ConnectorError>;
+pub type CheckSink = fn(&SinkSpec, &Options) -> Result<(), ConnectorError>;
 
 /// Opens the partitions of a source, about as many as are wanted.
-pub(crate) type OpenSource = fn(&SourceSpec, &Options, usize) -> Result<Vec<Box<dyn Source>>, ConnectorError>;
+pub type OpenSource = fn(&SourceSpec, &Options, usize) -> Result<Vec<Box<dyn Source>>, ConnectorError>;
 
 /// Opens one of so many instances of a sink.
-pub(crate) type OpenSink = fn(&SinkSpec, &Options, Instance) -> Result<Box<dyn Sink>, ConnectorError>;
+pub type OpenSink = fn(&SinkSpec, &Options, Instance) -> Result<Box<dyn Sink>, ConnectorError>;
+
+/// Asks a sink up to where results are final.
+pub type AskSettled = fn(&SinkSpec, &Options) -> Result<Settled, ConnectorError>;
+
+/// The file that a result replaces.
+pub type ReplacedFile = fn(&SinkSpec, &Options) -> Option<PathBuf>;
 
 /// Which of the parallel instances of a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Instance {
+pub struct Instance {
     /// From 0.
-    pub(crate) number: usize,
+    pub number: usize,
     /// How many there are.
-    pub(crate) of: usize,
+    pub of: usize,
 }
 
 impl ConnectorDescription {

@@ -17,7 +17,7 @@ const DURATION_US_MAX: f64 = 100.0 * 365.25 * 86_400e6;
 
 /// Checked options.
 #[derive(Debug)]
-pub(crate) struct Options {
+pub struct Options {
     connector: &'static str,
     /// Of those that were given or have a default.
     values: BTreeMap<&'static str, Value>,
@@ -95,7 +95,7 @@ impl Options {
     }
 
     /// An error about one of the options.
-    pub(crate) fn wrong(&self, option: &str, problem: impl Into<String>, hint: impl Into<String>) -> ConnectorError {
+    pub fn wrong(&self, option: &str, problem: impl Into<String>, hint: impl Into<String>) -> ConnectorError {
         ConnectorError::Option {
             connector: self.connector,
             option: option.into(),
@@ -122,12 +122,12 @@ impl Options {
     }
 
     /// Whether a switch is on.
-    pub(crate) fn boolean(&self, name: &str) -> bool {
+    pub fn boolean(&self, name: &str) -> bool {
         matches!(self.values.get(name), Some(Value::Boolean(true)))
     }
 
     /// A number.
-    pub(crate) fn integer(&self, name: &str) -> Option<i64> {
+    pub fn integer(&self, name: &str) -> Option<i64> {
         match self.values.get(name) {
             Some(Value::Integer(value)) => Some(*value),
             _ => None,
@@ -135,12 +135,12 @@ impl Options {
     }
 
     /// A number that counts something: those below zero count as zero.
-    pub(crate) fn count(&self, name: &str) -> Option<usize> {
+    pub fn count(&self, name: &str) -> Option<usize> {
         self.integer(name).map(|value| usize::try_from(value.max(0)).unwrap_or(usize::MAX))
     }
 
     /// A time span.
-    pub(crate) fn duration(&self, name: &str) -> Option<Duration> {
+    pub fn duration(&self, name: &str) -> Option<Duration> {
         match self.values.get(name) {
             Some(Value::Duration(value)) => Some(*value),
             _ => None,
@@ -148,7 +148,7 @@ impl Options {
     }
 
     /// A text or a choice.
-    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+    pub fn text(&self, name: &str) -> Option<&str> {
         match self.values.get(name) {
             Some(Value::Text(value)) => Some(value),
             _ => None,
@@ -156,7 +156,7 @@ impl Options {
     }
 
     /// Names, as they were written; none if the option is not given.
-    pub(crate) fn names(&self, name: &str) -> &[String] {
+    pub fn names(&self, name: &str) -> &[String] {
         match self.values.get(name) {
             Some(Value::Names(names)) => names,
             _ => &[],
@@ -164,7 +164,7 @@ impl Options {
     }
 
     /// The options described by this beginning: what stands behind it, and the value.
-    pub(crate) fn by_beginning(&self, name: &str) -> impl Iterator<Item = (&str, &str)> {
+    pub fn by_beginning(&self, name: &str) -> impl Iterator<Item = (&str, &str)> {
         self.by_beginning
             .iter()
             .filter(move |(described, ..)| *described == name)
@@ -272,7 +272,7 @@ fn bytes(text: &str) -> Option<i64> {
 }
 
 /// The beginning of a text from outside, for a message.
-pub(crate) fn shortened(text: &str) -> String {
+pub fn shortened(text: &str) -> String {
     const CHARACTERS_MAX: usize = 80;
     match text.char_indices().nth(CHARACTERS_MAX) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -283,7 +283,7 @@ pub(crate) fn shortened(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::DirectionDescription;
-    use super::super::description::{Check, Opening};
+    use super::super::description::Opening;
     use super::*;
 
     const DESCRIPTION: ConnectorDescription = ConnectorDescription {
@@ -308,7 +308,7 @@ mod tests {
         }),
         sink: None,
         example: "",
-        open: Opening { source: None, sink: None, columns: None, check: Check::NONE },
+        open: Opening::NONE,
     };
 
     const fn option(name: &'static str, kind: OptionKind, default: Option<&'static str>) -> OptionDescription {

@@ -20,6 +20,8 @@ pub struct Host {
     pub mqtt: Option<Arc<dyn MqttHost>>,
     /// The files that statements may name; none by default.
     pub files: Files,
+    /// Whether standard input and output are those of whoever runs the query; a server has none.
+    pub has_standard_streams: bool,
     /// What tells the server from others, also after a restart; empty where there is none.
     pub server: String,
     /// The query that is to run.
@@ -33,7 +35,7 @@ pub struct Host {
 impl Host {
     /// That of a process that has nothing, and the rights of its user.
     pub fn of_user() -> Self {
-        Self { files: Files::of_user(), ..Self::default() }
+        Self { files: Files::of_user(), has_standard_streams: true, ..Self::default() }
     }
 }
 
@@ -68,11 +70,11 @@ pub struct SourceSpec {
 }
 
 impl SourceSpec {
-    /// Where its partitions go on, in the connector's own words.
-    pub(crate) fn resumed<T: DeserializeOwned>(
-        &self,
-        connector: &'static str,
-    ) -> Result<Option<Vec<T>>, ConnectorError> {
+    /// Where its partitions go on, in the connector's own words; `None` if it begins anew.
+    ///
+    /// # Errors
+    /// A checkpoint is not understood.
+    pub fn resumed<T: DeserializeOwned>(&self, connector: &'static str) -> Result<Option<Vec<T>>, ConnectorError> {
         let Some(positions) = &self.resume else { return Ok(None) };
         let wrong = |problem: String| ConnectorError::Open {
             connector,
@@ -90,7 +92,10 @@ impl SourceSpec {
     }
 
     /// The schema of polled rows.
-    pub(crate) fn read_schema(&self) -> SchemaRef {
+    ///
+    /// # Panics
+    /// If a column that is read is not declared.
+    pub fn read_schema(&self) -> SchemaRef {
         Arc::new(self.schema.project(&self.columns).expect("columns that are read are declared"))
     }
 }
@@ -115,7 +120,8 @@ pub struct SinkSpec {
     /// What there is already.
     pub host: Host,
     /// Where checkpoints are made, so that what is written becomes final with them: what the instances of the sink have said to the
-    /// checkpoint from which the query goes on ([`rivulet_dataflow::Sink::prepare`]); nothing where it begins anew.
+    /// checkpoint from which the query goes on ([`rivulet_dataflow::TransactionalSink::prepare`]); nothing where it
+    /// begins anew.
     pub checkpoints: Option<Vec<String>>,
 }
 
@@ -126,8 +132,13 @@ pub enum Settled {
     Any,
     /// None is: the query begins anew.
     Nothing,
-    /// Those of the checkpoint with this number are, and nothing behind them.
-    Epoch(u64),
+    /// Those of a checkpoint are, and nothing behind them.
+    Epoch {
+        /// The number of the checkpoint.
+        number: u64,
+        /// How an operator gives the sink another number: a sentence that ends in "to" and that number.
+        set_by: &'static str,
+    },
     /// All are: the query has come to the end of its input.
     Ended,
 }

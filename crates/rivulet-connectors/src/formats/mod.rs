@@ -266,7 +266,7 @@ pub(crate) fn canonical_name(name: &str) -> String {
 }
 
 /// The time that a text names, in ISO 8601 or in milliseconds since 1970, as microseconds since the epoch.
-pub(crate) fn parse_time(text: &str) -> Option<i64> {
+pub fn parse_time(text: &str) -> Option<i64> {
     let text = text.trim().as_bytes();
     match bare::number(text) {
         Ok(number) => timestamp::from_epoch_ms(number, text).ok(),

@@ -2,5 +2,4 @@
 
 mod connectors;
 mod formats;
-mod generators;
 mod mqtt;

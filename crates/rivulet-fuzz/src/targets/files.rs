@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
-use rivulet_connectors::connector::{Host, SourceSpec, declared_schema, open_source};
+use rivulet_connectors::connector::{Connectors, Host, SourceSpec};
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Polled, Refusals};
 
@@ -52,7 +52,7 @@ fn run(bytes: &[u8]) {
     std::fs::write(&path, content).expect("the file can be written");
     let address = path.to_str().expect("the path is text").to_owned();
     // A Parquet file may bring its columns.
-    let own = if choice & 2 != 0 { declared_schema("file", &address, &Files::of_user()) } else { None };
+    let own = if choice & 2 != 0 { Connectors::OWN.declared_schema("file", &address, &Files::of_user()) } else { None };
     let schema = own.map_or_else(|| columns(choice & 1 != 0), |schema: Schema| Arc::new(schema));
     let mut options = Vec::new();
     let format = format.map(|(format, option)| match option {
@@ -73,7 +73,7 @@ fn run(bytes: &[u8]) {
         host: Host::of_user(),
         resume: None,
     };
-    let Ok(partitions) = open_source(&spec, 1 + usize::from(choice >> 2 & 1)) else { return };
+    let Ok(partitions) = Connectors::OWN.open_source(&spec, 1 + usize::from(choice >> 2 & 1)) else { return };
     for mut partition in partitions {
         let mut refusals = Refusals::new(4);
         let mut polls = 0;

@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
-    Batch, Dataflow, EdgeKind, Polled, Refusals, Sink, SinkError, SlotTable, Snapshot, Source, SourceError, Work,
+    Batch, Dataflow, EdgeKind, Polled, Refusals, Sink, SinkError, Snapshot, Source, SourceError, TransactionalSink,
+    Work,
 };
 use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_runtime::{Flow, FlowParts, Partition, Workers};
@@ -36,7 +37,7 @@ struct Growing {
 }
 
 impl Sink for Growing {
-    fn write(&mut self, batch: &Batch, _: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         if self.is_prepared {
             self.wrote_prepared.store(true, Ordering::Relaxed);
         }
@@ -46,38 +47,30 @@ impl Sink for Growing {
         Ok(())
     }
 
-    fn refused(&mut self, _: &Refusals, _: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
+    fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
+        Some(self)
     }
+}
 
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
+impl TransactionalSink for Growing {
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
         self.delays = if self.delays == 0 { 2 } else { self.delays - 1 };
         self.is_prepared = self.waits && self.delays == 0;
         Ok((self.delays == 0).then(|| self.rows.lock().len().to_string()))
     }
 
-    fn commit(&mut self, epoch: u64) -> Result<(), SinkError> {
-        self.commits.lock().push(epoch);
-        self.committing = 3;
-        Ok(())
-    }
-
-    fn is_committed(&mut self) -> Result<bool, SinkError> {
-        self.committing = self.committing.saturating_sub(1);
+    fn commit(&mut self, epoch: u64) -> Result<bool, SinkError> {
+        if self.committing == 0 {
+            self.commits.lock().push(epoch);
+            self.committing = 3;
+        }
+        self.committing -= 1;
         self.is_prepared &= self.committing > 0;
         Ok(self.committing == 0)
     }
 
     fn waits_for_commit(&self) -> bool {
         self.waits
-    }
-
-    fn has_room(&self) -> bool {
-        true
     }
 }
 

@@ -11,17 +11,18 @@ use parking_lot::Mutex;
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
     Batch, Clock, Context, Dataflow, Description, EdgeKind, Element, KeyHash, Operator, OperatorError, OperatorFactory,
-    Polled, Reason, Refusals, Sink, SinkError, SlotTable, Source, SourceError, StateError, StateFrame, StateSelection,
-    Work, hash_keys,
+    Polled, Reason, Refusals, Sink, SinkError, Source, SourceError, StateError, StateFrame, StateSelection, Work,
+    hash_keys,
 };
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, Numa, Partition, Topology, WorkerSettings, Workers};
 
 /// A deadline for what is over in milliseconds on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(crate) struct SystemClock(Instant);
+/// Goes on evenly from a fixed moment.
+pub(crate) struct RunningClock(Instant);
 
-impl Clock for SystemClock {
+impl Clock for RunningClock {
     fn now_us(&self) -> i64 {
         self.steady_us() + 1_700_000_000_000_000
     }
@@ -33,7 +34,7 @@ impl Clock for SystemClock {
 
 pub(crate) fn workers(threads: usize) -> Workers {
     let settings = WorkerSettings { threads, ..WorkerSettings::default() };
-    Workers::start(settings, Arc::new(SystemClock(Instant::now()))).unwrap()
+    Workers::start(settings, Arc::new(RunningClock(Instant::now()))).unwrap()
 }
 
 pub(crate) fn schema() -> SchemaRef {
@@ -198,7 +199,7 @@ pub(crate) struct Collected {
 }
 
 impl Sink for Collected {
-    fn write(&mut self, batch: &Batch, _: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         if self.fails {
             return Err(SinkError("the disk is full".into()));
         }
@@ -208,17 +209,9 @@ impl Sink for Collected {
         Ok(())
     }
 
-    fn refused(&mut self, _: &Refusals, _: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<(), SinkError> {
+    fn finish(&mut self) -> Result<bool, SinkError> {
         self.finished.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        Ok(true)
     }
 
     fn has_room(&self) -> bool {
@@ -759,7 +752,7 @@ struct Sticks {
 }
 
 impl Sink for Sticks {
-    fn write(&mut self, batch: &Batch, _: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         self.rows_left = self.rows_left.saturating_sub(batch.rows());
         let deadline = Instant::now() + PATIENCE;
         while self.rows_left == 0 && !self.may_go_on.load(Ordering::Acquire) && Instant::now() < deadline {
@@ -767,18 +760,6 @@ impl Sink for Sticks {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
-    }
-
-    fn refused(&mut self, _: &Refusals, _: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn has_room(&self) -> bool {
-        true
     }
 }
 
@@ -860,7 +841,7 @@ fn a_flow_stays_on_a_node_as_long_as_it_has_room() {
         [(Numa::Auto, 2, vec![0]), (Numa::Auto, 4, vec![0, 1]), (Numa::Off, 4, Vec::new())]
     {
         let settings = WorkerSettings { threads: 4, numa, ..WorkerSettings::default() };
-        let workers = Workers::start_on(settings, Arc::new(SystemClock(Instant::now())), two_nodes()).unwrap();
+        let workers = Workers::start_on(settings, Arc::new(RunningClock(Instant::now())), two_nodes()).unwrap();
         let sink = Collected::default();
         let sources = || (0..4).map(|part| numbers(part * 1_000..(part + 1) * 1_000, Then::End)).collect();
         let flow = workers.start_flow(counting(sources(), parallelism, &sink, i64::MAX)).unwrap();

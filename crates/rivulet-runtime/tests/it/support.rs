@@ -9,8 +9,8 @@ use arrow::array::{AsArray, Int64Array, RecordBatch, StringArray, UInt16Array, U
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use parking_lot::Mutex;
 use rivulet_dataflow::{
-    Batch, Chain, Context, Control, Cut, Decoder, Element, Events, ManualClock, Operator, OperatorError, QueryId,
-    Reason, Refusals, Refused, Sink, SinkError, Slot, SlotTable, StateError, StateFrame, StateSelection,
+    Batch, Chain, Context, Control, Cut, Decoder, Element, Events, GroupSink, ManualClock, Operator, OperatorError,
+    QueryId, Reason, Refusals, Refused, SinkError, Slot, SlotTable, StateError, StateFrame, StateSelection,
 };
 use rivulet_runtime::{Group, GroupParts, InboxLimits, TaskParts, WorkerSettings, Workers};
 
@@ -143,8 +143,8 @@ impl Kept {
     }
 }
 
-impl Sink for Kept {
-    fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError> {
+impl GroupSink for Kept {
+    fn write(&mut self, batch: &Batch, _: Option<&[u64]>, slots: &SlotTable) -> Result<(), SinkError> {
         let values = batch.column(0).as_primitive::<Int64Type>();
         let mut taken = self.0.lock();
         for row in 0..batch.rows() {

@@ -344,7 +344,10 @@ mod tests {
         assert_eq!(said.len(), 3, "{said:?}");
         let application = plan_application(&create).unwrap();
         let tokens = lexer::statements(&written).next().unwrap().unwrap().tokens;
-        assert_eq!((application.id, application.text().as_ref()), (lexer::canonical_id(&tokens), written.as_str()));
+        assert_eq!(
+            (application.id.as_str(), application.text().as_ref()),
+            (lexer::canonical_id(&tokens).as_str(), written.as_str())
+        );
         let again = format!("CREATE OR REPLACE {}", text("CHAR(20)", "TIMESTAMP(0)"));
         let (Statement::CreateApplication(again), _) = stored(&again) else { panic!("no application") };
         assert_eq!(again.id, create.id);

@@ -12,7 +12,6 @@
 //! `checkpoints`, `event_log` and `attendance` (what outlives the process), `reserve` (a start on a full disk), `status` and `exposition` (what is counted), [`by_hand`] (for simulations).
 
 mod broker_journal;
-mod clock;
 mod messaging;
 mod own_connections;
 mod output;
@@ -48,6 +47,7 @@ use std::time::Instant;
 
 use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
+use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{Format, FormatError, InputFormat, several_inputs};
 use rivulet_connectors::mqtt::InboxId;
@@ -62,7 +62,6 @@ use crate::data_folder::{CHECKPOINTS, FILES, LOG};
 use crate::service::{ErrorKind, ServiceError};
 use big_queries::BigQueries;
 use checkpoints::{Checkpoints, Loading, SavedStates, Unrestored};
-pub(crate) use clock::SystemClock;
 use event_log::EventLog;
 pub use languages::Languages;
 use memory::MemoryBound;

@@ -10,7 +10,9 @@ use arrow::error::ArrowError;
 use parking_lot::Mutex;
 use rivulet_connectors::formats::{EncodedRows, Encoder, encode_row_as_json, json_escape};
 use rivulet_connectors::mqtt::{PublishBatch, PublishError, PublishOptions, Publisher, Template};
-use rivulet_dataflow::{Batch, QueryId, Reason, Refusal, Refusals, Refused, Seconds, Sink, SinkError, Slot, SlotTable};
+use rivulet_dataflow::{
+    Batch, GroupSink, QueryId, Reason, Refusal, Refusals, Refused, Seconds, SinkError, Slot, SlotTable,
+};
 
 use super::own_connections::OwnConnections;
 use super::taps::Taps;
@@ -233,13 +235,9 @@ impl Outputs {
     }
 }
 
-impl Sink for TaskSink {
-    fn write(&mut self, batch: &Batch, slots: &SlotTable) -> Result<(), SinkError> {
-        self.write_rows(batch, None, slots)
-    }
-
-    fn write_numbered(&mut self, batch: &Batch, numbers: &[u64], slots: &SlotTable) -> Result<(), SinkError> {
-        self.write_rows(batch, Some(numbers), slots)
+impl GroupSink for TaskSink {
+    fn write(&mut self, batch: &Batch, numbers: Option<&[u64]>, slots: &SlotTable) -> Result<(), SinkError> {
+        self.write_rows(batch, numbers, slots)
     }
 
     fn refused(&mut self, refusals: &Refusals, slots: &SlotTable) -> Result<(), SinkError> {

@@ -16,6 +16,7 @@ use rivulet_sql::{CreateTable, type_name};
 use super::not_running::NotRunning;
 use super::outside::OPEN_MAX;
 use super::{Engine, Languages, State, statements};
+use crate::run::CONNECTORS;
 use crate::service::{ErrorKind, ServiceError, TableInfo};
 
 impl Engine {
@@ -184,7 +185,7 @@ fn read_table_in_part(
     files: &Files,
 ) -> Result<(RecordBatch, Option<LeftOut>), ServiceError> {
     let place = create.address_position;
-    let Some(path) = create.address.strip_prefix("file:").filter(|path| !path.is_empty()) else {
+    let Some(path) = CONNECTORS.path_of(&create.address).filter(|path| !path.is_empty()) else {
         let message = format!("a table is read from a local file, and '{}' is none", create.address);
         return Err(ServiceError::invalid(message)
             .at(place.line, place.column)
@@ -298,7 +299,7 @@ impl State {
         TableInfo {
             name: name.clone(),
             sql: create.text.clone(),
-            file: create.address.strip_prefix("file:").unwrap_or(&create.address).to_owned(),
+            file: CONNECTORS.path_of(&create.address).unwrap_or(&create.address).to_owned(),
             columns: columns.map(|field| (field.name().clone(), type_name(field.data_type()))).collect(),
             rows: rows.as_ref().map_or(0, |rows| rows.columns().num_rows() as u64),
             bytes: rows.as_ref().map_or(0, |rows| rows.columns().get_array_memory_size() as u64),

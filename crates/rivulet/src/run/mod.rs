@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::connector::{Host, Settled};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{Sink, Snapshot};
@@ -23,6 +24,7 @@ use rivulet_sql::{PlannedOutput, QueryPlan};
 use crate::service::{ErrorKind, ServiceError};
 use results::{Results, SharedResults};
 
+pub use open::CONNECTORS;
 pub(crate) use open::{check_sink, check_source, replaced_file};
 pub(crate) use script::own_columns;
 pub use script::{Planned, Script, Step};
@@ -90,7 +92,7 @@ impl Runner {
             pins: options.pins,
             ..WorkerSettings::default()
         };
-        let workers = Workers::start(settings, Arc::new(crate::engine::SystemClock)).map_err(|error| {
+        let workers = Workers::start(settings, Arc::new(SystemClock)).map_err(|error| {
             ServiceError::new(ErrorKind::Unavailable, format!("no threads can be started: {error}"))
         })?;
         Ok(Self { workers, options })
@@ -170,7 +172,7 @@ impl Opened {
                 open_sink(&plan.output, results.as_ref(), instances, host, prepared)
             })
             .collect::<Result<Vec<Vec<Box<dyn Sink>>>, _>>()?;
-        let has_checkpoints = checkpoints.is_some() && sinks.iter().flatten().all(|sink| sink.can_go_on());
+        let has_checkpoints = checkpoints.is_some() && sinks.iter().flatten().all(|sink| sink.can_resume());
         let parts = FlowParts {
             name: name.to_owned(),
             dataflow: plan.dataflow.clone(),
@@ -218,12 +220,11 @@ pub(crate) fn finish_sink(plan: &QueryPlan, host: &Host, snapshot: &Snapshot) ->
     let opened = open::sink(declaration, &plan.output, 1, host, Some(prepared));
     let failed = |error: String| ServiceError::from_text(ErrorKind::Unavailable, &error);
     for mut sink in opened.map_err(|error| ServiceError { line: None, column: None, ..error })? {
-        if sink.waits_for_commit() {
+        if sink.transactional().is_some_and(|sink| sink.waits_for_commit()) {
             continue;
         }
-        sink.finish().map_err(|error| failed(error.0))?;
         let deadline = Instant::now() + FINISH_MAX;
-        while !sink.is_finished().map_err(|error| failed(error.0))? {
+        while !sink.finish().map_err(|error| failed(error.0))? {
             if Instant::now() >= deadline {
                 return Err(failed(format!("what was written to '{}' is not final yet", declaration.name)));
             }

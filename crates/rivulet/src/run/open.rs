@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
-use rivulet_connectors::connector::{self, ConnectorError, Host, Settled, SinkSpec, SourceSpec};
+use rivulet_connectors::connector::{ConnectorError, Connectors, Host, Settled, SinkSpec, SourceSpec};
 use rivulet_dataflow::{PartitionState, Sink, Source};
 use rivulet_runtime::Partition;
 use rivulet_sql::{
@@ -14,6 +14,9 @@ use rivulet_sql::{
 
 use crate::engine::literal_text;
 use crate::service::{ErrorKind, ServiceError};
+
+/// The connectors that statements can name: the generators of benchmarks and demonstrations beside all others.
+pub static CONNECTORS: Connectors = Connectors::with(&rivulet_bench::sources::CONNECTORS);
 
 /// How far ahead of its arrival the time of a row of a live source may be if nothing is said, as with applications.
 const FUTURE_LIMIT_US: i64 = 5 * 60 * 1_000_000;
@@ -51,7 +54,7 @@ fn sink_spec(declaration: &SinkDeclaration, schema: SchemaRef, host: &Host) -> S
 /// Fails if it can be seen already that a source cannot be opened as it is declared.
 pub(crate) fn check_source(declaration: &SourceDeclaration, host: &Host) -> Result<(), ServiceError> {
     let columns = (0..declaration.schema.fields().len()).collect();
-    connector::check_source(&source_spec(declaration, columns, host)).map_err(|error| {
+    CONNECTORS.check_source(&source_spec(declaration, columns, host)).map_err(|error| {
         placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
     })
 }
@@ -59,14 +62,14 @@ pub(crate) fn check_source(declaration: &SourceDeclaration, host: &Host) -> Resu
 /// Fails if it can be seen already that a sink cannot be opened as it is declared.
 pub(crate) fn check_sink(declaration: &SinkDeclaration, host: &Host) -> Result<(), ServiceError> {
     let schema = declaration.schema.clone().unwrap_or_else(|| Arc::new(Schema::empty()));
-    connector::check_sink(&sink_spec(declaration, schema, host)).map_err(|error| {
+    CONNECTORS.check_sink(&sink_spec(declaration, schema, host)).map_err(|error| {
         placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
     })
 }
 
 /// The one file that the result of a query into this sink replaces when the query ends, if it is such a sink.
 pub(crate) fn replaced_file(declaration: &SinkDeclaration, host: &Host) -> Option<PathBuf> {
-    connector::replaced_file(&sink_spec(declaration, Arc::new(Schema::empty()), host))
+    CONNECTORS.replaced_file(&sink_spec(declaration, Arc::new(Schema::empty()), host))
 }
 
 /// The partitions of a source that a query reads.
@@ -85,7 +88,7 @@ pub(super) fn source(
         resume: was_at.map(|states| states.iter().map(|state| state.position.clone()).collect()),
         ..source_spec(declaration, planned.columns.clone(), host)
     };
-    let opened = connector::open_source(&spec, partitions_wanted).map_err(|error| {
+    let opened = CONNECTORS.open_source(&spec, partitions_wanted).map_err(|error| {
         placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
     })?;
     // History may have any time, as that of a simulation; what comes as it happens has none that is far from now.
@@ -118,7 +121,7 @@ pub(super) fn sink(
     };
     let placed =
         |error| placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options);
-    (0..instances).map(|instance| connector::open_sink(&spec, instance, instances).map_err(placed)).collect()
+    (0..instances).map(|instance| CONNECTORS.open_sink(&spec, instance, instances).map_err(placed)).collect()
 }
 
 /// Up to where the results of a query are final whose instances of the sink have said this to its newest checkpoint.
@@ -129,7 +132,7 @@ pub(super) fn settled(
     prepared: Vec<String>,
 ) -> Result<Settled, ServiceError> {
     let spec = SinkSpec { checkpoints: Some(prepared), ..sink_spec(declaration, output.schema.clone(), host) };
-    connector::settled(&spec).map_err(|error| {
+    CONNECTORS.settled(&spec).map_err(|error| {
         placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
     })
 }

@@ -10,7 +10,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use arrow::row::{RowConverter, SortField};
 use parking_lot::Mutex;
-use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
+use rivulet_dataflow::{Batch, Sink, SinkError};
 use rivulet_sql::PlannedOutput;
 
 /// Takes the rows of one query, in the order in which they come.
@@ -76,23 +76,11 @@ impl SharedResults {
 pub(super) struct ResultSink(Arc<SharedResults>);
 
 impl Sink for ResultSink {
-    fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         let mut results = self.0.results.lock();
         results.write(batch).map_err(SinkError)?;
         self.0.has_enough.store(results.has_enough(), Ordering::Release);
         Ok(())
-    }
-
-    fn refused(&mut self, _refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn has_room(&self) -> bool {
-        true
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
-use rivulet_connectors::connector::{EVENT_TIME_KEY, Host, declared_schema};
+use rivulet_connectors::connector::{EVENT_TIME_KEY, Host};
 use rivulet_connectors::files::Files;
 use rivulet_sql::{
     BigQuery, CreateBigQuery, CreateTable, Name, Position, QueryPlan, Scope, Statement, Table, explain_query,
@@ -15,7 +15,7 @@ use rivulet_sql::{
 use crate::engine::read_table;
 use crate::service::ServiceError;
 
-use super::open::{check_sink, check_source, replaced_file};
+use super::open::{CONNECTORS, check_sink, check_source, replaced_file};
 
 /// How many bytes a reference table may have.
 const TABLE_BYTES_MAX: usize = 1 << 30;
@@ -198,7 +198,7 @@ impl Script {
 /// Gives the columns that a source brings itself, which may be one of `files`, and which of them is the event time.
 pub(crate) fn own_columns(files: &Files) -> impl FnOnce(&str, &str) -> Option<(SchemaRef, Option<usize>)> {
     |connector, address| {
-        let schema = declared_schema(connector, address, files)?;
+        let schema = CONNECTORS.declared_schema(connector, address, files)?;
         let event_time = schema.metadata().get(EVENT_TIME_KEY).and_then(|name| schema.index_of(name).ok());
         let schema = schema.with_metadata(HashMap::new());
         Some((Arc::new(schema), event_time))

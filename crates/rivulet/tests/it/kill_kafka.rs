@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
-use rivulet_connectors::connector::{Host, SinkSpec, SourceSpec, open_sink, open_source};
-use rivulet_dataflow::{Batch, Polled, Refusals, SlotTable};
+use rivulet_connectors::connector::{Connectors, Host, SinkSpec, SourceSpec};
+use rivulet_dataflow::{Batch, Polled, Refusals};
 use tempfile::TempDir;
 
 use crate::kafka_broker::Broker;
@@ -31,10 +31,6 @@ const BEGIN_MS: i64 = 1_700_006_400_000;
 const DEVICES: i64 = 30;
 
 const ROWS_AT_ONCE: i64 = 100;
-
-fn no_slots() -> SlotTable {
-    SlotTable::new(Arc::new(Schema::empty()))
-}
 
 fn schema(numbers: &[&str]) -> SchemaRef {
     let numbers = numbers.iter().map(|name| Field::new(*name, DataType::Int64, true));
@@ -60,7 +56,7 @@ fn start_load(broker: &str) -> (Arc<AtomicBool>, thread::JoinHandle<i64>) {
         let (broker, is_over) = (broker.to_owned(), is_over.clone());
         move || load(&broker, &is_over)
     });
-    wait("the topic of the events", || open_source(&source(broker, "in", &["n", "ts"]), 1).is_ok());
+    wait("the topic of the events", || Connectors::OWN.open_source(&source(broker, "in", &["n", "ts"]), 1).is_ok());
     (is_over, loading)
 }
 
@@ -77,11 +73,11 @@ fn load(broker: &str, is_over: &AtomicBool) -> i64 {
         host: Host::of_user(),
         checkpoints: None,
     };
-    let mut sink = open_sink(&spec, 0, 1).unwrap();
+    let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
     let mut next = 0;
     while !is_over.load(Ordering::Relaxed) {
         if sink.has_room() {
-            sink.write(&events(next..next + ROWS_AT_ONCE), &no_slots()).unwrap();
+            sink.write(&events(next..next + ROWS_AT_ONCE)).unwrap();
             sink.flush().unwrap();
             next += ROWS_AT_ONCE;
         }
@@ -89,10 +85,9 @@ fn load(broker: &str, is_over: &AtomicBool) -> i64 {
     }
     // Far behind: they close the windows of all partitions.
     let end = next + 1_000_000;
-    sink.write(&events(end..end + DEVICES), &no_slots()).unwrap();
-    sink.finish().unwrap();
+    sink.write(&events(end..end + DEVICES)).unwrap();
     let deadline = Instant::now() + PATIENCE;
-    while !sink.is_finished().unwrap() {
+    while !sink.finish().unwrap() {
         assert!(Instant::now() < deadline, "the events are not written");
         thread::sleep(Duration::from_millis(20));
     }
@@ -120,7 +115,7 @@ fn seen(broker: &str, topic: &str, numbers: &[&str]) -> Vec<(String, Vec<i64>)> 
     let spec = source(broker, topic, numbers);
     let mut rows = Vec::new();
     let deadline = Instant::now() + PATIENCE;
-    for mut source in open_source(&spec, 1).unwrap() {
+    for mut source in Connectors::OWN.open_source(&spec, 1).unwrap() {
         loop {
             assert!(Instant::now() < deadline, "{topic} does not come to its end");
             match source.poll(8192, 0, &mut Refusals::new(0)).unwrap() {

@@ -58,6 +58,11 @@ fn the_reference_of_the_configuration_is_current() {
 }
 
 #[test]
+fn the_reference_of_the_connectors_is_current() {
+    check("connectors.md", &rivulet::run::CONNECTORS.reference());
+}
+
+#[test]
 fn the_openapi_document_is_current() {
     let text = rivulet::api::openapi().to_pretty_json().unwrap();
     check("openapi.json", &format!("{text}\n"));

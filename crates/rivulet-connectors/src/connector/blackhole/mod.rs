@@ -1,8 +1,8 @@
 //! `blackhole:` takes rows and keeps nothing: for measurements, and to run a query for its errors alone.
 
-use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
+use rivulet_dataflow::{Batch, Sink, SinkError};
 
-use super::description::{Check, Instance, Opening};
+use super::description::{Instance, Opening};
 use super::{ConnectorDescription, ConnectorError, DirectionDescription, Options, SinkSpec};
 
 /// What it is.
@@ -18,7 +18,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
         options: &[],
     }),
     example: "CREATE SINK nowhere TO 'blackhole:';",
-    open: Opening { source: None, sink: Some(open), columns: None, check: Check::NONE },
+    open: Opening { sink: Some(open), ..Opening::NONE },
 };
 
 fn open(_spec: &SinkSpec, _options: &Options, _instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
@@ -28,21 +28,9 @@ fn open(_spec: &SinkSpec, _options: &Options, _instance: Instance) -> Result<Box
 struct Blackhole;
 
 impl Sink for Blackhole {
-    fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         // As a real sink would, so that a compiler does not do away with what was computed for it.
         std::hint::black_box(batch);
         Ok(())
-    }
-
-    fn refused(&mut self, _refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn has_room(&self) -> bool {
-        true
     }
 }

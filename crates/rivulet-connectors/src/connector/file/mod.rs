@@ -127,6 +127,9 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
         sink: Some(open_sink),
         columns: Some(columns),
         check: Check { source: Some(check_source), sink: Some(check_sink) },
+        replaced: Some(replaced),
+        address_is_path: true,
+        ..Opening::NONE
     },
 };
 
@@ -165,7 +168,8 @@ fn is_folder(address: &str, options: &Options, files: &Files) -> bool {
 }
 
 /// The file that is replaced when a query ends: one that is neither a folder nor appended to.
-pub(super) fn replaced(address: &str, options: &Options, files: &Files) -> Option<PathBuf> {
+fn replaced(spec: &SinkSpec, options: &Options) -> Option<PathBuf> {
+    let (address, files) = (&spec.address, &spec.host.files);
     let is_replaced = !is_folder(address, options, files) && !options.boolean("append");
     let path = is_replaced.then(|| files.locate(address).ok()).flatten()?;
     Some(std::path::absolute(&path).unwrap_or(path))

@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
+use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
 
 use super::content::Content;
 use super::part::{
@@ -204,7 +204,7 @@ fn text_of(parts: &[PartText]) -> Result<String, SinkError> {
 }
 
 impl Sink for FolderSink {
-    fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -217,26 +217,23 @@ impl Sink for FolderSink {
         }
     }
 
-    fn refused(&mut self, _refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
-    }
-
     fn flush(&mut self) -> Result<(), SinkError> {
         if self.last_commit.elapsed() >= self.commits.interval { self.close_all() } else { Ok(()) }
     }
 
-    fn finish(&mut self) -> Result<(), SinkError> {
+    fn finish(&mut self) -> Result<bool, SinkError> {
         self.close_all()?;
-        self.checkpoints.as_mut().map_or(Ok(()), |pending| {
-            pending.prepared.append(&mut pending.whole);
-            publish_all(&mut pending.prepared, &self.allowed)
-        })
+        let Some(pending) = &mut self.checkpoints else { return Ok(true) };
+        pending.prepared.append(&mut pending.whole);
+        publish_all(&mut pending.prepared, &self.allowed).map(|()| true)
     }
 
-    fn close(&mut self) -> Result<(), SinkError> {
-        self.close_all()
+    fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
+        if self.checkpoints.is_some() { Some(self) } else { None }
     }
+}
 
+impl TransactionalSink for FolderSink {
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
         // Blocks of rows cannot be gone on with, lines can.
         for index in (0..self.open.len()).rev() {
@@ -256,13 +253,13 @@ impl Sink for FolderSink {
         text_of(&pending.prepared.iter().cloned().chain(open).collect::<Vec<_>>()).map(Some)
     }
 
-    fn commit(&mut self, _epoch: u64) -> Result<(), SinkError> {
-        let Some(pending) = &mut self.checkpoints else { return Ok(()) };
-        publish_all(&mut pending.prepared, &self.allowed)
+    fn commit(&mut self, _epoch: u64) -> Result<bool, SinkError> {
+        let Some(pending) = &mut self.checkpoints else { return Ok(true) };
+        publish_all(&mut pending.prepared, &self.allowed).map(|()| true)
     }
 
-    fn has_room(&self) -> bool {
-        true
+    fn close(&mut self) -> Result<(), SinkError> {
+        self.close_all()
     }
 }
 
@@ -337,7 +334,7 @@ impl FileSink {
 }
 
 impl Sink for FileSink {
-    fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         let prepared = self.content.prepare(batch)?;
         let mut file = self.file.lock();
         file.has_rows |= !batch.is_empty();
@@ -347,14 +344,30 @@ impl Sink for FileSink {
         }
     }
 
-    fn refused(&mut self, _refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
+    fn finish(&mut self) -> Result<bool, SinkError> {
+        let mut file = self.file.lock();
+        file.to_finish = file.to_finish.saturating_sub(1);
+        if file.to_finish > 0 {
+            return Ok(true);
+        }
+        if !file.has_rows && std::fs::metadata(&file.path).is_ok_and(|metadata| metadata.len() > 0) {
+            tracing::warn!("no row was written; {}, which had some, has none any more", file.path.display());
+        }
+        file.part.take().map_or(Ok(()), Part::commit).map(|()| true)
     }
 
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
+    /// Parquet has its index at the end, so that a file cannot be continued.
+    fn can_resume(&self) -> bool {
+        self.file.lock().part.as_ref().is_none_or(Part::is_of_lines)
     }
 
+    fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
+        Some(self)
+    }
+}
+
+/// The file gets its name at the end; a checkpoint has its length.
+impl TransactionalSink for FileSink {
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
         let mut file = self.file.lock();
         let Some(part) = &mut file.part else { return Ok(Some(String::new())) };
@@ -362,27 +375,6 @@ impl Sink for FileSink {
         let text = part.to_text();
         file.path.parent().into_iter().for_each(sync_names);
         text_of(&[text]).map(Some)
-    }
-
-    /// Parquet has its index at the end, so that a file cannot be gone on with.
-    fn can_go_on(&self) -> bool {
-        self.file.lock().part.as_ref().is_none_or(Part::is_of_lines)
-    }
-
-    fn finish(&mut self) -> Result<(), SinkError> {
-        let mut file = self.file.lock();
-        file.to_finish = file.to_finish.saturating_sub(1);
-        if file.to_finish > 0 {
-            return Ok(());
-        }
-        if !file.has_rows && std::fs::metadata(&file.path).is_ok_and(|metadata| metadata.len() > 0) {
-            tracing::warn!("no row was written; {}, which had some, has none any more", file.path.display());
-        }
-        file.part.take().map_or(Ok(()), Part::commit)
-    }
-
-    fn has_room(&self) -> bool {
-        true
     }
 }
 
@@ -407,30 +399,14 @@ impl AppendSink {
 }
 
 impl Sink for AppendSink {
-    fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         // In one piece, so that lines of several instances stay whole.
         let lines = self.content.lines(batch)?;
         self.file.write_all(lines).map_err(|error| failed(&self.path, &error))
     }
 
-    fn refused(&mut self, _refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
     /// Lines that follow may come again after a crash: others may have written behind them, so they cannot be taken back.
-    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
-        self.finish().map(|()| Some(String::new()))
-    }
-
-    fn finish(&mut self) -> Result<(), SinkError> {
-        self.file.sync_data().map_err(|error| failed(&self.path, &error))
-    }
-
-    fn has_room(&self) -> bool {
-        true
+    fn drain(&mut self) -> Result<bool, SinkError> {
+        self.file.sync_data().map(|()| true).map_err(|error| failed(&self.path, &error))
     }
 }

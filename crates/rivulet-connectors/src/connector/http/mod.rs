@@ -82,8 +82,8 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
     open: Opening {
         source: Some(open_source),
         sink: Some(open_sink),
-        columns: None,
         check: Check { source: Some(check_source), sink: Some(check_sink) },
+        ..Opening::NONE
     },
 };
 
@@ -95,12 +95,7 @@ pub(super) const HTTPS: ConnectorDescription = ConnectorDescription {
     source: None,
     sink: Some(SINK),
     example: "CREATE SINK alarms TO 'https://example.org/hook' WITH (headers.authorization => 'Bearer 1234');",
-    open: Opening {
-        source: None,
-        sink: Some(open_sink),
-        columns: None,
-        check: Check { source: None, sink: Some(check_sink) },
-    },
+    open: Opening { sink: Some(open_sink), check: Check { source: None, sink: Some(check_sink) }, ..Opening::NONE },
 };
 
 const SINK: DirectionDescription = DirectionDescription {

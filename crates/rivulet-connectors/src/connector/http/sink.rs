@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
-use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
+use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
 
 use super::delivery::{Delivery, DeliveryOptions, Request};
 use super::keys::Keys;
@@ -69,7 +69,7 @@ impl HttpSink {
 }
 
 impl Sink for HttpSink {
-    fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         self.delivery.check().map_err(|problem| self.failed(&problem))?;
         let (is_array, batch_rows, run, requests) = (self.is_array, self.batch_rows, self.run, &mut self.requests);
         let keys = self.keys.as_deref();
@@ -99,34 +99,37 @@ impl Sink for HttpSink {
         Ok(())
     }
 
-    fn refused(&mut self, _refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
-    }
-
     fn flush(&mut self) -> Result<(), SinkError> {
         self.delivery.check().map_err(|problem| self.failed(&problem))
     }
 
     /// All that was written has been taken by the receiver.
-    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
-        Ok(self.is_finished()?.then(|| self.keys.as_ref().map_or_else(String::new, |keys| keys.prepared())))
-    }
-
-    fn commit(&mut self, epoch: u64) -> Result<(), SinkError> {
-        self.keys.iter().for_each(|keys| keys.commit(epoch));
-        Ok(())
-    }
-
-    /// Keys behind a checkpoint are others.
-    fn waits_for_commit(&self) -> bool {
-        self.keys.is_some()
-    }
-
-    fn is_finished(&mut self) -> Result<bool, SinkError> {
+    fn drain(&mut self) -> Result<bool, SinkError> {
         self.delivery.is_empty().map_err(|problem| self.failed(&problem))
     }
 
     fn has_room(&self) -> bool {
         self.delivery.has_room(ROOM_BYTES, ROOM_REQUESTS)
+    }
+
+    fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
+        if self.keys.is_some() { Some(self) } else { None }
+    }
+}
+
+/// Requests are final at once; what goes with checkpoints are their keys.
+impl TransactionalSink for HttpSink {
+    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+        Ok(self.drain()?.then(|| self.keys.as_ref().map_or_else(String::new, |keys| keys.prepared())))
+    }
+
+    fn commit(&mut self, epoch: u64) -> Result<bool, SinkError> {
+        self.keys.iter().for_each(|keys| keys.commit(epoch));
+        Ok(true)
+    }
+
+    /// Keys behind a checkpoint are others.
+    fn waits_for_commit(&self) -> bool {
+        true
     }
 }

@@ -136,8 +136,9 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     open: Opening {
         source: Some(open_source),
         sink: Some(open_sink),
-        columns: None,
         check: Check { source: Some(check_source), sink: Some(check_sink) },
+        settled: Some(settled),
+        ..Opening::NONE
     },
 };
 
@@ -213,7 +214,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
 }
 
 /// Up to which checkpoint the results of a query are final whose newest checkpoint is that of `spec`.
-pub(super) fn settled(spec: &SinkSpec, options: &Options) -> Result<Settled, ConnectorError> {
+fn settled(spec: &SinkSpec, options: &Options) -> Result<Settled, ConnectorError> {
     let Some(place) = transactions(spec, options)? else { return Ok(Settled::Any) };
     let prepared = spec.checkpoints.as_deref().unwrap_or_default();
     transaction::settled(&place, prepared).map_err(|error| sink_problem(spec, options, error))

@@ -17,7 +17,7 @@ use rdkafka::client::ClientContext;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
-use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
+use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
 
 use super::key::KeyEncoder;
 use super::newest::{Due, Newest};
@@ -126,11 +126,6 @@ impl KafkaSink {
         let overflow = RefCell::default();
         let sender = Sender { producer: Some(producer), transactions, deliveries, topic: topic.to_owned(), overflow };
         Ok(Self { sender, outgoing, key, newest: changes.then(Newest::default), finish_by: None, has_left: false })
-    }
-
-    /// Whether a transaction could not be committed.
-    fn is_uncommitted(&self) -> bool {
-        self.sender.transactions.as_ref().is_some_and(|transactions| transactions.is_settled().is_err())
     }
 
     fn write_changes(&mut self, batch: &Batch) -> Result<(), SinkError> {
@@ -242,13 +237,9 @@ impl Drop for Sender {
 }
 
 impl Sink for KafkaSink {
-    fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         self.sender.check()?;
         if self.newest.is_some() { self.write_changes(batch) } else { self.write_rows(batch) }
-    }
-
-    fn refused(&mut self, _refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), SinkError> {
@@ -259,73 +250,36 @@ impl Sink for KafkaSink {
     }
 
     /// All that was written has been taken by the broker.
-    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+    fn drain(&mut self) -> Result<bool, SinkError> {
         self.sender.check()?;
         self.send_changes(Due::All)?;
         self.sender.send_held()?;
         if !self.sender.is_idle() {
-            return Ok(None);
+            return Ok(false);
         }
+        // The last one may have failed since.
+        self.sender.check().map(|()| true)
+    }
+
+    fn finish(&mut self) -> Result<bool, SinkError> {
+        let Some(transactions) = self.sender.transactions.clone() else {
+            let finish_by = *self.finish_by.get_or_insert_with(|| Instant::now() + FINISH_TIMEOUT);
+            return match self.drain()? {
+                false if Instant::now() >= finish_by => Err(self.sender.failed("the broker does not answer")),
+                is_done => Ok(is_done),
+            };
+        };
         self.sender.check()?;
-        Ok(Some(self.sender.transactions.as_ref().map_or_else(String::new, |transactions| transactions.prepared())))
-    }
-
-    /// What was written in the transaction becomes visible.
-    fn commit(&mut self, epoch: u64) -> Result<(), SinkError> {
-        if let Some(transactions) = &self.sender.transactions {
-            transactions.commit(epoch);
-        }
-        Ok(())
-    }
-
-    fn is_committed(&mut self) -> Result<bool, SinkError> {
-        match &self.sender.transactions {
-            Some(transactions) => transactions.is_settled().map_err(|problem| self.sender.failed(problem)),
-            None => Ok(true),
-        }
-    }
-
-    /// What is written behind a checkpoint must not become final with it.
-    fn waits_for_commit(&self) -> bool {
-        self.sender.transactions.is_some()
-    }
-
-    /// A transaction that failed is aborted, by us or by the broker when its time is over.
-    fn is_undone(&self) -> bool {
-        self.sender.transactions.is_some() && (self.sender.check().is_err() || self.is_uncommitted())
-    }
-
-    fn finish(&mut self) -> Result<(), SinkError> {
-        self.finish_by = Some(Instant::now() + FINISH_TIMEOUT);
-        self.sender.check()?;
-        self.send_changes(Due::All)
-    }
-
-    fn is_finished(&mut self) -> Result<bool, SinkError> {
-        self.sender.check()?;
+        self.send_changes(Due::All)?;
         self.sender.send_held()?;
         // Others may write on in the same transaction, so that the producer is never idle; what was written is awaited by the commit.
-        if let (false, Some(transactions)) = (self.has_left, &self.sender.transactions)
-            && self.sender.overflow.borrow().is_empty()
-        {
+        // A transaction waits for its broker until that has aborted it.
+        if !self.has_left && self.sender.overflow.borrow().is_empty() {
             transactions.finish();
             self.has_left = true;
         }
-        let is_done = match &self.sender.transactions {
-            Some(_) => self.has_left && self.is_committed()?,
-            None => self.sender.is_idle(),
-        };
-        if is_done {
-            // The last one may have failed since.
-            return self.sender.check().map(|()| true);
-        }
-        match self.finish_by {
-            // A transaction waits for its broker until that has aborted it.
-            Some(until) if Instant::now() >= until && self.sender.transactions.is_none() => {
-                Err(self.sender.failed("the broker does not answer"))
-            }
-            _ => Ok(false),
-        }
+        let is_done = self.has_left && transactions.is_settled().map_err(|problem| self.sender.failed(problem))?;
+        self.sender.check().map(|()| is_done)
     }
 
     fn has_room(&self) -> bool {
@@ -336,5 +290,33 @@ impl Sink for KafkaSink {
         self.sender.overflow.borrow().is_empty()
             && self.sender.deliveries.waiting.load(Ordering::Acquire) < ROOM_MESSAGES
             && self.sender.deliveries.bytes.load(Ordering::Acquire) < ROOM_BYTES
+    }
+    fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
+        if self.sender.transactions.is_some() { Some(self) } else { None }
+    }
+}
+
+/// What was written in the transaction becomes visible when it is committed.
+impl TransactionalSink for KafkaSink {
+    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+        let is_drained = self.drain()?;
+        Ok(self.sender.transactions.as_ref().filter(|_| is_drained).map(|transactions| transactions.prepared()))
+    }
+
+    fn commit(&mut self, epoch: u64) -> Result<bool, SinkError> {
+        let Some(transactions) = &self.sender.transactions else { return Ok(true) };
+        transactions.commit(epoch);
+        transactions.is_settled().map_err(|problem| self.sender.failed(problem))
+    }
+
+    /// What is written behind a checkpoint must not become final with it.
+    fn waits_for_commit(&self) -> bool {
+        true
+    }
+
+    /// A transaction that failed is aborted, by us or by the broker when its time is over.
+    fn has_rolled_back(&self) -> bool {
+        self.sender.check().is_err()
+            || self.sender.transactions.as_ref().is_some_and(|transactions| transactions.is_settled().is_err())
     }
 }

@@ -165,6 +165,9 @@ impl Place {
     }
 }
 
+/// How an operator sets the marker.
+const SET_BY: &str = "set the offset of the sink's consumer group, with kafka-consumer-groups --reset-offsets,";
+
 /// What is set for producers and means nothing to a consumer.
 const PRODUCER_PROPERTIES: [&str; 7] = [
     "transactional.id",
@@ -199,7 +202,7 @@ fn settled_by(marker: Option<(u64, String)>, prepared: &Prepared) -> Result<Sett
     });
     match (marker, prepared.settled) {
         (Some((_, true)), _) => Ok(Settled::Ended),
-        (Some((epoch, false)), _) => Ok(Settled::Epoch(epoch)),
+        (Some((epoch, false)), _) => Ok(Settled::Epoch { number: epoch, set_by: SET_BY }),
         (None, None) => Ok(Settled::Nothing),
         (None, Some(settled)) => Err(format!(
             "the broker does not say any more up to which checkpoint results are final; that of checkpoint {settled} were. It forgets that \
@@ -413,12 +416,16 @@ mod tests {
     fn a_marker_counts_for_the_line_that_it_was_written_for() {
         let first = Prepared { line: "a".into(), settled: None };
         let later = Prepared { line: "a".into(), settled: Some(6) };
-        assert_eq!(settled_by(marker(7, "a", false), &later), Ok(Settled::Epoch(7)));
+        assert_eq!(settled_by(marker(7, "a", false), &later), Ok(Settled::Epoch { number: 7, set_by: SET_BY }));
         assert_eq!(settled_by(marker(7, "a", true), &later), Ok(Settled::Ended));
         // That of a query of the same name, which was dropped.
         assert_eq!(settled_by(marker(57, "b", false), &first), Ok(Settled::Nothing));
         assert_eq!(settled_by(None, &first), Ok(Settled::Nothing));
-        assert_eq!(settled_by(Some((5, String::new())), &later), Ok(Settled::Epoch(5)), "set by hand");
+        assert_eq!(
+            settled_by(Some((5, String::new())), &later),
+            Ok(Settled::Epoch { number: 5, set_by: SET_BY }),
+            "set by hand"
+        );
         for lost in [None, marker(57, "b", false)] {
             assert!(settled_by(lost, &later).unwrap_err().contains("that of checkpoint 6 were"));
         }

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rivulet_dataflow::Clock;
 use tokio::sync::oneshot;
 
 use super::host::MqttHost;
+use crate::clock::SystemClock;
 use crate::mqtt::{Client, ClientOptions, Publisher, Router};
 
 /// How long opening waits for the broker.
@@ -46,7 +46,7 @@ impl Link {
         let router = Arc::new(Router::new());
         let client = {
             let _entered = runtime.enter();
-            let client = Client::start(options, router.clone(), Arc::new(SystemClock(Instant::now())));
+            let client = Client::start(options, router.clone(), Arc::new(SystemClock));
             Arc::new(client.map_err(|error| error.to_string())?)
         };
         let (stop, stopped) = oneshot::channel();
@@ -131,19 +131,5 @@ impl MqttHost for Link {
                 Err(format!("{left} messages were not sent: {why}"))
             }
         }
-    }
-}
-
-/// The machine's clock.
-struct SystemClock(Instant);
-
-impl Clock for SystemClock {
-    fn now_us(&self) -> i64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
-    }
-
-    fn steady_us(&self) -> i64 {
-        i64::try_from(self.0.elapsed().as_micros()).unwrap_or(i64::MAX)
     }
 }

@@ -143,8 +143,8 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     open: Opening {
         source: Some(open_source),
         sink: Some(open_sink),
-        columns: None,
         check: Check { source: Some(check_source), sink: Some(check_sink) },
+        ..Opening::NONE
     },
 };
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
-use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
+use rivulet_dataflow::{Batch, Sink, SinkError};
 
 use super::host::MqttHost;
 use super::{no_topic, qos};
@@ -157,7 +157,7 @@ impl MqttSink {
 }
 
 impl Sink for MqttSink {
-    fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         let written = self.rows.write(batch, &mut self.batch, &*self.publisher);
         self.publisher.submit(&mut self.batch);
         // A checkpoint that was being made was given up.
@@ -165,30 +165,18 @@ impl Sink for MqttSink {
         written
     }
 
-    fn refused(&mut self, _refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
     /// All that was written has left; with QoS 1 the broker has acknowledged it.
-    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+    fn drain(&mut self) -> Result<bool, SinkError> {
         let awaited = *self.awaited.get_or_insert_with(|| self.publisher.next());
         if self.publisher.first_left() < awaited {
-            return Ok(None);
+            return Ok(false);
         }
         self.awaited = None;
-        Ok(Some(String::new()))
+        Ok(true)
     }
 
-    fn finish(&mut self) -> Result<(), SinkError> {
+    fn finish(&mut self) -> Result<bool, SinkError> {
         self.host.finish();
-        Ok(())
-    }
-
-    fn is_finished(&mut self) -> Result<bool, SinkError> {
         self.host.is_finished().map_err(SinkError)
     }
 

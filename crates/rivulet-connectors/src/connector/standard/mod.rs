@@ -11,8 +11,8 @@ use super::description::{Check, Instance, Opening};
 use super::given_format::format_or_json;
 use super::lines::{LINE_BYTES_MAX, LINE_FORMATS, MULTILINE, Reading};
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
-    SinkSpec, SourceSpec,
+    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, Host, OptionDescription, OptionKind,
+    Options, SinkSpec, SourceSpec,
 };
 
 use sink::StandardSink;
@@ -32,7 +32,11 @@ pub(super) const STDIN: ConnectorDescription = ConnectorDescription {
     }),
     sink: None,
     example: "CREATE SOURCE lines (line TEXT) FROM 'stdin:' FORMAT RAW;",
-    open: Opening { source: Some(open_source), sink: None, columns: None, check: Check::NONE },
+    open: Opening {
+        source: Some(open_source),
+        check: Check { source: Some(check_source), sink: None },
+        ..Opening::NONE
+    },
 };
 
 const BOUNDED: OptionDescription = OptionDescription {
@@ -57,7 +61,7 @@ pub(super) const STDOUT: ConnectorDescription = ConnectorDescription {
         options: &[],
     }),
     example: "CREATE SINK screen TO 'stdout:' FORMAT CSV (header => true);",
-    open: Opening { source: None, sink: Some(open_sink), columns: None, check: Check::NONE },
+    open: Opening { sink: Some(open_sink), check: Check { source: None, sink: Some(check_sink) }, ..Opening::NONE },
 };
 
 /// Whether somebody reads standard input; nobody else can then.
@@ -83,6 +87,27 @@ fn open_sink(spec: &SinkSpec, _options: &Options, instance: Instance) -> Result<
     let format = format_or_json(spec.format.as_ref(), &spec.host.files)?;
     let sink = StandardSink::new(std::io::stdout(), &format, &spec.schema, spec.changes, instance.number == 0)?;
     Ok(Box::new(sink))
+}
+
+fn check_source(spec: &SourceSpec, _options: &Options) -> Result<(), ConnectorError> {
+    check_process(STDIN.name, &spec.host, &spec.address)
+}
+
+fn check_sink(spec: &SinkSpec, _options: &Options) -> Result<(), ConnectorError> {
+    check_process(STDOUT.name, &spec.host, &spec.address)
+}
+
+/// A server has no standard streams that a query could use.
+fn check_process(connector: &'static str, host: &Host, address: &str) -> Result<(), ConnectorError> {
+    match host.has_standard_streams {
+        true => Ok(()),
+        false => Err(ConnectorError::Address {
+            connector,
+            address: address.into(),
+            problem: "is a stream of the process that runs the query, and nobody sees that of a server".into(),
+            hint: "run the script with `rivulet run`, or use a file, a topic or HTTP".into(),
+        }),
+    }
 }
 
 fn check_address(connector: &'static str, address: &str) -> Result<(), ConnectorError> {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use arrow::datatypes::SchemaRef;
-use rivulet_dataflow::{Batch, Refusals, Sink, SinkError, SlotTable};
+use rivulet_dataflow::{Batch, Sink, SinkError};
 
 use crate::connector::file::Content;
 use crate::formats::{FormatError, RowFormat};
@@ -51,27 +51,19 @@ impl<W: Write + Send> StandardSink<W> {
 }
 
 impl<W: Write + Send> Sink for StandardSink<W> {
-    fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         self.header().map_err(|error| output_failed(&error))?;
         // In one piece, so that lines of several instances stay whole.
         let lines = self.content.lines(batch)?;
         self.stream.write_all(lines).map_err(|error| output_failed(&error))
     }
 
-    fn refused(&mut self, _refusals: &Refusals, _slots: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
-    }
-
     fn flush(&mut self) -> Result<(), SinkError> {
         self.stream.flush().map_err(|error| output_failed(&error))
     }
 
-    fn finish(&mut self) -> Result<(), SinkError> {
-        self.header().and_then(|()| self.stream.flush()).map_err(|error| output_failed(&error))
-    }
-
-    fn has_room(&self) -> bool {
-        true
+    fn finish(&mut self) -> Result<bool, SinkError> {
+        self.header().and_then(|()| self.stream.flush()).map(|()| true).map_err(|error| output_failed(&error))
     }
 }
 
@@ -93,10 +85,10 @@ mod tests {
         let columns = RecordBatch::try_new(schema(), vec![Arc::new(Int64Array::from(vec![1, 2]))]).unwrap();
         let batch = Batch::new(vec![0; 2].into(), vec![0; 2].into(), vec![0; 2].into(), columns);
         let batch = batch.with_retracts(Some(vec![false, true].into()));
-        let slots = SlotTable::new(Arc::new(Schema::empty()));
         let mut sink = StandardSink::new(stream, format, &schema(), true, true).unwrap();
-        sink.write(&batch, &slots)?;
-        sink.finish()
+        sink.write(&batch)?;
+        sink.finish()?;
+        Ok(())
     }
 
     #[test]

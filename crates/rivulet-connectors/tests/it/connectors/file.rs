@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, Int32Array, Int64Array, StringArray, TimestampMillisecondArray};
-use rivulet_connectors::connector::{declared_schema, open_sink, open_source};
+use rivulet_connectors::connector::Connectors;
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Polled, Refusals};
 
 use super::support::{
-    Drained, batch, drain, fill, format, no_slots, options, poll_all_until, poll_until, sink, sink_error, source,
-    source_error,
+    Drained, batch, drain, fill, format, options, poll_all_until, poll_until, sink, sink_error, source, source_error,
 };
 
 const COLUMNS: &str = "name TEXT, n BIGINT";
@@ -96,7 +95,7 @@ fn large_files_are_cut_and_partitions_stay_near_each_other() {
     let mut spec = source(&address(folder.path()), COLUMNS);
     spec.columns = vec![1];
     spec.format = Some(format("JSON"));
-    let mut sources = open_source(&spec, 3).unwrap();
+    let mut sources = Connectors::OWN.open_source(&spec, 3).unwrap();
     assert_eq!(sources.len(), 3);
     // Each begins a piece of 4 MiB after the one before, not at a third of everything.
     for (index, source) in sources.iter_mut().enumerate() {
@@ -152,7 +151,7 @@ fn files_that_grow_are_followed_through_renames_and_cuts() {
     let mut spec = source(&address(&folder.path().join("*.csv")), COLUMNS);
     spec.options = options(&[("follow", "true")]);
     // One for the file, and one that finds others.
-    let mut sources = open_source(&spec, 4).unwrap();
+    let mut sources = Connectors::OWN.open_source(&spec, 4).unwrap();
     assert_eq!(sources.len(), 2);
     let mut drained = Drained::default();
     let mut until = |drained: &mut Drained, rows: usize| {
@@ -191,7 +190,7 @@ fn a_file_that_is_renamed_within_its_folder_is_read_once() {
     append("x.csv", "a,1\n");
     let mut spec = source(&address(&path("*.csv*")), COLUMNS);
     spec.options = options(&[("follow", "true")]);
-    let mut sources = open_source(&spec, 4).unwrap();
+    let mut sources = Connectors::OWN.open_source(&spec, 4).unwrap();
     let mut drained = Drained::default();
     let mut until = |drained: &mut Drained, rows: usize| {
         poll_all_until(&mut sources, drained, |drained| drained.rows.len() >= rows);
@@ -223,7 +222,7 @@ fn following_may_begin_at_the_end() {
     fs::write(&path, "a,1\nb,2\n").unwrap();
     let mut spec = source(&address(&path), COLUMNS);
     spec.options = options(&[("follow", "true"), ("start", "end")]);
-    let mut sources = open_source(&spec, 1).unwrap();
+    let mut sources = Connectors::OWN.open_source(&spec, 1).unwrap();
     let mut drained = Drained::default();
     let refusals = &mut Refusals::new(0);
     assert!(matches!(sources[0].poll(10, 0, refusals).unwrap(), Polled::Aside(_)));
@@ -250,9 +249,9 @@ fn each_file_is_a_source_where_rows_have_a_time() {
         let mut spec = source(&address(&folder.path().join(format!("*.{ending}"))), "name TEXT, n TIMESTAMP");
         spec.schema = super::support::columns(if ending == "csv" { "name TEXT, n TIMESTAMP" } else { COLUMNS });
         spec.format = Some(format(written));
-        assert_eq!(open_source(&spec, 4).unwrap().len(), 4);
+        assert_eq!(Connectors::OWN.open_source(&spec, 4).unwrap().len(), 4);
         spec.event_time_column = Some(1);
-        let mut sources = open_source(&spec, 4).unwrap();
+        let mut sources = Connectors::OWN.open_source(&spec, 4).unwrap();
         assert_eq!(sources.len(), FILES as usize);
         // In turn, so that all are under way at a time; and yet few files are open.
         let (mut drained, mut files_open) = (Drained::default(), 0);
@@ -338,7 +337,7 @@ fn parquet_columns_are_brought_to_the_declared_types() {
     ]);
     let spec = sink(&address(&path), rows.columns.schema());
     fill(&spec, std::slice::from_ref(&rows)).unwrap();
-    let declared = declared_schema("file", &path.display().to_string(), &Files::of_user()).unwrap();
+    let declared = Connectors::OWN.declared_schema("file", &path.display().to_string(), &Files::of_user()).unwrap();
     let types: Vec<String> = declared.fields().iter().map(|field| field.data_type().to_string()).collect();
     assert_eq!(types, ["Timestamp(µs)", "Int64", "Float64"]);
     let mut spec = source(&address(&path), "value DOUBLE, n BIGINT, at TIMESTAMP");
@@ -401,14 +400,13 @@ fn folders_get_whole_files_by_partition() {
     let mut spec = sink(&address(&results), rows(0..1).columns.schema());
     spec.format = Some(format("CSV header=true"));
     spec.options = options(&[("partition_by", "name"), ("roll_bytes", "100"), ("commit_interval", "1 hour")]);
-    let mut sink = open_sink(&spec, 1, 2).unwrap();
-    let slots = no_slots();
-    sink.write(&rows(0..3), &slots).unwrap();
+    let mut sink = Connectors::OWN.open_sink(&spec, 1, 2).unwrap();
+    sink.write(&rows(0..3)).unwrap();
     sink.flush().unwrap();
     assert!(files(&results).iter().all(|name| name.split('/').next_back().unwrap().starts_with('.')));
-    sink.write(&rows(3..300), &slots).unwrap();
-    sink.write(&rows(300..303), &slots).unwrap();
-    sink.finish().unwrap();
+    sink.write(&rows(3..300)).unwrap();
+    sink.write(&rows(300..303)).unwrap();
+    assert!(sink.finish().unwrap());
     let names = files(&results);
     assert_eq!(names.len(), 6, "{names:?}");
     assert!(names.iter().all(|name| name.starts_with("name=name ") && name.ends_with(".csv")), "{names:?}");
@@ -430,19 +428,18 @@ fn one_file_is_shared_by_instances_and_committed_by_the_last() {
     let path = folder.path().join("rows.json");
     fs::write(&path, "old").unwrap();
     let spec = sink(&address(&path), rows(0..1).columns.schema());
-    let mut sinks: Vec<_> = (0..3).map(|instance| open_sink(&spec, instance, 3).unwrap()).collect();
+    let mut sinks: Vec<_> = (0..3).map(|instance| Connectors::OWN.open_sink(&spec, instance, 3).unwrap()).collect();
     assert!(sink_error(&spec).contains("another query is writing it"));
-    let slots = no_slots();
     for (index, sink) in sinks.iter_mut().enumerate() {
-        sink.write(&rows(index as i64 * 10..index as i64 * 10 + 10), &slots).unwrap();
+        sink.write(&rows(index as i64 * 10..index as i64 * 10 + 10)).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
-        sink.finish().unwrap();
+        assert!(sink.finish().unwrap());
     }
     assert_eq!(drain(&source(&address(&path), COLUMNS), 1).unwrap().sorted(), expected(0..30));
     drop(sinks);
     // One that does not finish leaves what was there.
-    let mut sink = open_sink(&spec, 0, 1).unwrap();
-    sink.write(&rows(0..1), &slots).unwrap();
+    let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
+    sink.write(&rows(0..1)).unwrap();
     drop(sink);
     assert_eq!(drain(&source(&address(&path), COLUMNS), 1).unwrap().rows.len(), 30);
     assert_eq!(files(folder.path()), ["rows.json"]);

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Int64Array};
-use rivulet_connectors::connector::{open_sink, open_source};
+use rivulet_connectors::connector::Connectors;
 use rivulet_dataflow::{Batch, Source};
 
 use super::support::{
-    Drained, PATIENCE, batch, fill, format, no_slots, options, poll_until, sink, sink_error, source, source_error,
+    Drained, PATIENCE, batch, fill, format, options, poll_until, sink, sink_error, source, source_error,
 };
 
 /// An HTTP request or answer as it came.
@@ -79,7 +79,7 @@ fn listen(declared: &str, given: &[(&str, &str)], written: Option<&str>) -> (u16
     let mut spec = source(&format!("http:127.0.0.1:{port}/events"), declared);
     spec.options = options(given);
     spec.format = written.map(format);
-    let mut sources = open_source(&spec, 4).unwrap();
+    let mut sources = Connectors::OWN.open_source(&spec, 4).unwrap();
     assert_eq!(sources.len(), 1);
     (port, sources.remove(0))
 }
@@ -243,14 +243,13 @@ fn a_slow_receiver_leaves_no_room() {
     let receiver = Receiver::start(&["503 Service Unavailable\r\n"; 100]);
     let mut spec = sink(&receiver.address(), numbers(0..1).columns.schema());
     spec.options = options(&[("retry_for", "1 minute")]);
-    let mut sink = open_sink(&spec, 0, 1).unwrap();
+    let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
     assert!(sink.has_room());
-    sink.write(&numbers(0..5000), &no_slots()).unwrap();
+    sink.write(&numbers(0..5000)).unwrap();
     assert!(!sink.has_room());
     // Ending does not wait for the receiver, and giving up neither.
     let start = Instant::now();
-    sink.finish().unwrap();
-    assert!(!sink.is_finished().unwrap());
+    assert!(!sink.finish().unwrap());
     drop(sink);
     assert!(start.elapsed() < Duration::from_secs(1));
     let posted = receiver.bodies().len();

@@ -5,12 +5,12 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Int64Array, StringArray};
-use rivulet_connectors::connector::{Host, Settled, SinkSpec, open_sink, open_source, settled};
-use rivulet_dataflow::{Batch, Polled, Refusals, Sink};
+use rivulet_connectors::connector::{Connectors, Host, Settled, SinkSpec};
+use rivulet_dataflow::{Batch, Polled, Refusals, Sink, TransactionalSink};
 
 use super::kafka_broker::Broker;
 use super::support::{
-    Drained, PATIENCE, batch, drain, fill, finish, format, no_slots, options, poll_all_until, sink, sink_error, source,
+    Drained, PATIENCE, batch, drain, fill, finish, format, options, poll_all_until, sink, sink_error, source,
     source_error,
 };
 
@@ -51,7 +51,11 @@ fn written_is_read(address: &str) {
     let mut expected: Vec<String> = (0..20_000).map(|n| format!("device {}|{n}", n % 10)).collect();
     expected.sort();
     for partitions in [1, 2, 8] {
-        assert_eq!(open_source(&spec, partitions).unwrap().len(), 3, "one for each partition of the topic");
+        assert_eq!(
+            Connectors::OWN.open_source(&spec, partitions).unwrap().len(),
+            3,
+            "one for each partition of the topic"
+        );
         let drained = drain(&spec, partitions).unwrap();
         assert_eq!(drained.refused, 0);
         // Equal keys meet in one partition, and stay in order there.
@@ -103,7 +107,7 @@ fn reading_begins_where_it_is_told(address: &str) {
     assert!(source_error(&spec).contains("hint: it is earliest, latest or a time"));
     // From the end on: what comes later is read, whenever it is first polled.
     spec.options = options(&[("start", "latest")]);
-    let mut sources = open_source(&spec, 1).unwrap();
+    let mut sources = Connectors::OWN.open_source(&spec, 1).unwrap();
     fill(&sink(address, rows(0..1).columns.schema()), &[rows(7..8)]).unwrap();
     let mut drained = Drained::default();
     poll_all_until(&mut sources, &mut drained, |drained| !drained.rows.is_empty());
@@ -126,14 +130,14 @@ fn groups_share_and_remember(address: &str) {
     fill(&to, &[rows(100..150)]).unwrap();
     // Before a group has decided, each partition may be its own, and nobody stands aside.
     spec.options = options(&[("group", "undecided"), ("start", "latest")]);
-    let mut undecided = open_source(&spec, 2).unwrap();
+    let mut undecided = Connectors::OWN.open_source(&spec, 2).unwrap();
     let refusals = &mut Refusals::new(0);
     assert!(undecided.iter_mut().all(|source| matches!(source.poll(1, 0, refusals), Ok(Polled::Nothing(_)))));
     drop(undecided);
     // Unbounded, two members share the partitions and go on where the group stopped.
     spec.options = options(&[("group", "readers")]);
-    let mut sources = open_source(&spec, 2).unwrap();
-    sources.append(&mut open_source(&spec, 2).unwrap());
+    let mut sources = Connectors::OWN.open_source(&spec, 2).unwrap();
+    sources.append(&mut Connectors::OWN.open_source(&spec, 2).unwrap());
     assert_eq!(sources.len(), 6, "each member has a source for each partition");
     let mut drained = Drained::default();
     poll_all_until(&mut sources, &mut drained, |drained| drained.rows.len() >= 50);
@@ -185,19 +189,18 @@ fn a_slow_reader_stops_the_fetching(address: &str) {
         let names = StringArray::from_iter_values(range.clone().map(|_| "x".repeat(200)));
         batch(vec![("device", Arc::new(names) as ArrayRef), ("n", Arc::new(Int64Array::from_iter_values(range)))])
     };
-    let mut to = open_sink(&sink(address, wide(0..1).columns.schema()), 0, 1).unwrap();
-    let slots = no_slots();
+    let mut to = Connectors::OWN.open_sink(&sink(address, wide(0..1).columns.schema()), 0, 1).unwrap();
     const MESSAGES: i64 = 200_000;
     for start in (0..MESSAGES).step_by(10_000) {
         while !to.has_room() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        to.write(&wide(start..start + 10_000), &slots).unwrap();
+        to.write(&wide(start..start + 10_000)).unwrap();
     }
     finish(&mut *to).unwrap();
     let mut spec = source(address, "n BIGINT");
     spec.options = options(&[("bounded", "true")]);
-    let mut sources = open_source(&spec, 1).unwrap();
+    let mut sources = Connectors::OWN.open_source(&spec, 1).unwrap();
     // Long enough to fetch all of it, if nothing stopped it; then all of it comes, once.
     std::thread::sleep(Duration::from_secs(2));
     let mut drained = Drained::default();
@@ -239,7 +242,7 @@ fn exactly_once(address: &str, prepared: &[String]) -> SinkSpec {
 }
 
 fn instances(spec: &SinkSpec, count: usize) -> Vec<Box<dyn Sink>> {
-    (0..count).map(|instance| open_sink(spec, instance, count).unwrap()).collect()
+    (0..count).map(|instance| Connectors::OWN.open_sink(spec, instance, count).unwrap()).collect()
 }
 
 /// Asks again and again.
@@ -254,13 +257,21 @@ fn await_some<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+fn transactional(sink: &mut Box<dyn Sink>) -> &mut dyn TransactionalSink {
+    sink.transactional().unwrap()
+}
+
 fn prepare(sinks: &mut [Box<dyn Sink>]) -> Vec<String> {
-    sinks.iter_mut().map(|sink| await_some(|| sink.prepare().unwrap())).collect()
+    sinks.iter_mut().map(transactional).map(|sink| await_some(|| sink.prepare().unwrap())).collect()
 }
 
 fn commit(sinks: &mut [Box<dyn Sink>], epoch: u64) {
-    sinks.iter_mut().for_each(|sink| sink.commit(epoch).unwrap());
-    sinks.iter_mut().for_each(|sink| await_some(|| sink.is_committed().unwrap().then_some(())));
+    let mut sinks: Vec<_> = sinks.iter_mut().map(transactional).collect();
+    // Each is told before any is waited for, as the host does it.
+    for sink in &mut sinks {
+        let _ = sink.commit(epoch).unwrap();
+    }
+    sinks.iter_mut().for_each(|sink| await_some(|| sink.commit(epoch).unwrap().then_some(())));
 }
 
 /// The numbers that a reader of what was committed sees.
@@ -287,95 +298,89 @@ fn await_rows(address: &str, expected: std::ops::Range<i64>) {
 }
 
 fn transactions_become_final_with_checkpoints(address: &str) {
-    let slots = no_slots();
     let mut spec = exactly_once(address, &[]);
     let mut sinks = instances(&spec, 2);
-    assert!(sinks.iter().all(|sink| sink.waits_for_commit()));
-    sinks[0].write(&rows(0..50), &slots).unwrap();
-    sinks[1].write(&rows(50..100), &slots).unwrap();
+    assert!(sinks.iter_mut().map(transactional).all(|sink| sink.waits_for_commit()));
+    sinks[0].write(&rows(0..50)).unwrap();
+    sinks[1].write(&rows(50..100)).unwrap();
     let first = prepare(&mut sinks);
     assert!(seen(address).is_empty(), "nothing before the checkpoint is durable");
     // A crash now: the checkpoint is there, its rows are not.
     spec.checkpoints = Some(first);
-    assert_eq!(settled(&spec).unwrap(), Settled::Nothing);
+    assert_eq!(Connectors::OWN.settled(&spec).unwrap(), Settled::Nothing);
     drop(sinks);
     let mut sinks = instances(&exactly_once(address, &[]), 2);
-    sinks[1].write(&rows(0..100), &slots).unwrap();
+    sinks[1].write(&rows(0..100)).unwrap();
     spec.checkpoints = Some(prepare(&mut sinks));
     commit(&mut sinks, 5);
     await_rows(address, 0..100);
-    assert_eq!(settled(&spec).unwrap(), Settled::Epoch(5));
+    assert!(matches!(Connectors::OWN.settled(&spec), Ok(Settled::Epoch { number: 5, .. })));
     // One without rows becomes final too. By now the first ones are shut out; the query goes on with others.
     let mut sinks = instances(&spec, 1);
     spec.checkpoints = Some(prepare(&mut sinks));
     commit(&mut sinks, 6);
-    assert_eq!(settled(&spec).unwrap(), Settled::Epoch(6));
+    assert!(matches!(Connectors::OWN.settled(&spec), Ok(Settled::Epoch { number: 6, .. })));
     // Rows behind the last checkpoint do not come, and come once when they are written again.
     let mut sinks = instances(&spec, 3);
-    sinks[2].write(&rows(100..200), &slots).unwrap();
+    sinks[2].write(&rows(100..200)).unwrap();
     prepare(&mut sinks);
     drop(sinks);
     let mut sinks = instances(&spec, 3);
-    sinks
-        .iter_mut()
-        .zip([100..150, 150..180, 180..200])
-        .for_each(|(sink, part)| sink.write(&rows(part), &slots).unwrap());
+    sinks.iter_mut().zip([100..150, 150..180, 180..200]).for_each(|(sink, part)| sink.write(&rows(part)).unwrap());
     // One instance comes to its end before the others.
-    sinks[0].finish().unwrap();
-    await_some(|| sinks[0].is_finished().unwrap().then_some(()));
+    await_some(|| sinks[0].finish().unwrap().then_some(()));
     spec.checkpoints = Some(prepare(&mut sinks[1..]));
     commit(&mut sinks[1..], 8);
     await_rows(address, 0..200);
-    sinks[1].write(&rows(200..201), &slots).unwrap();
-    sinks[1..].iter_mut().for_each(|sink| sink.finish().unwrap());
-    sinks[1..].iter_mut().for_each(|sink| await_some(|| sink.is_finished().unwrap().then_some(())));
+    sinks[1].write(&rows(200..201)).unwrap();
+    for sink in &mut sinks[1..] {
+        let _ = sink.finish().unwrap();
+    }
+    sinks[1..].iter_mut().for_each(|sink| await_some(|| sink.finish().unwrap().then_some(())));
     await_rows(address, 0..201);
-    assert_eq!(settled(&spec).unwrap(), Settled::Ended, "though no checkpoint says so");
+    assert_eq!(Connectors::OWN.settled(&spec).unwrap(), Settled::Ended, "though no checkpoint says so");
     // A query of the same name that begins anew is another one.
     let mut sinks = instances(&exactly_once(address, &[]), 1);
     spec.checkpoints = Some(prepare(&mut sinks));
-    assert_eq!(settled(&spec).unwrap(), Settled::Nothing);
+    assert_eq!(Connectors::OWN.settled(&spec).unwrap(), Settled::Nothing);
     spec.checkpoints = None;
     let error = sink_error(&spec);
     assert!(error.contains("nobody makes checkpoints here\nhint: run the query on a server"), "{error}");
-    assert_eq!(settled(&sink(address, rows(0..1).columns.schema())).unwrap(), Settled::Any);
+    assert_eq!(Connectors::OWN.settled(&sink(address, rows(0..1).columns.schema())).unwrap(), Settled::Any);
 }
 
 fn a_later_run_shuts_out_the_one_before(address: &str) {
-    let slots = no_slots();
     let mut before = instances(&exactly_once(address, &[]), 1);
-    before[0].write(&rows(0..10), &slots).unwrap();
+    before[0].write(&rows(0..10)).unwrap();
     let prepared = prepare(&mut before);
     let mut after = instances(&exactly_once(address, &prepared), 1);
     // That the checkpoint was durable is told too late.
-    before[0].commit(1).unwrap();
-    let error = await_some(|| before[0].is_committed().err());
+    let error = await_some(|| transactional(&mut before[0]).commit(1).err());
     assert!(error.0.contains("the transaction of checkpoint 1 was not committed"), "{error}");
-    assert!(before[0].is_undone());
-    after[0].write(&rows(0..10), &slots).unwrap();
+    assert!(transactional(&mut before[0]).has_rolled_back());
+    after[0].write(&rows(0..10)).unwrap();
     prepare(&mut after);
     commit(&mut after, 2);
     await_rows(address, 0..10);
 }
 
 fn a_broker_that_restarts_aborts_nothing(address: &str, broker: &mut Broker) {
-    let slots = no_slots();
     let mut spec = exactly_once(address, &[]);
     // A broker that is killed just behind a commit may forget to tell partitions of it (see `delivery` in the reference), and does so in some runs of this test.
     // The next commit with rows for the same partitions does; with a key the same devices make them the same partitions.
     spec.options.extend(options(&[("key", "device")]));
     let mut sinks = instances(&spec, 1);
-    sinks[0].write(&rows(0..10), &slots).unwrap();
+    sinks[0].write(&rows(0..10)).unwrap();
     prepare(&mut sinks);
     broker.kill();
-    sinks[0].commit(1).unwrap();
+    assert!(!transactional(&mut sinks[0]).commit(1).unwrap());
     sinks[0].flush().unwrap();
-    assert!(!sinks[0].is_committed().unwrap(), "nobody is there");
+    assert!(!transactional(&mut sinks[0]).commit(1).unwrap(), "nobody is there");
     broker.start_again();
-    await_some(|| sinks[0].is_committed().unwrap().then_some(()));
-    sinks[0].write(&rows(10..20), &slots).unwrap();
+    await_some(|| transactional(&mut sinks[0]).commit(1).unwrap().then_some(()));
+    sinks[0].write(&rows(10..20)).unwrap();
     broker.kill();
-    assert_eq!(sinks[0].prepare().unwrap(), None, "nobody has taken them");
+    assert_eq!(transactional(&mut sinks[0]).prepare().unwrap(), None, "nobody has taken them");
     broker.start_again();
     prepare(&mut sinks);
     commit(&mut sinks, 2);

@@ -5,6 +5,5 @@ mod http;
 mod kafka;
 mod kafka_broker;
 mod mqtt;
-mod reference;
 mod resume;
 mod support;

@@ -7,10 +7,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Int64Array};
-use rivulet_connectors::connector::open_sink;
+use rivulet_connectors::connector::Connectors;
 use rivulet_dataflow::{Batch, Sink};
 
-use super::support::{PATIENCE, batch, no_slots, options, sink};
+use super::support::{PATIENCE, batch, options, sink};
 
 fn rows(range: std::ops::Range<i64>) -> Batch {
     batch(vec![("n", Arc::new(Int64Array::from_iter_values(range)) as ArrayRef)])
@@ -37,10 +37,10 @@ fn packet(socket: &mut TcpStream) -> (u8, Vec<u8>) {
     (head[0], body)
 }
 
-fn await_prepared(sink: &mut dyn Sink) {
+fn await_drained(sink: &mut dyn Sink) {
     let deadline = Instant::now() + PATIENCE;
-    while sink.prepare().unwrap().is_none() {
-        assert!(Instant::now() < deadline, "it does not prepare");
+    while !sink.drain().unwrap() {
+        assert!(Instant::now() < deadline, "it is not drained");
         thread::sleep(Duration::from_millis(2));
     }
 }
@@ -52,11 +52,10 @@ fn a_checkpoint_waits_for_the_acknowledgements_of_what_was_written_before() {
     let accepted = accept(listener);
     let mut spec = sink("mqtt:out", rows(0..1).columns.schema());
     spec.options = options(&[("broker", &broker), ("qos", "1")]);
-    let mut sink = open_sink(&spec, 0, 1).unwrap();
+    let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
     let mut socket = accepted.join().unwrap();
-    await_prepared(&mut *sink);
-    let slots = no_slots();
-    sink.write(&rows(0..3), &slots).unwrap();
+    await_drained(&mut *sink);
+    sink.write(&rows(0..3)).unwrap();
     let mut packets: Vec<[u8; 2]> = Vec::new();
     for n in 0..3 {
         let (first, body) = packet(&mut socket);
@@ -69,15 +68,15 @@ fn a_checkpoint_waits_for_the_acknowledgements_of_what_was_written_before() {
     acknowledge(packets[1]);
     acknowledge(packets[2]);
     for _ in 0..20 {
-        assert_eq!(sink.prepare().unwrap(), None);
+        assert!(!sink.drain().unwrap());
         thread::sleep(Duration::from_millis(2));
     }
     acknowledge(packets[0]);
-    await_prepared(&mut *sink);
+    await_drained(&mut *sink);
     // Another checkpoint waits for what came since.
-    sink.write(&rows(3..4), &slots).unwrap();
-    assert_eq!(sink.prepare().unwrap(), None);
+    sink.write(&rows(3..4)).unwrap();
+    assert!(!sink.drain().unwrap());
     let (_, body) = packet(&mut socket);
     socket.write_all(&[0x40, 2, body[5], body[6]]).unwrap();
-    await_prepared(&mut *sink);
+    await_drained(&mut *sink);
 }

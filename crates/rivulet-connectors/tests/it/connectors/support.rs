@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
-use rivulet_connectors::connector::{ConnectorError, FormatText, Host, SinkSpec, SourceSpec, open_sink, open_source};
-use rivulet_dataflow::{Batch, Polled, Reason, Refusals, Sink, SlotTable, Source, SourceError};
+use rivulet_connectors::connector::{ConnectorError, Connectors, FormatText, Host, SinkSpec, SourceSpec};
+use rivulet_dataflow::{Batch, Polled, Reason, Refusals, Sink, Source, SourceError};
 
 /// How long anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -80,12 +80,12 @@ pub(crate) fn options(given: &[(&str, &str)]) -> Vec<(String, String)> {
 
 /// What is wrong with a source.
 pub(crate) fn source_error(spec: &SourceSpec) -> String {
-    open_source(spec, 1).map(|_| ()).expect_err("it cannot be opened").to_string()
+    Connectors::OWN.open_source(spec, 1).map(|_| ()).expect_err("it cannot be opened").to_string()
 }
 
 /// What is wrong with a sink.
 pub(crate) fn sink_error(spec: &SinkSpec) -> String {
-    open_sink(spec, 0, 1).map(|_| ()).expect_err("it cannot be opened").to_string()
+    Connectors::OWN.open_sink(spec, 0, 1).map(|_| ()).expect_err("it cannot be opened").to_string()
 }
 
 /// Rows as text, fields with `|` between, null as nothing.
@@ -166,7 +166,7 @@ pub(crate) fn poll_all_until(
 /// Everything a source has, to its end.
 pub(crate) fn drain(spec: &SourceSpec, partitions: usize) -> Result<Drained, String> {
     let mut drained = Drained::default();
-    let sources = open_source(spec, partitions).map_err(|error: ConnectorError| error.to_string())?;
+    let sources = Connectors::OWN.open_source(spec, partitions).map_err(|error: ConnectorError| error.to_string())?;
     for mut source in sources {
         poll_until(&mut *source, &mut drained, |_| false).map_err(|error| error.to_string())?;
         if let Some((done, all)) = source.progress() {
@@ -185,26 +185,19 @@ pub(crate) fn batch(columns: Vec<(&str, ArrayRef)>) -> Batch {
     Batch::new(vec![0; rows].into(), vec![0; rows].into(), vec![0; rows].into(), columns)
 }
 
-/// No queries: big queries have one, in slot 0, and sinks do not ask.
-pub(crate) fn no_slots() -> SlotTable {
-    SlotTable::new(Arc::new(Schema::empty()))
-}
-
 /// Writes batches to a sink and finishes it.
 pub(crate) fn fill(spec: &SinkSpec, batches: &[Batch]) -> Result<(), String> {
-    let mut sink: Box<dyn Sink> = open_sink(spec, 0, 1).map_err(|error| error.to_string())?;
-    let slots = no_slots();
+    let mut sink: Box<dyn Sink> = Connectors::OWN.open_sink(spec, 0, 1).map_err(|error| error.to_string())?;
     for batch in batches {
-        sink.write(batch, &slots).and_then(|()| sink.flush()).map_err(|error| error.to_string())?;
+        sink.write(batch).and_then(|()| sink.flush()).map_err(|error| error.to_string())?;
     }
     finish(&mut *sink)
 }
 
 /// Ends a sink.
 pub(crate) fn finish(sink: &mut dyn Sink) -> Result<(), String> {
-    sink.finish().map_err(|error| error.to_string())?;
     let deadline = Instant::now() + PATIENCE;
-    while !sink.is_finished().map_err(|error| error.to_string())? {
+    while !sink.finish().map_err(|error| error.to_string())? {
         assert!(Instant::now() < deadline, "the sink does not end");
         std::thread::sleep(Duration::from_millis(1));
     }

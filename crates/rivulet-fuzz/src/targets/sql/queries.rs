@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use parking_lot::Mutex;
 use rivulet_dataflow::stage::sink_instances;
-use rivulet_dataflow::{Batch, ManualClock, Polled, Refusals, Sink, SinkError, SlotTable, Source, SourceError};
+use rivulet_dataflow::{Batch, ManualClock, Polled, Refusals, Sink, SinkError, Source, SourceError};
 use rivulet_runtime::{FlowLimits, FlowParts, Partition, Workers};
 use rivulet_sql::QueryPlan;
 
@@ -115,23 +115,11 @@ impl Source for Rows {
 struct Kept(Arc<Mutex<BTreeMap<String, i64>>>);
 
 impl Sink for Kept {
-    fn write(&mut self, batch: &Batch, _: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         let mut kept = self.0.lock();
         for (row, words) in in_words(&batch.columns).into_iter().enumerate() {
             *kept.entry(words).or_default() += if batch.is_retraction(row) { -1 } else { 1 };
         }
         Ok(())
-    }
-
-    fn refused(&mut self, _: &Refusals, _: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn has_room(&self) -> bool {
-        true
     }
 }

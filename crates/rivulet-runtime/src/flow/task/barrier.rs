@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use rivulet_dataflow::StageSnapshot;
 
-use super::{Core, FlowTask};
+use super::{Core, FlowTask, transactional};
 use crate::flow::feed::Feed;
 
 /// What a task knows of checkpoints.
@@ -12,15 +12,16 @@ use crate::flow::feed::Feed;
 pub(super) struct Checkpoints {
     /// The newest barrier at which it has captured its state.
     captured: u64,
-    /// The newest of which its sink was told to make the checkpoint final, and whether it is still at it.
+    /// The newest of which its sink was told to make the checkpoint final, and the number of that checkpoint while
+    /// the sink is still at it.
     committed: u64,
-    is_committing: bool,
+    committing: Option<u64>,
 }
 
 impl Checkpoints {
     /// Whether its sink makes a checkpoint final, so that nothing may be written yet.
     pub(super) fn is_committing(&self) -> bool {
-        self.is_committing
+        self.committing.is_some()
     }
 
     /// Whether its state has yet to be captured at this barrier, the newest.
@@ -40,10 +41,7 @@ impl FlowTask {
         let committed = self.flow.barrier.committed_barrier();
         if core.checkpoints.committed < committed && core.checkpoints.captured == committed {
             core.checkpoints.committed = committed;
-            if let Some(sink) = &mut core.sink {
-                sink.commit(self.flow.barrier.committed_checkpoint()).map_err(|error| error.0)?;
-            }
-            core.checkpoints.is_committing = true;
+            core.checkpoints.committing = Some(self.flow.barrier.committed_checkpoint());
             self.commit(core)?;
         }
         Ok(())
@@ -51,12 +49,11 @@ impl FlowTask {
 
     /// Looks whether the sink has made final what it was told to; whether nothing is left of that.
     pub(super) fn commit(&self, core: &mut Core) -> Result<bool, String> {
-        if !core.checkpoints.is_committing {
-            return Ok(true);
-        }
-        let is_done = core.sink.as_mut().map_or(Ok(true), |sink| sink.is_committed()).map_err(|error| error.0)?;
+        let Some(epoch) = core.checkpoints.committing else { return Ok(true) };
+        let is_done = transactional(&mut core.sink).map_or(Ok(true), |sink| sink.commit(epoch));
+        let is_done = is_done.map_err(|error| error.0)?;
         if is_done {
-            core.checkpoints.is_committing = false;
+            core.checkpoints.committing = None;
             self.final_to.store(core.checkpoints.committed, Ordering::Release);
         }
         Ok(is_done)
@@ -72,10 +69,14 @@ impl FlowTask {
         }
         let mut prepared = None;
         if let Some(sink) = &mut core.sink {
-            if self.flow.closing.load(Ordering::Acquire) {
-                sink.close().map_err(|error| error.0)?;
-            }
-            prepared = sink.prepare().map_err(|error| error.0)?;
+            let outcome = match sink.transactional() {
+                Some(sink) => match self.flow.closing.load(Ordering::Acquire) {
+                    true => sink.close().and_then(|()| sink.prepare()),
+                    false => sink.prepare(),
+                },
+                None => sink.drain().map(|is_done| is_done.then(String::new)),
+            };
+            prepared = outcome.map_err(|error| error.0)?;
             if prepared.is_none() {
                 return Ok(false);
             }

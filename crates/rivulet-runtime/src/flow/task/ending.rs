@@ -18,16 +18,15 @@ impl FlowTask {
             core.has_ended = true;
             return Ok(());
         }
-        if let Some(sink) = &mut core.sink {
-            sink.finish().map_err(|error| error.0)?;
-        }
         core.is_finishing = true;
         Self::complete(core)
     }
 
     /// The end of the end: once the sink is done, which may have to wait for others.
     pub(super) fn complete(core: &mut Core) -> Result<(), String> {
-        core.has_ended = core.sink.as_mut().map_or(Ok(true), |sink| sink.is_finished()).map_err(|error| error.0)?;
+        if !core.has_ended {
+            core.has_ended = core.sink.as_mut().map_or(Ok(true), |sink| sink.finish()).map_err(|error| error.0)?;
+        }
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rivulet_dataflow::stage::StageHost;
 use rivulet_dataflow::{
     Chain, Element, Fault, KeyGroups, Operator, OperatorError, Reason, Refusals, Refused, Seconds, Sink, SlotTable,
-    StageSnapshot, StateError, Surroundings, panic_text,
+    StageSnapshot, StateError, Surroundings, TransactionalSink, panic_text,
 };
 
 use super::FlowState;
@@ -130,7 +130,7 @@ struct Core {
 impl FlowTask {
     /// # Errors
     /// What it goes on from is state of other operators.
-    pub(super) fn new(parts: FlowParts, flow: Arc<FlowState>, host: Arc<Host>) -> Result<Arc<Self>, StateError> {
+    pub(super) fn new(mut parts: FlowParts, flow: Arc<FlowState>, host: Arc<Host>) -> Result<Arc<Self>, StateError> {
         let measured: Vec<Arc<OperatorCounters>> =
             if parts.measures { parts.operators.iter().map(|_| Arc::default()).collect() } else { Vec::new() };
         let operators = match parts.measures {
@@ -161,7 +161,7 @@ impl FlowTask {
             upstream: OnceLock::new(),
             aligned: parts.aligned,
             writes: parts.sink.is_some(),
-            waits_for_commit: parts.sink.as_ref().is_some_and(|sink| sink.waits_for_commit()),
+            waits_for_commit: transactional(&mut parts.sink).is_some_and(|sink| sink.waits_for_commit()),
             final_to: AtomicU64::new(0),
             standing: Standing::default(),
             deadline: host.flow_deadlines.register(task.clone()),
@@ -386,7 +386,7 @@ impl FlowTask {
             rows_out += batch.rows() as u64;
             let sent = match sink {
                 Some(sink) => {
-                    let written = sink.write(&batch, slots).map_err(|error| error.0);
+                    let written = sink.write(&batch).map_err(|error| error.0);
                     let now_us = clock.now_us();
                     let latency_us = &mut self.figures.lock().latency_us;
                     batch.arrival_us.iter().for_each(|&arrival_us| latency_us.record(now_us - arrival_us));
@@ -526,7 +526,7 @@ impl Runnable for FlowTask {
         let worked = catch_unwind(AssertUnwindSafe(|| self.work(&mut core, budget)))
             .unwrap_or_else(|panic| Err(format!("a defect of the engine: {}", panic_text(&*panic))));
         let outcome = worked.unwrap_or_else(|error| {
-            self.flow.fail(error, core.sink.as_ref().is_some_and(|sink| sink.is_undone()));
+            self.flow.fail(error, transactional(&mut core.sink).is_some_and(|sink| sink.has_rolled_back()));
             Activation::Ran(0)
         });
         if core.has_ended || self.flow.cancelled.load(Ordering::Acquire) {
@@ -573,6 +573,11 @@ impl Drop for FlowTask {
         }
         self.host.flow_deadlines.forget(self.deadline);
     }
+}
+
+/// The sink, if it makes rows final with checkpoints.
+fn transactional(sink: &mut Option<Box<dyn Sink>>) -> Option<&mut dyn TransactionalSink> {
+    sink.as_mut()?.transactional()
 }
 
 /// The beginning of a payload, for people.

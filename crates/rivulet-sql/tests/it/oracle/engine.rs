@@ -16,7 +16,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
-    Batch, ManualClock, Polled, Refusals, Sink, SinkError, SlotTable, Snapshot, Source, SourceError,
+    Batch, ManualClock, Polled, Refusals, Sink, SinkError, Snapshot, Source, SourceError, TransactionalSink,
 };
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, Partition, Workers};
 use rivulet_sql::{QueryPlan, Scope, Statement, parse_script, plan_query};
@@ -260,7 +260,7 @@ struct Kept {
 }
 
 impl Sink for Kept {
-    fn write(&mut self, batch: &Batch, _: &SlotTable) -> Result<(), SinkError> {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         let columns: Vec<Vec<Value>> = batch.columns.columns().iter().map(values).collect();
         let rows = (0..batch.rows()).map(|row| {
             let times = if batch.is_retraction(row) { -1 } else { 1 };
@@ -270,20 +270,14 @@ impl Sink for Kept {
         Ok(())
     }
 
-    fn refused(&mut self, _: &Refusals, _: &SlotTable) -> Result<(), SinkError> {
-        Ok(())
+    fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
+        Some(self)
     }
+}
 
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
+impl TransactionalSink for Kept {
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
         Ok(Some(format!("{} {}", self.instance, self.rows.lock().len())))
-    }
-
-    fn has_room(&self) -> bool {
-        true
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use arrow::datatypes::{DataType, SchemaRef};
-use rivulet_connectors::connector::{self, Direction, Host};
+use rivulet_connectors::connector::{Direction, Host};
 use rivulet_connectors::files::Files;
 use rivulet_sql::{
     CreateBigQuery, CreateView, Name, Scope, SinkDeclaration, SourceDeclaration, SqlError, Statement, plan_query,
@@ -18,7 +18,7 @@ use rivulet_sql::{
 
 use crate::engine::Engine;
 use crate::engine::outside::OPEN_MAX;
-use crate::run::{check_sink, check_source, own_columns};
+use crate::run::{CONNECTORS, check_sink, check_source, own_columns};
 use crate::service::{ErrorKind, ServiceError};
 
 use super::Known;
@@ -111,24 +111,10 @@ impl Ready {
 
     /// Fails if it can be seen that it cannot be opened, or not here.
     fn check(&self, host: &Host) -> Result<(), ServiceError> {
-        let (connector, place) = match self {
-            Self::Source(source) => {
-                check_source(source, host)?;
-                (source.connector(), source.address_position)
-            }
-            Self::Sink(sink) => {
-                check_sink(sink, host)?;
-                (sink.connector(), sink.address_position)
-            }
-            Self::View(_) => return Ok(()),
-        };
-        match connector.as_str() {
-            "stdin" | "stdout" => {
-                Err(ServiceError::invalid(format!("a server has no '{connector}:': nobody sits in front of it"))
-                    .at(place.line, place.column)
-                    .with_hint("run the script with `rivulet run`, or use a file, a topic or HTTP"))
-            }
-            _ => Ok(()),
+        match self {
+            Self::Source(source) => check_source(source, host),
+            Self::Sink(sink) => check_sink(sink, host),
+            Self::View(_) => Ok(()),
         }
     }
 
@@ -248,7 +234,7 @@ fn shown_option<'v>(connector: &str, is_sink: bool, name: &str, value: &'v str) 
     match name {
         // Options of the planner, which the connector does not know.
         "lateness" | "idle_timeout" | "future_limit" => value.into(),
-        _ => connector::shown_option(connector, direction, name, value),
+        _ => CONNECTORS.shown_option(connector, direction, name, value),
     }
 }
 

@@ -4,14 +4,15 @@
 
 use std::collections::BTreeSet;
 
+use rivulet_connectors::clock::SystemClock;
 use rivulet_dataflow::{Clock, Reason, Seconds};
 use rivulet_runtime::{FlowReport, Histogram};
 
 use super::OneQuery;
+use crate::engine::Engine;
 use crate::engine::registry::like;
 use crate::engine::status::latency;
 use crate::engine::warnings::named;
-use crate::engine::{Engine, SystemClock};
 use crate::service::{BigQueryInfo, QueryFilter, QueryInfo, QueryState};
 
 /// A big query with what the summary leaves out.

@@ -183,7 +183,7 @@ impl OneQuery {
     /// elsewhere would be there twice.
     fn look_for_result(&mut self, name: &str, is_there: impl FnOnce(String) -> bool) {
         let sink = self.plan.as_ref().and_then(|plan| plan.output.sink.as_ref()).filter(|_| self.has_ended);
-        let Some(file) = sink.and_then(|sink| sink.address.strip_prefix("file:")) else { return };
+        let Some(file) = sink.and_then(|sink| run::CONNECTORS.path_of(&sink.address)) else { return };
         if is_there(file.to_owned()) {
             return;
         }

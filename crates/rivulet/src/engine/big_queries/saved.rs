@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rivulet_connectors::clock::SystemClock;
 use rivulet_dataflow::{Clock, KeyGroups, NodeId, PartitionState, Snapshot, StateError, StateFrame, Work};
 use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_sql::QueryPlan;
@@ -16,7 +17,6 @@ use rivulet_storage::{Committed, Epoch, EpochSettings, Epochs, Piece, Restored, 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::engine::SystemClock;
 use crate::run::Running;
 use crate::service::{ErrorKind, ServiceError};
 

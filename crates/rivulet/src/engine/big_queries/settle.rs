@@ -30,26 +30,26 @@ pub(super) fn settle(
     let Some((epoch, snapshot)) = found else { return Ok(Begin::At(None)) };
     let settled = match settled(&snapshot)? {
         // What is final up to the end of the version before is so up to where this one begins.
-        Settled::Epoch(settled) => Settled::Epoch(saved.taken_over(settled).unwrap_or(settled)),
+        Settled::Epoch { number, set_by } => {
+            Settled::Epoch { number: saved.taken_over(number).unwrap_or(number), set_by }
+        }
         settled => settled,
     };
     let to = match settled {
         Settled::Any => return Ok(Begin::At(Some((epoch, snapshot)))),
-        Settled::Epoch(settled) if settled == epoch => return Ok(Begin::At(Some((epoch, snapshot)))),
+        Settled::Epoch { number, .. } if number == epoch => return Ok(Begin::At(Some((epoch, snapshot)))),
         Settled::Ended => {
             saved.end(plan)?;
             return Ok(Begin::HasEnded);
         }
-        Settled::Epoch(settled) if settled > epoch => {
+        Settled::Epoch { number: settled, set_by } if settled > epoch => {
             let message = format!(
                 "its results are final up to checkpoint {settled}, and the newest that can be used is {epoch}: what came between would come twice"
             );
-            return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint(format!(
-                "restore checkpoint {settled}; or, to go on all the same, set the offset of the sink's consumer group, with \
-                 kafka-consumer-groups --reset-offsets, to {epoch}"
-            )));
+            return Err(ServiceError::new(ErrorKind::Unavailable, message)
+                .with_hint(format!("restore checkpoint {settled}; or, to go on all the same, {set_by} to {epoch}")));
         }
-        Settled::Epoch(settled) => Some(settled),
+        Settled::Epoch { number, .. } => Some(number),
         // Of a query that wrote elsewhere before, all that it has written here.
         Settled::Nothing => saved.begin_of_sink(),
     };

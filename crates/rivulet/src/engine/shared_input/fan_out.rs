@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::BooleanArray;
-use rivulet_dataflow::{Batch, Event, LogPosition, Push, Refusals, Refused, Sink, SinkError, Slot, SlotTable};
+use rivulet_dataflow::{Batch, Event, GroupSink, LogPosition, Push, Refusals, Refused, SinkError, Slot, SlotTable};
 use rivulet_runtime::{Group, Picked};
 
 use super::readers::{Known, Readers};
@@ -44,8 +44,8 @@ impl FanOut {
     }
 }
 
-impl Sink for FanOut {
-    fn write(&mut self, batch: &Batch, _slots: &SlotTable) -> Result<(), SinkError> {
+impl GroupSink for FanOut {
+    fn write(&mut self, batch: &Batch, _numbers: Option<&[u64]>, _slots: &SlotTable) -> Result<(), SinkError> {
         self.readers.waiting.lock().batches.push_back((batch.clone(), 0));
         Ok(())
     }

@@ -9,12 +9,14 @@ use arrow::array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, RecordBatchOptions, TimestampMicrosecondArray,
 };
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use rivulet_connectors::connector::description::Opening;
+use rivulet_connectors::connector::options::shortened;
+use rivulet_connectors::connector::{
+    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
+    SourceSpec,
+};
+use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Source, SourceError};
-
-use crate::connector::description::{Check, Opening, OptionDescription, OptionKind};
-use crate::connector::options::{Options, shortened};
-use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, SourceSpec};
-use crate::files::Files;
 
 use super::options::{COMMON_OPTIONS, StreamOptions, choose_columns, with_common, with_event_time};
 use super::random::Seed;
@@ -45,7 +47,7 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     }),
     sink: None,
     example: "CREATE SOURCE readings FROM 'sensors:' WITH (devices => 100, rate => 100, base_time => 'now');",
-    open: Opening { source: Some(open), sink: None, columns: Some(columns_of), check: Check::NONE },
+    open: Opening { source: Some(open), columns: Some(columns_of), ..Opening::NONE },
 };
 
 static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 1] = with_common([OptionDescription {

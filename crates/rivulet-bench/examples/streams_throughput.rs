@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use rivulet_connectors::connector::{Host, SourceSpec, declared_schema, open_source};
+use rivulet_connectors::connector::{Connectors, Host, SourceSpec};
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Polled, Refusals};
+
+static GENERATORS: Connectors = Connectors::with(&rivulet_bench::sources::CONNECTORS);
 
 fn main() {
     let cases: [(&str, &str, &[&str]); 7] = [
@@ -18,7 +20,8 @@ fn main() {
         ("hibench", "", &["ts", "record"]),
     ];
     for (connector, address, names) in cases {
-        let schema = declared_schema(connector, address, &Files::of_user()).expect("generators bring their columns");
+        let schema =
+            GENERATORS.declared_schema(connector, address, &Files::of_user()).expect("generators bring their columns");
         let columns: Vec<usize> = match names {
             [] => (0..schema.fields().len()).collect(),
             _ => (0..schema.fields().len())
@@ -36,7 +39,7 @@ fn main() {
             host: Host::of_user(),
             resume: None,
         };
-        let mut source = open_source(&spec, 1).expect("generators open").remove(0);
+        let mut source = GENERATORS.open_source(&spec, 1).expect("generators open").remove(0);
         let mut refusals = Refusals::new(0);
         let (mut rows, begun) = (0, Instant::now());
         while begun.elapsed().as_secs() < 2 {

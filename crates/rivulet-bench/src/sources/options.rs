@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use arrow::datatypes::Schema;
+use rivulet_connectors::connector::{
+    ConnectorError, EVENT_TIME_KEY, OptionDescription, OptionKind, Options, SourceSpec,
+};
+use rivulet_connectors::formats::parse_time;
 use rivulet_dataflow::Source;
-
-use crate::connector::description::{OptionDescription, OptionKind};
-use crate::connector::options::Options;
-use crate::connector::{ConnectorError, EVENT_TIME_KEY, SourceSpec};
-use crate::formats::timestamp;
 
 use super::schedule::{RateShape, Schedule};
 use super::source::{GeneratedSource, Maker, Pace};
@@ -212,8 +211,8 @@ fn base_us(options: &Options) -> Result<i64, ConnectorError> {
         // Of the second, so that sources which are opened one after the other mostly agree.
         return Ok(now.map_or(0, |now| now.as_secs() as i64 * 1_000_000));
     }
-    timestamp::parse_iso(text.as_bytes()).map_err(|_| {
-        let problem = format!("cannot be '{}'", crate::connector::options::shortened(text));
+    parse_time(text).ok_or_else(|| {
+        let problem = format!("cannot be '{}'", rivulet_connectors::connector::options::shortened(text));
         options.wrong("base_time", problem, "write a time as '2015-07-15T00:00:00Z', or 'now'")
     })
 }

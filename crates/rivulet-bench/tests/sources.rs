@@ -7,13 +7,15 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{Int64Type, Schema, TimestampMicrosecondType};
-use rivulet_connectors::connector::{ConnectorError, Host, SourceSpec, declared_schema, open_source};
+use rivulet_connectors::connector::{ConnectorError, Connectors, Host, SourceSpec};
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Polled, Refusals, Source};
 
+static GENERATORS: Connectors = Connectors::with(&rivulet_bench::sources::CONNECTORS);
+
 /// All columns of a generator, or those named.
 fn spec(connector: &str, address: &str, names: &[&str], options: &[(&str, &str)]) -> SourceSpec {
-    let schema = declared_schema(connector, address, &Files::of_user()).unwrap();
+    let schema = GENERATORS.declared_schema(connector, address, &Files::of_user()).unwrap();
     let is_read = |place: &usize| names.is_empty() || names.contains(&schema.field(*place).name().as_str());
     SourceSpec {
         connector: connector.into(),
@@ -31,7 +33,7 @@ fn spec(connector: &str, address: &str, names: &[&str], options: &[(&str, &str)]
 /// Everything that the partitions have, one after the other.
 fn read(spec: &SourceSpec, partitions: usize) -> RecordBatch {
     let mut batches = Vec::new();
-    for source in &mut open_source(spec, partitions).unwrap() {
+    for source in &mut GENERATORS.open_source(spec, partitions).unwrap() {
         batches.extend(drain(source.as_mut()));
     }
     concat_batches(&Arc::new(spec.schema.project(&spec.columns).unwrap()), &batches).unwrap()
@@ -198,6 +200,46 @@ fn a_stream_is_the_same_however_it_is_read() {
     assert_eq!(alone.column_by_name("price"), beside.column_by_name("price"));
 }
 
+/// A few rows of each partition at a time; after each round all are opened anew where they were.
+fn in_rounds(spec: &SourceSpec, partitions: usize, polls: usize) -> Vec<String> {
+    let (mut refusals, mut batches) = (Refusals::new(0), Vec::new());
+    let mut sources = GENERATORS.open_source(spec, partitions).unwrap();
+    for _ in 0..10_000 {
+        let mut left: Vec<Box<dyn Source>> = Vec::new();
+        'sources: for mut source in sources {
+            for _ in 0..polls {
+                match source.poll(7, 0, &mut refusals).unwrap() {
+                    Polled::Rows { columns, .. } => batches.push(columns),
+                    Polled::Nothing(_) | Polled::Aside(_) => {}
+                    Polled::End => continue 'sources,
+                }
+            }
+            left.push(source);
+        }
+        if left.is_empty() {
+            return sorted_rows(&concat_batches(&spec.read_schema(), &batches).unwrap());
+        }
+        let positions: Vec<Option<String>> = left.iter_mut().map(|source| source.position()).collect();
+        assert!(positions.iter().all(Option::is_some));
+        drop(left);
+        let resumed = SourceSpec { resume: Some(positions), ..spec.clone() };
+        sources = GENERATORS.open_source(&resumed, partitions).unwrap();
+    }
+    panic!("it does not end");
+}
+
+#[test]
+fn generators_go_on_where_a_checkpoint_was_made() {
+    for (connector, address) in [("nexmark", "bid"), ("hibench", ""), ("sensors", "")] {
+        let spec = spec(connector, address, &[], &[("events", "1000"), ("block", "17")]);
+        let expected = sorted_rows(&read(&spec, 1));
+        assert!(expected.len() > 900, "{connector}");
+        for (partitions, polls) in [(1, 1), (2, 2), (3, 5)] {
+            assert_eq!(in_rounds(&spec, partitions, polls), expected, "{connector}");
+        }
+    }
+}
+
 #[test]
 fn all_kinds_side_by_side_are_the_kinds_by_themselves() {
     let all = nexmark("", &[], &[("events", "5000")]);
@@ -239,7 +281,7 @@ fn the_first_rows_are_these() {
 
 #[test]
 fn what_cannot_be_generated_is_refused_with_a_hint() {
-    let problem = |spec: SourceSpec| match open_source(&spec, 1) {
+    let problem = |spec: SourceSpec| match GENERATORS.open_source(&spec, 1) {
         Ok(_) => panic!("opened"),
         Err(error) => error.to_string(),
     };
@@ -254,10 +296,17 @@ fn what_cannot_be_generated_is_refused_with_a_hint() {
     other.address = "person".into();
     assert!(problem(other).contains("has no column 'auction'\nhint: its columns are id, name"));
     let short = spec("nexmark", "bid", &[], &[("shape", "square"), ("shape_period", "1 ms")]);
-    assert!(matches!(open_source(&short, 1), Err(ConnectorError::Option { .. })));
-    assert!(declared_schema("nexmark", "bids", &Files::of_user()).is_none());
+    assert!(matches!(GENERATORS.open_source(&short, 1), Err(ConnectorError::Option { .. })));
+    assert!(GENERATORS.declared_schema("nexmark", "bids", &Files::of_user()).is_none());
     assert_eq!(
-        declared_schema("nexmark", "bid", &Files::of_user()).map(|schema: Schema| schema.fields().len()),
+        GENERATORS.declared_schema("nexmark", "bid", &Files::of_user()).map(|schema: Schema| schema.fields().len()),
         Some(7)
     );
+}
+
+#[test]
+fn generators_have_names_of_their_own() {
+    let names: Vec<&str> = GENERATORS.all().map(|connector| connector.name).collect();
+    assert!(names.iter().enumerate().all(|(place, name)| !names[..place].contains(name)), "{names:?}");
+    assert_eq!(names.len(), Connectors::OWN.all().count() + rivulet_bench::sources::CONNECTORS.len());
 }

@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use arrow::array::{Float64Array, Int64Array, RecordBatch, RecordBatchOptions, TimestampMicrosecondArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use rivulet_connectors::connector::description::Opening;
+use rivulet_connectors::connector::options::shortened;
+use rivulet_connectors::connector::{
+    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
+    SourceSpec,
+};
+use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Source, SourceError};
-
-use crate::connector::description::{Check, Opening, OptionDescription, OptionKind};
-use crate::connector::options::{Options, shortened};
-use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, SourceSpec};
-use crate::files::Files;
 
 use super::options::{COMMON_OPTIONS, StreamOptions, choose_columns, with_common, with_event_time};
 use super::schedule::Schedule;
@@ -40,7 +42,7 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     }),
     sink: None,
     example: "CREATE SOURCE visits FROM 'hibench:' WITH (events => 1000000, ips => 1000);",
-    open: Opening { source: Some(open), sink: None, columns: Some(columns_of), check: Check::NONE },
+    open: Opening { source: Some(open), columns: Some(columns_of), ..Opening::NONE },
 };
 
 static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 2] = with_common([

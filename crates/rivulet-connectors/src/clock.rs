@@ -1,5 +1,5 @@
-//! The machine's clock, as the engine needs it: time goes on evenly, never back, and leaps forward where the machine's clock
-//! is set forward.
+//! The machine's clock, for the engine, for connections of sources and sinks, and for load generators: time goes on
+//! evenly, never back, and leaps forward where the machine's clock is set forward.
 //!
 //! What must hold: a reading is never earlier than one before it, for deadlines and windows by arrival would stand still
 //! until the clock is there again; and time over which the clock has leapt counts as no silence.
@@ -15,7 +15,8 @@ use rivulet_dataflow::{Clock, Leaps};
 const LEAP_US_MIN: i64 = 1_000_000;
 
 /// The machine's clock. There is one, however many have it.
-pub(crate) struct SystemClock;
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock;
 
 static EVEN: LazyLock<EvenClock> = LazyLock::new(|| EvenClock::new(wall_us(), steady_us()));
 

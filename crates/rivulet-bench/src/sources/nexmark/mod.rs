@@ -8,12 +8,14 @@ mod model;
 mod words;
 
 use arrow::datatypes::Schema;
+use rivulet_connectors::connector::description::Opening;
+use rivulet_connectors::connector::options::shortened;
+use rivulet_connectors::connector::{
+    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
+    SourceSpec,
+};
+use rivulet_connectors::files::Files;
 use rivulet_dataflow::Source;
-
-use crate::connector::description::{Check, Opening, OptionDescription, OptionKind};
-use crate::connector::options::{Options, shortened};
-use crate::connector::{ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, SourceSpec};
-use crate::files::Files;
 
 use super::options::{COMMON_OPTIONS, StreamOptions, with_common, with_event_time};
 use super::random::Seed;
@@ -41,7 +43,7 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     }),
     sink: None,
     example: "CREATE SOURCE bid FROM 'nexmark:bid' WITH (events => 1000000, seed => 7);",
-    open: Opening { source: Some(open), sink: None, columns: Some(columns_of), check: Check::NONE },
+    open: Opening { source: Some(open), columns: Some(columns_of), ..Opening::NONE },
 };
 
 static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 8] = with_common([

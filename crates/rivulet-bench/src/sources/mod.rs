@@ -1,4 +1,5 @@
-//! Sources without an outside: streams of benchmarks and of simulated sensors, at a rate or as fast as they are taken.
+//! Sources of big queries without an outside: streams of benchmarks and of simulated sensors, at a rate or as fast as
+//! they are taken.
 //!
 //! What must hold: an event is a pure function of the seed and its number, so that a stream is the same whatever its partitions, its
 //! batches and the columns that are read.
@@ -7,12 +8,17 @@
 //! - [`options`]: what all of them can be told; [`schedule`]: when event n happens; [`walk`]: which partition makes it;
 //! - [`source`]: all of that as a source; [`random`], [`text`]: what columns are made of.
 
-pub(crate) mod hibench;
-pub(crate) mod nexmark;
-pub(crate) mod sensors;
+mod hibench;
+mod nexmark;
+mod sensors;
 mod options;
 mod random;
 mod schedule;
 mod source;
 mod text;
 mod walk;
+
+use rivulet_connectors::connector::ConnectorDescription;
+
+/// The generators as connectors, for a process that adds them to those of its own.
+pub static CONNECTORS: [ConnectorDescription; 3] = [nexmark::CONNECTOR, hibench::CONNECTOR, sensors::CONNECTOR];

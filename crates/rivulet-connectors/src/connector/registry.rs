@@ -1,0 +1,288 @@
+//! The connectors by their names: those of this crate, and those that a process adds.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+
+use arrow::datatypes::Schema;
+use rivulet_dataflow::{Sink, Source};
+
+use super::description::Instance;
+use super::nearest::nearest;
+use super::options::{Options, shortened, shown};
+use super::{ConnectorDescription, ConnectorError, Direction, FormatText, OWN, Settled, SinkSpec, SourceSpec};
+use crate::files::Files;
+
+/// The connectors that statements can name.
+#[derive(Clone, Copy, Debug)]
+pub struct Connectors {
+    added: &'static [ConnectorDescription],
+}
+
+impl Connectors {
+    /// Those of this crate.
+    pub const OWN: Self = Self::with(&[]);
+
+    /// Those of this crate, and these. No two may have the same name.
+    pub const fn with(added: &'static [ConnectorDescription]) -> Self {
+        Self { added }
+    }
+
+    /// What each of them is: its options, formats and behaviour.
+    pub fn all(self) -> impl Iterator<Item = &'static ConnectorDescription> {
+        OWN.iter().chain(self.added)
+    }
+
+    /// Opens a source as about `partitions_wanted` partitions, at least one. A source that cannot be divided gives one.
+    ///
+    /// # Errors
+    /// The connector is not known or is no source, an option or the format does not suit it, or the outside world
+    /// refuses.
+    pub fn open_source(
+        self,
+        spec: &SourceSpec,
+        partitions_wanted: usize,
+    ) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
+        let (connector, options) = self.checked_source(spec)?;
+        let open = connector.open.source.ok_or_else(|| self.not_this_way(connector, Direction::Source))?;
+        let partitions = open(spec, &options, partitions_wanted.max(1))?;
+        debug_assert!(!partitions.is_empty(), "a source has at least one partition");
+        Ok(partitions)
+    }
+
+    /// Opens the instance `instance` of `instances` parallel ones of a sink.
+    ///
+    /// # Errors
+    /// As with [`Connectors::open_source`]; and if the rows may take back others and the sink cannot.
+    ///
+    /// # Panics
+    /// If there is no such instance.
+    pub fn open_sink(
+        self,
+        spec: &SinkSpec,
+        instance: usize,
+        instances: usize,
+    ) -> Result<Box<dyn Sink>, ConnectorError> {
+        assert!(instance < instances, "instance {instance} of {instances}");
+        let (connector, options) = self.checked_sink(spec)?;
+        let open = connector.open.sink.ok_or_else(|| self.not_this_way(connector, Direction::Sink))?;
+        open(spec, &options, Instance { number: instance, of: instances })
+    }
+
+    /// Looks at the declaration of a source, without opening it.
+    ///
+    /// # Errors
+    /// As with [`Connectors::open_source`], as far as it can be known before.
+    pub fn check_source(self, spec: &SourceSpec) -> Result<(), ConnectorError> {
+        let (connector, options) = self.checked_source(spec)?;
+        check_format_options(spec.format.as_ref(), &spec.host.files)?;
+        connector.open.check.source.map_or(Ok(()), |check| check(spec, &options))
+    }
+
+    /// Looks at the declaration of a sink, without opening it. What writes into it may bring the columns: the schema
+    /// is empty then.
+    ///
+    /// # Errors
+    /// As with [`Connectors::open_sink`], as far as it can be known before.
+    pub fn check_sink(self, spec: &SinkSpec) -> Result<(), ConnectorError> {
+        let (connector, options) = self.checked_sink(spec)?;
+        check_format_options(spec.format.as_ref(), &spec.host.files)?;
+        connector.open.check.sink.map_or(Ok(()), |check| check(spec, &options))
+    }
+
+    /// Up to where the results of a query are final whose newest checkpoint has what `spec` says
+    /// ([`SinkSpec::checkpoints`]). Whoever else may still be at work for this query is shut out before this is
+    /// answered.
+    ///
+    /// # Errors
+    /// As with [`Connectors::open_sink`]; and if it cannot be said.
+    pub fn settled(self, spec: &SinkSpec) -> Result<Settled, ConnectorError> {
+        let (connector, options) = self.checked_sink(spec)?;
+        // The others make final what they have prepared for, whichever checkpoint it is, when they are opened.
+        connector.open.settled.map_or(Ok(Settled::Any), |settled| settled(spec, &options))
+    }
+
+    /// The one file that the result of a query replaces when the query ends, if the sink is such a file.
+    pub fn replaced_file(self, spec: &SinkSpec) -> Option<PathBuf> {
+        let (connector, options) = self.checked_sink(spec).ok()?;
+        connector.open.replaced.and_then(|replaced| replaced(spec, &options))
+    }
+
+    /// The path that an address means (`file:rooms.csv`); `None` if it means no file or folder of this machine.
+    pub fn path_of(self, address: &str) -> Option<&str> {
+        let (name, path) = address.split_once(':')?;
+        self.by_name(name).filter(|connector| connector.open.address_is_path).map(|_| path)
+    }
+
+    /// The columns of a source that brings them itself, as generators do, so that they need not be declared. The event
+    /// time is named in the metadata ([`super::EVENT_TIME_KEY`]). `None` if the source needs a declaration, or the
+    /// address is none of this connector or of `files`.
+    pub fn declared_schema(self, connector: &str, address: &str, files: &Files) -> Option<Schema> {
+        let columns = self.find(connector, Direction::Source).ok()?.open.columns?;
+        columns(address, files)
+    }
+
+    /// What may be shown of an option of a source or sink: `***` stands for what is secret.
+    pub fn shown_option<'t>(self, connector: &str, direction: Direction, name: &str, value: &'t str) -> Cow<'t, str> {
+        let described = self.find(connector, direction).ok().and_then(|one| one.direction(direction));
+        shown(described.map_or(&[][..], |one| one.options), name, value)
+    }
+
+    /// The connector of a source, and its options; its format is one that it takes.
+    fn checked_source(self, spec: &SourceSpec) -> Result<(&'static ConnectorDescription, Options), ConnectorError> {
+        self.checked(Direction::Source, &spec.connector, &spec.options, spec.format.as_ref())
+    }
+
+    /// The same of a sink.
+    fn checked_sink(self, spec: &SinkSpec) -> Result<(&'static ConnectorDescription, Options), ConnectorError> {
+        self.checked(Direction::Sink, &spec.connector, &spec.options, spec.format.as_ref())
+    }
+
+    fn checked(
+        self,
+        direction: Direction,
+        name: &str,
+        options: &[(String, String)],
+        format: Option<&FormatText>,
+    ) -> Result<(&'static ConnectorDescription, Options), ConnectorError> {
+        let connector = self.find(name, direction)?;
+        let options = Options::check(connector, direction, options)?;
+        check_format(connector, direction, format)?;
+        Ok((connector, options))
+    }
+
+    /// The connector with this name.
+    fn by_name(self, name: &str) -> Option<&'static ConnectorDescription> {
+        self.all().find(|connector| connector.name.eq_ignore_ascii_case(name.trim()))
+    }
+
+    /// The connector with this name, if it goes in this direction.
+    fn find(self, name: &str, direction: Direction) -> Result<&'static ConnectorDescription, ConnectorError> {
+        let Some(connector) = self.by_name(name) else {
+            let hint = match nearest(&name.trim().to_ascii_lowercase(), self.all().map(|connector| connector.name)) {
+                Some(near) => format!("did you mean '{near}:'?"),
+                None => format!("{}s are {}", direction, self.names(direction)),
+            };
+            return Err(ConnectorError::UnknownConnector { name: shortened(name), hint });
+        };
+        match connector.direction(direction) {
+            Some(_) => Ok(connector),
+            None => Err(self.not_this_way(connector, direction)),
+        }
+    }
+
+    fn not_this_way(self, connector: &'static ConnectorDescription, direction: Direction) -> ConnectorError {
+        let hint = format!("{direction}s are {}", self.names(direction));
+        ConnectorError::Direction { connector: connector.name, direction, hint }
+    }
+
+    /// The names of the connectors that go in this direction.
+    fn names(self, direction: Direction) -> String {
+        let names = self.all().filter(|connector| connector.direction(direction).is_some());
+        names.map(|connector| format!("{}:", connector.name)).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Whether the connector takes a format with this name; what the format says of its options and columns comes later.
+fn check_format(
+    connector: &'static ConnectorDescription,
+    direction: Direction,
+    format: Option<&FormatText>,
+) -> Result<(), ConnectorError> {
+    let Some((name, _)) = format else { return Ok(()) };
+    let known = connector.direction(direction).map_or(&[][..], |one| one.formats);
+    if known.contains(&crate::formats::canonical_name(name).as_str()) {
+        return Ok(());
+    }
+    let hint = match known {
+        [] => "its rows are not written in any format; leave it out".into(),
+        _ => format!("it takes {}", known.join(", ")),
+    };
+    Err(ConnectorError::FormatUse { connector: connector.name, format: shortened(name), hint })
+}
+
+/// Whether the format has the options that are given, with such values.
+fn check_format_options(format: Option<&FormatText>, files: &Files) -> Result<(), ConnectorError> {
+    let Some((name, options)) = format else { return Ok(()) };
+    // What files are written in may need no schema, and is known when they are opened.
+    if options.is_empty() {
+        return Ok(());
+    }
+    let options = options.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    crate::formats::RowFormat::parse(name, options, files)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::connector::Host;
+
+    fn spec(connector: &str, format: Option<&str>) -> SinkSpec {
+        SinkSpec {
+            connector: connector.into(),
+            address: "x".into(),
+            format: format.map(|name| (name.into(), Vec::new())),
+            schema: Arc::new(Schema::empty()),
+            changes: false,
+            key: None,
+            options: Vec::new(),
+            host: Host::default(),
+            checkpoints: None,
+        }
+    }
+
+    #[test]
+    fn descriptions_hold_together() {
+        for connector in Connectors::OWN.all() {
+            assert_eq!(connector.source.is_some(), connector.open.source.is_some(), "{}", connector.name);
+            assert_eq!(connector.sink.is_some(), connector.open.sink.is_some(), "{}", connector.name);
+            for direction in [Direction::Source, Direction::Sink] {
+                let Some(described) = connector.direction(direction) else { continue };
+                let cases = described.guarantees.iter().map(|(case, _)| *case);
+                assert!(cases.clone().filter(|case| case.is_empty()).count() <= 1, "{}: which is it?", connector.name);
+                assert!(connector.name == "blackhole" || cases.count() > 0, "{} promises nothing", connector.name);
+                // Defaults are parsed where they are missing.
+                Options::check(connector, direction, &[]).unwrap();
+                for option in described.options {
+                    assert!(option.help.ends_with('.') && option.name == option.name.to_ascii_lowercase());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn options_of_a_format_are_checked_before_it_is_opened() {
+        let error = |connector: &str, options: &[(&str, &str)]| {
+            let options = options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let spec = SourceSpec {
+                connector: connector.into(),
+                address: if connector == "file" { "x.csv".into() } else { String::new() },
+                format: Some(("CSV".into(), options)),
+                schema: Arc::new(Schema::empty()),
+                columns: Vec::new(),
+                event_time_column: None,
+                options: Vec::new(),
+                host: Host::of_user(),
+                resume: None,
+            };
+            Connectors::OWN.check_source(&spec).map_err(|error| error.to_string())
+        };
+        for connector in ["file", "stdin"] {
+            let said = error(connector, &[("delimter", ";")]).unwrap_err();
+            assert_eq!(said, "format CSV has no option 'delimter'\nhint: did you mean 'delimiter'?");
+            assert!(error(connector, &[("header", "perhaps")]).unwrap_err().contains("true or false"));
+        }
+        assert_eq!(error("stdin", &[("header", "true"), ("delimiter", ";")]), Ok(()));
+    }
+
+    #[test]
+    fn what_is_not_there_is_said_with_what_is() {
+        let error = |spec: SinkSpec| Connectors::OWN.open_sink(&spec, 0, 1).map(|_| ()).unwrap_err().to_string();
+        assert_eq!(error(spec("blackhol", None)), "there is no connector 'blackhol'\nhint: did you mean 'blackhole:'?");
+        assert!(error(spec("carrier-pigeon", None)).contains("hint: sinks are "));
+        let format = error(spec("blackhole", Some("JSON")));
+        assert!(format.starts_with("'blackhole:' cannot use the format JSON\nhint: its rows"), "{format}");
+    }
+}
