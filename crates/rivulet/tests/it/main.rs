@@ -6,6 +6,7 @@ mod api;
 mod attendance;
 mod backup;
 mod bench;
+mod book;
 mod big_queries;
 mod big_query_checkpoints;
 mod big_query_recovery;
