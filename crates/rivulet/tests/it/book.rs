@@ -5,7 +5,7 @@
 //! - `sql`: on a server that the page has for itself, by `rivulet sql`;
 //! - `sql,run`: by `rivulet run`, behind the blocks of this kind before it that only create something;
 //! - `sh`: by bash, where `rivulet` and the clients of Mosquitto speak to the page's server;
-//! - `sh,background`: a command that stays, of which the page shows the output that comes in the end;
+//! - `sh,background`: a command that stays, and `text,background`: what the last one of these has printed so far;
 //! - `sh,serve`: starts a server, as the page's is started; `sh,build`: needs a compiler, so it is only shown;
 //! - `...,wrong`: fails, with the error as its output;
 //! - `toml`: read as configuration; `json`: read;
@@ -94,8 +94,6 @@ struct Page {
 struct Background {
     child: Child,
     output: PathBuf,
-    /// What is shown of its output, and in which line of the page.
-    shown: Option<(String, usize)>,
 }
 
 impl Drop for Background {
@@ -173,7 +171,7 @@ impl Page {
                 let mut command = self.bash(&format!("exec {}", block.text));
                 command.stdout(file.try_clone().map_err(|error| error.to_string())?).stderr(file);
                 let child = command.spawn().map_err(|error| error.to_string())?;
-                self.background.push(Background { child, output, shown: None });
+                self.background.push(Background { child, output });
                 // It has to listen before the page goes on.
                 std::thread::sleep(Duration::from_millis(700));
                 return Ok(None);
@@ -188,11 +186,13 @@ impl Page {
                     None => Ok(None),
                 };
             }
-            "text" | "text,output" => return Ok(None),
+            "text,background" => return self.wait_for(&block.text).map(|()| None),
+            "text" => return Ok(None),
             other => return Err(format!("`{other}` is no kind of block")),
         };
         let output = command.current_dir(self.folder.path()).output().map_err(|error| error.to_string())?;
-        let text = if is_wrong || kind == "sql" { said(&output) } else { String::from_utf8_lossy(&output.stdout).into() };
+        let text =
+            if is_wrong || kind == "sql" { said(&output) } else { String::from_utf8_lossy(&output.stdout).into() };
         match output.status.success() == is_wrong {
             true => Err(said(&output)),
             false => Ok(Some(text)),
@@ -218,25 +218,20 @@ impl Page {
         if output.status.success() { Ok(()) } else { Err(said(&output)) }
     }
 
-    /// Waits for what is shown of the commands that stay.
-    fn end(&mut self) -> Vec<String> {
-        let mut problems = Vec::new();
+    /// Waits until the last command in the background has printed what is shown.
+    fn wait_for(&self, shown: &str) -> Result<(), String> {
+        let command = self.background.last().ok_or("no command runs in the background")?;
         let deadline = Instant::now() + WAIT_MAX;
-        for command in &self.background {
-            let Some((shown, line)) = &command.shown else { continue };
-            loop {
-                let output = std::fs::read_to_string(&command.output).unwrap_or_default();
-                if is_as_shown(&shown.lines().collect::<Vec<_>>(), &output.lines().collect::<Vec<_>>()) {
-                    break;
-                }
-                if Instant::now() > deadline {
-                    problems.push(format!("line {line}: the command in the background printed\n{output}"));
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(50));
+        loop {
+            let output = std::fs::read_to_string(&command.output).map_err(|error| error.to_string())?;
+            if is_as_shown(&shown.lines().collect::<Vec<_>>(), &output.lines().collect::<Vec<_>>()) {
+                return Ok(());
             }
+            if Instant::now() > deadline {
+                return Err(format!("the command in the background printed\n{output}"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
         }
-        problems
     }
 }
 
@@ -273,33 +268,24 @@ fn run(path: &Path) -> Vec<String> {
     }
     let mut page = Page::new();
     let mut problems = Vec::new();
-    let mut before: Option<(&Block, Option<String>)> = None;
+    let mut printed = None;
     for block in &blocks {
         let at = format!("{}, line {}", path.display(), block.line);
         if block.kind == "text,output" {
-            match before.take() {
-                Some((_, Some(output))) => {
-                    let (shown, output): (Vec<&str>, Vec<&str>) = (block.text.lines().collect(), output.lines().collect());
-                    if !is_as_shown(&shown, &output) {
-                        problems.push(format!("{at}: what was printed is\n{}", output.join("\n")));
-                    }
-                }
-                Some((command, None)) if command.kind == "sh,background" => {
-                    page.background.last_mut().expect("it runs").shown = Some((block.text.clone(), block.line));
-                }
-                _ => problems.push(format!("{at}: no block before it printed this")),
+            let output: String = printed.take().unwrap_or_default();
+            if !is_as_shown(&block.text.lines().collect::<Vec<_>>(), &output.lines().collect::<Vec<_>>()) {
+                problems.push(format!("{at}: the block before it printed\n{output}"));
             }
             continue;
         }
-        match page.run(block) {
-            Ok(output) => before = Some((block, output)),
+        printed = match page.run(block) {
+            Ok(output) => output,
             Err(error) => {
                 problems.push(format!("{at}: {error}"));
-                before = None;
+                None
             }
-        }
+        };
     }
-    problems.extend(page.end().into_iter().map(|problem| format!("{}, {problem}", path.display())));
     problems
 }
 
@@ -341,7 +327,8 @@ fn code_blocks_of_the_book_run_and_print_what_is_shown() {
 
 #[test]
 fn three_dots_stand_for_anything() {
-    let is = |shown: &str, text: &str| is_as_shown(&shown.lines().collect::<Vec<_>>(), &text.lines().collect::<Vec<_>>());
+    let is =
+        |shown: &str, text: &str| is_as_shown(&shown.lines().collect::<Vec<_>>(), &text.lines().collect::<Vec<_>>());
     assert!(is("a\nb 1...9 c", "a\nb 1 to 9 c"));
     assert!(is("a\n...\nd", "a\nb\nc\nd") && is("a\n...", "a"));
     assert!(!is("a", "a\nb") && !is("a ...c", "a b") && !is("a", "ab"));
