@@ -59,7 +59,7 @@ fn describe(connector: &ConnectorDescription, page: &mut String) {
         let names: Vec<String> = names.iter().map(|(name, kind)| format!("`{name}`{}", note(*kind))).collect();
         let _ = write!(page, "\n**Of `{}`** there are\n{}.\n", option.name, names.join(",\n"));
     }
-    let _ = write!(page, "\n```sql\n{}\n```\n", connector.example);
+    let _ = write!(page, "\n```sql,alone\n{}\n```\n", connector.example);
 }
 
 /// An option with a value, as it is written behind `WITH`.

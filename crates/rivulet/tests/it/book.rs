@@ -3,7 +3,8 @@
 //! The words behind the fence say how:
 //!
 //! - `sql`: on a server that the page has for itself, by `rivulet sql`;
-//! - `sql,run`: by `rivulet run`, behind the blocks of this kind before it that only create something;
+//! - `sql,run`: by `rivulet run`, behind the blocks of this kind before it that only create something; `sql,alone`: for
+//!   itself;
 //! - `sh`: by bash, where `rivulet` and the clients of Mosquitto speak to the page's server;
 //! - `sh,background`: a command that stays, and `text,background`: what the last one of these has printed so far;
 //! - `sh,serve`: starts a server, as the page's is started; `sh,build`: needs a compiler, so it is only shown;
@@ -162,6 +163,11 @@ impl Page {
                 }
                 let mut command = rivulet();
                 command.args(["run", "-q", "-c", &format!("{}{}", self.created, block.text)]);
+                command
+            }
+            "sql,alone" => {
+                let mut command = rivulet();
+                command.args(["run", "-q", "-c", &block.text]);
                 command
             }
             "sh" => self.bash(&format!("exec 2>&1\n{}", block.text)),
