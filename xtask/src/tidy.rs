@@ -116,6 +116,18 @@ fn every_crate_has_a_section_on_the_map() {
 }
 
 #[test]
+fn every_file_on_the_map_is_there() {
+    let listed = Command::new("git").args(["ls-files"]).current_dir(root()).output().unwrap();
+    let files = String::from_utf8(listed.stdout).unwrap();
+    for path in read("ARCHITECTURE.md").split('`').filter(|word| word.contains('/') || word.ends_with(".rs")) {
+        let is_path = path.chars().all(|one| one.is_ascii_alphanumeric() || "/_-.".contains(one));
+        let ends = |file: &str| file == path || file.ends_with(&format!("/{path}"));
+        let is_folder = path.ends_with('/') && files.contains(&format!("/{path}"));
+        assert!(!is_path || is_folder || files.lines().any(ends), "ARCHITECTURE.md names {path}, which is not there");
+    }
+}
+
+#[test]
 fn first_pages_are_short() {
     for (page, words_max) in [("README.md", 900), ("ARCHITECTURE.md", 2000)] {
         let words = read(page).split_whitespace().count();

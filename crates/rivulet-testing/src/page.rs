@@ -48,19 +48,15 @@ pub fn wrapped(page: &str) -> String {
 fn wrap(line: &str, out: &mut String) {
     let text = line.trim_start();
     let indent = line.len() - text.len() + if text.starts_with("- ") { 2 } else { 0 };
-    out.push_str(&line[..line.len() - text.len()]);
-    let mut column = line.len() - text.len();
-    for (number, word) in text.split_whitespace().enumerate() {
-        let width = word.chars().count();
-        if number > 0 && column + 1 + width > COLUMNS_MAX {
-            out.push('\n');
-            out.push_str(&" ".repeat(indent));
-            column = indent;
-        } else if number > 0 {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(word);
-        column += width;
+    let mut rest = line.to_owned();
+    while rest.chars().count() > COLUMNS_MAX {
+        let is_break = |(at, one): &(usize, char)| *one == ' ' && *at > indent;
+        let spaces = || rest.char_indices().enumerate().filter(|(_, place)| is_break(place));
+        let fits = spaces().take_while(|(column, _)| *column <= COLUMNS_MAX).last();
+        let Some((_, (at, _))) = fits.or_else(|| spaces().next()) else { break };
+        out.push_str(rest[..at].trim_end());
+        out.push('\n');
+        rest = format!("{}{}", " ".repeat(indent), rest[at..].trim_start());
     }
+    out.push_str(&rest);
 }

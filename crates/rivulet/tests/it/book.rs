@@ -127,11 +127,15 @@ impl Page {
         Self { folder, server, created: String::new(), background: Vec::new() }
     }
 
-    fn bash(&self, text: &str) -> Command {
+    /// Commands as bash runs them, for a minute at most unless they are to stay.
+    fn bash(&self, text: &str, stays: bool) -> Command {
         let address = self.server.url().trim_start_matches("http://").to_owned();
         let commands = self.folder.path().join("commands");
         let path = std::env::var("PATH").unwrap_or_default();
-        let mut bash = Command::new("bash");
+        let mut bash = Command::new(if stays { "bash" } else { "timeout" });
+        if !stays {
+            bash.args(["60", "bash"]);
+        }
         bash.args(["-e", "-u", "-o", "pipefail", "-c", &text.replace("127.0.0.1:8080", &address)]);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RIVULET_")) {
             bash.env_remove(name);
@@ -170,11 +174,11 @@ impl Page {
                 command.args(["run", "-q", "-c", &block.text]);
                 command
             }
-            "sh" => self.bash(&format!("exec 2>&1\n{}", block.text)),
+            "sh" => self.bash(&format!("exec 2>&1\n{}", block.text), false),
             "sh,background" => {
                 let output = self.folder.path().join(format!("output-{}", block.line));
                 let file = std::fs::File::create(&output).map_err(|error| error.to_string())?;
-                let mut command = self.bash(&format!("exec {}", block.text));
+                let mut command = self.bash(&format!("exec {}", block.text), true);
                 command.stdout(file.try_clone().map_err(|error| error.to_string())?).stderr(file);
                 let child = command.spawn().map_err(|error| error.to_string())?;
                 self.background.push(Background { child, output });
@@ -269,7 +273,8 @@ fn run(path: &Path) -> Vec<String> {
     }
     let needs_clients = blocks.iter().any(|block| block.text.contains("mosquitto_"));
     if needs_clients && !Path::new("/usr/bin/mosquitto_pub").exists() {
-        eprintln!("SKIPPED: {}: mosquitto-clients are not installed", path.display());
+        // Past the capture of the output of tests.
+        _ = std::io::Write::write_all(&mut std::io::stderr(), b"skipped: mosquitto-clients are not installed\n");
         return Vec::new();
     }
     let mut page = Page::new();
