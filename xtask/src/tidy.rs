@@ -135,14 +135,15 @@ fn first_pages_are_short() {
     }
 }
 
-/// A line of a table of measurements may be longer, and what is printed is as long as it is.
 #[test]
 fn lines_of_documents_have_at_most_120_columns() {
     let mut problems = Vec::new();
-    for page in pages().iter().filter(|page| !page.starts_with("bench/")) {
+    for page in &pages() {
         for (number, line) in read(page).lines().enumerate() {
             let columns = line.chars().count();
-            if columns > 120 {
+            // A row of a table of measurements is as long as it is.
+            let is_measured = page.starts_with("bench/") && line.starts_with('|');
+            if columns > 120 && !is_measured {
                 problems.push(format!("{page}, line {}: {columns} columns", number + 1));
             }
         }
