@@ -168,10 +168,12 @@ fn sentence(description: &str) -> String {
     format!("{}.", &text[..end])
 }
 
+/// By name: other names, how it is called, what it gives.
+type Section = BTreeMap<String, (Vec<String>, String, String)>;
+
 #[test]
 fn the_reference_of_the_functions_is_current() {
-    // By section and name: other names, how it is called, what it gives.
-    let mut sections: BTreeMap<String, BTreeMap<String, (Vec<String>, String, String)>> = BTreeMap::new();
+    let mut sections: BTreeMap<String, Section> = BTreeMap::new();
     for (name, function) in REGISTRY.scalars() {
         let main = function.name().to_owned();
         let own = OWN.iter().find(|(own, ..)| *own == main);
