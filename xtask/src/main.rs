@@ -2,6 +2,7 @@
 
 mod fuzz;
 mod numa;
+mod summary;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -19,11 +20,14 @@ const OPTIMISED_IN_TESTS: &[&str] = &[
     "rivulet-storage",
 ];
 
+/// Has `test` leave out the slow tests.
+const QUICK: &str = "--quick";
+
 const HELP: &str = "\
 cargo xtask <chore>
 
   lint      formatting and clippy, warnings are errors; compiles what `test` runs
-  test      every test of the workspace
+  test      every test of the workspace; --quick leaves out the slow ones; NAME and options of `cargo test`
   ci        lint, then test
   docs      write the generated references in docs/reference again
   book      build the book in docs/ as HTML, in target/book; needs mdbook, and says how to install it
@@ -35,7 +39,7 @@ cargo xtask <chore>
 ";
 
 fn main() -> ExitCode {
-    if let Some(status) = fuzz::wrapped() {
+    if let Some(status) = fuzz::wrapped().or_else(summary::wrapped) {
         return status;
     }
     let chores: Vec<String> = std::env::args().skip(1).collect();
@@ -96,11 +100,19 @@ fn test(rest: &[&str]) -> Result<(), String> {
     run_tests(rest, &[])
 }
 
+/// Slow tests are those that are marked `#[ignore = "slow"]`: `cargo test` leaves them out too.
 fn run_tests(rest: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {
-    eprintln!("+ cargo test {}", rest.join(" "));
+    let split = rest.iter().position(|&argument| argument == "--").unwrap_or(rest.len());
+    let (to_cargo, to_programs) = rest.split_at(split);
+    let to_cargo: Vec<&str> = to_cargo.iter().copied().filter(|&argument| argument != QUICK).collect();
+    let slow: &[&str] = if rest.contains(&QUICK) { &[] } else { &["--include-ignored"] };
+    let to_programs = [&["--"], to_programs.get(1..).unwrap_or(&[]), slow].concat();
+    eprintln!("+ cargo test {} {}", to_cargo.join(" "), to_programs.join(" "));
     let mut tests = checked_tests()?;
-    let status = tests.args(rest).envs(environment.iter().copied()).status();
-    let status = status.map_err(|error| format!("cargo could not be started: {error}"))?;
+    let report = summary::Report::of(&mut tests)?;
+    tests.arg("--no-fail-fast").args(to_cargo).args(to_programs).envs(environment.iter().copied());
+    let status = tests.status().map_err(|error| format!("cargo could not be started: {error}"))?;
+    eprint!("{}", report.summary());
     if status.success() { Ok(()) } else { Err(format!("`cargo test` failed ({status})")) }
 }
 
@@ -134,7 +146,7 @@ fn workspace_crates() -> Result<Vec<String>, String> {
 }
 
 fn docs() -> Result<(), String> {
-    run_tests(&["--lib", "--test", "it", "--test", "connectors", "reference"], &[("RIVULET_UPDATE", "1")])
+    run_tests(&["--lib", "--test", "it", "reference"], &[("RIVULET_UPDATE", "1")])
 }
 
 fn book() -> Result<(), String> {

@@ -1,6 +1,7 @@
 //! The generator as an engine meets it: over loopback, in both versions of MQTT, with an ordinary client too.
 
 use std::collections::HashMap;
+use std::io::{Write, stderr};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -208,7 +209,7 @@ fn a_broker_that_is_not_there_is_an_error_with_a_hint() {
 fn is_installed(program: &str) -> bool {
     let installed = Command::new(program).arg("--help").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
     if !installed {
-        eprintln!("skipped: {program} is not installed");
+        _ = writeln!(stderr(), "skipped: {program} is not installed");
     }
     installed
 }

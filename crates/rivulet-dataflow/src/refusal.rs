@@ -102,6 +102,14 @@ impl Seconds {
             self.time_us = other.time_us;
         }
     }
+
+    /// Adds this to the one at `place` of a list that has none behind the last that counts.
+    pub fn add_to(self, all: &mut Vec<Self>, place: usize) {
+        if self.rows > 0 {
+            all.resize(all.len().max(place + 1), Self::default());
+            all[place].add(self);
+        }
+    }
 }
 
 impl fmt::Display for Seconds {
@@ -123,8 +131,8 @@ impl fmt::Display for Seconds {
 #[derive(Debug, Default)]
 pub struct Refusals {
     counts: [u64; Reason::ALL.len()],
-    /// Rows that were not refused, and have times that are wrong most likely.
-    seconds: Seconds,
+    /// Rows that were not refused, and have times that are wrong most likely, by input; empty while there are none.
+    seconds: Vec<Seconds>,
     records: Vec<Refusal>,
     /// How many records are kept beside the counts; 0 where nobody asked for them.
     records_max: usize,
@@ -212,20 +220,22 @@ impl Refusals {
         self.counts[reason as usize]
     }
 
-    /// Looks whether times of rows that came at `arrival_us` are most likely seconds that were taken for milliseconds, and counts them. Costs
-    /// a look at the earliest.
-    pub fn note_times(&mut self, times_us: &[i64], arrival_us: i64) {
-        let Some(&earliest_us) = times_us.iter().min().filter(|earliest_us| Seconds::are(**earliest_us, arrival_us))
-        else {
+    /// Looks whether times of rows that came at `arrival_us` are most likely seconds that were taken for milliseconds, and
+    /// counts them for the `inputs` of the rows; without these, for the only input. Costs a look at the earliest.
+    pub fn note_times(&mut self, inputs: Option<&[InputIndex]>, times_us: &[i64], arrival_us: i64) {
+        if !times_us.iter().min().is_some_and(|&earliest_us| Seconds::are(earliest_us, arrival_us)) {
             return;
-        };
-        let rows = times_us.iter().filter(|time_us| Seconds::are(**time_us, arrival_us)).count() as u64;
-        self.seconds.add(Seconds { rows, time_us: earliest_us });
+        }
+        for (row, &time_us) in times_us.iter().enumerate().filter(|(_, time_us)| Seconds::are(**time_us, arrival_us)) {
+            let input = inputs.map_or(0, |inputs| usize::from(inputs[row]));
+            Seconds { rows: 1, time_us }.add_to(&mut self.seconds, input);
+        }
     }
 
-    /// Rows whose times are most likely seconds that were taken for milliseconds, if there are any.
-    pub fn seconds(&self) -> Option<Seconds> {
-        (self.seconds.rows > 0).then_some(self.seconds)
+    /// Rows whose times are most likely seconds that were taken for milliseconds, by input. Inputs behind the last one that
+    /// has such rows are left out.
+    pub fn seconds(&self) -> &[Seconds] {
+        &self.seconds
     }
 
     /// The kept records, oldest first.
@@ -235,13 +245,13 @@ impl Refusals {
 
     /// Whether nothing was refused, and nothing else noted.
     pub fn is_empty(&self) -> bool {
-        self.counts.iter().all(|&count| count == 0) && self.seconds.rows == 0
+        self.counts.iter().all(|&count| count == 0) && self.seconds.is_empty()
     }
 
     /// Forgets counts and records.
     pub fn clear(&mut self) {
         self.counts = Default::default();
-        self.seconds = Seconds::default();
+        self.seconds.clear();
         self.records.clear();
         if let Some(slots) = &mut self.slots {
             slots.clear();
@@ -273,13 +283,18 @@ mod tests {
     fn seconds_that_were_taken_for_milliseconds_are_found() {
         let arrival_us = 1_800_000_000_000_000;
         let mut refusals = Refusals::new(0);
-        refusals.note_times(&[arrival_us, 0, 5_000_000, 86_400_000_000, i64::MIN, i64::MAX], arrival_us);
+        refusals.note_times(None, &[arrival_us, 0, 5_000_000, 86_400_000_000, i64::MIN, i64::MAX], arrival_us);
         assert!(refusals.is_empty(), "times of any other kind may be meant");
-        refusals.note_times(&[arrival_us, 1_800_000_000_000, 1_799_999_000_000], arrival_us);
-        assert_eq!(refusals.seconds(), Some(Seconds { rows: 2, time_us: 1_799_999_000_000 }));
-        assert!(refusals.seconds().unwrap().to_string().starts_with("2 events have times of January 1970"));
+        let times_us = [arrival_us, 1_800_000_000_000, 1_799_999_000_000];
+        refusals.note_times(None, &times_us, arrival_us);
+        let both = Seconds { rows: 2, time_us: 1_799_999_000_000 };
+        assert_eq!(refusals.seconds(), [both]);
+        assert!(both.to_string().starts_with("2 events have times of January 1970"));
         refusals.clear();
-        assert!(refusals.is_empty() && refusals.seconds().is_none());
+        assert!(refusals.is_empty() && refusals.seconds().is_empty());
+        refusals.note_times(Some(&[1, 0, 2]), &times_us, arrival_us);
+        let one = |time_us| Seconds { rows: 1, time_us };
+        assert_eq!(refusals.seconds(), [one(1_800_000_000_000), Seconds::default(), one(1_799_999_000_000)]);
     }
 
     #[test]

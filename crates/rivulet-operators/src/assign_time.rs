@@ -116,7 +116,7 @@ impl Operator for AssignTimeOperator {
                 batch = batch.filter(&keep)?;
             }
             let arrival_us = batch.arrival_us.first().copied().unwrap_or_default();
-            context.refusals.note_times(&batch.event_time_us, arrival_us);
+            context.refusals.note_times(None, &batch.event_time_us, arrival_us);
         } else {
             batch.event_time_us = batch.arrival_us.clone();
         }

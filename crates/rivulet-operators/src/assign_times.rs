@@ -103,7 +103,9 @@ impl Operator for AssignTimesOperator {
         if keep.contains(&false) {
             batch = batch.filter(&BooleanArray::from(keep))?;
         }
-        context.refusals.note_times(&batch.event_time_us, batch.arrival_us.first().copied().unwrap_or_default());
+        let inputs = batch.column(0).as_primitive::<UInt8Type>();
+        let arrival_us = batch.arrival_us.first().copied().unwrap_or_default();
+        context.refusals.note_times(Some(inputs.values()), &batch.event_time_us, arrival_us);
         if self.plan.append_arrival_column {
             let schema = self.plan.output_schema(batch.columns.schema_ref());
             let schema = schema.map_err(|error| OperatorError(error.to_string()))?;

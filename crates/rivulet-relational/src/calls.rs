@@ -13,6 +13,12 @@ pub struct Call {
     pub place: (u64, u64),
     /// Whether `OVER (...)` follows.
     pub is_over: bool,
+    /// Whether `FILTER (...)` or `WITHIN GROUP (...)` follows.
+    pub is_filtered: bool,
+    /// Whether `DISTINCT` stands before the arguments.
+    pub is_distinct: bool,
+    /// Whether an argument is `*`.
+    pub has_star: bool,
 }
 
 /// The functions that a query calls, except for those with a syntax of their own.
@@ -25,6 +31,19 @@ pub fn calls(query: &ast::Query) -> Vec<Call> {
                 name: function.name.to_string().trim_matches('"').to_lowercase(),
                 place: (start.line, start.column),
                 is_over: function.over.is_some(),
+                is_filtered: function.filter.is_some() || !function.within_group.is_empty(),
+                has_star: matches!(
+                    &function.args,
+                    ast::FunctionArguments::List(list) if list.args.iter().any(|argument| matches!(
+                        argument,
+                        ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard | ast::FunctionArgExpr::QualifiedWildcard(_))
+                    ))
+                ),
+                is_distinct: matches!(
+                    &function.args,
+                    ast::FunctionArguments::List(list)
+                        if matches!(list.duplicate_treatment, Some(ast::DuplicateTreatment::Distinct))
+                ),
             });
         }
         Ok(())

@@ -61,10 +61,12 @@ impl Catalog {
         // it once beforehand.
         options.optimizer.enable_physical_uncorrelated_scalar_subquery = false;
         let own = functions::placeholders().into_iter().map(|function| (function.name().to_owned(), function));
+        let scalars: HashMap<String, Arc<ScalarUDF>> = scalars.into_iter().chain(own).collect();
+        let syntax = Syntax { core: CoreFunctionPlanner {}, overlay: scalars.get("overlay").cloned() };
         Self {
             relations: HashMap::new(),
             tables: HashSet::new(),
-            scalars: scalars.into_iter().chain(own).collect(),
+            scalars,
             aggregates: aggregates.into_iter().collect(),
             windows: functions::over_functions().collect(),
             fold,
@@ -73,7 +75,7 @@ impl Catalog {
                 Arc::new(CountRows),
                 Arc::new(datafusion_functions::datetime::planner::DatetimeFunctionPlanner),
                 Arc::new(datafusion_functions::unicode::planner::UnicodeFunctionPlanner),
-                Arc::new(WithoutParts(CoreFunctionPlanner {})),
+                Arc::new(syntax),
             ],
             relation_planners: vec![Arc::new(WindowFunctions)],
             types: Arc::new(Types),
@@ -246,26 +248,32 @@ fn with_conversions_named(raw: RawAggregateExpr) -> PlannerResult<RawAggregateEx
     PlannerResult::Planned(call(named.collect()).alias(name))
 }
 
-/// What the planner below makes of syntax, but for parts of columns: columns have none, and `v.id` is an error that
-/// says so ([`Problem::FieldOfColumn`]).
+/// What the planner below makes of syntax, with the functions that are given, and but for parts of columns: columns have
+/// none, and `v.id` is an error that says so ([`Problem::FieldOfColumn`]).
 #[derive(Debug)]
-struct WithoutParts(CoreFunctionPlanner);
+struct Syntax {
+    core: CoreFunctionPlanner,
+    overlay: Option<Arc<ScalarUDF>>,
+}
 
-impl ExprPlanner for WithoutParts {
+impl ExprPlanner for Syntax {
     fn plan_dictionary_literal(
         &self,
         raw: RawDictionaryExpr,
         schema: &DFSchema,
     ) -> Result<PlannerResult<RawDictionaryExpr>> {
-        self.0.plan_dictionary_literal(raw, schema)
+        self.core.plan_dictionary_literal(raw, schema)
     }
 
     fn plan_struct_literal(&self, values: Vec<Expr>, is_named: bool) -> Result<PlannerResult<Vec<Expr>>> {
-        self.0.plan_struct_literal(values, is_named)
+        self.core.plan_struct_literal(values, is_named)
     }
 
     fn plan_overlay(&self, arguments: Vec<Expr>) -> Result<PlannerResult<Vec<Expr>>> {
-        self.0.plan_overlay(arguments)
+        Ok(match &self.overlay {
+            Some(overlay) => PlannerResult::Planned(overlay.call(arguments)),
+            None => PlannerResult::Original(arguments),
+        })
     }
 }
 

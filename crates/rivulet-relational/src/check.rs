@@ -188,6 +188,10 @@ impl Check<'_> {
                 self.at(expression);
                 return self.refuse("the operator '^'", Some("use power(base, exponent)"));
             }
+            ast::Expr::RLike { .. } => {
+                self.at(expression);
+                return self.refuse("RLIKE", Some("use the operator ~ or regexp_like"));
+            }
             ast::Expr::AtTimeZone { .. } => {
                 self.at(expression);
                 return self.refuse("AT TIME ZONE", Some("timestamps are in UTC; add an INTERVAL to shift them"));

@@ -20,13 +20,21 @@ pub(crate) fn check(plan: &LogicalPlan) -> Result<()> {
             join.on.iter().try_for_each(|(left, right)| pair(left, right, &schema))?;
         }
         node.apply_expressions(|expression| {
-            expression.apply(|part| {
-                check_one(part, &schema)?;
-                Ok(TreeNodeRecursion::Continue)
-            })
+            check_expression(expression, &schema)?;
+            Ok(TreeNodeRecursion::Continue)
         })
     })
     .map(drop)
+}
+
+/// The same for one expression over these columns.
+pub(crate) fn check_expression(expression: &Expr, schema: &DFSchema) -> Result<()> {
+    expression
+        .apply(|part| {
+            check_one(part, schema)?;
+            Ok(TreeNodeRecursion::Continue)
+        })
+        .map(drop)
 }
 
 fn check_one(expression: &Expr, schema: &DFSchema) -> Result<()> {
@@ -44,8 +52,12 @@ fn check_one(expression: &Expr, schema: &DFSchema) -> Result<()> {
                 _ => Ok(()),
             }
         }
-        Expr::Case(case) => match &case.expr {
-            Some(operand) => case.when_then_expr.iter().try_for_each(|(when, _)| pair(operand, when, schema)),
+        Expr::Case(case) => case.when_then_expr.iter().try_for_each(|(when, _)| match &case.expr {
+            Some(operand) => pair(operand, when, schema),
+            None => condition(when, "WHEN", schema),
+        }),
+        Expr::AggregateFunction(call) => match &call.params.filter {
+            Some(filter) => condition(filter, "FILTER", schema),
             None => Ok(()),
         },
         Expr::ScalarFunction(call) if FUNCTIONS.contains(&call.func.name()) => match call.args.as_slice() {
@@ -59,6 +71,19 @@ fn check_one(expression: &Expr, schema: &DFSchema) -> Result<()> {
 fn is_comparison(operator: Operator) -> bool {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     matches!(operator, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
+}
+
+/// Fails if what is asked of a row is neither true nor false.
+fn condition(expression: &Expr, clause: &str, schema: &DFSchema) -> Result<()> {
+    match expression.get_type(schema) {
+        Ok(data_type) if !matches!(data_type, DataType::Boolean | DataType::Null) => {
+            let name = Kind::of(&data_type).map_or("no BOOLEAN", |kind| kind.name(&data_type));
+            let error = RelationalError::new(format!("{clause} needs a condition, and this is {name}"))
+                .hint("a condition is true or false, for example value > 3");
+            placed_at(error, expression)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Fails if two expressions are compared that cannot be. What has no type has another mistake, which is found later.
@@ -85,7 +110,11 @@ fn refuse_mixed(left: &DataType, right: &DataType, placed: &Expr) -> Result<()> 
         _ => return Ok(()),
     };
     let message = format!("{} and {} cannot be compared", left_kind.name(left), right_kind.name(right));
-    let mut error = RelationalError::new(message).hint(hint);
+    placed_at(RelationalError::new(message).hint(hint), placed)
+}
+
+/// Fails with an error at the first column of an expression.
+fn placed_at(mut error: RelationalError, placed: &Expr) -> Result<()> {
     placed.apply(|node| {
         if let Expr::Column(column) = node
             && let Some(span) = column.spans().first()

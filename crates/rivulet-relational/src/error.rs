@@ -6,6 +6,7 @@ use datafusion_common::{Column, DataFusionError, SchemaError};
 use datafusion_sql::sqlparser::ast;
 
 use crate::check::name_of;
+use crate::clauses;
 use crate::walk::{Node, look};
 
 /// A query that cannot be planned.
@@ -28,10 +29,14 @@ pub enum Problem {
     UnknownColumn(String, Vec<KnownColumn>),
     /// A name that more than one column has.
     AmbiguousColumn(String),
+    /// An input with two columns of one name, or two inputs of one name: the input, and the column.
+    DuplicateColumn(String, String),
     /// A name with a dot, or what stands before its dot, where that is the name of a column.
     FieldOfColumn(String),
-    /// Anything else, in one sentence; from DataFusion or from here.
+    /// Anything else, in one sentence.
     Other(String),
+    /// Anything else, as DataFusion says it.
+    Foreign(String),
 }
 
 /// A name that columns have.
@@ -77,6 +82,11 @@ impl RelationalError {
     pub(crate) fn located(self, query: &ast::Query) -> Self {
         match (&self.problem, self.place) {
             (Problem::FieldOfColumn(name), _) => Self::field_of_column(name, query),
+            (Problem::DuplicateColumn(input, name), _) => clauses::twice(input, name, query),
+            (Problem::Foreign(message), place) => match clauses::said(message, place, query) {
+                Some(own) => Self { place: own.place.or(place), ..own },
+                None => self,
+            },
             (Problem::UnknownColumn(name, _) | Problem::AmbiguousColumn(name), None) => {
                 let bare = name.rsplit('.').next().unwrap_or(name).trim_matches('"');
                 let same = |ident: &ast::Ident| ident.value.eq_ignore_ascii_case(bare);
@@ -84,7 +94,8 @@ impl RelationalError {
                     text(idents).eq_ignore_ascii_case(name) || !name.contains('.') && idents.last().is_some_and(same)
                 });
                 let found = found.or_else(|| first_name(query, |idents| idents.last().is_some_and(same)));
-                Self { place: found.and_then(|found| found.place), ..self }
+                let place = found.and_then(|found| found.place).or_else(|| clauses::using(bare, query));
+                Self { place, ..self }
             }
             _ => self,
         }
@@ -130,10 +141,11 @@ impl std::fmt::Display for RelationalError {
             Problem::UnknownRelation(name) => write!(f, "there is no source, view or table '{name}'"),
             Problem::UnknownColumn(name, _) => write!(f, "unknown column '{name}'"),
             Problem::AmbiguousColumn(name) => write!(f, "more than one input has a column '{name}'"),
+            Problem::DuplicateColumn(input, name) => write!(f, "two columns are called '{input}.{name}'"),
             Problem::FieldOfColumn(name) => {
                 write!(f, "'{name}' would be a part of a column, and columns have no parts")
             }
-            Problem::Other(message) => f.write_str(message),
+            Problem::Other(message) | Problem::Foreign(message) => f.write_str(message),
         }
     }
 }
@@ -164,13 +176,8 @@ impl From<DataFusionError> for RelationalError {
                         SchemaError::DuplicateUnqualifiedField { name } => {
                             Problem::Other(format!("two columns are called '{name}'"))
                         }
-                        SchemaError::DuplicateQualifiedField { qualifier, .. } => {
-                            let problem = Problem::Other(format!("two inputs are called '{}'", qualifier.table()));
-                            return Self {
-                                problem,
-                                place,
-                                hint: Some("give one of them another name: FROM ... AS other".into()),
-                            };
+                        SchemaError::DuplicateQualifiedField { qualifier, name } => {
+                            Problem::DuplicateColumn(qualifier.table().to_owned(), name.clone())
                         }
                     };
                     return Self { problem, place, hint: None };
@@ -179,11 +186,7 @@ impl From<DataFusionError> for RelationalError {
             };
         }
         let message = cause.strip_backtrace();
-        if message.contains("require unique expression names") {
-            let problem = Problem::Other("two columns of a SELECT have one name".into());
-            return Self { problem, place, hint: Some("name one of them anew, as in SELECT v, v AS again".into()) };
-        }
-        let problem = field_of_column(&message).map_or(Problem::Other(message), Problem::FieldOfColumn);
+        let problem = field_of_column(&message).map_or(Problem::Foreign(message), Problem::FieldOfColumn);
         Self { problem, place, hint: None }
     }
 }
@@ -201,13 +204,13 @@ fn field_of_column(message: &str) -> Option<String> {
 }
 
 /// A name as it is written, and where.
-struct Written {
+pub(crate) struct Written {
     text: String,
-    place: Option<(u64, u64)>,
+    pub(crate) place: Option<(u64, u64)>,
 }
 
 /// The first name of a column in a query for which that holds.
-fn first_name(query: &ast::Query, is_it: impl Fn(&[ast::Ident]) -> bool) -> Option<Written> {
+pub(crate) fn first_name(query: &ast::Query, is_it: impl Fn(&[ast::Ident]) -> bool) -> Option<Written> {
     let mut found = None;
     see(query, &mut |node| {
         let idents = match node {
@@ -248,7 +251,7 @@ fn text(idents: &[ast::Ident]) -> String {
 }
 
 /// Shows every part of a query.
-fn see(query: &ast::Query, see: &mut dyn FnMut(Node<'_>)) {
+pub(crate) fn see(query: &ast::Query, see: &mut dyn FnMut(Node<'_>)) {
     let seen = look(query, &mut |node| {
         see(node);
         Ok(())

@@ -7,19 +7,97 @@
 use std::sync::Arc;
 
 use datafusion_common::tree_node::Transformed;
-use datafusion_common::{Column, Result};
+use datafusion_common::{Column, DFSchema, Result, ScalarValue};
 use datafusion_expr::expr::ScalarFunction;
 use datafusion_expr::{Aggregate, Expr, LogicalPlan, Projection};
+use datafusion_sql::planner::{PlannerContext, SqlToRel};
 use datafusion_sql::sqlparser::ast;
 
-use crate::error::RelationalError;
+use crate::catalog::Catalog;
+use crate::clauses::start;
+use crate::error::{Problem, RelationalError};
 use crate::functions::{BOUNDS, COUNT_WINDOW, PROCTIME, WINDOWS};
 use crate::table_function::check_time;
-use crate::walk::{NodeMut, change_expression, change_query};
+use crate::walk::{Node, NodeMut, change_expression, change_query, look};
 use crate::window::{WindowKind, WindowTable, interval_us};
 
 /// The columns of a window in GROUP BY, under names that nobody can write without quotes.
 const HIDDEN: [&str; 2] = ["$window_start", "$window_end"];
+
+/// Fails if the lengths of a window in GROUP BY are not such as they must be. Of the plan the same is known, but not where
+/// it is written.
+pub(crate) fn check(query: &ast::Query, catalog: &Catalog) -> Result<(), RelationalError> {
+    look(query, &mut |node| {
+        let Node::Query(query) = node else { return Ok(()) };
+        let mut bodies = vec![query.body.as_ref()];
+        while let Some(body) = bodies.pop() {
+            match body {
+                ast::SetExpr::Select(select) => {
+                    if let ast::GroupByExpr::Expressions(keys, _) = &select.group_by {
+                        keys.iter()
+                            .filter_map(window_call)
+                            .try_for_each(|(name, call)| check_call(&name, &call, catalog))?;
+                    }
+                }
+                ast::SetExpr::SetOperation { left, right, .. } => bodies.extend([right.as_ref(), left.as_ref()]),
+                _ => {}
+            }
+        }
+        Ok(())
+    })
+}
+
+fn check_call(name: &str, call: &ast::Function, catalog: &Catalog) -> Result<(), RelationalError> {
+    let place = start(&call.name);
+    let at =
+        |place: Option<(u64, u64)>, error: RelationalError| RelationalError { place: error.place.or(place), ..error };
+    let ast::FunctionArguments::List(list) = &call.args else { return Ok(()) };
+    let arguments = list.args.iter().filter_map(|argument| match argument {
+        ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expression)) => Some(expression),
+        _ => None,
+    });
+    let arguments: Vec<&ast::Expr> = arguments.collect();
+    let constant = |argument: &ast::Expr| {
+        let (mut context, nothing) = (PlannerContext::new(), DFSchema::empty());
+        SqlToRel::new(catalog).sql_to_expr(argument.clone(), &nothing, &mut context).map_err(RelationalError::from)
+    };
+    if name == COUNT_WINDOW {
+        let numbers =
+            arguments.iter().map(|argument| constant(argument).unwrap_or(Expr::Literal(ScalarValue::Null, None)));
+        let numbers: Vec<Expr> = numbers.collect();
+        return WindowKind::count(&numbers).map(drop).map_err(|error| at(place, error.into()));
+    }
+    let Some((_, lengths)) = arguments.split_first() else {
+        let error = RelationalError::new(format!("{name} needs a time and a length"));
+        return Err(at(place, error.hint(format!("write for example {name}(ts, INTERVAL '1 minute')"))));
+    };
+    let mut known = Vec::with_capacity(lengths.len());
+    for length in lengths {
+        let planned = match constant(length) {
+            Ok(planned) => Some(planned),
+            // An interval that cannot be read.
+            Err(error @ RelationalError { problem: Problem::Foreign(_), .. }) => {
+                let text = match error.to_string().rsplit_once(": \"") {
+                    Some((_, text)) => text.trim_end_matches('"').to_owned(),
+                    None => length.to_string(),
+                };
+                let error = RelationalError::new(format!("'{text}' is not an interval"));
+                return Err(at(start(*length).or(place), error.hint("write for example INTERVAL '5 minutes'")));
+            }
+            Err(_) => None,
+        };
+        match planned.as_ref().and_then(interval_us) {
+            Some(us) => known.push(us),
+            None => return Err(at(start(*length).or(place), not_constant())),
+        }
+    }
+    WindowKind::new(name, &known).map(drop).map_err(|error| at(place, error.into()))
+}
+
+fn not_constant() -> RelationalError {
+    RelationalError::new("the length of a window is a constant INTERVAL of fixed length")
+        .hint("write for example tumble(ts, INTERVAL '1 minute')")
+}
 
 /// Puts the two bounds in the place of each window in GROUP BY.
 pub(crate) fn rewrite_query(query: &mut ast::Query) {
@@ -62,6 +140,11 @@ fn rewrite_select(select: &mut ast::Select) {
     for condition in [&mut select.having, &mut select.qualify].into_iter().flatten() {
         names.replace_in(condition);
     }
+}
+
+/// Whether a key of GROUP BY is a window.
+pub fn is_window(key: &ast::Expr) -> bool {
+    window_call(key).is_some()
 }
 
 /// The window that a key is, and its call.
@@ -165,13 +248,7 @@ fn window_of_time(window: &str, arguments: &[Expr]) -> Result<(WindowKind, Expr)
     let Some((time, lengths)) = arguments.split_first() else {
         return Err(RelationalError::new(format!("{window} needs a time and a length")).boxed());
     };
-    let lengths = lengths.iter().map(|length| {
-        interval_us(length).ok_or_else(|| {
-            RelationalError::new("the length of a window is a constant INTERVAL of fixed length")
-                .hint("write for example tumble(ts, INTERVAL '1 minute')")
-                .boxed()
-        })
-    });
+    let lengths = lengths.iter().map(|length| interval_us(length).ok_or_else(|| not_constant().boxed()));
     Ok((WindowKind::new(window, &lengths.collect::<Result<Vec<_>>>()?)?, time.clone()))
 }
 

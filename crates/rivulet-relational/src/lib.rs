@@ -11,10 +11,13 @@
 //! - [`group_window`]: `tumble(ts, ...)` and `count_window(100)` in GROUP BY;
 //! - [`functions`]: functions that stand for something until the plan is made ([`functions::proctime`]);
 //! - [`calls`]: which functions a query calls ([`calls::calls`]);
+//! - [`parts`]: the SELECTs and expressions of a query one by one, to say which of them is wrong;
 //! - [`spelling`]: casts with all the details of their types;
 //! - `order`: ORDER BY by places; `subqueries`: what the optimizer is to make joins of; `nothing`: conditions that
-//!   nothing fulfils, and one row of nothing; `conditions`: how far conditions go down;
-//! - `check`: what is refused, because it would be ignored; `comparisons`: because its types do not go together; `walk`: over syntax trees;
+//!   nothing fulfils, and one row of nothing; `unions`: their columns have names of their own; `conditions`: how far
+//!   conditions go down;
+//! - `check`: what is refused, because it would be ignored; `clauses`: what the planner below says of clauses, in our words;
+//!   `comparisons`: because its types do not go together; `walk`: over syntax trees;
 //! - [`error`]: what is wrong and where ([`RelationalError`]).
 
 pub mod planning;
@@ -24,13 +27,16 @@ pub mod table_function;
 pub mod group_window;
 pub mod functions;
 pub mod calls;
+pub mod parts;
 pub mod spelling;
 mod check;
+mod clauses;
 mod conditions;
 mod comparisons;
 mod nothing;
 mod order;
 mod subqueries;
+mod unions;
 mod walk;
 pub mod error;
 

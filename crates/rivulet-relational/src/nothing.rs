@@ -18,6 +18,7 @@ use datafusion_optimizer::optimizer::ApplyOrder;
 use datafusion_optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::catalog::Catalog;
+use crate::unions::with_own_names;
 
 /// Replaces what is under a condition that is constantly false or null: what is over a global aggregate or a
 /// join by what gives nothing, and a join of which it is the condition by what is left without pairs.
@@ -106,6 +107,7 @@ fn without_pairs(join: &Join, plan: &LogicalPlan) -> Result<Option<LogicalPlan>>
         JoinType::Right => Some(alone(right)?),
         JoinType::Full => {
             let both = LogicalPlanBuilder::from(alone(left)?).union(alone(right)?)?.build()?;
+            let both = with_own_names(both)?.data;
             let named = plan.schema().iter().enumerate().map(|(place, (qualifier, field))| {
                 let column = Expr::Column(Column::from(both.schema().qualified_field(place)));
                 column.alias_qualified(qualifier.cloned(), field.name())

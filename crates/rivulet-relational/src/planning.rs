@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use datafusion_common::Result;
 use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion_common::{DFSchemaRef, DataFusionError, Result};
 use datafusion_expr::expr_rewriter::NamePreserver;
 use datafusion_expr::planner::ContextProvider;
 use datafusion_expr::{Expr, FetchType, LogicalPlan, SkipType, SubqueryAlias};
@@ -29,6 +29,7 @@ use datafusion_sql::sqlparser::ast::{self, Spanned};
 
 use crate::catalog::{Catalog, ViewSource};
 use crate::check::check;
+use crate::clauses::start;
 use crate::comparisons;
 use crate::conditions::PushDownConditions;
 use crate::error::RelationalError;
@@ -37,7 +38,8 @@ use crate::nothing::{NothingFulfils, first_scan, with_one_row};
 use crate::order;
 use crate::spelling::{TypeProblem, spell_out};
 use crate::subqueries;
-use crate::walk::{NodeMut, change_query};
+use crate::unions;
+use crate::walk::{NodeMut, change_expression, change_query};
 
 /// The types of casts, for hints.
 const TYPES: &str = "types are TEXT, BIGINT, DOUBLE, DECIMAL, BOOLEAN, TIMESTAMP, DATE and INTERVAL";
@@ -81,12 +83,19 @@ pub fn plan(query: &ast::Query, catalog: &Catalog) -> Result<Planned, Relational
     let (mut plan, mut limit) = (translate(query, catalog)?, None);
     let mut order = Vec::new();
     if let LogicalPlan::Limit(top) = plan {
-        limit = match (top.get_skip_type()?, top.get_fetch_type()?) {
+        let located = |error: DataFusionError| RelationalError::from(error).located(query);
+        limit = match (top.get_skip_type().map_err(located)?, top.get_fetch_type().map_err(located)?) {
             (SkipType::Literal(0), FetchType::Literal(fetch)) => fetch,
+            (SkipType::Literal(0), _) => {
+                let error = RelationalError::new("LIMIT takes a whole number");
+                return Err(
+                    RelationalError { place: limit_place(query, false), ..error }.hint("write for example LIMIT 10")
+                );
+            }
             _ => {
-                return Err(RelationalError::new(
-                    "OFFSET and LIMIT of something else than a number are not supported yet",
-                ));
+                let error = RelationalError::new("OFFSET is not supported yet");
+                let hint = "leave it out: LIMIT keeps the first rows of the result";
+                return Err(RelationalError { place: limit_place(query, true), ..error }.hint(hint));
             }
         };
         plan = Arc::unwrap_or_clone(top.input);
@@ -97,12 +106,15 @@ pub fn plan(query: &ast::Query, catalog: &Catalog) -> Result<Planned, Relational
     {
         let selected = top.schema.columns();
         let keys = sort.expr.iter().flat_map(|key| key.expr.column_refs());
-        let missing = keys.into_iter().find(|key| !selected.contains(key)).map(|column| column.name.clone());
-        return Err(RelationalError::new(match missing {
-            Some(column) => format!("ORDER BY {column}, which is not selected, is not supported yet"),
+        let missing = keys.into_iter().find(|key| !selected.contains(key));
+        let place = missing.and_then(|column| column.spans().first()).map(|span| (span.start.line, span.start.column));
+        let message = match missing {
+            Some(column) => format!("ORDER BY {}, which is not selected, is not supported yet", column.name),
             None => "ORDER BY something that is not selected is not supported yet".to_owned(),
-        })
-        .hint("select what the result is ordered by"));
+        };
+        return Err(
+            RelationalError { place, ..RelationalError::new(message) }.hint("select what the result is ordered by")
+        );
     }
     if let LogicalPlan::Sort(sort) = plan {
         for key in &sort.expr {
@@ -115,7 +127,19 @@ pub fn plan(query: &ast::Query, catalog: &Catalog) -> Result<Planned, Relational
         }
         plan = Arc::unwrap_or_clone(sort.input);
     }
-    Ok(Planned { plan: optimize(plan, catalog)?, order, limit })
+    let plan = optimize(plan, catalog).map_err(|error| error.located(query))?;
+    Ok(Planned { plan, order, limit })
+}
+
+/// Where the number of LIMIT stands, or that of OFFSET.
+fn limit_place(query: &ast::Query, is_offset: bool) -> Option<(u64, u64)> {
+    match query.limit_clause.as_ref()? {
+        ast::LimitClause::LimitOffset { offset: Some(offset), .. } if is_offset => start(&offset.value),
+        ast::LimitClause::LimitOffset { limit: Some(limit), .. } => start(limit),
+        ast::LimitClause::OffsetCommaLimit { offset, .. } if is_offset => start(offset),
+        ast::LimitClause::OffsetCommaLimit { limit, .. } => start(limit),
+        _ => None,
+    }
 }
 
 /// A query that others read by a name.
@@ -132,7 +156,10 @@ pub struct PlannedView {
 pub fn plan_view(query: &ast::Query, catalog: &Catalog) -> Result<PlannedView, RelationalError> {
     let plan = translate(query, catalog)?;
     match size(&plan, OPTIMIZED_VIEW_MAX) {
-        Some(_) => Ok(PlannedView { plan: optimize(plan, catalog)?, is_optimized: true }),
+        Some(_) => {
+            let plan = optimize(plan, catalog).map_err(|error| error.located(query))?;
+            Ok(PlannedView { plan, is_optimized: true })
+        }
         None => Ok(PlannedView { plan, is_optimized: false }),
     }
 }
@@ -162,6 +189,7 @@ fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, Relat
     check(query, |name| catalog.is_table(name))?;
     let mut query = query.clone();
     spell_out_query(&mut query)?;
+    group_window::check(&query, catalog)?;
     group_window::rewrite_query(&mut query);
     order::rewrite_query(&mut query);
     let located = |error: RelationalError| error.located(&query);
@@ -169,6 +197,7 @@ fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, Relat
     let plan = SqlToRel::new(catalog).sql_statement_to_plan(statement).map_err(|error| located(error.into()))?;
     let plan = group_window::rewrite_plan(plan).map_err(|error| located(error.into()))?;
     comparisons::check(&plan)?;
+    let plan = unions::rewrite_plan(plan)?;
     if !subqueries::has_any(&plan)? {
         return with_views(plan);
     }
@@ -199,10 +228,25 @@ fn with_views(plan: LogicalPlan) -> Result<LogicalPlan, RelationalError> {
     }
 }
 
+/// The columns of a query.
+pub(crate) fn schema_of(query: &ast::Query, catalog: &Catalog) -> Result<DFSchemaRef, RelationalError> {
+    Ok(translate(query, catalog)?.schema().clone())
+}
+
 /// Spells out every expression of a query.
 fn spell_out_query(query: &mut ast::Query) -> Result<(), RelationalError> {
+    spelled_out(|spell_out| change_query(query, spell_out))
+}
+
+/// Spells out an expression and those in it.
+pub(crate) fn spell_out_expression(expression: &mut ast::Expr) -> Result<(), RelationalError> {
+    spelled_out(|spell_out| change_expression(expression, spell_out))
+}
+
+/// Spells out all that a walk shows.
+fn spelled_out(walk: impl FnOnce(&mut dyn FnMut(NodeMut<'_>, usize))) -> Result<(), RelationalError> {
     let mut found = None;
-    change_query(query, &mut |node, _| {
+    walk(&mut |node, _| {
         let NodeMut::Expr(expression) = node else { return };
         let start = expression.span().start;
         if let (Err(problem), None) = (spell_out(expression), &found) {

@@ -198,6 +198,10 @@ impl WindowKind {
             return fail("the length of a window is more than nothing".into(), example);
         }
         let offset_us = lengths.get(needed).copied().unwrap_or(0);
+        if window == "hop" && lengths[0] > lengths[1] {
+            let message = "the slide is longer than the width, so rows between two windows would be lost";
+            return fail(message.into(), "did you swap them? write hop(ts, slide, width)");
+        }
         Ok(match window {
             "tumble" => Self::Tumble { width_us: lengths[0], offset_us: offset_us.rem_euclid(lengths[0]) },
             "hop" => {

@@ -665,7 +665,7 @@ impl Core {
             for &(reason, slot) in refusals.slots() {
                 metrics.refused[reason as usize] += slots.further_of(&[slot]);
             }
-            let has_told = !refusals.records().is_empty() || refusals.seconds().is_some();
+            let has_told = !refusals.records().is_empty() || !refusals.seconds().is_empty();
             if has_told && let Err(error) = sink.refused(refusals, slots) {
                 tracing::warn!(application = name, %error, "dead letters were not written");
             }

@@ -43,7 +43,7 @@ pub use binding::{BindError, ParameterRows};
 pub use error::{Position, SqlError, excerpt};
 pub use explain::explain;
 pub use explain_query::explain_query;
-pub use parse::{name_in_sql, parse_application, parse_script, statements};
+pub use parse::{Outdated, Stored, name_in_sql, parse_application, parse_script, parse_stored, statements};
 pub use plan::query::{PlannedOutput, PlannedSource, QueryPlan, SortKey, plan_query};
 pub use plan::{plan_application, plan_application_with};
 pub use rivulet_operators::{Match, MatchIndex, MatchKey, Table, match_keys};

@@ -102,6 +102,9 @@ impl CreateSource {
         &self,
         own_columns: impl FnOnce(&str, &str) -> Option<(SchemaRef, Option<usize>)>,
     ) -> Result<SourceDeclaration, SqlError> {
+        if let Some(error) = &self.unread {
+            return Err(error.clone());
+        }
         check_address(&self.address, self.address_position)?;
         let (connector, rest) = (connector_of(&self.address), rest_of(&self.address));
         let (schema, mut event_time_column) = match &self.columns {
@@ -188,6 +191,9 @@ fn watermarked_column(schema: &Schema, declared: Option<usize>, name: &Name) -> 
 impl CreateSink {
     /// The sink that is declared.
     pub fn declare(&self) -> Result<SinkDeclaration, SqlError> {
+        if let Some(error) = &self.unread {
+            return Err(error.clone());
+        }
         check_address(&self.address, self.address_position)?;
         let schema = self.columns.as_ref().map(|columns| {
             let fields =

@@ -221,6 +221,8 @@ pub struct ServiceError {
     pub column: Option<u32>,
     /// What to do next.
     pub hint: Option<String>,
+    /// How many statements of a script stand behind the one that failed.
+    pub statements_not_run: usize,
 }
 
 impl From<rivulet_sql::SqlError> for ServiceError {
@@ -236,7 +238,7 @@ impl From<rivulet_sql::SqlError> for ServiceError {
 impl ServiceError {
     /// An error without position and hint.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), line: None, column: None, hint: None }
+        Self { kind, message: message.into(), line: None, column: None, hint: None, statements_not_run: 0 }
     }
 
     /// [`ErrorKind::NotFound`].
@@ -590,6 +592,8 @@ pub struct BigQueryInfo {
     pub refused: Vec<(String, u64)>,
     /// One of the first refused rows in words.
     pub refusal: Option<String>,
+    /// By source, rows whose times are most likely seconds that were taken for milliseconds.
+    pub times_in_seconds: Vec<(String, u64)>,
     /// From the arrival of a row to the writing of what came of it.
     pub latency: LatencyStatus,
     /// Memory of its operators.
@@ -801,6 +805,8 @@ pub struct ApplicationStatus {
     pub end_to_end: LatencyStatus,
     /// The last refused row in words: the reason and what was wrong.
     pub last_refusal: Option<String>,
+    /// By input, events whose times are most likely seconds that were taken for milliseconds.
+    pub times_in_seconds: Vec<(String, u64)>,
     /// What its owner should know: what is promised and cannot be kept, times that are probably of another unit.
     pub warnings: Vec<String>,
 }

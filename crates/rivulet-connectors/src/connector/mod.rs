@@ -14,7 +14,7 @@
 
 pub mod description;
 pub mod error;
-mod nearest;
+pub(crate) mod nearest;
 mod reference;
 pub(crate) mod options;
 pub mod spec;
@@ -113,6 +113,7 @@ pub fn check_source(spec: &SourceSpec) -> Result<(), ConnectorError> {
     let connector = find(&spec.connector, Direction::Source)?;
     let options = Options::check(connector, Direction::Source, &spec.options)?;
     check_format(connector, Direction::Source, spec.format.as_ref())?;
+    check_format_options(spec.format.as_ref(), &spec.host.files)?;
     connector.open.check.source.map_or(Ok(()), |check| check(spec, &options))
 }
 
@@ -124,6 +125,7 @@ pub fn check_sink(spec: &SinkSpec) -> Result<(), ConnectorError> {
     let connector = find(&spec.connector, Direction::Sink)?;
     let options = Options::check(connector, Direction::Sink, &spec.options)?;
     check_format(connector, Direction::Sink, spec.format.as_ref())?;
+    check_format_options(spec.format.as_ref(), &spec.host.files)?;
     connector.open.check.sink.map_or(Ok(()), |check| check(spec, &options))
 }
 
@@ -204,6 +206,18 @@ fn check_format(
     Err(ConnectorError::FormatUse { connector: connector.name, format: options::shortened(name), hint })
 }
 
+/// Whether the format has the options that are given, with such values.
+fn check_format_options(format: Option<&FormatText>, files: &Files) -> Result<(), ConnectorError> {
+    let Some((name, options)) = format else { return Ok(()) };
+    // What files are written in may need no schema, and is known when they are opened.
+    if options.is_empty() {
+        return Ok(());
+    }
+    let options = options.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    crate::formats::RowFormat::parse(name, options, files)?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -241,6 +255,31 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn options_of_a_format_are_checked_before_it_is_opened() {
+        let error = |connector: &str, options: &[(&str, &str)]| {
+            let options = options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let spec = SourceSpec {
+                connector: connector.into(),
+                address: if connector == "file" { "x.csv".into() } else { String::new() },
+                format: Some(("CSV".into(), options)),
+                schema: Arc::new(Schema::empty()),
+                columns: Vec::new(),
+                event_time_column: None,
+                options: Vec::new(),
+                host: Host::default(),
+                resume: None,
+            };
+            check_source(&spec).map_err(|error| error.to_string())
+        };
+        for connector in ["file", "stdin"] {
+            let said = error(connector, &[("delimter", ";")]).unwrap_err();
+            assert_eq!(said, "format CSV has no option 'delimter'\nhint: did you mean 'delimiter'?");
+            assert!(error(connector, &[("header", "perhaps")]).unwrap_err().contains("true or false"));
+        }
+        assert_eq!(error("stdin", &[("header", "true"), ("delimiter", ";")]), Ok(()));
     }
 
     #[test]

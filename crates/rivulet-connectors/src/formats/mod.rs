@@ -62,6 +62,7 @@ pub use row_format::RowFormat;
 pub use several::{InputFormat, several_inputs};
 pub use table::{TableFault, decode_table, decode_table_in_part};
 
+use crate::connector::nearest::nearest;
 use decode::{PayloadDecoder, PayloadParser};
 use rows::Rows;
 
@@ -306,7 +307,7 @@ pub enum FormatError {
         name: String,
     },
     /// The format has no such option.
-    #[error("format {format} has no option '{option}'\nhint: {}", options_hint(format))]
+    #[error("format {format} has no option '{option}'\nhint: {}", options_hint(format, option))]
     UnknownOption {
         /// The format.
         format: Format,
@@ -365,9 +366,10 @@ pub enum FormatError {
     },
 }
 
-fn options_hint(format: &Format) -> String {
-    match format.options() {
-        [] => "it has none".into(),
-        options => format!("its options are {}", options.join(", ")),
+fn options_hint(format: &Format, option: &str) -> String {
+    match (format.options(), nearest(option, format.options().iter().copied())) {
+        ([], _) => "it has none".into(),
+        (_, Some(near)) => format!("did you mean '{near}'?"),
+        (options, None) => format!("its options are {}", options.join(", ")),
     }
 }

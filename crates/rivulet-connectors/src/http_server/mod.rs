@@ -30,6 +30,7 @@ use crate::descriptors::Descriptors;
 pub use body::{BodyError, Budget, Held, Keeping, next_data, read_body};
 pub use hosts::{Hosts, is_host_list, is_of_other_site};
 use progress::{Awaited, Taken};
+pub use progress::{ClientWait, Pause};
 use seats::{Seat, Seats};
 
 /// The largest head of a request, and about what a connection keeps of an answer that its client does not take.
@@ -119,9 +120,12 @@ async fn serve_connection(
     let router = TowerToHyperService::new(router);
     let service = service_fn(|request: Request<Incoming>| {
         let turn = place.begin_request();
-        let awaited = |body| Body::new(Awaited::new(body, options.stall_timeout, place.clone()));
-        let mut request = request.map(awaited);
+        let awaited = |body| Awaited::new(body, options.stall_timeout, place.clone());
+        let request = request.map(awaited);
+        let wait = request.body().wait();
+        let mut request = request.map(Body::new);
         request.extensions_mut().insert(ConnectInfo(peer));
+        request.extensions_mut().insert(wait);
         let answer = router.call(request);
         async move { answer.await.map(|answer| answer.map(|body| Keeping::new(body, turn))) }
     });

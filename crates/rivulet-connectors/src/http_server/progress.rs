@@ -3,11 +3,13 @@
 use std::error::Error;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody};
 use hyper::body::{Frame, Incoming, SizeHint};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
@@ -45,18 +47,27 @@ struct Progress {
     bytes: usize,
     /// Since when it is being waited, and what ends that.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
+    /// How many reasons there are why the client is not waited for: see [`ClientWait::pause`].
+    pauses: usize,
+    /// Who asked last.
+    asked: Option<Waker>,
 }
 
 impl Progress {
     fn new(limit: Duration) -> Self {
-        Self { limit, waited: Duration::ZERO, bytes: 0, waiting: None }
+        Self { limit, waited: Duration::ZERO, bytes: 0, waiting: None, pauses: 0, asked: None }
+    }
+
+    /// Notes that the client is not waited for any more; whether it was.
+    fn end_wait(&mut self) -> bool {
+        let ended = self.waiting.take();
+        self.waited += ended.as_ref().map_or(Duration::ZERO, |(since, _)| since.elapsed());
+        ended.is_some()
     }
 
     /// Notes that bytes went through.
     fn moved(&mut self, bytes: usize) {
-        if let Some((since, _)) = self.waiting.take() {
-            self.waited += since.elapsed();
-        }
+        self.end_wait();
         self.bytes += bytes;
         if self.bytes >= PROGRESS_BYTES {
             (self.bytes, self.waited) = (0, Duration::ZERO);
@@ -65,6 +76,13 @@ impl Progress {
 
     /// Notes that the client is being waited for; ready when it has had its time.
     fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<Stalled> {
+        match &mut self.asked {
+            Some(asked) => asked.clone_from(context.waker()),
+            asked => *asked = Some(context.waker().clone()),
+        }
+        if self.pauses > 0 {
+            return Poll::Pending;
+        }
         let left = self.limit.saturating_sub(self.waited);
         let begin = || (Instant::now(), Box::pin(tokio::time::sleep(left)));
         let (_, alarm) = self.waiting.get_or_insert_with(begin);
@@ -76,13 +94,51 @@ impl Progress {
 /// The body of a request; its error is [`Stalled`] where too little of it comes.
 pub(super) struct Awaited {
     body: Incoming,
-    progress: Progress,
-    place: Place,
+    wait: ClientWait,
 }
 
 impl Awaited {
     pub(super) fn new(body: Incoming, limit: Duration, place: Place) -> Self {
-        Self { body, progress: Progress::new(limit), place }
+        Self { body, wait: ClientWait { progress: Arc::new(Mutex::new(Progress::new(limit))), place } }
+    }
+
+    pub(super) fn wait(&self) -> ClientWait {
+        self.wait.clone()
+    }
+}
+
+/// How long the server waits for the body of a request. Each request has it among its extensions, for a handler that
+/// answers while it reads.
+#[derive(Clone)]
+pub struct ClientWait {
+    progress: Arc<Mutex<Progress>>,
+    place: Place,
+}
+
+impl ClientWait {
+    /// Until this is dropped the client may wait for the server: the time does not count, and its connection gives way
+    /// to no other.
+    pub fn pause(&self) -> Pause {
+        let mut progress = self.progress.lock();
+        progress.pauses += 1;
+        if progress.end_wait() {
+            self.place.await_body(false);
+        }
+        Pause(self.clone())
+    }
+}
+
+/// See [`ClientWait::pause`].
+pub struct Pause(ClientWait);
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        let mut progress = self.0.progress.lock();
+        progress.pauses -= 1;
+        // Whoever asked asks again, and that begins the wait.
+        let asked = if progress.pauses == 0 { progress.asked.take() } else { None };
+        drop(progress);
+        asked.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -95,23 +151,21 @@ impl HttpBody for Awaited {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::BoxError>>> {
         let this = &mut *self;
-        let was_waiting = this.progress.waiting.is_some();
-        match Pin::new(&mut this.body).poll_frame(context) {
+        let frame = Pin::new(&mut this.body).poll_frame(context);
+        let mut progress = this.wait.progress.lock();
+        let was_waiting = progress.waiting.is_some();
+        let polled = match frame {
             Poll::Ready(frame) => {
                 let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref().map(Bytes::len));
-                this.progress.moved(bytes.unwrap_or(0));
-                if was_waiting {
-                    this.place.await_body(false);
-                }
+                progress.moved(bytes.unwrap_or(0));
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
-            Poll::Pending => {
-                if !was_waiting {
-                    this.place.await_body(true);
-                }
-                this.progress.poll_stalled(context).map(|stalled| Some(Err(stalled.into())))
-            }
+            Poll::Pending => progress.poll_stalled(context).map(|stalled| Some(Err(stalled.into()))),
+        };
+        if progress.waiting.is_some() != was_waiting {
+            this.wait.place.await_body(!was_waiting);
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -125,8 +179,8 @@ impl HttpBody for Awaited {
 
 impl Drop for Awaited {
     fn drop(&mut self) {
-        if self.progress.waiting.is_some() {
-            self.place.await_body(false);
+        if self.wait.progress.lock().end_wait() {
+            self.wait.place.await_body(false);
         }
     }
 }
@@ -216,6 +270,26 @@ mod tests {
             progress.moved(1);
         }
         panic!("it may go on for ever");
+    }
+
+    #[tokio::test]
+    async fn the_time_in_which_the_client_waits_does_not_count() {
+        let limit = Duration::from_millis(50);
+        let place = super::super::seats::Seats::new(1, None).take().unwrap().place();
+        let wait = ClientWait { progress: Arc::new(Mutex::new(Progress::new(limit))), place };
+        let stalled = || std::future::poll_fn(|context| wait.progress.lock().poll_stalled(context));
+        let (first, second) = (wait.pause(), wait.pause());
+        assert!(tokio::time::timeout(3 * limit, stalled()).await.is_err());
+        drop(first);
+        assert!(tokio::time::timeout(3 * limit, stalled()).await.is_err(), "the other one is left");
+        let asks = tokio::time::timeout(Duration::from_secs(20), stalled());
+        let resumes = async {
+            tokio::time::sleep(limit).await;
+            drop(second);
+        };
+        let (stalled, ()) = tokio::join!(asks, resumes);
+        assert!(stalled.is_ok(), "the wait begins when the client is waited for again");
+        assert_eq!(wait.progress.lock().waited, Duration::ZERO);
     }
 
     #[test]

@@ -56,7 +56,10 @@ mod stall;
 mod supervise;
 
 pub use acknowledge::REMEMBERED_FOR;
-pub use broker::{Broker, BrokerDrops, BrokerError, BrokerOptions, BrokerStats, Journal, Listener, Room};
+pub use broker::{
+    Broker, BrokerDrops, BrokerError, BrokerOptions, BrokerStats, Journal, JournalContents, JournalSummary, Listener,
+    Room,
+};
 pub use client::{AddressError, BrokerAddress, Client, ClientError, ClientOptions, ClientStatus};
 pub use codec::{Qos, Version};
 pub use index::TopicIndex;

@@ -226,7 +226,7 @@ pub(crate) fn sum(state: &[u64]) -> i128 {
     (u128::from(state[0]) | u128::from(state[1]) << 64) as i128
 }
 
-fn put_sum(state: &mut [u64], sum: i128) {
+pub(crate) fn put_sum(state: &mut [u64], sum: i128) {
     state[0] = sum as u64;
     state[1] = (sum >> 64) as u64;
 }

@@ -24,7 +24,7 @@ pub enum TableFunction {
     Count,
     /// `sum(x)`: BIGINT or DOUBLE, as its argument; an integer that leaves the range is an error.
     Sum,
-    /// `avg(x)` of a DOUBLE.
+    /// `avg(x)`: DOUBLE, of integers the exact sum by their number.
     Avg,
     /// `min(x)`; NaN is the greatest number.
     Min,
@@ -58,6 +58,7 @@ impl TableFunction {
         match (self, argument) {
             (Self::Count, _) => Some(DataType::Int64),
             (Self::Sum, Some(DataType::Int64)) => Some(DataType::Int64),
+            (Self::Avg, Some(DataType::Int64)) => Some(DataType::Float64),
             (Self::Sum | Self::Avg, Some(DataType::Float64)) => Some(DataType::Float64),
             (Self::StringAgg { .. }, Some(DataType::Utf8)) => Some(DataType::Utf8),
             (Self::Min | Self::Max | Self::First | Self::Last, Some(found)) => Some(found.clone()),
@@ -92,6 +93,15 @@ impl TableFunction {
                 Arc::new(sums.finish())
             }
             (Self::Sum, _) => Arc::new(sums(values, groups(), |sum, _| sum)),
+            (Self::Avg, DataType::Int64) => {
+                let numbers = values.as_primitive::<Int64Type>();
+                let average = |group| {
+                    let numbers = valid(group).map(|row| i128::from(numbers.value(row)));
+                    let (sum, count) = numbers.fold((0, 0), |(sum, count), number| (sum + number, count + 1));
+                    (count > 0).then(|| canonical_float(sum as f64 / count as f64))
+                };
+                Arc::new(groups().map(average).collect::<Float64Array>())
+            }
             (Self::Avg, _) => Arc::new(sums(values, groups(), |sum, count| sum / count as f64)),
             (Self::First, _) => chosen(values, groups().map(|group| valid(group).next()))?,
             (Self::Last, _) => chosen(values, groups().map(|group| valid(group).next_back()))?,
@@ -175,6 +185,8 @@ mod tests {
         let number = |values: [Option<i64>; 3]| -> ArrayRef { Arc::new(Int64Array::from(values.to_vec())) };
         assert_eq!(&of(TableFunction::Sum, &numbers), &number([Some(7), None, None]));
         assert_eq!(&of(TableFunction::Count, &numbers), &number([Some(2), Some(0), Some(0)]));
+        let average: ArrayRef = Arc::new(Float64Array::from(vec![Some(3.5), None, None]));
+        assert_eq!(&of(TableFunction::Avg, &numbers), &average);
         let all = TableFunction::Count.compute(None, &ends).unwrap();
         assert_eq!(&all, &number([Some(3), Some(0), Some(1)]));
     }

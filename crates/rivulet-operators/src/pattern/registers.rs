@@ -10,6 +10,7 @@ use rivulet_dataflow::canonical_float;
 use super::rows::Rows;
 use super::{Aggregate, Navigation, Source};
 use crate::aggregate::Storage;
+use crate::aggregate::fixed::{put_sum, sum};
 use crate::history::value::Value;
 
 /// The word of a row that there is not.
@@ -39,7 +40,7 @@ struct Navigated {
     rows: usize,
 }
 
-/// Two words: the value and the number of values.
+/// The value, and behind it a word with the number of values.
 #[derive(Clone, Debug)]
 struct Aggregated {
     variable: Variable,
@@ -47,6 +48,12 @@ struct Aggregated {
     value: Option<usize>,
     storage: Storage,
     word: usize,
+}
+
+/// How many words the value of an aggregate has. The sum behind an average of integers has two: in 64 bits, or as a
+/// floating point number, it would not be exact.
+fn value_words(aggregate: Aggregate, storage: Storage) -> usize {
+    if aggregate == Aggregate::Avg && storage == Storage::Integer { 2 } else { 1 }
 }
 
 /// What the words of a source mean, found once.
@@ -61,6 +68,7 @@ pub(super) enum Read {
     Aggregate {
         word: usize,
         aggregate: Aggregate,
+        storage: Storage,
     },
     Classifier {
         word: usize,
@@ -94,7 +102,7 @@ impl Layout {
             Source::Aggregate { aggregate, variable, value } => {
                 let storage = value.map_or(Storage::Integer, |value| storages[value]);
                 if self.aggregated(*aggregate, *variable, *value).is_none() {
-                    let word = self.take_words(2);
+                    let word = self.take_words(value_words(*aggregate, storage) + 1);
                     let (aggregate, variable, value) = (*aggregate, *variable, *value);
                     self.aggregates.push(Aggregated { variable, aggregate, value, storage, word });
                 }
@@ -153,7 +161,7 @@ impl Layout {
             },
             Source::Aggregate { aggregate, variable, value } => {
                 let one = self.aggregated(aggregate, variable, value).expect("every source was added");
-                Read::Aggregate { word: one.word, aggregate }
+                Read::Aggregate { word: one.word, aggregate, storage: one.storage }
             }
             Source::Classifier => Read::Classifier { word: self.classifier.expect("every source was added") },
             Source::MatchNumber => Read::MatchNumber,
@@ -169,7 +177,7 @@ impl Layout {
         let start = words.len();
         words.resize(start + self.words, NONE);
         for aggregated in &self.aggregates {
-            words[start + aggregated.word..][..2].fill(0);
+            words[start + aggregated.word..][..aggregated.words()].fill(0);
         }
     }
 
@@ -188,15 +196,16 @@ impl Layout {
             }
         }
         for aggregated in self.aggregates.iter().filter(|one| concerns(one.variable)) {
-            let [value, count] = &mut words[aggregated.word..aggregated.word + 2] else { unreachable!("two words") };
+            let words = &mut words[aggregated.word..][..aggregated.words()];
+            let (count, value) = words.split_last_mut().expect("a value and its count");
             match aggregated.value.map(|index| rows.value(position, index)) {
                 None => *count += 1,
                 Some(Value::Null) => {}
                 Some(Value::Text(_)) => *count += 1,
                 Some(Value::Word(_)) if *count == OVERFLOWN => {}
-                Some(Value::Word(word)) => match aggregated.added(*value, *count == 0, *word) {
-                    Some(sum) => (*value, *count) = (sum, *count + 1),
-                    None => *count = OVERFLOWN,
+                Some(Value::Word(word)) => match aggregated.add(value, *count == 0, *word) {
+                    true => *count += 1,
+                    false => *count = OVERFLOWN,
                 },
             }
         }
@@ -221,15 +230,30 @@ impl Layout {
 const OVERFLOWN: u64 = u64::MAX;
 
 impl Aggregated {
-    /// The value with one more added, if it fits; `is_first` says that there was none.
+    fn words(&self) -> usize {
+        value_words(self.aggregate, self.storage) + 1
+    }
+
+    /// Adds one more; `is_first` says that there was none. Whether the value fits.
+    fn add(&self, value: &mut [u64], is_first: bool, word: u64) -> bool {
+        if let [value] = value {
+            let added = self.added(*value, is_first, word);
+            *value = added.unwrap_or(*value);
+            return added.is_some();
+        }
+        // A match has far too few rows for 128 bits.
+        put_sum(value, sum(value) + i128::from(word as i64));
+        true
+    }
+
+    /// The value of one word with one more added, if it fits.
     fn added(&self, value: u64, is_first: bool, word: u64) -> Option<u64> {
         let is_float = self.storage == Storage::Float;
         let (float, added) = (f64::from_bits(value), f64::from_bits(word));
         Some(match self.aggregate {
             Aggregate::Count => 0,
-            Aggregate::Avg if is_float => (if is_first { added } else { float + added }).to_bits(),
-            Aggregate::Avg => (if is_first { word as i64 as f64 } else { float + word as i64 as f64 }).to_bits(),
             _ if is_first => word,
+            Aggregate::Avg => (float + added).to_bits(),
             Aggregate::Sum if is_float => canonical_float(float + added).to_bits(),
             Aggregate::Sum => (value as i64).checked_add(word as i64)? as u64,
             Aggregate::Min | Aggregate::Max => {
@@ -255,12 +279,15 @@ impl Read {
                     false => Value::Null,
                 }
             }
-            Self::Aggregate { word, aggregate } => {
-                let (value, count) = (of.words[word], of.words[word + 1]);
+            Self::Aggregate { word, aggregate, storage } => {
+                let words = value_words(aggregate, storage);
+                let (value, count) = (of.words[word], of.words[word + words]);
+                let average = |sum: f64| Value::Word(canonical_float(sum / count as f64).to_bits());
                 match aggregate {
                     Aggregate::Count => Value::Word(count),
                     _ if count == 0 || count == OVERFLOWN => Value::Null,
-                    Aggregate::Avg => Value::Word(canonical_float(f64::from_bits(value) / count as f64).to_bits()),
+                    Aggregate::Avg if words == 2 => average(sum(&of.words[word..]) as f64),
+                    Aggregate::Avg => average(f64::from_bits(value)),
                     _ => Value::Word(value),
                 }
             }

@@ -352,7 +352,7 @@ impl Open {
             return Ok(None);
         }
         let batch = self.batch_of(columns, arrival_us, zeros)?;
-        refusals.note_times(&batch.event_time_us, arrival_us);
+        refusals.note_times(None, &batch.event_time_us, arrival_us);
         let limit_us = self.partition.future_limit_us.unwrap_or(i64::MAX);
         let latest_us = arrival_us.saturating_add(limit_us);
         if batch.event_time_us.iter().all(|&time_us| time_us <= latest_us) {

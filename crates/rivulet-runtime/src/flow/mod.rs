@@ -127,8 +127,9 @@ pub struct FlowReport {
     pub rows_out: u64,
     /// Rows refused, by [`Reason`].
     pub refused: [u64; Reason::ALL.len()],
-    /// Rows read whose times are most likely seconds that were taken for milliseconds.
-    pub seconds: Seconds,
+    /// Rows read whose times are most likely seconds that were taken for milliseconds, by the place of their source; those
+    /// behind the last one that has such rows are left out.
+    pub seconds: Vec<Seconds>,
     /// The first refusals in words.
     pub refusals: Vec<String>,
     /// From the arrival of a row to the writing of what came of it, microseconds.
@@ -488,7 +489,8 @@ impl Flow {
         let mut report = FlowReport::default();
         let mut progress = Some((0, 0));
         for task in &self.tasks {
-            task.add_to(&mut report, &mut progress);
+            let source = self.stages[task.place().0].source(&self.dataflow);
+            task.add_to(source, &mut report, &mut progress);
         }
         report.progress = progress.filter(|&(_, all)| all > 0);
         report

@@ -9,12 +9,14 @@ mod pattern;
 mod query;
 mod select;
 mod source;
+mod stored;
 mod union;
 mod unnest;
 mod window_table;
 
 pub use cursor::name_in_sql;
 pub(crate) use select::name_of;
+pub use stored::{Outdated, Stored, parse_stored};
 
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 

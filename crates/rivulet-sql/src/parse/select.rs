@@ -298,6 +298,11 @@ impl SelectText<'_> {
             }
             None => (message.as_str(), Position::default()),
         };
+        if let Some(kind) = message.strip_prefix("No infix parser for token ") {
+            let token = self.tokens.get(self.index_at(position));
+            let operator = token.map_or_else(|| kind.to_owned(), |token| token.token.to_string());
+            return not_yet(position.or(self.end), &format!("the operator '{operator}'"));
+        }
         let expectation = message.strip_prefix("Expected: ").or(message.strip_prefix("Expected "));
         let (expected, found) = match expectation.and_then(|rest| rest.split_once(", found: ")) {
             Some((expected, found)) => (expected, found),

@@ -28,7 +28,18 @@ pub(super) fn source(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateSource
     let format = if cursor.eat_word("format") { Some(create::format(cursor)?) } else { None };
     let options = if cursor.eat_word("with") { cursor.named_values("the name of an option")? } else { Vec::new() };
     let text = text.to_owned();
-    Ok(CreateSource { name, if_not_exists, text, address, address_position, format, columns, watermark, options })
+    Ok(CreateSource {
+        name,
+        if_not_exists,
+        text,
+        address,
+        address_position,
+        format,
+        columns,
+        watermark,
+        options,
+        unread: None,
+    })
 }
 
 /// What follows `CREATE SINK`; `text` is that of the statement.
@@ -52,7 +63,17 @@ pub(super) fn sink(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateSink, Sq
     let (address, address_position) = cursor.string("an address in single quotes")?;
     let format = if cursor.eat_word("format") { Some(create::format(cursor)?) } else { None };
     let options = if cursor.eat_word("with") { cursor.named_values("the name of an option")? } else { Vec::new() };
-    Ok(CreateSink { name, if_not_exists, text: text.to_owned(), address, address_position, format, columns, options })
+    Ok(CreateSink {
+        name,
+        if_not_exists,
+        text: text.to_owned(),
+        address,
+        address_position,
+        format,
+        columns,
+        options,
+        unread: None,
+    })
 }
 
 /// What follows `CREATE VIEW`; `text` is that of the statement.

@@ -1,6 +1,6 @@
 //! Arithmetic as SQL has it: what does not fit its type is an error of its row and does not wrap around, and floating
 //! point numbers that are computed are brought into the one form in which the engine compares them
-//! ([`rivulet_dataflow::float`]).
+//! ([`rivulet_dataflow::float`]). A text put together by `||` is bounded ([`concatenated`]).
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -18,6 +18,9 @@ use datafusion_physical_expr::expressions::{BinaryExpr, CastExpr, Literal, Negat
 use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr, create_physical_expr};
 use rivulet_dataflow::{canonical_float, canonical_floats};
 
+use super::bounded::concatenated;
+use super::constants;
+
 type Node = Arc<dyn PhysicalExpr>;
 
 /// The expression as it is evaluated.
@@ -34,8 +37,9 @@ pub(super) fn compile(expression: &Expr, schema: &DFSchema) -> Result<Node> {
 /// around. Types are coerced already.
 ///
 /// # Errors
-/// A constant that does not fit its type.
+/// A constant that does not fit its type, or with which a call fails at every row ([`constants::check`]).
 pub(super) fn fold_constants(expression: Expr) -> Result<Transformed<Expr>> {
+    constants::check(&expression)?;
     // Most expressions have nothing to fold, and looking at them takes less of the stack than taking them apart.
     if !expression.exists(|node| Ok(matches!(node, Expr::Literal(ScalarValue::Float64(_), _)) || is_folded(node)))? {
         return Ok(Transformed::no(expression));
@@ -103,6 +107,7 @@ fn as_evaluated(node: Node, schema: &Schema) -> Result<Transformed<Node>> {
                 Arc::new(binary.clone().with_fail_on_overflow(true))
             }
             Operator::Divide | Operator::Modulo => node,
+            Operator::StringConcat => Arc::new(Computed { what: What::Text, inner: node }),
             _ => return Ok(Transformed::no(node)),
         }
     } else if let Some(negative) = node.downcast_ref::<NegativeExpr>() {
@@ -124,9 +129,11 @@ enum What {
     Number,
     /// The number with the other sign. Of the least BIGINT there is none, which is an error.
     Negative,
+    /// Two texts as one, if that is not too long.
+    Text,
 }
 
-/// A number that is computed, with one zero and one NaN.
+/// A number that is computed, with one zero and one NaN; or a text of a bounded length.
 #[derive(Debug, Eq)]
 struct Computed {
     what: What,
@@ -150,7 +157,7 @@ impl Hash for Computed {
 impl fmt::Display for Computed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.what {
-            What::Number => write!(f, "{}", self.inner),
+            What::Number | What::Text => write!(f, "{}", self.inner),
             What::Negative => write!(f, "(- {})", self.inner),
         }
     }
@@ -170,12 +177,17 @@ impl PhysicalExpr for Computed {
     }
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
+        if let Some(binary) = self.inner.downcast_ref::<BinaryExpr>().filter(|_| self.what == What::Text) {
+            let side = |node: &Node| node.evaluate(batch)?.into_array(batch.num_rows());
+            return Ok(ColumnarValue::Array(concatenated(side(binary.left())?, side(binary.right())?)?));
+        }
         Ok(match (self.inner.evaluate(batch)?, self.what) {
             (ColumnarValue::Array(values), What::Number) => ColumnarValue::Array(canonical_floats(&values)),
             (ColumnarValue::Array(values), What::Negative) => ColumnarValue::Array(canonical_floats(&neg(&values)?)),
             (ColumnarValue::Scalar(ScalarValue::Float64(Some(value))), What::Number) => {
                 ColumnarValue::Scalar(ScalarValue::Float64(Some(canonical_float(value))))
             }
+            (value, What::Text) => value,
             (ColumnarValue::Scalar(value), What::Number) => ColumnarValue::Scalar(value),
             (ColumnarValue::Scalar(value), What::Negative) => {
                 let negative = canonical_floats(&neg(&value.to_array()?)?);
@@ -197,7 +209,7 @@ impl PhysicalExpr for Computed {
 
     fn fmt_sql(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.what {
-            What::Number => self.inner.fmt_sql(f),
+            What::Number | What::Text => self.inner.fmt_sql(f),
             What::Negative => {
                 f.write_str("(- ")?;
                 self.inner.fmt_sql(f)?;

@@ -2,12 +2,15 @@
 //! allocate gigabytes. A row whose text would become too long is refused with the reason, like any row on which an
 //! expression fails, before anything is allocated for it.
 //!
+//! The same holds of the operator `||`: views over views would double a text with each.
+//!
 //! Every other text function gives at most a small multiple of the text that came in, however calls are nested.
 
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use arrow::compute::cast;
+use arrow::compute::kernels::concat_elements::concat_elements_dyn;
 use arrow::compute::kernels::length::length;
 use arrow::datatypes::{DataType, FieldRef, Int64Type};
 use datafusion_common::{Result, exec_err};
@@ -15,9 +18,11 @@ use datafusion_expr::{
     ColumnarValue, Documentation, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
 };
 
-/// The longest text that such a function makes, in bytes, unless its arguments are longer together. A full inbox of
-/// rows at this bound still fits an Arrow column.
+/// The longest text that such a function makes, in bytes, unless one of its arguments is longer already. A full inbox
+/// of rows at this bound still fits an Arrow column.
 const RESULT_BYTES_MAX: u64 = 16 << 10;
+/// How much longer than its longest argument a text may be beyond that: room for a name or a mark around a long body.
+const ADDED_BYTES_MAX: u64 = 1 << 10;
 
 /// The function itself, or the same with a bound if its results can grow.
 pub(super) fn bounded(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
@@ -27,6 +32,9 @@ pub(super) fn bounded(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
         "replace" => Growth::Replace,
         "regexp_replace" => Growth::ReplacePattern,
         "encode" => Growth::Encode,
+        "concat" => Growth::Join,
+        "concat_ws" => Growth::JoinWith,
+        "overlay" => Growth::Overlay,
         _ => return function,
     };
     Arc::new(ScalarUDF::from(Bounded { function, growth }))
@@ -45,6 +53,21 @@ enum Growth {
     ReplacePattern,
     /// `encode(bytes, form)`, which may double them
     Encode,
+    /// `concat(text, ...)`
+    Join,
+    /// `concat_ws(between, text, ...)`
+    JoinWith,
+    /// `overlay(text, other, from [, length])`
+    Overlay,
+}
+
+/// The operator `||`, if no row becomes too long.
+pub(super) fn concatenated(left: ArrayRef, right: ArrayRef) -> Result<ArrayRef> {
+    let rows = left.len();
+    let sides = Arguments::of([&left, &right], rows)?;
+    let is_text = |row: &usize| left.is_valid(*row) && right.is_valid(*row);
+    (0..rows).filter(is_text).try_for_each(|row| sides.check(Growth::Join, row, "||"))?;
+    Ok(concat_elements_dyn(&left, &right)?)
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -84,15 +107,7 @@ impl ScalarUDFImpl for Bounded {
 
     fn invoke_with_args(&self, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let arguments = Arguments::new(&args)?;
-        for row in 0..arguments.rows {
-            let bytes = arguments.result_bytes(self.growth, row).unwrap_or(0);
-            if bytes > RESULT_BYTES_MAX.max(arguments.bytes(row)) {
-                return exec_err!(
-                    "the text from {} may have {bytes} bytes, and at most {RESULT_BYTES_MAX} are allowed",
-                    self.name()
-                );
-            }
-        }
+        (0..arguments.rows).try_for_each(|row| arguments.check(self.growth, row, self.name()))?;
         if let (Growth::Pad, Some(ColumnarValue::Array(length))) = (self.growth, args.args.get_mut(1)) {
             // DataFusion's padding panics on a batch with a negative length, which means 0.
             let length_min_0: Int64Array = length.as_primitive::<Int64Type>().unary(|characters| characters.max(0));
@@ -112,22 +127,37 @@ struct Arguments {
 impl Arguments {
     fn new(args: &ScalarFunctionArgs) -> Result<Self> {
         let mut rows = 1;
-        let mut columns = Vec::with_capacity(args.args.len());
-        for argument in &args.args {
-            let column = match argument {
-                ColumnarValue::Scalar(value) => value.to_array()?,
-                ColumnarValue::Array(array) => {
-                    rows = args.number_rows;
-                    array.clone()
-                }
-            };
-            columns.push(match column.data_type() {
-                integer if integer.is_integer() => cast(&column, &DataType::Int64)?,
-                bytes if bytes.is_binary() => cast(&length(&column)?, &DataType::Int64)?,
-                _ => cast(&column, &DataType::Utf8)?,
-            });
+        let columns = args.args.iter().map(|argument| match argument {
+            ColumnarValue::Scalar(value) => value.to_array(),
+            ColumnarValue::Array(array) => {
+                rows = args.number_rows;
+                Ok(array.clone())
+            }
+        });
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        Self::of(&columns, rows)
+    }
+
+    fn of<'a>(arguments: impl IntoIterator<Item = &'a ArrayRef>, rows: usize) -> Result<Self> {
+        let measured = arguments.into_iter().map(|column| match column.data_type() {
+            integer if integer.is_integer() => cast(column, &DataType::Int64),
+            bytes if bytes.is_binary() => cast(&length(column)?, &DataType::Int64),
+            _ => cast(column, &DataType::Utf8),
+        });
+        Ok(Self { columns: measured.collect::<Result<Vec<_>, _>>()?, rows })
+    }
+
+    /// Fails if the result of a row may be too long.
+    fn check(&self, growth: Growth, row: usize, name: &str) -> Result<()> {
+        let bytes = self.result_bytes(growth, row).unwrap_or(0);
+        if bytes <= RESULT_BYTES_MAX {
+            return Ok(());
         }
-        Ok(Self { columns, rows })
+        let bytes_max = RESULT_BYTES_MAX.max(self.longest(growth, row) + ADDED_BYTES_MAX);
+        match bytes > bytes_max {
+            true => exec_err!("the text from {name} may have {bytes} bytes, and at most {bytes_max} are allowed"),
+            false => Ok(()),
+        }
     }
 
     /// The argument, and its row; nothing if it is null or not given.
@@ -151,28 +181,39 @@ impl Arguments {
         Some(column.as_primitive_opt::<Int64Type>()?.value(row).max(0).unsigned_abs())
     }
 
-    /// The length of all texts together.
-    fn bytes(&self, row: usize) -> u64 {
-        (0..self.columns.len()).filter_map(|index| self.text(index, row)).map(|text| text.len() as u64).sum()
+    /// The lengths of the texts of a row; of what is put together, those of bytes as well.
+    fn lengths(&self, growth: Growth, row: usize) -> impl Iterator<Item = u64> {
+        (0..self.columns.len()).filter_map(move |index| match growth {
+            Growth::Join | Growth::JoinWith => self.number(index, row),
+            _ => self.text(index, row).map(|text| text.len() as u64),
+        })
+    }
+
+    fn longest(&self, growth: Growth, row: usize) -> u64 {
+        self.lengths(growth, row).max().unwrap_or(0)
     }
 
     /// The most bytes that the result may have; nothing if it is null.
     fn result_bytes(&self, growth: Growth, row: usize) -> Option<u64> {
         /// The most bytes of a character.
         const CHARACTER_BYTES: u64 = 4;
-        let second = self.number(1, row)?;
-        let length = match growth {
-            // Room is made for rows without text, too.
-            Growth::Pad => self.number(0, row).unwrap_or(0),
-            _ => self.number(0, row)?,
-        };
+        let together = || self.lengths(growth, row).sum::<u64>();
+        let first = || self.number(0, row);
+        let second = || self.number(1, row);
         Some(match growth {
-            Growth::Repeat => length.saturating_mul(second),
-            Growth::Pad => second.saturating_mul(CHARACTER_BYTES),
-            Growth::Encode => length.saturating_mul(2),
+            Growth::Join | Growth::Overlay => together(),
+            Growth::JoinWith => {
+                // One stands between two texts; together they count it once.
+                let further = self.columns.len().saturating_sub(3) as u64;
+                together().saturating_add(first()?.saturating_mul(further))
+            }
+            Growth::Repeat => first()?.saturating_mul(second()?),
+            // Room is made for rows without text, too.
+            Growth::Pad => second()?.saturating_mul(CHARACTER_BYTES),
+            Growth::Encode => second().and(first())?.saturating_mul(2),
             Growth::Replace => {
-                let to = self.number(2, row)?;
-                let at_most = length.saturating_add((length / second.max(1) + 1).saturating_mul(to));
+                let (length, from, to) = (first()?, second()?, self.number(2, row)?);
+                let at_most = length.saturating_add((length / from.max(1) + 1).saturating_mul(to));
                 if at_most <= RESULT_BYTES_MAX {
                     return Some(at_most);
                 }
@@ -180,7 +221,7 @@ impl Arguments {
                 length.saturating_add(found.saturating_mul(to))
             }
             Growth::ReplacePattern => {
-                let replacement = self.text(2, row)?;
+                let (length, replacement) = (second().and(first())?, self.text(2, row)?);
                 // Each may stand for the whole text that was found.
                 let references = replacement.bytes().filter(|byte| matches!(byte, b'\\' | b'$')).count() as u64;
                 let once = (replacement.len() as u64).saturating_add(references.saturating_mul(length));

@@ -16,9 +16,9 @@ use crate::application::Parameter;
 use crate::parse::name_of;
 use crate::statement::Name;
 use crate::{Position, SqlError, suggest};
-use constants::{check_interval, check_number, check_typed_string, spelled_out};
+use constants::{check_number, spelled_out};
 
-pub(super) use constants::interval_text;
+pub(super) use constants::{check_interval, check_typed_string, interval_text};
 
 /// Where an expression stands; decides what it may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use datafusion_optimizer::simplify_expressions::ExprSimplifier;
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_sql::sqlparser::ast;
 use rivulet_operators::Expressions;
+use rivulet_relational::{Problem, RelationalError};
 
 use super::arithmetic::{compile, fold_constants};
 use super::check::start;
@@ -37,10 +38,8 @@ impl ExpressionPlanner {
     /// The expression with names resolved and types not yet coerced, and the type it has. It can be coerced without
     /// error over the same columns.
     pub(super) fn plan(&self, expression: &ast::Expr, fallback: Position) -> Result<(Expr, DataType), SqlError> {
-        let failed = |error| self.explain(expression, error, fallback);
-        let planned = self.to_expr(expression).map_err(failed)?;
-        let coerced = self.coerce(planned.clone()).map_err(failed)?;
-        let data_type = self.checked_type(&coerced).map_err(failed)?;
+        let data_type = self.type_of(expression).map_err(|wrong| self.explain(expression, wrong, fallback))?;
+        let planned = self.to_expr(expression).map_err(|error| Wrong::types(error).at(fallback))?;
         Ok((planned, data_type))
     }
 
@@ -51,13 +50,13 @@ impl ExpressionPlanner {
         fallback: Position,
     ) -> Result<(Expr, DataType), SqlError> {
         let (planned, data_type) = self.plan(expression, fallback)?;
-        let coerced = self.coerce(planned).map_err(|error| self.explain(expression, error, fallback))?;
+        let coerced = self.coerce(planned).map_err(|error| Wrong::types(error).at(fallback))?;
         Ok((coerced, data_type))
     }
 
     /// A planned expression, coerced over these columns, and its type.
     pub(super) fn coerce_planned(&self, planned: Expr, position: Position) -> Result<(Expr, DataType), SqlError> {
-        let failed = |error: DataFusionError| SqlError::new(position, plain_message(&error));
+        let failed = |error: DataFusionError| Wrong::constants(error).at(position);
         let coerced = self.coerce(planned).map_err(failed)?;
         let data_type = coerced.get_type(self.schema.as_ref()).map_err(failed)?;
         Ok((coerced, data_type))
@@ -83,11 +82,10 @@ impl ExpressionPlanner {
                     || matches!(one, DataType::Timestamp(..)) && other.is_numeric()
             };
             if mixed(&left, &right) || mixed(&right, &left) {
-                return Err(DataFusionError::Plan(format!(
-                    "{MIXED}{} and {} cannot be compared",
-                    type_name(&left),
-                    type_name(&right)
-                )));
+                let message = format!("{} and {} cannot be compared", type_name(&left), type_name(&right));
+                let hint = type_hint(&[left, right]).map(str::to_owned);
+                let error = RelationalError { problem: Problem::Other(message), place: None, hint };
+                return Err(DataFusionError::External(Box::new(error)));
             }
             Ok(())
         };
@@ -112,93 +110,148 @@ impl ExpressionPlanner {
             .map(|_| ())
     }
 
-    fn type_of(&self, expression: &ast::Expr) -> Result<DataType, DataFusionError> {
-        self.checked_type(&self.coerce(self.to_expr(expression)?)?)
+    /// The type of an expression, which can be compiled, and whose constants are such as they must be.
+    fn type_of(&self, expression: &ast::Expr) -> Result<DataType, Wrong> {
+        let coerced = self.to_expr(expression).and_then(|planned| self.coerce(planned)).map_err(Wrong::types)?;
+        // Some things, such as casts that do not exist, are found only when it is compiled.
+        compile(&coerced, &self.schema).map_err(Wrong::types)?;
+        let data_type = coerced.get_type(self.schema.as_ref()).map_err(Wrong::types)?;
+        let folded = fold_constants(coerced).map_err(Wrong::constants)?.data;
+        simplifier(&self.schema).simplify(folded).map_err(Wrong::constants)?;
+        Ok(data_type)
     }
 
-    /// The type of a coerced expression. Some things, such as casts that do not exist, are found only when it is
-    /// compiled.
-    fn checked_type(&self, coerced: &Expr) -> Result<DataType, DataFusionError> {
-        compile(coerced, &self.schema)?;
-        coerced.get_type(self.schema.as_ref())
+    /// What is wrong with an expression that DataFusion refused.
+    fn explain(&self, expression: &ast::Expr, wrong: Wrong, fallback: Position) -> SqlError {
+        explain(expression, wrong, fallback, &|part| self.type_of(part))
+    }
+}
+
+/// Why an expression is refused.
+pub(super) struct Wrong {
+    error: RelationalError,
+    /// Whether it is because of the types of its parts, of which DataFusion speaks in its own words.
+    is_of_types: bool,
+}
+
+impl Wrong {
+    /// Its types do not go together; unless the error is one of ours, which says what is wrong.
+    pub(super) fn types(error: impl Into<RelationalError>) -> Self {
+        let error = error.into();
+        Self { is_of_types: matches!(error.problem, Problem::Foreign(_)), error }
     }
 
-    /// What is wrong with an expression that DataFusion refused: finds the smallest part that it refuses by itself.
-    fn explain(&self, expression: &ast::Expr, error: DataFusionError, fallback: Position) -> SqlError {
-        let (mut culprit, mut error) = (expression.clone(), error);
-        loop {
-            let mut inner = None;
-            for_each_child(&mut culprit, &mut |child| match self.type_of(child) {
-                Ok(_) => ControlFlow::Continue(()),
-                Err(error) => {
-                    inner = Some((child.clone(), error));
-                    ControlFlow::Break(())
-                }
-            });
-            match inner {
-                Some(found) => (culprit, error) = found,
-                None => break,
-            }
-        }
-        let position = start(&culprit).or(start(expression)).or(fallback);
-        let mut types: Vec<DataType> = Vec::new();
-        match &culprit {
-            // Of CASE, the results must go together, not the conditions.
-            ast::Expr::Case { conditions, else_result, .. } => {
-                let results = conditions.iter().map(|when| &when.result).chain(else_result.as_deref());
-                types.extend(results.filter_map(|result| self.type_of(result).ok()));
-            }
-            _ => for_each_child(&mut culprit.clone(), &mut |child| {
-                types.extend(self.type_of(child).ok());
-                ControlFlow::Continue(())
-            }),
-        }
-        let names: Vec<String> = types.iter().map(type_name).collect();
-        let message = match &culprit {
-            _ if mixed_message(&error).is_some() => mixed_message(&error).unwrap_or_default(),
-            ast::Expr::BinaryOp { op, .. } if names.len() == 2 => {
-                format!("the operator {op} does not take {} and {}", names[0], names[1])
-            }
-            ast::Expr::UnaryOp { op, .. } if names.len() == 1 => {
-                format!("the operator {op} does not take {}", names[0])
-            }
-            called if called_name(called).is_some() => match (called_name(called).unwrap_or_default(), names.len()) {
-                (name, 0) => format!("{name} needs arguments"),
-                (name, _) => format!("{name} does not take ({})", names.join(", ")),
-            },
-            ast::Expr::Cast { data_type, .. } if names.len() == 1 => {
-                let name = data_type.to_string();
-                let name = name.strip_suffix("(6)").unwrap_or(&name);
-                format!("{} cannot be converted to {name}", names[0])
-            }
-            ast::Expr::Case { .. } => format!("the types in this CASE do not go together: {}", list(&names)),
-            ast::Expr::Between { .. } | ast::Expr::InList { .. } => {
-                format!("values of these types cannot be compared: {}", list(&names))
-            }
-            ast::Expr::Like { .. } | ast::Expr::ILike { .. } => format!("LIKE compares TEXT, not {}", list(&names)),
-            _ => plain_message(&error),
-        };
-        let sql_error = SqlError::new(position, message);
-        let any = |test: fn(&DataType) -> bool| types.iter().any(test);
-        if any(|data_type| data_type.is_string()) && any(|data_type| data_type.is_numeric()) {
-            sql_error.hint("write numbers without quotes; convert with CAST(... AS DOUBLE) or CAST(... AS TEXT)")
-        } else if any(|data_type| matches!(data_type, DataType::Timestamp(..)))
-            && any(|data_type| data_type.is_numeric())
-        {
-            sql_error.hint("write TIMESTAMP '...' for a time and INTERVAL '...' for a time span")
-        } else {
-            sql_error
+    /// Its constants are not such as they must be.
+    pub(super) fn constants(error: impl Into<RelationalError>) -> Self {
+        Self { error: error.into(), is_of_types: false }
+    }
+
+    /// Whether it is about a name.
+    pub(super) fn is_of_name(&self) -> bool {
+        !matches!(self.error.problem, Problem::Other(_) | Problem::Foreign(_))
+    }
+
+    fn message(&self) -> String {
+        let message = self.error.to_string();
+        if matches!(self.error.problem, Problem::Foreign(_)) { plain_text(&message) } else { message }
+    }
+
+    /// The error at this place.
+    pub(super) fn at(self, position: Position) -> SqlError {
+        let sql_error = SqlError::new(position, self.message());
+        match self.error.hint {
+            Some(hint) => sql_error.hint(hint),
+            None => sql_error,
         }
     }
 }
 
-/// The mark of our own complaint among DataFusion's errors.
-const MIXED: &str = "mixed comparison: ";
+/// What is wrong with an expression: finds the smallest part that is refused by itself. `type_of` says of a part which type
+/// it has.
+pub(super) fn explain(
+    expression: &ast::Expr,
+    wrong: Wrong,
+    fallback: Position,
+    type_of: &dyn Fn(&ast::Expr) -> Result<DataType, Wrong>,
+) -> SqlError {
+    let (mut culprit, mut wrong) = (expression.clone(), wrong);
+    let mut position = start(&culprit).or(fallback);
+    loop {
+        let mut inner = None;
+        for_each_child(&mut culprit, &mut |child| match type_of(child) {
+            Err(wrong) if !wrong.is_of_name() => {
+                inner = Some((child.clone(), wrong));
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        });
+        match inner {
+            Some(found) => (culprit, wrong) = found,
+            None => break,
+        }
+        position = start(&culprit).or(position);
+    }
+    let mut types: Vec<DataType> = Vec::new();
+    match &culprit {
+        // Of CASE, the results must go together, not the conditions.
+        ast::Expr::Case { conditions, else_result, .. } => {
+            let results = conditions.iter().map(|when| &when.result).chain(else_result.as_deref());
+            types.extend(results.filter_map(|result| type_of(result).ok()));
+        }
+        _ => for_each_child(&mut culprit.clone(), &mut |child| {
+            types.extend(type_of(child).ok());
+            ControlFlow::Continue(())
+        }),
+    }
+    let names: Vec<String> = types.iter().map(type_name).collect();
+    let message = match &culprit {
+        ast::Expr::Interval(interval) => {
+            let error = super::check::check_interval(&mut interval.clone(), position);
+            return error.err().unwrap_or_else(|| wrong.at(position));
+        }
+        ast::Expr::TypedString(typed) => {
+            let error = super::check::check_typed_string(typed, position);
+            return error.err().unwrap_or_else(|| wrong.at(position));
+        }
+        _ if !wrong.is_of_types => return wrong.at(position),
+        ast::Expr::BinaryOp { op, .. } if names.len() == 2 => {
+            format!("the operator {op} does not take {} and {}", names[0], names[1])
+        }
+        ast::Expr::UnaryOp { op, .. } if names.len() == 1 => {
+            format!("the operator {op} does not take {}", names[0])
+        }
+        called if called_name(called).is_some() => match (called_name(called).unwrap_or_default(), names.len()) {
+            (name, 0) => format!("{name} needs arguments"),
+            (name, _) => format!("{name} does not take ({})", names.join(", ")),
+        },
+        ast::Expr::Cast { data_type, .. } if names.len() == 1 => {
+            let name = data_type.to_string();
+            let name = name.strip_suffix("(6)").unwrap_or(&name);
+            format!("{} cannot be converted to {name}", names[0])
+        }
+        ast::Expr::Case { .. } => format!("the types in this CASE do not go together: {}", list(&names)),
+        ast::Expr::Between { .. } | ast::Expr::InList { .. } => {
+            format!("values of these types cannot be compared: {}", list(&names))
+        }
+        ast::Expr::Like { .. } | ast::Expr::ILike { .. } => format!("LIKE compares TEXT, not {}", list(&names)),
+        _ => wrong.message(),
+    };
+    let sql_error = SqlError::new(position, message);
+    match type_hint(&types) {
+        Some(hint) => sql_error.hint(hint),
+        None => sql_error,
+    }
+}
 
-fn mixed_message(error: &DataFusionError) -> Option<String> {
-    match error {
-        DataFusionError::Plan(message) => message.strip_prefix(MIXED).map(str::to_owned),
-        _ => None,
+/// What to do about values of these types that do not go together.
+fn type_hint(types: &[DataType]) -> Option<&'static str> {
+    let any = |test: fn(&DataType) -> bool| types.iter().any(test);
+    if any(DataType::is_string) && any(DataType::is_numeric) {
+        Some("write numbers without quotes; convert with CAST(... AS DOUBLE) or CAST(... AS TEXT)")
+    } else if any(|data_type| matches!(data_type, DataType::Timestamp(..))) && any(DataType::is_numeric) {
+        Some("write TIMESTAMP '...' for a time and INTERVAL '...' for a time span")
+    } else {
+        None
     }
 }
 
@@ -284,6 +337,9 @@ pub(super) fn plain_text(text: &str) -> String {
         return "this expression is not supported".to_owned();
     }
     let mut message = crate::lexer::lower_first(message.trim_end_matches('.'));
+    if let Some(said) = constant_problem(&message) {
+        message = said;
+    }
     for (theirs, ours) in TYPES {
         message = message.replace(theirs, ours);
     }
@@ -294,6 +350,19 @@ pub(super) fn plain_text(text: &str) -> String {
         return "this expression is not supported".to_owned();
     }
     message
+}
+
+/// What DataFusion says of constants, in fewer words.
+fn constant_problem(message: &str) -> Option<String> {
+    if let Some(rest) = message.strip_prefix("error parsing timestamp from ") {
+        return Some(format!("{} is not a timestamp", rest.split_once(": ")?.0));
+    }
+    if let Some(rest) = message.strip_prefix("cannot cast string ") {
+        let (text, data_type) = rest.strip_suffix(" type")?.rsplit_once(" to value of ")?;
+        return Some(format!("{text} cannot be converted to {data_type}"));
+    }
+    let overflow = message.strip_prefix("arithmetic overflow: Overflow happened on: ")?;
+    Some(format!("the result of {overflow} is out of range"))
 }
 
 /// The message about a regular expression that cannot be read, which has several lines: the expression, where in it,
@@ -355,7 +424,7 @@ impl Compiler {
 
     /// The coerced expression with constants folded, as it is evaluated.
     pub(super) fn compile(&self, expression: Expr, position: Position) -> Result<Arc<dyn PhysicalExpr>, SqlError> {
-        let failed = |error: DataFusionError| SqlError::new(position, plain_message(&error));
+        let failed = |error: DataFusionError| Wrong::constants(error).at(position);
         let folded = fold_constants(expression).map_err(failed)?.data;
         let simplified = simplifier(&self.schema).simplify(folded).map_err(failed)?;
         compile(&simplified, &self.schema).map_err(failed)

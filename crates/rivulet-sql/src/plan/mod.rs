@@ -8,12 +8,14 @@
 //! and `window`: what GROUP BY makes of rows; `lookup`: reference tables; `pattern`: MATCH_RECOGNIZE; `unnest`: several
 //! rows of one; `history`: functions over earlier rows; `items`, `group_keys`, `written`, `window_results` and
 //! `select`: the parts of a SELECT; `operators`: what runs; `matching`: what of WHERE finds queries by an index;
-//! `functions`, `bounded` and `haversine`: what can be called; `walk`: the parts of an expression.
+//! `functions`, `bounded`, `constants` and `haversine`: what can be called,
+//! and with what; `walk`: the parts of an expression.
 
 mod aggregate;
 mod arithmetic;
 mod bounded;
 mod check;
+mod constants;
 mod declarations;
 mod expression;
 mod functions;

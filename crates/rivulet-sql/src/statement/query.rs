@@ -7,7 +7,7 @@ use std::sync::Arc;
 use datafusion_sql::sqlparser::ast;
 
 use super::{ColumnDeclaration, FormatSpec, Name, StateWish};
-use crate::{Literal, Position};
+use crate::{Literal, Position, SqlError};
 
 /// `CREATE SOURCE name [(column TYPE, ...)] FROM 'connector:rest' [FORMAT ...] [WITH (...)]`
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub struct CreateSource {
     pub(crate) watermark: Option<Watermark>,
     /// What stands in WITH.
     pub(crate) options: Vec<(Name, Literal, Position)>,
+    /// Why a stored text could not be read, of which only the name is known then.
+    pub(crate) unread: Option<SqlError>,
 }
 
 /// `WATERMARK FOR column AS column - INTERVAL '...'`: the column is the event time, and rows may be so late.
@@ -56,6 +58,8 @@ pub struct CreateSink {
     pub format: Option<FormatSpec>,
     pub(crate) columns: Option<Vec<ColumnDeclaration>>,
     pub(crate) options: Vec<(Name, Literal, Position)>,
+    /// Why a stored text could not be read, of which only the name is known then.
+    pub(crate) unread: Option<SqlError>,
 }
 
 /// `CREATE VIEW name AS SELECT ...`: a name for a query that others read.
@@ -97,18 +101,29 @@ pub struct BigQuery {
     pub text: String,
     /// How long state that nothing touches is remembered, in microseconds of event time; `None`: for ever.
     pub(crate) state_ttl_us: Option<i64>,
-    /// The syntax tree, of a type that is not known outside: the parser's types are many, and every crate that can drop one
-    /// compiles code for all of them.
+    /// The syntax tree, or why a stored text has none, of a type that is not known outside: the parser's types are
+    /// many, and every crate that can drop one compiles code for all of them.
     pub(crate) query: Arc<dyn Any + Send + Sync>,
 }
 
+/// What the parser made of a text.
+type Parsed = Result<ast::Query, SqlError>;
+
 impl BigQuery {
     pub(crate) fn new(query: ast::Query, sink: Option<Name>, position: Position, text: &str) -> Self {
-        Self { sink, position, text: text.to_owned(), state_ttl_us: None, query: Arc::new(query) }
+        Self { sink, position, text: text.to_owned(), state_ttl_us: None, query: Arc::new(Parsed::Ok(query)) }
     }
 
-    pub(crate) fn query(&self) -> &ast::Query {
-        self.query.downcast_ref().expect("a big query holds a query")
+    /// A stored query that could not be read.
+    pub(crate) fn unread(error: SqlError, text: &str) -> Self {
+        let (position, query) = (Position::default(), Arc::new(Parsed::Err(error)));
+        Self { sink: None, position, text: text.to_owned(), state_ttl_us: None, query }
+    }
+
+    /// The syntax tree, or the error of a stored text that could not be read.
+    pub(crate) fn query(&self) -> Result<&ast::Query, SqlError> {
+        let parsed: &Parsed = self.query.downcast_ref().expect("a big query holds a query");
+        parsed.as_ref().map_err(SqlError::clone)
     }
 }
 

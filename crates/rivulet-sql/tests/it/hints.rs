@@ -195,7 +195,7 @@ fn the_hint_of_an_unknown_column_has_each_name_once() {
             ),
             (
                 "SELECT a.id FROM a JOIN b AS a ON a.id = a.v",
-                "1: two inputs are called 'a'",
+                "30: two inputs are called 'a'",
                 "give one of them another name: FROM ... AS other",
             ),
         ],

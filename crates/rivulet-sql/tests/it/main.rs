@@ -3,6 +3,8 @@
 mod explain;
 mod hints;
 mod nearby;
+mod oracle;
 mod query_plans;
 mod slt;
 mod soup;
+mod wrong;

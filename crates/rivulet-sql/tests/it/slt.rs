@@ -507,3 +507,8 @@ fn column<'a>(data_type: &DataType, values: impl Iterator<Item = Option<&'a str>
         other => panic!("no column of an input has type {other}"),
     }
 }
+/// The error of a SELECT over one input with these columns.
+pub(crate) fn select_error(input: &str, columns: &str, select: &str) -> String {
+    let inputs = vec![[input.to_owned(), columns.to_owned(), String::new()]];
+    World { inputs, ..World::default() }.select_error(select)
+}

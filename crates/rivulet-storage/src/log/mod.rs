@@ -36,6 +36,9 @@ use stats::Counters;
 pub use frame::Record;
 pub use stats::{LogStats, SYNC_BOUNDS_US};
 
+/// The position of the first record of a log.
+const FIRST: u64 = 1;
+
 /// So much beyond its limit a log takes of what may exceed it: more than results that are on their way can be.
 const EXCESS_BYTES_MAX: u64 = 256 << 20;
 
@@ -225,7 +228,7 @@ impl Log {
         let failed = |what: &str, error| StorageError::from_io(format!("{what} {place}"), &place, error);
         disk.make_folder(folder).map_err(|error| failed("cannot make the folder of the log,", error))?;
         let mut segments = segment::list(&*disk, folder)?;
-        let mut found = Found { next: 1, ..Found::default() };
+        let mut found = Found { next: FIRST, ..Found::default() };
         let missing = segment::missing_newest(&*disk, folder, &segments);
         let mut open = None;
         // The last segment is looked through; the others are when they are read.
@@ -442,11 +445,12 @@ impl Log {
         HeldLog { shared: self.shared.clone(), files }
     }
 
-    /// Deletes segments in which all positions are lower than `position`, unless somebody holds them: then the next call does.
-    pub fn forget_before(&self, position: u64) {
+    /// Deletes segments in which all positions are lower than `position`, unless somebody holds them or the disk refuses:
+    /// then the next call does. Returns whether they are gone.
+    pub fn forget_before(&self, position: u64) -> bool {
         let mut segments = self.shared.segments.lock();
         if self.shared.holds.load(Ordering::Acquire) > 0 {
-            return;
+            return false;
         }
         while let Some(next) = segments.get(1).filter(|next| next.first <= position) {
             let upto = next.first;
@@ -455,12 +459,13 @@ impl Log {
                 && error.kind() != std::io::ErrorKind::NotFound
             {
                 tracing::warn!(upto, "{} cannot be deleted, it is tried again: {error}", oldest.path.display());
-                return;
+                return false;
             }
             self.shared.disk_bytes.fetch_sub(oldest.bytes, Ordering::Relaxed);
             self.shared.is_at_limit.store(false, Ordering::Relaxed);
             segments.pop_front();
         }
+        true
     }
 
     /// What has happened, and why nothing can be written at present, if so.
@@ -525,9 +530,9 @@ fn read_segments(
     until: u64,
     take: &mut dyn FnMut(Record<'_>) -> bool,
 ) -> Result<Read, StorageError> {
-    let mut read = Read { next: from, ..Read::default() };
     // Below the first segment nothing was lost: it was not needed any more.
-    read.next = read.next.max(segments.first().map_or(from, |segment| segment.first));
+    let next = from.max(segments.first().map_or(FIRST, |segment| segment.first));
+    let mut read = Read { next, ..Read::default() };
     for (index, segment) in segments.iter().enumerate() {
         if segments.get(index + 1).is_some_and(|next| next.first <= from) || segment.first >= until {
             continue;
@@ -573,6 +578,19 @@ fn read_segments(
     read.lost += until.saturating_sub(read.next);
     read.next = read.next.max(until);
     Ok(read)
+}
+
+/// Reads the log in a folder that no process has open, from its beginning up to, and not including, `until`, and changes
+/// nothing.
+///
+/// # Errors
+/// The folder or a file cannot be read. What is damaged is passed over, and counted.
+pub fn read_closed(folder: &Path, until: u64, take: &mut dyn FnMut(Record<'_>)) -> Result<Read, StorageError> {
+    let segments = segment::list(&RealDisk, folder)?;
+    read_segments(&RealDisk, &segments, 0, until, &mut |record| {
+        take(record);
+        true
+    })
 }
 
 /// What there is of a log that no process has open.

@@ -16,12 +16,13 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
-use rivulet_connectors::http_server::{BodyError, Held, next_data};
+use rivulet_connectors::http_server::{BodyError, ClientWait, Held, Pause, next_data};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
@@ -55,7 +56,7 @@ const BATCH_WAIT: Duration = Duration::from_millis(5);
 /// line that is answered with an id is durable. A wrong line harms only itself. Read the answers while you send: the
 /// server keeps no more than some ten thousand unread ones and stops reading until you take them. A client that sends
 /// less than 1 KiB in `http.body_timeout_s` is answered with an error of kind `timeout` and the first line that was not
-/// read.
+/// read. The time in which it waits for answers does not count.
 #[utoipa::path(
     post, path = "/api/v1/queries/bulk", tag = "queries",
     request_body(content = QuerySubmission, content_type = "application/x-ndjson"),
@@ -64,13 +65,18 @@ const BATCH_WAIT: Duration = Duration::from_millis(5);
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn submit_bulk(State(api): State<Api>, body: Body) -> Result<Response, ApiError> {
-    let (batches_in, mut batches) = mpsc::channel(1);
+pub(super) async fn submit_bulk(
+    State(api): State<Api>,
+    wait: Option<Extension<ClientWait>>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let (batches_in, mut batches) = mpsc::channel::<Batch>(1);
+    let wait = wait.map(|Extension(wait)| wait);
     let (answers, answers_out) = mpsc::channel::<Piece>(1);
-    let reader = Reader { body, cutter: LineCutter::new(), held: None, batches: batches_in, api: api.clone() };
+    let reader = Reader { body, cutter: LineCutter::new(), held: None, wait, batches: batches_in, api: api.clone() };
     let reader = tokio::spawn(reader.read());
     tokio::spawn(async move {
-        while let Some((batch, held)) = batches.recv().await {
+        while let Some(Batch { lines: batch, held, pause }) = batches.recv().await {
             let (answer, is_last) = match api.blocking(move |service| answer_batch(service, &batch)).await {
                 Ok(answer) => (answer, false),
                 // The stream has begun, so the error cannot be a status any more. Nothing of the batch is acknowledged.
@@ -79,6 +85,7 @@ pub(super) async fn submit_bulk(State(api): State<Api>, body: Body) -> Result<Re
             if !send(&answers, answer, held).await || is_last {
                 return;
             }
+            drop(pause);
         }
         if let Ok(Some((line, error))) = reader.await {
             send(&answers, answer_line(Some(line), error), None).await;
@@ -108,13 +115,24 @@ fn cost(bytes: &[u8]) -> usize {
     bytes.len() + ANSWER_BYTES * bytes.iter().filter(|&&byte| byte == b'\n').count()
 }
 
+/// Lines that are submitted together.
+struct Batch {
+    lines: LineBatch,
+    /// The memory that they and their answers count for.
+    held: Option<Held>,
+    /// A client may wait for its answers before it sends more.
+    pause: Option<Pause>,
+}
+
 /// Reads a body into batches.
 struct Reader {
     body: Body,
+    /// Nothing where the request did not come over a connection.
+    wait: Option<ClientWait>,
     cutter: LineCutter,
     /// What is in the cutter counts for this much.
     held: Option<Held>,
-    batches: mpsc::Sender<(LineBatch, Option<Held>)>,
+    batches: mpsc::Sender<Batch>,
     api: Api,
 }
 
@@ -144,7 +162,9 @@ impl Reader {
                     }
                 }
                 Ok(None) => {
-                    let _ = self.batches.send((self.cutter.finish(), self.held)).await;
+                    let pause = self.pause();
+                    let (lines, held, pause) = (self.cutter.finish(), self.held, pause);
+                    let _ = self.batches.send(Batch { lines, held, pause }).await;
                     return None;
                 }
                 Err(BodyError::Stalled(problem)) => {
@@ -170,6 +190,7 @@ impl Reader {
                 // Nobody waits for memory and keeps some meanwhile, or all might.
                 self.hand_over(&[]).await?;
                 self.held = None;
+                let _pause = self.pause();
                 budget.take(cost(bytes)).await
             }
         };
@@ -200,7 +221,13 @@ impl Reader {
         }
         let mut held = self.held.take();
         self.held = held.as_mut().and_then(|held| held.split(cost(rest).min(held.num_permits())));
-        self.batches.send((self.cutter.take(), held)).await.ok()
+        let (lines, pause) = (self.cutter.take(), self.pause());
+        self.batches.send(Batch { lines, held, pause }).await.ok()
+    }
+
+    /// Until this is dropped the client may wait for the server.
+    fn pause(&self) -> Option<Pause> {
+        self.wait.as_ref().map(ClientWait::pause)
     }
 
     /// Ends the reading before the end of the body.

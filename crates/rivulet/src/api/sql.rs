@@ -34,24 +34,15 @@ pub(super) async fn run_script(State(api): State<Api>, body: Body) -> Result<(St
         Ok(script) => script,
         Err(error) => return refused(error),
     };
-    let (outcomes, statements) = api
-        .blocking(move |service| {
-            let outcomes = service.execute(&script);
-            let failed = outcomes.last().is_some_and(Result::is_err);
-            // How many there are is asked only where not all of them ran.
-            let count = || rivulet_sql::statements(&script).try_fold(0, |count: usize, one| one.map(|_| count + 1));
-            let statements = if failed { count().unwrap_or(0) } else { 0 };
-            (outcomes, statements)
-        })
-        .await?;
-    let mut answer =
-        SqlAnswer { statements_not_run: statements.saturating_sub(outcomes.len()) as u64, ..Default::default() };
+    let outcomes = api.blocking(move |service| service.execute(&script)).await?;
+    let mut answer = SqlAnswer::default();
     let mut status = StatusCode::OK;
     for outcome in outcomes {
         match outcome {
             Ok(result) => answer.results.push(result.into()),
             Err(error) => {
                 status = status_of(error.kind);
+                answer.statements_not_run = error.statements_not_run as u64;
                 answer.error = Some(error.into());
                 break;
             }

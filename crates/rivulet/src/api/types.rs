@@ -347,6 +347,9 @@ pub struct BigQuery {
     /// One of the first refused rows in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
+    /// By source, rows whose times are most likely seconds that were taken for milliseconds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub times_in_seconds: BTreeMap<String, u64>,
     /// Time from the arrival of a row to the writing of what came of it.
     pub latency: Latency,
     /// Memory of its operators.
@@ -616,6 +619,9 @@ pub struct ApplicationStatus {
     /// The last refused row in words: the reason and what was wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_refusal: Option<String>,
+    /// By input, events whose times are most likely seconds that were taken for milliseconds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub times_in_seconds: BTreeMap<String, u64>,
     /// What its owner should know: what is promised and cannot be kept, times that are probably of another unit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
@@ -696,7 +702,7 @@ impl From<service::StatementResult> for StatementResult {
 
 impl From<service::ServiceError> for ErrorDetail {
     fn from(error: service::ServiceError) -> Self {
-        let service::ServiceError { kind, message, line, column, hint } = error;
+        let service::ServiceError { kind, message, line, column, hint, .. } = error;
         Self { kind: kind.name().to_owned(), message, line, column, hint }
     }
 }
@@ -777,6 +783,7 @@ impl From<service::BigQueryInfo> for BigQuery {
             rows_out: info.rows_out,
             refused: info.refused.into_iter().collect(),
             refusal: info.refusal,
+            times_in_seconds: info.times_in_seconds.into_iter().collect(),
             latency: info.latency.into(),
             state_bytes: info.state_bytes,
             waiting_rows: info.waiting_rows,
@@ -878,6 +885,7 @@ impl From<service::ApplicationStatus> for ApplicationStatus {
             processing: status.processing.into(),
             end_to_end: status.end_to_end.into(),
             last_refusal: status.last_refusal,
+            times_in_seconds: status.times_in_seconds.into_iter().collect(),
             warnings: status.warnings,
         }
     }

@@ -1,8 +1,10 @@
 //! A backup of the server while it runs: what a restart would find if the process were killed at one moment.
 //!
-//! First a checkpoint (where none can be made now, the one before will do), then the catalog, then the log, so that each has what the one before it needs
-//! from it: the log has all events behind the checkpoint, and what was created after the checkpoint begins anew, as after a crash. Objects of checkpoints and
-//! whole frames of the log never change, so they are read while the server goes on; it deletes none of them meanwhile.
+//! First a checkpoint (where none can be made now, the one before will do), then the catalog, then the log and the
+//! embedded broker's journal, so that each has what the one before it needs from it: the log has all events behind the
+//! checkpoint, the journal has the checkpoint's results for subscribers that were away, and what was created after the
+//! checkpoint begins anew, as after a crash. Objects of checkpoints and whole frames of logs never change, so they are
+//! read while the server goes on; it deletes none of them meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +12,10 @@ use std::time::Duration;
 use super::Engine;
 use crate::catalog;
 use crate::data_folder::archive::{ArchiveError, Backup};
+use crate::data_folder::{LOG, MQTT};
 use crate::service::{ErrorKind, ServiceError};
 
-/// How long a backup waits for the log to be on disk.
+/// How long a backup waits for a log to be on disk.
 const DISK_WAIT_MAX: Duration = Duration::from_secs(30);
 
 impl Engine {
@@ -40,14 +43,23 @@ impl Engine {
         // One that was left by a process that ended in the middle of this.
         let _ = std::fs::remove_file(&copy);
         let copied = self.catalog.copy_to(&copy);
-        if !self.event_log.wait_all_durable(DISK_WAIT_MAX) {
+        let journal = self.messaging.journal();
+        let not_on_disk = if !self.event_log.wait_all_durable(DISK_WAIT_MAX) {
+            Some("the log of events is not on disk yet")
+        } else if journal.is_some_and(|journal| !journal.wait_all_durable(DISK_WAIT_MAX)) {
+            Some("the embedded broker's journal is not on disk yet")
+        } else {
+            None
+        };
+        if let Some(message) = not_on_disk {
             let _ = std::fs::remove_file(&copy);
-            return Err(ServiceError::new(ErrorKind::Unavailable, "the log of events is not on disk yet")
-                .with_hint("look at the disk, and try again"));
+            return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint("look at the disk, and try again"));
         }
+        let journal = journal.map(|journal| (MQTT, journal.hold()));
+        let logs = [(LOG, self.event_log.hold())].into_iter().chain(journal).collect();
         let refused =
             |error: ArchiveError| ServiceError::new(ErrorKind::Unavailable, error.to_string()).with_hint(error.hint());
-        let backup = Backup::new(copy, held, self.event_log.hold(), token, notices).map_err(refused);
+        let backup = Backup::new(copy, held, logs, token, notices).map_err(refused);
         copied?;
         let backup = backup?;
         tracing::info!("a backup is being made");

@@ -2,10 +2,11 @@
 //! groups as the log of events has them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rivulet_connectors::mqtt::{Journal, Room};
 use rivulet_dataflow::LogPosition;
-use rivulet_storage::log::{Appended, Log, LogSettings, Record};
+use rivulet_storage::log::{Appended, HeldLog, Log, LogSettings, Record};
 use tokio::sync::Notify;
 
 use crate::config::{Config, EmbeddedBrokerConfig};
@@ -62,6 +63,16 @@ impl BrokerJournal {
         self.log.gathered_bytes() < GATHERED_BYTES_MAX
     }
 
+    /// Waits until all that was appended is on disk; returns whether it is.
+    pub(super) fn wait_all_durable(&self, limit: Duration) -> bool {
+        self.log.wait_durable(self.log.next() - 1, limit)
+    }
+
+    /// Its files as they are now; none is deleted as long as this is there.
+    pub(super) fn hold(&self) -> HeldLog {
+        self.log.hold()
+    }
+
     /// Writes what has gathered, and ends.
     pub(super) fn close(&self) {
         let left = self.log.close();
@@ -115,8 +126,8 @@ impl Journal for BrokerJournal {
         self.bytes_max
     }
 
-    fn forget_before(&self, position: LogPosition) {
-        self.log.forget_before(position);
+    fn forget_before(&self, position: LogPosition) -> bool {
+        self.log.forget_before(position)
     }
 
     fn read(&self, take: &mut dyn FnMut(LogPosition, &[u8])) -> Result<(), String> {

@@ -61,6 +61,8 @@ pub(super) struct ApplicationSnapshot {
     /// Those in which tasks run that are cut.
     pub(super) parts: u64,
     pub(super) metrics: GroupMetrics,
+    /// By input, events whose times are most likely seconds that were taken for milliseconds.
+    pub(super) times_in_seconds: Vec<(String, u64)>,
     /// Of several outputs the name of each, and how many rows it was given.
     pub(super) outputs: Vec<(String, u64)>,
 }
@@ -98,6 +100,7 @@ impl Collector for Snapshot {
         let help = "Events whose own time differs by more than an hour from the clock; they have no event latency";
         self.counter(&mut encoder, "clock_differs", help, |m| m.clock_differs)?;
         self.encode_refused(&mut encoder)?;
+        self.encode_times_in_seconds(&mut encoder)?;
         self.encode_outputs(&mut encoder)?;
         self.gauge(&mut encoder, "batch_events_max", "Largest batch so far", |a| a.metrics.batch_events_max)?;
         self.gauge(&mut encoder, "tasks", "Tasks with queries; more than one after a split", |a| a.tasks)?;
@@ -157,6 +160,18 @@ impl Snapshot {
                 let labels = Labels(&[("application", &application.name), ("reason", reason.name())]);
                 let count = application.metrics.refused[reason as usize];
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_times_in_seconds(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Events whose times are most likely seconds that were taken for milliseconds";
+        let mut family = encoder.encode_descriptor("times_in_seconds", help, None, MetricType::Counter)?;
+        for application in &self.applications {
+            for (input, count) in &application.times_in_seconds {
+                let labels = Labels(&[("application", &application.name), ("input", input)]);
+                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(count, None)?;
             }
         }
         Ok(())
@@ -338,6 +353,7 @@ mod tests {
             running: 7,
             metrics,
             outputs,
+            times_in_seconds: vec![("in".to_owned(), 4)],
             spill: SpillStatus { queries: 2, lost: 1, ..Default::default() },
             ..Default::default()
         };
@@ -363,6 +379,7 @@ mod tests {
             "rivulet_queries_spilled{application=\"a\\\"b\"} 2",
             "rivulet_spill_losses_total{application=\"a\\\"b\"} 1",
             "rivulet_events_total{application=\"a\\\"b\"} 5",
+            "rivulet_times_in_seconds_total{application=\"a\\\"b\",input=\"in\"} 4",
             "rivulet_refused_total{application=\"a\\\"b\",reason=\"late\"} 3",
             "rivulet_output_rows_total{application=\"a\\\"b\",output=\"alarms\"} 2",
             "rivulet_processing_latency_seconds_bucket{le=\"0.0001\",application=\"a\\\"b\"} 1",

@@ -196,6 +196,11 @@ impl Messaging {
         Ok(())
     }
 
+    /// Where the embedded broker keeps its sessions, if it does.
+    pub(super) fn journal(&self) -> Option<&Arc<BrokerJournal>> {
+        self.journal.get()
+    }
+
     /// Lets messages come and go.
     pub(super) fn open(&self) -> Result<(), ServiceError> {
         let mut turning = self.turning.lock();
@@ -402,6 +407,7 @@ fn drops_of_broker(stats: &BrokerStats) -> Vec<(&'static str, u64)> {
         ("sessions_evicted", drops.sessions_evicted),
         ("subscriptions_refused", drops.subscriptions_refused),
         ("connections_refused", drops.connections_refused),
+        ("connections_evicted", drops.connections_evicted),
         ("logins_refused", drops.logins_refused),
         ("qos2_refused", drops.qos2_refused),
         ("protocol_errors", drops.protocol_errors),

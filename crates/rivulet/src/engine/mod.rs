@@ -369,8 +369,9 @@ impl Engine {
     }
 
     fn start_application(&self, state: &mut State, stored: &StoredApplication) -> Result<(), ServiceError> {
-        let application = statements::plan(&stored.sql, &state.tables)?;
-        let prepared = self.prepare(application)?;
+        let (application, outdated) = statements::plan_stored(&stored.sql, &state.tables)?;
+        let mut prepared = self.prepare(application)?;
+        prepared.warnings.extend(outdated.iter().map(ToString::to_string));
         self.run(state, stored.number, prepared)?;
         Ok(())
     }
@@ -418,6 +419,7 @@ impl Engine {
             catalog: self.catalog.clone(),
             last_refusal: Arc::clone(&last_refusal),
             seconds: Mutex::default(),
+            inputs: application.inputs.iter().map(|input| input.name.clone()).collect(),
         });
         let overflow = application.inputs[0].overflow;
         let event_time = application.inputs[0].event_time.filter(|_| application.inputs.len() == 1);
@@ -439,12 +441,12 @@ impl Engine {
             })
         });
         let make = move || {
-            let replanned = own_code.as_ref().and_then(|(text, tables)| statements::plan(text, tables).ok());
+            let replanned = own_code.as_ref().and_then(|(text, tables)| statements::plan_stored(text, tables).ok());
             let made = "one was made before";
             let encoders = output_formats.iter().map(|one| one.encoder(output_schema.clone()).expect(made)).collect();
             TaskParts {
                 decoder: decoder(&inputs, &row_schema).expect(made),
-                chain: replanned.as_ref().map_or(&dataflow, |application| &application.dataflow).chain(),
+                chain: replanned.as_ref().map_or(&dataflow, |(application, _)| &application.dataflow).chain(),
                 sink: Box::new(TaskSink::new(of_task.clone(), encoders)),
             }
         };

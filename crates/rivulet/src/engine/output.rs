@@ -44,8 +44,10 @@ pub(super) struct Outputs {
     /// For the names of queries in dead letters.
     pub(super) catalog: Arc<Catalog>,
     pub(super) last_refusal: Arc<Mutex<Option<String>>>,
-    /// Rows whose times are most likely seconds that were taken for milliseconds.
-    pub(super) seconds: Mutex<Seconds>,
+    /// Rows whose times are most likely seconds that were taken for milliseconds, by input.
+    pub(super) seconds: Mutex<Vec<Seconds>>,
+    /// The names of the inputs.
+    pub(super) inputs: Vec<String>,
 }
 
 /// The sink of one task.
@@ -260,12 +262,15 @@ impl Sink for TaskSink {
             });
             written?;
         }
-        if let Some(found) = refusals.seconds() {
+        if !refusals.seconds().is_empty() {
             let mut seconds = outputs.seconds.lock();
-            if seconds.rows == 0 {
-                tracing::warn!(application = outputs.application, "{found}");
+            for (input, found) in refusals.seconds().iter().enumerate().filter(|(_, found)| found.rows > 0) {
+                if seconds.get(input).is_none_or(|seconds| seconds.rows == 0) {
+                    let name = outputs.inputs.get(input).map_or("", String::as_str);
+                    tracing::warn!(application = outputs.application, input = name, "{found}");
+                }
+                found.add_to(&mut seconds, input);
             }
-            seconds.add(found);
         }
         if let Some(last) = refusals.records().last() {
             *self.outputs.last_refusal.lock() = Some(format!("{}: {}", last.reason.name(), detail(last)));

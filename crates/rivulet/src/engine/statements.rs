@@ -6,7 +6,9 @@ use std::iter::Peekable;
 use std::sync::Arc;
 
 use rivulet_connectors::formats::FormatError;
-use rivulet_sql::{Application, CreateTable, FormatSpec, Literal, Name, Position, StateWish, Statement, Tables};
+use rivulet_sql::{
+    Application, CreateTable, FormatSpec, Literal, Name, Outdated, Position, StateWish, Statement, Stored, Tables,
+};
 use serde_json::{Value, json};
 
 use super::big_queries::{Declared, Resumed};
@@ -41,12 +43,18 @@ fn result_bytes(result: &StatementResult) -> usize {
     size_of::<StatementResult>() + message + result.rows.iter().flatten().map(of).sum::<usize>()
 }
 
-/// Plans the one `CREATE APPLICATION` in a text.
-pub(super) fn plan(sql: &str, tables: &Tables) -> Result<Application, ServiceError> {
-    plan_new(sql, tables).map(|(application, _)| application)
+/// Plans an application that the catalog remembers; also returns what in its text is to be written otherwise.
+pub(super) fn plan_stored(sql: &str, tables: &Tables) -> Result<(Application, Vec<Outdated>), ServiceError> {
+    let Stored { statement, outdated, .. } = rivulet_sql::parse_stored(sql)?;
+    match statement {
+        Statement::CreateApplication(create) => {
+            Ok((rivulet_sql::plan_application_with(&create, tables).map_err(ServiceError::from)?, outdated))
+        }
+        _ => Err(ServiceError::invalid("expected the text of one CREATE APPLICATION")),
+    }
 }
 
-/// The same, and whether it says that it replaces the application of its name.
+/// Plans the one `CREATE APPLICATION` in a text; also returns whether it replaces the application of its name.
 pub(super) fn plan_new(sql: &str, tables: &Tables) -> Result<(Application, Option<StateWish>), ServiceError> {
     match only_statement(sql)? {
         Some(Statement::CreateApplication(create)) => {
@@ -64,6 +72,15 @@ pub(super) fn only_statement(sql: &str) -> Result<Option<Statement>, ServiceErro
     let first = statements.next().transpose()?;
     let second = statements.next().transpose()?;
     Ok(first.map(|(statement, _)| statement).filter(|_| second.is_none()))
+}
+
+/// Reads a table that the catalog remembers; also returns what in its text is to be written otherwise.
+pub(super) fn stored_table(sql: &str) -> Result<(CreateTable, Vec<Outdated>), ServiceError> {
+    let Stored { statement, outdated, .. } = rivulet_sql::parse_stored(sql)?;
+    match statement {
+        Statement::CreateTable(create) => Ok((*create, outdated)),
+        _ => Err(ServiceError::invalid("expected the text of one CREATE TABLE")),
+    }
 }
 
 /// Reads the one `CREATE TABLE` in a text.
@@ -120,9 +137,10 @@ impl Engine {
     pub(super) fn execute_script(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
         // Nothing of a script is run that is wrong somewhere. It is read twice, because all its statements at once may
         // take a thousand times the memory of their text.
-        if let Some(Err(error)) = rivulet_sql::statements(script).find(Result::is_err) {
-            return vec![Err(error.into())];
-        }
+        let count = match rivulet_sql::statements(script).try_fold(0, |count: usize, one| one.map(|_| count + 1)) {
+            Ok(count) => count,
+            Err(error) => return vec![Err(error.into())],
+        };
         let (mut results, mut bytes) = (Vec::new(), 0);
         let mut statements = rivulet_sql::statements(script).map_while(Result::ok).peekable();
         loop {
@@ -150,6 +168,10 @@ impl Engine {
             if failed {
                 break;
             }
+        }
+        let results_count = results.len();
+        if let Some(Err(error)) = results.last_mut() {
+            error.statements_not_run = count - results_count;
         }
         results
     }
@@ -490,8 +512,10 @@ impl Engine {
     fn describe_declared_statement(&self, what: Declared, name: &Name) -> Result<StatementResult, ServiceError> {
         let one = self.describe_declared(what, &name.text).ok_or_else(|| not_declared(what, name))?;
         let mut rows = vec![vec![json!("name"), json!(name.text)]];
+        rows.extend(one.problem.map(|problem| vec![json!("problem"), json!(problem)]));
         rows.extend(one.address.map(|address| vec![json!("address"), json!(address)]));
         rows.push(vec![json!("needed by"), json!(one.needed_by.join(", "))]);
+        rows.extend(one.warnings.into_iter().map(|warning| vec![json!("warning"), json!(warning)]));
         rows.extend(
             one.columns.into_iter().map(|(name, data_type)| vec![json!(format!("column {name}")), json!(data_type)]),
         );

@@ -27,6 +27,7 @@ impl Engine {
             total.merge(&metrics);
             let mut status = application_status(&running, &metrics);
             status.last_refusal = running.last_refusal.lock().clone();
+            status.times_in_seconds = running.times_in_seconds();
             status.warnings = running.warnings();
             total_status.queries_running += status.queries_running;
             total_status.queries_paused += status.queries_paused;
@@ -98,6 +99,7 @@ impl Engine {
                     tasks: running.group.tasks().filter(|task| task.queries() > 0).count() as u64,
                     parts: running.group.tasks().map(|task| task.parts() as u64).filter(|&parts| parts > 1).sum(),
                     metrics: running.group.metrics(),
+                    times_in_seconds: running.times_in_seconds(),
                     outputs: running.output_rows(),
                 }
             })

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{Format, TableFault, decode_table_in_part};
-use rivulet_sql::{CreateTable, Literal, Table, TableUse, Tables, type_name};
+use rivulet_sql::{CreateTable, Literal, Statement, Table, TableUse, Tables, type_name};
 
 use super::not_running::NotRunning;
 use super::outside::OPEN_MAX;
@@ -97,7 +97,10 @@ impl Engine {
     /// Loads the tables that the catalog remembers. One whose file cannot be read is known and does not run.
     pub(super) fn load_tables(&self, state: &mut State) -> Result<(), ServiceError> {
         for (name, sql) in self.catalog.tables()? {
-            let create = statements::parse_table(&sql);
+            let create = statements::stored_table(&sql).map(|(create, outdated)| {
+                outdated.iter().for_each(|one| tracing::warn!(table = name, "{one}"));
+                create
+            });
             let bytes_max = self.config.table_bytes_max;
             let files = self.files.clone();
             let read = move |create: CreateTable| {
@@ -274,8 +277,10 @@ impl State {
 
     /// The applications that look events up in a table, whether they run or not.
     fn users_of(&self, name: &str) -> Vec<String> {
-        let uses =
-            |sql: &str| rivulet_sql::parse_application(sql).is_ok_and(|create| create.table_names().contains(&name));
+        let uses = |sql: &str| match rivulet_sql::parse_stored(sql).map(|stored| stored.statement) {
+            Ok(Statement::CreateApplication(create)) => create.table_names().contains(&name),
+            _ => false,
+        };
         let running = self.applications.values().filter(|one| uses_table(&one.application, name));
         let not_running = self.not_running.values().filter(|one| uses(&one.stored.sql));
         let names = running.map(|one| &one.application.name).chain(not_running.map(|one| &one.stored.name));

@@ -1,5 +1,6 @@
 //! What its owner should know of an application that is registered and runs: what it promises, and this server's configuration does not keep.
 
+use rivulet_dataflow::Seconds;
 use rivulet_sql::{Application, Input};
 
 use super::{Engine, Running};
@@ -32,11 +33,24 @@ fn broker_forgets(config: &Config, input: &Input) -> Option<String> {
     ))
 }
 
+/// The sources or inputs with times that are most likely seconds that were taken for milliseconds, with their names.
+pub(super) fn named(names: &[String], seconds: &[Seconds]) -> Vec<(String, Seconds)> {
+    let found = names.iter().zip(seconds).filter(|(_, seconds)| seconds.rows > 0);
+    found.map(|(name, seconds)| (name.clone(), *seconds)).collect()
+}
+
 impl Running {
     /// What its owner should know, with what has shown since it runs.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let seconds = *self.outputs.seconds.lock();
-        self.warnings.iter().cloned().chain((seconds.rows > 0).then(|| seconds.to_string())).collect()
+        let seconds = named(&self.outputs.inputs, &self.outputs.seconds.lock());
+        let of_times = seconds.iter().map(|(input, seconds)| format!("input '{input}': {seconds}"));
+        self.warnings.iter().cloned().chain(of_times).collect()
+    }
+
+    /// By input, events whose times are most likely seconds that were taken for milliseconds.
+    pub(super) fn times_in_seconds(&self) -> Vec<(String, u64)> {
+        let seconds = named(&self.outputs.inputs, &self.outputs.seconds.lock());
+        seconds.into_iter().map(|(input, seconds)| (input, seconds.rows)).collect()
     }
 
     /// An answer about it, with its warnings.

@@ -2,14 +2,16 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use rivulet::api::types::BulkAnswer;
 use rivulet::http_client::ClientError;
-use rivulet::service::SUBMIT_BATCH_MAX;
+use rivulet::service::{SUBMIT_BATCH_MAX, Service};
 
-use crate::support::{TestServer, WAIT_MAX, wait_until};
+use crate::support::{MemoryService, TestServer, WAIT_MAX, wait_until};
 
 fn submit(server: &TestServer, lines: impl Read + Send + 'static) -> Result<Vec<BulkAnswer>, ClientError> {
     let mut answers = Vec::new();
@@ -176,6 +178,32 @@ fn a_client_that_does_not_read_is_not_read_either() {
         let _ = stream.read(&mut answers);
         service.batches.load(Ordering::Relaxed) > batches
     });
+}
+
+#[test]
+fn a_client_that_waits_for_a_slow_server_is_not_too_slow() {
+    let service = Arc::new(MemoryService::default());
+    service.create_application("CREATE APPLICATION ac_control (home TEXT)").expect("an application");
+    // Each batch takes longer than a client may.
+    *service.submit_time.lock().expect("a lock") = Duration::from_millis(1_500);
+    let server = TestServer::start_with(service, &[("http.body_timeout_s", "1")]);
+    let mut stream = TcpStream::connect(server.address).expect("a connection");
+    stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
+    let line = "{\"application\":\"ac_control\"}\n";
+    let head = "POST /api/v1/queries/bulk HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+    write!(stream, "{head}Content-Length: {}\r\n\r\n", 2 * line.len()).expect("a head");
+    stream.write_all(line.as_bytes()).expect("a line");
+    let mut answer = String::new();
+    while !answer.contains("\"line\":1") {
+        let mut bytes = [0; 1 << 10];
+        let read = stream.read(&mut bytes).expect("an answer");
+        assert!(read > 0, "{answer}");
+        answer.push_str(std::str::from_utf8(&bytes[..read]).expect("text"));
+    }
+    // It goes on when it has its answer.
+    stream.write_all(line.as_bytes()).expect("a line");
+    stream.read_to_string(&mut answer).expect("the end");
+    assert!(answer.contains("\"line\":2,\"id\":2") && !answer.contains("error"), "{answer}");
 }
 
 #[test]

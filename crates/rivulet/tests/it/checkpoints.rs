@@ -361,7 +361,9 @@ fn a_folder_is_examined_backed_up_and_restored_by_the_command_line() {
 }
 
 /// Where the checkpoint lies that version 1 of the form of state has written, with what each operator of small queries keeps.
-const SAVED_BY_VERSION_1: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/checkpoints-1");
+fn saved_by_version_1() -> PathBuf {
+    Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this")).join("tests/data/checkpoints-1")
+}
 
 const AVERAGES: &str = "CREATE APPLICATION averages (id TEXT) INPUT t (ts TIMESTAMP EVENT TIME, device TEXT, v DOUBLE) \
      FROM 'mqtt:t/{id}' FORMAT JSON WITH (idle_timeout => INTERVAL '3000 days') OUTPUT 'mqtt:out/{id}' FORMAT JSON \
@@ -423,11 +425,11 @@ fn what_version_1_saved_is_read() {
     first_half(folder.path());
     let saved = folder.path().join("data/checkpoints");
     if std::env::var_os("RIVULET_WRITE_SAVED").is_some() {
-        copy_all(&saved, Path::new(SAVED_BY_VERSION_1));
+        copy_all(&saved, &saved_by_version_1());
     }
     // The same catalog, with the checkpoint of then.
     std::fs::remove_dir_all(&saved).expect("removed");
-    copy_all(Path::new(SAVED_BY_VERSION_1), &saved);
+    copy_all(&saved_by_version_1(), &saved);
     let engine = open(folder.path());
     let recovered = checkpoints(&engine).recovered.expect("something was found");
     assert_eq!((recovered.queries, recovered.lost, recovered.problems), (3, 0, Vec::new()));

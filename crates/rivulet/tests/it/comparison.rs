@@ -5,6 +5,7 @@ use rivulet_bench::comparison::{comparisons, write_files};
 use crate::sql_answers::answer;
 
 #[test]
+#[ignore = "slow"]
 fn queries_mean_what_they_mean_to_another_engine() {
     let folder = tempfile::tempdir().unwrap();
     write_files(folder.path()).unwrap();

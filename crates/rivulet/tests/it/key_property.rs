@@ -50,6 +50,7 @@ impl RandomQuery {
 }
 
 #[test]
+#[ignore = "slow"]
 fn queries_in_a_group_answer_as_each_does_alone() {
     let mut results = 0;
     for seed in 0..seeds() {
@@ -177,6 +178,7 @@ struct Member {
 }
 
 #[test]
+#[ignore = "slow"]
 fn equal_queries_answer_as_each_does_alone() {
     let (mut results, mut most_shared) = (0, 0);
     for seed in 0..seeds() {

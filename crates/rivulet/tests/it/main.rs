@@ -12,6 +12,7 @@ mod big_query_checkpoints;
 mod big_query_recovery;
 mod bench_streams;
 mod bounds;
+mod broker_backup;
 mod bulk;
 mod capture_property;
 mod catalog_crash;
@@ -27,7 +28,7 @@ mod examples;
 mod hostile_http;
 mod hostile_statements;
 mod key_property;
-#[path = "../../../rivulet-connectors/tests/connectors/kafka_broker.rs"]
+#[path = "../../../rivulet-connectors/tests/it/connectors/kafka_broker.rs"]
 mod kafka_broker;
 mod kill;
 mod kill_disk;
@@ -57,4 +58,5 @@ mod simulation;
 mod several;
 mod tables;
 mod twins;
+mod upgrade;
 mod way_out;

@@ -57,6 +57,7 @@ fn check_all(corpora: &[Corpus], parallelisms: &[usize]) {
 }
 
 #[test]
+#[ignore = "slow"]
 fn queries_answer_as_another_engine_does() {
     check_all(&CORPORA, &[1, 2, 4]);
 }

@@ -5,6 +5,8 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
+use super::server::{Publisher, Server};
+
 /// What `rivulet run` writes for a script.
 fn run(parallelism: usize, script: &str) -> String {
     let done = Command::new(env!("CARGO_BIN_EXE_rivulet"))
@@ -98,4 +100,80 @@ fn what_is_not_finite_goes_through_files() {
         let written = fs::read_to_string(&out).unwrap();
         assert!(written.lines().any(|found| found == line), "{format}: {written}");
     }
+}
+
+/// The sums of these cancel, and come out exactly: the average is 0.75.
+const CANCELLING: [i64; 4] = [1 << 62, 1, -(1 << 62), 2];
+
+#[test]
+fn averages_of_whole_numbers_are_exact_in_big_queries() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("large.csv");
+    // As many groups as it takes for each instance to have some, in windows of four rows.
+    let rows = (0..4).flat_map(|row| (0..20).map(move |group| (row, group)));
+    let lines = rows.map(|(row, group)| format!("{},{group},{}\n", 1_000 * row, CANCELLING[row as usize]));
+    fs::write(&file, lines.collect::<String>()).unwrap();
+    let source = format!(
+        "CREATE SOURCE t (ts TIMESTAMP EVENT TIME, g BIGINT, n BIGINT) FROM 'file:{}' FORMAT CSV;",
+        file.display()
+    );
+    let each: Vec<String> = (0..20).map(|group| format!("{group},0.75")).collect();
+    for parallelism in [1, 3] {
+        let run = |query: &str| run(parallelism, &format!("{source} {query}"));
+        for query in [
+            "SELECT g, avg(n) AS mean FROM t GROUP BY g ORDER BY g",
+            "SELECT g, avg(n) AS mean FROM t GROUP BY g, tumble(ts, INTERVAL '1 minute') ORDER BY g",
+            "SELECT g, avg(n) AS mean FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '4' SECOND)) \
+             GROUP BY g, window_end ORDER BY g",
+            "SELECT g, mean FROM (SELECT g, ts, avg(n) OVER (PARTITION BY g ORDER BY ts \
+             ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS mean FROM t) \
+             WHERE ts >= TIMESTAMP '1970-01-01 00:00:03' \
+             ORDER BY g",
+            // Sums that change are taken back from the average.
+            "SELECT g, avg(s) AS mean FROM (SELECT g, n, sum(n) AS s FROM t GROUP BY g, n) GROUP BY g ORDER BY g",
+        ] {
+            let found = run(query);
+            assert_eq!(found.lines().skip(1).collect::<Vec<_>>(), each, "{query} in {parallelism} instances");
+        }
+        assert_eq!(run("SELECT avg(n) AS mean FROM t"), "mean\n0.75\n");
+    }
+}
+
+#[test]
+fn averages_of_whole_numbers_are_exact_in_small_queries() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("large.csv"), CANCELLING.map(|number| format!("{number}\n")).concat()).unwrap();
+    let server = Server::start(folder.path());
+    server.sql_ok("CREATE TABLE large (n BIGINT) FROM 'file:large.csv' FORMAT CSV");
+    let selects = [
+        ("windows", "SELECT avg(n) AS mean FROM t GROUP BY tumble(ts, INTERVAL '10 seconds')"),
+        (
+            "patterns",
+            "SELECT mean FROM t MATCH_RECOGNIZE (MEASURES avg(A.n) AS mean PATTERN (A{4} B) DEFINE B AS B.n = 0) AS m",
+        ),
+        ("tables", "SELECT mean FROM t CROSS JOIN LATERAL (SELECT avg(large.n) AS mean FROM large) AS l WHERE t.n = 0"),
+    ];
+    for (name, select) in selects {
+        server.sql_ok(&format!(
+            "CREATE APPLICATION {name} (id TEXT) INPUT t (ts TIMESTAMP EVENT TIME, n BIGINT) FROM 'mqtt:in/{{id}}' \
+             FORMAT JSON OUTPUT 'mqtt:out/{name}/{{id}}' FORMAT JSON AS {select}; \
+             CREATE QUERY one_of_{name} FROM APPLICATION {name} WITH (id => 'a')"
+        ));
+    }
+    let mut listener = Publisher::connect(server.mqtt);
+    listener.subscribe("out/#");
+    let mut sensor = Publisher::connect(server.mqtt);
+    let begin = 1_795_000_000_000_u64;
+    for (second, number) in (0..).zip(CANCELLING) {
+        sensor.publish("in/a", &format!("{{\"ts\": {}, \"n\": {number}}}", begin + 1_000 * second));
+    }
+    sensor.publish("in/a", &format!("{{\"ts\": {}, \"n\": 0}}", begin + 20_000));
+    let mut found: Vec<(String, String)> = (0..selects.len())
+        .map(|_| listener.next())
+        .map(|(topic, payload)| (topic, String::from_utf8(payload).unwrap()))
+        .collect();
+    found.sort();
+    let expected =
+        ["patterns", "tables", "windows"].map(|name| (format!("out/{name}/a"), "{\"mean\":0.75}".to_owned()));
+    assert_eq!(found, expected);
 }

@@ -1,6 +1,6 @@
 //! The server as its users have it: the real program in a process of its own, real sockets, real files, real signals.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write, stderr};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -556,7 +556,7 @@ pub(crate) fn mosquitto() -> Option<std::path::PathBuf> {
         .find(|path| path.is_file());
     if found.is_none() {
         assert!(std::env::var_os("CI").is_none(), "CI installs mosquitto");
-        eprintln!("skipped: mosquitto is not installed");
+        _ = writeln!(stderr(), "skipped: mosquitto is not installed");
     }
     found
 }

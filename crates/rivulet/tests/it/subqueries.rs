@@ -14,6 +14,7 @@ const A: &str = "1,1,0 2,,1 3,0,2 4,5,3 5,2,0 ,7,1 6,3,2";
 const B: &str = "1,1,4 1,3,2 2,,1 4,0,0 4,5,5 4,5,2 ,2,3 5,,7";
 
 #[test]
+#[ignore = "slow"]
 fn subqueries_say_what_other_engines_say() {
     let path = Path::new(&std::env::var("CARGO_MANIFEST_DIR").unwrap()).join("tests/data/subqueries.slt");
     let text = std::fs::read_to_string(&path).unwrap();

@@ -29,6 +29,8 @@ pub(crate) struct MemoryService {
     pub(crate) batch_max: AtomicUsize,
     /// How many batches were submitted.
     pub(crate) batches: AtomicUsize,
+    /// How long it takes to submit one.
+    pub(crate) submit_time: Mutex<Duration>,
 }
 
 #[derive(Default)]
@@ -198,6 +200,8 @@ impl Service for MemoryService {
     fn submit(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<u64, ServiceError>> {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.batch_max.fetch_max(requests.len(), Ordering::Relaxed);
+        let submit_time = *self.submit_time.lock().unwrap_or_else(PoisonError::into_inner);
+        thread::sleep(submit_time);
         let mut state = self.state();
         let create = |request: &QueryRequest<'_>| {
             if !state.applications.contains_key(request.application) {
@@ -308,6 +312,7 @@ impl Service for MemoryService {
                         max_us: Some(3_000),
                     },
                     last_refusal: Some("decode: the payload is no JSON".into()),
+                    times_in_seconds: vec![],
                     warnings: vec![],
                     end_to_end: LatencyStatus::default(),
                 },
@@ -329,6 +334,7 @@ impl Service for MemoryService {
                 rows_out: 340,
                 refused: vec![("decode".into(), 2)],
                 refusal: Some("line 7: no JSON".into()),
+                times_in_seconds: vec![("readings".into(), 3)],
                 latency: LatencyStatus { p50_us: Some(900), p99_us: Some(12_000), ..LatencyStatus::default() },
                 state_bytes: 4096,
                 waiting_rows: 17,

@@ -182,6 +182,7 @@ fn steps(name: &str, durability: &str, select: &str) -> String {
 }
 
 #[test]
+#[ignore = "slow"]
 fn what_has_left_is_saved_and_what_has_not_comes_again() {
     let (folder, copy) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
     let broker = Broker::start();
@@ -323,6 +324,7 @@ fn queries_that_are_equal_no_more_part_while_events_come() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_log_at_its_limit_waits_for_results_to_leave_and_then_goes_on() {
     const EVENTS: usize = 400;
     let folder = TempDir::new().expect("a folder");

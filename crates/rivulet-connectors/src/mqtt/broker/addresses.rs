@@ -106,7 +106,7 @@ impl Addresses {
 }
 
 /// What counts as one address: of version 6 the network, for a client has all addresses of it.
-fn network(address: IpAddr) -> IpAddr {
+pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         address @ IpAddr::V4(_) => address,

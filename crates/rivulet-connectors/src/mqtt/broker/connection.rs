@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rivulet_dataflow::Push;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::super::acknowledge::{Admission, Answer, Ledger};
 use super::super::buffer::ReadBuffer;
@@ -22,12 +22,16 @@ use super::core::{Core, Goodbye, SessionKey};
 use super::message;
 use super::outbox::Outbox;
 use super::packets::{self, Close, Control, Login};
+use super::seats::Seat;
 
 /// After reading this many bytes a connection lets the others have their turn.
 const READ_BYTES_BEFORE_YIELD: usize = 64 << 10;
 
 /// How long the last bytes to a client may take.
 const LAST_WRITE_MAX: Duration = Duration::from_secs(2);
+
+/// How much is read of what a client sends that is thrown out.
+const PASSED_OVER_MAX: usize = 8 << 20;
 
 /// How long messages that were read before the connection was closed may wait for room in their inboxes.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
@@ -39,10 +43,15 @@ const WRITE_BYTES_KEPT: usize = 64 << 10;
 const NO_SUBSCRIBERS: u8 = 0x10;
 
 /// Serves a client until it goes, or has to.
-pub(super) async fn serve(shared: &Shared, address: IpAddr, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+pub(super) async fn serve(shared: &Shared, seat: &Seat, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let address = seat.address();
     let mut buffer = ReadBuffer::new(shared.options.read_buffer_bytes);
     let limit = Duration::from_millis(shared.options.connect_timeout_ms);
-    let login = match tokio::time::timeout(limit, read_login(shared, address, &mut stream, &mut buffer)).await {
+    let login = tokio::select! {
+        login = tokio::time::timeout(limit, read_login(shared, address, &mut stream, &mut buffer)) => login,
+        () = seat.gives_way() => return,
+    };
+    let login = match login {
         Ok(Ok(login)) => login,
         Ok(Err(Refusal { answer, counts })) => {
             if counts {
@@ -64,7 +73,7 @@ pub(super) async fn serve(shared: &Shared, address: IpAddr, mut stream: impl Asy
         let _ = tokio::time::timeout(LAST_WRITE_MAX, stream.write_all(&answer)).await;
         return;
     };
-    let (read_half, write_half) = tokio::io::split(stream);
+    let (mut read_half, write_half) = tokio::io::split(stream);
     let ledger = shared.router.log().map(|_| shared.ledgers.begin(login.client_id.as_bytes()));
     if let Some(ledger) = ledger.as_ref().filter(|_| login.wants_session() && !session_present) {
         ledger.lost_session();
@@ -74,10 +83,14 @@ pub(super) async fn serve(shared: &Shared, address: IpAddr, mut stream: impl Asy
     let mut writer = std::pin::pin!(write(shared, key, &outbox, write_half));
     let ended = catch_panic(async {
         tokio::select! {
-            end = reader.run(read_half) => Some(end),
+            end = reader.run(&mut read_half) => Some(end),
             () = &mut writer => None,
             () = acknowledge(shared, ledger.as_deref(), &answers) => None,
             () = answers.serve() => None,
+            () = seat.gives_way() => Some(End::Close(Close::new(
+                packets::Reason::QuotaExceeded,
+                "it gives way: there are as many connections as allowed, and its address has the most",
+            ))),
         }
     });
     let end = ended.await.unwrap_or_else(|panic| {
@@ -107,7 +120,23 @@ pub(super) async fn serve(shared: &Shared, address: IpAddr, mut stream: impl Asy
     }
     if let Some(End::Close(_)) = end {
         outbox.close();
-        let _ = tokio::time::timeout(LAST_WRITE_MAX, writer).await;
+        let farewell = async {
+            writer.await;
+            pass_over(read_half).await;
+        };
+        let _ = tokio::time::timeout(LAST_WRITE_MAX, farewell).await;
+    }
+}
+
+/// Reads on without keeping anything until the client has closed its side, too. Were the connection closed before what the
+/// client sends was read, its system could throw away what it was told.
+async fn pass_over(mut socket: impl AsyncRead + Unpin) {
+    let (mut bytes, mut passed) = (vec![0; 4 << 10], 0);
+    while let Ok(count @ 1..) = socket.read(&mut bytes).await {
+        passed += count;
+        if passed > PASSED_OVER_MAX {
+            return;
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use super::message::{Delivery, Encoded, Manner};
 use super::options::BrokerOptions;
 use super::outbox::Outbox;
 use super::retained::Retained;
+use super::seats::SeatCounts;
 use super::session::{QueueBounds, Session, Walked, Will};
 use super::slab::Slab;
 use super::stats::{BrokerDrops, BrokerStats, Counters};
@@ -26,6 +27,7 @@ use saving::Saving;
 mod restore;
 mod saving;
 
+pub use restore::{JournalContents, JournalSummary};
 pub(super) use saving::Rewritten;
 
 /// The number of a session. Used again when the session is gone.
@@ -576,7 +578,7 @@ impl Core {
     }
 
     /// What the core knows of the statistics.
-    pub(super) fn stats(&self, connections_refused: u64) -> BrokerStats {
+    pub(super) fn stats(&self, seats: SeatCounts) -> BrokerStats {
         BrokerStats {
             connections: self.connections,
             connections_total: self.counters.connections_total,
@@ -590,7 +592,7 @@ impl Core {
             messages_out: self.counters.messages_out,
             dropped: BrokerDrops {
                 unsaved: self.saving.as_ref().map_or(0, |saving| saving.unsaved),
-                ..self.counters.drops(connections_refused)
+                ..self.counters.drops(seats)
             },
             ..BrokerStats::default()
         }

@@ -57,8 +57,8 @@ pub trait Journal: Send + Sync {
     /// The bound of the bytes on disk: from there on only records that may exceed it are taken.
     fn bytes_max(&self) -> u64;
 
-    /// Records before this position are not needed any more.
-    fn forget_before(&self, position: LogPosition);
+    /// Records before this position are not needed any more. Returns whether they are gone: somebody may read them yet.
+    fn forget_before(&self, position: LogPosition) -> bool;
 
     /// Reads all records, in order.
     ///
@@ -388,6 +388,7 @@ pub(super) mod tests {
         /// None if it is 0.
         bytes_max: AtomicU64,
         is_broken: AtomicBool,
+        is_held: AtomicBool,
     }
 
     impl MemoryJournal {
@@ -397,6 +398,11 @@ pub(super) mod tests {
 
         pub(in super::super) fn set_bytes_max(&self, bytes_max: u64) {
             self.bytes_max.store(bytes_max, Ordering::SeqCst);
+        }
+
+        /// Makes it keep what may be forgotten, as a backup does.
+        pub(in super::super) fn set_held(&self, is_held: bool) {
+            self.is_held.store(is_held, Ordering::SeqCst);
         }
 
         /// Makes it refuse all records.
@@ -462,8 +468,12 @@ pub(super) mod tests {
             }
         }
 
-        fn forget_before(&self, position: LogPosition) {
+        fn forget_before(&self, position: LogPosition) -> bool {
+            if self.is_held.load(Ordering::SeqCst) {
+                return false;
+            }
             self.records.lock().retain(|(at, _)| *at >= position);
+            true
         }
 
         fn read(&self, take: &mut dyn FnMut(LogPosition, &[u8])) -> Result<(), String> {

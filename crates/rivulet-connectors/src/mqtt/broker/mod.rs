@@ -24,13 +24,14 @@ mod options;
 mod outbox;
 mod packets;
 mod retained;
+mod seats;
 mod session;
 mod slab;
 mod stats;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
 use self::core::{Core, Rewritten};
+pub use self::core::{JournalContents, JournalSummary};
 use super::acknowledge::Ledgers;
 use super::log::LogMessage;
 use super::publisher::{Outbound, Publisher};
@@ -53,6 +55,7 @@ use crate::logins::FailedLogins;
 use crate::sockets::keep_alive;
 pub use journal::{Journal, Room};
 pub use options::{BrokerError, BrokerOptions, Listener};
+use seats::{Seat, Seats};
 pub use stats::{BrokerDrops, BrokerStats};
 
 /// How often sessions and wills are looked after.
@@ -75,8 +78,7 @@ struct Shared {
     /// Where what outlives the process is, if it does.
     journal: OnceLock<Arc<dyn Journal>>,
     /// Connections, from being accepted to their end.
-    open: AtomicUsize,
-    connections_refused: AtomicU64,
+    seats: Arc<Seats>,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     supervisor: Supervisor,
@@ -89,7 +91,7 @@ impl Shared {
     fn note_close(&self, core: &mut Core, client_id: &str, close: &packets::Close) {
         match close.reason {
             packets::Reason::QosNotSupported => core.counters.qos2_refused += 1,
-            packets::Reason::KeepAliveTimeout => {}
+            packets::Reason::KeepAliveTimeout | packets::Reason::QuotaExceeded => {}
             _ => core.counters.protocol_errors += 1,
         }
         self.notices.say(|| tracing::warn!(client_id, reason = %close.text, "a client's connection was closed"));
@@ -150,11 +152,10 @@ impl Broker {
             outbound: Arc::new(Outbound::new(options.outbound_bytes_max)),
             ledgers: Ledgers::default(),
             journal: OnceLock::new(),
+            seats: Seats::new(options.connections_max),
             options,
             router,
             clock,
-            open: AtomicUsize::new(0),
-            connections_refused: AtomicU64::new(0),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             supervisor: Supervisor::default(),
@@ -194,8 +195,9 @@ impl Broker {
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ) -> impl Future<Output = ()> + Send + 'static {
-        let open = Open::new(&self.shared);
-        async move { connection::serve(&open.0, IpAddr::V4(Ipv4Addr::UNSPECIFIED), stream).await }
+        let shared = self.shared.clone();
+        let seat = shared.seats.add(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        async move { connection::serve(&shared, &seat, stream).await }
     }
 
     /// Where results are handed over. They reach subscribers and, like everything published, the router, so that a
@@ -225,7 +227,7 @@ impl Broker {
     /// The state of things.
     pub fn stats(&self) -> BrokerStats {
         let shared = &self.shared;
-        let mut stats = shared.core.lock().stats(shared.connections_refused.load(Ordering::Relaxed));
+        let mut stats = shared.core.lock().stats(shared.seats.counts());
         stats.bytes_in = shared.bytes_in.load(Ordering::Relaxed);
         stats.bytes_out = shared.bytes_out.load(Ordering::Relaxed);
         stats.queued_messages = shared.outbound.queued_messages();
@@ -310,17 +312,15 @@ async fn accept_until_stopped(
         };
         match accepted {
             Ok((stream, from)) => {
-                let open = Open::new(shared);
-                if shared.open.load(Ordering::Relaxed) > shared.options.connections_max {
-                    shared.connections_refused.fetch_add(1, Ordering::Relaxed);
+                let Some(seat) = shared.seats.take(from.ip()) else {
                     let limit = shared.options.connections_max;
                     shared
                         .notices
                         .say(|| tracing::warn!(limit, "a connection was refused: there are as many as allowed"));
                     continue;
-                }
-                let tls = tls.cloned();
-                connections.spawn(async move { serve(open, from.ip(), stream, tls).await });
+                };
+                let (shared, tls) = (shared.clone(), tls.cloned());
+                connections.spawn(async move { serve(&shared, &seat, stream, tls).await });
             }
             Err(error) => {
                 shared.notices.say(|| tracing::warn!(%error, "a connection could not be accepted"));
@@ -330,33 +330,20 @@ async fn accept_until_stopped(
     }
 }
 
-/// A connection that counts as open until this is dropped.
-struct Open(Arc<Shared>);
-
-impl Open {
-    fn new(shared: &Arc<Shared>) -> Self {
-        shared.open.fetch_add(1, Ordering::Relaxed);
-        Self(shared.clone())
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-async fn serve(open: Open, from: IpAddr, stream: TcpStream, tls: Option<TlsAcceptor>) {
-    let shared = &*open.0;
+async fn serve(shared: &Shared, seat: &Seat, stream: TcpStream, tls: Option<TlsAcceptor>) {
     // Messages are written together where there are several; a single one should not wait.
     let _ = stream.set_nodelay(true);
     keep_alive(&stream);
     let Some(acceptor) = tls else {
-        return connection::serve(shared, from, stream).await;
+        return connection::serve(shared, seat, stream).await;
     };
     let limit = Duration::from_millis(shared.options.connect_timeout_ms);
-    match tokio::time::timeout(limit, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => connection::serve(shared, from, stream).await,
+    let accepted = tokio::select! {
+        accepted = tokio::time::timeout(limit, acceptor.accept(stream)) => accepted,
+        () = seat.gives_way() => return,
+    };
+    match accepted {
+        Ok(Ok(stream)) => connection::serve(shared, seat, stream).await,
         Ok(Err(error)) => {
             shared.notices.say(|| tracing::warn!(%error, "a client's TLS handshake failed"));
         }

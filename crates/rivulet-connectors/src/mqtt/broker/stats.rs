@@ -1,5 +1,7 @@
 //! What the broker counts.
 
+use super::seats::SeatCounts;
+
 /// Counts kept under the core's lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
@@ -92,6 +94,8 @@ pub struct BrokerDrops {
     pub clients_forgotten: u64,
     /// Connections beyond the limit.
     pub connections_refused: u64,
+    /// Connections that had to make room for those of addresses that have fewer.
+    pub connections_evicted: u64,
     /// Connections with a wrong user or password.
     pub logins_refused: u64,
     /// Connections closed because a client of version 5 published with QoS 2.
@@ -101,7 +105,7 @@ pub struct BrokerDrops {
 }
 
 impl Counters {
-    pub(super) fn drops(&self, connections_refused: u64) -> BrokerDrops {
+    pub(super) fn drops(&self, seats: SeatCounts) -> BrokerDrops {
         BrokerDrops {
             slow_subscriber: self.slow_subscriber,
             session_queue_full: self.session_queue_full,
@@ -116,7 +120,8 @@ impl Counters {
             wills_full: self.wills_full,
             lost_results: self.lost_results,
             clients_forgotten: 0,
-            connections_refused,
+            connections_refused: seats.refused,
+            connections_evicted: seats.evicted,
             logins_refused: self.logins_refused,
             qos2_refused: self.qos2_refused,
             protocol_errors: self.protocol_errors,

@@ -541,7 +541,7 @@ impl FlowTask {
             for reason in Reason::ALL {
                 figures.refused[reason as usize] += core.refusals.counted(reason);
             }
-            figures.seconds.add(core.refusals.seconds().unwrap_or_default());
+            core.refusals.seconds().iter().for_each(|seconds| figures.seconds.add(*seconds));
             let places = REFUSALS_TOLD_MAX - figures.told.len().min(REFUSALS_TOLD_MAX);
             let told = core.refusals.records().iter().take(places);
             figures.told.extend(told.map(|record| match &record.content {

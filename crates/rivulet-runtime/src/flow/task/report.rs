@@ -11,8 +11,14 @@ use crate::flow::{FlowReport, TaskReport};
 const REPORT_PATIENCE: Duration = Duration::from_millis(100);
 
 impl FlowTask {
-    /// Adds what it did to a report; of a task that runs for long, what it was when it last rested.
-    pub(in crate::flow) fn add_to(&self, report: &mut FlowReport, progress: &mut Option<(u64, u64)>) {
+    /// Adds what it did to a report; of a task that runs for long, what it was when it last rested. It reads `source`, if
+    /// it reads one.
+    pub(in crate::flow) fn add_to(
+        &self,
+        source: Option<usize>,
+        report: &mut FlowReport,
+        progress: &mut Option<(u64, u64)>,
+    ) {
         // What costs more to find out is as it was when it last could be.
         let core = self.core.try_lock_for(REPORT_PATIENCE);
         let mut figures = self.figures.lock();
@@ -48,7 +54,9 @@ impl FlowTask {
         }
         report.tasks.push(one);
         report.refused.iter_mut().zip(figures.refused).for_each(|(all, more)| *all += more);
-        report.seconds.add(figures.seconds);
+        if let Some(source) = source {
+            figures.seconds.add_to(&mut report.seconds, source);
+        }
         report.refusals.extend_from_slice(&figures.told);
         report.latency_us.merge(&figures.latency_us);
         report.state_bytes += figures.state_bytes;

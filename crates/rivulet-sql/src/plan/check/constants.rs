@@ -26,7 +26,7 @@ pub(in crate::plan) fn interval_text(interval: &ast::Interval) -> Option<String>
     })
 }
 
-pub(super) fn check_interval(interval: &mut ast::Interval, position: Position) -> Result<(), SqlError> {
+pub(in crate::plan) fn check_interval(interval: &mut ast::Interval, position: Position) -> Result<(), SqlError> {
     let example = "write for example INTERVAL '5 minutes'";
     if interval.leading_precision.is_some()
         || interval.last_field.is_some()
@@ -49,7 +49,7 @@ pub(super) fn check_interval(interval: &mut ast::Interval, position: Position) -
     }
 }
 
-pub(super) fn check_typed_string(typed: &ast::TypedString, position: Position) -> Result<(), SqlError> {
+pub(in crate::plan) fn check_typed_string(typed: &ast::TypedString, position: Position) -> Result<(), SqlError> {
     let Value::SingleQuotedString(text) = &typed.value.value else {
         return Err(SqlError::new(position, "expected a string in single quotes"));
     };

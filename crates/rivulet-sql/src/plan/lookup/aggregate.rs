@@ -107,7 +107,6 @@ pub(super) fn aggregate(
         return wrong();
     }
     let kept = match (&function, result_type(&found)) {
-        (TableFunction::Avg, Some(DataType::Int64)) => DataType::Float64,
         // Text only: other values have no one form.
         (TableFunction::StringAgg { .. }, _) if !found.is_string() => found.clone(),
         (_, Some(kept)) => kept,

@@ -34,19 +34,43 @@ const RANKS: [&str; 5] = ["percent_rank", "cume_dist", "ntile", "lead", "nth_val
 
 /// Fails at the first call of a function that is not there.
 pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
-    for call in calls(query.query()) {
+    for call in calls(query.query()?) {
         let position = call_place(call.place).or(query.position);
         let name = call.name.as_str();
         let is_over = RANKINGS.contains(&name) || name == LAG;
+        if is_over && !call.is_over {
+            let example = if name == LAG {
+                "LAG(x) OVER (PARTITION BY key ORDER BY ts)"
+            } else {
+                "ROW_NUMBER() OVER (PARTITION BY key ORDER BY ts)"
+            };
+            let example = example.replace("ROW_NUMBER", &name.to_uppercase());
+            return Err(SqlError::new(position, format!("{name} needs OVER, which says among which rows"))
+                .hint(format!("write {example}")));
+        }
         let is_own = is_over || WINDOWS.contains(&name) || ARGUMENTS.contains(&name);
         if is_own {
             continue;
+        }
+        if call.has_star && (name != "count" || call.is_distinct) {
+            return Err(
+                SqlError::new(position, format!("'*' is not an argument of {name}")).hint("only count(*) takes a star")
+            );
         }
         if RANKS.contains(&name) {
             return Err(SqlError::new(position, format!("{name} is not supported yet"))
                 .hint("ROW_NUMBER(), RANK() and DENSE_RANK() are, with a condition on them; LAG(x, n); and aggregates OVER (... ROWS n PRECEDING)"));
         }
         match REGISTRY.find(name) {
+            Found::Scalar if call.is_over || call.is_filtered || call.is_distinct => {
+                let what = match (call.is_over, call.is_filtered) {
+                    (true, _) => "OVER is",
+                    (_, true) => "FILTER and WITHIN GROUP are",
+                    _ => "DISTINCT is",
+                };
+                return Err(SqlError::new(position, format!("{name} is not an aggregate"))
+                    .hint(format!("{what} for aggregates: leave it out")));
+            }
             Found::Scalar | Found::Aggregate(_) => {}
             Found::Refused(why, instead) => {
                 let instead =

@@ -95,9 +95,10 @@ pub(super) fn relational(error: RelationalError, scope: &Scope, fallback: Positi
         Problem::AmbiguousColumn(name) => {
             SqlError::new(position, error.to_string()).hint(format!("write which one: input.{name}"))
         }
-        Problem::FieldOfColumn(_) => SqlError::new(position, error.to_string()),
-        Problem::Other(message) => {
-            let sql_error = SqlError::new(position, plain_text(message));
+        Problem::FieldOfColumn(_) | Problem::DuplicateColumn(..) => SqlError::new(position, error.to_string()),
+        Problem::Other(message) | Problem::Foreign(message) => {
+            let is_foreign = matches!(error.problem, Problem::Foreign(_));
+            let sql_error = SqlError::new(position, if is_foreign { plain_text(message) } else { message.clone() });
             match error.hint {
                 Some(hint) => sql_error.hint(hint),
                 None => sql_error,

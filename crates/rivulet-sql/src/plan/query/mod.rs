@@ -6,7 +6,7 @@
 //!
 //! In reading order: `stream`: what is known of the rows that leave a step; `lower`: the plan node by node; `union`, `aggregate`, `join`, `bounds`, `lookup`, `over`: those that keep
 //! state or bring rows together; `output`: the last step; `builder`: operators and edges, each once; `columns`: what expressions use; `relations`, `aggregates`, `scalars`, `calls`: what names stand for; `error`: what is wrong,
-//! in our words.
+//! in our words; `culprit`: which expression it is.
 
 mod aggregate;
 mod aggregates;
@@ -14,6 +14,7 @@ mod bounds;
 mod builder;
 mod calls;
 mod columns;
+mod culprit;
 mod error;
 mod join;
 mod lookup;
@@ -33,7 +34,7 @@ use arrow::datatypes::SchemaRef;
 use datafusion_expr::LogicalPlan;
 use rivulet_dataflow::{Dataflow, NodeId};
 use rivulet_operators::Table;
-use rivulet_relational::Catalog;
+use rivulet_relational::{Catalog, RelationalError};
 
 use super::arithmetic::fold_constants;
 use super::functions::REGISTRY;
@@ -132,8 +133,9 @@ pub fn plan_query(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError
 fn plan_here(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError> {
     let sink = output::sink_of(query.sink.as_ref(), scope)?;
     calls::check(query)?;
-    let failed = |error| error::relational(error, scope, query.position);
-    let planned = rivulet_relational::plan(query.query(), &catalog(scope)).map_err(failed)?;
+    let catalog = catalog(scope);
+    let planned =
+        rivulet_relational::plan(query.query()?, &catalog).map_err(|error| failed(error, query, &catalog, scope))?;
     let mut lowering = Lowering::new(&planned.plan, query.position, query.state_ttl_us)?;
     let stream = lowering.lower(&planned.plan, &Lowering::all(&planned.plan))?;
     let output = lowering.finish(stream, &planned.plan, sink, &planned.order, planned.limit)?;
@@ -148,12 +150,19 @@ pub(crate) fn plan_view(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, 
 
 fn plan_view_here(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, SqlError> {
     calls::check(query)?;
-    let failed = |error| error::relational(error, scope, query.position);
-    let view = rivulet_relational::plan_view(query.query(), &catalog(scope)).map_err(failed)?;
+    let catalog = catalog(scope);
+    let view = rivulet_relational::plan_view(query.query()?, &catalog)
+        .map_err(|error| failed(error, query, &catalog, scope))?;
     if view.is_optimized && !needs_its_reader(&view.plan) {
         Lowering::new(&view.plan, query.position, None)?.lower(&view.plan, &Lowering::all(&view.plan))?;
     }
     Ok(view.plan)
+}
+
+/// An error of the relational planner, at its place and in our words.
+fn failed(error: RelationalError, query: &BigQuery, catalog: &Catalog, scope: &Scope) -> SqlError {
+    let culprit = query.query().ok().and_then(|tree| culprit::find(&error, tree, catalog, query.position));
+    culprit.unwrap_or_else(|| error::relational(error, scope, query.position))
 }
 
 /// Whether a view may be such as can be run only in what reads it: ranks are bounded there, and tables looked up.

@@ -5,10 +5,12 @@
 //! - [`numbers`]: one zero, one NaN, and results that do not fit;
 //! - [`conversions`]: casts, with the details of their types;
 //! - [`edges`]: functions on empty texts, extremes, negative counts;
+//! - [`growth`]: texts that become too long;
 //! - [`reference`](mod@reference): all of them as a page of the book.
 
 mod conversions;
 mod edges;
+mod growth;
 mod nulls;
 mod numbers;
 mod reference;

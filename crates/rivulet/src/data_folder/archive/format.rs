@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::{ArchiveError, Contents, failed};
 use crate::catalog::{self, OWNER_ONLY};
-use crate::data_folder::{CHECKPOINTS, LOG};
+use crate::data_folder::{CHECKPOINTS, LOG, MQTT};
 
 const MARK: &[u8; 8] = b"RVBACK01";
 
@@ -189,7 +189,7 @@ pub(super) fn is_ours(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let is_first_ours = match parts.next() {
         Some(Component::Normal(first)) if first == catalog::FILE_NAME => return parts.next().is_none(),
-        Some(Component::Normal(first)) => first == CHECKPOINTS || first == LOG,
+        Some(Component::Normal(first)) => [CHECKPOINTS, LOG, MQTT].iter().any(|ours| first == *ours),
         _ => false,
     };
     let rest: Vec<Component<'_>> = parts.collect();

@@ -17,7 +17,7 @@ use rivulet_storage::log::HeldLog;
 use rivulet_storage::{Hold, Place, StorageError, Store};
 
 use super::examine::refusal_of_place;
-use super::{CHECKPOINTS, LOG};
+use super::{CHECKPOINTS, LOG, MQTT};
 use crate::catalog::{self, Catalog, CatalogError, OWNER_ONLY};
 use crate::service::ServiceError;
 use format::{Origin, Source};
@@ -131,7 +131,9 @@ pub fn back_up(folder: &Path, checkpoints: &Place, file: &Path) -> Result<Conten
     if !matches!(checkpoints, Place::Folder(folder) if !folder.is_dir()) {
         sources.extend(objects(&Arc::new(Store::open(checkpoints)?))?);
     }
-    sources.extend(files_of_log(&folder.join(LOG))?);
+    for name in [LOG, MQTT] {
+        sources.extend(files_of_log(folder, name)?);
+    }
     put(file, |out| format::write(&sources, out))
 }
 
@@ -195,8 +197,9 @@ fn objects(store: &Arc<Store>) -> Result<Vec<Source>, ArchiveError> {
     Ok(store.names()?.into_iter().map(source).collect())
 }
 
-/// The files of a log that no server has open. A folder that is not there has none.
-fn files_of_log(folder: &Path) -> Result<Vec<Source>, ArchiveError> {
+/// The files of a log in this folder of a data folder, which no server has open. A folder that is not there has none.
+fn files_of_log(data: &Path, log: &str) -> Result<Vec<Source>, ArchiveError> {
+    let folder = &data.join(log);
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -207,7 +210,7 @@ fn files_of_log(folder: &Path) -> Result<Vec<Source>, ArchiveError> {
         let entry = entry.map_err(failed("cannot read", folder))?;
         let is_file = entry.file_type().map_err(failed("cannot read", folder))?.is_file();
         if let (true, Ok(name)) = (is_file, entry.file_name().into_string()) {
-            sources.push(file_source(format!("{LOG}/{name}"), entry.path())?);
+            sources.push(file_source(format!("{log}/{name}"), entry.path())?);
         }
     }
     sources.sort_by(|one, other| one.name.cmp(&other.name));
@@ -221,35 +224,36 @@ pub struct Backup {
     notices: Vec<String>,
     /// The catalog's copy, which goes with this.
     catalog: PathBuf,
-    _held: (Option<Hold>, HeldLog, Arc<()>),
+    _held: (Option<Hold>, Vec<HeldLog>, Arc<()>),
 }
 
 impl Backup {
-    /// What is in the store of checkpoints now, if there is one, and in what is held of the log; `catalog` is a copy of the catalog that is
-    /// deleted at the end, when `token` is let go of too. `notices` go along.
+    /// What is in the store of checkpoints now, if there is one, and in what is held of logs, each with the name of its
+    /// folder; `catalog` is a copy of the catalog that is deleted at the end, when `token` is let go of too. `notices`
+    /// go along.
     ///
     /// # Errors
     /// Something cannot be read.
     pub(crate) fn new(
         catalog: PathBuf,
         store: Option<(&Arc<Store>, Hold)>,
-        log: HeldLog,
+        logs: Vec<(&'static str, HeldLog)>,
         token: Arc<()>,
         notices: Vec<String>,
     ) -> Result<Self, ArchiveError> {
         let mut sources = Vec::new();
-        for (path, bytes) in log.files() {
-            if let Some(name) = path.file_name().and_then(|name| name.to_str()) {
-                sources.push(Source {
-                    name: format!("{LOG}/{name}"),
-                    bytes: *bytes,
-                    origin: Origin::File(path.clone()),
-                });
+        for (folder, log) in &logs {
+            for (path, bytes) in log.files() {
+                if let Some(name) = path.file_name().and_then(|name| name.to_str()) {
+                    let origin = Origin::File(path.clone());
+                    sources.push(Source { name: format!("{folder}/{name}"), bytes: *bytes, origin });
+                }
             }
         }
+        let logs = logs.into_iter().map(|(_, log)| log).collect();
         let (store, hold) = store.unzip();
         // From here on the copy is deleted, whatever happens.
-        let mut backup = Self { sources, notices, catalog, _held: (hold, log, token) };
+        let mut backup = Self { sources, notices, catalog, _held: (hold, logs, token) };
         backup.sources.extend(store.map_or_else(|| Ok(Vec::new()), objects)?);
         backup.sources.push(file_source(catalog::FILE_NAME.to_owned(), backup.catalog.clone())?);
         Ok(backup)
@@ -596,7 +600,7 @@ mod tests {
 
     #[test]
     fn names_lead_nowhere_else() {
-        for name in ["catalog.redb", "checkpoints/applications/1.pack", "log/1"] {
+        for name in ["catalog.redb", "checkpoints/applications/1.pack", "log/1", "mqtt/1"] {
             assert!(format::is_ours(name), "{name}");
         }
         for name in [

@@ -92,8 +92,7 @@ fn failed(stored: &StoredStatement) -> Option<Finding> {
 
 /// Number, name and checksum of the text of a query that a statement creates.
 fn query_of(stored: &StoredStatement) -> Option<(u64, (String, u64))> {
-    let (statement, _) = rivulet_sql::parse_script(&stored.sql).ok()?.pop()?;
-    match statement {
+    match rivulet_sql::parse_stored(&stored.sql).ok()?.statement {
         Statement::CreateBigQuery(create) => {
             let checksum = saved_queries::checksum(&create.query.text);
             Some((stored.number, (create.name.text, checksum)))

@@ -3,16 +3,17 @@
 //! What must hold: nothing is changed, and a folder that a server has left as it should gives no problem.
 
 mod big_queries;
+mod broker;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use rivulet_runtime::Saved;
-use rivulet_storage::log::inspect;
+use rivulet_storage::log::{Inspected, inspect};
 use rivulet_storage::{EpochSettings, Epochs, Place, Store};
 
-use super::{CHECKPOINTS, LOG};
+use super::{CHECKPOINTS, LOG, MQTT};
 use crate::catalog::{self, ApplicationNumber, Catalog, CatalogError, StoredApplication, StoredStatement};
 use crate::engine::{checkpoint_home, saved, saved_catalog};
 use crate::service::ServiceError;
@@ -46,7 +47,7 @@ impl Level {
 pub struct Finding {
     /// How bad it is.
     pub level: Level,
-    /// What it is about: `folder`, `catalog`, `checkpoints`, `big queries`, `log`.
+    /// What it is about: `folder`, `catalog`, `checkpoints`, `big queries`, `log`, `broker`.
     pub about: &'static str,
     /// What was found, in a sentence without a full stop.
     pub text: String,
@@ -90,6 +91,7 @@ pub fn examine(folder: &Path, checkpoints: &Place) -> Examination {
     let statements = catalog.as_ref().map(|catalog| catalog.statements.as_slice());
     let big_queries = big_queries::examine(checkpoints, statements, &mut findings);
     examine_log(&folder.join(LOG), is_at_home.then_some(replayed_from), &mut findings);
+    broker::examine(&folder.join(MQTT), &mut findings);
     Examination { findings, big_queries }
 }
 
@@ -165,7 +167,7 @@ fn examine_catalog(folder: &Path, checkpoints: &Place, findings: &mut Vec<Findin
     findings.extend(home);
     let applications: Applications = applications.into_iter().map(|one| (one.0.number, one)).collect();
     for (application, _) in applications.values() {
-        if let Err(error) = rivulet_sql::parse_script(&application.sql) {
+        if let Err(error) = rivulet_sql::parse_stored(&application.sql) {
             findings.push(problem(
                 "catalog",
                 format!("this version does not understand the application '{}': {}", application.name, error.message),
@@ -295,6 +297,18 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
     restored.older.values().chain([&restored.note]).filter_map(position).min()
 }
 
+/// Looks through the files of a log. Nothing is returned where that cannot be done, which is a problem; `advice` is for
+/// errors that have no hint.
+fn inspected(about: &'static str, folder: &Path, advice: &str, findings: &mut Vec<Finding>) -> Option<Inspected> {
+    inspect(folder)
+        .map_err(|error| {
+            let text = error.to_string();
+            let (text, hint) = text.split_once("\nhint: ").unwrap_or((&text, advice));
+            findings.push(problem(about, text.to_owned(), hint));
+        })
+        .ok()
+}
+
 /// Looks at the log; from which position on checkpoints need it, or nothing, if they can be asked.
 fn examine_log(folder: &Path, from: Option<Option<u64>>, findings: &mut Vec<Finding>) {
     const ABOUT: &str = "log";
@@ -306,18 +320,9 @@ fn examine_log(folder: &Path, from: Option<Option<u64>>, findings: &mut Vec<Find
         }
         return;
     }
-    let inspected = match inspect(folder) {
-        Ok(inspected) => inspected,
-        Err(error) => {
-            let text = error.to_string();
-            let (text, hint) = text.split_once("\nhint: ").unwrap_or((
-                &text,
-                "let the user that runs the server read it; a file that is damaged from its beginning may be moved away, its events are lost",
-            ));
-            findings.push(problem(ABOUT, text.to_owned(), hint));
-            return;
-        }
-    };
+    let advice = "let the user that runs the server read it; a file that is damaged from its beginning may be moved \
+         away, its events are lost";
+    let Some(inspected) = inspected(ABOUT, folder, advice, findings) else { return };
     let found = &inspected.found;
     let (files, bytes, records) = (inspected.segments, inspected.bytes, inspected.records);
     match records {

@@ -1,4 +1,8 @@
 //! Sources, sinks and views: declared, remembered, shown, and dropped as long as nothing needs them.
+//!
+//! Some that are remembered are *absent*: the server could not enter them when it started, for example because the
+//! file that says the columns of a source did not answer. Queries cannot use them yet. They keep their names, are shown
+//! with the reason, can be dropped, and are tried again by the watch.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,8 +12,8 @@ use arrow::datatypes::{DataType, SchemaRef};
 use rivulet_connectors::connector::{self, Direction, Host};
 use rivulet_connectors::files::Files;
 use rivulet_sql::{
-    CreateView, Name, Scope, SinkDeclaration, SourceDeclaration, SqlError, Statement, plan_query, shown_statement,
-    type_name,
+    CreateBigQuery, CreateView, Name, Scope, SinkDeclaration, SourceDeclaration, SqlError, Statement, plan_query,
+    shown_statement, type_name,
 };
 
 use crate::engine::Engine;
@@ -31,10 +35,14 @@ pub(in crate::engine) enum Declared {
 pub(in crate::engine) struct Description {
     /// Where rows come from or go to; a view has none.
     pub address: Option<String>,
+    /// Why no query can use it yet.
+    pub problem: Option<String>,
     /// Name and SQL type of its columns; none of a sink that takes whatever is written.
     pub columns: Vec<(String, String)>,
     /// The names of views and queries that could not be without it.
     pub needed_by: Vec<String>,
+    /// What is probably wrong with what queries read from a source.
+    pub warnings: Vec<String>,
     /// The statement as it was written, without secrets.
     pub text: String,
 }
@@ -66,6 +74,11 @@ impl Declared {
             Self::Sink => "sink",
             Self::View => "view",
         }
+    }
+
+    /// A name is that of one source or view; sinks have names of their own.
+    fn shares_names_with(self, other: Self) -> bool {
+        (self == Self::Sink) == (other == Self::Sink)
     }
 
     fn is_in(self, scope: &Scope, name: &str) -> bool {
@@ -128,15 +141,42 @@ impl Ready {
     }
 }
 
+/// Why something that is declared is absent.
+#[derive(Clone)]
+pub(super) struct Absence {
+    problem: String,
+    /// The reason may pass.
+    pub(super) is_tried_again: bool,
+}
+
+/// What a remembered statement creates, in words: `source 'bids'`.
+pub(super) fn title(statement: &Statement) -> String {
+    match (statement, Declaration::of(statement)) {
+        (_, Some(Declaration { what, name, .. })) => format!("{} '{name}'", what.word()),
+        (Statement::CreateBigQuery(create), None) => format!("query '{}'", create.name),
+        _ => "statement".to_owned(),
+    }
+}
+
 /// What is declared, to be looked at without holding anybody up: planning takes its time.
 struct Declarations {
     scope: Scope,
     remembered: BTreeMap<u64, Statement>,
+    absent: BTreeMap<u64, Absence>,
 }
 
 impl Known {
     fn declarations(&self) -> Declarations {
-        Declarations { scope: self.scope.clone(), remembered: self.remembered.clone() }
+        Declarations { scope: self.scope.clone(), remembered: self.remembered.clone(), absent: self.absent.clone() }
+    }
+
+    /// Why the source, sink or view of this name is absent, if it is.
+    fn absence(&self, what: Declared, name: &str) -> Option<&str> {
+        let is_it = |number: &u64| {
+            let declaration = self.remembered.get(number).and_then(Declaration::of);
+            declaration.is_some_and(|one| one.name.text == name && one.what.shares_names_with(what))
+        };
+        self.absent.iter().find(|(number, _)| is_it(number)).map(|(_, absence)| absence.problem.as_str())
     }
 }
 
@@ -162,28 +202,39 @@ impl Declarations {
         }
     }
 
-    /// The names of what could not be carried out without the statement with this number; `scope` has the reference tables.
-    fn need(&self, number: u64, mut scope: Scope) -> Vec<String> {
+    /// The names of what could not be carried out without the statement with this number. `scope` has the reference
+    /// tables, `whole` all names. What cannot be carried out with the statement either needs it only if the statement
+    /// is absent and the text names it.
+    fn need(&self, number: u64, mut scope: Scope, whole: &Scope) -> Vec<String> {
         let mut needing = Vec::new();
         let mut queries = Vec::new();
-        for (_, statement) in self.remembered.iter().filter(|(other, _)| **other != number) {
+        let name = self.remembered.get(&number).and_then(Declaration::of).map_or("", |one| &one.name.text);
+        let is_absent = self.absent.contains_key(&number);
+        let names_it = |text: &str| is_absent && text.to_lowercase().contains(&name.to_lowercase());
+        for (other, statement) in self.remembered.iter().filter(|(other, _)| **other != number) {
             match (statement, Declaration::of(statement)) {
                 // They may use what was declared after them.
                 (Statement::CreateBigQuery(create), _) => queries.push(create),
-                (_, Some(declaration)) if self.add_again(statement, &mut scope).is_err() => {
+                (_, Some(declaration))
+                    if self.add_again(statement, &mut scope).is_err()
+                        && (!self.absent.contains_key(other) || names_it(declaration.text)) =>
+                {
                     needing.push(declaration.name.text.clone());
                 }
                 _ => {}
             }
         }
-        let lack = queries.iter().filter(|create| plan_query(&create.query, &scope).is_err());
+        let fails = |create: &CreateBigQuery, scope: &Scope| plan_query(&create.query, scope).is_err();
+        let lack = queries
+            .iter()
+            .filter(|create| fails(create, &scope) && (names_it(&create.query.text) || !fails(create, whole)));
         needing.extend(lack.map(|create| create.name.text.clone()));
         needing
     }
 
     /// That nothing needs the statement with this number; an error says what does.
-    fn check_without(&self, number: u64, scope: Scope) -> Result<(), ServiceError> {
-        match self.need(number, scope).first() {
+    fn check_without(&self, number: u64, scope: Scope, whole: &Scope) -> Result<(), ServiceError> {
+        match self.need(number, scope, whole).first() {
             None => Ok(()),
             Some(what) => Err(ServiceError::new(ErrorKind::Conflict, format!("'{what}' needs it"))
                 .with_hint(format!("drop '{what}' first"))),
@@ -207,14 +258,21 @@ impl Engine {
         let Some(Declaration { what, name, if_not_exists, text }) = Declaration::of(&statement) else {
             return Err(ServiceError::invalid("the statement declares no source, sink or view"));
         };
-        let exists = || if_not_exists && what.is_in(&self.big_queries.known.lock().scope, &name.text);
         let is_there = format!("{} {name} exists, nothing was done", what.word());
-        if exists() {
+        let exists = || {
+            let known = self.big_queries.known.lock();
+            match known.absence(what, &name.text) {
+                Some(problem) if if_not_exists => Ok(Some(format!("{is_there}; it is not in use: {problem}"))),
+                Some(problem) => Err(is_absent(what, name, problem)),
+                None => Ok((if_not_exists && what.is_in(&known.scope, &name.text)).then(|| is_there.clone())),
+            }
+        };
+        if let Some(is_there) = exists()? {
             return Ok(is_there);
         }
         let ready = self.ready(&statement, true, OPEN_MAX)?;
         let _changing = self.big_queries.changing.lock();
-        if exists() {
+        if let Some(is_there) = exists()? {
             return Ok(is_there);
         }
         // Where it is only tried, what is wrong is found before it is remembered.
@@ -258,6 +316,30 @@ impl Engine {
         }
     }
 
+    /// Enters what the statement with this number declares. It is absent where that fails; `is_tried_again` says
+    /// whether the reason may pass.
+    pub(super) fn enter_remembered(
+        &self,
+        number: u64,
+        statement: &Statement,
+        is_tried_again: bool,
+        limit: Duration,
+    ) -> Result<(), ServiceError> {
+        let ready = self.ready(statement, false, limit);
+        let _changing = self.big_queries.changing.lock();
+        if !self.big_queries.known.lock().remembered.contains_key(&number) {
+            // Dropped meanwhile.
+            return Ok(());
+        }
+        let entered = ready.and_then(|ready| self.enter(ready));
+        let mut known = self.big_queries.known.lock();
+        match &entered {
+            Ok(()) => known.absent.remove(&number),
+            Err(error) => known.absent.insert(number, Absence { problem: error.message.clone(), is_tried_again }),
+        };
+        entered
+    }
+
     /// Forgets a source, sink or view that nothing needs; whether there was one.
     pub(in crate::engine) fn drop_declared(&self, what: Declared, name: &Name) -> Result<bool, ServiceError> {
         let _changing = self.big_queries.changing.lock();
@@ -265,19 +347,21 @@ impl Engine {
         self.add_tables(&mut tables);
         let declared = self.big_queries.known.lock().declarations();
         let Some(number) = declared.number(what, &name.text) else { return Ok(false) };
-        declared.check_without(number, tables).map_err(|error| ServiceError {
+        declared.check_without(number, tables, &self.scope()).map_err(|error| ServiceError {
             message: format!("the {} '{name}' cannot be dropped: {}", what.word(), error.message),
             ..error
         })?;
         self.catalog.remove_statement(number)?;
         let mut known = self.big_queries.known.lock();
         known.changes += 1;
-        match what {
-            Declared::Source => known.scope.drop_source(&name.text),
-            Declared::Sink => known.scope.drop_sink(&name.text),
-            Declared::View => known.scope.drop_view(&name.text),
-        };
         known.remembered.remove(&number);
+        if known.absent.remove(&number).is_none() {
+            match what {
+                Declared::Source => known.scope.drop_source(&name.text),
+                Declared::Sink => known.scope.drop_sink(&name.text),
+                Declared::View => known.scope.drop_view(&name.text),
+            };
+        }
         Ok(true)
     }
 
@@ -289,7 +373,14 @@ impl Engine {
         let mut tables = Scope::new();
         self.add_tables(&mut tables);
         let declared = self.big_queries.known.lock().declarations();
+        let number = declared.number(what, name)?;
+        let problem = declared.absent.get(&number).map(|absence| absence.problem.clone());
         let (address, columns, text) = match what {
+            _ if problem.is_some() => {
+                let text = Declaration::of(declared.remembered.get(&number)?)?.text;
+                let text = if what == Declared::View { text.to_owned() } else { shown_statement(text, shown_option) };
+                (None, Vec::new(), text)
+            }
             Declared::Source => {
                 let one = declared.scope.source(name)?;
                 (Some(one.address.clone()), columns_of(&one.schema), shown_statement(&one.text, shown_option))
@@ -304,18 +395,35 @@ impl Engine {
                 (None, one.columns(), one.text.clone())
             }
         };
-        let number = declared.number(what, name)?;
         let columns = columns.into_iter().map(|(name, data_type)| (name, type_name(&data_type))).collect();
-        Some(Description { address, columns, needed_by: declared.need(number, tables), text })
+        let warnings = if what == Declared::Source { self.warnings_of_source(name) } else { Vec::new() };
+        let needed_by = declared.need(number, tables, &self.scope());
+        Some(Description { address, problem, columns, needed_by, warnings, text })
     }
 
     /// Name and address, or text, of the sources, sinks or views.
     pub(in crate::engine) fn declared(&self, what: Declared) -> Vec<(String, String)> {
-        let scope = &self.big_queries.known.lock().scope;
-        match what {
+        let known = self.big_queries.known.lock();
+        let scope = &known.scope;
+        let mut declared: Vec<(String, String)> = match what {
             Declared::Source => scope.sources().map(|one| (one.name.text.clone(), one.address.clone())).collect(),
             Declared::Sink => scope.sinks().map(|one| (one.name.text.clone(), one.address.clone())).collect(),
             Declared::View => scope.views().map(|one| (one.name.text.clone(), one.text.clone())).collect(),
+        };
+        for (number, absence) in &known.absent {
+            if let Some(one) = known.remembered.get(number).and_then(Declaration::of).filter(|one| one.what == what) {
+                declared.push((one.name.text.clone(), format!("not in use: {}", absence.problem)));
+            }
         }
+        declared.sort();
+        declared
     }
+}
+
+/// Why nothing is declared under the name of something that is absent.
+fn is_absent(what: Declared, name: &Name, problem: &str) -> ServiceError {
+    let drop = format!("DROP {} {}", what.word().to_uppercase(), rivulet_sql::name_in_sql(&name.text));
+    ServiceError::new(ErrorKind::AlreadyExists, format!("'{name}' is declared already, and not in use: {problem}"))
+        .at(name.position.line, name.position.column)
+        .with_hint(format!("mend what is wrong there; to declare it anew, {drop} first"))
 }

@@ -4,12 +4,13 @@
 
 use std::collections::BTreeSet;
 
-use rivulet_dataflow::{Clock, Reason};
+use rivulet_dataflow::{Clock, Reason, Seconds};
 use rivulet_runtime::{FlowReport, Histogram};
 
 use super::OneQuery;
 use crate::engine::registry::like;
 use crate::engine::status::latency;
+use crate::engine::warnings::named;
 use crate::engine::{Engine, SystemClock};
 use crate::service::{BigQueryInfo, QueryFilter, QueryInfo, QueryState};
 
@@ -40,24 +41,33 @@ impl OneQuery {
         format!("\n\nruns in {} tasks on the workers {workers}\n", tasks.len())
     }
 
+    /// The sources with times that are most likely seconds that were taken for milliseconds.
+    pub(super) fn seconds_by_source(&self) -> Vec<(String, Seconds)> {
+        let (Some(plan), Some(running)) = (&self.plan, &self.running) else { return Vec::new() };
+        let names: Vec<String> = plan.sources.iter().map(|source| source.declaration.name.text.clone()).collect();
+        named(&names, &running.report().seconds)
+    }
+
     fn snapshot(&self, name: &str) -> BigQuerySnapshot {
         let (state, reason) = self.state();
         let report = self.running.as_ref().map_or_else(FlowReport::default, |running| running.report());
-        let seconds = (report.seconds.rows > 0).then(|| report.seconds.to_string());
         let is_open = matches!(state, QueryState::Running | QueryState::Paused);
         let behind_us =
             |watermark_us: i64| u64::try_from(SystemClock.now_us().saturating_sub(watermark_us)).unwrap_or(0);
-        let (sources, sink) = match &self.plan {
+        let (sources, sink): (Vec<String>, _) = match &self.plan {
             Some(plan) => (
                 plan.sources.iter().map(|source| source.declaration.name.text.clone()).collect(),
                 plan.output.sink.as_ref().map_or_else(String::new, |sink| sink.name.text.clone()),
             ),
             None => Default::default(),
         };
+        let seconds = named(&sources, &report.seconds);
+        let told = seconds.iter().map(|(source, seconds)| format!("source '{source}': {seconds}"));
+        let told = (!seconds.is_empty()).then(|| told.collect::<Vec<_>>().join("; "));
         let info = BigQueryInfo {
             name: name.to_owned(),
             state,
-            reason: reason.or(seconds),
+            reason: reason.or(told),
             sql: self.query.text.clone(),
             sources,
             sink,
@@ -69,6 +79,7 @@ impl OneQuery {
                 .filter(|(_, count)| *count > 0)
                 .collect(),
             refusal: report.refusals.first().cloned(),
+            times_in_seconds: seconds.iter().map(|(source, seconds)| (source.clone(), seconds.rows)).collect(),
             latency: latency(&report.latency_us),
             state_bytes: report.state_bytes as u64,
             waiting_rows: report.tasks.iter().map(|task| task.waiting_rows as u64).sum(),
@@ -98,6 +109,21 @@ impl From<BigQueryInfo> for QueryInfo {
             never_cut: None,
             big: Some(info),
         }
+    }
+}
+
+impl Engine {
+    /// Of each big query that reads this source, what is probably wrong with the times of its rows.
+    pub(in crate::engine) fn warnings_of_source(&self, source: &str) -> Vec<String> {
+        let reads = |one: &OneQuery| {
+            let plan = one.plan.as_ref().filter(|_| one.running.is_some());
+            plan.is_some_and(|plan| plan.sources.iter().any(|read| read.declaration.name.text == source))
+        };
+        let found = self.big_queries.that(reads).into_iter().flat_map(|(name, one)| {
+            let warned = one.seconds_by_source().into_iter().filter(|(of, _)| of == source);
+            warned.map(move |(_, seconds)| format!("read by the query '{name}': {seconds}")).collect::<Vec<_>>()
+        });
+        found.collect()
     }
 }
 

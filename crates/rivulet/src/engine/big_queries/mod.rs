@@ -28,7 +28,7 @@ use parking_lot::{Condvar, Mutex};
 use rivulet_connectors::connector::Host;
 use rivulet_runtime::Policy;
 use rivulet_runtime::flow::checkpoint::Snapshot;
-use rivulet_sql::{BigQuery, CreateBigQuery, QueryPlan, Scope, Statement, explain_query, plan_query};
+use rivulet_sql::{BigQuery, CreateBigQuery, QueryPlan, Scope, Statement, Stored, explain_query, plan_query};
 use rivulet_storage::Store;
 
 use super::Engine;
@@ -38,10 +38,11 @@ use crate::run::{self, RunOptions};
 use crate::service::{ErrorKind, QueryState, ServiceError};
 use saved::Saved;
 use settle::{Begin, settle};
-use starts::{Kernel, Starts, Verdict};
+use starts::{Starts, Verdict};
 
 pub(crate) use crash::note_crashes;
 pub(super) use declared::Declared;
+use declared::{Absence, title};
 pub(super) use info::BigQuerySnapshot;
 pub(super) use saved::LineStatus;
 pub(super) use watch::start as watch;
@@ -93,6 +94,8 @@ struct Known {
     scope: Scope,
     /// What the catalog remembers, by its number there.
     remembered: BTreeMap<u64, Statement>,
+    /// Those of them, by number, that no query can use.
+    absent: BTreeMap<u64, Absence>,
     queries: BTreeMap<String, OneQuery>,
     /// How often sources, sinks and views have changed.
     changes: u64,
@@ -223,7 +226,7 @@ impl Known {
 impl BigQueries {
     /// Before anything runs: with what the last server on this data folder has left of its starts.
     pub(super) fn open(folder: &Path) -> Self {
-        Self { starts: Starts::open(folder, Kernel::now()), ..Self::default() }
+        Self { starts: Starts::open(folder, Path::new("/")), ..Self::default() }
     }
 
     /// The server stops: what ends it now is no query.
@@ -683,24 +686,30 @@ impl Engine {
         // Those that were replaced may need what was declared after them.
         let mut queries = Vec::new();
         for stored in statements {
-            let Some((statement, _)) = rivulet_sql::parse_script(&stored.sql).ok().and_then(|mut one| one.pop()) else {
+            let Ok(Stored { statement, outdated, error }) = rivulet_sql::parse_stored(&stored.sql) else {
                 // It may have secrets in it.
                 tracing::error!(number = stored.number, "a remembered statement is not understood by this version");
                 continue;
             };
+            let title = title(&statement);
+            outdated.iter().for_each(|one| tracing::warn!("the {title} was created by an earlier version: {one}"));
+            if let Some(error) = &error {
+                tracing::error!("the {title} is not understood by this version; drop it, and create it anew: {error}");
+            }
+            self.big_queries.known.lock().remembered.insert(stored.number, statement.clone());
             match &statement {
                 Statement::CreateBigQuery(create) => {
                     self.state.lock().big_query_names.insert(create.name.text.clone());
                     queries.push((create.clone(), stored.number, stored.paused, stored.failure));
                 }
                 _ => {
-                    let ready = self.ready(&statement, false, self.open_limit());
-                    if let Err(error) = ready.and_then(|ready| self.enter(ready)) {
-                        tracing::error!("a remembered statement cannot be carried out: {error}");
+                    let is_tried_again = error.is_none();
+                    let entered = self.enter_remembered(stored.number, &statement, is_tried_again, self.open_limit());
+                    if let (Err(error), true) = (entered, is_tried_again) {
+                        tracing::error!("the {title} is not in use, and is tried again until it is: {error}");
                     }
                 }
             }
-            self.big_queries.known.lock().remembered.insert(stored.number, statement);
         }
         for (create, number, is_paused, failure) in queries {
             let one = self.load_one(&create.name.text, &create.query, number, is_paused, failure);

@@ -6,6 +6,9 @@
 //! that against every query in the note. Other deaths, as by `kill -9` or with the machine, say nothing of queries. A query that was in the note
 //! at [`DEATHS_MAX`] such deaths in a row is held if it was there alone; several are started one after the other.
 //!
+//! The kernel counts those in the control group of the process, or on the whole machine where it does not. The note has
+//! the count as it was a moment before the process died: what others died of earlier does not count.
+//!
 //! What must hold: the note outlives the process, not the machine, so nothing waits for the disk.
 
 use std::collections::BTreeMap;
@@ -23,6 +26,9 @@ const DEATHS_MAX: u32 = 2;
 /// A query has shown that it can run after so long without a checkpoint.
 const PROVEN_AFTER: Duration = Duration::from_secs(60);
 
+/// How many control groups may be in each other.
+const GROUPS_MAX: usize = 64;
+
 const NOTE: &str = "starts";
 
 /// What is done with a query when the server starts.
@@ -35,11 +41,23 @@ pub(super) enum Verdict {
     IsHeld,
 }
 
-/// What the kernel says of processes that it has ended for want of memory.
+/// How many processes the kernel has ended for want of memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Kernel {
+struct Kernel {
     /// The boot since which it counts; empty if it does not say.
     boot: String,
+    /// On the whole machine.
+    oom_kills: u64,
+    /// In the control groups (version 2) that this process is in, its own first.
+    #[serde(default)]
+    groups: Vec<ControlGroup>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ControlGroup {
+    /// The kernel gives no two groups of a boot the same.
+    number: u64,
+    /// Those of the groups in it among them.
     oom_kills: u64,
 }
 
@@ -56,7 +74,8 @@ struct Note {
 pub(super) struct Starts {
     /// Where the note is; `None` where none is kept.
     folder: Option<PathBuf>,
-    kernel: Kernel,
+    /// The root of the system, whose kernel counts.
+    system: PathBuf,
     /// How many queries the last process had in its note when it died.
     suspects: usize,
     known: Mutex<Known>,
@@ -73,30 +92,65 @@ struct Known {
 }
 
 impl Kernel {
-    /// As it is now.
-    pub(super) fn now() -> Self {
-        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let count = |line: &str| line.strip_prefix("oom_kill ")?.trim().parse().ok();
+    /// As it is now, in the files of the system with this root.
+    fn now(system: &Path) -> Self {
+        let boot = std::fs::read_to_string(system.join("proc/sys/kernel/random/boot_id")).unwrap_or_default();
         Self {
-            boot: read("/proc/sys/kernel/random/boot_id").trim().to_owned(),
-            oom_kills: read("/proc/vmstat").lines().find_map(count).unwrap_or(0),
+            boot: boot.trim().to_owned(),
+            oom_kills: oom_kills_in(&system.join("proc/vmstat")).unwrap_or(0),
+            groups: control_groups(system),
         }
     }
 
+    /// Whether it has ended a process like this one since then: one in the nearest control group that this process and
+    /// the one before were both in. A service manager may make a new group for each start, whose counts begin at 0.
     fn has_killed_since(&self, then: &Self) -> bool {
-        !self.boot.is_empty() && self.boot == then.boot && self.oom_kills > then.oom_kills
+        if self.boot.is_empty() || self.boot != then.boot {
+            return false;
+        }
+        let of_both = |then: &ControlGroup| {
+            let now = self.groups.iter().find(|now| now.number == then.number)?;
+            Some(now.oom_kills > then.oom_kills)
+        };
+        then.groups.iter().find_map(of_both).unwrap_or(self.oom_kills > then.oom_kills)
     }
 }
 
+/// The count in a file of the kernel.
+fn oom_kills_in(file: &Path) -> Option<u64> {
+    let count = |line: &str| line.strip_prefix("oom_kill ")?.trim().parse().ok();
+    std::fs::read_to_string(file).ok()?.lines().find_map(count)
+}
+
+/// The control groups (version 2) that this process is in and that count, its own first.
+#[cfg(unix)]
+fn control_groups(system: &Path) -> Vec<ControlGroup> {
+    use std::os::unix::fs::MetadataExt;
+
+    let groups = std::fs::read_to_string(system.join("proc/self/cgroup")).unwrap_or_default();
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    let counts = |group: &Path| {
+        let folder = system.join("sys/fs/cgroup").join(group);
+        let number = std::fs::metadata(&folder).ok()?.ino();
+        Some(ControlGroup { number, oom_kills: oom_kills_in(&folder.join("memory.events"))? })
+    };
+    own.into_iter().flat_map(|own| Path::new(own).ancestors()).take(GROUPS_MAX).filter_map(counts).collect()
+}
+
+#[cfg(not(unix))]
+fn control_groups(_system: &Path) -> Vec<ControlGroup> {
+    Vec::new()
+}
+
 impl Starts {
-    /// Reads what the last process on this data folder has left.
-    pub(super) fn open(folder: &Path, kernel: Kernel) -> Self {
+    /// Reads what the last process on this data folder has left. `system` is the root of the system, `/`.
+    pub(super) fn open(folder: &Path, system: &Path) -> Self {
         let note: Note = std::fs::read(folder.join(NOTE))
             .ok()
             .and_then(|note| serde_json::from_slice(&note).ok())
             .unwrap_or_default();
         let has_crashed = crash::was_noted(folder);
-        let died = !note.starts.is_empty() && (has_crashed || kernel.has_killed_since(&note.kernel));
+        let died = !note.starts.is_empty() && (has_crashed || Kernel::now(system).has_killed_since(&note.kernel));
         let deaths = if died { note.starts.clone() } else { BTreeMap::new() };
         if died {
             let why = if has_crashed { "crashed" } else { "was ended for want of memory" };
@@ -108,7 +162,8 @@ impl Starts {
         }
         crash::forget(folder);
         let known = Known { deaths, written: note.clone(), ..Known::default() };
-        Self { folder: Some(folder.to_owned()), kernel, suspects: note.starts.len(), known: Mutex::new(known) }
+        let (folder, system) = (Some(folder.to_owned()), system.to_owned());
+        Self { folder, system, suspects: note.starts.len(), known: Mutex::new(known) }
     }
 
     /// What is done with a query when the server starts.
@@ -160,7 +215,8 @@ impl Starts {
     fn write(&self, known: &mut Known) {
         let Some(folder) = self.folder.as_ref().filter(|_| !known.is_closed) else { return };
         let starts = known.unproven.iter().map(|(number, (starts, _))| (*number, *starts)).collect();
-        let note = Note { kernel: self.kernel.clone(), starts };
+        // What was ended up to now was not this process.
+        let note = Note { kernel: Kernel::now(&self.system), starts };
         if note == known.written {
             return;
         }
@@ -177,13 +233,31 @@ impl Starts {
 mod tests {
     use super::*;
 
-    fn kernel(oom_kills: u64) -> Kernel {
-        Kernel { boot: "a boot".into(), oom_kills }
+    /// The files of a system whose kernel counts so many on the whole machine.
+    fn system(folder: &Path, oom_kills: u64) -> PathBuf {
+        let system = folder.join("system");
+        let random = system.join("proc/sys/kernel/random");
+        std::fs::create_dir_all(&random).unwrap();
+        std::fs::write(random.join("boot_id"), "a boot\n").unwrap();
+        std::fs::write(system.join("proc/vmstat"), format!("nr_free 7\noom_kill {oom_kills}\n")).unwrap();
+        system
+    }
+
+    /// Puts the process into a control group, under one for each part of the path, all of which count so many.
+    fn group(system: &Path, path: &str, oom_kills: u64) {
+        std::fs::create_dir_all(system.join("proc/self")).unwrap();
+        std::fs::write(system.join("proc/self/cgroup"), format!("1:name=systemd:/other\n0::/{path}\n")).unwrap();
+        for group in Path::new(path).ancestors().filter(|group| !group.as_os_str().is_empty()) {
+            let folder = system.join("sys/fs/cgroup").join(group);
+            std::fs::create_dir_all(&folder).unwrap();
+            let events = format!("low 0\noom 3\noom_kill {oom_kills}\noom_group_kill 9\n");
+            std::fs::write(folder.join("memory.events"), events).unwrap();
+        }
     }
 
     /// The verdicts on the queries 1 to 3 at the next start, of which those that may are begun.
     fn start(folder: &Path, oom_kills: u64) -> (Starts, [Verdict; 3]) {
-        let starts = Starts::open(folder, kernel(oom_kills));
+        let starts = Starts::open(folder, &system(folder, oom_kills));
         let verdicts = [1, 2, 3].map(|number| starts.verdict(number));
         (1..)
             .zip(verdicts)
@@ -209,6 +283,48 @@ mod tests {
         starts.begin(2);
         drop(starts);
         assert_eq!(start(folder.path(), 3).1, [Starts, IsHeld, Starts]);
+    }
+
+    /// Whether the deaths of all processes up to now were put down to the queries that they had started.
+    fn counts(folder: &Path, oom_kills: u64) -> bool {
+        start(folder, oom_kills).0.known.lock().unproven.values().all(|(starts, _)| *starts > 1)
+    }
+
+    #[test]
+    fn those_that_died_in_the_same_control_group_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let system = system(folder, 0);
+        group(&system, "system.slice/rivulet.service", 5);
+        assert!(!counts(folder, 0));
+        assert!(!counts(folder, 1), "somebody died elsewhere on the machine, and the server was killed");
+        group(&system, "system.slice/rivulet.service", 6);
+        assert!(counts(folder, 2), "it died in the group of the server");
+        // A new group of the same name counts from 0, so the one around it says it.
+        let own = system.join("sys/fs/cgroup/system.slice/rivulet.service");
+        std::fs::rename(&own, own.with_extension("gone")).unwrap();
+        group(&system, "system.slice/rivulet.service", 0);
+        let around = system.join("sys/fs/cgroup/system.slice/memory.events");
+        std::fs::write(&around, "oom_kill 6\n").unwrap();
+        assert!(!counts(folder, 3));
+        std::fs::rename(&own, own.with_extension("gone too")).unwrap();
+        group(&system, "system.slice/rivulet.service", 0);
+        std::fs::write(&around, "oom_kill 7\n").unwrap();
+        assert!(counts(folder, 3));
+        // No group was there before.
+        std::fs::remove_dir_all(system.join("sys")).unwrap();
+        assert!(!counts(folder, 3));
+        assert!(counts(folder, 4), "the machine says it");
+    }
+
+    #[test]
+    fn what_others_died_of_while_the_server_ran_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let (starts, _) = start(folder.path(), 0);
+        system(folder.path(), 1);
+        starts.keep(&(1..4).map(|number| (number, None)).collect());
+        drop(starts);
+        assert!(!counts(folder.path(), 1));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Looks after big queries while nobody looks at them: says and remembers that one has failed, and tries again to start one whose
 //! source or sink could not be opened, as after a power cut, when everything comes up in any order, or whose results since the last
-//! checkpoint were lost.
+//! checkpoint were lost. Before the queries, it tries again to enter the sources and views that are absent.
 //!
 //! What must hold: a query is started only by one who holds what changes big queries, or is not known as running before that; and what is
 //! tried in vain is tried less and less often.
@@ -11,10 +11,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rivulet_sql::plan_query;
+use rivulet_sql::{Statement, plan_query};
 
+use super::declared::title;
 use super::memory::Ended;
 use super::{BigQueries, OneQuery, Started, close};
+use crate::engine::outside::OPEN_MAX;
 use crate::engine::{Engine, reserve};
 use crate::service::{QueryState, ServiceError};
 
@@ -79,6 +81,8 @@ struct Watch {
     queries: HashMap<u64, Attempts>,
     /// The same, of those whose end cannot be saved.
     ends: HashMap<u64, Attempts>,
+    /// The same, of sources, sinks and views that are absent.
+    declared: HashMap<u64, Attempts>,
     catalog: Option<Attempts>,
     /// When it was last seen to what need not be seen to often.
     seen_to: Option<Instant>,
@@ -109,6 +113,10 @@ pub(in crate::engine) fn start(engine: &Arc<Engine>) -> Result<(), std::io::Erro
             }
             engine.note_failures();
             engine.big_queries.note_those_that_run();
+            if engine.enter_those_that_wait(&mut watch.declared) {
+                // Queries that wait for them need wait no longer.
+                watch.queries.clear();
+            }
             engine.start_those_that_wait(&mut watch.queries);
             engine.try_the_catalog(&mut watch.catalog);
             if watch.seen_to.is_none_or(|at| at.elapsed() >= SLOW_LOOK_PERIOD) {
@@ -136,6 +144,13 @@ impl BigQueries {
         wanted.map(|(name, one)| (name.clone(), one.clone())).collect()
     }
 
+    /// The sources, sinks and views that are absent for a reason that may pass, in the order of their statements.
+    fn absent_for_now(&self) -> Vec<(u64, Statement)> {
+        let known = self.known.lock();
+        let wanted = known.absent.iter().filter(|(_, absence)| absence.is_tried_again);
+        wanted.filter_map(|(number, _)| Some((*number, known.remembered.get(number)?.clone()))).collect()
+    }
+
     /// Takes note of the queries that have shown that they can run.
     fn note_those_that_run(&self) {
         if !self.starts.has_unproven() {
@@ -152,9 +167,9 @@ impl BigQueries {
     /// Says once of each query whose rows have times that are probably of another unit.
     fn warn_of_seconds(&self, warned: &mut HashSet<u64>) {
         for (name, one) in self.that(|one| one.running.is_some()) {
-            let seconds = one.running.as_ref().map(|running| running.report().seconds).unwrap_or_default();
-            if seconds.rows > 0 && warned.insert(one.number) {
-                tracing::warn!(query = name, "{seconds}");
+            let found = one.seconds_by_source();
+            if !found.is_empty() && warned.insert(one.number) {
+                found.iter().for_each(|(source, seconds)| tracing::warn!(query = name, source, "{seconds}"));
             }
         }
     }
@@ -211,6 +226,32 @@ impl Engine {
             }
             self.big_queries.known.lock().change(&name, |now| now.has_failed = true);
         }
+    }
+
+    /// Tries again to enter the sources, sinks and views that are absent; whether any was entered.
+    fn enter_those_that_wait(&self, waiting: &mut HashMap<u64, Attempts>) -> bool {
+        let absent = self.big_queries.absent_for_now();
+        waiting.retain(|number, _| absent.iter().any(|(other, _)| other == number));
+        let mut has_entered = false;
+        for (number, statement) in absent {
+            let attempts = waiting.entry(number).or_insert_with(Attempts::new);
+            // A view may have waited for the source before it.
+            if !attempts.is_due() && !has_entered {
+                continue;
+            }
+            let title = title(&statement);
+            match self.enter_remembered(number, &statement, true, OPEN_MAX) {
+                Ok(()) => {
+                    tracing::info!("the {title} is in use");
+                    has_entered = true;
+                }
+                Err(error) if attempts.put_off(&error) => {
+                    tracing::warn!("the {title} is not in use yet, and is tried again: {}", error.message);
+                }
+                Err(error) => tracing::debug!("the {title} is not in use yet: {}", error.message),
+            }
+        }
+        has_entered
     }
 
     /// Tries again to start what could not be started.

@@ -129,8 +129,8 @@ fn folder_has_epochs(folder: &Path) -> bool {
 
 /// Whether a catalog has anything that has state.
 fn has_queries(catalog: &Catalog) -> Result<bool, CatalogError> {
-    let is_query = |sql: &str| match rivulet_sql::parse_script(sql) {
-        Ok(script) => script.iter().any(|(statement, _)| matches!(statement, Statement::CreateBigQuery { .. })),
+    let is_query = |sql: &str| match rivulet_sql::parse_stored(sql) {
+        Ok(stored) => matches!(stored.statement, Statement::CreateBigQuery { .. }),
         // It may be one of a later version.
         Err(_) => true,
     };

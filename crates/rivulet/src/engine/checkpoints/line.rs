@@ -75,12 +75,11 @@ impl Taken {
         if captured.bytes.is_empty() && captured.failures.0 == 0 {
             return None;
         }
-        let mut bytes = Vec::with_capacity(MARK.len() + 2 + id.len() + captured.bytes.len());
-        bytes.extend_from_slice(MARK);
-        bytes.extend_from_slice(&(id.len() as u16).to_le_bytes());
-        bytes.extend_from_slice(id.as_bytes());
-        bytes.extend_from_slice(&captured.bytes);
-        let Captured { slots, position, failures, .. } = captured;
+        let Captured { mut bytes, slots, position, failures } = captured;
+        let head = [MARK, &(id.len() as u16).to_le_bytes()[..], id.as_bytes()].concat();
+        // In the same memory: this may be all state of an application, and the copy was as large once more.
+        bytes.reserve_exact(head.len());
+        bytes.splice(0..0, head);
         let (id, slots) = (id.to_owned(), slots as u64);
         Some(Self { number, id, bytes: bytes.into(), slots, position, results_to, failures })
     }
@@ -326,6 +325,17 @@ mod tests {
             assert!(matches!(read_piece(broken), Err(StateError::Corrupt(_))), "{broken:?}");
         }
         assert!(Taken::new(3, "abc", Captured::default(), 0).is_none());
+    }
+
+    #[test]
+    fn what_was_captured_is_not_copied() {
+        let mut bytes = Vec::with_capacity(1_000);
+        bytes.resize(900, 7);
+        let memory = bytes.as_ptr();
+        let captured = Captured { bytes, slots: 1, position: 0, failures: (0, None) };
+        let taken = Taken::new(3, "abc", captured, 0).expect("something was captured");
+        assert_eq!((taken.bytes.as_ptr(), taken.bytes.len()), (memory, 900 + MARK.len() + 2 + 3));
+        assert_eq!(read_piece(&taken.bytes).expect("it is whole"), ("abc", &[7; 900][..]));
     }
 
     fn captured(bytes: &[u8], position: LogPosition, failures: usize) -> Captured {

@@ -127,7 +127,9 @@ impl<'a> SavedStates<'a> {
 fn map_from(state: &State, catalog: &Catalog, running: &Running, id: &str) -> Result<Option<StateMap>, ServiceError> {
     let versions = catalog.versions(running.number)?;
     let Some(first) = versions.iter().rposition(|version| version.id == id) else { return Ok(None) };
-    let planned = versions[first..].iter().map(|version| statements::plan(&version.sql, &state.tables));
+    let planned = versions[first..]
+        .iter()
+        .map(|version| statements::plan_stored(&version.sql, &state.tables).map(|(application, _)| application));
     let planned: Vec<Application> = planned.collect::<Result<_, _>>()?;
     let after = planned.iter().skip(1).chain([&running.application]);
     let maps = planned.iter().zip(after).map(|(before, after)| rivulet_sql::succession(before, after).map);

@@ -43,6 +43,14 @@ impl Snapshot {
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(count, None)?;
             }
         }
+        let help = "Rows that a big query read whose times are most likely seconds that were taken for milliseconds";
+        let mut family = encoder.encode_descriptor("big_query_times_in_seconds", help, None, MetricType::Counter)?;
+        for one in &self.big_queries {
+            for (source, count) in &one.info.times_in_seconds {
+                let labels = Labels(&[("query", &one.info.name), ("source", source)]);
+                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(count, None)?;
+            }
+        }
         let gauges: [(&str, &str, Count); 3] = [
             ("big_query_state_bytes", "Memory of the operators of a big query", |info| info.state_bytes),
             ("big_query_waiting_rows", "Rows that wait between the tasks of a big query", |info| info.waiting_rows),

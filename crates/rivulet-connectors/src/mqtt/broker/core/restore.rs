@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use rivulet_dataflow::{Clock, LogPosition};
 
 use super::super::super::codec::{Publish, Qos};
 use super::super::super::topic;
 use super::super::journal::{Body, Journal, Lasting, MessageNumber, Record, SessionNumber, Subscribed};
 use super::super::message::{Manner, Message};
+use super::super::seats::SeatCounts;
 use super::super::session::Session;
 use super::saving::Saving;
 use super::{Core, Subscription};
@@ -114,6 +115,61 @@ impl Found {
     }
 }
 
+/// What a journal holds, read without a broker: how much of what, and how much of it cannot be used.
+///
+/// Feed it all records in order with [`JournalContents::take`], then call [`JournalContents::finish`].
+#[derive(Default)]
+pub struct JournalContents {
+    found: Found,
+    bodies: HashSet<MessageNumber>,
+}
+
+/// What [`JournalContents`] has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JournalSummary {
+    /// Sessions that have not been ended.
+    pub sessions: u64,
+    /// Messages that wait for sessions, each counted for each of its sessions.
+    pub waiting: u64,
+    /// Retained messages.
+    pub retained: u64,
+    /// Messages that wait or are retained, and whose record is not there.
+    pub missing: u64,
+    /// Records that this version cannot read.
+    pub unreadable: u64,
+}
+
+impl JournalContents {
+    /// Takes the next record.
+    pub fn take(&mut self, record: &[u8]) {
+        match Record::decode(record) {
+            Some(record) => {
+                if let Record::Message { body, .. } = &record {
+                    self.bodies.insert(body.number);
+                }
+                self.found.apply(record);
+            }
+            None => self.found.unreadable += 1,
+        }
+    }
+
+    /// What all records say together.
+    pub fn finish(self) -> JournalSummary {
+        let Self { found, bodies } = self;
+        let queued = found.sessions.values().flat_map(|session| session.queue.iter().map(|(number, _)| *number));
+        let waiting = queued.clone().count() as u64;
+        let is_missing = |number: &MessageNumber| !bodies.contains(number);
+        let missing = queued.chain(found.retained.values().copied()).filter(is_missing).count() as u64;
+        JournalSummary {
+            sessions: found.sessions.len() as u64,
+            waiting,
+            retained: found.retained.len() as u64,
+            missing,
+            unreadable: found.unreadable,
+        }
+    }
+}
+
 impl Core {
     /// Takes over what an earlier process has left in the journal, and keeps it up from here on.
     ///
@@ -169,7 +225,7 @@ impl Core {
         }
         let (sessions, retained) = (self.sessions.len(), self.retained.len());
         if sessions + retained > 0 {
-            let waiting = self.stats(0).waiting_messages;
+            let waiting = self.stats(SeatCounts::default()).waiting_messages;
             tracing::info!(
                 sessions,
                 waiting,

@@ -205,7 +205,7 @@ fn a_journal_stays_short_and_nothing_in_it_is_missed() {
     assert!(largest < 250_000, "{largest}");
     let again = restored_from(&journal);
     assert_eq!(state(&again), state(&core));
-    assert_eq!((again.stats(0).waiting_messages, again.retained.len()), (50, 10));
+    assert_eq!((again.stats(SeatCounts::default()).waiting_messages, again.retained.len()), (50, 10));
 }
 
 fn restored_from(journal: &MemoryJournal) -> Core {
@@ -275,6 +275,63 @@ fn a_full_journal_is_written_anew() {
 }
 
 #[test]
+fn what_a_backup_holds_is_forgotten_when_it_is_over() {
+    let journal = Arc::new(MemoryJournal::default());
+    let mut core = core(|_| {});
+    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000))).unwrap();
+    if let Some(saving) = &mut core.saving {
+        saving.spare_bytes = 2_000;
+    }
+    for number in 0..200 {
+        publish_to(&mut core, "home", format!("{number}").as_bytes(), Qos::AtMostOnce, true);
+    }
+    let (before, kept) = (journal.disk_bytes(), state(&core));
+    journal.set_held(true);
+    for _ in 0..10 {
+        core.rewrite_some();
+        journal.set_durable(journal.next() - 1);
+    }
+    assert!((before..before + 200).contains(&journal.disk_bytes()), "written anew once, and nothing is forgotten");
+    assert_eq!(state(&restored_from(&journal)), kept);
+    journal.set_held(false);
+    core.rewrite_some();
+    assert!(journal.disk_bytes() < 200, "{}", journal.disk_bytes());
+    assert_eq!(state(&restored_from(&journal)), kept);
+}
+
+#[test]
+fn contents_are_counted_without_a_broker() {
+    let journal = Arc::new(MemoryJournal::default());
+    let mut core = core(|_| {});
+    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000))).unwrap();
+    for (number, client_id) in ["a", "b"].into_iter().enumerate() {
+        let (key, outbox, _) = connect_from(&mut core, number as u8, client_id, false, 60).unwrap();
+        subscribe_with(&mut core, key, "t", Qos::AtLeastOnce, RetainHandling::Never);
+        core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
+    }
+    publish_to(&mut core, "t", b"x", Qos::AtLeastOnce, true);
+    publish_to(&mut core, "t", b"y", Qos::AtLeastOnce, false);
+    let summary = |skipped: Option<usize>| {
+        let (mut contents, mut index) = (JournalContents::default(), 0);
+        let take = &mut |_, record: &[u8]| {
+            if Some(index) != skipped {
+                contents.take(record);
+            }
+            index += 1;
+        };
+        journal.read(take).unwrap();
+        (contents.finish(), index)
+    };
+    let (whole, records) = summary(None);
+    assert_eq!(whole, JournalSummary { sessions: 2, waiting: 4, retained: 1, missing: 0, unreadable: 0 });
+    // Of a message that is not there nothing is known; that a session waits for one is known from the session alone.
+    assert_eq!(summary(Some(records - 1)).0, JournalSummary { waiting: 2, ..whole });
+    let mut contents = JournalContents::default();
+    contents.take(b"\xffno record");
+    assert_eq!(contents.finish(), JournalSummary { unreadable: 1, ..JournalSummary::default() });
+}
+
+#[test]
 fn a_session_that_began_without_room_is_saved_when_it_subscribes() {
     let journal = Arc::new(MemoryJournal::default());
     let mut core = core(|_| {});
@@ -292,7 +349,7 @@ fn a_session_that_began_without_room_is_saved_when_it_subscribes() {
     core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
     let again = restored_from(&journal);
     assert_eq!(state(&again), state(&core));
-    assert_eq!(again.stats(0).waiting_messages, 1);
+    assert_eq!(again.stats(SeatCounts::default()).waiting_messages, 1);
 }
 
 #[test]

@@ -383,8 +383,9 @@ impl Core {
             Stage::Sessions(key) => self.rewrite_sessions(key, before),
             Stage::Retained(from) => self.rewrite_retained(from, before),
             Stage::Written(position) if saving.journal.durable() < position => Some(Stage::Written(position)),
+            // A backup may hold them; it is tried again when something was committed, or a second later.
+            Stage::Written(position) if !saving.journal.forget_before(before) => Some(Stage::Written(position)),
             Stage::Written(_) => {
-                saving.journal.forget_before(before);
                 saving.rewritten_bytes = saving.journal.disk_bytes();
                 None
             }

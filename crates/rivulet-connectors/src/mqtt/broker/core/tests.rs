@@ -108,7 +108,7 @@ fn the_window_is_kept_and_a_session_survives_its_connection() {
     core.acknowledge(key, again[1].1);
     assert_eq!(sent(&outbox).iter().map(|(payload, _, _)| &payload[..]).collect::<Vec<_>>(), [b"4"]);
     core.acknowledge(key, 4);
-    assert_eq!(core.stats(0).waiting_messages, 0);
+    assert_eq!(core.stats(SeatCounts::default()).waiting_messages, 0);
 }
 
 #[test]
@@ -141,9 +141,9 @@ fn sessions_end_in_time_and_take_their_subscriptions_with_them() {
     subscribe(&mut core, key, "a/#", Qos::AtMostOnce);
     core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
     core.keep_house(Instant::now() + Duration::from_secs(9));
-    assert_eq!((core.stats(0).sessions, core.index.len()), (1, 1));
+    assert_eq!((core.stats(SeatCounts::default()).sessions, core.index.len()), (1, 1));
     core.keep_house(Instant::now() + Duration::from_secs(11));
-    assert_eq!((core.stats(0).sessions, core.index.len(), core.subscriptions.len()), (0, 0, 0));
+    assert_eq!((core.stats(SeatCounts::default()).sessions, core.index.len(), core.subscriptions.len()), (0, 0, 0));
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_client_id_is_taken_over_and_the_old_connection_told() {
     assert!(old.take(&mut Vec::new()), "the old connection is closed");
     assert!(!core.disconnected(key, &old, Goodbye { is_graceful: false, expiry_s: None }));
     publish(&mut core, b"x", Qos::AtMostOnce);
-    assert_eq!((sent(&new).len(), core.stats(0).connections), (1, 1));
+    assert_eq!((sent(&new).len(), core.stats(SeatCounts::default()).connections), (1, 1));
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn all_retained_messages_come_as_the_client_reads() {
             core.pump(key, &outbox);
         }
         assert_eq!(received, topics, "{qos:?}");
-        assert_eq!(core.stats(0).dropped, Default::default());
+        assert_eq!(core.stats(SeatCounts::default()).dropped, Default::default());
     }
 }
 
@@ -341,13 +341,13 @@ fn who_opens_many_sessions_pushes_out_its_own() {
     open(&mut core, 3, "late");
     assert!((0..3).all(|number| open(&mut core, 2, &format!("modest{number}"))));
     assert!(open(&mut core, 3, "late") && open(&mut core, 1, "greedy999"));
-    assert_eq!((core.stats(0).sessions, core.counters.sessions_evicted), (10, 994));
+    assert_eq!((core.stats(SeatCounts::default()).sessions, core.counters.sessions_evicted), (10, 994));
 }
 
 #[test]
 fn sessions_that_are_away_take_no_more_memory_than_their_part() {
     let mut core = core(|options| options.memory_bytes_max = 10 << 20);
-    let before = core.stats(0).memory_bytes;
+    let before = core.stats(SeatCounts::default()).memory_bytes;
     let away = |core: &mut Core, number, client_id: &str| {
         let (key, outbox, _) = connect_from(core, number, client_id, false, 60).unwrap();
         subscribe(core, key, &format!("{number}/{client_id}"), Qos::AtLeastOnce);
@@ -365,12 +365,12 @@ fn sessions_that_are_away_take_no_more_memory_than_their_part() {
         away(&mut core, 1, &format!("greedy{number}"));
         (0..60).for_each(|_| publish(&mut core, &format!("1/greedy{number}")));
     }
-    let held = core.stats(0).memory_bytes;
+    let held = core.stats(SeatCounts::default()).memory_bytes;
     assert!((5 << 20..6 << 20).contains(&held), "half of the memory is for one address: {held}");
     assert!(core.counters.memory_full > 0 && core.counters.session_queue_full == 0);
     away(&mut core, 2, "modest");
     (0..20).for_each(|_| publish(&mut core, "2/modest"));
-    assert!(core.stats(0).memory_bytes > held + 2_000_000);
+    assert!(core.stats(SeatCounts::default()).memory_bytes > held + 2_000_000);
     // A session of the same address is let in at the cost of its oldest.
     let evicted = core.counters.sessions_evicted;
     let _ = connect_from(&mut core, 1, "one more", false, 60).unwrap();
@@ -379,7 +379,10 @@ fn sessions_that_are_away_take_no_more_memory_than_their_part() {
     let (key, outbox, _) = connect_from(&mut core, 1, "one more", true, 0).unwrap();
     core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
     drop(outbox);
-    assert_eq!((core.stats(0).sessions, core.stats(0).memory_bytes), (0, before));
+    assert_eq!(
+        (core.stats(SeatCounts::default()).sessions, core.stats(SeatCounts::default()).memory_bytes),
+        (0, before)
+    );
 }
 
 #[test]
@@ -393,10 +396,10 @@ fn while_memory_is_used_up_those_who_read_go_on() {
     }
     assert!(core.memory.is_full());
     core.publish(&Publish { topic: b"hog", payload: b"x", qos: Qos::AtLeastOnce, ..Publish::default() }, None, None);
-    assert_eq!((core.counters.memory_full, core.stats(0).waiting_messages), (1, 0));
+    assert_eq!((core.counters.memory_full, core.stats(SeatCounts::default()).waiting_messages), (1, 0));
     retain(&mut core, "r2", b"x", Qos::AtMostOnce);
     retain(&mut core, "r1", b"newer", Qos::AtMostOnce);
-    assert_eq!(core.stats(0).retained_messages, 1, "neither a new one nor an old value");
+    assert_eq!(core.stats(SeatCounts::default()).retained_messages, 1, "neither a new one nor an old value");
     assert!(!core.memory.is_full(), "which has made room");
     retain(&mut core, "r1", &[b'x'; 150_000], Qos::AtMostOnce);
     // With memory used up nobody new is let in; who is there is served as long as it reads.

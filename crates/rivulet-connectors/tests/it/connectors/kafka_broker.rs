@@ -1,0 +1,113 @@
+//! A real broker for tests: Apache Kafka, started from its published jars, which can be killed and started again.
+
+use std::fs;
+use std::io::{Write, stderr};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the broker may take to start.
+const START_MAX: Duration = Duration::from_secs(120);
+
+/// A broker on free ports with a folder of its own. It ends with the program.
+pub(crate) struct Broker {
+    pub(crate) address: String,
+    jars: PathBuf,
+    properties: PathBuf,
+    process: Child,
+    _folder: tempfile::TempDir,
+}
+
+/// Where `.ci/run` puts the jars.
+fn jars() -> Option<PathBuf> {
+    let folder = match std::env::var_os("RIVULET_KAFKA_JARS") {
+        Some(folder) => PathBuf::from(folder),
+        None => PathBuf::from(std::env::var_os("HOME")?).join(".cache/rivulet-kafka-4.3.1"),
+    };
+    folder.is_dir().then_some(folder)
+}
+
+fn java(jars: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new("java");
+    command.args(["-Xmx400m", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp"]).arg(jars.join("*")).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Broker {
+    /// A broker, or a word that there is none and the test is skipped. Where everything is tested there has to be one.
+    pub(crate) fn start_or_skip() -> Option<Self> {
+        let jars = jars();
+        if jars.is_none() {
+            assert!(std::env::var_os("CI").is_none(), "the jars of Kafka are not there; .ci/run fetches them");
+            _ = writeln!(stderr(), "skipped: the jars of Kafka are not there; .ci/run fetches them");
+        }
+        jars.as_deref().map(Self::start)
+    }
+
+    fn start(jars: &Path) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (port, controller) = (free_port(), free_port());
+        let properties = folder.path().join("server.properties");
+        let logs = folder.path().join("logs");
+        fs::write(
+            &properties,
+            format!(
+                "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{controller}\n\
+                 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
+                 controller.listener.names=CONTROLLER\nlog.dirs={}\nnum.partitions=3\n\
+                 offsets.topic.replication.factor=1\noffsets.topic.num.partitions=1\n\
+                 transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n\
+                 transaction.state.log.num.partitions=1\n\
+                 group.initial.rebalance.delay.ms=0\nmessage.max.bytes=1000000\n",
+                logs.display()
+            ),
+        )
+        .unwrap();
+        let path = properties.to_str().unwrap();
+        let formatted = java(jars, &["kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAA", "-c", path])
+            .status()
+            .expect("java is there");
+        assert!(formatted.success(), "the broker's folder is formatted: {formatted}");
+        let (address, process) = (format!("127.0.0.1:{port}"), run(jars, &properties));
+        let broker = Self { address, jars: jars.to_owned(), properties, process, _folder: folder };
+        broker.wait();
+        broker
+    }
+
+    fn wait(&self) {
+        let deadline = Instant::now() + START_MAX;
+        while TcpStream::connect(&self.address).is_err() {
+            assert!(Instant::now() < deadline, "the broker does not start");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Ends it as a crash would.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts it where it was.
+    pub(crate) fn start_again(&mut self) {
+        self.process = run(&self.jars, &self.properties);
+        self.wait();
+    }
+}
+
+fn run(jars: &Path, properties: &Path) -> Child {
+    java(jars, &["kafka.Kafka", properties.to_str().unwrap()]).spawn().expect("java is there")
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

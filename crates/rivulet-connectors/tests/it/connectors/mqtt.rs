@@ -1,0 +1,83 @@
+//! `mqtt:` as a sink, against a broker of a few lines that acknowledges when it is told to.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use arrow::array::{ArrayRef, Int64Array};
+use rivulet_connectors::connector::open_sink;
+use rivulet_dataflow::{Batch, Sink};
+
+use super::support::{PATIENCE, batch, no_slots, options, sink};
+
+fn rows(range: std::ops::Range<i64>) -> Batch {
+    batch(vec![("n", Arc::new(Int64Array::from_iter_values(range)) as ArrayRef)])
+}
+
+/// Agrees to be connected with.
+fn accept(listener: TcpListener) -> JoinHandle<TcpStream> {
+    thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (first, _) = packet(&mut socket);
+        assert_eq!(first, 0x10, "CONNECT");
+        socket.write_all(&[0x20, 3, 0, 0, 0]).unwrap();
+        socket
+    })
+}
+
+/// The next packet, of less than 128 bytes.
+fn packet(socket: &mut TcpStream) -> (u8, Vec<u8>) {
+    let mut head = [0; 2];
+    socket.read_exact(&mut head).unwrap();
+    let mut body = vec![0; usize::from(head[1])];
+    socket.read_exact(&mut body).unwrap();
+    (head[0], body)
+}
+
+fn await_prepared(sink: &mut dyn Sink) {
+    let deadline = Instant::now() + PATIENCE;
+    while sink.prepare().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "it does not prepare");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_checkpoint_waits_for_the_acknowledgements_of_what_was_written_before() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let broker = format!("mqtt://{}", listener.local_addr().unwrap());
+    let accepted = accept(listener);
+    let mut spec = sink("mqtt:out", rows(0..1).columns.schema());
+    spec.options = options(&[("broker", &broker), ("qos", "1")]);
+    let mut sink = open_sink(&spec, 0, 1).unwrap();
+    let mut socket = accepted.join().unwrap();
+    await_prepared(&mut *sink);
+    let slots = no_slots();
+    sink.write(&rows(0..3), &slots).unwrap();
+    let mut packets: Vec<[u8; 2]> = Vec::new();
+    for n in 0..3 {
+        let (first, body) = packet(&mut socket);
+        assert_eq!(first, 0x32, "PUBLISH with QoS 1");
+        assert!(body.ends_with(format!("{{\"n\":{n}}}").as_bytes()), "{body:?}");
+        packets.push([body[5], body[6]]);
+    }
+    let mut acknowledge = |packet: [u8; 2]| socket.write_all(&[0x40, 2, packet[0], packet[1]]).unwrap();
+    // The first one is missing, whatever came of the others.
+    acknowledge(packets[1]);
+    acknowledge(packets[2]);
+    for _ in 0..20 {
+        assert_eq!(sink.prepare().unwrap(), None);
+        thread::sleep(Duration::from_millis(2));
+    }
+    acknowledge(packets[0]);
+    await_prepared(&mut *sink);
+    // Another checkpoint waits for what came since.
+    sink.write(&rows(3..4), &slots).unwrap();
+    assert_eq!(sink.prepare().unwrap(), None);
+    let (_, body) = packet(&mut socket);
+    socket.write_all(&[0x40, 2, body[5], body[6]]).unwrap();
+    await_prepared(&mut *sink);
+}

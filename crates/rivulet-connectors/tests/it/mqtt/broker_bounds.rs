@@ -1,0 +1,122 @@
+//! What a client of our broker may have, and what comes to it piece by piece.
+
+use rivulet_connectors::mqtt::Version;
+
+use super::probe::{Probe, Request};
+use super::support::*;
+
+const VERSIONS: [Version; 2] = [Version::V3, Version::V5];
+
+#[test]
+fn a_new_subscriber_gets_all_retained_messages_however_many() {
+    const MESSAGES: usize = 300;
+    let (router, _) = router(&[]);
+    let broker = BrokerThread::start(router, |_| {});
+    let mut publisher = Probe::connect(broker.port(), Version::V3, "publisher", |_| {});
+    let payload = "x".repeat(60_000);
+    for number in 0..MESSAGES {
+        publisher.publish(&format!("home/{number:03}"), &payload, 1, true);
+    }
+    for (version, qos) in VERSIONS.into_iter().flat_map(|version| [(version, 0), (version, 1)]) {
+        let mut probe = Probe::connect(broker.port(), version, "reader", |_| {});
+        probe.subscribe(&[("home/#", qos)]);
+        for number in 0..MESSAGES {
+            let seen = probe.next().expect("a message");
+            assert!(seen.starts_with(&format!("message home/{number:03} 'xx")), "{version:?} {qos}: {:.40}", seen);
+        }
+        assert_eq!(probe.take(), [""; 0]);
+    }
+    let stats = broker.broker().stats();
+    assert_eq!(stats.dropped, Default::default());
+}
+
+#[test]
+fn others_are_served_while_one_looks_through_all_retained_messages() {
+    let (router, _) = router(&[]);
+    let broker = BrokerThread::start(router, |_| {});
+    let mut publisher = Probe::connect(broker.port(), Version::V5, "publisher", |_| {});
+    for number in 0..20_000 {
+        publisher.publish(&format!("{number}/x"), "x", if number % 1000 == 0 { 1 } else { 0 }, true);
+    }
+    let mut greedy = Probe::connect(broker.port(), Version::V5, "greedy", |_| {});
+    let filters: Vec<String> = (0..3000).map(|number| format!("+/y{number}")).collect();
+    let filters: Vec<(&str, u8)> = filters.iter().map(|filter| (&filter[..], 0)).chain([("0/x", 0)]).collect();
+    greedy.subscribe(&filters);
+    // Its last filter has its turn when all retained messages were looked at 3000 times.
+    for number in 0..100 {
+        publisher.subscribe(&[("hello", 0)]);
+        publisher.publish("hello", &number.to_string(), 1, false);
+        assert_eq!(publisher.take(), [format!("message hello '{number}' qos 0")]);
+    }
+    assert_eq!(greedy.take(), [""; 0], "it is not through yet");
+    assert_eq!(broker.broker().stats().dropped, Default::default());
+}
+
+#[test]
+fn what_goes_beyond_a_bound_is_refused_with_the_reason() {
+    let (router, _) = router(&[]);
+    let broker = BrokerThread::start(router, |options| {
+        (options.session_subscriptions_max, options.subscriptions_max, options.sessions_max) = (2, 6, 3);
+    });
+    let port = broker.port();
+    let filters = [("a", 0), ("b", 0), ("c", 0)];
+    let mut first = Probe::connect(port, Version::V5, "first", |_| {});
+    assert_eq!(first.subscribe(&filters), "subscribed [GrantedQos0, GrantedQos0, QuotaExceeded]");
+    let mut second = Probe::connect(port, Version::V3, "second", |_| {});
+    assert_eq!(second.subscribe(&filters), "subscribed [Success(AtMostOnce), Failure, Failure]", "half for an address");
+    let _third = Probe::connect(port, Version::V3, "third", |_| {});
+    for (version, answer) in [(Version::V3, "refused 0x3"), (Version::V5, "refused 0x97")] {
+        assert_eq!(Probe::try_connect(port, version, "fourth", |_| {}).1, answer);
+    }
+    assert_eq!(broker.broker().stats().dropped.subscriptions_refused, 3);
+}
+
+#[test]
+fn one_address_does_not_take_all_connections() {
+    const CONNECTIONS: usize = 20;
+    let (router, _) = router(&[]);
+    let broker = BrokerThread::start(router, |options| options.connections_max = CONNECTIONS);
+    let port = broker.port();
+    let evicted = || broker.broker().stats().dropped.connections_evicted;
+    let refused = || broker.broker().stats().dropped.connections_refused;
+    // One client that stays, then others of its address until one is refused.
+    let mut stays = Probe::connect(port, Version::V5, "stays", |_| {});
+    let mut crowd = Vec::new();
+    while refused() == 0 {
+        let (probe, answer) = Probe::try_connect(port, Version::V5, &format!("{}", crowd.len()), |_| {});
+        assert_eq!(answer == "closed", refused() > 0);
+        crowd.push(probe);
+    }
+    assert_eq!((crowd.len(), evicted()), (CONNECTIONS, 0));
+    let mut closed = crowd.pop().unwrap();
+    assert_eq!(closed.next(), None);
+    // A client of another address gets in, and the newest of the crowd is told why it goes.
+    let other = |client_id: &str| {
+        let probe = Probe::raw_from("127.0.0.2".parse().unwrap(), port, Version::V5);
+        Probe::try_connect_over(probe, client_id, Request::default())
+    };
+    let (mut first, answer) = other("first");
+    assert_eq!((answer.as_str(), evicted()), ("connected", 1));
+    assert_eq!(crowd.pop().unwrap().next().as_deref(), Some("told to go: QuotaExceeded"));
+    first.subscribe(&[("hello", 1)]);
+    stays.publish("hello", "x", 1, false);
+    assert_eq!(first.take(), ["message hello 'x' qos 1"]);
+    // It may have as many as the others, and no more; and the others do not push it out.
+    let more: Vec<_> = (1..CONNECTIONS).map(|number| other(&format!("other {number}"))).collect();
+    assert_eq!(more.iter().filter(|(_, answer)| answer == "connected").count(), CONNECTIONS / 2 - 1);
+    assert_eq!(evicted(), CONNECTIONS as u64 / 2);
+    assert_eq!(Probe::try_connect(port, Version::V5, "late", |_| {}).1, "closed");
+    assert_eq!(stays.publish("hello", "y", 1, false), "acknowledged 0x0");
+    assert_eq!(first.take(), ["message hello 'y' qos 1"]);
+}
+
+#[test]
+fn connections_on_which_nothing_is_said_give_way_too() {
+    let (router, _) = router(&[]);
+    let broker = BrokerThread::start(router, |options| options.connections_max = 4);
+    let mut crowd: Vec<Probe> = (0..5).map(|_| Probe::raw(broker.port(), Version::V3)).collect();
+    block_until("one is refused", || broker.broker().stats().dropped.connections_refused == 1);
+    let probe = Probe::raw_from("127.0.0.2".parse().unwrap(), broker.port(), Version::V3);
+    assert_eq!(Probe::try_connect_over(probe, "other", Request::default()).1, "connected");
+    assert_eq!(crowd[3].next(), None);
+}

@@ -1,0 +1,12 @@
+//! One test program for the crate: each links DataFusion.
+
+mod aggregates_oracle;
+mod allocations;
+mod common;
+mod history_behind_window;
+mod join_model;
+mod lookup_model;
+mod parallel;
+mod pattern_model;
+mod window_behaviour;
+mod window_model;

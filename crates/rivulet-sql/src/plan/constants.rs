@@ -1,0 +1,150 @@
+//! Arguments that are constant and with which a call would fail at every row: a unit of time that is none, a regular
+//! expression that cannot be read. They are refused when the query is planned.
+
+use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::datatypes::Schema;
+use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion_common::{DFSchema, DataFusionError, Result, ScalarValue};
+use datafusion_expr::expr::ScalarFunction;
+use datafusion_expr::{Expr, Operator, lit};
+use regex::Regex;
+use rivulet_relational::{Problem, RelationalError};
+
+use super::arithmetic::compile;
+use super::expression::plain_message;
+use crate::address::list;
+use crate::suggest;
+
+/// A function with an argument that names something, and what there is.
+struct Naming {
+    function: &'static str,
+    /// What the argument is called.
+    what: &'static str,
+    /// The place of the argument; the other one is the value.
+    place: usize,
+    names: &'static [&'static str],
+}
+
+const NAMING: [Naming; 4] = [
+    Naming {
+        function: "date_trunc",
+        what: "unit",
+        place: 0,
+        names: &["year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond"],
+    },
+    Naming {
+        function: "date_part",
+        what: "unit",
+        place: 0,
+        names: &[
+            "year",
+            "isoyear",
+            "quarter",
+            "month",
+            "week",
+            "day",
+            "dow",
+            "isodow",
+            "doy",
+            "hour",
+            "minute",
+            "second",
+            "millisecond",
+            "microsecond",
+            "epoch",
+        ],
+    },
+    Naming { function: "encode", what: "form", place: 1, names: &["hex", "base64"] },
+    Naming { function: "decode", what: "form", place: 1, names: &["hex", "base64"] },
+];
+
+/// The functions of regular expressions, whose second argument is one.
+const MATCHING: [&str; 6] =
+    ["regexp_like", "regexp_match", "regexp_replace", "regexp_count", "regexp_instr", "regexp_extract"];
+
+/// Fails at the first call that would fail at every row because of its constants.
+pub(super) fn check(expression: &Expr) -> Result<()> {
+    expression.apply(|node| check_one(node).map(|()| TreeNodeRecursion::Continue)).map(drop)
+}
+
+fn check_one(node: &Expr) -> Result<()> {
+    use Operator::{RegexIMatch, RegexMatch, RegexNotIMatch, RegexNotMatch};
+    match node {
+        Expr::BinaryExpr(binary) if matches!(binary.op, RegexMatch | RegexIMatch | RegexNotMatch | RegexNotIMatch) => {
+            check_pattern(&binary.right)
+        }
+        Expr::ScalarFunction(call) if MATCHING.contains(&call.func.name()) => {
+            call.args.get(1).map_or(Ok(()), check_pattern)?;
+            // The flags, if there are any; of regexp_extract the third argument is a number.
+            let is_constant = call.args.iter().skip(1).all(|argument| matches!(argument, Expr::Literal(..)));
+            if is_constant && call.func.name() != "regexp_extract" { try_over(call, 0, lit("a")) } else { Ok(()) }
+        }
+        Expr::ScalarFunction(call) => match NAMING.iter().find(|naming| naming.function == call.func.name()) {
+            Some(naming) => check_name(call, naming),
+            None => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+fn check_pattern(pattern: &Expr) -> Result<()> {
+    let Some(text) = text_of(pattern) else { return Ok(()) };
+    match Regex::new(text) {
+        Ok(_) => Ok(()),
+        Err(error @ regex::Error::Syntax(_)) => {
+            Err(refused(plain_message(&DataFusionError::Plan(error.to_string())), None))
+        }
+        Err(_) => Err(refused(format!("'{text}' is too large for a regular expression"), None)),
+    }
+}
+
+fn check_name(call: &ScalarFunction, naming: &Naming) -> Result<()> {
+    let Naming { function, what, place, names } = naming;
+    let (Some(name), 2) = (call.args.get(*place), call.args.len()) else { return Ok(()) };
+    let all = format!("the {what}s are {}", list(names));
+    match name {
+        // Units are read when the query is planned; forms are not.
+        Expr::Literal(..) => {}
+        other if *what == "unit" && !other.column_refs().is_empty() => {
+            return Err(refused(format!("the {what} of {function} must be a constant"), Some(all)));
+        }
+        _ => return Ok(()),
+    }
+    let is_known = match *what {
+        // There are more spellings of units than are named here.
+        "unit" => try_over(call, 1 - place, lit(ScalarValue::TimestampMicrosecond(Some(0), None))).is_ok(),
+        _ => text_of(name).is_none_or(|name| names.contains(&name) || name == "base64pad"),
+    };
+    if is_known {
+        return Ok(());
+    }
+    let Some(name) = text_of(name) else {
+        return Err(refused(format!("the {what} of {function} must be a text"), Some(all)));
+    };
+    let hint = match suggest::nearest(name, names.iter().copied()) {
+        Some(near) => format!("did you mean '{near}'? {all}"),
+        None => all,
+    };
+    Err(refused(format!("'{name}' is no {what} of {function}"), Some(hint)))
+}
+
+/// Fails as the call does over this value of its argument at `place`.
+fn try_over(call: &ScalarFunction, place: usize, value: Expr) -> Result<()> {
+    let mut tried = call.clone();
+    tried.args[place] = value;
+    let one_row = RecordBatchOptions::new().with_row_count(Some(1));
+    let none = RecordBatch::try_new_with_options(Schema::empty().into(), vec![], &one_row)?;
+    compile(&Expr::ScalarFunction(tried), &DFSchema::empty())?.evaluate(&none).map(drop)
+}
+
+fn text_of(expression: &Expr) -> Option<&str> {
+    match expression {
+        Expr::Literal(value, _) => value.try_as_str().flatten(),
+        _ => None,
+    }
+}
+
+fn refused(message: String, hint: Option<String>) -> DataFusionError {
+    let error = RelationalError { problem: Problem::Other(message), place: None, hint };
+    DataFusionError::External(Box::new(error))
+}

@@ -1,0 +1,105 @@
+//! The part of a query that DataFusion refuses without saying where, or in words of its own: the smallest expression that is
+//! refused by itself. What is wrong with it is said as of an application.
+
+use arrow::datatypes::DataType;
+use datafusion_sql::sqlparser::ast;
+use rivulet_relational::group_window::is_window;
+use rivulet_relational::parts::{Rows, selects};
+use rivulet_relational::{Catalog, Problem, RelationalError};
+
+use crate::plan::check::start;
+use crate::plan::expression::{Wrong, explain};
+use crate::value::type_name;
+use crate::{Position, SqlError};
+
+/// An expression of a SELECT.
+struct Part<'s> {
+    expression: &'s ast::Expr,
+    /// The clause that needs a condition, if it is one.
+    condition: Option<&'static str>,
+}
+
+/// The error at its place, if it is of an expression of the query.
+pub(super) fn find(
+    error: &RelationalError,
+    query: &ast::Query,
+    catalog: &Catalog,
+    fallback: Position,
+) -> Option<SqlError> {
+    let is_placed = match error.problem {
+        Problem::Foreign(_) => false,
+        Problem::Other(_) => error.place.is_some(),
+        _ => true,
+    };
+    if is_placed {
+        return None;
+    }
+    selects(query).into_iter().find_map(|(select, keys)| {
+        // Those inside of it are looked at before.
+        let rows = Rows::new(&select, query, catalog).ok()?;
+        let type_of = |expression: &ast::Expr| type_of(&rows, expression);
+        parts(&select, &keys).into_iter().find_map(|Part { expression, condition }| {
+            match (type_of(expression), condition) {
+                (Err(wrong), _) if !wrong.is_of_name() => Some(explain(expression, wrong, fallback, &type_of)),
+                (Ok(data_type), Some(clause)) if !matches!(data_type, DataType::Boolean | DataType::Null) => {
+                    let message = format!("{clause} needs a condition, and this is {}", type_name(&data_type));
+                    let error = SqlError::new(start(expression).or(fallback), message);
+                    Some(error.hint("a condition is true or false, for example value > 3"))
+                }
+                _ => None,
+            }
+        })
+    })
+}
+
+fn type_of(rows: &Rows<'_>, expression: &ast::Expr) -> Result<DataType, Wrong> {
+    // One that is a key of GROUP BY by itself is not looked at.
+    if let ast::Expr::Function(call) = expression
+        && is_window(expression)
+    {
+        let error = RelationalError {
+            problem: Problem::Other(format!("{}() stands in GROUP BY only", call.name)),
+            place: None,
+            hint: Some("select window_start and window_end to see the bounds of the window".into()),
+        };
+        return Err(Wrong::constants(error));
+    }
+    let (coerced, data_type) = rows.typed(expression).map_err(Wrong::types)?;
+    rows.simplify(coerced).map_err(Wrong::constants)?;
+    Ok(data_type)
+}
+
+/// The expressions of a SELECT, but for windows in GROUP BY, in the order in which they are written.
+fn parts<'s>(select: &'s ast::Select, order: &'s [ast::Expr]) -> Vec<Part<'s>> {
+    let plain = |expression| Part { expression, condition: None };
+    let condition = |clause| move |expression| Part { expression, condition: Some(clause) };
+    let mut found: Vec<Part<'s>> = Vec::new();
+    found.extend(select.projection.iter().filter_map(|item| match item {
+        ast::SelectItem::UnnamedExpr(expression) | ast::SelectItem::ExprWithAlias { expr: expression, .. } => {
+            Some(plain(expression))
+        }
+        _ => None,
+    }));
+    let joins = select.from.iter().flat_map(|from| &from.joins);
+    found.extend(joins.filter_map(on).map(condition("ON")));
+    found.extend(select.selection.iter().map(condition("WHERE")));
+    if let ast::GroupByExpr::Expressions(keys, _) = &select.group_by {
+        found.extend(keys.iter().filter(|key| !is_window(key)).map(plain));
+    }
+    found.extend(select.having.iter().map(condition("HAVING")));
+    found.extend(select.qualify.iter().map(condition("QUALIFY")));
+    found.extend(order.iter().map(plain));
+    found
+}
+
+/// What stands in ON.
+fn on(join: &ast::Join) -> Option<&ast::Expr> {
+    use ast::JoinOperator::{FullOuter, Inner, Join, Left, LeftOuter, Right, RightOuter};
+    match &join.join_operator {
+        Join(on) | Inner(on) | Left(on) | LeftOuter(on) | Right(on) | RightOuter(on) | FullOuter(on) => match on {
+            ast::JoinConstraint::On(condition) => Some(condition),
+            _ => None,
+        },
+        _ => None,
+    }
+}

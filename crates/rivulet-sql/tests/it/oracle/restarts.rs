@@ -1,0 +1,88 @@
+//! A restart brings state to where its rows come: by what divides them among the instances, which may be a part of the
+//! key, in another order, or the end of a window.
+
+use super::engine::{Course, planned, run};
+use super::query::{Column, MIDNIGHT_US, SECOND_US, Table, Type, Value};
+
+fn table(name: &str, rows: i64) -> Table {
+    let column = |name: &str, ty, nullable| Column { name: name.to_owned(), ty, nullable };
+    let columns = vec![
+        column("id", Type::Int, false),
+        column("ts", Type::Time, false),
+        column("k", Type::Int, true),
+        column("j", Type::Int, true),
+    ];
+    let row = |id: i64| {
+        let key = |keys: i64| if id % 11 == 0 { Value::Null } else { Value::Int(id * 7 % keys) };
+        let time = Value::Time(MIDNIGHT_US + id / 2 * SECOND_US);
+        (usize::from(id % 3 == 0), vec![Value::Int(id), time, key(5), key(3)])
+    };
+    Table { name: name.to_owned(), columns, rows: (0..rows).map(row).collect(), lateness_s: 0 }
+}
+
+#[test]
+fn state_comes_to_where_its_rows_come() {
+    let tables = [table("a", 120), table("b", 60)];
+    let joined = "SELECT x.k, x.j, x.ts, y.id FROM a AS x JOIN b AS y ON x.k = y.k";
+    let windows = "SELECT k, window_end, count(*) AS n FROM a GROUP BY k, tumble(ts, INTERVAL '5 seconds')";
+    let queries = [
+        // Keys of which those before are a part.
+        format!("SELECT k, j, count(*) AS n, max(id) AS m FROM ({joined}) AS q GROUP BY k, j"),
+        format!("SELECT j, k, count(*) AS n FROM ({joined}) AS q GROUP BY j, k"),
+        format!("SELECT DISTINCT k, j FROM ({joined}) AS q"),
+        format!(
+            "SELECT k, j, window_end, count(*) AS n FROM ({joined} AND x.ts = y.ts) AS q
+            GROUP BY k, j, tumble(ts, INTERVAL '5 seconds')"
+        ),
+        format!(
+            "SELECT k, j, count(*) AS n FROM ({joined} AND x.ts = y.ts) AS q
+            GROUP BY k, j, session(ts, INTERVAL '3 seconds')"
+        ),
+        // A join by more than divides one of its sides.
+        "SELECT g.k, g.m, x.id FROM (SELECT k, max(j) AS m FROM a GROUP BY k) AS g
+            LEFT JOIN b AS x ON x.j = g.m AND x.k = g.k"
+            .into(),
+        "SELECT x.id FROM b AS x WHERE NOT EXISTS
+            (SELECT 1 FROM (SELECT k, max(j) AS m FROM a GROUP BY k) AS g WHERE x.j = g.m AND x.k = g.k)"
+            .into(),
+        // Ranks, and values of rows before.
+        format!(
+            "SELECT k, j, id FROM (SELECT k, j, id, ROW_NUMBER() OVER (PARTITION BY j, k ORDER BY id DESC, ts) AS n
+            FROM ({joined}) AS q) AS r WHERE n <= 2"
+        ),
+        format!(
+            "SELECT k, j, id, sum(id) OVER (PARTITION BY j, k ORDER BY id, ts ROWS 2 PRECEDING) AS s
+            FROM ({joined}) AS q"
+        ),
+        format!(
+            "SELECT k, j, id, ts, count(*) OVER (PARTITION BY j, k ORDER BY ts RANGE UNBOUNDED PRECEDING) AS s
+            FROM ({joined} AND x.ts = y.ts) AS q"
+        ),
+        // Rows of windows, by the end alone and with a key.
+        format!("SELECT window_end, sum(n) AS s FROM ({windows}) AS w GROUP BY window_end"),
+        format!("SELECT window_end, n, count(DISTINCT k) AS s FROM ({windows}) AS w GROUP BY window_end, n"),
+        format!(
+            "SELECT w.window_end, w.k, w.n FROM ({windows}) AS w
+            JOIN (SELECT window_end, max(n) AS m FROM ({windows}) AS v GROUP BY window_end) AS t
+            ON w.window_end = t.window_end AND w.n = t.m"
+        ),
+    ];
+    let mut wrong = Vec::new();
+    for query in &queries {
+        let plan = planned(query, &tables).unwrap_or_else(|error| panic!("{query}: {error}"));
+        let course = |seed, parallelism, restart| Course { seed, parallelism, batch_rows: 2, rows_max: 16, restart };
+        let straight = run(&plan, &tables, &course(1, 1, None)).unwrap();
+        assert!(!straight.rows.is_empty() && straight.refused.is_none(), "{query}: {straight:?}");
+        for (seed, from, steps, to) in
+            [(1, 1, 100, 3), (2, 3, 150, 2), (3, 3, 200, 3), (4, 2, 250, 3), (5, 2, 60, 1), (6, 3, 300, 2)]
+        {
+            let course = course(seed, from, Some((steps, to)));
+            match run(&plan, &tables, &course) {
+                Ok(answered) if answered.rows == straight.rows && answered.refused.is_none() => {}
+                Ok(answered) => wrong.push(format!("{query}\n  {course:?}: {:?}", answered.refused)),
+                Err(error) => wrong.push(format!("{query}\n  {course:?}: {error}")),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} are wrong\n{}", wrong.len(), wrong.join("\n"));
+}

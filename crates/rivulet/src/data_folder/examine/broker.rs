@@ -1,0 +1,61 @@
+//! What the embedded broker keeps: its journal of sessions and retained messages.
+
+use std::path::Path;
+
+use rivulet_connectors::mqtt::{JournalContents, JournalSummary};
+use rivulet_storage::log::read_closed;
+
+use super::{Finding, good, inspected, notice, problem};
+
+const ABOUT: &str = "broker";
+
+/// What to do where something of the journal is damaged or missing.
+const DAMAGED: &str = "a start takes what is whole: sessions, subscriptions and messages that stood in the damaged \
+     part are lost, their clients subscribe anew, and retained messages come again when they are published; look at \
+     the disk, or restore a backup";
+
+/// Looks at the journal in its folder, if there is one.
+pub(super) fn examine(folder: &Path, findings: &mut Vec<Finding>) {
+    if !folder.exists() {
+        return;
+    }
+    let advice = "let the user that runs the server read it; with the folder moved away, the broker begins without \
+         sessions and retained messages";
+    let Some(inspected) = inspected(ABOUT, folder, advice, findings) else { return };
+    let found = &inspected.found;
+    let mut contents = JournalContents::default();
+    let read = match read_closed(folder, found.next, &mut |record| contents.take(record.payload)) {
+        Ok(read) => read,
+        Err(error) => {
+            findings.push(problem(ABOUT, error.to_string(), advice));
+            return;
+        }
+    };
+    let JournalSummary { sessions, waiting, retained, missing, unreadable } = contents.finish();
+    let (files, bytes) = (inspected.segments, inspected.bytes);
+    let text = format!(
+        "the journal has {files} files, {bytes} bytes: {sessions} sessions, {waiting} messages that wait for them, \
+         {retained} retained messages"
+    );
+    findings.push(good(ABOUT, text));
+    if found.torn_bytes > 0 {
+        let text = format!("{} bytes at the end were not written in full when the server ended", found.torn_bytes);
+        findings.push(notice(ABOUT, text, "the next start cuts them off; nothing of that was acknowledged"));
+    }
+    let nothing_lost = "nothing is lost: none of that was acknowledged from there";
+    findings.extend(inspected.notices.iter().map(|text| notice(ABOUT, text.clone(), nothing_lost)));
+    findings.extend(found.problems.iter().map(|text| problem(ABOUT, text.clone(), DAMAGED)));
+    if read.lost > 0 {
+        let text = format!("{} changes in the middle of the journal cannot be read", read.lost);
+        findings.push(problem(ABOUT, text, DAMAGED));
+    }
+    if missing > 0 {
+        let text = format!("{missing} messages that wait or are retained are not there");
+        findings.push(problem(ABOUT, text, DAMAGED));
+    }
+    if unreadable > 0 {
+        let text = format!("this version does not understand {unreadable} changes");
+        let advice = "a later version may have written them: start that one, or these changes are lost";
+        findings.push(problem(ABOUT, text, advice));
+    }
+}
