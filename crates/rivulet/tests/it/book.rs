@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use rivulet_testing::page::root;
 use tempfile::TempDir;
 
-use crate::server::{Server, free_port, rivulet, said};
+use crate::server::{Server, free_port, rivulet, said, wait_for};
 
 /// How long the output of a command in the background is waited for.
 const WAIT_MAX: Duration = Duration::from_secs(30);
@@ -97,6 +97,19 @@ struct Background {
     output: PathBuf,
 }
 
+impl Background {
+    fn all(&self) -> String {
+        std::fs::read_to_string(&self.output).unwrap_or_default()
+    }
+
+    /// What it printed, without what a client says of its connection.
+    fn printed(&self) -> String {
+        let is_said = |line: &&str| line.starts_with("Client ") || line.starts_with("Subscribed (");
+        let all = self.all();
+        all.lines().filter(|line| !is_said(line)).map(|line| format!("{line}\n")).collect()
+    }
+}
+
 impl Drop for Background {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -120,8 +133,9 @@ impl Page {
         std::fs::create_dir(&commands).expect("a folder");
         let program = rivulet().get_program().to_string_lossy().into_owned();
         write_command(&commands.join("rivulet"), &format!("exec '{program}' \"$@\""));
-        for client in ["mosquitto_pub", "mosquitto_sub"] {
-            let ending = format!("exec /usr/bin/{client} -p {} \"$@\"", mqtt.port());
+        // With `-d` a subscriber says when it has subscribed, at once line by line; `printed` leaves that out.
+        for (client, by, more) in [("mosquitto_pub", "", ""), ("mosquitto_sub", "stdbuf -oL ", "-d ")] {
+            let ending = format!("exec {by}/usr/bin/{client} {more}-p {} \"$@\"", mqtt.port());
             write_command(&commands.join(client), &ending);
         }
         Self { folder, server, created: String::new(), background: Vec::new() }
@@ -181,9 +195,14 @@ impl Page {
                 let mut command = self.bash(&format!("exec {}", block.text), true);
                 command.stdout(file.try_clone().map_err(|error| error.to_string())?).stderr(file);
                 let child = command.spawn().map_err(|error| error.to_string())?;
-                self.background.push(Background { child, output });
+                let command = Background { child, output };
                 // It has to listen before the page goes on.
-                std::thread::sleep(Duration::from_millis(700));
+                if block.text.starts_with("mosquitto_sub") {
+                    wait_for(WAIT_MAX, "a subscription", || command.all().contains("Subscribed ("));
+                } else {
+                    std::thread::sleep(Duration::from_secs(2));
+                }
+                self.background.push(command);
                 return Ok(None);
             }
             "sh,serve" if block.text.trim_start().starts_with("rivulet serve") => return Ok(None),
@@ -233,7 +252,7 @@ impl Page {
         let command = self.background.last().ok_or("no command runs in the background")?;
         let deadline = Instant::now() + WAIT_MAX;
         loop {
-            let output = std::fs::read_to_string(&command.output).map_err(|error| error.to_string())?;
+            let output = command.printed();
             if is_as_shown(&shown.lines().collect::<Vec<_>>(), &output.lines().collect::<Vec<_>>()) {
                 return Ok(());
             }
