@@ -30,6 +30,7 @@ cargo xtask <chore>
   test      every test of the workspace; --quick leaves out the slow ones; NAME and options of `cargo test`
   ci        lint, then test
   docs      write the generated references in docs/reference again
+  book      build the book in docs/ as HTML, in target/book; needs mdbook, and says how to install it
   bench     the canonical benchmark: many small queries, one step
   sim       simulations of the whole engine: SEED, or --seeds N [--from SEED]; every failure has a seed
   fuzz      fuzzers for every place where bytes come from outside: [TARGET]... [--seconds N] [--json], or TARGET --input FILE
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         ["test", rest @ ..] => test(rest),
         ["ci"] => lint().and_then(|()| test(&[])),
         ["docs"] => docs(),
+        ["book"] => book(),
         ["bench", rest @ ..] => bench(rest),
         ["sim", rest @ ..] => sim(rest),
         ["fuzz", rest @ ..] => fuzz::run(rest),
@@ -144,7 +146,21 @@ fn workspace_crates() -> Result<Vec<String>, String> {
 }
 
 fn docs() -> Result<(), String> {
-    run_tests(&["--test", "it", "reference"], &[("RIVULET_UPDATE", "1")])
+    run_tests(&["--lib", "--test", "it", "reference"], &[("RIVULET_UPDATE", "1")])
+}
+
+fn book() -> Result<(), String> {
+    if which("mdbook").is_none() {
+        return Err("mdbook is not installed, and it builds the book\nhint: cargo install mdbook".into());
+    }
+    let folder = root().join("docs");
+    let status = Command::new("mdbook").arg("build").arg(&folder).status();
+    let status = status.map_err(|error| format!("mdbook could not be started: {error}"))?;
+    if !status.success() {
+        return Err(format!("`mdbook build` failed ({status})"));
+    }
+    eprintln!("the book is in {}", root().join("target/book/index.html").display());
+    Ok(())
 }
 
 fn bench(rest: &[&str]) -> Result<(), String> {

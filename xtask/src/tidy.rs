@@ -1,6 +1,6 @@
 //! Tests of the house itself: the layers, the map, the absence of what must be absent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -116,16 +116,123 @@ fn every_crate_has_a_section_on_the_map() {
 }
 
 #[test]
-fn every_link_in_the_documents_leads_somewhere() {
-    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md", "docs/operations.md"] {
-        let folder = root().join(document).parent().unwrap().to_owned();
-        for target in read(document).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let path = target.split('#').next().unwrap();
-            if !path.is_empty() && !path.contains("://") {
-                assert!(folder.join(path).exists(), "{document} links to {path}, which is not there");
+fn every_file_on_the_map_is_there() {
+    let listed = Command::new("git").args(["ls-files"]).current_dir(root()).output().unwrap();
+    let files = String::from_utf8(listed.stdout).unwrap();
+    for path in read("ARCHITECTURE.md").split('`').filter(|word| word.contains('/') || word.ends_with(".rs")) {
+        let is_path = path.chars().all(|one| one.is_ascii_alphanumeric() || "/_-.".contains(one));
+        let ends = |file: &str| file == path || file.ends_with(&format!("/{path}"));
+        let is_folder = path.ends_with('/') && files.contains(&format!("/{path}"));
+        assert!(!is_path || is_folder || files.lines().any(ends), "ARCHITECTURE.md names {path}, which is not there");
+    }
+}
+
+#[test]
+fn first_pages_are_short() {
+    for (page, words_max) in [("README.md", 900), ("ARCHITECTURE.md", 2000)] {
+        let words = read(page).split_whitespace().count();
+        assert!(words <= words_max, "{page} has {words} words, and at most {words_max} are allowed");
+    }
+}
+
+#[test]
+fn lines_of_documents_have_at_most_120_columns() {
+    let mut problems = Vec::new();
+    for page in &pages() {
+        for (number, line) in read(page).lines().enumerate() {
+            let columns = line.chars().count();
+            // A row of a table of measurements is as long as it is.
+            let is_measured = page.starts_with("bench/") && line.starts_with('|');
+            if columns > 120 && !is_measured {
+                problems.push(format!("{page}, line {}: {columns} columns", number + 1));
             }
         }
     }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn every_link_in_the_documents_leads_somewhere() {
+    let mut problems = Vec::new();
+    for page in &pages() {
+        let folder = root().join(page).parent().unwrap().to_owned();
+        let is_in_book = page.starts_with("docs/") && !page.starts_with("docs/decisions/");
+        for target in links(&read(page)) {
+            let (path, anchor) = target.split_once('#').unwrap_or((&target, ""));
+            let file = if path.is_empty() { root().join(page) } else { folder.join(path) };
+            if !file.exists() {
+                problems.push(format!("{page} links to {path}, which is not there"));
+            } else if !anchor.is_empty() && !anchors(&std::fs::read_to_string(&file).unwrap()).contains(anchor) {
+                problems.push(format!("{page} links to {target}, which has no such heading"));
+            } else if is_in_book
+                && !file.canonicalize().unwrap().starts_with(root().canonicalize().unwrap().join("docs"))
+            {
+                problems.push(format!("{page} links to {path}, which is not in the book"));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn every_page_of_the_book_is_in_its_contents() {
+    let contents: BTreeSet<String> = links(&read("docs/SUMMARY.md")).collect();
+    for page in pages() {
+        let Some(name) = page.strip_prefix("docs/").filter(|name| !name.starts_with("decisions/")) else { continue };
+        assert!(name == "SUMMARY.md" || contents.contains(name), "docs/SUMMARY.md has no link to {name}");
+    }
+}
+
+#[test]
+fn every_decision_is_in_their_list() {
+    let listed: BTreeSet<String> = links(&read("docs/decisions/README.md")).collect();
+    for page in pages() {
+        let Some(name) = page.strip_prefix("docs/decisions/").filter(|name| *name != "README.md") else { continue };
+        assert!(listed.contains(name), "docs/decisions/README.md has no link to {name}");
+        let text = read(&page);
+        for part in ["**Context.**", "**Decision.**", "**Price.**", "**Status.**"] {
+            assert!(text.contains(part), "{page} has no {part}");
+        }
+    }
+}
+
+/// The Markdown files that git knows, by their paths.
+fn pages() -> Vec<String> {
+    let listed = Command::new("git").args(["ls-files", "*.md"]).current_dir(root()).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let pages: Vec<String> = listed.lines().map(str::to_owned).collect();
+    assert!(pages.len() > 50, "the pages were found: {pages:?}");
+    pages
+}
+
+/// The lines of a page that are no code.
+fn prose(page: &str) -> impl Iterator<Item = &str> {
+    let mut is_code = false;
+    page.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+/// What a page links to in this repository.
+fn links(page: &str) -> impl Iterator<Item = String> + use<> {
+    let text = prose(page).collect::<Vec<_>>().join("\n");
+    let targets: Vec<String> =
+        text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).map(str::to_owned).collect();
+    targets.into_iter().filter(|target| !target.contains("://"))
+}
+
+/// The anchors of a page's headings, as GitHub and mdBook make them.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for heading in prose(page).filter(|line| line.starts_with('#')) {
+        let text = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        let anchor: String = text.chars().filter(|one| one.is_alphanumeric() || "-_".contains(*one)).collect();
+        let same = (1..).map(|number| format!("{anchor}-{number}")).find(|other| !found.contains(other));
+        found.insert(if found.contains(&anchor) { same.unwrap() } else { anchor });
+    }
+    found
 }
 
 #[test]

@@ -14,7 +14,9 @@ use arrow::compute::kernels::concat_elements::concat_elements_dyn;
 use arrow::compute::kernels::length::length;
 use arrow::datatypes::{DataType, FieldRef, Int64Type};
 use datafusion_common::{Result, exec_err};
-use datafusion_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature};
+use datafusion_expr::{
+    ColumnarValue, Documentation, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+};
 
 /// The longest text that such a function makes, in bytes, unless one of its arguments is longer already. A full inbox
 /// of rows at this bound still fits an Arrow column.
@@ -97,6 +99,10 @@ impl ScalarUDFImpl for Bounded {
 
     fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
         self.function.inner().coerce_types(types)
+    }
+
+    fn documentation(&self) -> Option<&Documentation> {
+        self.function.documentation()
     }
 
     fn invoke_with_args(&self, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {

@@ -5,13 +5,15 @@
 //! - [`numbers`]: one zero, one NaN, and results that do not fit;
 //! - [`conversions`]: casts, with the details of their types;
 //! - [`edges`]: functions on empty texts, extremes, negative counts;
-//! - [`growth`]: texts that become too long.
+//! - [`growth`]: texts that become too long;
+//! - [`reference`](mod@reference): all of them as a page of the book.
 
 mod conversions;
 mod edges;
 mod growth;
 mod nulls;
 mod numbers;
+mod reference;
 
 use std::sync::Arc;
 
@@ -97,37 +99,64 @@ fn evaluate(path: Path, expression: &str, columns: &Columns) -> Result<Vec<Strin
                 .map_err(|error| error.to_string())?;
             (application.dataflow.chain(), columns.batch(&application.row_schema))
         }
-        Path::BigQuery => {
-            let text = format!(
-                "CREATE SOURCE t {} FROM 'file:t.json' FORMAT JSON; SELECT id, {expression} AS x FROM t",
-                columns.declared()
-            );
-            let mut scope = Scope::new();
-            let mut planned = None;
-            for (statement, _) in parse_script(&text).map_err(|error| error.to_string())? {
-                match statement {
-                    Statement::CreateSource(create) => {
-                        scope.add_source(create.declare(|_, _| None).unwrap()).unwrap();
-                    }
-                    Statement::RunQuery(query) => {
-                        planned = Some(plan_query(&query, &scope).map_err(|error| error.to_string())?);
-                    }
-                    other => panic!("not a statement of this test: {other:?}"),
-                }
-            }
-            let plan = planned.expect("a query was written");
-            let nodes = plan.dataflow.nodes();
-            let factories: Vec<Arc<dyn OperatorFactory>> = nodes
-                .iter()
-                .filter_map(|node| match &node.work {
-                    Work::Operator(factory) => Some(factory.clone()),
-                    Work::Source(_) | Work::Sink(_) => None,
-                })
-                .collect();
-            (Line::new(factories).chain(), columns.batch(&nodes[0].schema))
-        }
+        Path::BigQuery => big_query(&format!("SELECT id, {expression} AS x FROM t"), columns)?,
     };
     let mut found = vec![REFUSED.to_owned(); columns.rows()];
+    process(&mut chain, vec![Element::Batch(rows)], |batch, row| {
+        let id: usize = array_value_to_string(batch.column(0), row).unwrap().parse().unwrap();
+        found[id] = shown(batch.column(1), row);
+    });
+    Ok(found)
+}
+
+/// What an aggregate over these columns is at the end of the input, as a big query; `names` are theirs in the call. Rows
+/// are in order of their event times.
+fn aggregated(call: &str, names: &[&str], columns: &Columns) -> String {
+    let mut columns = columns.clone();
+    let time = |row: usize| ScalarValue::TimestampMicrosecond(Some(row as i64), None);
+    columns.values.push((0..columns.rows()).map(time).collect());
+    columns.types.push("TIMESTAMP EVENT TIME");
+    let named = names.iter().enumerate().map(|(index, name)| format!("a{index} AS {name}, "));
+    let named = format!("{}a{}", named.collect::<String>(), names.len());
+    let select = format!("SELECT {call} AS x FROM (SELECT {named} FROM t)");
+    let (mut chain, rows) = big_query(&select, &columns).expect("an aggregate is planned");
+    let mut found = None;
+    process(&mut chain, vec![Element::Batch(rows), Element::End], |batch, row| {
+        found = Some(shown(batch.column(0), row))
+    });
+    found.expect("a result")
+}
+
+/// A big query over the columns, as a chain, and its rows.
+fn big_query(select: &str, columns: &Columns) -> Result<(Chain, Batch), String> {
+    let text = format!("CREATE SOURCE t {} FROM 'file:t.json' FORMAT JSON; {select}", columns.declared());
+    let mut scope = Scope::new();
+    let mut planned = None;
+    for (statement, _) in parse_script(&text).map_err(|error| error.to_string())? {
+        match statement {
+            Statement::CreateSource(create) => {
+                scope.add_source(create.declare(|_, _| None).unwrap()).unwrap();
+            }
+            Statement::RunQuery(query) => {
+                planned = Some(plan_query(&query, &scope).map_err(|error| error.to_string())?);
+            }
+            other => panic!("not a statement of this test: {other:?}"),
+        }
+    }
+    let plan = planned.expect("a query was written");
+    let nodes = plan.dataflow.nodes();
+    let factories: Vec<Arc<dyn OperatorFactory>> = nodes
+        .iter()
+        .filter_map(|node| match &node.work {
+            Work::Operator(factory) => Some(factory.clone()),
+            Work::Source(_) | Work::Sink(_) => None,
+        })
+        .collect();
+    Ok((Line::new(factories).chain(), columns.batch(&nodes[0].schema)))
+}
+
+/// Sends elements through a chain; each row that comes out.
+fn process(chain: &mut Chain, elements: Vec<Element>, mut row_out: impl FnMut(&Batch, usize)) {
     let mut table = SlotTable::new(Arc::new(arrow::datatypes::Schema::empty()));
     let none = RecordBatch::try_new_with_options(
         Arc::new(arrow::datatypes::Schema::empty()),
@@ -136,24 +165,15 @@ fn evaluate(path: Path, expression: &str, columns: &Columns) -> Result<Vec<Strin
     );
     let slots = table.add(&[0], &none.unwrap());
     let mut refusals = Refusals::new(0);
-    for element in [Element::Control(Control::AddSlots(slots)), Element::Batch(rows)] {
-        chain
-            .process(
-                element,
-                Surroundings { now_us: 0, slots: &table, refusals: &mut refusals },
-                &mut |batch: Batch| {
-                    for row in 0..batch.rows() {
-                        let id: usize = array_value_to_string(batch.column(0), row).unwrap().parse().unwrap();
-                        found[id] = match batch.column(1).is_null(row) {
-                            true => "NULL".to_owned(),
-                            false => array_value_to_string(batch.column(1), row).unwrap(),
-                        };
-                    }
-                },
-            )
-            .unwrap();
+    for element in std::iter::once(Element::Control(Control::AddSlots(slots))).chain(elements) {
+        let mut out = |batch: Batch| (0..batch.rows()).for_each(|row| row_out(&batch, row));
+        let with = Surroundings { now_us: 0, slots: &table, refusals: &mut refusals };
+        chain.process(element, with, &mut out).unwrap();
     }
-    Ok(found)
+}
+
+fn shown(column: &ArrayRef, row: usize) -> String {
+    if column.is_null(row) { "NULL".to_owned() } else { array_value_to_string(column, row).unwrap() }
 }
 
 /// The same of an expression without columns.

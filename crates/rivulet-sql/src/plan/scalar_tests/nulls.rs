@@ -9,7 +9,7 @@ use crate::plan::functions::REGISTRY;
 
 /// A call, `$1` and so on for its arguments; the arguments (`@...` is a TIMESTAMP, `=...` must be a constant); what it
 /// gives; and what it gives where the argument in each place is null, if that is something else than null.
-type Case = (&'static str, &'static [&'static str], &'static str, &'static [&'static str]);
+pub(super) type Case = (&'static str, &'static [&'static str], &'static str, &'static [&'static str]);
 
 const NULL: &str = "NULL";
 
@@ -116,7 +116,7 @@ const OPERATORS: &[Case] = &[
     ("$1 + INTERVAL '1 day'", &["@2026-11-21"], "2026-11-22T00:00:00", &[]),
 ];
 
-const FUNCTIONS: &[Case] = &[
+pub(super) const FUNCTIONS: &[Case] = &[
     ("abs($1)", &["-5"], "5", &[]),
     ("abs($1)", &["-5.5"], "5.5", &[]),
     ("acos($1)", &["1.0"], "0.0", &[]),

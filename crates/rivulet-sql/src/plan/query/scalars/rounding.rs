@@ -8,7 +8,9 @@ use arrow::array::{Array, ArrayRef, AsArray, Float64Array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, FieldRef, Float64Type, Int64Type};
 use datafusion_common::Result;
-use datafusion_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature};
+use datafusion_expr::{
+    ColumnarValue, Documentation, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+};
 
 /// The function itself, with its results held in range.
 pub(super) fn rounding(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
@@ -39,6 +41,10 @@ impl ScalarUDFImpl for Rounding {
 
     fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
         self.function.inner().coerce_types(types)
+    }
+
+    fn documentation(&self) -> Option<&Documentation> {
+        self.function.documentation()
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {

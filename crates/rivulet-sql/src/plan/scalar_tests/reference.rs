@@ -1,0 +1,271 @@
+//! The reference of functions, `docs/reference/functions.md`: every function that can be called, with examples whose
+//! results are computed by both planners. `cargo xtask docs` writes it again.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use rivulet_operators::AggregateFunction;
+
+use super::nulls::{FUNCTIONS, filled, literal};
+use super::{Columns, PATHS, Path, aggregated, evaluate, scalar};
+use crate::plan::functions::{HISTORY, REGISTRY, WINDOWS};
+
+#[allow(unreachable_pub, reason = "it is public where it stands")]
+#[path = "../../../../rivulet-testing/src/page.rs"]
+mod page;
+
+const TEXT: &str = "String Functions";
+const TIME: &str = "Time and Date Functions";
+const MATH: &str = "Math Functions";
+
+/// Functions of our own and those that do something else here than DataFusion says: the section, how they are called,
+/// what they give.
+const OWN: &[(&str, &str, &str, &str)] = &[
+    ("count_char", TEXT, "count_char(text, character)", "How often a character is in a text."),
+    ("date_bin", TIME, "date_bin(interval, time [, origin])", "The beginning of the interval that the time is in."),
+    (
+        "date_format",
+        TIME,
+        "date_format(time, format)",
+        "The time as text, in the letters of Java: `yyyy-MM-dd HH:mm:ss.SSS`. Other letters are refused.",
+    ),
+    (
+        "date_part",
+        TIME,
+        "date_part(part, time)",
+        "A part of the time: `year`, `quarter`, `month`, `week`, `day`, `hour`, `minute`, `second`, `millisecond`, \
+         `dow` (0 is Sunday), `isodow` (1 is Monday), `doy`, `epoch` (seconds since 1970). `EXTRACT(part FROM time)` is \
+         the same.",
+    ),
+    ("dayofmonth", TIME, "dayofmonth(time)", "The day of the month."),
+    ("from_unixtime", TIME, "from_unixtime(seconds)", "The time so many seconds after the beginning of 1970."),
+    ("haversine_m", MATH, "haversine_m(lat1, lon1, lat2, lon2)", "The distance of two places on the globe in metres."),
+    ("hour", TIME, "hour(time)", "The hour."),
+    ("if", "Conditional Functions", "if(condition, one, other)", "`one` where the condition is true, else `other`."),
+    ("minute", TIME, "minute(time)", "The minute."),
+    ("mod", MATH, "mod(a, b)", "The remainder of `a / b`, as `a % b`."),
+    ("month", TIME, "month(time)", "The month."),
+    (
+        "regexp_extract",
+        "Regular Expression Functions",
+        "regexp_extract(text, pattern [, group])",
+        "What the pattern, or a group of it, matches first. The pattern is a constant.",
+    ),
+    ("second", TIME, "second(time)", "The second."),
+    (
+        "split_index",
+        TEXT,
+        "split_index(text, separator, index)",
+        "The part of a text with this index, from 0, between separators.",
+    ),
+    (
+        "to_char",
+        TIME,
+        "to_char(time, format)",
+        "The time as text, in the words of PostgreSQL (`YYYY`, `MM`, `DD`, `HH24`, `HH12`, `AM`, `MI`, `SS`, `MS`, `US`, \
+         `Mon`, `Dy`, `DDD`, text in double quotes) or in percent signs (`%Y-%m-%d`). Other words are refused.",
+    ),
+    ("to_local_time", TIME, "to_local_time(time)", "The time itself: a `TIMESTAMP` has no time zone."),
+    (
+        "to_timestamp",
+        TIME,
+        "to_timestamp(value [, format ...])",
+        "The time of a text (ISO 8601, or by Chrono's formats) or of a number of seconds since 1970.",
+    ),
+    ("to_timestamp_micros", TIME, "to_timestamp_micros(value)", "The same of microseconds since 1970."),
+    ("to_timestamp_millis", TIME, "to_timestamp_millis(value)", "The same of milliseconds since 1970."),
+    ("to_timestamp_nanos", TIME, "to_timestamp_nanos(value)", "The same of nanoseconds since 1970."),
+    ("to_timestamp_seconds", TIME, "to_timestamp_seconds(value)", "The same of seconds since 1970."),
+    ("to_unixtime", TIME, "to_unixtime(time)", "The seconds since 1970."),
+    ("year", TIME, "year(time)", "The year."),
+];
+
+/// An aggregate: other names, how it is called, what it gives, examples over [`ROWS`].
+type Described = (AggregateFunction, &'static [&'static str], &'static str, &'static str, &'static [&'static str]);
+
+/// What aggregates are computed of: x, y, word, ok.
+const ROWS: [[&str; 4]; 4] = [
+    ["20.0", "1.0", "a", "true"],
+    ["21.0", "3.0", "b", "true"],
+    ["21.0", "2.0", "b", "false"],
+    ["24.0", "6.0", "c", "true"],
+];
+
+#[rustfmt::skip]
+const AGGREGATES: &[Described] = &[
+    (AggregateFunction::Count, &[], "count(*) | count(x)", "The number of rows, or of rows where `x` is not null.", &["count(*)"]),
+    (AggregateFunction::CountDistinct, &[], "count(DISTINCT x)", "The number of different values, exactly.", &["count(DISTINCT x)"]),
+    (AggregateFunction::ApproxDistinct, &[], "approx_distinct(x)", "About the number of different values, in bounded memory: exact up to 256, then by HyperLogLog with a standard error of 1.6 %.", &["approx_distinct(x)"]),
+    (AggregateFunction::Sum, &[], "sum(x)", "The sum. Where a sum of integers is no `BIGINT`, an application refuses the row; in a big query it is null, and counted.", &["sum(x)"]),
+    (AggregateFunction::Avg, &["mean"], "avg(x)", "The mean.", &["avg(x)"]),
+    (AggregateFunction::Min, &[], "min(x)", "The least value. NaN is greater than every number.", &["min(x)", "min(word)"]),
+    (AggregateFunction::Max, &[], "max(x)", "The greatest value. NaN is greater than every number.", &["max(x)"]),
+    (AggregateFunction::StddevSamp, &["stddev"], "stddev_samp(x)", "The standard deviation of a sample; null of fewer than two values.", &["stddev_samp(y)"]),
+    (AggregateFunction::StddevPop, &[], "stddev_pop(x)", "The standard deviation of all.", &["stddev_pop(y)"]),
+    (AggregateFunction::VarSamp, &["var", "var_sample"], "var_samp(x)", "The variance of a sample; null of fewer than two values.", &["var_samp(x)"]),
+    (AggregateFunction::VarPop, &["var_population"], "var_pop(x)", "The variance of all.", &["var_pop(x)"]),
+    (AggregateFunction::Median, &[], "median(x)", "The middle value, or the mean of the two middle ones.", &["median(x)"]),
+    (AggregateFunction::PercentileCont, &["quantile_cont"], "percentile_cont(x, p) | percentile_cont(p) WITHIN GROUP (ORDER BY x)", "The value below which a fraction `p` of the values lies, interpolated. `p` is a constant or a parameter.", &["percentile_cont(x, 0.75)"]),
+    (AggregateFunction::CovarSamp, &["covar"], "covar_samp(y, x)", "The covariance of a sample.", &["covar_samp(y, x)"]),
+    (AggregateFunction::CovarPop, &[], "covar_pop(y, x)", "The covariance of all.", &["covar_pop(y, x)"]),
+    (AggregateFunction::Corr, &[], "corr(y, x)", "Pearson's correlation.", &["corr(x, 2 * x)"]),
+    (AggregateFunction::RegrSlope, &[], "regr_slope(y, x)", "The slope of the line with the least squares.", &["regr_slope(2 * x + 1, x)"]),
+    (AggregateFunction::RegrIntercept, &[], "regr_intercept(y, x)", "Where this line has `x = 0`.", &["regr_intercept(2 * x + 1, x)"]),
+    (AggregateFunction::RegrR2, &[], "regr_r2(y, x)", "How much of the variance of `y` this line explains, from 0 to 1.", &["regr_r2(2 * x + 1, x)"]),
+    (AggregateFunction::FirstValue, &[], "first_value(x)", "The value with the earliest event time.", &["first_value(word)"]),
+    (AggregateFunction::LastValue, &[], "last_value(x)", "The value with the latest event time.", &["last_value(word)"]),
+    (AggregateFunction::BoolAnd, &[], "bool_and(x)", "Whether all values are true.", &["bool_and(ok)"]),
+    (AggregateFunction::BoolOr, &[], "bool_or(x)", "Whether a value is true.", &["bool_or(ok)"]),
+];
+
+const HEAD: &str = "<!-- Generated by `cargo xtask docs`. -->
+# Functions
+
+Every function that SQL may call, in applications and in big queries alike. The results of the examples are computed.
+A function of null is null, but for those that are about nulls (`coalesce`, `nvl`, `concat` and the like). Names may be
+written in any case.
+
+Functions with a result that depends on when they are called (`now`, `random`, `uuid`) are refused: results are a
+function of the events. `arrival_time` is a column of every input of an application.
+
+- [Windows and earlier rows](#windows-and-earlier-rows)
+- [Aggregates](#aggregates)
+";
+
+const OTHERS: &str = "
+## Windows and earlier rows
+
+These are no functions of values. They have sections of their own:
+
+- In applications: `tumble`, `hop`, `session`, `count_window` in [GROUP BY](../sql/applications.md#group-by), and `lag`,
+  `changed`, `hysteresis` over [earlier rows](../sql/applications.md#earlier-rows). `FIRST`, `LAST`, `PREV`,
+  `CLASSIFIER` and `MATCH_NUMBER` belong to [MATCH_RECOGNIZE](../sql/applications.md#match_recognize).
+- In big queries: [windows](../sql/big-queries.md#windows), ranks, `LAG` and aggregates
+  [OVER](../sql/big-queries.md#over) rows, and `PROCTIME()`, the clock as the time of tumbling windows.
+
+## Aggregates
+
+Aggregates skip nulls, and are null where no value is left; counts are 0 then. `FILTER (WHERE ...)` behind an aggregate
+says which rows it takes. The examples are over these rows, in order of time:
+
+| x | y | word | ok |
+|---|---|---|---|
+";
+
+fn headline(section: &str) -> String {
+    section
+        .trim_end_matches(" Functions")
+        .replace("String", "Text")
+        .replace("Time and Date", "Times")
+        .replace("Math", "Numbers")
+}
+
+/// The first sentence of a description, on one line.
+fn sentence(description: &str) -> String {
+    let paragraph = description.trim().split("\n\n").next().unwrap_or_default();
+    let text = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+    let end = text.find(". ").unwrap_or(text.trim_end_matches('.').len());
+    format!("{}.", &text[..end])
+}
+
+/// By name: other names, how it is called, what it gives.
+type Section = BTreeMap<String, (Vec<String>, String, String)>;
+
+#[test]
+fn the_reference_of_the_functions_is_current() {
+    let mut sections: BTreeMap<String, Section> = BTreeMap::new();
+    for (name, function) in REGISTRY.scalars() {
+        let main = function.name().to_owned();
+        let own = OWN.iter().find(|(own, ..)| *own == main);
+        let (section, call, description) = match (own, function.documentation()) {
+            (Some((_, section, call, description)), _) => {
+                ((*section).to_owned(), (*call).to_owned(), (*description).to_owned())
+            }
+            (None, Some(known)) => {
+                let label = known.doc_section.label.to_owned();
+                (label, known.syntax_example.trim().replace('\n', " | "), sentence(&known.description))
+            }
+            (None, None) => panic!("{main} has no description: write one into OWN"),
+        };
+        let section = sections.entry(headline(&section)).or_default();
+        let described = section.entry(main.clone()).or_insert_with(|| (Vec::new(), call, description));
+        if name != main {
+            described.0.push(name);
+        }
+    }
+    let mut text = HEAD.to_owned();
+    for section in sections.keys() {
+        let anchor = section.to_lowercase().replace(' ', "-");
+        let _ = writeln!(text, "- [{section}](#{anchor})");
+    }
+    text.push_str(OTHERS);
+    for row in ROWS {
+        let _ = writeln!(text, "| {} |", row.join(" | "));
+    }
+    for function in AggregateFunction::ALL {
+        let (_, others, call, gives, examples) =
+            AGGREGATES.iter().find(|(described, ..)| *described == function).expect("a description in AGGREGATES");
+        assert!(others.iter().all(|name| AggregateFunction::from_name(name) == Some(function)), "{others:?}");
+        let others: Vec<String> = others.iter().map(|name| (*name).to_owned()).collect();
+        describe(&mut text, function.name(), call, gives, &others);
+        for example in *examples {
+            let _ = writeln!(text, "- `{example}` is `{}`", aggregate(example));
+        }
+    }
+    for (section, functions) in &mut sections {
+        let _ = write!(text, "\n## {section}\n");
+        for (name, (others, call, description)) in functions {
+            others.sort();
+            describe(&mut text, name, call, description, others);
+            let mut is_shown = false;
+            for (template, arguments, ..) in FUNCTIONS {
+                let called = template.strip_prefix("CAST(").unwrap_or(template);
+                if called.split('(').next() == Some(name) {
+                    let written: Vec<String> = arguments.iter().map(|one| literal(one)).collect();
+                    let call = filled(template, &written);
+                    let _ = writeln!(text, "- `{call}` is `{}`", value(&call));
+                    is_shown = true;
+                }
+            }
+            assert!(is_shown, "{name} has no example in FUNCTIONS");
+        }
+    }
+    page::check("functions.md", &page::wrapped(&text));
+}
+
+fn describe(text: &mut String, name: &str, call: &str, gives: &str, others: &[String]) {
+    let names: Vec<String> = others.iter().map(|name| format!("`{name}`")).collect();
+    let also = if names.is_empty() { String::new() } else { format!(" Other names: {}.", names.join(", ")) };
+    let calls: Vec<String> = call.split(" | ").map(|call| format!("`{call}`")).collect();
+    let _ = write!(text, "\n### {name}\n\n{}: {gives}{also}\n\n", calls.join(" or "));
+}
+
+/// What an expression is, the same in applications and big queries.
+fn value(expression: &str) -> String {
+    let found = PATHS.map(|path| evaluate(path, expression, &Columns::default()).expect("an example is planned"));
+    assert_eq!(found[0], found[1], "{expression}");
+    found[0][0].clone()
+}
+
+/// What an aggregate is over [`ROWS`].
+fn aggregate(call: &str) -> String {
+    let types = ["DOUBLE", "DOUBLE", "TEXT", "BOOLEAN"];
+    let values = |column: usize| ROWS.iter().map(|row| scalar(types[column], Some(row[column]))).collect();
+    let columns = Columns { types: types.to_vec(), values: (0..types.len()).map(values).collect() };
+    aggregated(call, &["x", "y", "word", "ok"], &columns)
+}
+
+#[test]
+fn other_pages_have_what_is_no_function_of_values() {
+    let read = |name: &str| std::fs::read_to_string(page::root().join("docs/sql").join(name)).expect("a page");
+    let (applications, big_queries) = (read("applications.md"), read("big-queries.md"));
+    for name in WINDOWS.iter().chain(&HISTORY) {
+        assert!(applications.contains(&format!("{name}(")), "{name} is not in applications.md");
+    }
+    for name in
+        ["TUMBLE", "HOP", "CUMULATE", "SESSION", "count_window", "ROW_NUMBER", "RANK", "DENSE_RANK", "LAG", "PROCTIME"]
+    {
+        assert!(big_queries.contains(name), "{name} is not in big-queries.md");
+    }
+    assert_eq!(PATHS[0], Path::Application);
+}
