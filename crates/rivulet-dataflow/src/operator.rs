@@ -273,10 +273,10 @@ impl Chain {
 
     /// The selected state of every operator, in chain order.
     pub fn export_state(&self, selection: &StateSelection) -> Result<Vec<Option<StateFrame>>, StateError> {
-        let exported = |operator: &Box<dyn Operator>| {
+        let exported = |operator: &dyn Operator| {
             operator.export_state(selection)?.map(|frame| frame.grouped(self.key_groups)).transpose()
         };
-        self.operators.iter().map(exported).collect()
+        self.operators.iter().map(|operator| exported(&**operator)).collect()
     }
 
     /// The state by key, operator by operator and key group by key group: `into` gets the operator's place, the key

@@ -71,7 +71,7 @@ impl<'c> Rows<'c> {
                 *on = ast::JoinConstraint::On(always);
             }
         }
-        alone.body = Box::new(ast::SetExpr::Select(Box::new(select)));
+        *alone.body = ast::SetExpr::Select(Box::new(select));
         (alone.order_by, alone.limit_clause) = (None, None);
         Ok(Self { catalog, schema: schema_of(&alone, catalog)? })
     }
