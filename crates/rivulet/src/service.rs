@@ -1,7 +1,11 @@
-//! What the server offers, as one trait: the engine implements it, the REST API and the tests are written against it.
+//! What the server offers, as one trait: the engine implements it. REST, SQL and the command line use it through the
+//! [`Session`] of a [`Caller`], which checks what the caller may do.
 //!
 //! The types here are plain; what goes over the wire is converted in [`crate::api`], what goes to disk in
 //! [`crate::catalog`]. Every call may block (a lock, a commit to disk): the API makes them on a thread that may.
+
+mod access;
+mod session;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,6 +16,8 @@ use tokio::sync::broadcast;
 
 use crate::data_folder::archive::Backup;
 use crate::engine::Waiting;
+pub use access::{Access, Action, Authorizer, Caller, Credentials, LocalOperator, Refused, Resource, ResourceKind};
+pub use session::Session;
 
 /// The most requests that one call of [`Service::submit`] is given.
 pub const SUBMIT_BATCH_MAX: usize = 8192;
@@ -21,6 +27,11 @@ pub const QUERIES_PAGE_MAX: usize = 1000;
 
 /// What the server offers; the engine implements it. Blocking calls: the API calls them on tokio's blocking pool.
 pub trait Service: Send + Sync + 'static {
+    /// What callers may do. Without one of its own, a service permits everything.
+    fn access(&self) -> Arc<Access> {
+        Arc::default()
+    }
+
     /// Runs an SQL script; one result for each statement, stopping at the first error.
     fn execute(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>>;
 
@@ -207,6 +218,10 @@ pub enum ErrorKind {
     Unavailable,
     /// A configured limit is reached.
     LimitReached,
+    /// The client's credentials are wrong or missing.
+    Unauthenticated,
+    /// The caller may not do this.
+    Forbidden,
     /// A defect of Rivulet.
     Internal,
 }
@@ -221,6 +236,8 @@ impl ErrorKind {
             Self::Conflict => "conflict",
             Self::Unavailable => "unavailable",
             Self::LimitReached => "limit_reached",
+            Self::Unauthenticated => "unauthenticated",
+            Self::Forbidden => "forbidden",
             Self::Internal => "internal",
         }
     }

@@ -2,13 +2,13 @@
 
 use axum::Json;
 use axum::body::Body;
+use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
 use axum::http::StatusCode;
 
 use super::error::ApiError;
 use super::types::{Application, ApplicationList, DropParameters, ErrorAnswer, Explanation, RegisterParameters};
-use super::{Api, Name};
+use super::{Authenticated, Name};
 
 /// List the applications
 #[utoipa::path(
@@ -18,8 +18,8 @@ use super::{Api, Name};
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn list_applications(State(api): State<Api>) -> Result<Json<ApplicationList>, ApiError> {
-    let applications = api.blocking(|service| service.applications()).await?;
+pub(super) async fn list_applications(api: Authenticated) -> Result<Json<ApplicationList>, ApiError> {
+    let applications = api.blocking(|session| session.applications()).await??;
     Ok(Json(ApplicationList { applications: applications.into_iter().map(Application::from).collect() }))
 }
 
@@ -37,7 +37,7 @@ pub(super) async fn list_applications(State(api): State<Api>) -> Result<Json<App
     ),
 )]
 pub(super) async fn create_application(
-    State(api): State<Api>,
+    api: Authenticated,
     parameters: Result<Query<RegisterParameters>, QueryRejection>,
     body: Body,
 ) -> Result<Json<Application>, ApiError> {
@@ -48,11 +48,11 @@ pub(super) async fn create_application(
             return Err(ApiError::invalid("discard_state without replace")
                 .with_hint("state is discarded by a replacement: add replace=true"));
         }
-        let application = api.blocking(move |service| service.create_application(&sql)).await??;
+        let application = api.blocking(move |session| session.create_application(&sql)).await??;
         return Ok(Json(application.into()));
     }
     let (application, replacement) =
-        api.blocking(move |service| service.replace_application(&sql, discard_state)).await??;
+        api.blocking(move |session| session.replace_application(&sql, discard_state)).await??;
     Ok(Json(Application { replacement: Some(replacement.into()), ..application.into() }))
 }
 
@@ -65,8 +65,8 @@ pub(super) async fn create_application(
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn show_application(State(api): State<Api>, Name(name): Name) -> Result<Json<Application>, ApiError> {
-    let application = api.blocking(move |service| service.application(&name)).await??;
+pub(super) async fn show_application(api: Authenticated, Name(name): Name) -> Result<Json<Application>, ApiError> {
+    let application = api.blocking(move |session| session.application(&name)).await??;
     Ok(Json(application.into()))
 }
 
@@ -80,12 +80,12 @@ pub(super) async fn show_application(State(api): State<Api>, Name(name): Name) -
     ),
 )]
 pub(super) async fn drop_application(
-    State(api): State<Api>,
+    api: Authenticated,
     Name(name): Name,
     parameters: Result<Query<DropParameters>, QueryRejection>,
 ) -> Result<StatusCode, ApiError> {
     let Query(DropParameters { cascade }) = parameters?;
-    api.blocking(move |service| service.drop_application(&name, cascade)).await??;
+    api.blocking(move |session| session.drop_application(&name, cascade)).await??;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -100,10 +100,7 @@ pub(super) async fn drop_application(
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn explain_application(
-    State(api): State<Api>,
-    Name(name): Name,
-) -> Result<Json<Explanation>, ApiError> {
-    let explanation = api.blocking(move |service| service.explain(&name)).await??;
+pub(super) async fn explain_application(api: Authenticated, Name(name): Name) -> Result<Json<Explanation>, ApiError> {
+    let explanation = api.blocking(move |session| session.explain(&name)).await??;
     Ok(Json(Explanation { explanation }))
 }

@@ -4,7 +4,6 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
@@ -12,7 +11,7 @@ use futures_util::stream::unfold;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::Api;
+use super::Authenticated;
 use super::error::ApiError;
 use super::types::{ErrorAnswer, NOTICE_HEADER};
 
@@ -40,8 +39,8 @@ const PART_BYTES: usize = 1 << 20;
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn make_backup(State(api): State<Api>) -> Result<impl IntoResponse, ApiError> {
-    let backup = api.blocking(|service| service.back_up()).await??;
+pub(super) async fn make_backup(api: Authenticated) -> Result<impl IntoResponse, ApiError> {
+    let backup = api.blocking(|session| session.back_up()).await??;
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     let notices = backup.notices();

@@ -3,9 +3,8 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
 
-use super::Api;
+use super::Authenticated;
 use super::error::ApiError;
 use super::types::{BigQuery, BigQueryCreated, BigQueryList, ErrorAnswer};
 
@@ -19,8 +18,8 @@ use super::types::{BigQuery, BigQueryCreated, BigQueryList, ErrorAnswer};
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn list_big_queries(State(api): State<Api>) -> Result<Json<BigQueryList>, ApiError> {
-    let big_queries = api.blocking(|service| service.big_queries()).await?;
+pub(super) async fn list_big_queries(api: Authenticated) -> Result<Json<BigQueryList>, ApiError> {
+    let big_queries = api.blocking(|session| session.big_queries()).await??;
     Ok(Json(BigQueryList { big_queries: big_queries.into_iter().map(BigQuery::from).collect() }))
 }
 
@@ -40,8 +39,8 @@ pub(super) async fn list_big_queries(State(api): State<Api>) -> Result<Json<BigQ
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn create_big_query(State(api): State<Api>, body: Body) -> Result<Json<BigQueryCreated>, ApiError> {
+pub(super) async fn create_big_query(api: Authenticated, body: Body) -> Result<Json<BigQueryCreated>, ApiError> {
     let sql = api.read_sql(body).await?;
-    let (query, message) = api.blocking(move |service| service.create_big_query(&sql)).await??;
+    let (query, message) = api.blocking(move |session| session.create_big_query(&sql)).await??;
     Ok(Json(BigQueryCreated { query: query.into(), message }))
 }

@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use axum::Extension;
 use axum::body::{Body, Bytes};
-use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
@@ -27,13 +26,13 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::service::{QueryRequest, Service, generated_name};
+use crate::service::{QueryRequest, Session, generated_name};
 
-use super::Api;
 use super::error::ApiError;
 use super::lines::{LINE_BYTES_MAX, LineBatch, LineCutter};
 use super::submission::{Submission, parse};
 use super::types::{BulkAnswer, ErrorAnswer, ErrorDetail, QuerySubmission};
+use super::{Api, Authenticated};
 
 /// What the answer to a line is taken for, in bytes: an id and a name, or an error with its hint.
 const ANSWER_BYTES: usize = 256;
@@ -66,18 +65,18 @@ const BATCH_WAIT: Duration = Duration::from_millis(5);
     ),
 )]
 pub(super) async fn submit_bulk(
-    State(api): State<Api>,
+    api: Authenticated,
     wait: Option<Extension<ClientWait>>,
     body: Body,
 ) -> Result<Response, ApiError> {
     let (batches_in, mut batches) = mpsc::channel::<Batch>(1);
     let wait = wait.map(|Extension(wait)| wait);
     let (answers, answers_out) = mpsc::channel::<Piece>(1);
-    let reader = Reader { body, cutter: LineCutter::new(), held: None, wait, batches: batches_in, api: api.clone() };
+    let reader = Reader { body, cutter: LineCutter::new(), held: None, wait, batches: batches_in, api: (*api).clone() };
     let reader = tokio::spawn(reader.read());
     tokio::spawn(async move {
         while let Some(Batch { lines: batch, held, pause }) = batches.recv().await {
-            let (answer, is_last) = match api.blocking(move |service| answer_batch(service, &batch)).await {
+            let (answer, is_last) = match api.blocking(move |session| answer_batch(session, &batch)).await {
                 Ok(answer) => (answer, false),
                 // The stream has begun, so the error cannot be a status any more. Nothing of the batch is acknowledged.
                 Err(error) => (answer_line(None, error.detail), true),
@@ -238,7 +237,7 @@ impl Reader {
 }
 
 /// Submits a batch and writes its answers.
-fn answer_batch(service: &dyn Service, batch: &LineBatch) -> Vec<u8> {
+fn answer_batch(session: &Session, batch: &LineBatch) -> Vec<u8> {
     let mut parameters = Vec::new();
     let parsed: Vec<(u64, Result<Submission<'_>, ErrorDetail>)> = batch
         .lines()
@@ -261,7 +260,7 @@ fn answer_batch(service: &dyn Service, batch: &LineBatch) -> Vec<u8> {
             label: submission.label.as_deref(),
         })
         .collect();
-    let mut answers = if requests.is_empty() { Vec::new() } else { service.submit(&requests) }.into_iter();
+    let mut answers = if requests.is_empty() { Vec::new() } else { session.submit(&requests) }.into_iter();
     let mut text = Vec::with_capacity(64 * parsed.len());
     for (number, submission) in &parsed {
         let answer = match submission {

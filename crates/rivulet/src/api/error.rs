@@ -65,6 +65,8 @@ pub(super) fn status_of(kind: ErrorKind) -> StatusCode {
         ErrorKind::Invalid => StatusCode::BAD_REQUEST,
         ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::LimitReached => StatusCode::TOO_MANY_REQUESTS,
+        ErrorKind::Unauthenticated => StatusCode::UNAUTHORIZED,
+        ErrorKind::Forbidden => StatusCode::FORBIDDEN,
         ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
@@ -80,6 +82,9 @@ impl IntoResponse for ApiError {
         let mut answer = (self.status, Json(ErrorAnswer { error: self.detail })).into_response();
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             answer.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         answer
     }

@@ -4,7 +4,8 @@
 //! What must hold: a request never harms another one. Bodies, batches and waiting answers are counted against one bound
 //! ([`Budget`]), and a client that is too slow with either is cut off (`rivulet-connectors`, `http_server`); every call
 //! of the service runs on a thread that may block; a panic in there is one answer with status 500. A request that was
-//! made for another host, or by a page of another site, gets nothing.
+//! made for another host, or by a page of another site, gets nothing. Handlers reach the service only through the
+//! session of the request's caller ([`Authenticated`]).
 
 mod applications;
 mod backup;
@@ -32,7 +33,7 @@ use axum::body::{Body, HttpBody};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::request::Parts;
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Redirect, Response};
 use axum::routing::get;
@@ -47,7 +48,7 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
 use crate::config::HttpConfig;
-use crate::service::Service;
+use crate::service::{Caller, Credentials, Service, ServiceError, Session};
 
 use error::ApiError;
 
@@ -60,6 +61,9 @@ const CALLS_MAX: usize = 64;
 /// Looks at the state of the service at a time. They have places of their own: who asks how the server is must not wait
 /// for statements that take long.
 const LOOKS_MAX: usize = 8;
+
+/// Logins at a time; others wait. They may ask a server elsewhere, and keep nothing else from its turn meanwhile.
+const LOGINS_MAX: usize = 8;
 
 /// Clients that watch results at a time, at most; others are refused.
 const WATCH_MAX: usize = 1024;
@@ -191,6 +195,7 @@ struct Api {
     service: Arc<OnceLock<Arc<dyn Service>>>,
     call_permits: Arc<Semaphore>,
     look_permits: Arc<Semaphore>,
+    login_permits: Arc<Semaphore>,
     bounds: Bounds,
     hosts: Arc<Hosts>,
     stop: Stop,
@@ -205,32 +210,21 @@ struct Bounds {
 }
 
 impl Api {
-    /// Calls the service on a thread that may block.
-    async fn blocking<T: Send + 'static>(
-        &self,
-        call: impl FnOnce(&dyn Service) -> T + Send + 'static,
-    ) -> Result<T, ApiError> {
-        self.call(&self.call_permits, call).await
-    }
-
-    /// Looks at the state of the service, which takes moments only, on a thread that may block.
-    async fn looking<T: Send + 'static>(
-        &self,
-        call: impl FnOnce(&dyn Service) -> T + Send + 'static,
-    ) -> Result<T, ApiError> {
-        self.call(&self.look_permits, call).await
+    /// Whether events are being processed, and what is wrong although they are. Anybody may know: probes have no name.
+    async fn health(&self) -> Result<Result<Vec<String>, ServiceError>, ApiError> {
+        self.call(&self.look_permits, |service| service.ready().map(|()| service.problems())).await
     }
 
     async fn call<T: Send + 'static>(
         &self,
         permits: &Arc<Semaphore>,
-        call: impl FnOnce(&dyn Service) -> T + Send + 'static,
+        call: impl FnOnce(&Arc<dyn Service>) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let service = self.service.get().cloned().ok_or_else(ApiError::starting)?;
         let permit = Arc::clone(permits).acquire_owned().await;
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            call(service.as_ref())
+            call(&service)
         });
         done.await.map_err(|error| {
             tracing::error!(%error, "a call of the service failed");
@@ -255,6 +249,66 @@ impl Api {
         let room = tokio::time::timeout(ROOM_WAIT, budget.take(cost)).await;
         let room = room.map_err(|_| ApiError::no_room("there is no memory for reading the SQL at present"))?;
         Ok(Text { text, _held: [held, Some(room)] })
+    }
+}
+
+/// A request of a known caller.
+struct Authenticated {
+    api: Api,
+    caller: Caller,
+}
+
+impl FromRequestParts<Api> for Authenticated {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
+        let secret =
+            parts.headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        let caller = match secret.map(<[u8]>::to_vec) {
+            None => api.service.get().ok_or_else(ApiError::starting)?.access().authenticate(&Credentials::default()),
+            Some(secret) => {
+                let authenticate = move |service: &Arc<dyn Service>| {
+                    service.access().authenticate(&Credentials { user: None, secret: Some(&secret) })
+                };
+                api.call(&api.login_permits, authenticate).await?
+            }
+        };
+        Ok(Self { api: api.clone(), caller: caller? })
+    }
+}
+
+impl Deref for Authenticated {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.api
+    }
+}
+
+impl Authenticated {
+    /// Asks the service on a thread that may block.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Session) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.ask(&self.call_permits, ask).await
+    }
+
+    /// Looks at the state of the service, which takes moments only, on a thread that may block.
+    async fn looking<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Session) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.ask(&self.look_permits, ask).await
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        permits: &Arc<Semaphore>,
+        ask: impl FnOnce(&Session) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let caller = self.caller.clone();
+        self.call(permits, move |service| ask(&service.session(caller))).await
     }
 }
 
@@ -327,7 +381,8 @@ fn routes() -> OpenApiRouter<Api> {
 fn router(service: Arc<OnceLock<Arc<dyn Service>>>, hosts: Hosts, bounds: Bounds, stop: Stop) -> Router {
     let call_permits = Arc::new(Semaphore::new(CALLS_MAX));
     let look_permits = Arc::new(Semaphore::new(LOOKS_MAX));
-    let api = Api { service, call_permits, look_permits, bounds, hosts: Arc::new(hosts), stop };
+    let login_permits = Arc::new(Semaphore::new(LOGINS_MAX));
+    let api = Api { service, call_permits, look_permits, login_permits, bounds, hosts: Arc::new(hosts), stop };
     let (router, document) = routes().split_for_parts();
     router
         .route("/", get(|| async { Redirect::temporary("/api/docs/") }))

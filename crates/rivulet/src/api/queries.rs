@@ -2,8 +2,8 @@
 
 use axum::Json;
 use axum::body::Body;
+use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
 use axum::http::StatusCode;
 
 use crate::service::{QUERIES_PAGE_MAX, QueryFilter, QueryRequest, ServiceError, generated_name};
@@ -11,7 +11,7 @@ use crate::service::{QUERIES_PAGE_MAX, QueryFilter, QueryRequest, ServiceError, 
 use super::error::ApiError;
 use super::submission::parse;
 use super::types::{self, ErrorAnswer, ListParameters, QueryCreated, QueryPage, QuerySubmission};
-use super::{Api, Name};
+use super::{Authenticated, Name};
 
 /// Queries of a page unless the request says otherwise.
 const PAGE_LIMIT_DEFAULT: usize = 100;
@@ -27,13 +27,10 @@ const PAGE_LIMIT_DEFAULT: usize = 100;
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn submit_query(
-    State(api): State<Api>,
-    body: Body,
-) -> Result<(StatusCode, Json<QueryCreated>), ApiError> {
+pub(super) async fn submit_query(api: Authenticated, body: Body) -> Result<(StatusCode, Json<QueryCreated>), ApiError> {
     let json = api.read_text(body).await?;
     let created = api
-        .blocking(move |service| {
+        .blocking(move |session| {
             let mut parameters = Vec::new();
             let submission = parse(json.as_bytes(), &mut parameters)
                 .map_err(|detail| ApiError { status: StatusCode::BAD_REQUEST, detail })?;
@@ -43,7 +40,7 @@ pub(super) async fn submit_query(
                 parameters: &parameters,
                 label: submission.label.as_deref(),
             };
-            let answer = service.submit(&[request]).pop();
+            let answer = session.submit(&[request]).pop();
             let id = answer.ok_or_else(|| ApiError::internal("the query was not answered"))??;
             let name = submission.name.as_deref().map_or_else(|| generated_name(id), str::to_owned);
             Ok::<_, ApiError>(QueryCreated { id, name })
@@ -64,7 +61,7 @@ pub(super) async fn submit_query(
     ),
 )]
 pub(super) async fn list_queries(
-    State(api): State<Api>,
+    api: Authenticated,
     parameters: Result<Query<ListParameters>, QueryRejection>,
 ) -> Result<Json<QueryPage>, ApiError> {
     let Query(ListParameters { application, like, after, limit }) = parameters?;
@@ -75,7 +72,7 @@ pub(super) async fn list_queries(
     }
     // One more than asked for shows whether there is a next page.
     let filter = QueryFilter { application, like, after, limit: limit + 1 };
-    let mut found = api.blocking(move |service| service.queries(&filter)).await?;
+    let mut found = api.blocking(move |session| session.queries(&filter)).await??;
     let has_more = found.len() > limit;
     found.truncate(limit);
     let next = if has_more { found.last().map(|query| query.name.clone()) } else { None };
@@ -91,8 +88,8 @@ pub(super) async fn list_queries(
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn show_query(State(api): State<Api>, Name(name): Name) -> Result<Json<types::Query>, ApiError> {
-    let query = api.blocking(move |service| service.query(&name)).await??;
+pub(super) async fn show_query(api: Authenticated, Name(name): Name) -> Result<Json<types::Query>, ApiError> {
+    let query = api.blocking(move |session| session.query(&name)).await??;
     Ok(Json(query.into()))
 }
 
@@ -105,8 +102,8 @@ pub(super) async fn show_query(State(api): State<Api>, Name(name): Name) -> Resu
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn drop_query(State(api): State<Api>, Name(name): Name) -> Result<StatusCode, ApiError> {
-    no_content(api.blocking(move |service| service.drop_query(&name)).await?)
+pub(super) async fn drop_query(api: Authenticated, Name(name): Name) -> Result<StatusCode, ApiError> {
+    no_content(api.blocking(move |session| session.drop_query(&name)).await?)
 }
 
 /// Pause a query
@@ -120,8 +117,8 @@ pub(super) async fn drop_query(State(api): State<Api>, Name(name): Name) -> Resu
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn pause_query(State(api): State<Api>, Name(name): Name) -> Result<StatusCode, ApiError> {
-    no_content(api.blocking(move |service| service.pause(&name)).await?)
+pub(super) async fn pause_query(api: Authenticated, Name(name): Name) -> Result<StatusCode, ApiError> {
+    no_content(api.blocking(move |session| session.pause(&name)).await?)
 }
 
 /// Resume a query
@@ -135,8 +132,8 @@ pub(super) async fn pause_query(State(api): State<Api>, Name(name): Name) -> Res
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn resume_query(State(api): State<Api>, Name(name): Name) -> Result<StatusCode, ApiError> {
-    no_content(api.blocking(move |service| service.resume(&name)).await?)
+pub(super) async fn resume_query(api: Authenticated, Name(name): Name) -> Result<StatusCode, ApiError> {
+    no_content(api.blocking(move |session| session.resume(&name)).await?)
 }
 
 fn no_content(done: Result<(), ServiceError>) -> Result<StatusCode, ApiError> {

@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Sse;
 use axum::response::sse::{Event, KeepAlive};
@@ -19,7 +19,7 @@ use crate::service::LiveResult;
 
 use super::error::ApiError;
 use super::types::{ErrorAnswer, WatchParameters};
-use super::{Api, Name, Stop};
+use super::{Authenticated, Name, Stop};
 
 /// Proxies cut connections that say nothing; a comment line is sent so often.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -39,7 +39,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
     ),
 )]
 pub(super) async fn watch_results(
-    State(api): State<Api>,
+    api: Authenticated,
     Name(name): Name,
     parameters: Result<Query<WatchParameters>, QueryRejection>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
@@ -48,7 +48,7 @@ pub(super) async fn watch_results(
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, "limit_reached", "too many clients watch results")
             .with_hint("subscribe to the query's output topic at the broker instead")
     })?;
-    let results = api.blocking(move |service| service.results(&name)).await??;
+    let results = api.blocking(move |session| session.results(&name)).await??;
     let watch = Watch {
         results,
         next: None,

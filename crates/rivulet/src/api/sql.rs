@@ -2,10 +2,9 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::StatusCode;
 
-use super::Api;
+use super::Authenticated;
 use super::error::{ApiError, status_of};
 use super::types::{ErrorAnswer, SqlAnswer};
 
@@ -18,12 +17,13 @@ use super::types::{ErrorAnswer, SqlAnswer};
     responses(
         (status = 200, description = "Every statement ran", body = SqlAnswer),
         (status = "4XX", description = "A statement was refused; the results before it are there", body = SqlAnswer),
-        (status = 403, description = "A page of another site asks", body = ErrorAnswer),
+        (status = 401, description = "The credentials are wrong or missing", body = ErrorAnswer),
+        (status = 403, description = "A page of another site asks, or the caller may not run a statement", body = ErrorAnswer),
         (status = 421, description = "The request is for another host", body = ErrorAnswer),
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn run_script(State(api): State<Api>, body: Body) -> Result<(StatusCode, Json<SqlAnswer>), ApiError> {
+pub(super) async fn run_script(api: Authenticated, body: Body) -> Result<(StatusCode, Json<SqlAnswer>), ApiError> {
     let script = match api.read_sql(body).await {
         Ok(script) if script.trim_start().starts_with('{') => {
             return refused(
@@ -34,7 +34,7 @@ pub(super) async fn run_script(State(api): State<Api>, body: Body) -> Result<(St
         Ok(script) => script,
         Err(error) => return refused(error),
     };
-    let outcomes = api.blocking(move |service| service.execute(&script)).await?;
+    let outcomes = api.blocking(move |session| session.execute(&script)).await?;
     let mut answer = SqlAnswer::default();
     let mut status = StatusCode::OK;
     for outcome in outcomes {

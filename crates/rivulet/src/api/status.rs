@@ -5,9 +5,9 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 
-use super::Api;
 use super::error::ApiError;
 use super::types::{Checkpoint, ErrorAnswer, Health, Status};
+use super::{Api, Authenticated};
 
 /// What the server is doing
 #[utoipa::path(
@@ -17,8 +17,8 @@ use super::types::{Checkpoint, ErrorAnswer, Health, Status};
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn show_status(State(api): State<Api>) -> Result<Json<Status>, ApiError> {
-    let status = api.looking(|service| service.status()).await?;
+pub(super) async fn show_status(api: Authenticated) -> Result<Json<Status>, ApiError> {
+    let status = api.looking(|session| session.status()).await??;
     Ok(Json(status.into()))
 }
 
@@ -27,8 +27,8 @@ pub(super) async fn show_status(State(api): State<Api>) -> Result<Json<Status>, 
     get, path = "/metrics", tag = "server",
     responses((status = 200, description = "Prometheus text format", body = String, content_type = "text/plain")),
 )]
-pub(super) async fn show_metrics(State(api): State<Api>) -> Result<impl IntoResponse, ApiError> {
-    let text = api.looking(|service| service.metrics()).await?;
+pub(super) async fn show_metrics(api: Authenticated) -> Result<impl IntoResponse, ApiError> {
+    let text = api.looking(|session| session.metrics()).await??;
     // The newer format is the one that says where it ends, and scrapers go by the type.
     let content_type = if text.ends_with("# EOF\n") {
         "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -53,7 +53,7 @@ pub(super) async fn live() -> Json<Health> {
     ),
 )]
 pub(super) async fn ready(State(api): State<Api>) -> Result<Json<Health>, ApiError> {
-    let problems = api.looking(|service| service.ready().map(|()| service.problems())).await??;
+    let problems = api.health().await??;
     Ok(Json(Health { status: "ok".into(), problems }))
 }
 
@@ -67,7 +67,7 @@ pub(super) async fn ready(State(api): State<Api>) -> Result<Json<Health>, ApiErr
         (status = "default", description = "An error; the checkpoint before stays in force", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn make_checkpoint(State(api): State<Api>) -> Result<Json<Checkpoint>, ApiError> {
-    let made = api.blocking(|service| service.checkpoint()).await??;
+pub(super) async fn make_checkpoint(api: Authenticated) -> Result<Json<Checkpoint>, ApiError> {
+    let made = api.blocking(|session| session.checkpoint()).await??;
     Ok(Json(made.into()))
 }

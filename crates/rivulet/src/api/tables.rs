@@ -2,12 +2,11 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::StatusCode;
 
 use super::error::ApiError;
 use super::types::{ErrorAnswer, Table, TableList};
-use super::{Api, Name};
+use super::{Authenticated, Name};
 
 /// List the reference tables
 #[utoipa::path(
@@ -17,8 +16,8 @@ use super::{Api, Name};
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn list_tables(State(api): State<Api>) -> Result<Json<TableList>, ApiError> {
-    let tables = api.blocking(|service| service.tables()).await?;
+pub(super) async fn list_tables(api: Authenticated) -> Result<Json<TableList>, ApiError> {
+    let tables = api.blocking(|session| session.tables()).await??;
     Ok(Json(TableList { tables: tables.into_iter().map(Table::from).collect() }))
 }
 
@@ -33,9 +32,9 @@ pub(super) async fn list_tables(State(api): State<Api>) -> Result<Json<TableList
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn create_table(State(api): State<Api>, body: Body) -> Result<Json<Table>, ApiError> {
+pub(super) async fn create_table(api: Authenticated, body: Body) -> Result<Json<Table>, ApiError> {
     let sql = api.read_sql(body).await?;
-    let table = api.blocking(move |service| service.create_table(&sql)).await??;
+    let table = api.blocking(move |session| session.create_table(&sql)).await??;
     Ok(Json(table.into()))
 }
 
@@ -48,8 +47,8 @@ pub(super) async fn create_table(State(api): State<Api>, body: Body) -> Result<J
         (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn show_table(State(api): State<Api>, Name(name): Name) -> Result<Json<Table>, ApiError> {
-    let table = api.blocking(move |service| service.table(&name)).await??;
+pub(super) async fn show_table(api: Authenticated, Name(name): Name) -> Result<Json<Table>, ApiError> {
+    let table = api.blocking(move |session| session.table(&name)).await??;
     Ok(Json(table.into()))
 }
 
@@ -62,8 +61,8 @@ pub(super) async fn show_table(State(api): State<Api>, Name(name): Name) -> Resu
         (status = "default", description = "An error; a conflict if applications use it", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn drop_table(State(api): State<Api>, Name(name): Name) -> Result<StatusCode, ApiError> {
-    api.blocking(move |service| service.drop_table(&name)).await??;
+pub(super) async fn drop_table(api: Authenticated, Name(name): Name) -> Result<StatusCode, ApiError> {
+    api.blocking(move |session| session.drop_table(&name)).await??;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -78,7 +77,7 @@ pub(super) async fn drop_table(State(api): State<Api>, Name(name): Name) -> Resu
         (status = "default", description = "An error; the rows are those from before", body = ErrorAnswer),
     ),
 )]
-pub(super) async fn refresh_table(State(api): State<Api>, Name(name): Name) -> Result<Json<Table>, ApiError> {
-    let table = api.blocking(move |service| service.refresh_table(&name)).await??;
+pub(super) async fn refresh_table(api: Authenticated, Name(name): Name) -> Result<Json<Table>, ApiError> {
+    let table = api.blocking(move |session| session.refresh_table(&name)).await??;
     Ok(Json(table.into()))
 }

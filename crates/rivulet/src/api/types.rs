@@ -49,7 +49,8 @@ pub struct ErrorAnswer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorDetail {
     /// `not_found`, `already_exists`, `invalid`, `conflict`, `unavailable`, `limit_reached`, `too_large`,
-    /// `method_not_allowed`, `forbidden`, `misdirected`, `timeout` or `internal`; from the command line also `failed`.
+    /// `method_not_allowed`, `unauthenticated`, `forbidden`, `misdirected`, `timeout` or `internal`;
+    /// from the command line also `failed`.
     #[schema(example = "invalid")]
     pub kind: String,
     /// What was wrong.

@@ -24,7 +24,8 @@ use crate::config::{Config, FlagValue, Sources};
 use crate::data_folder::FILES;
 use crate::engine::Engine;
 use crate::service::{
-    LiveResult, Parameter, ParameterValue, QueryRequest, SUBMIT_BATCH_MAX, Service, ServiceError, Status,
+    Caller, LiveResult, Parameter, ParameterValue, QueryRequest, SUBMIT_BATCH_MAX, Service, ServiceError, Session,
+    Status,
 };
 use view::View;
 
@@ -102,6 +103,7 @@ pub fn run(options: &DemoOptions, stop: &AtomicBool) -> Result<DemoReport, CliEr
     let broker = engine.embedded_broker_address().expect("the demo's configuration has an embedded broker");
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let service: Arc<dyn Service> = engine.clone();
+    let session = service.session(Caller::local_operator());
     let server = std::thread::spawn(move || {
         // A dropped sender ends the server as well.
         http.serve(listener, service, &http_config, async { ended.await.unwrap_or_default() })
@@ -113,15 +115,15 @@ pub fn run(options: &DemoOptions, stop: &AtomicBool) -> Result<DemoReport, CliEr
         let statement = table
             .write(&files)
             .map_err(|error| CliError::new(format!("cannot write to {}: {error}", files.display())))?;
-        engine.create_table(&statement)?;
+        session.create_table(&statement)?;
     }
     for application in workload.applications() {
-        engine.create_application(&application.statement)?;
+        session.create_application(&application.statement)?;
     }
     let begun = Instant::now();
-    let ids = submit(&*engine, &workload, options.queries)?;
+    let ids = submit(&session, &workload, options.queries)?;
     let submit_per_s = f64::from(options.queries) / begun.elapsed().as_secs_f64();
-    let mut watched = watch(&*engine, options.queries);
+    let mut watched = watch(&session, options.queries);
 
     let homes = SimulatedHomes::start(
         &workload,
@@ -140,15 +142,15 @@ pub fn run(options: &DemoOptions, stop: &AtomicBool) -> Result<DemoReport, CliEr
     while !stop.load(Ordering::Relaxed) && !homes.progress().is_finished {
         std::thread::sleep(VIEW_PERIOD);
         if let Some(view) = &mut view {
-            view.draw(started.elapsed(), &engine.status(), alerts(&mut watched));
+            view.draw(started.elapsed(), &session.status()?, alerts(&mut watched));
         }
     }
     let progress = homes.stop();
     let deadline = Instant::now() + DRAIN_MAX;
-    while engine.status().total.events < progress.events_sent && Instant::now() < deadline {
+    while session.status()?.total.events < progress.events_sent && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }
-    let status = engine.status();
+    let status = session.status()?;
     drop(end);
     if let Ok(Err(error)) = server.join() {
         return Err(error);
@@ -188,7 +190,7 @@ fn configuration(folder: &Path) -> Result<Config, CliError> {
 }
 
 /// Submits the first `queries` queries of the workload.
-fn submit(service: &dyn Service, workload: &Workload, queries: u32) -> Result<u64, ServiceError> {
+fn submit(session: &Session, workload: &Workload, queries: u32) -> Result<u64, ServiceError> {
     let numbers: Vec<u64> = (0..u64::from(queries)).collect();
     for chunk in numbers.chunks(SUBMIT_BATCH_MAX) {
         let specs: Vec<_> = chunk.iter().map(|&number| workload.query(number)).collect();
@@ -209,7 +211,7 @@ fn submit(service: &dyn Service, workload: &Workload, queries: u32) -> Result<u6
                 label: None,
             })
             .collect();
-        for answer in service.submit(&requests) {
+        for answer in session.submit(&requests) {
             answer?;
         }
     }
@@ -229,14 +231,14 @@ fn parameter_value(value: &serde_json::Value) -> ParameterValue<'_> {
 }
 
 /// Readers of the results of some queries, spread over all.
-fn watch(service: &dyn Service, queries: u32) -> Vec<(String, broadcast::Receiver<Arc<LiveResult>>)> {
+fn watch(session: &Session, queries: u32) -> Vec<(String, broadcast::Receiver<Arc<LiveResult>>)> {
     let step = (queries as usize / WATCHED_QUERIES).max(1);
     (0..queries as usize)
         .step_by(step)
         .take(WATCHED_QUERIES)
         .filter_map(|number| {
-            let info = service.query(&format!("q{number}")).ok()?;
-            Some((info.output_topic, service.results(&info.name).ok()?))
+            let info = session.query(&format!("q{number}")).ok()?;
+            Some((info.output_topic, session.results(&info.name).ok()?))
         })
         .collect()
 }

@@ -49,7 +49,7 @@ impl Engine {
     pub fn by_hand(config: Config, surroundings: Surroundings) -> Result<Arc<Self>, ServiceError> {
         let Surroundings { clock, disk, log, store, catalog, network } = surroundings;
         let parts = Parts {
-            languages: Languages::default(),
+            extensions: Extensions::default(),
             messaging: Messaging::by_hand(network, &config),
             catalog: Arc::new(catalog),
             workers: Workers::by_hand(clock.clone()),

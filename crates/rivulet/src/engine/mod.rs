@@ -59,7 +59,7 @@ use rivulet_sql::CreateTable;
 use crate::catalog::{ApplicationNumber, Catalog, NewApplication, StoredApplication};
 use crate::config::Config;
 use crate::data_folder::{CHECKPOINTS, FILES, LOG};
-use crate::service::{ErrorKind, ServiceError};
+use crate::service::{Access, ErrorKind, ServiceError};
 use big_queries::BigQueries;
 use checkpoints::{Checkpoints, Loading, SavedStates, Unrestored};
 use event_log::EventLog;
@@ -87,6 +87,7 @@ pub(crate) use tables::read_table;
 pub struct Engine {
     config: Config,
     languages: Languages,
+    access: Arc<Access>,
     memory: MemoryBound,
     started: Instant,
     catalog: Arc<Catalog>,
@@ -115,9 +116,18 @@ pub struct Engine {
     is_stopped: AtomicBool,
 }
 
+/// What others add to the engine.
+#[derive(Clone, Default)]
+pub struct Extensions {
+    /// In which languages applications may be written.
+    pub languages: Languages,
+    /// Who clients are and what they may do.
+    pub access: Arc<Access>,
+}
+
 /// What an engine is made of.
 struct Parts {
-    languages: Languages,
+    extensions: Extensions,
     messaging: Messaging,
     catalog: Arc<Catalog>,
     workers: Workers,
@@ -184,15 +194,15 @@ impl Engine {
     /// A catalog that cannot be used, an address that is taken, a broker's address that is none. A broker that does not answer is not an error:
     /// the engine goes on trying.
     pub fn open(config: Config) -> Result<Arc<Self>, ServiceError> {
-        Self::open_with(config, Languages::default())
+        Self::open_with(config, Extensions::default())
     }
 
-    /// The same with applications in these languages.
+    /// The same with what others add to the engine.
     ///
     /// # Errors
-    /// As [`Engine::open`]. An application in the catalog of a kind that is not among them is none: it does not run,
-    /// and is listed so.
-    pub fn open_with(config: Config, languages: Languages) -> Result<Arc<Self>, ServiceError> {
+    /// As [`Engine::open`]. An application in the catalog of a kind that is not among the languages is none: it does not
+    /// run, and is listed so.
+    pub fn open_with(config: Config, extensions: Extensions) -> Result<Arc<Self>, ServiceError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         // Before the data folder is made: an address that is taken must leave nothing behind.
         let messaging = Messaging::start(&config, clock.clone()).map_err(name_the_key)?;
@@ -235,7 +245,7 @@ impl Engine {
         let event_log = EventLog::open(&config.data_dir, &config.durability, clock)?;
         messaging.keep_sessions(&config)?;
         let big_queries = BigQueries::open(&config.data_dir);
-        let parts = Parts { languages, messaging, catalog, workers, memory, checkpoints, event_log, big_queries };
+        let parts = Parts { extensions, messaging, catalog, workers, memory, checkpoints, event_log, big_queries };
         let engine = Self::assemble(config, parts)?;
         if let Some(checkpoints) = &engine.checkpoints {
             checkpoints.start(Arc::downgrade(&engine))?;
@@ -247,11 +257,13 @@ impl Engine {
 
     /// Puts an engine together of its parts, gives it back what was saved, and opens it for messages.
     fn assemble(config: Config, parts: Parts) -> Result<Arc<Self>, ServiceError> {
-        let Parts { languages, messaging, catalog, workers, memory, checkpoints, event_log, big_queries } = parts;
+        let Parts { extensions, messaging, catalog, workers, memory, checkpoints, event_log, big_queries } = parts;
+        let Extensions { languages, access } = extensions;
         let files = files_of(&config)?;
         let server_id = format!("{:016x}", catalog.server_id()?);
         let taps = Taps::new(config.http.results_bytes_max);
         let engine = Arc::new(Self {
+            access,
             event_log,
             config,
             languages,

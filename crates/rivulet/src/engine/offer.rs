@@ -13,11 +13,15 @@ use super::output::write_topic;
 use super::{Engine, Running, State, exposition, statements};
 use crate::data_folder::archive::Backup;
 use crate::service::{
-    ApplicationInfo, BigQueryInfo, CheckpointInfo, LiveResult, ParameterInfo, QueryFilter, QueryInfo, QueryRequest,
-    QueryState, Replacement, Service, ServiceError, StatementResult, Status, TableInfo,
+    Access, ApplicationInfo, BigQueryInfo, CheckpointInfo, LiveResult, ParameterInfo, QueryFilter, QueryInfo,
+    QueryRequest, QueryState, Replacement, Service, ServiceError, StatementResult, Status, TableInfo,
 };
 
 impl Service for Engine {
+    fn access(&self) -> Arc<Access> {
+        self.access.clone()
+    }
+
     fn execute(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
         self.execute_script(script)
     }

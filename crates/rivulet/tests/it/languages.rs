@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, Int64Array, RecordBatch, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
-use rivulet::engine::{Engine, Languages};
+use rivulet::engine::{Engine, Extensions, Languages};
 use rivulet::service::{ErrorKind, QueryFilter, Service, ServiceError};
 use rivulet_dataflow::{
     Context, Control, Cut, Description, Element, Line, Operator, OperatorError, OperatorFactory, Slot, StateError,
@@ -224,7 +224,7 @@ impl Operator for TallyOperator {
 fn open_with(folder: &Path, languages: Languages) -> Arc<Engine> {
     let mut config = configuration(folder);
     config.checkpoint.as_mut().expect("checkpoints are on by default").interval = None;
-    Engine::open_with(config, languages).expect("an engine")
+    Engine::open_with(config, Extensions { languages, ..Extensions::default() }).expect("an engine")
 }
 
 fn open(folder: &Path) -> Arc<Engine> {

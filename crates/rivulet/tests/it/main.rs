@@ -14,6 +14,7 @@ mod bench_streams;
 mod bounds;
 mod broker_backup;
 mod bulk;
+mod callers;
 mod capture_property;
 mod catalog_crash;
 mod checkpoint_place;

@@ -1,0 +1,246 @@
+//! Callers and what they may do.
+//!
+//! A client is given a [`Caller`] once, where it connects, by [`Authorizer::authenticate`]. What it asks for after that
+//! goes through a [`Session`](super::Session), which asks [`Authorizer::may`]. A tenant, a list of tokens or a directory
+//! service is one implementation of this trait; the server takes it in
+//! [`Engine::open_with`](crate::engine::Engine::open_with).
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use super::{ErrorKind, ServiceError};
+
+/// The client that a request comes from. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Caller(Arc<Identity>);
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Identity {
+    tenant: String,
+    name: String,
+}
+
+impl Caller {
+    /// A caller of a tenant.
+    pub fn new(tenant: impl Into<String>, name: impl Into<String>) -> Self {
+        Self(Arc::new(Identity { tenant: tenant.into(), name: name.into() }))
+    }
+
+    /// The person who runs this server: every client, unless an [`Authorizer`] tells clients apart.
+    pub fn local_operator() -> Self {
+        static OPERATOR: LazyLock<Caller> = LazyLock::new(|| Caller::new("local", "operator"));
+        OPERATOR.clone()
+    }
+
+    /// The tenant that the caller belongs to. The names of all tenants are in one space today.
+    pub fn tenant(&self) -> &str {
+        &self.0.tenant
+    }
+
+    /// The caller's name within its tenant.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.name)
+    }
+}
+
+/// What a client says about itself when it connects.
+#[derive(Clone, Copy, Default)]
+pub struct Credentials<'a> {
+    /// The user's name. A token comes without one.
+    pub user: Option<&'a str>,
+    /// A password, or the token of `Authorization: Bearer TOKEN`.
+    pub secret: Option<&'a [u8]>,
+}
+
+/// Kinds of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// See definitions, states and counters.
+    Read,
+    /// Create, replace, pause, resume, refresh or drop. An application is changed together with its queries.
+    Change,
+    /// Receive results as they come.
+    Subscribe,
+    /// Make a checkpoint, or a backup, which has the data of every caller.
+    Administer,
+}
+
+impl Action {
+    /// As it stands behind `may`.
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Change => "change",
+            Self::Subscribe => "subscribe to",
+            Self::Administer => "administer",
+        }
+    }
+}
+
+/// Kinds of what requests are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ResourceKind {
+    /// An application.
+    Application,
+    /// A query of an application, or a big query.
+    Query,
+    /// A reference table.
+    Table,
+    /// A source of big queries.
+    Source,
+    /// A sink of big queries.
+    Sink,
+    /// A view over sources.
+    View,
+    /// The server: its status, metrics, checkpoints and backups. It has no name.
+    Server,
+}
+
+impl ResourceKind {
+    fn singular_and_plural(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Application => ("application", "applications"),
+            Self::Query => ("query", "queries"),
+            Self::Table => ("table", "tables"),
+            Self::Source => ("source", "sources"),
+            Self::Sink => ("sink", "sinks"),
+            Self::View => ("view", "views"),
+            Self::Server => ("server", "the server"),
+        }
+    }
+}
+
+/// What a request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Resource<'a> {
+    /// Its kind.
+    pub kind: ResourceKind,
+    /// Its name, never an id. `None` stands for a list of the kind, and for a query that gets its name from the server.
+    pub name: Option<&'a str>,
+}
+
+impl fmt::Display for Resource<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (singular, plural) = self.kind.singular_and_plural();
+        match self.name {
+            Some(name) => write!(f, "the {singular} '{name}'"),
+            None => f.write_str(plural),
+        }
+    }
+}
+
+/// A refusal of an [`Authorizer`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// What the caller can do about it. Without a hint, the caller is sent to the person who runs the server.
+    pub hint: Option<String>,
+}
+
+/// Says which caller a client is, and what a caller may do.
+pub trait Authorizer: Send + Sync + 'static {
+    /// The caller that a client is. Called once for each HTTP request, on a thread that may block if the
+    /// client gave credentials; without credentials it must answer at once.
+    ///
+    /// # Errors
+    /// The credentials are wrong, or are missing.
+    fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, Refused>;
+
+    /// Whether [`Authorizer::may`] permits everything to a caller; then it is not asked, and costs nothing.
+    fn may_everything(&self, caller: &Caller) -> bool;
+
+    /// Whether a caller may do something. Called before each request, and for each query of a bulk submission: it must
+    /// answer from memory. A query reads and writes topics with the rights of the server, so the right to change
+    /// queries includes these topics.
+    ///
+    /// # Errors
+    /// The caller may not.
+    fn may(&self, caller: &Caller, action: Action, resource: Resource<'_>) -> Result<(), Refused>;
+}
+
+/// The authorizer of a server that has no other: every client is the local operator, who may do everything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LocalOperator;
+
+impl Authorizer for LocalOperator {
+    fn authenticate(&self, _credentials: &Credentials<'_>) -> Result<Caller, Refused> {
+        Ok(Caller::local_operator())
+    }
+
+    fn may_everything(&self, _caller: &Caller) -> bool {
+        true
+    }
+
+    fn may(&self, _caller: &Caller, _action: Action, _resource: Resource<'_>) -> Result<(), Refused> {
+        Ok(())
+    }
+}
+
+/// The authorizer of a server, with counters of what it refused.
+pub struct Access {
+    authorizer: Arc<dyn Authorizer>,
+    logins_refused: AtomicU64,
+    requests_refused: AtomicU64,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self::new(Arc::new(LocalOperator))
+    }
+}
+
+impl Access {
+    /// Nothing is refused yet.
+    pub fn new(authorizer: Arc<dyn Authorizer>) -> Self {
+        Self { authorizer, logins_refused: AtomicU64::new(0), requests_refused: AtomicU64::new(0) }
+    }
+
+    /// [`Authorizer::authenticate`], counted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unauthenticated`].
+    pub fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, ServiceError> {
+        self.authorizer.authenticate(credentials).map_err(|refused| {
+            self.logins_refused.fetch_add(1, Ordering::Relaxed);
+            let message = match credentials.secret {
+                Some(_) => "the server does not know these credentials",
+                None => "the server asks for credentials",
+            };
+            let hint = "send the header `Authorization: Bearer TOKEN` with a token of this server";
+            ServiceError::new(ErrorKind::Unauthenticated, message)
+                .with_hint(refused.hint.unwrap_or_else(|| hint.to_owned()))
+        })
+    }
+
+    /// Whether the caller need not be checked.
+    pub(super) fn may_everything(&self, caller: &Caller) -> bool {
+        self.authorizer.may_everything(caller)
+    }
+
+    /// [`Authorizer::may`], counted.
+    pub(super) fn may(&self, caller: &Caller, action: Action, resource: Resource<'_>) -> Result<(), ServiceError> {
+        self.authorizer.may(caller, action, resource).map_err(|refused| {
+            self.requests_refused.fetch_add(1, Ordering::Relaxed);
+            let verb = action.verb();
+            let hint = "ask the person who runs this server for the right";
+            ServiceError::new(ErrorKind::Forbidden, format!("'{caller}' may not {verb} {resource}"))
+                .with_hint(refused.hint.unwrap_or_else(|| hint.to_owned()))
+        })
+    }
+
+    /// How many logins were refused since the start.
+    pub fn logins_refused(&self) -> u64 {
+        self.logins_refused.load(Ordering::Relaxed)
+    }
+
+    /// How many requests of known callers were refused since the start; of a bulk submission each query counts.
+    pub fn requests_refused(&self) -> u64 {
+        self.requests_refused.load(Ordering::Relaxed)
+    }
+}

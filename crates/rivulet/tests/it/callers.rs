@@ -1,0 +1,213 @@
+//! Callers who may do only some things: refused by SQL, REST, bulk submission and live results, and harming nobody
+//! else.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rivulet::api;
+use rivulet::engine::{Engine, Extensions};
+use rivulet::service::{
+    Access, Action, Authorizer, Caller, Credentials, ErrorKind, Refused, Resource, ResourceKind, Service, Session,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::engine::configuration;
+use super::support::{TestServer, exchange, request};
+
+const APPLICATION: &str = "CREATE APPLICATION doubled (home TEXT) INPUT readings (v BIGINT) FROM 'mqtt:in/{home}' \
+     FORMAT JSON OUTPUT 'mqtt:out/{home}' FORMAT JSON AS SELECT v * 2 AS v FROM readings";
+
+/// Knows three tokens. The operator may do everything and a stranger nothing. Ann reads everything but the application
+/// `secret`, and changes queries whose names begin with `ann_`.
+struct Tokens;
+
+impl Authorizer for Tokens {
+    fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, Refused> {
+        match credentials.secret {
+            Some(b"of-operator") => Ok(Caller::local_operator()),
+            Some(b"of-ann") => Ok(Caller::new("acme", "ann")),
+            Some(b"of-stranger") => Ok(Caller::new("nowhere", "stranger")),
+            _ => Err(Refused::default()),
+        }
+    }
+
+    fn may_everything(&self, caller: &Caller) -> bool {
+        *caller == Caller::local_operator()
+    }
+
+    fn may(&self, caller: &Caller, action: Action, resource: Resource<'_>) -> Result<(), Refused> {
+        let is_own = |name: &str| name.starts_with("ann_");
+        let is_allowed = match (action, resource.kind, resource.name) {
+            (Action::Read, ResourceKind::Application, Some("secret")) => false,
+            (Action::Read, ..) => true,
+            (Action::Change, ResourceKind::Query, name) => name.is_some_and(is_own),
+            _ => false,
+        };
+        match is_allowed && caller.tenant() == "acme" {
+            true => Ok(()),
+            false => Err(Refused { hint: Some("ask the owner of acme".into()) }),
+        }
+    }
+}
+
+/// A server whose operator has two applications and a query.
+fn server(folder: &Path) -> (TestServer, Arc<dyn Service>) {
+    let extensions = Extensions { access: Arc::new(Access::new(Arc::new(Tokens))), ..Extensions::default() };
+    let engine = Engine::open_with(configuration(folder), extensions).expect("an engine");
+    let service: Arc<dyn Service> = engine;
+    let operator = operator(&service);
+    let secret = APPLICATION.replace("doubled", "secret");
+    for statement in [APPLICATION, &secret, "CREATE QUERY q FROM APPLICATION doubled WITH (home => 'a')"] {
+        operator.execute(statement).pop().expect("an answer").expect(statement);
+    }
+    (TestServer::start(service.clone()), service)
+}
+
+fn operator(service: &Arc<dyn Service>) -> Session {
+    service.session(Caller::local_operator())
+}
+
+/// The status and the error of a request; the answer itself if it is no error.
+fn ask(server: &TestServer, token: &str, method: &str, path: &str, body: &str) -> (u16, Value) {
+    let headers = match token {
+        "" => String::new(),
+        token => format!("authorization: Bearer {token}\r\n"),
+    };
+    let (status, text) = exchange(server.address, &request(method, path, &headers, body));
+    // The answers to a bulk submission come in pieces, with the length of each before it.
+    let json = text.lines().find(|line| line.starts_with('{')).map(serde_json::from_str);
+    let answer: Value = json.and_then(Result::ok).unwrap_or(Value::String(text));
+    (status, answer.get("error").cloned().unwrap_or(answer))
+}
+
+/// Every operation of the API but those of health, with a body for those that take one.
+fn operations() -> Vec<(String, String, &'static str)> {
+    let document = serde_json::to_value(api::openapi()).expect("a document");
+    let paths = document["paths"].as_object().expect("paths");
+    let operations = paths.iter().filter(|(path, _)| !path.starts_with("/health/")).flat_map(|(path, operations)| {
+        operations.as_object().expect("operations").keys().map(|method| {
+            let body = match (method.as_str(), path.as_str()) {
+                ("post", "/api/v1/sql") => "SHOW TABLES",
+                ("post", "/api/v1/applications") => APPLICATION,
+                ("post", "/api/v1/tables") => "CREATE TABLE t (id TEXT) FROM 'file:t.csv' FORMAT CSV",
+                ("post", "/api/v1/big-queries") => "CREATE QUERY b AS SELECT v FROM readings INTO counts",
+                ("post", "/api/v1/queries" | "/api/v1/queries/bulk") => r#"{"name":"r","application":"doubled"}"#,
+                _ => "",
+            };
+            (method.to_uppercase(), path.replace("{name}", "q"), body)
+        })
+    });
+    operations.collect()
+}
+
+#[test]
+fn every_operation_asks_who_calls_and_what_they_may() {
+    let folder = TempDir::new().expect("a folder");
+    let (server, service) = server(folder.path());
+    let operations = operations();
+    assert!(operations.len() >= 24, "{operations:?}");
+    for (method, path, body) in &operations {
+        for token in ["", "of-nobody"] {
+            let (status, error) = ask(&server, token, method, path, body);
+            assert_eq!((status, &error["kind"]), (401, &json!("unauthenticated")), "{method} {path}: {error}");
+            assert!(error["hint"].is_string(), "{error}");
+        }
+        let (status, error) = ask(&server, "of-stranger", method, path, body);
+        let expected = if path.ends_with("/bulk") { 200 } else { 403 };
+        assert_eq!((status, &error["kind"]), (expected, &json!("forbidden")), "{method} {path}: {error}");
+        assert_eq!(error["hint"], "ask the owner of acme", "{method} {path}");
+    }
+    assert_eq!(ask(&server, "", "GET", "/health/ready", "").0, 200, "probes have no token");
+    let access = service.access();
+    assert_eq!(access.logins_refused(), 2 * operations.len() as u64);
+    assert_eq!(access.requests_refused(), operations.len() as u64);
+    let (_, metrics) = ask(&server, "of-operator", "GET", "/metrics", "");
+    let counted = format!("rivulet_requests_refused_total {}\n", operations.len());
+    assert!(metrics.as_str().is_some_and(|text| text.contains(&counted)), "{metrics}");
+    assert_eq!(operator(&service).query("q").expect("the query").state.name(), "running");
+}
+
+#[test]
+fn a_script_with_a_forbidden_statement_is_refused_as_a_whole() {
+    let folder = TempDir::new().expect("a folder");
+    let (_server, service) = server(folder.path());
+    let ann = service.session(Caller::new("acme", "ann"));
+    for (statement, what) in [
+        (APPLICATION, "change the application 'doubled'"),
+        ("DROP APPLICATION doubled CASCADE", "change the application 'doubled'"),
+        ("CREATE QUERY r FROM APPLICATION doubled WITH (home => 'b')", "change the query 'r'"),
+        ("PAUSE QUERY q", "change the query 'q'"),
+        ("RESUME QUERY q", "change the query 'q'"),
+        ("DROP QUERY q", "change the query 'q'"),
+        ("CREATE TABLE t (id TEXT) FROM 'file:t.csv' FORMAT CSV", "change the table 't'"),
+        ("REFRESH TABLE t", "change the table 't'"),
+        ("DROP TABLE IF EXISTS t", "change the table 't'"),
+        ("CREATE SOURCE s (v BIGINT) FROM 'file:s.csv' FORMAT CSV", "change the source 's'"),
+        ("DROP SOURCE IF EXISTS s", "change the source 's'"),
+        ("DROP SINK IF EXISTS s", "change the sink 's'"),
+        ("DROP VIEW IF EXISTS s", "change the view 's'"),
+        ("CHECKPOINT", "administer the server"),
+        ("DESCRIBE APPLICATION secret", "read the application 'secret'"),
+    ] {
+        let mut answers =
+            ann.execute(&format!("CREATE QUERY ann_q FROM APPLICATION doubled WITH (home => 'x');\n {statement}"));
+        assert_eq!(answers.len(), 1, "{statement}: {answers:?}");
+        let error = answers.pop().expect("an answer").expect_err(statement);
+        assert_eq!((error.kind, error.message), (ErrorKind::Forbidden, format!("'ann' may not {what}")));
+        assert_eq!(error.line, Some(2), "{statement}");
+        assert_eq!(error.hint.as_deref(), Some("ask the owner of acme"));
+        assert_eq!(ann.query("ann_q").expect_err("nothing was run").kind, ErrorKind::NotFound);
+    }
+    let answers = ann.execute(
+        "CREATE QUERY ann_q FROM APPLICATION doubled WITH (home => 'x'); PAUSE QUERY ann_q; SHOW APPLICATIONS; \
+         SHOW QUERIES; DESCRIBE QUERY q; SHOW CHECKPOINTS; EXPLAIN APPLICATION doubled; DROP QUERY ann_q",
+    );
+    assert!(answers.len() == 8 && answers.iter().all(Result::is_ok), "{answers:?}");
+}
+
+#[test]
+fn rules_about_names_hold_for_ids_and_for_each_query_of_a_bulk_submission() {
+    let folder = TempDir::new().expect("a folder");
+    let (server, service) = server(folder.path());
+    let id = operator(&service).application("secret").expect("the application").id;
+    for name in ["secret", &id, &id[..12]] {
+        for path in [format!("/api/v1/applications/{name}"), format!("/api/v1/applications/{name}/explain")] {
+            let (status, error) = ask(&server, "of-ann", "GET", &path, "");
+            assert_eq!((status, &error["message"]), (403, &json!("'ann' may not read the application 'secret'")));
+        }
+    }
+    let line = |name: &str| format!(r#"{{{name}"application":"doubled","parameters":{{"home":"b"}}}}"#);
+    let lines = [line(r#""name":"ann_1","#), line(r#""name":"r","#), line(""), line(r#""name":"ann_2","#)].join("\n");
+    let headers = "authorization: Bearer of-ann\r\n";
+    let (status, text) = exchange(server.address, &request("POST", "/api/v1/queries/bulk", headers, &lines));
+    assert_eq!(status, 200);
+    let answers =
+        text.lines().filter(|line| line.starts_with('{')).map(|line| serde_json::from_str::<Value>(line).expect(line));
+    let answers: Vec<(Value, Value)> =
+        answers.map(|answer| (answer["name"].clone(), answer["error"]["message"].clone())).collect();
+    assert_eq!(
+        answers,
+        [
+            (json!("ann_1"), Value::Null),
+            (Value::Null, json!("'ann' may not change the query 'r'")),
+            (Value::Null, json!("'ann' may not change queries")),
+            (json!("ann_2"), Value::Null),
+        ]
+    );
+    let (status, error) = ask(&server, "of-ann", "GET", "/api/v1/queries/ann_1/results", "");
+    assert_eq!((status, &error["message"]), (403, &json!("'ann' may not subscribe to the query 'ann_1'")));
+    assert_eq!(ask(&server, "of-operator", "DELETE", "/api/v1/queries/ann_1", "").0, 204);
+}
+
+#[test]
+fn without_an_authorizer_every_client_is_the_operator() {
+    let folder = TempDir::new().expect("a folder");
+    let service: Arc<dyn Service> = Engine::open(configuration(folder.path())).expect("an engine");
+    let server = TestServer::start(service.clone());
+    for token in ["", "of-nobody"] {
+        assert_eq!(ask(&server, token, "POST", "/api/v1/applications", APPLICATION).0, 200);
+    }
+    assert_eq!(ask(&server, "", "DELETE", "/api/v1/applications/doubled", "").0, 204);
+    assert_eq!((service.access().logins_refused(), service.access().requests_refused()), (0, 0));
+}
