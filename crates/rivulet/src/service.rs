@@ -16,6 +16,7 @@ use tokio::sync::broadcast;
 
 use crate::data_folder::archive::Backup;
 use crate::engine::Waiting;
+pub(crate) use access::BrokerAccess;
 pub use access::{Access, Action, Authorizer, Caller, Credentials, LocalOperator, Refused, Resource, ResourceKind};
 pub use session::Session;
 

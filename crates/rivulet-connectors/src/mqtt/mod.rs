@@ -57,8 +57,8 @@ mod supervise;
 
 pub use acknowledge::REMEMBERED_FOR;
 pub use broker::{
-    Broker, BrokerDrops, BrokerError, BrokerOptions, BrokerStats, Journal, JournalContents, JournalSummary, Listener,
-    Room,
+    Broker, BrokerDrops, BrokerError, BrokerOptions, BrokerStats, ClientAuthorizer, ClientRights, Journal,
+    JournalContents, JournalSummary, Listener, NotAdmitted, Room,
 };
 pub use client::{AddressError, BrokerAddress, Client, ClientError, ClientOptions, ClientStatus};
 pub use codec::{Qos, Version};

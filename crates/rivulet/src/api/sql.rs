@@ -18,7 +18,10 @@ use super::types::{ErrorAnswer, SqlAnswer};
         (status = 200, description = "Every statement ran", body = SqlAnswer),
         (status = "4XX", description = "A statement was refused; the results before it are there", body = SqlAnswer),
         (status = 401, description = "The credentials are wrong or missing", body = ErrorAnswer),
-        (status = 403, description = "A page of another site asks, or the caller may not run a statement", body = ErrorAnswer),
+        (
+            status = 403, body = ErrorAnswer,
+            description = "Another site's page asks, or the caller may not run a statement",
+        ),
         (status = 421, description = "The request is for another host", body = ErrorAnswer),
         (status = "default", description = "An error", body = ErrorAnswer),
     ),

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use super::broker_journal::BrokerJournal;
 use super::own_connections::OwnConnections;
 use crate::config::{BrokerConfig, Config, EmbeddedBrokerConfig};
-use crate::service::{ConnectionStatus, ErrorKind, ServiceError};
+use crate::service::{Access, BrokerAccess, ConnectionStatus, ErrorKind, ServiceError};
 
 /// How long results may take to leave when the engine stops.
 const FLUSH_MAX: Duration = Duration::from_secs(3);
@@ -124,7 +124,7 @@ enum Turning {
 
 impl Messaging {
     /// Binds the embedded broker's address, or prepares the connection to the external broker.
-    pub(super) fn start(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, ServiceError> {
+    pub(super) fn start(config: &Config, access: &Arc<Access>, clock: Arc<dyn Clock>) -> Result<Self, ServiceError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -146,7 +146,7 @@ impl Messaging {
                 Side::Client(client, address)
             }
             (None, Some(embedded)) => {
-                let options = broker_options(embedded, config.outbound_bytes_max);
+                let options = broker_options(embedded, access, config.outbound_bytes_max);
                 let broker = runtime
                     .block_on(Broker::start(options, router.clone(), clock))
                     .map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
@@ -447,7 +447,7 @@ fn client_options(config: &BrokerConfig, outbound_bytes_max: usize) -> ClientOpt
     options
 }
 
-fn broker_options(config: &EmbeddedBrokerConfig, outbound_bytes_max: usize) -> BrokerOptions {
+fn broker_options(config: &EmbeddedBrokerConfig, access: &Arc<Access>, outbound_bytes_max: usize) -> BrokerOptions {
     let mut options = BrokerOptions::new(config.address);
     let tls = config
         .tls_files
@@ -456,6 +456,7 @@ fn broker_options(config: &EmbeddedBrokerConfig, outbound_bytes_max: usize) -> B
     options.listeners = vec![Listener { address: config.address, tls }];
     options.users =
         config.credentials.iter().map(|(user, password)| (user.clone(), password.reveal().to_owned())).collect();
+    options.authorizer = Some(Arc::new(BrokerAccess(access.clone())));
     options.connections_max = config.connections_max;
     options.sessions_max = config.sessions_max;
     options.session_expiry_s_max = config.session_expiry_s_max;

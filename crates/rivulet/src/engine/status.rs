@@ -152,12 +152,7 @@ impl Engine {
                 false,
                 self.config.memory_bytes_max.unwrap_or(0),
             ),
-            (
-                "logins_refused",
-                "HTTP requests whose credentials were wrong or missing",
-                true,
-                self.access.logins_refused(),
-            ),
+            ("logins_refused", "Logins that the authorizer refused", true, self.access.logins_refused()),
             ("requests_refused", "Requests that their caller may not make", true, self.access.requests_refused()),
             ("waiting_tasks", "Tasks that wait for a worker", false, self.workers.waiting_tasks() as u64),
             ("messages_routed", "Messages that at least one query asked for", true, router.routed_messages),

@@ -1,13 +1,15 @@
 //! Callers and what they may do.
 //!
 //! A client is given a [`Caller`] once, where it connects, by [`Authorizer::authenticate`]. What it asks for after that
-//! goes through a [`Session`](super::Session), which asks [`Authorizer::may`]. A tenant, a list of tokens or a directory
-//! service is one implementation of this trait; the server takes it in
-//! [`Engine::open_with`](crate::engine::Engine::open_with).
+//! goes through a [`Session`](super::Session) or, from an MQTT client, through [`BrokerAccess`]; both ask
+//! [`Authorizer::may`]. A tenant, a list of tokens or a directory service is one implementation of this trait; the
+//! server takes it in [`Engine::open_with`](crate::engine::Engine::open_with).
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
+
+use rivulet_connectors::mqtt::{ClientAuthorizer, ClientRights, NotAdmitted};
 
 use super::{ErrorKind, ServiceError};
 
@@ -50,7 +52,7 @@ impl fmt::Display for Caller {
     }
 }
 
-/// What a client says about itself when it connects.
+/// What a client of REST or MQTT says about itself when it connects.
 #[derive(Clone, Copy, Default)]
 pub struct Credentials<'a> {
     /// The user's name. A token comes without one.
@@ -66,8 +68,10 @@ pub enum Action {
     Read,
     /// Create, replace, pause, resume, refresh or drop. An application is changed together with its queries.
     Change,
-    /// Receive results as they come.
+    /// Receive results of a query, or messages of a topic, as they come.
     Subscribe,
+    /// Publish to a topic of the embedded broker.
+    Publish,
     /// Make a checkpoint, or a backup, which has the data of every caller.
     Administer,
 }
@@ -79,6 +83,7 @@ impl Action {
             Self::Read => "read",
             Self::Change => "change",
             Self::Subscribe => "subscribe to",
+            Self::Publish => "publish to",
             Self::Administer => "administer",
         }
     }
@@ -99,6 +104,8 @@ pub enum ResourceKind {
     Sink,
     /// A view over sources.
     View,
+    /// A topic of the embedded broker. To subscribe, the name is a filter, which may have wildcards.
+    Topic,
     /// The server: its status, metrics, checkpoints and backups. It has no name.
     Server,
 }
@@ -112,6 +119,7 @@ impl ResourceKind {
             Self::Source => ("source", "sources"),
             Self::Sink => ("sink", "sinks"),
             Self::View => ("view", "views"),
+            Self::Topic => ("topic", "topics"),
             Self::Server => ("server", "the server"),
         }
     }
@@ -145,19 +153,21 @@ pub struct Refused {
 
 /// Says which caller a client is, and what a caller may do.
 pub trait Authorizer: Send + Sync + 'static {
-    /// The caller that a client is. Called once for each HTTP request, on a thread that may block if the
-    /// client gave credentials; without credentials it must answer at once.
+    /// The caller that a client is. Called once for each HTTP request and each MQTT connection, on a thread
+    /// that may block if the client gave a secret; without a secret it must answer at once.
     ///
     /// # Errors
     /// The credentials are wrong, or are missing.
     fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, Refused>;
 
-    /// Whether [`Authorizer::may`] permits everything to a caller; then it is not asked, and costs nothing.
+    /// Whether [`Authorizer::may`] permits everything to a caller; then it is not asked, and costs nothing. Asked once
+    /// for each HTTP request and each MQTT connection.
     fn may_everything(&self, caller: &Caller) -> bool;
 
-    /// Whether a caller may do something. Called before each request, and for each query of a bulk submission: it must
-    /// answer from memory. A query reads and writes topics with the rights of the server, so the right to change
-    /// queries includes these topics.
+    /// Whether a caller may do something. Called before each request, for each query of a bulk submission, and for
+    /// each message of an MQTT client: it must answer from memory. A withdrawn right does not end what goes on already:
+    /// live results and subscriptions. A query reads and writes topics with the rights of the server, so the right to
+    /// change queries includes these topics.
     ///
     /// # Errors
     /// The caller may not.
@@ -225,12 +235,17 @@ impl Access {
 
     /// [`Authorizer::may`], counted.
     pub(super) fn may(&self, caller: &Caller, action: Action, resource: Resource<'_>) -> Result<(), ServiceError> {
-        self.authorizer.may(caller, action, resource).map_err(|refused| {
-            self.requests_refused.fetch_add(1, Ordering::Relaxed);
+        self.check(caller, action, resource).map_err(|refused| {
             let verb = action.verb();
             let hint = "ask the person who runs this server for the right";
             ServiceError::new(ErrorKind::Forbidden, format!("'{caller}' may not {verb} {resource}"))
                 .with_hint(refused.hint.unwrap_or_else(|| hint.to_owned()))
+        })
+    }
+
+    fn check(&self, caller: &Caller, action: Action, resource: Resource<'_>) -> Result<(), Refused> {
+        self.authorizer.may(caller, action, resource).inspect_err(|_| {
+            self.requests_refused.fetch_add(1, Ordering::Relaxed);
         })
     }
 
@@ -239,8 +254,54 @@ impl Access {
         self.logins_refused.load(Ordering::Relaxed)
     }
 
-    /// How many requests of known callers were refused since the start; of a bulk submission each query counts.
+    /// How many requests of known callers were refused since the start; each query of a bulk submission and
+    /// each message of an MQTT client counts.
     pub fn requests_refused(&self) -> u64 {
         self.requests_refused.load(Ordering::Relaxed)
+    }
+}
+
+/// Clients of the embedded broker are callers too.
+#[derive(Clone)]
+pub(crate) struct BrokerAccess(pub(crate) Arc<Access>);
+
+impl fmt::Debug for BrokerAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BrokerAccess")
+    }
+}
+
+impl ClientAuthorizer for BrokerAccess {
+    fn admit(&self, user: Option<&str>, secret: Option<&[u8]>) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted> {
+        let caller = self.0.authenticate(&Credentials { user, secret }).map_err(|_| NotAdmitted)?;
+        let is_checked = !self.0.may_everything(&caller);
+        Ok(is_checked.then(|| Arc::new(TopicRights { access: self.0.clone(), caller }) as Arc<dyn ClientRights>))
+    }
+}
+
+/// The rights of a caller that is a client of the embedded broker.
+struct TopicRights {
+    access: Arc<Access>,
+    caller: Caller,
+}
+
+impl TopicRights {
+    fn may(&self, action: Action, topic: &str) -> bool {
+        let resource = Resource { kind: ResourceKind::Topic, name: Some(topic) };
+        self.access.check(&self.caller, action, resource).is_ok()
+    }
+}
+
+impl ClientRights for TopicRights {
+    fn session_scope(&self) -> String {
+        format!("{}\0{}", self.caller.tenant(), self.caller.name())
+    }
+
+    fn may_publish(&self, topic: &str) -> bool {
+        self.may(Action::Publish, topic)
+    }
+
+    fn may_subscribe(&self, filter: &str) -> bool {
+        self.may(Action::Subscribe, filter)
     }
 }

@@ -1,6 +1,8 @@
-//! Callers who may do only some things: refused by SQL, REST, bulk submission and live results, and harming nobody
-//! else.
+//! Callers who may do only some things: refused by SQL, REST, bulk submission, live results and MQTT, and
+//! harming nobody else.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,13 +15,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::engine::configuration;
-use super::support::{TestServer, exchange, request};
+use super::support::{TestServer, WAIT_MAX, exchange, request};
 
 const APPLICATION: &str = "CREATE APPLICATION doubled (home TEXT) INPUT readings (v BIGINT) FROM 'mqtt:in/{home}' \
      FORMAT JSON OUTPUT 'mqtt:out/{home}' FORMAT JSON AS SELECT v * 2 AS v FROM readings";
 
 /// Knows three tokens. The operator may do everything and a stranger nothing. Ann reads everything but the application
-/// `secret`, and changes queries whose names begin with `ann_`.
+/// `secret`, changes queries whose names begin with `ann_`, publishes to `in/...` and subscribes to `out/...`.
 struct Tokens;
 
 impl Authorizer for Tokens {
@@ -42,6 +44,8 @@ impl Authorizer for Tokens {
             (Action::Read, ResourceKind::Application, Some("secret")) => false,
             (Action::Read, ..) => true,
             (Action::Change, ResourceKind::Query, name) => name.is_some_and(is_own),
+            (Action::Publish, ResourceKind::Topic, topic) => topic.is_some_and(|topic| topic.starts_with("in/")),
+            (Action::Subscribe, ResourceKind::Topic, filter) => filter.is_some_and(|filter| filter.starts_with("out/")),
             _ => false,
         };
         match is_allowed && caller.tenant() == "acme" {
@@ -210,4 +214,113 @@ fn without_an_authorizer_every_client_is_the_operator() {
     }
     assert_eq!(ask(&server, "", "DELETE", "/api/v1/applications/doubled", "").0, 204);
     assert_eq!((service.access().logins_refused(), service.access().requests_refused()), (0, 0));
+}
+
+/// A client of the embedded broker, packet by packet; none is longer than 127 bytes.
+struct Mqtt {
+    stream: TcpStream,
+    /// 4 is MQTT 3.1.1.
+    version: u8,
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u16).to_be_bytes(), text.as_bytes()].concat()
+}
+
+impl Mqtt {
+    /// Connects with a password, if it is not empty; also returns the code in the CONNACK.
+    fn connect(address: SocketAddr, version: u8, password: &str, id: &str, will: Option<&str>) -> (Self, u8) {
+        let stream = TcpStream::connect(address).expect("a connection");
+        stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
+        let mut client = Self { stream, version };
+        let login = if password.is_empty() { 0 } else { 0xc0 };
+        let flags = 2 | login | if will.is_some() { 4 } else { 0 };
+        let mut body = [&text("MQTT")[..], &[version, flags, 0, 60], client.properties()].concat();
+        body.extend(text(id));
+        if let Some(topic) = will {
+            body.extend([client.properties(), &text(topic), &text("gone")].concat());
+        }
+        if !password.is_empty() {
+            body.extend([text("user"), text(password)].concat());
+        }
+        client.send(0x10, &body);
+        let (_, answer) = client.receive();
+        (client, answer[1])
+    }
+
+    /// No properties, where the version has any.
+    fn properties(&self) -> &'static [u8] {
+        if self.version == 5 { &[0] } else { &[] }
+    }
+
+    fn send(&mut self, first: u8, body: &[u8]) {
+        let packet = [&[first, body.len() as u8], body].concat();
+        self.stream.write_all(&packet).expect("a packet is sent");
+    }
+
+    fn receive(&mut self) -> (u8, Vec<u8>) {
+        let mut head = [0; 2];
+        self.stream.read_exact(&mut head).expect("a packet");
+        let mut body = vec![0; head[1].into()];
+        self.stream.read_exact(&mut body).expect("its body");
+        (head[0], body)
+    }
+
+    /// Publishes with QoS 1; the reason in the PUBACK, 0 if there is none.
+    fn publish(&mut self, topic: &str, payload: &str) -> u8 {
+        self.send(0x32, &[&text(topic)[..], &[0, 7], self.properties(), payload.as_bytes()].concat());
+        let (first, answer) = self.receive();
+        assert_eq!((first, &answer[..2]), (0x40, &[0, 7][..]));
+        answer.get(2).copied().unwrap_or(0)
+    }
+
+    /// Subscribes to two filters; the codes in the SUBACK.
+    fn subscribe(&mut self, filters: [&str; 2]) -> [u8; 2] {
+        let [one, other] = filters.map(text);
+        self.send(0x82, &[&[0, 9], self.properties(), &one, &[0], &other, &[0]].concat());
+        let (first, answer) = self.receive();
+        assert_eq!(first, 0x90);
+        [answer[answer.len() - 2], answer[answer.len() - 1]]
+    }
+
+    /// The topic and the payload of the next message, of QoS 0.
+    fn next(&mut self) -> (String, String) {
+        let (first, body) = self.receive();
+        assert_eq!(first & 0xf0, 0x30, "a message is awaited");
+        let (topic, rest) = body[2..].split_at(body[1].into());
+        let payload = &rest[self.properties().len()..];
+        (String::from_utf8_lossy(topic).into(), String::from_utf8_lossy(payload).into())
+    }
+}
+
+#[test]
+fn clients_of_the_embedded_broker_use_the_topics_that_they_may() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = Engine::open_with(configuration(folder.path()), Arc::new(Tokens)).expect("an engine");
+    let broker = engine.embedded_broker_address().expect("a broker");
+    for statement in [APPLICATION, "CREATE QUERY q FROM APPLICATION doubled WITH (home => 'a')"] {
+        engine.execute(statement).pop().expect("an answer").expect(statement);
+    }
+    let (mut operator, code) = Mqtt::connect(broker, 5, "of-operator", "home", None);
+    assert_eq!((code, operator.subscribe(["in/#", "private/#"])), (0, [0, 0]));
+    // What the versions have: for a wrong login, a will that is not allowed, a message and a subscription.
+    for (version, codes) in [(5, [0x86, 0x87, 0x87, 0x87]), (4, [4, 5, 0, 0x80])] {
+        let [login, will, message, subscription] = codes;
+        assert_eq!(Mqtt::connect(broker, version, "", "home", None).1, login);
+        assert_eq!(Mqtt::connect(broker, version, "of-nobody", "home", None).1, login);
+        assert_eq!(Mqtt::connect(broker, version, "of-ann", "home", Some("private/w")).1, will);
+        // The operator, who has the same client id, keeps the session.
+        let (mut ann, code) = Mqtt::connect(broker, version, "of-ann", "home", None);
+        assert_eq!((code, ann.subscribe(["out/a", "private/#"])), (0, [0, subscription]));
+        let (mut publisher, code) = Mqtt::connect(broker, version, "of-ann", "publisher", Some("in/w"));
+        assert_eq!((code, publisher.publish("private/x", "{}"), publisher.publish("in/b", "{}")), (0, message, 0));
+        // What was refused went nowhere: the first message is the one behind it.
+        assert_eq!(operator.next(), ("in/b".into(), "{}".into()));
+        assert_eq!(publisher.publish("in/a", "{\"v\":4}"), 0);
+        assert_eq!(ann.next(), ("out/a".into(), "{\"v\":8}".into()));
+        assert_eq!(operator.next().0, "in/a");
+        publisher.send(0xe0, &[]);
+    }
+    let access = engine.access();
+    assert_eq!((access.logins_refused(), access.requests_refused()), (4, 6));
 }

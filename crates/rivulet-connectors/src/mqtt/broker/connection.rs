@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rivulet_dataflow::Push;
+use rivulet_dataflow::{LogPosition, Push};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::super::acknowledge::{Admission, Answer, Ledger};
@@ -22,6 +22,7 @@ use super::core::{Core, Goodbye, SessionKey};
 use super::message;
 use super::outbox::Outbox;
 use super::packets::{self, Close, Control, Login};
+use super::rights::{NotAdmitted, Rights, may_publish};
 use super::seats::Seat;
 
 /// After reading this many bytes a connection lets the others have their turn.
@@ -42,17 +43,20 @@ const WRITE_BYTES_KEPT: usize = 64 << 10;
 /// The reason code of a PUBACK for a message that nobody gets.
 const NO_SUBSCRIBERS: u8 = 0x10;
 
+/// The reason code of a PUBACK for a message that its client may not publish.
+const NOT_AUTHORIZED: u8 = 0x87;
+
 /// Serves a client until it goes, or has to.
 pub(super) async fn serve(shared: &Shared, seat: &Seat, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let address = seat.address();
     let mut buffer = ReadBuffer::new(shared.options.read_buffer_bytes);
     let limit = Duration::from_millis(shared.options.connect_timeout_ms);
-    let login = tokio::select! {
-        login = tokio::time::timeout(limit, read_login(shared, address, &mut stream, &mut buffer)) => login,
+    let admitted = tokio::select! {
+        admitted = tokio::time::timeout(limit, read_login(shared, address, &mut stream, &mut buffer)) => admitted,
         () = seat.gives_way() => return,
     };
-    let login = match login {
-        Ok(Ok(login)) => login,
+    let (login, rights) = match admitted {
+        Ok(Ok(admitted)) => admitted,
         Ok(Err(Refusal { answer, counts })) => {
             if counts {
                 shared.core.lock().counters.protocol_errors += 1;
@@ -79,7 +83,7 @@ pub(super) async fn serve(shared: &Shared, seat: &Seat, mut stream: impl AsyncRe
         ledger.lost_session();
     }
     let answers = Answers::new(outbox.clone(), shared.journal.get().cloned());
-    let mut reader = Reader::new(shared, &login, key, (&outbox, &answers), buffer, ledger.clone());
+    let mut reader = Reader::new(shared, &login, key, (&outbox, &answers), buffer, (ledger.clone(), rights));
     let mut writer = std::pin::pin!(write(shared, key, &outbox, write_half));
     let ended = catch_panic(async {
         tokio::select! {
@@ -152,7 +156,7 @@ async fn read_login(
     address: IpAddr,
     stream: &mut (impl AsyncRead + Unpin),
     buffer: &mut ReadBuffer,
-) -> Result<Login, Refusal> {
+) -> Result<(Login, Rights), Refusal> {
     loop {
         // Nobody is answered who does not begin with a CONNECT: it may be no MQTT at all, and what looks like the length
         // of a packet may never come.
@@ -162,28 +166,52 @@ async fn read_login(
         }
         let frame = codec::split_frame(buffer.data(), shared.options.packet_bytes_max).map_err(|_| refusal())?;
         if let Some(frame) = frame {
-            let login = packets::login(&frame).map_err(|answer| Refusal { answer, counts: true })?;
+            let mut login = packets::login(&frame).map_err(|answer| Refusal { answer, counts: true })?;
+            let version = login.version;
             let refuse = |reason| {
                 let mut answer = Vec::new();
-                packets::refuse(login.version, reason, &mut answer);
+                packets::refuse(version, reason, &mut answer);
                 Err(Refusal { answer, counts: false })
             };
-            if !shared.options.users.is_empty() && shared.failed_logins.must_wait(address).is_some() {
+            if shared.failed_logins.must_wait(address).is_some() {
                 return refuse(packets::Refused::Busy);
             }
-            if !shared.options.allows(login.user.as_deref(), login.password.as_deref()) {
+            let Ok(rights) = admit(shared, &login).await else {
                 shared.core.lock().counters.logins_refused += 1;
                 shared.failed_logins.note(address, "the embedded broker");
                 return refuse(packets::Refused::Login);
+            };
+            if login.will_topic().is_some_and(|topic| !may_publish(&rights, topic)) {
+                return refuse(packets::Refused::WillNotAuthorized);
+            }
+            if rights.as_deref().is_some_and(|rights| !login.keep_apart(&rights.session_scope())) {
+                return refuse(packets::Refused::ClientId);
             }
             let consumed = frame.whole.len();
             buffer.consume(consumed);
-            return Ok(login);
+            return Ok((login, rights));
         }
         if matches!(buffer.fill(stream).await, Ok(0) | Err(_)) {
             return Err(Refusal { answer: Vec::new(), counts: false });
         }
         shared.bytes_in.fetch_add(buffer.data().len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// Checks who a client is, and returns what it may do.
+async fn admit(shared: &Shared, login: &Login) -> Result<Rights, NotAdmitted> {
+    if !shared.options.allows(login.user.as_deref(), login.password.as_deref()) {
+        return Err(NotAdmitted);
+    }
+    match &shared.options.authorizer {
+        None => Ok(None),
+        Some(authorizer) if login.password.is_none() => authorizer.admit(login.user.as_deref(), None),
+        Some(authorizer) => {
+            let (authorizer, user, password) = (authorizer.clone(), login.user.clone(), login.password.clone());
+            let admitted = tokio::task::spawn_blocking(move || authorizer.admit(user.as_deref(), password.as_deref()));
+            // A defect of the authorizer lets nobody in.
+            admitted.await.unwrap_or(Err(NotAdmitted))
+        }
     }
 }
 
@@ -234,6 +262,7 @@ struct Reader<'a> {
     acknowledgements: Vec<u8>,
     /// What waits for the log, if there is one.
     ledger: Option<Arc<Ledger>>,
+    rights: Rights,
 }
 
 /// How far the read bytes could be processed.
@@ -250,7 +279,7 @@ impl<'a> Reader<'a> {
         key: SessionKey,
         (outbox, answers): (&'a Arc<Outbox>, &'a Answers),
         buffer: ReadBuffer,
-        ledger: Option<Arc<Ledger>>,
+        (ledger, rights): (Option<Arc<Ledger>>, Rights),
     ) -> Self {
         Self {
             shared,
@@ -268,6 +297,7 @@ impl<'a> Reader<'a> {
             stall: Stall::new(Duration::MAX),
             acknowledgements: Vec::new(),
             ledger,
+            rights,
         }
     }
 
@@ -388,6 +418,13 @@ impl<'a> Reader<'a> {
                             break;
                         }
                     };
+                    if !may_publish(&self.rights, publish.topic) {
+                        // A client of version 3 cannot be told (MQTT 3.1.1, 3.3.5).
+                        let reason = if self.version == Version::V3 { 0 } else { NOT_AUTHORIZED };
+                        answer_publish(ledger, 0, &publish, reason, &mut self.acknowledgements);
+                        consumed += frame.whole.len();
+                        continue;
+                    }
                     if (publish.qos != Qos::AtMostOnce || publish.retain) && !core.has_room_to_save() {
                         step = Step::InboxFull;
                         break;
@@ -416,14 +453,8 @@ impl<'a> Reader<'a> {
                         self.answers.expect(published.saved_at);
                         let is_wanted = published.has_subscribers || routing.routed() > routed;
                         let reason = if is_wanted || self.version == Version::V3 { 0 } else { NO_SUBSCRIBERS };
-                        let answer = Answer { qos: publish.qos, packet_id: publish.packet_id, reason };
-                        let out = &mut self.acknowledgements;
-                        match ledger {
-                            Some(ledger) => {
-                                ledger.acknowledge(logged_at.unwrap_or(0), answer, (topic, payload), out);
-                            }
-                            None => answer.encode(out),
-                        }
+                        let logged_at = logged_at.unwrap_or(0);
+                        answer_publish(ledger, logged_at, &publish, reason, &mut self.acknowledgements);
                     }
                 }
                 _ if !is_owner => {}
@@ -442,7 +473,9 @@ impl<'a> Reader<'a> {
                     // Answers keep the order of the questions, but for those that wait for a disk.
                     self.answers.acknowledge(&mut self.acknowledgements);
                     let end = match packets::control(self.version, &frame, self.expiry_s) {
-                        Ok(control) => process_control(&mut core, self.version, self.key, self.answers, control),
+                        Ok(control) => {
+                            process_control(&mut core, self.version, self.key, (self.answers, &self.rights), control)
+                        }
                         Err(close) => Some(End::Close(close)),
                     };
                     if let Some(end) = end {
@@ -458,6 +491,25 @@ impl<'a> Reader<'a> {
         self.buffer.consume(consumed);
         self.answers.acknowledge(&mut self.acknowledgements);
         step
+    }
+}
+
+/// Answers a PUBLISH, if its QoS wants an answer, when the log is on disk up to a position.
+#[inline]
+fn answer_publish(
+    ledger: Option<&Ledger>,
+    logged_at: LogPosition,
+    publish: &Publish<'_>,
+    reason: u8,
+    out: &mut Vec<u8>,
+) {
+    if publish.qos == Qos::AtMostOnce {
+        return;
+    }
+    let answer = Answer { qos: publish.qos, packet_id: publish.packet_id, reason };
+    match ledger {
+        Some(ledger) => ledger.acknowledge(logged_at, answer, (publish.topic, publish.payload), out),
+        None => answer.encode(out),
     }
 }
 
@@ -508,13 +560,13 @@ fn process_control(
     core: &mut Core,
     version: Version,
     key: SessionKey,
-    answers: &Answers,
+    (answers, rights): (&Answers, &Rights),
     control: Control,
 ) -> Option<End> {
     match control {
         Control::Ping => answers.answer(0, |out| out.extend_from_slice(&codec::PING_RESPONSE)),
         Control::Subscribe(subscribe) => {
-            core.subscribe(key, &subscribe.requests(), |codes, saved_at| {
+            core.subscribe(key, &subscribe.requests(), rights, |codes, saved_at| {
                 answers.answer(saved_at, |out| subscribe.answer(codes, out));
             });
         }

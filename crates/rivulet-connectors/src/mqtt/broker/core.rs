@@ -18,6 +18,7 @@ use super::message::{Delivery, Encoded, Manner};
 use super::options::BrokerOptions;
 use super::outbox::Outbox;
 use super::retained::Retained;
+use super::rights::Rights;
 use super::seats::SeatCounts;
 use super::session::{QueueBounds, Session, Walked, Will};
 use super::slab::Slab;
@@ -105,6 +106,7 @@ const WILL_BYTES_MAX: usize = 64 << 20;
 
 /// The reason codes of a SUBACK that are used here.
 pub(super) mod suback {
+    pub(crate) const NOT_AUTHORIZED: u8 = 0x87;
     pub(crate) const FILTER_INVALID: u8 = 0x8f;
     pub(crate) const QUOTA_EXCEEDED: u8 = 0x97;
     pub(crate) const SHARED_NOT_SUPPORTED: u8 = 0x9e;
@@ -370,18 +372,23 @@ impl Core {
         self.sessions.len() < self.sessions_max && !self.share(address).is_full()
     }
 
-    /// Subscribes a session. `answer` sends the SUBACK from the reason codes (those of version 5) when the journal
-    /// has come to the position.
+    /// Subscribes a session to what its client has a right to. `answer` sends the SUBACK from the reason codes (those of
+    /// version 5) when the journal has come to the position.
     pub(super) fn subscribe(
         &mut self,
         key: SessionKey,
         requests: &[SubscribeRequest<'_>],
+        rights: &Rights,
         answer: impl FnOnce(&[u8], LogPosition),
     ) {
         let mut codes = Vec::with_capacity(requests.len());
         let mut wants_retained = false;
         let mut saved_at = 0;
         for request in requests {
+            if rights.as_deref().is_some_and(|rights| !rights.may_subscribe(request.filter)) {
+                codes.push(suback::NOT_AUTHORIZED);
+                continue;
+            }
             let Granted { qos, number, is_new } = match self.subscribe_one(key, request) {
                 Ok(granted) => granted,
                 Err(code) => {

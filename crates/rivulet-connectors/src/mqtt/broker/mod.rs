@@ -24,6 +24,7 @@ mod options;
 mod outbox;
 mod packets;
 mod retained;
+mod rights;
 mod seats;
 mod session;
 mod slab;
@@ -55,6 +56,7 @@ use crate::logins::FailedLogins;
 use crate::sockets::keep_alive;
 pub use journal::{Journal, Room};
 pub use options::{BrokerError, BrokerOptions, Listener};
+pub use rights::{ClientAuthorizer, ClientRights, NotAdmitted};
 use seats::{Seat, Seats};
 pub use stats::{BrokerDrops, BrokerStats};
 

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use super::super::tls::{ServerTls, TlsError};
+use super::rights::ClientAuthorizer;
 use crate::logins::is_secret;
 
 /// A place to listen on.
@@ -22,6 +24,8 @@ pub struct BrokerOptions {
     pub listeners: Vec<Listener>,
     /// Users and passwords; with none, everybody is let in without asking.
     pub users: Vec<(String, String)>,
+    /// What clients that `users` lets in may do; `None` for everything.
+    pub authorizer: Option<Arc<dyn ClientAuthorizer>>,
     /// The most connections at a time; one more is closed at once. Default: 50,000.
     pub connections_max: usize,
     /// The most sessions, with and without a connection. Default: 100,000.
@@ -67,6 +71,7 @@ impl BrokerOptions {
         Self {
             listeners: vec![Listener { address, tls: None }],
             users: Vec::new(),
+            authorizer: None,
             connections_max: 50_000,
             sessions_max: 100_000,
             subscriptions_max: 1_000_000,

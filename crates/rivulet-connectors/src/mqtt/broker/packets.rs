@@ -39,6 +39,7 @@ impl From<CodecError> for Close {
 /// A CONNECT.
 pub(super) struct Login {
     pub(super) version: Version,
+    /// With the scope before it, where the client has one.
     pub(super) client_id: String,
     /// Whether the broker chose the client id.
     pub(super) is_assigned: bool,
@@ -58,6 +59,8 @@ pub(super) struct Login {
 pub(super) enum Refused {
     /// Wrong user or password.
     Login,
+    /// The client may not publish its will.
+    WillNotAuthorized,
     /// There is no room for one more session.
     Busy,
     /// The client id cannot be used.
@@ -83,6 +86,7 @@ pub(super) fn refuse(version: Version, refused: Refused, out: &mut Vec<u8>) {
         Version::V3 => {
             let return_code = match refused {
                 Refused::Login => v3::ConnectAckReason::BadUserNameOrPassword,
+                Refused::WillNotAuthorized => v3::ConnectAckReason::NotAuthorized,
                 Refused::Busy => v3::ConnectAckReason::ServiceUnavailable,
                 Refused::ClientId => v3::ConnectAckReason::IdentifierRejected,
                 Refused::ProtocolVersion => v3::ConnectAckReason::UnacceptableProtocolVersion,
@@ -97,6 +101,7 @@ pub(super) fn refuse(version: Version, refused: Refused, out: &mut Vec<u8>) {
         Version::V5 => {
             let reason_code = match refused {
                 Refused::Login => v5::ConnectAckReason::BadUserNameOrPassword,
+                Refused::WillNotAuthorized => v5::ConnectAckReason::NotAuthorized,
                 Refused::Busy => v5::ConnectAckReason::QuotaExceeded,
                 Refused::ClientId => v5::ConnectAckReason::ClientIdentifierNotValid,
                 Refused::ProtocolVersion => v5::ConnectAckReason::UnsupportedProtocolVersion,
@@ -126,6 +131,24 @@ impl Login {
         !self.clean_start && self.expiry_s > 0
     }
 
+    /// Keeps the client's session apart from those of other scopes. Returns whether its id is then short enough for a
+    /// log.
+    pub(super) fn keep_apart(&mut self, scope: &str) -> bool {
+        // No text of MQTT has this character.
+        self.client_id = format!("{scope}\0{}", self.client_id);
+        self.client_id.len() <= usize::from(u16::MAX)
+    }
+
+    /// The client id without a scope, as the client knows it.
+    fn own_id(&self) -> &str {
+        self.client_id.rsplit('\0').next().unwrap_or_default()
+    }
+
+    /// The topic of the will, if there is one.
+    pub(super) fn will_topic(&self) -> Option<&[u8]> {
+        self.will.as_ref().map(|will| &*will.message.topic)
+    }
+
     pub(super) fn request(&self, address: IpAddr) -> ConnectRequest<'_> {
         ConnectRequest {
             client_id: &self.client_id,
@@ -153,7 +176,7 @@ pub(super) fn accept(login: &Login, session_present: bool, expiry_s: u32, option
                 session_expiry_interval_secs: (expiry_s != login.expiry_s).then_some(expiry_s),
                 max_qos: types::QoS::AtLeastOnce,
                 max_packet_size: u32::try_from(options.packet_bytes_max).ok(),
-                assigned_client_id: login.is_assigned.then(|| login.client_id.as_str().into()),
+                assigned_client_id: login.is_assigned.then(|| login.own_id().into()),
                 shared_subscription_available: false,
                 ..v5::ConnectAck::default()
             };

@@ -63,7 +63,7 @@ pub(super) fn subscribe_with(
         identifier: None,
     };
     let mut code = 0;
-    core.subscribe(key, &[request], |codes, _| code = codes[0]);
+    core.subscribe(key, &[request], &None, |codes, _| code = codes[0]);
     code
 }
 
@@ -271,13 +271,13 @@ fn new_subscriptions_look_at_few_retained_messages_in_a_turn() {
     };
     let requests: Vec<_> = filters.iter().map(|filter| request(&filter[..])).collect();
     for _ in 0..2 {
-        core.subscribe(key, &requests, |_, _| {});
+        core.subscribe(key, &requests, &None, |_, _| {});
         assert_eq!(core.retained_steps, 0, "they are used up, and the rest waits for another turn");
     }
     assert!(core.pump(key, &outbox), "it goes on");
     // The same with filters that match nothing at all in many SUBSCRIBEs of one turn.
     core.begin_turn();
-    filters.iter().for_each(|filter| core.subscribe(key, &[request(&filter[1..])], |_, _| {}));
+    filters.iter().for_each(|filter| core.subscribe(key, &[request(&filter[1..])], &None, |_, _| {}));
     assert_eq!(core.retained_steps, 0);
     assert!(filters.iter().all(|filter| core.unsubscribe(key, filter).is_some()));
 }
