@@ -27,7 +27,7 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
-use crate::http_client::{Client, SERVER_DEFAULT};
+use crate::http_client::{Client, SERVER_DEFAULT, TOKEN_VARIABLE};
 use crate::service::{Service, ServiceError};
 
 use error::CliError;
@@ -72,7 +72,8 @@ struct Connection {
 
 impl Connection {
     fn client(&self) -> Result<Client, CliError> {
-        Ok(Client::new(&self.server)?)
+        let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
+        Ok(Client::with_token(&self.server, token.as_deref())?)
     }
 }
 

@@ -7,6 +7,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
+use ureq::http::HeaderValue;
+
 /// Bytes read from the input and sent as one chunk.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -52,17 +54,23 @@ pub(super) enum PostError {
 pub(super) fn post(
     host: &str,
     path: &str,
+    authorization: Option<&HeaderValue>,
     mut input: impl Read + Send + 'static,
     connect_timeout: Duration,
 ) -> Result<Answer, PostError> {
     let stream = connect(host, connect_timeout).map_err(PostError::Connect)?;
     let clone = stream.set_nodelay(true).and_then(|()| stream.try_clone());
     let mut writer = clone.map_err(PostError::Connect)?;
-    let head = format!(
+    let mut head = format!(
         "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\
-         connection: close\r\n\r\n"
-    );
-    writer.write_all(head.as_bytes()).map_err(PostError::Answer)?;
+         connection: close\r\n"
+    )
+    .into_bytes();
+    if let Some(authorization) = authorization {
+        head.extend([b"authorization: ", authorization.as_bytes(), b"\r\n"].concat());
+    }
+    head.extend(b"\r\n");
+    writer.write_all(&head).map_err(PostError::Answer)?;
     let (input_failed, input_errors) = channel();
     let sender = move || {
         let mut buffer = vec![0; CHUNK_BYTES];

@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use ureq::http::{Response, StatusCode};
-use ureq::{Agent, Body};
+use ureq::http::header::AUTHORIZATION;
+use ureq::http::{HeaderValue, Request, Response, StatusCode};
+use ureq::middleware::MiddlewareNext;
+use ureq::{Agent, Body, SendBody};
 
 use crate::api::types::{BulkAnswer, ErrorAnswer, ErrorDetail, NOTICE_HEADER, SqlAnswer};
 
@@ -22,6 +24,10 @@ pub use events::WatchEvent;
 
 /// The server that commands talk to unless told otherwise.
 pub const SERVER_DEFAULT: &str = "http://127.0.0.1:8080";
+
+/// The environment variable with the token that commands show to the server. It is no option, because everybody on a
+/// machine sees the options of a program that runs.
+pub const TOKEN_VARIABLE: &str = "RIVULET_TOKEN";
 
 /// How long to wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,6 +44,9 @@ pub enum ClientError {
     /// The address of the server is not one.
     #[error("{0} is not the address of a server, expected http://host:port")]
     Address(String),
+    /// The token cannot be sent.
+    #[error("the token in {TOKEN_VARIABLE} has characters that a header cannot have")]
+    Token,
     /// Nobody answers there.
     #[error("cannot reach a Rivulet server at {server}: {detail}")]
     Unreachable {
@@ -79,6 +88,7 @@ impl ClientError {
                 Some("the server speaks plain HTTP; connect through a tunnel or on a trusted network".into())
             }
             Self::Address(_) => Some(format!("for example --server {SERVER_DEFAULT}, or RIVULET_SERVER")),
+            Self::Token => Some("a token is visible ASCII, without line ends".into()),
             Self::Unreachable { .. } => {
                 Some("start one with `rivulet serve`, or name another with --server or RIVULET_SERVER".into())
             }
@@ -102,6 +112,8 @@ pub struct Client {
     /// Without a slash at the end.
     server: String,
     agent: Agent,
+    /// What is sent as `Authorization`, if anything is.
+    authorization: Option<HeaderValue>,
 }
 
 impl Client {
@@ -110,18 +122,36 @@ impl Client {
     /// # Errors
     /// [`ClientError::Address`].
     pub fn new(server: &str) -> Result<Self, ClientError> {
+        Self::with_token(server, None)
+    }
+
+    /// The same, showing a token to the server with each request.
+    ///
+    /// # Errors
+    /// [`ClientError::Address`] and [`ClientError::Token`].
+    pub fn with_token(server: &str, token: Option<&str>) -> Result<Self, ClientError> {
         let server = server.trim_end_matches('/').to_owned();
         if server.strip_prefix("http://").is_none_or(|host| host.is_empty() || host.contains(['/', '?', '#', '@', ' ']))
         {
             return Err(ClientError::Address(server));
         }
+        let authorization = token.map(|token| HeaderValue::from_str(&format!("Bearer {token}"))).transpose();
+        let mut authorization = authorization.map_err(|_| ClientError::Token)?;
+        // Then it is not shown where this is printed.
+        authorization.iter_mut().for_each(|value| value.set_sensitive(true));
+        let shown = authorization.clone();
+        let authorize = move |mut request: Request<SendBody<'_>>, next: MiddlewareNext<'_>| {
+            request.headers_mut().extend(shown.clone().map(|value| (AUTHORIZATION, value)));
+            next.handle(request)
+        };
         let config = Agent::config_builder()
+            .middleware(authorize)
             .http_status_as_error(false)
             .timeout_connect(Some(CONNECT_TIMEOUT))
             // The server is on this machine or near it; a proxy of the environment is for other things.
             .proxy(None)
             .build();
-        Ok(Self { server, agent: config.new_agent() })
+        Ok(Self { server, agent: config.new_agent(), authorization })
     }
 
     /// The server's address.
@@ -240,7 +270,7 @@ impl Client {
         mut visit: impl FnMut(BulkAnswer) -> Result<(), E>,
     ) -> Result<(), E> {
         let host = self.server.trim_start_matches("http://");
-        let exchange = duplex::post(host, "/api/v1/queries/bulk", lines, CONNECT_TIMEOUT);
+        let exchange = duplex::post(host, "/api/v1/queries/bulk", self.authorization.as_ref(), lines, CONNECT_TIMEOUT);
         let mut answer = exchange.map_err(|error| match error {
             PostError::Connect(error) => {
                 ClientError::Unreachable { server: self.server.clone(), detail: error.to_string() }

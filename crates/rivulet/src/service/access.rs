@@ -222,7 +222,7 @@ impl Access {
                 Some(_) => "the server does not know these credentials",
                 None => "the server asks for credentials",
             };
-            let hint = "send the header `Authorization: Bearer TOKEN` with a token of this server";
+            let hint = "send `Authorization: Bearer TOKEN`; commands send the token in RIVULET_TOKEN";
             ServiceError::new(ErrorKind::Unauthenticated, message)
                 .with_hint(refused.hint.unwrap_or_else(|| hint.to_owned()))
         })

@@ -14,6 +14,7 @@ use rivulet::service::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::cli::command;
 use super::engine::configuration;
 use super::support::{TestServer, WAIT_MAX, exchange, request};
 
@@ -202,6 +203,34 @@ fn rules_about_names_hold_for_ids_and_for_each_query_of_a_bulk_submission() {
     let (status, error) = ask(&server, "of-ann", "GET", "/api/v1/queries/ann_1/results", "");
     assert_eq!((status, &error["message"]), (403, &json!("'ann' may not subscribe to the query 'ann_1'")));
     assert_eq!(ask(&server, "of-operator", "DELETE", "/api/v1/queries/ann_1", "").0, 204);
+}
+
+#[test]
+fn commands_show_the_token_of_the_environment() {
+    let folder = TempDir::new().expect("a folder");
+    let (server, _service) = server(folder.path());
+    let lines = folder.path().join("queries");
+    std::fs::write(&lines, r#"{"name":"ann_1","application":"doubled","parameters":{"home":"b"}}"#).expect("a file");
+    let lines = lines.to_str().expect("a path");
+    let run = |token: &str, arguments: &[&str]| {
+        let mut command = command(arguments);
+        let output = command.env("RIVULET_SERVER", server.url()).env("RIVULET_TOKEN", token).output();
+        let output = output.expect("the program");
+        (output.status.success(), String::from_utf8(output.stderr).expect("text"))
+    };
+    for arguments in [&["query", "bulk", lines][..], &["query", "list"], &["sql", "-c", "SHOW QUERIES"]] {
+        let (is_done, said) = run("", arguments);
+        assert!(!is_done && said.contains("error: the server asks for credentials\nhint: send"), "{said}");
+        let (is_done, said) = run("of-nobody", arguments);
+        assert!(!is_done && said.contains("error: the server does not know these credentials"), "{said}");
+        let (is_done, said) = run("a\nb", arguments);
+        assert!(!is_done && said.contains("error: the token in RIVULET_TOKEN has characters"), "{said}");
+        let (is_done, said) = run("of-ann", arguments);
+        assert!(is_done, "{arguments:?}: {said}");
+    }
+    let (is_done, said) = run("of-ann", &["query", "drop", "q"]);
+    assert!(!is_done);
+    assert_eq!(said, "error: 'ann' may not change the query 'q'\nhint: ask the owner of acme\n");
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn rivulet_with_input(server: &TestServer, arguments: &[&str], input: &str) -> (
 }
 
 /// The program in an environment and a folder without configuration.
-fn command(arguments: &[&str]) -> Command {
+pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rivulet"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RIVULET_")) {
         command.env_remove(name);
