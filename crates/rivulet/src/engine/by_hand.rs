@@ -18,7 +18,7 @@ use super::checkpoints::Checkpoints;
 use super::event_log::EventLog;
 use super::memory::MemoryBound;
 use super::messaging::Messaging;
-use super::{Engine, Languages, Parts};
+use super::{Engine, Extensions, Parts};
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::service::ServiceError;

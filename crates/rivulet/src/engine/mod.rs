@@ -205,7 +205,7 @@ impl Engine {
     pub fn open_with(config: Config, extensions: Extensions) -> Result<Arc<Self>, ServiceError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         // Before the data folder is made: an address that is taken must leave nothing behind.
-        let messaging = Messaging::start(&config, &access, clock.clone()).map_err(name_the_key)?;
+        let messaging = Messaging::start(&config, &extensions.access, clock.clone()).map_err(name_the_key)?;
         reserve::give_back(&config.data_dir);
         let checkpoints = config.checkpoint.as_ref().map(Checkpoints::open).transpose()?;
         if !Catalog::is_there(&config.data_dir) {

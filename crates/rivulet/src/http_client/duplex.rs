@@ -227,9 +227,11 @@ mod tests {
             String::from_utf8(request).expect("text")
         });
         let answer =
-            post(&host, "/bulk", "{\"a\":1}\n".as_bytes(), Duration::from_secs(10)).map_err(|error| match error {
-                PostError::Connect(error) | PostError::Input(error) | PostError::Answer(error) => error,
-            });
+            post(&host, "/bulk", None, "{\"a\":1}\n".as_bytes(), Duration::from_secs(10)).map_err(
+                |error| match error {
+                    PostError::Connect(error) | PostError::Input(error) | PostError::Answer(error) => error,
+                },
+            );
         let read = answer.and_then(|mut answer| {
             let mut lines = Vec::new();
             let mut line = Vec::new();

@@ -56,10 +56,13 @@ impl Authorizer for Tokens {
     }
 }
 
+fn extensions() -> Extensions {
+    Extensions { access: Arc::new(Access::new(Arc::new(Tokens))), ..Extensions::default() }
+}
+
 /// A server whose operator has two applications and a query.
 fn server(folder: &Path) -> (TestServer, Arc<dyn Service>) {
-    let extensions = Extensions { access: Arc::new(Access::new(Arc::new(Tokens))), ..Extensions::default() };
-    let engine = Engine::open_with(configuration(folder), extensions).expect("an engine");
+    let engine = Engine::open_with(configuration(folder), extensions()).expect("an engine");
     let service: Arc<dyn Service> = engine;
     let operator = operator(&service);
     let secret = APPLICATION.replace("doubled", "secret");
@@ -325,7 +328,7 @@ impl Mqtt {
 #[test]
 fn clients_of_the_embedded_broker_use_the_topics_that_they_may() {
     let folder = TempDir::new().expect("a folder");
-    let engine = Engine::open_with(configuration(folder.path()), Arc::new(Tokens)).expect("an engine");
+    let engine = Engine::open_with(configuration(folder.path()), extensions()).expect("an engine");
     let broker = engine.embedded_broker_address().expect("a broker");
     for statement in [APPLICATION, "CREATE QUERY q FROM APPLICATION doubled WITH (home => 'a')"] {
         engine.execute(statement).pop().expect("an answer").expect(statement);
