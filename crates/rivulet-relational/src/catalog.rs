@@ -248,8 +248,9 @@ fn with_conversions_named(raw: RawAggregateExpr) -> PlannerResult<RawAggregateEx
     PlannerResult::Planned(call(named.collect()).alias(name))
 }
 
-/// What the planner below makes of syntax, with the functions that are given, and but for parts of columns: columns have
-/// none, and `v.id` is an error that says so ([`Problem::FieldOfColumn`]).
+/// What the planner below makes of syntax, with the functions that are given, and but for parts of columns. Columns
+/// have none: `v.id` is an error ([`Problem::FieldOfColumn`]), by which [`aliases`](crate::aliases) finds that an input
+/// is meant.
 #[derive(Debug)]
 struct Syntax {
     core: CoreFunctionPlanner,

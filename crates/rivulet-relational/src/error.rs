@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use datafusion_common::{Column, DataFusionError, SchemaError};
 use datafusion_sql::sqlparser::ast;
 
-use crate::check::name_of;
 use crate::clauses;
 use crate::walk::{Node, look};
 
@@ -101,32 +100,36 @@ impl RelationalError {
         }
     }
 
-    /// The planner takes what stands before a dot for a column, if there is one of that name, before it looks for an
-    /// input of that name in the queries around.
+    /// A name with a dot of which the first part is the name of a column, and of no input.
     fn field_of_column(name: &str, query: &ast::Query) -> Self {
         let (first, has_rest) = name.split_once('.').map_or((name, false), |(first, _)| (first, true));
-        let is_it = |idents: &[ast::Ident]| {
+        let found = first_name(query, |idents| {
             let is_first = idents.first().is_some_and(|ident| ident.value.eq_ignore_ascii_case(first));
             is_first && idents.len() > 1 && (!has_rest || text(idents).eq_ignore_ascii_case(name))
-        };
-        // It stands in a query in which no input has that name; elsewhere the same name may be right.
-        let mut found = None;
-        see(query, &mut |node| {
-            if let (Node::Query(inner), None) = (node, &found)
-                && !has_input(inner, first)
-            {
-                found = first_name(inner, is_it);
-            }
         });
-        let found = found.or_else(|| first_name(query, is_it));
         let place = found.as_ref().and_then(|found| found.place);
         let name = found.map_or_else(|| name.to_owned(), |found| found.text);
-        let hint = match has_input(query, first) {
-            true => format!("if the input '{first}' is meant, give it a name that no column has: FROM ... AS other"),
-            false => format!("write {first} for the column, or input.{first}"),
-        };
         let message = format!("'{name}' would be a part of the column '{first}', and columns have no parts");
-        Self { place, ..Self::new(message).hint(hint) }
+        Self { place, ..Self::new(message).hint(format!("write {first} for the column, or input.{first}")) }
+    }
+
+    /// With the names in it changed.
+    pub(crate) fn with_names(mut self, change: impl Fn(&str) -> String) -> Self {
+        match &mut self.problem {
+            Problem::UnknownColumn(name, columns) => {
+                *name = change(name);
+                let inputs = columns.iter_mut().flat_map(|column| &mut column.inputs);
+                inputs.for_each(|input| *input = change(input));
+            }
+            Problem::DuplicateColumn(text, _)
+            | Problem::UnknownRelation(text)
+            | Problem::AmbiguousColumn(text)
+            | Problem::FieldOfColumn(text)
+            | Problem::Other(text)
+            | Problem::Foreign(text) => *text = change(text),
+        }
+        self.hint = self.hint.map(|hint| change(&hint));
+        self
     }
 
     /// As an error of DataFusion, to pass through its planner.
@@ -224,26 +227,6 @@ pub(crate) fn first_name(query: &ast::Query, is_it: impl Fn(&[ast::Ident]) -> bo
         }
     });
     found
-}
-
-/// Whether something in FROM of a query, or of a query in it, has that name.
-fn has_input(query: &ast::Query, name: &str) -> bool {
-    let mut has = false;
-    see(query, &mut |node| {
-        if let Node::TableFactor(factor) = node {
-            let called = match factor {
-                ast::TableFactor::Table { alias: None, name, .. } => Some(name_of(name)),
-                ast::TableFactor::Table { alias, .. }
-                | ast::TableFactor::Derived { alias, .. }
-                | ast::TableFactor::TableFunction { alias, .. }
-                | ast::TableFactor::Function { alias, .. }
-                | ast::TableFactor::NestedJoin { alias, .. } => alias.as_ref().map(|alias| alias.name.value.clone()),
-                _ => None,
-            };
-            has |= called.is_some_and(|called| called.eq_ignore_ascii_case(name));
-        }
-    });
-    has
 }
 
 fn text(idents: &[ast::Ident]) -> String {

@@ -16,8 +16,9 @@
 //! - `order`: ORDER BY by places; `subqueries`: what the optimizer is to make joins of; `nothing`: conditions that
 //!   nothing fulfils, and one row of nothing; `unions`: their columns have names of their own; `conditions`: how far
 //!   conditions go down;
-//! - `check`: what is refused, because it would be ignored; `clauses`: what the planner below says of clauses, in our words;
-//!   `comparisons`: because its types do not go together; `walk`: over syntax trees;
+//! - `check`: what is refused, because it would be ignored; `clauses`: what the planner below says of clauses, in our
+//!   words; `comparisons`: because its types do not go together; `aliases`: inputs that have the name of a column;
+//!   `walk`: over syntax trees;
 //! - [`error`]: what is wrong and where ([`RelationalError`]).
 
 pub mod planning;
@@ -29,6 +30,7 @@ pub mod functions;
 pub mod calls;
 pub mod parts;
 pub mod spelling;
+mod aliases;
 mod check;
 mod clauses;
 mod conditions;

@@ -27,12 +27,13 @@ use datafusion_optimizer::{Analyzer, Optimizer, OptimizerConfig, OptimizerContex
 use datafusion_sql::planner::SqlToRel;
 use datafusion_sql::sqlparser::ast::{self, Spanned};
 
+use crate::aliases::OtherNames;
 use crate::catalog::{Catalog, ViewSource};
 use crate::check::check;
 use crate::clauses::start;
 use crate::comparisons;
 use crate::conditions::PushDownConditions;
-use crate::error::RelationalError;
+use crate::error::{Problem, RelationalError};
 use crate::group_window;
 use crate::nothing::{NothingFulfils, first_scan, with_one_row};
 use crate::order;
@@ -187,22 +188,39 @@ fn size(plan: &LogicalPlan, most: usize) -> Option<(usize, usize)> {
 
 fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {
     check(query, |name| catalog.is_table(name))?;
+    let (mut query, mut names) = (query.clone(), OtherNames::default());
+    // An input that has got another name is not found under its own again, so this ends.
+    loop {
+        let error = match translate_as_named(&query, catalog) {
+            Ok(plan) => return Ok(plan),
+            Err(error) => error,
+        };
+        let is_renamed = match &error.problem {
+            Problem::FieldOfColumn(name) => names.give(name.split('.').next().unwrap_or(name), &mut query),
+            _ => false,
+        };
+        if !is_renamed {
+            return Err(names.taken_back(error.located(&query)));
+        }
+    }
+}
+
+fn translate_as_named(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {
     let mut query = query.clone();
     spell_out_query(&mut query)?;
     group_window::check(&query, catalog)?;
     group_window::rewrite_query(&mut query);
     order::rewrite_query(&mut query);
-    let located = |error: RelationalError| error.located(&query);
-    let statement = ast::Statement::Query(Box::new(query.clone()));
-    let plan = SqlToRel::new(catalog).sql_statement_to_plan(statement).map_err(|error| located(error.into()))?;
-    let plan = group_window::rewrite_plan(plan).map_err(|error| located(error.into()))?;
+    let statement = ast::Statement::Query(Box::new(query));
+    let plan = SqlToRel::new(catalog).sql_statement_to_plan(statement)?;
+    let plan = group_window::rewrite_plan(plan)?;
     comparisons::check(&plan)?;
     let plan = unions::rewrite_plan(plan)?;
     if !subqueries::has_any(&plan)? {
         return with_views(plan);
     }
     let count = catalog.get_aggregate_meta("count").expect("the language has count");
-    subqueries::rewrite(with_views(plan)?, &count).map_err(|error| located(error.into()))
+    Ok(subqueries::rewrite(with_views(plan)?, &count)?)
 }
 
 /// Puts the plans of views in the place of their names.

@@ -56,11 +56,14 @@ impl Visitor for Look<'_> {
 pub(crate) enum NodeMut<'a> {
     /// A query, before what is in it.
     Query(&'a mut Query),
+    /// What stands in FROM, before what is in it.
+    TableFactor(&'a mut TableFactor),
     /// An expression, behind its parts.
     Expr(&'a mut Expr),
 }
 
-/// Shows every query of a query, and every expression, to be changed. An expression is shown with the number of queries around it.
+/// Shows every query, table factor and expression of a query, to be changed. An expression is shown with the number of
+/// queries around it.
 pub(crate) fn change_query(query: &mut Query, change: &mut dyn FnMut(NodeMut<'_>, usize)) {
     let _ = VisitMut::visit(query, &mut Change { change, depth: 0 });
 }
@@ -86,6 +89,11 @@ impl VisitorMut for Change<'_> {
 
     fn post_visit_query(&mut self, _query: &mut Query) -> ControlFlow<()> {
         self.depth -= 1;
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
+        (self.change)(NodeMut::TableFactor(factor), self.depth);
         ControlFlow::Continue(())
     }
 
