@@ -36,7 +36,9 @@ pub fn calls(query: &ast::Query) -> Vec<Call> {
                     &function.args,
                     ast::FunctionArguments::List(list) if list.args.iter().any(|argument| matches!(
                         argument,
-                        ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard | ast::FunctionArgExpr::QualifiedWildcard(_))
+                        ast::FunctionArg::Unnamed(
+                            ast::FunctionArgExpr::Wildcard | ast::FunctionArgExpr::QualifiedWildcard(_)
+                        )
                     ))
                 ),
                 is_distinct: matches!(

@@ -1,7 +1,8 @@
 //! The columns of a union have names of their own.
 //!
-//! A union calls its columns by those of its first input, and numbers those that have one name: `s` and `s_1`. With a column fewer it
-//! would number anew, and what stands above would not find its columns any more. So the inputs get the names that the union has.
+//! A union calls its columns by those of its first input, and numbers those that have one name: `s` and `s_1`. With a
+//! column fewer it would number anew, and what stands above would not find its columns any more. So the inputs get the
+//! names that the union has.
 
 use std::collections::HashSet;
 use std::sync::Arc;

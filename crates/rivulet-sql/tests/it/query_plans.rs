@@ -402,11 +402,13 @@ fn what_is_wrong_is_said_where_it_stands() {
         ),
         (
             "SELECT count(*) AS n FROM bid GROUP BY count_window(date_time)",
-            "error at line 1, column 40: count_window takes constant numbers of rows, more than nothing\nhint: write for example count_window(100)",
+            "error at line 1, column 40: count_window takes constant numbers of rows, more than nothing\n\
+             hint: write for example count_window(100)",
         ),
         (
             "SELECT count(*) AS n FROM bid GROUP BY count_window(10, 20)",
-            "error at line 1, column 40: the slide of 20 rows is longer than the window of 10 rows, so rows would be lost",
+            "error at line 1, column 40: the slide of 20 rows is longer than the window of 10 rows, \
+             so rows would be lost",
         ),
         (
             "SELECT sum(n) AS n FROM (SELECT auction, count(*) AS n FROM bid GROUP BY auction) AS a GROUP BY count_window(10)",

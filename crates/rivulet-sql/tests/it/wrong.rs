@@ -1,7 +1,8 @@
-//! Statements that are wrong, each in an application and in a big query: the message, the place and the hint of either planner.
+//! Statements that are wrong, each in an application and in a big query: the message, the place and the hint of either
+//! planner.
 //!
-//! `wrong.txt` has a paragraph for each: the SELECT, and below it what each planner says, or `both` where they say the same. With
-//! `RIVULET_UPDATE=1` in the environment the answers are written anew, to be read before they are committed.
+//! `wrong.txt` has a paragraph for each: the SELECT, and below it what each planner says, or `both` where they say the
+//! same. With `RIVULET_UPDATE=1` in the environment the answers are written anew, to be read before they are committed.
 
 use std::fmt::Write;
 use std::path::Path;
