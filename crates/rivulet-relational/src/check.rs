@@ -2,13 +2,14 @@
 //! ignored.
 
 use datafusion_sql::sqlparser::ast::{self, Spanned, TableFactor};
+use datafusion_sql::sqlparser::tokenizer::Span;
 
 use crate::error::RelationalError;
 use crate::walk::{Node, look};
 
 /// Fails at the first construct that is not supported. `is_table` says of a name whether it is that of a reference table.
 pub(crate) fn check(query: &ast::Query, is_table: impl Fn(&str) -> bool) -> Result<(), RelationalError> {
-    let mut check = Check { is_table: &is_table, place: None };
+    let mut check = Check { is_table: &is_table, place: None, negated: None };
     look(query, &mut |node| match node {
         Node::Query(query) => check.query(query),
         Node::TableFactor(factor) => check.table_factor(factor),
@@ -20,6 +21,8 @@ struct Check<'a> {
     is_table: &'a dyn Fn(&str) -> bool,
     /// The last place that was known.
     place: Option<(u64, u64)>,
+    /// The last number behind a minus, which is looked at with it: the least whole number has no counterpart above 0.
+    negated: Option<Span>,
 }
 
 impl Check<'_> {
@@ -82,6 +85,9 @@ impl Check<'_> {
         ];
         for (is_there, what) in refusals {
             if is_there {
+                if let Some(ast::Distinct::On(keys)) = &select.distinct {
+                    keys.iter().take(1).for_each(|key| self.at(key));
+                }
                 let hint = match what {
                     "INTO before FROM" => Some("the sink stands at the end: SELECT ... FROM ... INTO sink"),
                     "DISTINCT ON" => {
@@ -90,6 +96,15 @@ impl Check<'_> {
                     _ => None,
                 };
                 return self.refuse(what, hint);
+            }
+        }
+        for item in &select.projection {
+            if let ast::SelectItem::UnnamedExpr(expression) | ast::SelectItem::ExprWithAlias { expr: expression, .. } =
+                item
+                && matches!(expression, ast::Expr::Tuple(_))
+            {
+                self.at(expression);
+                return self.refuse("a structured value", Some("select its parts one by one"));
             }
         }
         if matches!(select.group_by, ast::GroupByExpr::All(_)) {
@@ -133,6 +148,9 @@ impl Check<'_> {
         ];
         for (is_there, what) in refusals {
             if is_there {
+                if let Some(ast::Fetch { quantity: Some(quantity), .. }) = &query.fetch {
+                    self.at(quantity);
+                }
                 return self.refuse(what, None);
             }
         }
@@ -188,27 +206,62 @@ impl Check<'_> {
                 self.at(expression);
                 return self.refuse("the operator '^'", Some("use power(base, exponent)"));
             }
-            ast::Expr::RLike { .. } => {
-                self.at(expression);
+            ast::Expr::RLike { expr: text, .. } => {
+                self.at(text.as_ref());
                 return self.refuse("RLIKE", Some("use the operator ~ or regexp_like"));
             }
             ast::Expr::AtTimeZone { .. } => {
                 self.at(expression);
                 return self.refuse("AT TIME ZONE", Some("timestamps are in UTC; add an INTERVAL to shift them"));
             }
+            // The planner below takes the pattern for a regular expression.
+            ast::Expr::SimilarTo { .. } => {
+                self.at(expression);
+                return self.refuse("SIMILAR TO", Some("use LIKE, or ~ with a regular expression"));
+            }
+            ast::Expr::Interval(ast::Interval { value, .. })
+                if matches!(**value, ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_)) =>
+            {
+                self.at(value.as_ref());
+                return self.fail("INTERVAL takes a string", "write for example INTERVAL '5 minutes'");
+            }
+            ast::Expr::UnaryOp { op: ast::UnaryOperator::Minus, expr: number } => {
+                if let ast::Expr::Value(value) = number.as_ref() {
+                    self.negated = Some(value.span);
+                    return self.value(value, "-");
+                }
+            }
+            ast::Expr::Value(value) if self.negated != Some(value.span) => return self.value(value, ""),
             _ => {}
         }
-        if let ast::Expr::Value(value) = expression
-            && let ast::Value::Placeholder(name) = &value.value
-        {
-            self.place = Some((value.span.start.line, value.span.start.column));
-            return Err(RelationalError {
-                place: self.place,
-                ..RelationalError::new(format!("'{name}' stands for nothing here"))
-                    .hint("parameters are those of applications")
-            });
-        }
         Ok(())
+    }
+
+    fn value(&mut self, value: &ast::ValueWithSpan, sign: &str) -> Result<(), RelationalError> {
+        self.at(value);
+        match &value.value {
+            ast::Value::Placeholder(name) => {
+                self.fail(format!("'{name}' stands for nothing here"), "parameters are those of applications")
+            }
+            ast::Value::Number(digits, _) if !fits(&format!("{sign}{}", digits.replace('_', ""))) => {
+                let hint = "whole numbers are from -9223372036854775808 to 9223372036854775807, others are DOUBLE";
+                self.fail(format!("the number {sign}{digits} is out of range"), hint)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails at the last place that was known.
+    fn fail(&self, message: impl Into<String>, hint: &str) -> Result<(), RelationalError> {
+        Err(RelationalError { place: self.place, ..RelationalError::new(message) }.hint(hint))
+    }
+}
+
+/// Whether a number is one of BIGINT if it is whole, and one of DOUBLE if it is not.
+pub fn fits(digits: &str) -> bool {
+    match digits.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit()) {
+        true => digits.parse::<i64>().is_ok(),
+        false => digits.parse::<f64>().is_ok_and(f64::is_finite),
     }
 }
 

@@ -1,4 +1,5 @@
-//! What the planner below says of whole clauses, in our words and with the place: it says it in its own, and mostly without.
+//! What the planner below says of whole clauses, in our words and with the place: it says it in its own, and mostly
+//! without.
 
 use datafusion_sql::sqlparser::ast::{self, Spanned};
 use datafusion_sql::sqlparser::tokenizer::Span;
@@ -217,12 +218,24 @@ fn named_columns(query: &ast::Query) -> Place {
 }
 
 /// The place of the number in the first LIMIT.
-fn limit(query: &ast::Query) -> Place {
-    let mut found = None;
-    see(query, &mut |node| {
-        if let Node::Query(ast::Query { limit_clause: Some(ast::LimitClause::LimitOffset { limit, .. }), .. }) = node {
-            found = found.or_else(|| limit.as_ref().and_then(start));
+pub(crate) fn limit(query: &ast::Query) -> Place {
+    limits(query).into_iter().flatten().next()
+}
+
+/// The place of the number in the first LIMIT inside of a query.
+pub(crate) fn inner_limit(query: &ast::Query) -> Place {
+    limits(query).into_iter().skip(1).flatten().next()
+}
+
+/// The places of the numbers in LIMIT, of each query, the outermost first.
+fn limits(query: &ast::Query) -> Vec<Place> {
+    let mut found = Vec::new();
+    see(query, &mut |node| match node {
+        Node::Query(ast::Query { limit_clause: Some(ast::LimitClause::LimitOffset { limit, .. }), .. }) => {
+            found.push(limit.as_ref().and_then(start));
         }
+        Node::Query(_) => found.push(None),
+        _ => {}
     });
     found
 }

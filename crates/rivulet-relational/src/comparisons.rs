@@ -7,7 +7,7 @@ use datafusion_common::{DFSchema, Result};
 use datafusion_expr::utils::merge_schema;
 use datafusion_expr::{Expr, ExprSchemable, LogicalPlan, Operator};
 
-use crate::error::RelationalError;
+use crate::error::{RelationalError, place_of};
 
 /// Functions whose arguments are compared, or stand for each other.
 const FUNCTIONS: [&str; 4] = ["coalesce", "nullif", "greatest", "least"];
@@ -114,17 +114,8 @@ fn refuse_mixed(left: &DataType, right: &DataType, placed: &Expr) -> Result<()> 
 }
 
 /// Fails with an error at the first column of an expression.
-fn placed_at(mut error: RelationalError, placed: &Expr) -> Result<()> {
-    placed.apply(|node| {
-        if let Expr::Column(column) = node
-            && let Some(span) = column.spans().first()
-        {
-            error.place = Some((span.start.line, span.start.column));
-            return Ok(TreeNodeRecursion::Stop);
-        }
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    Err(error.boxed())
+fn placed_at(error: RelationalError, placed: &Expr) -> Result<()> {
+    Err(RelationalError { place: place_of(placed), ..error }.boxed())
 }
 
 /// What is compared with its like only.

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
+use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_common::{Column, DataFusionError, SchemaError};
+use datafusion_expr::Expr;
 use datafusion_sql::sqlparser::ast;
 
 use crate::clauses;
@@ -192,6 +194,19 @@ impl From<DataFusionError> for RelationalError {
         let problem = field_of_column(&message).map_or(Problem::Foreign(message), Problem::FieldOfColumn);
         Self { problem, place, hint: None }
     }
+}
+
+/// The place of the first column in an expression.
+pub(crate) fn place_of(expression: &Expr) -> Option<(u64, u64)> {
+    let mut place = None;
+    let found = expression.apply(|node| {
+        if let Expr::Column(column) = node {
+            place = column.spans().first().map(|span| (span.start.line, span.start.column));
+        }
+        Ok(if place.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    });
+    debug_assert!(found.is_ok(), "nothing is wrong with a look");
+    place
 }
 
 /// The name in what the planner says of a name with a dot that it takes for a part of a column.

@@ -43,6 +43,7 @@ mod walk;
 pub mod error;
 
 pub use catalog::Catalog;
+pub use check::fits;
 pub use error::{KnownColumn, Problem, RelationalError};
 pub use planning::{Planned, PlannedView, SortColumn, plan, plan_view};
 pub use spelling::{TypeProblem, spell_out};

@@ -30,7 +30,7 @@ use datafusion_sql::sqlparser::ast::{self, Spanned};
 use crate::aliases::OtherNames;
 use crate::catalog::{Catalog, ViewSource};
 use crate::check::check;
-use crate::clauses::start;
+use crate::clauses::{inner_limit, limit, start};
 use crate::comparisons;
 use crate::conditions::PushDownConditions;
 use crate::error::{Problem, RelationalError};
@@ -129,7 +129,18 @@ pub fn plan(query: &ast::Query, catalog: &Catalog) -> Result<Planned, Relational
         plan = Arc::unwrap_or_clone(sort.input);
     }
     let plan = optimize(plan, catalog).map_err(|error| error.located(query))?;
+    refuse_limit(&plan, inner_limit(query))?;
     Ok(Planned { plan, order, limit })
+}
+
+/// Fails if there is a LIMIT that is not at the top.
+fn refuse_limit(plan: &LogicalPlan, place: Option<(u64, u64)>) -> Result<(), RelationalError> {
+    if !plan.exists(|node| Ok(matches!(node, LogicalPlan::Limit(_))))? {
+        return Ok(());
+    }
+    let error = RelationalError::new("LIMIT inside of a query is not supported yet");
+    let hint = "rank rows with ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) and keep those up to n";
+    Err(RelationalError { place, ..error }.hint(hint))
 }
 
 /// Where the number of LIMIT stands, or that of OFFSET.
@@ -159,6 +170,7 @@ pub fn plan_view(query: &ast::Query, catalog: &Catalog) -> Result<PlannedView, R
     match size(&plan, OPTIMIZED_VIEW_MAX) {
         Some(_) => {
             let plan = optimize(plan, catalog).map_err(|error| error.located(query))?;
+            refuse_limit(&plan, limit(query))?;
             Ok(PlannedView { plan, is_optimized: true })
         }
         None => Ok(PlannedView { plan, is_optimized: false }),

@@ -11,7 +11,7 @@ use datafusion_sql::sqlparser::ast::{
     self, FunctionArg, FunctionArgExpr, FunctionArgOperator, FunctionArguments, ObjectName, Spanned, TableFactor,
 };
 
-use crate::error::RelationalError;
+use crate::error::{RelationalError, place_of};
 use crate::functions::WINDOWS;
 use crate::window::{WindowKind, WindowTable, interval_us};
 
@@ -101,12 +101,11 @@ fn plan_call(
 
 /// Fails unless the time is a column of type TIMESTAMP.
 pub(crate) fn check_time(time: &Expr, schema: &DFSchema) -> Result<(), RelationalError> {
+    let place = place_of(time);
     let Expr::Column(column) = time else {
-        return Err(
-            RelationalError::new("the time of a window is a column").hint("compute it in a subquery, under a name")
-        );
+        let error = RelationalError::new("the time of a window is a column");
+        return Err(RelationalError { place, ..error }.hint("compute it in a subquery, under a name"));
     };
-    let place = column.spans().first().map(|span| (span.start.line, span.start.column));
     match schema.field_from_column(column) {
         Ok(field) if matches!(field.data_type(), DataType::Timestamp(..)) => Ok(()),
         Ok(_) => Err(RelationalError {

@@ -9,7 +9,7 @@ use datafusion_expr::{Expr, lit};
 use datafusion_sql::sqlparser::ast::{self, Spanned};
 use rivulet_operators::{AggregateFunction, PlanError};
 
-use super::expression::{ExpressionPlanner, cast_to};
+use super::expression::{ExpressionPlanner, cast_to, no_condition};
 use super::functions::{Found, REGISTRY};
 use super::walk::{for_each_child, replace_calls};
 use super::window::given;
@@ -132,8 +132,7 @@ pub(super) fn check_condition(data_type: &DataType, clause: &str, position: Posi
     if matches!(data_type, DataType::Boolean | DataType::Null) {
         return Ok(());
     }
-    Err(SqlError::new(position, format!("{clause} needs a condition, and this is {}", type_name(data_type)))
-        .hint("a condition is true or false, for example value > 3"))
+    Err(no_condition(clause, data_type).at(position))
 }
 
 /// An argument in a type that operators keep: decimals as floating point numbers, and so on.

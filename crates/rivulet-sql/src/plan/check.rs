@@ -258,6 +258,8 @@ pub(super) fn start(expression: &Expr) -> Position {
     match expression {
         // The span of these does not count what stands before the first inner expression.
         Expr::Function(function) => Position::from(function.name.span()),
+        // And there is none for this one.
+        Expr::RLike { expr, .. } => start(expr),
         Expr::Exists { subquery, .. } | Expr::Subquery(subquery) => Position::from(subquery.span()),
         other => Position::from(other.span()),
     }

@@ -98,11 +98,13 @@ impl ExpressionPlanner {
                         check(&between.expr, &between.high)?;
                     }
                     Expr::InList(list) => list.list.iter().try_for_each(|item| check(&list.expr, item))?,
-                    Expr::Case(case) => {
-                        if let Some(operand) = &case.expr {
-                            case.when_then_expr.iter().try_for_each(|(when, _)| check(operand, when))?;
-                        }
-                    }
+                    Expr::Case(case) => case.when_then_expr.iter().try_for_each(|(when, _)| match &case.expr {
+                        Some(operand) => check(operand, when),
+                        None => match type_of(when)? {
+                            DataType::Boolean | DataType::Null => Ok(()),
+                            other => Err(DataFusionError::External(Box::new(no_condition("WHEN", &other).error))),
+                        },
+                    })?,
                     _ => {}
                 }
                 Ok(TreeNodeRecursion::Continue)
@@ -166,8 +168,17 @@ impl Wrong {
     }
 }
 
-/// What is wrong with an expression: finds the smallest part that is refused by itself. `type_of` says of a part which type
-/// it has.
+/// What is neither true nor false, where that is asked.
+pub(super) fn no_condition(clause: &str, found: &DataType) -> Wrong {
+    Wrong::constants(RelationalError {
+        problem: Problem::Other(format!("{clause} needs a condition, and this is {}", type_name(found))),
+        place: None,
+        hint: Some("a condition is true or false, for example value > 3".into()),
+    })
+}
+
+/// What is wrong with an expression: finds the smallest part that is refused by itself. `type_of` says of a part which
+/// type it has.
 pub(super) fn explain(
     expression: &ast::Expr,
     wrong: Wrong,
@@ -193,6 +204,12 @@ pub(super) fn explain(
     }
     let mut types: Vec<DataType> = Vec::new();
     match &culprit {
+        ast::Expr::Case { operand: None, conditions, .. } if !wrong.is_of_types => {
+            let is_condition =
+                |one: &&ast::CaseWhen| matches!(type_of(&one.condition), Ok(DataType::Boolean | DataType::Null));
+            let other = conditions.iter().find(|one| !is_condition(one));
+            position = other.map(|one| start(&one.condition)).unwrap_or_default().or(position);
+        }
         // Of CASE, the results must go together, not the conditions.
         ast::Expr::Case { conditions, else_result, .. } => {
             let results = conditions.iter().map(|when| &when.result).chain(else_result.as_deref());
@@ -360,6 +377,15 @@ fn constant_problem(message: &str) -> Option<String> {
     if let Some(rest) = message.strip_prefix("cannot cast string ") {
         let (text, data_type) = rest.strip_suffix(" type")?.rsplit_once(" to value of ")?;
         return Some(format!("{text} cannot be converted to {data_type}"));
+    }
+    if message.starts_with("column in ORDER BY must be in GROUP BY") {
+        return Some("ORDER BY over aggregates of a SELECT DISTINCT is not supported yet".to_owned());
+    }
+    if message.contains("The subquery should only return one column") {
+        return Some("a subquery that is compared has one column".to_owned());
+    }
+    if let Some((from, to)) = message.strip_prefix("unsupported CAST from ").and_then(|rest| rest.split_once(" to ")) {
+        return Some(format!("{from} cannot be converted to {to}"));
     }
     let overflow = message.strip_prefix("arithmetic overflow: Overflow happened on: ")?;
     Some(format!("the result of {overflow} is out of range"))

@@ -1,19 +1,18 @@
 //! Constants and the types of casts: numbers, intervals, times.
 
 use datafusion_sql::sqlparser::ast::{self, Expr, Value};
-use rivulet_relational::{TypeProblem, spell_out};
+use rivulet_relational::{TypeProblem, fits, spell_out};
 
 use super::not_yet;
 use crate::value::{parse_interval, parse_timestamp_us};
 use crate::{Position, SqlError, suggest};
 
 pub(super) fn check_number(digits: &str, position: Position) -> Result<(), SqlError> {
-    let is_whole = digits.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit());
-    let fits = if is_whole { digits.parse::<i64>().is_ok() } else { digits.parse::<f64>().is_ok_and(f64::is_finite) };
-    if fits {
+    if fits(digits) {
         return Ok(());
     }
-    Err(SqlError::new(position, format!("the number {digits} is out of range")))
+    Err(SqlError::new(position, format!("the number {digits} is out of range"))
+        .hint("whole numbers are from -9223372036854775808 to 9223372036854775807, others are DOUBLE"))
 }
 
 /// The constant of an INTERVAL with its unit, `5 minutes`; nothing if it is not a constant.

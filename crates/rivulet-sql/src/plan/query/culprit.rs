@@ -1,5 +1,5 @@
-//! The part of a query that DataFusion refuses without saying where, or in words of its own: the smallest expression that is
-//! refused by itself. What is wrong with it is said as of an application.
+//! The part of a query that DataFusion refuses without saying where, or in words of its own: the smallest expression
+//! that is refused by itself. What is wrong with it is said as of an application.
 
 use arrow::datatypes::DataType;
 use datafusion_sql::sqlparser::ast;
@@ -8,8 +8,7 @@ use rivulet_relational::parts::{Rows, selects};
 use rivulet_relational::{Catalog, Problem, RelationalError};
 
 use crate::plan::check::start;
-use crate::plan::expression::{Wrong, explain};
-use crate::value::type_name;
+use crate::plan::expression::{Wrong, explain, no_condition};
 use crate::{Position, SqlError};
 
 /// An expression of a SELECT.
@@ -42,9 +41,7 @@ pub(super) fn find(
             match (type_of(expression), condition) {
                 (Err(wrong), _) if !wrong.is_of_name() => Some(explain(expression, wrong, fallback, &type_of)),
                 (Ok(data_type), Some(clause)) if !matches!(data_type, DataType::Boolean | DataType::Null) => {
-                    let message = format!("{clause} needs a condition, and this is {}", type_name(&data_type));
-                    let error = SqlError::new(start(expression).or(fallback), message);
-                    Some(error.hint("a condition is true or false, for example value > 3"))
+                    Some(no_condition(clause, &data_type).at(start(expression).or(fallback)))
                 }
                 _ => None,
             }

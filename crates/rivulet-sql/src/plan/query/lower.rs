@@ -95,8 +95,6 @@ impl Lowering {
                     "a stream has no end to sort at: rank rows with ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...)",
                 ))
             }
-            LogicalPlan::Limit(_) => Err(not_yet(self.position(), "LIMIT inside of a query")
-                .hint("rank rows with ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) and keep those up to n")),
             LogicalPlan::EmptyRelation(_) | LogicalPlan::Values(_) => {
                 Err(refused(self.position(), "the query reads nothing").hint("name a source in FROM"))
             }
