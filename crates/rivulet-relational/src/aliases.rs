@@ -1,9 +1,9 @@
-//! Inputs that have the name of a column: `FROM a AS v WHERE EXISTS (SELECT 1 FROM b WHERE b.id = v.id)`, where `b` has a
-//! column `v`.
+//! Inputs that have the name of a column: `FROM a AS v WHERE EXISTS (SELECT 1 FROM b WHERE b.id = v.id)`, where `b` has
+//! a column `v`.
 //!
 //! The planner below looks for a column of that name in the subquery before it looks for an input of that name in the
-//! queries around it. Columns have no parts, so the input is meant. It gets a name that no column has, everywhere in the
-//! query: a name that is hidden by the same one further inside is hidden as before.
+//! queries around it. Columns have no parts, so the input is meant. It gets a name that no column has, everywhere in
+//! the query: a name that is hidden by the same one further inside is hidden as before.
 
 use datafusion_sql::sqlparser::ast::{self, Ident, ObjectName, ObjectNamePart, SelectItem, TableFactor};
 use datafusion_sql::sqlparser::tokenizer::Span;
