@@ -71,6 +71,7 @@ pub(super) async fn serve(shared: &Shared, seat: &Seat, mut stream: impl AsyncRe
         }
         Err(_) => return,
     };
+    seat.logged_in();
     let Some((key, session_present, outbox)) = begin(shared, &login, address) else {
         let mut answer = Vec::new();
         packets::refuse(login.version, packets::Refused::Busy, &mut answer);

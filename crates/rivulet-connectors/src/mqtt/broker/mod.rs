@@ -154,7 +154,7 @@ impl Broker {
             outbound: Arc::new(Outbound::new(options.outbound_bytes_max)),
             ledgers: Ledgers::default(),
             journal: OnceLock::new(),
-            seats: Seats::new(options.connections_max),
+            seats: Seats::new(options.connections_max, options.needs_login()),
             options,
             router,
             clock,

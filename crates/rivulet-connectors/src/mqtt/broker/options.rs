@@ -93,6 +93,11 @@ impl BrokerOptions {
         }
     }
 
+    /// Whether clients need credentials.
+    pub(super) fn needs_login(&self) -> bool {
+        !self.users.is_empty() || self.authorizer.is_some()
+    }
+
     /// Whether this user may come in with this password.
     pub(super) fn allows(&self, user: Option<&str>, password: Option<&[u8]>) -> bool {
         if self.users.is_empty() {

@@ -2,11 +2,13 @@
 //!
 //! What must hold: whoever opens many connections takes no place from those who have few. Where all places are taken, a
 //! new connection gets that of the address with the most, if it has more even then. Of that address the newest gives
-//! way, so clients that stay keep their connections when others of their address crowd in.
+//! way, so clients that stay keep their connections when others of their address crowd in. Where clients need
+//! credentials, only connections without a login give way: a stranger throws nobody out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -17,6 +19,8 @@ use super::addresses::network;
 /// The places of a broker's connections.
 pub(super) struct Seats {
     connections_max: usize,
+    /// Whether clients need credentials, so that a login keeps the place.
+    keeps_logins: bool,
     table: Mutex<Table>,
 }
 
@@ -32,7 +36,7 @@ pub(super) struct SeatCounts {
 #[derive(Default)]
 struct Table {
     open: usize,
-    /// The connections of each address, oldest first, with what tells them to give way.
+    /// The connections that may have to give way of each address, oldest first, with what tells them to give way.
     by_address: HashMap<IpAddr, BTreeMap<u64, Arc<Notify>>, foldhash::fast::RandomState>,
     /// How many these are.
     by_count: BTreeSet<(usize, IpAddr)>,
@@ -69,8 +73,8 @@ impl Table {
 }
 
 impl Seats {
-    pub(super) fn new(connections_max: usize) -> Arc<Self> {
-        Arc::new(Self { connections_max, table: Mutex::default() })
+    pub(super) fn new(connections_max: usize, keeps_logins: bool) -> Arc<Self> {
+        Arc::new(Self { connections_max, keeps_logins, table: Mutex::default() })
     }
 
     /// A place for a new connection, if there is one, or another connection has to give way.
@@ -92,7 +96,7 @@ impl Seats {
         let number = table.next;
         table.next += 1;
         table.change(network(address), |seats| seats.insert(number, way.clone()));
-        Seat { seats: self.clone(), address, number, way }
+        Seat { seats: self.clone(), address, number, way, is_kept: AtomicBool::new(false) }
     }
 
     pub(super) fn counts(&self) -> SeatCounts {
@@ -106,9 +110,22 @@ pub(super) struct Seat {
     address: IpAddr,
     number: u64,
     way: Arc<Notify>,
+    /// It does not give way any more.
+    is_kept: AtomicBool,
 }
 
 impl Seat {
+    /// The client has logged in.
+    pub(super) fn logged_in(&self) {
+        let mut table = self.seats.table.lock();
+        // One that has to give way already does so.
+        if self.seats.keeps_logins && table.change(network(self.address), |seats| seats.remove(&self.number)).is_some()
+        {
+            self.is_kept.store(true, Ordering::Relaxed);
+            table.open += 1;
+        }
+    }
+
     /// Where the client comes from.
     pub(super) fn address(&self) -> IpAddr {
         self.address
@@ -122,7 +139,11 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.seats.table.lock().change(network(self.address), |seats| seats.remove(&self.number));
+        let mut table = self.seats.table.lock();
+        match self.is_kept.load(Ordering::Relaxed) {
+            true => table.open -= 1,
+            false => drop(table.change(network(self.address), |seats| seats.remove(&self.number))),
+        }
     }
 }
 
@@ -140,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_newest_of_the_address_with_the_most_gives_way_to_those_that_have_fewer() {
-        let seats = Seats::new(4);
+        let seats = Seats::new(4, false);
         let [many, few] = [address("10.0.0.1"), address("10.0.0.2")];
         let mut crowd: Vec<Seat> = (0..4).map(|_| seats.take(many).unwrap()).collect();
         assert!(seats.take(many).is_none(), "it takes no place of its own");
@@ -161,8 +182,24 @@ mod tests {
     }
 
     #[test]
+    fn a_stranger_throws_out_no_client_that_has_logged_in() {
+        let seats = Seats::new(3, true);
+        let (many, few) = (address("10.0.0.1"), address("10.0.0.2"));
+        let crowd: Vec<Seat> = (0..3).map(|_| seats.take(many).unwrap()).collect();
+        crowd[2].logged_in();
+        let other = seats.take(few).expect("one without a login gives way");
+        assert!(is_told(&crowd[1]) && !is_told(&crowd[0]));
+        other.logged_in();
+        crowd[0].logged_in();
+        assert!(seats.take(address("10.0.0.3")).is_none(), "all have logged in");
+        drop((crowd, other));
+        let table = seats.table.lock();
+        assert!(table.open == 0 && table.by_address.is_empty() && table.by_count.is_empty());
+    }
+
+    #[test]
     fn a_network_of_version_6_is_one_address() {
-        let seats = Seats::new(2);
+        let seats = Seats::new(2, false);
         let _crowd = [seats.take(address("2001:db8::1")).unwrap(), seats.take(address("2001:db8::2")).unwrap()];
         assert!(seats.take(address("2001:db8::3")).is_none());
         assert!(seats.take(address("2001:db8:0:1::1")).is_some());
