@@ -10,6 +10,10 @@ use crate::{Batch, Context, Reason, Slot};
 
 use super::{Operator, Run};
 
+/// How often rows are handed in again without those of the slots that failed; then each slot is handed in alone, which
+/// is linear in the rows however many slots fail.
+const ROUNDS_MAX: usize = 4;
+
 /// A failure of an operator itself, not of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperatorError {
@@ -94,8 +98,7 @@ impl Run<'_> {
         mut process: impl FnMut(&[u32], &mut Context<'_>) -> Result<(), OperatorError>,
     ) {
         let slot = |row: u32| batch.slots[row as usize];
-        // Each round leaves rows of a slot behind, so there are at most as many as the batch has slots.
-        loop {
+        for _ in 0..ROUNDS_MAX {
             let Err(mut error) = self.attempt(output, &rows, &mut process) else { return };
             error.slots.sort_unstable();
             let (failed, rest): (Vec<u32>, Vec<u32>) =
