@@ -1,7 +1,7 @@
 //! Statements of a catalog, which an earlier version may have written.
 //!
-//! What must hold: a text that an earlier version took is read as that version read it, and a text that cannot be read
-//! keeps its name, so that it can be dropped. The reading is a step before the parser: types with details that earlier
+//! What must hold: a text that an earlier version took is read as that version read it (whether it can still be planned
+//! is another question), and a text that cannot be read keeps its name, so that it can be dropped. The reading is a step before the parser: types with details that earlier
 //! versions left out, and a new statement may not have, are replaced by the types that were meant.
 
 use std::fmt;
@@ -52,7 +52,12 @@ impl fmt::Display for Outdated {
 /// The text cannot be read, and is no source, sink, view or query with a text of its own: of these at least the name is
 /// read.
 pub fn parse_stored(text: &str) -> Result<Stored, SqlError> {
-    read(text).or_else(|error| match unread(text, &error) {
+    // The token that was found may be a secret.
+    let told = |mut error: SqlError| {
+        error.message.truncate(error.message.find(", found").unwrap_or(error.message.len()));
+        error
+    };
+    read(text).map_err(told).or_else(|error| match unread(text, &error) {
         Some(statement) => Ok(Stored { statement, outdated: Vec::new(), error: Some(error) }),
         None => Err(error),
     })

@@ -74,7 +74,10 @@ fn check_one(node: &Expr) -> Result<()> {
             check_pattern(&binary.right)
         }
         Expr::ScalarFunction(call) if MATCHING.contains(&call.func.name()) => {
-            call.args.get(1).map_or(Ok(()), check_pattern)?;
+            // Flags may give the pattern another meaning.
+            if call.args.len() <= arguments_without_flags(call.func.name()) {
+                call.args.get(1).map_or(Ok(()), check_pattern)?;
+            }
             // The flags, if there are any; of regexp_extract the third argument is a number.
             let is_constant = call.args.iter().skip(1).all(|argument| matches!(argument, Expr::Literal(..)));
             if is_constant && call.func.name() != "regexp_extract" { try_over(call, 0, lit("a")) } else { Ok(()) }
@@ -84,6 +87,15 @@ fn check_one(node: &Expr) -> Result<()> {
             None => Ok(()),
         },
         _ => Ok(()),
+    }
+}
+
+/// The most arguments that a function of regular expressions has without flags.
+fn arguments_without_flags(function: &str) -> usize {
+    match function {
+        "regexp_like" | "regexp_match" => 2,
+        "regexp_instr" => 5,
+        _ => 3,
     }
 }
 

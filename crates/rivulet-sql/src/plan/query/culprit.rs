@@ -34,6 +34,10 @@ pub(super) fn find(
         return None;
     }
     selects(query).into_iter().find_map(|(select, keys)| {
+        // A window with a name has no meaning for an expression by itself.
+        if !select.named_window.is_empty() {
+            return None;
+        }
         // Those inside of it are looked at before.
         let rows = Rows::new(&select, query, catalog).ok()?;
         let type_of = |expression: &ast::Expr| type_of(&rows, expression);
