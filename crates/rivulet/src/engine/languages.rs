@@ -51,6 +51,15 @@ impl Languages {
         Ok(application)
     }
 
+    /// The same of new code, in which nothing may stand that only an earlier version took.
+    pub(super) fn load_new(&self, kind: &str, bytes: &[u8], tables: &Tables) -> Result<Application, ServiceError> {
+        let application = self.load(kind, bytes, tables)?;
+        match self.loaders.get(kind).and_then(|loader| loader.warnings(bytes).into_iter().next()) {
+            Some(outdated) => Err(ServiceError::invalid(outdated)),
+            None => Ok(application),
+        }
+    }
+
     /// The same for what the catalog has.
     pub(super) fn load_stored(&self, stored: &StoredApplication, tables: &Tables) -> Result<Application, ServiceError> {
         self.load(&stored.kind, &stored.bytes, tables)

@@ -47,7 +47,7 @@ impl Service for Engine {
     }
 
     fn create_application_of(&self, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
-        let application = self.languages.load(kind, code, &self.known_tables())?;
+        let application = self.languages.load_new(kind, code, &self.known_tables())?;
         Ok(self.register(application)?.0.info(0))
     }
 
@@ -57,7 +57,7 @@ impl Service for Engine {
         code: &[u8],
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
-        let application = self.languages.load(kind, code, &self.known_tables())?;
+        let application = self.languages.load_new(kind, code, &self.known_tables())?;
         let wish = if discards_state { StateWish::Discard } else { StateWish::Keep };
         let (running, replacement) = self.replace(application, wish)?;
         Ok((running.info(0), replacement))

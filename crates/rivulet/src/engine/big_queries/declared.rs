@@ -189,14 +189,12 @@ impl Declarations {
     }
 
     /// The names of what could not be carried out without the statement with this number. `scope` has the reference
-    /// tables, `whole` all names. What cannot be carried out with the statement either needs it only if the statement
-    /// is absent and the text names it.
+    /// tables, `whole` all names. What cannot be carried out with the statement either needs it if its text names it.
     fn need(&self, number: u64, mut scope: Scope, whole: &Scope) -> Vec<String> {
         let mut needing = Vec::new();
         let mut queries = Vec::new();
         let name = self.remembered.get(&number).and_then(Declaration::of).map_or("", |one| &one.name.text);
-        let is_absent = self.absent.contains_key(&number);
-        let names_it = |text: &str| is_absent && text.to_lowercase().contains(&name.to_lowercase());
+        let names_it = |text: &str| names(text, name);
         for (other, statement) in self.remembered.iter().filter(|(other, _)| **other != number) {
             match (statement, Declaration::of(statement)) {
                 // They may use what was declared after them.
@@ -225,6 +223,15 @@ impl Declarations {
             Some(what) => Err(ServiceError::new(ErrorKind::Conflict, format!("'{what}' needs it"))
                 .with_hint(format!("drop '{what}' first"))),
         }
+    }
+}
+
+/// Whether a name stands in a text of SQL, in letters of either case.
+fn names(text: &str, name: &str) -> bool {
+    let is_plain = |sign: char| sign.is_alphanumeric() || sign == '_';
+    match name.chars().all(is_plain) {
+        true => text.split(|sign| !is_plain(sign)).any(|word| word.eq_ignore_ascii_case(name)),
+        false => text.contains(name),
     }
 }
 
@@ -302,20 +309,19 @@ impl Engine {
         }
     }
 
-    /// Enters what the statement with this number declares. It is absent where that fails; `is_tried_again` says
-    /// whether the reason may pass.
+    /// Enters what the statement with this number declares; false if it was dropped meanwhile. It is absent where that
+    /// fails; `is_tried_again` says whether the reason may pass.
     pub(super) fn enter_remembered(
         &self,
         number: u64,
         statement: &Statement,
         is_tried_again: bool,
         limit: Duration,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<bool, ServiceError> {
         let ready = self.ready(statement, false, limit);
         let _changing = self.big_queries.changing.lock();
         if !self.big_queries.known.lock().remembered.contains_key(&number) {
-            // Dropped meanwhile.
-            return Ok(());
+            return Ok(false);
         }
         let entered = ready.and_then(|ready| self.enter(ready));
         let mut known = self.big_queries.known.lock();
@@ -323,7 +329,7 @@ impl Engine {
             Ok(()) => known.absent.remove(&number),
             Err(error) => known.absent.insert(number, Absence { problem: error.message.clone(), is_tried_again }),
         };
-        entered
+        entered.map(|()| true)
     }
 
     /// Forgets a source, sink or view that nothing needs; whether there was one.
@@ -412,4 +418,16 @@ fn is_absent(what: Declared, name: &Name, problem: &str) -> ServiceError {
     ServiceError::new(ErrorKind::AlreadyExists, format!("'{name}' is declared already, and not in use: {problem}"))
         .at(name.position.line, name.position.column)
         .with_hint(format!("mend what is wrong there; to declare it anew, {drop} first"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names;
+
+    #[test]
+    fn a_name_is_a_word_of_a_text() {
+        let text = "CREATE QUERY q AS SELECT a FROM Bids INTO out";
+        assert!(names(text, "bids") && names(text, "out") && names("SELECT * FROM \"my source\"", "my source"));
+        assert!(!names(text, "s") && !names(text, "in") && !names(text, "bid"));
+    }
 }

@@ -35,6 +35,9 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
+/// How long a source, sink or view is left alone after an attempt that did not come back in its time.
+const STUCK_PAUSE: Duration = Duration::from_secs(3_600);
+
 /// What is tried again, and when.
 struct Attempts {
     next: Instant,
@@ -236,12 +239,17 @@ impl Engine {
         for (number, statement) in absent {
             let attempts = waiting.entry(number).or_insert_with(Attempts::new);
             // A view may have waited for the source before it.
-            if !attempts.is_due() && !has_entered {
+            if !attempts.is_due() && !(has_entered && matches!(statement, Statement::CreateView(_))) {
                 continue;
             }
             let title = title(&statement);
-            match self.enter_remembered(number, &statement, true, OPEN_MAX) {
-                Ok(()) => {
+            let begin = Instant::now();
+            let entered = self.enter_remembered(number, &statement, true, OPEN_MAX);
+            // A call that was given up may still hold its thread: so many of them must not come together.
+            let is_stuck = begin.elapsed() >= OPEN_MAX;
+            match entered {
+                Ok(false) => {}
+                Ok(true) => {
                     tracing::info!("the {title} is in use");
                     has_entered = true;
                 }
@@ -249,6 +257,9 @@ impl Engine {
                     tracing::warn!("the {title} is not in use yet, and is tried again: {}", error.message);
                 }
                 Err(error) => tracing::debug!("the {title} is not in use yet: {}", error.message),
+            }
+            if is_stuck {
+                attempts.next = Instant::now() + STUCK_PAUSE;
             }
         }
         has_entered
