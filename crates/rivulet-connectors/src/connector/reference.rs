@@ -63,7 +63,10 @@ fn describe(connector: &ConnectorDescription, page: &mut String) {
         let names: Vec<String> = names.iter().map(|(name, kind)| format!("`{name}`{}", note(*kind))).collect();
         let _ = write!(page, "\n**Of `{}`** there are\n{}.\n", option.name, names.join(",\n"));
     }
-    let _ = write!(page, "\n```sql,alone\n{}\n```\n", connector.example);
+    // A server has no standard streams.
+    let is_of_process = [super::standard::STDIN.name, super::standard::STDOUT.name].contains(&connector.name);
+    let how = if is_of_process { "run" } else { "alone" };
+    let _ = write!(page, "\n```sql,{how}\n{}\n```\n", connector.example);
 }
 
 /// An option with a value, as it is written behind `WITH`.
