@@ -97,12 +97,10 @@ impl Rename<'_> {
 
     fn input(&mut self, factor: &mut TableFactor) {
         match factor {
-            TableFactor::Table { name, alias: alias @ None, args: None, .. } => {
-                if name_of(name) == self.from {
-                    let name = self.other(name.0.first().and_then(ObjectNamePart::as_ident));
-                    *alias = Some(ast::TableAlias { explicit: true, name, columns: Vec::new(), at: None });
-                    self.is_found = true;
-                }
+            TableFactor::Table { name, alias: alias @ None, args: None, .. } if name_of(name) == self.from => {
+                let name = self.other(name.0.first().and_then(ObjectNamePart::as_ident));
+                *alias = Some(ast::TableAlias { explicit: true, name, columns: Vec::new(), at: None });
+                self.is_found = true;
             }
             TableFactor::Table { alias: Some(alias), .. }
             | TableFactor::Derived { alias: Some(alias), .. }

@@ -206,8 +206,11 @@ mod tests {
         Batch::new(rows.iter().map(|row| row.0).collect(), times.clone().into(), times.into(), columns)
     }
 
+    /// Rows by slot, each with a value or with why it was refused.
+    type Rows<V> = Vec<(Slot, V)>;
+
     /// What comes out, which rows were refused and why, and how many rows the operator has noted as late.
-    fn run(rows: &[(Slot, i64)]) -> (Vec<(Slot, i64)>, Vec<(Slot, String)>, u64) {
+    fn run(rows: &[(Slot, i64)]) -> (Rows<i64>, Rows<String>, u64) {
         let mut chain = Chain::new(vec![Box::new(Fails::default())]);
         let (mut refusals, mut out) = (Refusals::new(100), Vec::new());
         let table = SlotTable::new(Arc::new(Schema::empty()));

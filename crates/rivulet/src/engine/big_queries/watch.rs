@@ -239,7 +239,8 @@ impl Engine {
         for (number, statement) in absent {
             let attempts = waiting.entry(number).or_insert_with(Attempts::new);
             // A view may have waited for the source before it.
-            if !attempts.is_due() && !(has_entered && matches!(statement, Statement::CreateView(_))) {
+            let is_freed = has_entered && matches!(statement, Statement::CreateView(_));
+            if !attempts.is_due() && !is_freed {
                 continue;
             }
             let title = title(&statement);
