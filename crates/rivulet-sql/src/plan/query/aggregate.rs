@@ -151,8 +151,12 @@ impl Lowering {
             aggregate.group_expr.iter().zip(&bounds).filter(|(_, bound)| bound.is_none()).map(|(key, _)| key).collect();
         let kept: BTreeSet<usize> = window.start.into_iter().chain([window.end]).collect();
         let (stream, places) = self.grouped(aggregate, stream, &keys, &kept)?;
-        let Some(window) = stream.window else { return Err(not_yet(self.position(), "this window")) };
-        let kind = KeyedWindowKind::Attached { start: window.start.unwrap_or(window.end), end: window.end };
+        let Some(Attached { start, end, .. }) = stream.window else {
+            return Err(not_yet(self.position(), "this window"));
+        };
+        // An aggregate may read the start although no key names it: it does not tell windows apart then.
+        let start = window.start.and(start).unwrap_or(end);
+        let kind = KeyedWindowKind::Attached { start, end };
         self.keyed_window(aggregate, stream, kind, &places, &bounds)
     }
 

@@ -22,7 +22,7 @@ use std::fmt::Write;
 
 use engine::{Answered, planned, run};
 use generate::{Case, case};
-use query::{Dialect, Query, Table, Value, literal, sql};
+use query::{Dialect, MIDNIGHT_US, Query, Table, Value, literal, sql};
 
 /// Queries that are tried when nobody says how many.
 const QUERIES: u64 = 400;
@@ -209,6 +209,39 @@ fn columns_of_one_name_are_found_behind_a_union() {
         for course in case(1).courses {
             let (found, expected) = (run(&plan, &tables, &course), run(&expected, &tables, &course));
             assert_eq!(found.unwrap().rows, expected.unwrap().rows, "{query}");
+        }
+    }
+}
+
+/// Sessions of two keys may end together and begin apart. A group by the end is one group, whatever an aggregate reads.
+#[test]
+fn sessions_that_end_together_are_one_group_of_their_end() {
+    let second = |second: i64| Value::Time(MIDNIGHT_US + second * 1_000_000);
+    let rows = [(1, 39, true), (2, 39, false), (3, 38, false), (4, 50, true), (5, 61, false), (6, 62, true)];
+    let mut tables = case(1).tables;
+    let table = tables.iter_mut().find(|table| table.name == "c").expect("there is one");
+    let columns: Vec<String> = table.columns.iter().map(|column| column.name.clone()).collect();
+    let row = |(id, at, key): (i64, i64, bool)| {
+        let value = |name: &String| match name.as_str() {
+            "id" => Value::Int(id),
+            "ts" => second(at),
+            "f" => Value::Bool(key),
+            _ => Value::Null,
+        };
+        (0, columns.iter().map(value).collect())
+    };
+    table.rows = rows.into_iter().map(row).collect();
+    let sessions = "SELECT window_start AS s, window_end AS e FROM c GROUP BY f, session(ts, INTERVAL '5 seconds')";
+    let late = "TIMESTAMP '2026-01-01 00:00:39'";
+    for query in [
+        format!("SELECT count(*) AS n, count(*) FILTER (WHERE s >= {late}) AS m FROM ({sessions}) AS t GROUP BY e"),
+        format!("SELECT count(*) AS n, count(CASE WHEN s >= {late} THEN 1 END) AS m FROM ({sessions}) AS t GROUP BY e"),
+    ] {
+        let plan = planned(&query, &tables).unwrap_or_else(|error| panic!("{query}: {error}"));
+        for course in case(1).courses {
+            let answered = run(&plan, &tables, &course).unwrap();
+            let expected = [([2, 1], 1), ([1, 1], 3)].map(|(row, times)| (row.map(Value::Int).to_vec(), times));
+            assert_eq!(answered.rows, BTreeMap::from(expected), "{query}");
         }
     }
 }
