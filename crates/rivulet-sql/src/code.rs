@@ -16,8 +16,10 @@ pub struct SqlLoader;
 
 impl CodeLoader for SqlLoader {
     fn load(&self, bytes: &[u8], tables: &Tables) -> Result<Application, LoadError> {
-        let (create, _) = read(bytes)?;
-        Ok(plan_application_with(&create, tables)?)
+        let (create, outdated) = read(bytes)?;
+        let mut application = plan_application_with(&create, tables)?;
+        application.warnings.extend(outdated.iter().map(ToString::to_string));
+        Ok(application)
     }
 
     fn table_names(&self, bytes: &[u8]) -> Vec<String> {

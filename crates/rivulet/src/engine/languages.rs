@@ -65,11 +65,6 @@ impl Languages {
         self.load(&stored.kind, &stored.bytes, tables)
     }
 
-    /// What in the code of an application is read as an earlier version read it.
-    pub(super) fn warnings(&self, stored: &StoredApplication) -> Vec<String> {
-        self.loaders.get(&*stored.kind).map_or_else(Vec::new, |loader| loader.warnings(&stored.bytes))
-    }
-
     /// Whether the code of an application names a reference table.
     pub(super) fn names_table(&self, stored: &StoredApplication, table: &str) -> bool {
         let names = self.loaders.get(&*stored.kind).map(|loader| loader.table_names(&stored.bytes));

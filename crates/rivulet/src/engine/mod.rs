@@ -393,8 +393,7 @@ impl Engine {
 
     fn start_application(&self, state: &mut State, stored: &StoredApplication) -> Result<(), ServiceError> {
         let application = self.languages.load_stored(stored, &state.tables)?;
-        let mut prepared = self.prepare(application)?;
-        prepared.warnings.extend(self.languages.warnings(stored));
+        let prepared = self.prepare(application)?;
         self.run(state, stored.number, prepared)?;
         Ok(())
     }
