@@ -7,6 +7,7 @@
 //!   pulled up, and then there is no row. So `EXISTS` and `IN` over such an aggregate become comparisons with its values
 //!   ([`one_row`]), which the optimizer completes where nothing is found.
 //! - `EXISTS` and `IN` that stand elsewhere than under AND, and `NOT IN` where null may come, become counts of rows.
+//! - A value of the outer query that is compared with itself becomes a question for null.
 //! - Conditions that cannot be pulled up without a change of the answer are refused ([`reach`]).
 
 mod nulls;
@@ -20,8 +21,8 @@ use datafusion_common::{Column, ExprSchema, Result, ScalarValue, Spans, TableRef
 use datafusion_expr::expr::{AggregateFunction, Exists, InSubquery, SetComparison, SetQuantifier};
 use datafusion_expr::utils::{COUNT_STAR_EXPANSION, conjunction, split_conjunction};
 use datafusion_expr::{
-    AggregateUDF, Distinct, Expr, Filter, JoinType, LogicalPlan, LogicalPlanBuilder, Operator, Projection, Subquery,
-    lit, not, when,
+    AggregateUDF, BinaryExpr, Distinct, Expr, Filter, JoinType, LogicalPlan, LogicalPlanBuilder, Operator, Projection,
+    Subquery, lit, not, when,
 };
 
 use crate::error::RelationalError;
@@ -50,6 +51,14 @@ pub(crate) fn rewrite(plan: LogicalPlan, count: &Arc<AggregateUDF>) -> Result<Lo
 }
 
 fn rewrite_node(node: LogicalPlan, count: &Arc<AggregateUDF>) -> Result<Transformed<LogicalPlan>> {
+    let node = match node {
+        LogicalPlan::Filter(filter) if split_conjunction(&filter.predicate).into_iter().any(equals_itself) => {
+            let conjuncts = split_conjunction(&filter.predicate).into_iter().map(without_self_equality);
+            let predicate = conjunction(conjuncts).unwrap_or_else(|| lit(true));
+            LogicalPlan::Filter(Filter::try_new(predicate, filter.input)?)
+        }
+        other => other,
+    };
     match node {
         LogicalPlan::Filter(filter) if has_subquery(&filter.predicate) => {
             rewrite_filter(&filter.predicate, filter.input.clone(), count)
@@ -90,6 +99,21 @@ fn rewrite_node(node: LogicalPlan, count: &Arc<AggregateUDF>) -> Result<Transfor
             _ => Ok(Transformed::no(LogicalPlan::Subquery(subquery))),
         },
         other => Ok(Transformed::no(other)),
+    }
+}
+
+/// Whether a condition compares a value of the outer query with itself. The optimizer takes such a condition for true when
+/// it pulls conditions up, though it is null where the value is.
+fn equals_itself(condition: &Expr) -> bool {
+    matches!(condition, Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right })
+        if left == right && condition.contains_outer())
+}
+
+/// A condition that says the same under AND without comparing a value with itself.
+fn without_self_equality(condition: &Expr) -> Expr {
+    match condition {
+        Expr::BinaryExpr(compared) if equals_itself(condition) => compared.left.as_ref().clone().is_not_null(),
+        other => other.clone(),
     }
 }
 

@@ -20,7 +20,7 @@ mod shrink;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use engine::{Answered, planned, run};
+use engine::{Answered, Course, planned, run};
 use generate::{Case, case};
 use query::{Dialect, MIDNIGHT_US, Query, Table, Value, literal, sql};
 
@@ -210,6 +210,25 @@ fn columns_of_one_name_are_found_behind_a_union() {
             let (found, expected) = (run(&plan, &tables, &course), run(&expected, &tables, &course));
             assert_eq!(found.unwrap().rows, expected.unwrap().rows, "{query}");
         }
+    }
+}
+
+/// A value of the outer query that is compared with itself says whether it is null.
+#[test]
+fn a_value_of_the_outer_query_may_be_compared_with_itself() {
+    let tables = case(1).tables;
+    let query = |asked: &str, selected: &str, condition: &str| {
+        format!("SELECT id, s FROM a WHERE {asked} (SELECT {selected} FROM b WHERE a.j = b.k AND {condition})")
+    };
+    for (asked, selected) in [("NOT EXISTS", "1"), ("EXISTS", "1"), ("k IN", "b.v")] {
+        let answers = ["a.s = a.s", "a.s IS NOT NULL", "b.id = b.id"].map(|condition| {
+            let query = query(asked, selected, condition);
+            let plan = planned(&query, &tables).unwrap_or_else(|error| panic!("{query}: {error}"));
+            let rows = |course: &Course| run(&plan, &tables, course).unwrap().rows;
+            case(1).courses.iter().map(rows).collect::<Vec<_>>()
+        });
+        assert_eq!(answers[0], answers[1], "{asked}");
+        assert_ne!(answers[0], answers[2], "{asked}: there are nulls that are found");
     }
 }
 
