@@ -2,10 +2,13 @@
 //!
 //! Such an aggregate gives a row also where nothing comes. A condition over it that names no column, as one over a column
 //! that is a constant, would otherwise be moved below it, take away what it counts, and let its row through.
+//!
+//! The constant of a comparison stands on its right. The optimizer puts it there in WHERE and leaves it in ON, and takes two
+//! conditions on one column for a contradiction if one of them has it on the left: `2 = k` and `2 = k`, one of them inferred.
 
 use datafusion_common::Result;
-use datafusion_common::tree_node::Transformed;
-use datafusion_expr::LogicalPlan;
+use datafusion_common::tree_node::{Transformed, TreeNode};
+use datafusion_expr::{BinaryExpr, Expr, LogicalPlan};
 use datafusion_optimizer::optimizer::ApplyOrder;
 use datafusion_optimizer::push_down_filter::PushDownFilter;
 use datafusion_optimizer::{OptimizerConfig, OptimizerRule};
@@ -32,6 +35,41 @@ impl OptimizerRule for PushDownConditions {
     fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
         if is_over_keyless(&plan) { Ok(Transformed::no(plan)) } else { self.0.rewrite(plan, config) }
     }
+}
+
+/// Turns the comparisons of ON so that a constant stands on the right.
+#[derive(Debug)]
+pub(crate) struct ConstantsOnTheRight;
+
+impl OptimizerRule for ConstantsOnTheRight {
+    fn name(&self) -> &str {
+        "constants_on_the_right"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        Some(ApplyOrder::TopDown)
+    }
+
+    fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        let LogicalPlan::Join(mut join) = plan else { return Ok(Transformed::no(plan)) };
+        let Some(filter) = join.filter.take() else { return Ok(Transformed::no(LogicalPlan::Join(join))) };
+        filter.transform_up(turned)?.map_data(|filter| {
+            join.filter = Some(filter);
+            Ok(LogicalPlan::Join(join))
+        })
+    }
+}
+
+/// A comparison with its constant on the right.
+fn turned(expression: Expr) -> Result<Transformed<Expr>> {
+    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = expression else { return Ok(Transformed::no(expression)) };
+    let is_constant = |side: &Expr| matches!(side, Expr::Literal(..));
+    Ok(match op.swap() {
+        Some(turned) if is_constant(&left) && !is_constant(&right) => {
+            Transformed::yes(Expr::BinaryExpr(BinaryExpr { left: right, op: turned, right: left }))
+        }
+        _ => Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })),
+    })
 }
 
 /// Whether it is a condition, or several, over an aggregate without keys.

@@ -32,7 +32,7 @@ use crate::catalog::{Catalog, ViewSource};
 use crate::check::check;
 use crate::clauses::{inner_limit, limit, start};
 use crate::comparisons;
-use crate::conditions::PushDownConditions;
+use crate::conditions::{ConstantsOnTheRight, PushDownConditions};
 use crate::error::{Problem, RelationalError};
 use crate::group_window;
 use crate::nothing::{NothingFulfils, first_scan, with_one_row};
@@ -313,6 +313,8 @@ fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
         // Before anything is simplified: a value that is not found is null, though its column never is.
         Arc::new(ScalarSubqueryToJoin::new()),
         Arc::new(SimplifyExpressions::new()),
+        // Before a condition of ON gets into WHERE.
+        Arc::new(ConstantsOnTheRight),
         Arc::new(NothingFulfils),
         Arc::new(ExtractEquijoinPredicate::new()),
         Arc::new(EliminateDuplicatedExpr::new()),

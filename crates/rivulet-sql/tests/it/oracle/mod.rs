@@ -232,6 +232,31 @@ fn a_value_of_the_outer_query_may_be_compared_with_itself() {
     }
 }
 
+/// Which side of a comparison a constant stands on says nothing.
+#[test]
+fn a_constant_may_stand_on_either_side_of_a_condition() {
+    let tables = case(1).tables;
+    for join in ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"] {
+        for (one, other) in [
+            ("a.k = 2", "2 = a.k"),
+            ("b.k = 2", "2 = b.k"),
+            ("b.k > 1 AND a.k >= 1", "1 < b.k AND 1 <= a.k"),
+            ("a.k < 2 AND b.k <= 2", "2 > a.k AND b.k <= 2"),
+            ("a.k = 2 AND b.k = 2 AND a.v <> 1", "2 = a.k AND b.k = 2 AND 1 <> a.v"),
+        ] {
+            let rows = [one, other].map(|condition| {
+                let query = format!("SELECT a.id AS x, b.id AS y FROM a {join} b ON a.k = b.k AND {condition}");
+                let plan = planned(&query, &tables).unwrap_or_else(|error| panic!("{query}: {error}"));
+                let rows = |course: &Course| run(&plan, &tables, course).unwrap().rows;
+                case(1).courses.iter().map(rows).collect::<Vec<_>>()
+            });
+            assert_eq!(rows[0], rows[1], "{join} {one}");
+            let is_pair = |row: &&Vec<Value>| !row.contains(&Value::Null);
+            assert!(rows[0].iter().all(|rows| rows.keys().any(|row| is_pair(&row))), "{join} {one}: there are pairs");
+        }
+    }
+}
+
 /// Sessions of two keys may end together and begin apart. A group by the end is one group, whatever an aggregate reads.
 #[test]
 fn sessions_that_end_together_are_one_group_of_their_end() {
