@@ -4,7 +4,19 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The connections of all HTTP sources of the process.
-pub static OF_HTTP_SOURCES: Descriptors = Descriptors { max: AtomicUsize::new(usize::MAX), open: AtomicUsize::new(0) };
+pub static OF_HTTP_SOURCES: Descriptors = Descriptors::new(usize::MAX);
+
+/// How many connections that have given way may be open beside `connections_max` others, until they are closed.
+pub(crate) fn leaving_max(connections_max: usize) -> usize {
+    connections_max / 8 + 2
+}
+
+/// How many connections there may be if they are to take no more than so many descriptors, those of connections that
+/// have given way and are not closed yet among them. At least one.
+pub fn connections_within(descriptors: usize) -> usize {
+    let both = descriptors.saturating_sub(2);
+    (both - both.div_ceil(9)).max(1)
+}
 
 /// Descriptors that several listeners share.
 #[derive(Debug)]
@@ -14,6 +26,11 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
+    /// At most so many.
+    pub(crate) const fn new(max: usize) -> Self {
+        Self { max: AtomicUsize::new(max), open: AtomicUsize::new(0) }
+    }
+
     /// Bounds how many may be open.
     pub fn bound(&self, max: usize) {
         self.max.store(max, Ordering::Relaxed);
@@ -25,8 +42,28 @@ impl Descriptors {
         self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| (open < max).then_some(open + 1)).is_ok()
     }
 
+    /// As [`Descriptors::take`], for one in whose place another is being closed: so many more may be open meanwhile.
+    pub(crate) fn take_over(&self) -> bool {
+        let max = self.max.load(Ordering::Relaxed);
+        let max = max.saturating_add(leaving_max(max));
+        self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| (open < max).then_some(open + 1)).is_ok()
+    }
+
     /// Gives back what was taken.
     pub(crate) fn give_back(&self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_and_those_that_have_given_way_are_within_their_descriptors() {
+        for descriptors in 3..5_000 {
+            let connections_max = connections_within(descriptors);
+            assert!(connections_max + leaving_max(connections_max) <= descriptors, "{descriptors}");
+        }
     }
 }

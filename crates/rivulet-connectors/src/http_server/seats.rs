@@ -1,4 +1,5 @@
-//! The places of connections, and which connection gives way when there are no more.
+//! The places of connections, and which connection gives way when there are no more. A connection that has given way
+//! counts until it is closed, and there is a bound for those: each holds a file descriptor.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::descriptors::Descriptors;
+use crate::descriptors::{Descriptors, leaving_max};
 
 /// The places of a server's connections.
 pub(super) struct Seats {
@@ -19,7 +20,10 @@ pub(super) struct Seats {
 
 #[derive(Default)]
 struct Table {
+    /// All that are not closed.
     open: usize,
+    /// Those of them that have given way.
+    leaving: usize,
     /// Connections that wait for their client, the one that has waited longest first.
     waiting: BTreeMap<u64, Arc<Yield>>,
     next_ticket: u64,
@@ -41,13 +45,18 @@ impl Seats {
     /// A place for a new connection, if need be that of the connection that has waited longest for its client.
     pub(super) fn take(self: &Arc<Self>) -> Option<Seat> {
         let mut table = self.table.lock();
-        if table.open < self.connections_max && self.shared.is_none_or(Descriptors::take) {
-            table.open += 1;
-        } else {
+        let is_free = table.open - table.leaving < self.connections_max && self.shared.is_none_or(Descriptors::take);
+        if !is_free {
+            let may_leave = table.leaving < leaving_max(self.connections_max) && !table.waiting.is_empty();
+            if !may_leave || !self.shared.is_none_or(Descriptors::take_over) {
+                return None;
+            }
             let (_, longest) = table.waiting.pop_first()?;
             longest.is_gone.store(true, Ordering::Relaxed);
             longest.notify.notify_one();
+            table.leaving += 1;
         }
+        table.open += 1;
         drop(table);
         let place = Place { seats: self.clone(), state: Arc::default(), way: Arc::default() };
         place.change(|_| ());
@@ -55,7 +64,7 @@ impl Seats {
     }
 }
 
-/// The place of one connection, which it has until this is dropped or it gives way.
+/// The place of one connection, which it has until it gives way; this is dropped when the connection is closed.
 pub(super) struct Seat(Place);
 
 impl Seat {
@@ -73,10 +82,9 @@ impl Drop for Seat {
         if let Some(ticket) = state.ticket.take() {
             table.waiting.remove(&ticket);
         }
-        if !way.is_gone.load(Ordering::Relaxed) {
-            table.open -= 1;
-            seats.shared.inspect(|shared| shared.give_back());
-        }
+        table.open -= 1;
+        table.leaving -= usize::from(way.is_gone.load(Ordering::Relaxed));
+        seats.shared.inspect(|shared| shared.give_back());
     }
 }
 
@@ -160,6 +168,7 @@ mod tests {
         let turn = first.place().begin_request();
         let fourth = seats.take().unwrap();
         assert!(!is_told(&first) && is_told(&second) && !is_told(&third));
+        drop(second);
         drop(turn);
         // A body that does not come counts as waiting, from then on.
         let _turns = [third.place().begin_request(), fourth.place().begin_request()];
@@ -169,6 +178,24 @@ mod tests {
         let _turn = fifth.place().begin_request();
         let _sixth = seats.take().unwrap();
         assert!(is_told(&third) && !is_told(&fourth) && !is_told(&fifth));
+    }
+
+    #[test]
+    fn those_that_have_given_way_and_are_not_closed_count() {
+        const MAX: usize = 64;
+        static SHARED: Descriptors = Descriptors::new(48);
+        for (shared, max) in [(None, MAX), (Some(&SHARED), 48)] {
+            let seats = Seats::new(MAX, shared);
+            // None of them is served, so none is closed.
+            let mut taken: Vec<Seat> = (0..1_000).filter_map(|_| seats.take()).collect();
+            assert_eq!(taken.len(), max + leaving_max(max));
+            let gone = taken.iter().position(is_told).unwrap();
+            drop(taken.remove(gone));
+            assert!(seats.take().is_some());
+            drop(taken);
+            let table = seats.table.lock();
+            assert_eq!((table.open, table.leaving), (0, 0));
+        }
     }
 
     #[test]

@@ -92,12 +92,11 @@ fn share_open_files(config: &mut Config) {
     let limit = if setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() { hard } else { soft };
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let quarter = ((limit - config.files_reserved.min(limit / 2)) / 4).max(2);
+    // Connections that have given way hold their descriptors until they are closed.
+    let (quarter, half) = (descriptors::connections_within(quarter), descriptors::connections_within(2 * quarter));
     descriptors::OF_HTTP_SOURCES.bound(quarter);
     let http = ("http.connections_max", &mut config.http.connections_max, quarter);
-    let mqtt = config
-        .embedded
-        .as_mut()
-        .map(|mqtt| ("mqtt.embedded.connections_max", &mut mqtt.connections_max, quarter.saturating_mul(2)));
+    let mqtt = config.embedded.as_mut().map(|mqtt| ("mqtt.embedded.connections_max", &mut mqtt.connections_max, half));
     for (key, connections_max, share) in std::iter::once(http).chain(mqtt) {
         if *connections_max > share {
             tracing::info!("{key} is {share} and not {connections_max}, because this process may open {limit} files");

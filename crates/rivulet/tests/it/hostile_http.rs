@@ -168,7 +168,7 @@ fn the_limit_of_open_files_is_raised() {
     let limits = server.process("limits", "Max open files");
     let limits: Vec<&str> = limits.split_whitespace().collect();
     assert_eq!(limits[3..5], ["900", "900"], "{limits:?}");
-    assert!(is_told(folder.path(), "http.connections_max is 161 and not 2048"));
+    assert!(is_told(folder.path(), "http.connections_max is 141 and not 2048"));
 }
 
 #[test]

@@ -123,7 +123,9 @@ pub(super) async fn serve(shared: &Shared, seat: &Seat, mut stream: impl AsyncRe
     if let Some(ledger) = &ledger {
         shared.ledgers.end(login.client_id.as_bytes(), ledger);
     }
-    if let Some(End::Close(_)) = end {
+    if let Some(End::Close(_)) = end
+        && !seat.is_hurried()
+    {
         outbox.close();
         let farewell = async {
             writer.await;

@@ -3,7 +3,8 @@
 //! What must hold: whoever opens many connections takes no place from those who have few. Where all places are taken, a
 //! new connection gets that of the address with the most, if it has more even then. Of that address the newest gives
 //! way, so clients that stay keep their connections when others of their address crowd in. Where clients need
-//! credentials, only connections without a login give way: a stranger throws nobody out.
+//! credentials, only connections without a login give way: a stranger throws nobody out. A connection that has given way
+//! counts until it is closed, and there is a bound for those: each holds a file descriptor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::addresses::network;
+use crate::descriptors::leaving_max;
 
 /// The places of a broker's connections.
 pub(super) struct Seats {
@@ -36,17 +38,29 @@ pub(super) struct SeatCounts {
 #[derive(Default)]
 struct Table {
     open: usize,
+    /// Those that have given way and are not closed yet. They are not in `open`.
+    leaving: usize,
     /// The connections that may have to give way of each address, oldest first, with what tells them to give way.
-    by_address: HashMap<IpAddr, BTreeMap<u64, Arc<Notify>>, foldhash::fast::RandomState>,
+    by_address: HashMap<IpAddr, BTreeMap<u64, Arc<Yield>>, foldhash::fast::RandomState>,
     /// How many these are.
     by_count: BTreeSet<(usize, IpAddr)>,
     next: u64,
     counts: SeatCounts,
 }
 
+/// How a connection is told to give way.
+#[derive(Default)]
+struct Yield {
+    notify: Notify,
+    /// Its place has gone to another connection.
+    is_gone: AtomicBool,
+    /// So many others are being told why that it is closed without that.
+    is_hurried: AtomicBool,
+}
+
 impl Table {
     /// Changes the connections of an address.
-    fn change<R>(&mut self, address: IpAddr, change: impl FnOnce(&mut BTreeMap<u64, Arc<Notify>>) -> R) -> R {
+    fn change<R>(&mut self, address: IpAddr, change: impl FnOnce(&mut BTreeMap<u64, Arc<Yield>>) -> R) -> R {
         let seats = self.by_address.entry(address).or_default();
         let before = seats.len();
         let changed = change(seats);
@@ -61,12 +75,20 @@ impl Table {
         changed
     }
 
-    /// Has a connection of the address with the most give way to one of `address`. Returns whether there is such a one.
-    fn make_room(&mut self, address: IpAddr) -> bool {
+    /// Has a connection of the address with the most give way to one of `address`. Returns whether there is such a one
+    /// and less than `leaving_max` others do so.
+    fn make_room(&mut self, address: IpAddr, leaving_max: usize) -> bool {
+        if self.leaving >= leaving_max {
+            return false;
+        }
         let own = self.by_address.get(&address).map_or(0, BTreeMap::len);
         let Some(&(_, largest)) = self.by_count.last().filter(|(most, _)| *most > own + 1) else { return false };
         let Some((_, newest)) = self.change(largest, BTreeMap::pop_last) else { return false };
-        newest.notify_one();
+        // Who is told why may take seconds to go. Half of the places are for those that go at once.
+        newest.is_hurried.store(self.leaving >= leaving_max / 2, Ordering::Relaxed);
+        newest.is_gone.store(true, Ordering::Relaxed);
+        newest.notify.notify_one();
+        self.leaving += 1;
         self.counts.evicted += 1;
         true
     }
@@ -81,7 +103,8 @@ impl Seats {
     pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Option<Seat> {
         {
             let mut table = self.table.lock();
-            if table.open >= self.connections_max && !table.make_room(network(address)) {
+            let leaving_max = leaving_max(self.connections_max);
+            if table.open >= self.connections_max && !table.make_room(network(address), leaving_max) {
                 table.counts.refused += 1;
                 return None;
             }
@@ -91,7 +114,7 @@ impl Seats {
 
     /// A place beyond the bound: for connections of this process.
     pub(super) fn add(self: &Arc<Self>, address: IpAddr) -> Seat {
-        let way = Arc::new(Notify::new());
+        let way = Arc::new(Yield::default());
         let mut table = self.table.lock();
         let number = table.next;
         table.next += 1;
@@ -104,12 +127,12 @@ impl Seats {
     }
 }
 
-/// The place of one connection, which it has until this is dropped or it gives way.
+/// The place of one connection, which it has until it gives way; this is dropped when the connection is closed.
 pub(super) struct Seat {
     seats: Arc<Seats>,
     address: IpAddr,
     number: u64,
-    way: Arc<Notify>,
+    way: Arc<Yield>,
     /// It does not give way any more.
     is_kept: AtomicBool,
 }
@@ -133,16 +156,24 @@ impl Seat {
 
     /// Completes when another connection has got the place.
     pub(super) async fn gives_way(&self) {
-        self.way.notified().await;
+        self.way.notify.notified().await;
+    }
+
+    /// Whether it has to go without being told why.
+    pub(super) fn is_hurried(&self) -> bool {
+        self.way.is_hurried.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut table = self.seats.table.lock();
-        match self.is_kept.load(Ordering::Relaxed) {
-            true => table.open -= 1,
-            false => drop(table.change(network(self.address), |seats| seats.remove(&self.number))),
+        if self.way.is_gone.load(Ordering::Relaxed) {
+            table.leaving -= 1;
+        } else if self.is_kept.load(Ordering::Relaxed) {
+            table.open -= 1;
+        } else {
+            table.change(network(self.address), |seats| seats.remove(&self.number));
         }
     }
 }
@@ -156,7 +187,7 @@ mod tests {
     }
 
     fn is_told(seat: &Seat) -> bool {
-        !seat.seats.table.lock().by_address.values().any(|seats| seats.contains_key(&seat.number))
+        seat.way.is_gone.load(Ordering::Relaxed)
     }
 
     #[test]
@@ -167,6 +198,7 @@ mod tests {
         assert!(seats.take(many).is_none(), "it takes no place of its own");
         let first = seats.take(few).unwrap();
         assert!(is_told(&crowd[3]) && !is_told(&crowd[2]));
+        crowd.pop();
         let second = seats.take(few).unwrap();
         assert!(is_told(&crowd[2]) && !is_told(&crowd[1]));
         assert!(seats.take(few).is_none() && seats.take(many).is_none(), "both have as many");
@@ -178,7 +210,25 @@ mod tests {
         assert!(seats.take(many).is_none());
         drop((crowd, first, second, third));
         let table = seats.table.lock();
-        assert!(table.open == 0 && table.by_address.is_empty() && table.by_count.is_empty());
+        assert!(table.open == 0 && table.leaving == 0 && table.by_address.is_empty() && table.by_count.is_empty());
+    }
+
+    #[test]
+    fn those_that_are_still_being_told_count_and_the_last_of_them_go_at_once() {
+        const MAX: usize = 64;
+        let (seats, leaving_max) = (Seats::new(MAX, false), leaving_max(MAX));
+        let mut crowd: Vec<Seat> = (0..MAX).map(|_| seats.take(address("10.0.0.1")).unwrap()).collect();
+        // Nobody of the crowd goes.
+        let come = |network: u8| move |host: usize| address(&format!("10.{network}.{}.{}", host / 200, host % 200));
+        let others: Vec<Seat> = (0..1_000).map(come(1)).filter_map(|from| seats.take(from)).collect();
+        assert_eq!(others.len(), leaving_max, "no more than that hold a descriptor beyond the bound");
+        let told = |hurried: bool| crowd.iter().filter(|seat| is_told(seat) && seat.is_hurried() == hurried).count();
+        assert_eq!((told(false), told(true)), (leaving_max / 2, leaving_max - leaving_max / 2));
+        // As soon as one is closed another may give way.
+        let gone = crowd.iter().position(is_told).unwrap();
+        drop(crowd.remove(gone));
+        let others: Vec<Seat> = (0..10).map(come(2)).filter_map(|from| seats.take(from)).collect();
+        assert_eq!(others.len(), 1);
     }
 
     #[test]
