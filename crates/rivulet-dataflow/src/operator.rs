@@ -292,7 +292,7 @@ impl Chain {
             let Some(all) = operator.export_state(&StateSelection::All)? else { continue };
             let count = self.key_groups.count();
             let all = all.grouped(self.key_groups)?;
-            let parts = all.split(count.into(), |key_group| key_group.index().into());
+            let parts = all.split(count.into(), |key_group| key_group.index().into())?;
             for (index, part) in (0..count).zip(parts) {
                 let part = part?;
                 if part.rows.num_rows() > 0 {

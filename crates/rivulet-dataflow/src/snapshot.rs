@@ -104,7 +104,7 @@ impl Snapshot {
     /// key groups are computed again.
     ///
     /// # Errors
-    /// Frames of different operators, or keys of a type that cannot be one.
+    /// Frames of different operators, keys of a type that cannot be one, or a key group that the dataflow has not.
     pub fn divide(
         &self,
         dataflow: &Dataflow,
@@ -124,6 +124,8 @@ impl Snapshot {
         {
             all = all.with_keys(&keys, key_groups)?;
         }
-        all.split(instances, |key_group| key_groups.instance(key_group, instances)).map(|part| part.map(Some)).collect()
+        all.split(instances, |key_group| key_groups.instance(key_group, instances))?
+            .map(|part| part.map(Some))
+            .collect()
     }
 }

@@ -139,22 +139,23 @@ impl StateFrame {
     /// The state in so many parts, of which each has the rows whose key groups it is said to have, in their order. The
     /// rows are looked at once, however many parts there are, and a part is made when it is asked for.
     ///
-    /// # Panics
-    /// If a key group belongs to a part that is not there.
+    /// # Errors
+    /// A key group of no part: that of a frame from a disk may be any number.
     pub fn split(
         &self,
         parts: usize,
         part_of: impl Fn(KeyGroup) -> usize,
-    ) -> impl Iterator<Item = Result<Self, StateError>> {
+    ) -> Result<impl Iterator<Item = Result<Self, StateError>>, StateError> {
         let mut rows_of: Vec<Vec<u32>> = vec![Vec::new(); parts];
         for (row, &key_group) in (0u32..).zip(self.key_groups()) {
-            rows_of[part_of(KeyGroup::from_index(key_group))].push(row);
+            let rows = rows_of.get_mut(part_of(KeyGroup::from_index(key_group)));
+            rows.ok_or_else(|| StateError::Corrupt(format!("there is no key group {key_group}")))?.push(row);
         }
         let part = move |rows: Vec<u32>| {
             let rows = take_record_batch(&self.rows, &UInt32Array::from(rows))?;
             Ok(Self { operator: self.operator.clone(), version: self.version, rows })
         };
-        rows_of.into_iter().map(part)
+        Ok(rows_of.into_iter().map(part))
     }
 
     /// Adds the state of another instance of the same operator.
@@ -314,11 +315,26 @@ mod tests {
         assert_eq!(other.slots(), [5, 1]);
         assert_eq!(StateFrame::concat(&[one.clone(), other.clone()]).unwrap().unwrap().slots(), [1, 5, 1]);
         assert!(StateFrame::concat(&[]).unwrap().is_none());
-        let parts = other.split(3, |key_group| if key_group.index() == 9 { 2 } else { 0 });
+        let parts = other.split(3, |key_group| if key_group.index() == 9 { 2 } else { 0 }).unwrap();
         let parts: Vec<StateFrame> = parts.map(Result::unwrap).collect();
         assert_eq!(parts.iter().map(StateFrame::slots).collect::<Vec<_>>(), [&[1][..], &[], &[5]]);
         other.operator = "count".into();
         assert!(StateFrame::concat(&[one, other]).is_err());
+    }
+
+    #[test]
+    fn a_key_group_that_no_instance_has_is_an_error() {
+        let split = |key_groups: KeyGroups, instances: usize| {
+            let frame = StateFrame::from_bytes(&frame().to_bytes().unwrap()).unwrap();
+            let parts = frame.split(instances, |key_group| key_groups.instance(key_group, instances));
+            parts.map(|parts| parts.map(|part| part.unwrap().rows.num_rows()).collect::<Vec<_>>())
+        };
+        // The frame has rows of the key groups 0 and 9.
+        assert_eq!(split(KeyGroups::new(16), 2).unwrap(), [1, 1]);
+        for (count, instances) in [(8, 2), (8, 3), (1, 1), (2, 300)] {
+            let error = split(KeyGroups::new(count), instances).unwrap_err();
+            assert_eq!(error.to_string(), "corrupt state: there is no key group 9", "{count} {instances}");
+        }
     }
 
     #[test]

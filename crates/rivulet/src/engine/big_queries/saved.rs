@@ -520,7 +520,7 @@ fn pieces_of(plan: &QueryPlan, state: &BTreeMap<NodeId, Vec<StateFrame>>) -> Res
             continue;
         }
         let piece_of = |key_group| plan.dataflow.key_groups().instance(key_group, PIECES);
-        for (piece, part) in all.split(PIECES, piece_of).enumerate() {
+        for (piece, part) in all.split(PIECES, piece_of)?.enumerate() {
             let part = part?;
             if part.rows.num_rows() > 0 {
                 pieces.push(Piece::whole(format!("node-{node}/{piece}"), part.to_bytes()?));
