@@ -38,8 +38,10 @@ pub struct StageHost {
     at_barrier: Option<u64>,
     /// Something was given, or has left, since there was last nothing to do.
     has_work: bool,
-    /// What is open does not come out at the end.
+    /// What is open does not come out at the end, because the driver says so.
     discards_open: bool,
+    /// It had come to its end before: nothing is open.
+    had_ended: bool,
     /// Receivers were told that nothing comes for now, and nothing since.
     is_idle: bool,
     has_ended: bool,
@@ -81,6 +83,7 @@ impl StageHost {
             at_barrier: None,
             has_work: false,
             discards_open: false,
+            had_ended: false,
             is_idle: false,
             has_ended: false,
         }
@@ -97,7 +100,7 @@ impl StageHost {
         self.begins_at_us = snapshot.reached_us;
         self.channels.watermarks.begin_at(snapshot.reached_us);
         if snapshot.has_ended {
-            self.discards_open = true;
+            self.had_ended = true;
             (0..self.channels.inputs.len()).for_each(|channel| self.channels.watermarks.end(channel));
         }
         self.has_work |= snapshot.reached_us.is_some() || snapshot.has_ended;
@@ -150,7 +153,7 @@ impl StageHost {
         };
         let result = match next {
             None => chain.go_on(with, &mut leave),
-            Some((_, Element::End)) if self.discards_open => {
+            Some((_, Element::End)) if self.discards_open || self.had_ended => {
                 *in_hand = Some(Element::End);
                 Ok(())
             }
@@ -313,9 +316,9 @@ impl StageHost {
         }
     }
 
-    /// Forgets what is open at the end, instead of emitting it.
-    pub fn discard_open(&mut self) {
-        self.discards_open = true;
+    /// Says whether it forgets what is open at the end, instead of emitting it. What was said last before the end counts.
+    pub fn discard_open(&mut self, discards: bool) {
+        self.discards_open = discards;
     }
 
     /// Whether no channel that is open has had anything for long.
@@ -347,7 +350,7 @@ mod tests {
     use arrow::datatypes::Schema;
 
     use super::*;
-    use crate::{Refusals, SlotTable};
+    use crate::{Context, Operator, Refusals, SlotTable};
 
     /// A stage that only passes rows on, and what leaves it in words.
     struct Stage(StageHost);
@@ -424,6 +427,35 @@ mod tests {
         stage.0.give_up_barrier();
         assert_eq!(stage.give([]), [""; 0]);
         assert_eq!(stage.give([(0, rows(1))]), ["1 rows"]);
+    }
+
+    /// Keeps a batch until the end.
+    struct Keeps(Option<Batch>);
+
+    impl Operator for Keeps {
+        fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+            match element {
+                Element::Batch(batch) => self.0 = Some(batch),
+                Element::End => self.0.take().into_iter().for_each(|batch| context.emit(batch)),
+                _ => {}
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_open_at_the_end_is_forgotten_if_that_was_said_last() {
+        for (said, left) in
+            [(&[true][..], &["End"][..]), (&[true, false], &["1 rows", "End"]), (&[false, true], &["End"])]
+        {
+            let chain = Chain::new(vec![Box::new(Keeps(None))]);
+            let mut stage = Stage(StageHost::new(chain, vec![0], 16));
+            for &discards in said {
+                stage.0.discard_open(discards);
+                assert_eq!(stage.give([(0, rows(1))]), [""; 0]);
+            }
+            assert_eq!(stage.give([(0, Element::End)]), left);
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Flows that are killed and go on from their last checkpoint: nothing is lost, nothing comes twice.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use arrow::array::{AsArray, RecordBatch};
@@ -16,7 +16,7 @@ use rivulet_dataflow::{
 use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_runtime::{Flow, FlowParts, Partition, Workers};
 
-use crate::flows::{Collected, CountByKey, Numbers, PATIENCE, Then, numbers, parts, schema, workers};
+use crate::flows::{Collected, CountByKey, Numbers, PATIENCE, RunningClock, Then, numbers, parts, schema, workers};
 
 type Rows = Vec<(i64, i64)>;
 
@@ -199,6 +199,78 @@ fn sources_rest_until_a_sink_that_waits_has_committed() {
     assert!(files.iter().all(|file| *file.commits.lock() == [1]));
     drop(flow);
     workers.stop();
+}
+
+/// Takes several questions for everything that it is asked to do.
+#[derive(Clone, Default)]
+struct Slow {
+    asked: Arc<AtomicUsize>,
+    done: Arc<AtomicUsize>,
+}
+
+impl Slow {
+    fn ask(&self) -> bool {
+        let is_done = self.asked.fetch_add(1, Ordering::Relaxed) % 4 == 3;
+        self.done.fetch_add(usize::from(is_done), Ordering::Relaxed);
+        is_done
+    }
+}
+
+impl Sink for Slow {
+    fn write(&mut self, _: &Batch) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<bool, SinkError> {
+        Ok(self.ask())
+    }
+
+    fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
+        Some(self)
+    }
+}
+
+impl TransactionalSink for Slow {
+    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+        Ok(self.ask().then(String::new))
+    }
+
+    fn commit(&mut self, _: u64) -> Result<bool, SinkError> {
+        Ok(self.ask())
+    }
+
+    fn waits_for_commit(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_sink_that_takes_its_time_is_asked_once_a_run() {
+    let workers = Workers::by_hand(Arc::new(RunningClock(Instant::now())));
+    let sink = Slow::default();
+    let parts = parts(dataflow(), vec![vec![numbers(0..1_000, Then::Silence)]], 1, &Collected::default());
+    let sinks = vec![vec![Box::new(sink.clone()) as Box<dyn Sink>]];
+    let flow = workers.start_flow(FlowParts { sinks, ..parts }).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let run_until = |is_over: &dyn Fn() -> bool| {
+        while !is_over() {
+            assert!(Instant::now() < deadline, "it does not go on");
+            let before = sink.asked.load(Ordering::Relaxed);
+            if !workers.run_one(|_| 0, PATIENCE) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(sink.asked.load(Ordering::Relaxed) - before <= 1, "it is asked twice in a row");
+            workers.keep_time_once();
+        }
+    };
+    run_until(&|| flow.report().rows_in == 1_000);
+    flow.begin_checkpoint(1).unwrap();
+    run_until(&|| flow.look_at_checkpoint().inspect(|taken| assert!(taken.is_ok())).is_some());
+    flow.committed(1);
+    run_until(&|| flow.is_committed());
+    flow.stop(true);
+    run_until(&|| flow.ended().is_some());
+    assert_eq!(sink.done.load(Ordering::Relaxed), 3, "it has prepared, committed and finished");
 }
 
 /// A source that never answers, as a device that hangs within a driver.

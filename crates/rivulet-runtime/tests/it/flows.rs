@@ -20,7 +20,7 @@ use rivulet_runtime::{Flow, FlowLimits, FlowParts, Numa, Partition, Topology, Wo
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Goes on evenly from a fixed moment.
-pub(crate) struct RunningClock(Instant);
+pub(crate) struct RunningClock(pub(crate) Instant);
 
 impl Clock for RunningClock {
     fn now_us(&self) -> i64 {

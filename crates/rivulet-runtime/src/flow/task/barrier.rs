@@ -36,15 +36,16 @@ impl Checkpoints {
 }
 
 impl FlowTask {
-    /// What is to be done before anything else: making final what a checkpoint has.
-    pub(super) fn go_on(&self, core: &mut Core) -> Result<(), String> {
+    /// Looks whether a checkpoint is durable since it was looked last: what it has is to be made final before anything
+    /// else, by [`FlowTask::commit`].
+    pub(super) fn go_on(&self, core: &mut Core) -> bool {
         let committed = self.flow.barrier.committed_barrier();
-        if core.checkpoints.committed < committed && core.checkpoints.captured == committed {
+        let is_new = core.checkpoints.committed < committed && core.checkpoints.captured == committed;
+        if is_new {
             core.checkpoints.committed = committed;
             core.checkpoints.committing = Some(self.flow.barrier.committed_checkpoint());
-            self.commit(core)?;
         }
-        Ok(())
+        is_new
     }
 
     /// Looks whether the sink has made final what it was told to; whether nothing is left of that.

@@ -9,17 +9,10 @@ use super::{Core, FlowTask};
 use crate::flow::exchange::Outputs;
 
 impl FlowTask {
-    /// All has left the operators: the sink makes it final.
-    pub(super) fn finish(&self, core: &mut Core) -> Result<(), String> {
-        if core.has_ended || core.is_finishing {
-            return Ok(());
-        }
-        if core.had_ended {
-            core.has_ended = true;
-            return Ok(());
-        }
-        core.is_finishing = true;
-        Self::complete(core)
+    /// All has left the operators: the sink is to make it final, unless it has done so before.
+    pub(super) fn finish(core: &mut Core) {
+        core.has_ended |= core.had_ended;
+        core.is_finishing |= !core.had_ended;
     }
 
     /// The end of the end: once the sink is done, which may have to wait for others.

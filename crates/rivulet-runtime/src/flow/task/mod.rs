@@ -254,7 +254,7 @@ impl FlowTask {
                 None => self.give_of_inbox(core),
             };
             // What came just now may lie behind a barrier that was committed since this was last looked at.
-            self.go_on(core)?;
+            self.go_on(core);
         }
         if core.stage.has_work() && !core.checkpoints.is_committing() {
             self.work_off(core, now_us)?;
@@ -347,20 +347,16 @@ impl FlowTask {
         Some(rows)
     }
 
-    /// Works off what was given. It stops where there is no room for what comes of more, and where one element gives so
-    /// much that somebody else should have a turn.
+    /// Works off what was given. It stops where there is no room for what comes of more, where one element gives so much
+    /// that somebody else should have a turn, and at a barrier or the end, for which the sink is asked next.
     fn work_off(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
         let is_open_wanted = self.flow.drains.load(Ordering::Acquire) || !self.flow.stopping.load(Ordering::Acquire);
-        if !is_open_wanted {
-            core.stage.discard_open();
-        }
+        core.stage.discard_open(!is_open_wanted);
         loop {
             self.run_stage(core, now_us, StageHost::step)?;
-            if core.stage.barrier().is_some() {
-                self.prepare(core)?;
-            }
             if core.stage.has_ended() {
-                return self.finish(core);
+                Self::finish(core);
+                return Ok(());
             }
             let has_room =
                 |core: &Core| core.sink.as_ref().is_none_or(|sink| sink.has_room()) && core.outputs.have_room();
@@ -437,8 +433,9 @@ impl FlowTask {
         let clock = &self.host.clock;
         let begun_us = clock.steady_us();
         let mut rows = 0;
+        // Each pass asks the sink at most once: to make a checkpoint final, to prepare one, or to finish.
         let outcome = loop {
-            self.go_on(core)?;
+            self.go_on(core);
             // Before it is looked whether there is room: sources let go of what they hold up also where nothing moves.
             if let Some(feed) = &mut core.feed {
                 feed.set_paused(self.flow.paused.load(Ordering::Acquire));
@@ -467,8 +464,8 @@ impl FlowTask {
         };
         // What timers bring about after the barrier would be counted twice, here and by those behind it; and what the sink makes final comes first.
         let is_at_barrier = core.checkpoints.has_captured(self.flow.barrier.wanted());
-        if !is_at_barrier {
-            self.go_on(core)?;
+        if !is_at_barrier && self.go_on(core) {
+            self.commit(core)?;
         }
         if !core.is_finishing && !is_at_barrier && !core.checkpoints.is_committing() {
             self.run_stage(core, clock.now_us(), StageHost::tick)?;
