@@ -130,6 +130,15 @@ impl StageHost {
         self.has_work && self.at_barrier.is_none()
     }
 
+    /// Rows that were given and no operator has seen, and at least one where the element in hand has more to give.
+    pub fn rows_waiting(&self) -> usize {
+        let pending = self.pending.iter().map(|(_, element)| match element {
+            Element::Batch(batch) => batch.rows(),
+            _ => 0,
+        });
+        pending.sum::<usize>().max(usize::from(self.chain.has_more()))
+    }
+
     /// Whether the element in hand has more to give, so that something else should have a turn before the next step.
     pub fn has_more(&self) -> bool {
         self.chain.has_more()

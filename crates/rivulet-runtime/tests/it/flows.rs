@@ -607,9 +607,9 @@ fn a_paused_flow_asks_for_nothing_and_goes_on_where_it_was() {
 
 /// Gives each batch a hundred times, one at a time: when it comes, or all of them with the watermark or the end behind them.
 #[derive(Clone, Default)]
-struct Repeats {
+pub(crate) struct Repeats {
     waits: bool,
-    given: Arc<AtomicUsize>,
+    pub(crate) given: Arc<AtomicUsize>,
 }
 
 struct Repeating {
@@ -618,7 +618,7 @@ struct Repeating {
     gives: bool,
 }
 
-const TIMES: usize = 100;
+pub(crate) const TIMES: usize = 100;
 
 impl OperatorFactory for Repeats {
     fn create(&self) -> Box<dyn Operator> {
@@ -663,6 +663,16 @@ impl Operator for Repeating {
     }
 }
 
+/// Sources, each batch a hundred times, to a sink.
+pub(crate) fn repeating(sources: Vec<Partition>, parallelism: usize, sink: &Collected, repeats: &Repeats) -> FlowParts {
+    let mut dataflow = Dataflow::default();
+    let source = dataflow.add(Work::Source(0), schema());
+    let many = dataflow.then(source, EdgeKind::Hash(vec![0]), Arc::new(repeats.clone()), schema());
+    let end = dataflow.add(Work::Sink(0), schema());
+    dataflow.connect(many, end, 0, EdgeKind::Gather);
+    parts(dataflow, vec![sources], parallelism, sink)
+}
+
 #[test]
 fn what_becomes_very_many_rows_waits_for_room() {
     const ROWS: i64 = 10_000;
@@ -671,13 +681,8 @@ fn what_becomes_very_many_rows_waits_for_room() {
         let repeats = Repeats { waits, ..Repeats::default() };
         let sink = Collected::default();
         sink.closed.store(true, Ordering::Release);
-        let mut dataflow = Dataflow::default();
-        let source = dataflow.add(Work::Source(0), schema());
-        let many = dataflow.then(source, EdgeKind::Hash(vec![0]), Arc::new(repeats.clone()), schema());
-        let end = dataflow.add(Work::Sink(0), schema());
-        dataflow.connect(many, end, 0, EdgeKind::Gather);
         let sources = vec![numbers(0..ROWS / 2, Then::End), numbers(ROWS / 2..ROWS, Then::End)];
-        let flow = workers.start_flow(parts(dataflow, vec![sources], 2, &sink)).unwrap();
+        let flow = workers.start_flow(repeating(sources, 2, &sink, &repeats)).unwrap();
         let deadline = Instant::now() + Duration::from_secs(30);
         while repeats.given.load(Ordering::Relaxed) == 0 {
             assert!(Instant::now() < deadline, "nothing comes out");

@@ -1,13 +1,15 @@
 //! Every policy processes everything, in order; also one that is made outside of the runtime.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use rivulet_dataflow::{Inbox, Push};
 use rivulet_runtime::scheduler::{Owned, Shared, Waiting};
 use rivulet_runtime::{Belonging, Policy, Runnable, ThreadLimit, WorkerSettings, Workers};
 
+use crate::flows::{Collected, Repeats, RunningClock, TIMES, Then, finish, numbers, repeating};
 use crate::support::{Bench, homes};
 
 /// The task that became ready last is the first.
@@ -47,6 +49,53 @@ impl Waiting for Stack {
     fn waiting(&self) -> usize {
         self.0.len()
     }
+}
+
+/// In the order of their coming, a step at a time; notes of which tasks something was known to wait.
+static STEPS: Policy = Policy {
+    name: "steps",
+    help: "a step of each in turn",
+    belonging: Belonging::Nobody,
+    follows_pending: true,
+    make: |surroundings| Box::new(Shared::<Steps>::new(surroundings)),
+};
+
+static WITH_WORK: AtomicUsize = AtomicUsize::new(0);
+
+#[derive(Default)]
+struct Steps(VecDeque<Arc<dyn Runnable>>);
+
+impl Waiting for Steps {
+    fn enter(&mut self, task: Arc<dyn Runnable>, pending: usize) {
+        if task.standing().enter() {
+            WITH_WORK.fetch_add(usize::from(pending > 0), Ordering::Relaxed);
+            self.0.push_back(task);
+        }
+    }
+
+    fn leave(&mut self) -> Option<(Arc<dyn Runnable>, usize)> {
+        let task = self.0.pop_front()?;
+        task.standing().leave();
+        Some((task, 0))
+    }
+
+    fn waiting(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[test]
+fn what_lies_in_the_stage_of_a_big_query_counts_as_waiting() {
+    let settings = WorkerSettings { threads: 1, policy: &STEPS, ..Default::default() };
+    let workers = Workers::start(settings, Arc::new(RunningClock(Instant::now()))).unwrap();
+    // One batch, of which a hundred become.
+    let (sink, repeats) = (Collected::default(), Repeats::default());
+    let flow = workers.start_flow(repeating(vec![numbers(0..100, Then::End)], 1, &sink, &repeats)).unwrap();
+    finish(&flow);
+    workers.stop();
+    assert_eq!(sink.rows.lock().len(), 100 * TIMES);
+    let with_work = WITH_WORK.load(Ordering::Relaxed);
+    assert!(with_work >= TIMES - 1, "something was known to wait {with_work} times");
 }
 
 fn policies() -> impl Iterator<Item = &'static Policy> {

@@ -5,7 +5,7 @@ mod ending;
 mod report;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use arrow::datatypes::Schema;
@@ -81,6 +81,8 @@ pub(crate) struct FlowTask {
     /// When its sources are worth asking, microseconds since the epoch: [`SOURCES_READY`], or `i64::MAX` if it has none that is
     /// open.
     sources_at_us: AtomicI64,
+    /// Rows that its stage had in hand when it was run last.
+    in_stage: AtomicUsize,
     counters: Counters,
     names: Vec<String>,
     measured: Vec<Arc<OperatorCounters>>,
@@ -167,6 +169,7 @@ impl FlowTask {
             deadline: host.flow_deadlines.register(task.clone()),
             host,
             sources_at_us: AtomicI64::new(if parts.partitions.is_some() { SOURCES_READY } else { i64::MAX }),
+            in_stage: AtomicUsize::new(0),
             counters: Counters::default(),
             names: parts.names,
             measured,
@@ -508,7 +511,7 @@ impl Runnable for FlowTask {
     }
 
     fn pending(&self) -> usize {
-        self.inbox.rows().0
+        self.inbox.rows().0 + self.in_stage.load(Ordering::Relaxed)
     }
 
     fn run(&self, budget: Budget) -> Activation {
@@ -531,6 +534,7 @@ impl Runnable for FlowTask {
         } else {
             self.note_deadline(&core);
         }
+        self.in_stage.store(core.stage.rows_waiting(), Ordering::Relaxed);
         outcome
     }
 
