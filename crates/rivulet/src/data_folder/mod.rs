@@ -8,6 +8,7 @@
 //! starts          big queries that have been started and have yet to show that they can run
 //! crashed         whether the last process has crashed
 //! mqtt/           sessions and retained messages of the embedded broker
+//! backup.partial/ what a backup needs, while one is written of a running server
 //! files/          what statements read and write, unless files.allow names other folders
 //! ```
 //!
@@ -15,6 +16,9 @@
 
 pub mod archive;
 pub mod examine;
+
+/// The folder of a data folder in which a backup of a running server has what it needs, as long as it is written.
+const BACKUP: &str = "backup.partial";
 
 /// The folder of checkpoints in a data folder, unless it is configured otherwise.
 pub const CHECKPOINTS: &str = "checkpoints";

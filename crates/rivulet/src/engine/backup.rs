@@ -4,14 +4,14 @@
 //! embedded broker's journal, so that each has what the one before it needs from it: the log has all events behind the
 //! checkpoint, the journal has the checkpoint's results for subscribers that were away, and what was created after the
 //! checkpoint begins anew, as after a crash. Objects of checkpoints and whole frames of logs never change, so they are
-//! read while the server goes on; it deletes none of them meanwhile.
+//! read while the server goes on. It deletes no checkpoint meanwhile, and shortens its logs: the backup has names of its
+//! own for their files.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
-use crate::catalog;
-use crate::data_folder::archive::{ArchiveError, Backup};
+use crate::data_folder::archive::{ArchiveError, Backup, Copies};
 use crate::data_folder::{LOG, MQTT};
 use crate::service::{ErrorKind, ServiceError};
 
@@ -39,10 +39,10 @@ impl Engine {
         notices.iter().for_each(|notice| tracing::warn!("{notice}"));
         // No epoch is half there while the store is listed.
         let _no_checkpoint = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
-        let copy = self.config.data_dir.join(format!("{}.backup", catalog::FILE_NAME));
-        // One that was left by a process that ended in the middle of this.
-        let _ = std::fs::remove_file(&copy);
-        let copied = self.catalog.copy_to(&copy);
+        let refused =
+            |error: ArchiveError| ServiceError::new(ErrorKind::Unavailable, error.to_string()).with_hint(error.hint());
+        let copies = Copies::new(&self.config.data_dir).map_err(refused)?;
+        self.catalog.copy_to(&copies.catalog())?;
         let journal = self.messaging.journal();
         let not_on_disk = if !self.event_log.wait_all_durable(DISK_WAIT_MAX) {
             Some("the log of events is not on disk yet")
@@ -52,16 +52,11 @@ impl Engine {
             None
         };
         if let Some(message) = not_on_disk {
-            let _ = std::fs::remove_file(&copy);
             return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint("look at the disk, and try again"));
         }
         let journal = journal.map(|journal| (MQTT, journal.hold()));
-        let logs = [(LOG, self.event_log.hold())].into_iter().chain(journal).collect();
-        let refused =
-            |error: ArchiveError| ServiceError::new(ErrorKind::Unavailable, error.to_string()).with_hint(error.hint());
-        let backup = Backup::new(copy, held, logs, token, notices).map_err(refused);
-        copied?;
-        let backup = backup?;
+        let logs: Vec<_> = [(LOG, self.event_log.hold())].into_iter().chain(journal).collect();
+        let backup = Backup::new(copies, held, &logs, token, notices).map_err(refused)?;
         tracing::info!("a backup is being made");
         Ok(backup)
     }

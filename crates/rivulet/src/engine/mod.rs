@@ -58,6 +58,7 @@ use rivulet_sql::CreateTable;
 
 use crate::catalog::{ApplicationNumber, Catalog, NewApplication, StoredApplication};
 use crate::config::Config;
+use crate::data_folder::archive::Copies;
 use crate::data_folder::{CHECKPOINTS, FILES, LOG};
 use crate::service::{Access, ErrorKind, ServiceError};
 use big_queries::BigQueries;
@@ -212,6 +213,7 @@ impl Engine {
             refuse_orphans(&config, checkpoints.as_deref())?;
         }
         let catalog = Arc::new(Catalog::open(&config.data_dir)?);
+        Copies::forget(&config.data_dir);
         reserve::keep(&config.data_dir);
         if let Some(checkpoints) = &checkpoints {
             // A server may have ended between making a catalog and filling it.

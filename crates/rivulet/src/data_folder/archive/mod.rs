@@ -17,7 +17,7 @@ use rivulet_storage::log::HeldLog;
 use rivulet_storage::{Hold, Place, StorageError, Store};
 
 use super::examine::refusal_of_place;
-use super::{CHECKPOINTS, LOG, MQTT};
+use super::{BACKUP, CHECKPOINTS, LOG, MQTT};
 use crate::catalog::{self, Catalog, CatalogError, OWNER_ONLY};
 use crate::service::ServiceError;
 use format::{Origin, Source};
@@ -217,46 +217,87 @@ fn files_of_log(data: &Path, log: &str) -> Result<Vec<Source>, ArchiveError> {
     Ok(sources)
 }
 
-/// Everything of a running server at one moment, ready to be written while the server goes on. Nothing of it is deleted or changed as long as this is there.
+/// What a backup of a running server has for itself, in a folder of the data folder that goes with this: a copy of the
+/// catalog, and further names of the files of logs. Under these the files stay, though the logs delete them meanwhile:
+/// whoever receives a backup slowly must not keep a log from being shortened.
+pub(crate) struct Copies(PathBuf);
+
+impl Copies {
+    /// Without anything in it. What a process has left that ended during a backup is deleted.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn new(data: &Path) -> Result<Self, ArchiveError> {
+        Self::forget(data);
+        let copies = Self(data.join(BACKUP));
+        fs::create_dir(&copies.0).map_err(failed("cannot make", &copies.0))?;
+        Ok(copies)
+    }
+
+    /// Deletes what a process has left that ended during a backup.
+    pub(crate) fn forget(data: &Path) {
+        let _ = fs::remove_dir_all(data.join(BACKUP));
+    }
+
+    /// Where the copy of the catalog is to be.
+    pub(crate) fn catalog(&self) -> PathBuf {
+        self.0.join(catalog::FILE_NAME)
+    }
+
+    /// The files that are held of the log in a folder with this name.
+    fn of_log(&self, name: &str, log: &HeldLog) -> Result<Vec<Source>, ArchiveError> {
+        let folder = self.0.join(name);
+        fs::create_dir(&folder).map_err(failed("cannot make", &folder))?;
+        let mut sources = Vec::new();
+        for (path, bytes) in log.files() {
+            let Some(file) = path.file_name().and_then(|file| file.to_str()) else { continue };
+            let copy = folder.join(file);
+            // Some file systems have one name for each file.
+            let copied = fs::hard_link(path, &copy).or_else(|_| fs::copy(path, &copy).map(drop));
+            copied.map_err(failed("cannot copy", path))?;
+            sources.push(Source { name: format!("{name}/{file}"), bytes: *bytes, origin: Origin::File(copy) });
+        }
+        Ok(sources)
+    }
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Everything of a running server at one moment, ready to be written while the server goes on. Checkpoints are not deleted
+/// as long as this is there; logs are shortened.
 pub struct Backup {
     sources: Vec<Source>,
     /// What whoever asked for it should know.
     notices: Vec<String>,
-    /// The catalog's copy, which goes with this.
-    catalog: PathBuf,
-    _held: (Option<Hold>, Vec<HeldLog>, Arc<()>),
+    _held: (Copies, Option<Hold>, Arc<()>),
 }
 
 impl Backup {
-    /// What is in the store of checkpoints now, if there is one, and in what is held of logs, each with the name of its
-    /// folder; `catalog` is a copy of the catalog that is deleted at the end, when `token` is let go of too. `notices`
+    /// What is in the store of checkpoints now, if there is one, in what is held of logs, each with the name of its
+    /// folder, and in the copy of the catalog. `copies` are deleted at the end, when `token` is let go of too. `notices`
     /// go along.
     ///
     /// # Errors
     /// Something cannot be read.
     pub(crate) fn new(
-        catalog: PathBuf,
+        copies: Copies,
         store: Option<(&Arc<Store>, Hold)>,
-        logs: Vec<(&'static str, HeldLog)>,
+        logs: &[(&'static str, HeldLog)],
         token: Arc<()>,
         notices: Vec<String>,
     ) -> Result<Self, ArchiveError> {
         let mut sources = Vec::new();
-        for (folder, log) in &logs {
-            for (path, bytes) in log.files() {
-                if let Some(name) = path.file_name().and_then(|name| name.to_str()) {
-                    let origin = Origin::File(path.clone());
-                    sources.push(Source { name: format!("{folder}/{name}"), bytes: *bytes, origin });
-                }
-            }
+        for (name, log) in logs {
+            sources.extend(copies.of_log(name, log)?);
         }
-        let logs = logs.into_iter().map(|(_, log)| log).collect();
         let (store, hold) = store.unzip();
-        // From here on the copy is deleted, whatever happens.
-        let mut backup = Self { sources, notices, catalog, _held: (hold, logs, token) };
-        backup.sources.extend(store.map_or_else(|| Ok(Vec::new()), objects)?);
-        backup.sources.push(file_source(catalog::FILE_NAME.to_owned(), backup.catalog.clone())?);
-        Ok(backup)
+        sources.extend(store.map_or_else(|| Ok(Vec::new()), objects)?);
+        sources.push(file_source(catalog::FILE_NAME.to_owned(), copies.catalog())?);
+        Ok(Self { sources, notices, _held: (copies, hold, token) })
     }
 
     /// What whoever asked for it should know: that it is whole, but has an older checkpoint of something.
@@ -270,12 +311,6 @@ impl Backup {
     /// Something cannot be read or written; what was written is no whole backup then, and nobody takes it for one.
     pub fn write(&self, out: &mut dyn Write) -> Result<Contents, ArchiveError> {
         format::write(&self.sources, out)
-    }
-}
-
-impl Drop for Backup {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.catalog);
     }
 }
 
@@ -444,6 +479,45 @@ mod tests {
             back_up(&folder, &Place::Folder(folder.join(CHECKPOINTS)), &place.path().join("other")).unwrap_err();
         assert!(error.hint().contains("--server"), "{error}");
         assert!(!place.path().join("other").exists());
+    }
+
+    #[test]
+    fn a_log_is_shortened_while_a_backup_is_written_and_is_in_it_as_it_was() {
+        use rivulet_storage::log::{Appended, Log, LogSettings, Record};
+        let place = tempfile::tempdir().unwrap();
+        let (folder, file, copy) = (place.path().join("data"), place.path().join("backup"), place.path().join("copy"));
+        data(&folder);
+        let settings = LogSettings { segment_bytes: 1 << 10, ..LogSettings::default() };
+        let log = Log::open(&folder.join(MQTT), settings).unwrap().0;
+        let append = |records: u64| {
+            for _ in 0..records {
+                let record =
+                    Record { position: 0, arrival_us: 0, client: b"", packet_id: 0, topic: b"", payload: &[7; 500] };
+                let Appended::At(position) = log.append(&record, false, |_| true) else { panic!("there is room") };
+                assert!(log.wait_durable(position, std::time::Duration::from_secs(60)));
+            }
+        };
+        append(20);
+        // As an earlier process may have left it.
+        fs::create_dir_all(folder.join(BACKUP).join(MQTT)).unwrap();
+        let copies = Copies::new(&folder).unwrap();
+        fs::copy(folder.join(catalog::FILE_NAME), copies.catalog()).unwrap();
+        let backup = Backup::new(copies, None, &[(MQTT, log.hold())], Arc::default(), Vec::new()).unwrap();
+        let before = log.disk_bytes();
+        append(1);
+        assert!(log.forget_before(20), "nobody holds it");
+        assert!(log.disk_bytes() < before / 2);
+        let written = put(&file, |out| backup.write(out)).unwrap();
+        drop((backup, log));
+        assert!(!folder.join(BACKUP).exists());
+        assert_eq!(restore(&file, &copy, &Place::Folder(copy.join(CHECKPOINTS))).unwrap(), written);
+        let restored = Log::open(&copy.join(MQTT), settings).unwrap().0;
+        let mut positions = Vec::new();
+        let read = restored.read(0, u64::MAX, &mut |record| {
+            positions.push(record.position);
+            true
+        });
+        assert_eq!((read.unwrap().lost, positions), (0, (1..=20).collect()));
     }
 
     #[test]
