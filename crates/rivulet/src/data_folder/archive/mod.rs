@@ -85,6 +85,9 @@ impl ArchiveError {
                     .into()
             }
             Self::NoData(_) => "name the data folder of a server with --data-dir".into(),
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                "look at the path: the file, or the folder that it is to be in, has another name".into()
+            }
             Self::Io { .. } => "make room on the disk, or name a place that can be written".into(),
             Self::NotEmpty(_) => "restore into a new folder, and start the server with that".into(),
             Self::PlaceNotEmpty(_) => {
@@ -518,6 +521,17 @@ mod tests {
             true
         });
         assert_eq!((read.unwrap().lost, positions), (0, (1..=20).collect()));
+    }
+
+    #[test]
+    fn a_path_that_is_not_there_has_a_hint_of_its_own() {
+        let place = tempfile::tempdir().unwrap();
+        let [missing, folder] = ["missing", "data"].map(|name| place.path().join(name));
+        let error = restore(&missing, &folder, &Place::Folder(folder.join(CHECKPOINTS))).unwrap_err();
+        assert!(error.hint().contains("look at the path") && !folder.exists(), "{error}");
+        data(&folder);
+        let error = back_up(&folder, &Place::Folder(folder.join(CHECKPOINTS)), &missing.join("file")).unwrap_err();
+        assert!(error.hint().contains("look at the path"), "{error}");
     }
 
     #[test]
