@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arrow::array::{AsArray, Int64Array, RecordBatch, UInt16Array, UInt32Array};
@@ -13,7 +13,7 @@ use rivulet_dataflow::{
 };
 use rivulet_runtime::{Group, WorkerSettings, Workers};
 
-use crate::support::{Bench, batch, homes};
+use crate::support::{Bench, batch, homes, wait};
 
 /// The key of a value is its remainder.
 const KEYS: i64 = 13;
@@ -93,13 +93,21 @@ impl Operator for NumberingByKey {
     }
 }
 
+/// Events come until the task was changed so often, at least.
+const TURNS_MIN: usize = 100;
+
 /// Pushes numbers to two queries while their task is cut, joined, split, and changed in between; then waits until all is done.
 fn push_while_it_changes(group: &Arc<Group>, slots: &[Slot], workers: Workers) {
     let is_pushed = AtomicBool::new(false);
-    let mut cuts = 0;
+    let turns = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for value in 0..EVENTS {
+                // On a busy machine the other thread may come to its turn late.
+                let turn = value as usize * TURNS_MIN / EVENTS as usize;
+                if turns.load(Ordering::Acquire) < turn {
+                    wait("a further change", || turns.load(Ordering::Acquire) >= turn);
+                }
                 // One of the two has nearly all.
                 let slot = slots[usize::from(value % 100 == 0)];
                 while group.push(slot, 0, value.to_string().as_bytes()) == Push::Full {
@@ -115,8 +123,10 @@ fn push_while_it_changes(group: &Arc<Group>, slots: &[Slot], workers: Workers) {
             let tasks: Vec<_> = group.tasks().filter(|task| task.queries() > 0).cloned().collect();
             let first = &tasks[0];
             group.cut_on(first, [&[1, 2][..], &[3], &[], &[0, 1, 2, 3]][turn % 4]);
-            std::thread::sleep(Duration::from_millis(3));
-            cuts += u32::from(first.parts() > 1);
+            match turn {
+                0 => wait("a cut while events come", || first.parts() > 1),
+                _ => std::thread::sleep(Duration::from_millis(3)),
+            }
             match turn % 5 {
                 0 => drop(group.metrics()),
                 1 if tasks.len() == 1 => drop(group.split(first).expect("state can be moved")),
@@ -127,20 +137,13 @@ fn push_while_it_changes(group: &Arc<Group>, slots: &[Slot], workers: Workers) {
                 }
                 _ => group.remove(&group.add(&[1_000 + turn as u64], &homes(&["guest"]))),
             }
+            turns.store(turn + 1, Ordering::Release);
         }
     });
-    assert!(cuts > 0, "it was cut while events came");
     for task in group.tasks() {
         group.cut_on(task, &[]);
     }
-    let is_done = || group.waiting().0 == 0 && group.metrics().events == EVENTS as u64;
-    for _ in 0..2_000 {
-        if is_done() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert!(is_done(), "{} of {EVENTS} events taken, {:?} wait", group.metrics().events, group.waiting());
+    wait("all events", || group.waiting().0 == 0 && group.metrics().events == EVENTS as u64);
     assert_eq!(workers.stop(), 0);
 }
 
@@ -202,13 +205,7 @@ fn the_balancer_cuts_a_query_that_is_too_much_and_joins_it_when_it_is_not() {
         for value in 0..events {
             assert_eq!(group.push(slot, 0, value.to_string().as_bytes()), Push::Taken);
         }
-        for _ in 0..1_000 {
-            if group.metrics().events == expected && group.waiting().0 == 0 {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!((group.metrics().events, group.waiting().0), (expected, 0));
+        wait("these events", || group.metrics().events == expected && group.waiting().0 == 0);
         workers.balance(Duration::from_secs(1));
     };
     // 12,000 events of 100 us each in what counts as one second.
@@ -233,9 +230,8 @@ fn a_hot_query_among_others_gets_a_task_of_its_own_before_it_is_cut() {
     for value in 0..12_000 {
         assert_eq!(group.push(slots[7], 0, value.to_string().as_bytes()), Push::Taken);
     }
-    while group.waiting().0 > 0 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    // Counted, too: what the balancer sees of an activation is known at its end.
+    wait("these events", || group.metrics().events == 12_000 && group.waiting().0 == 0);
     // What waits is what tells which one it is: without room in the sink it stays.
     bench.sink.0.lock().is_full = true;
     for value in 0..100 {
@@ -243,13 +239,8 @@ fn a_hot_query_among_others_gets_a_task_of_its_own_before_it_is_cut() {
     }
     workers.balance(Duration::from_secs(1));
     bench.sink.0.lock().is_full = false;
-    for _ in 0..1_000 {
-        if group.waiting().0 == 0 && group.parts_of(slots[7]) == 2 {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert_eq!((group.parts_of(slots[7]), group.parts_of(slots[8])), (2, 1));
+    wait("the cut", || group.waiting().0 == 0 && group.parts_of(slots[7]) == 2);
+    assert_eq!(group.parts_of(slots[8]), 1);
     let values = bench.sink.of(7).0;
     assert_eq!((group.waiting().0, values.len()), (0, 12_100));
 }

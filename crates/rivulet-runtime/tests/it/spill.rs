@@ -3,13 +3,13 @@
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rivulet_dataflow::{Inbox, Push, Reason, StateSelection};
 use rivulet_runtime::{Activation, Group, Spill, SpillStatus, WorkerSettings, Workers};
 
-use crate::support::{Bench, homes};
+use crate::support::{Bench, homes, wait};
 
 /// A folder that is removed at the end.
 struct Folder(PathBuf);
@@ -181,6 +181,8 @@ fn spilling_under_load_loses_doubles_and_reorders_nothing() {
     const QUERIES: u64 = 200;
     const ROUNDS: usize = 60;
     const ROUNDS_MAX: usize = 10_000;
+    /// How many values come at least until a round, and at most: neither thread runs away on a busy machine.
+    const VALUES_OF_ROUND: (i64, i64) = (50, 5_000);
     let (bench, folder) = (Bench::new(), Folder::new());
     let balance_period = Some(Duration::from_secs(3_600));
     let settings = WorkerSettings { threads: 2, balance_period, ..Default::default() };
@@ -190,10 +192,16 @@ fn spilling_under_load_loses_doubles_and_reorders_nothing() {
     let names: Vec<String> = (0..QUERIES).map(|n| n.to_string()).collect();
     let slots = group.add(&(0..QUERIES).collect::<Vec<_>>(), &homes(&names));
     let is_over = AtomicBool::new(false);
+    let (begun, pushed) = (AtomicI64::new(0), AtomicI64::new(0));
     let pushed = std::thread::scope(|scope| {
         let pusher = scope.spawn(|| {
             let mut value = 0_i64;
-            while value < 900_000 && !is_over.load(Ordering::Acquire) {
+            while !is_over.load(Ordering::Acquire) {
+                let may_push = || value < begun.load(Ordering::Acquire) * VALUES_OF_ROUND.1;
+                if !may_push() {
+                    wait("a further round", || may_push() || is_over.load(Ordering::Acquire));
+                    continue;
+                }
                 // A few queries at a time: the others fall silent.
                 let first = (value / 50) as usize * 7 % slots.len();
                 for &slot in slots.iter().cycle().skip(first).take(10) {
@@ -202,12 +210,14 @@ fn spilling_under_load_loses_doubles_and_reorders_nothing() {
                     }
                 }
                 value += 1;
+                pushed.store(value, Ordering::Release);
             }
             value
         });
-        // On a busy machine the pusher may come to its turn late.
         let is_enough = |round| round >= ROUNDS && group.spill_status().woken > QUERIES;
-        for round in (0..ROUNDS_MAX).take_while(|&round| !is_enough(round) && !pusher.is_finished()) {
+        for round in (0..ROUNDS_MAX).take_while(|&round| !is_enough(round)) {
+            begun.store(round as i64 + 1, Ordering::Release);
+            wait("events", || pushed.load(Ordering::Acquire) >= round as i64 * VALUES_OF_ROUND.0);
             group.spill_silent(0, 0).unwrap();
             let tasks: Vec<_> = group.tasks().filter(|task| task.queries() > 0).cloned().collect();
             // The balancer merges what is idle, and there is no time in which anything could be busy.

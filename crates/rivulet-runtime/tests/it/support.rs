@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrow::array::{AsArray, Int64Array, RecordBatch, StringArray, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
@@ -13,6 +13,8 @@ use rivulet_dataflow::{
     QueryId, Reason, Refusals, Refused, SinkError, Slot, SlotTable, StateError, StateFrame, StateSelection,
 };
 use rivulet_runtime::{Group, GroupParts, InboxLimits, TaskParts, WorkerSettings, Workers};
+
+use crate::flows::PATIENCE;
 
 /// Decodes a payload of digits into one `BIGINT` column; `panic` makes it panic. Each event takes some time of the clock.
 struct Digits {
@@ -253,4 +255,13 @@ impl Bench {
 pub(crate) fn homes<T: AsRef<str>>(homes: &[T]) -> RecordBatch {
     let names: StringArray = homes.iter().map(|home| Some(home.as_ref())).collect();
     RecordBatch::try_new(parameters(), vec![Arc::new(names)]).unwrap()
+}
+
+/// Waits until something is so. How long that takes says nothing: the machine may be busy with other tests.
+pub(crate) fn wait(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
