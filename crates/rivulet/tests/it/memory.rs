@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rivulet::catalog::Catalog;
 use rivulet::engine::Engine;
 use rivulet::service::{ErrorKind, QueryState, Service, ServiceError, StatementResult};
 use rivulet_sql::ParamValue;
@@ -73,6 +74,44 @@ fn a_big_query_that_has_used_up_the_memory_is_ended_and_the_others_go_on() {
     assert_eq!((big("small").state, engine.status().queries_running), (QueryState::Running, 1));
     let refused = run(&engine, "CREATE QUERY another AS SELECT auction FROM few INTO nowhere").expect_err("no memory");
     assert_eq!(refused.kind, ErrorKind::LimitReached);
+}
+
+#[test]
+fn what_does_not_answer_does_not_hold_up_the_bound_of_memory() {
+    const HUNG: usize = 3;
+    /// How long one attempt to ask a broker takes that never answers.
+    const ATTEMPT: Duration = Duration::from_secs(15);
+    let folder = TempDir::new().expect("a folder");
+    // A broker that takes connections and never says anything.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = silent.local_addr().expect("an address");
+    let engine = open(folder.path());
+    run(&engine, "CREATE SOURCE persons FROM 'nexmark:person' WITH (rate => 1000000)").expect("a source");
+    run(&engine, "CREATE SINK nowhere TO 'blackhole:'").expect("a sink");
+    run(&engine, &format!("CREATE SOURCE hangs (a TEXT) FROM 'kafka:{address}/t' FORMAT RAW")).expect("a source");
+    run(&engine, "CREATE QUERY large AS SELECT id, name, count(*) AS n FROM persons GROUP BY id, name INTO nowhere")
+        .expect("it runs");
+    run(&engine, "PAUSE QUERY large").expect("it rests");
+    drop(engine);
+    let mut config = configuration(folder.path());
+    let catalog = Catalog::open(&config.data_dir).expect("the catalog");
+    for number in 0..HUNG {
+        let text = format!("CREATE QUERY hung{number} AS SELECT a FROM hangs INTO nowhere");
+        catalog.insert_statement(&text).expect("a query from before");
+    }
+    drop(catalog);
+    config.memory_bytes_max = Some(16 << 20);
+    let engine = Engine::open(config).expect("what is in the catalog runs, or is tried again");
+    // The first of them begins a second after the start, and all together go on for longer than is waited here.
+    std::thread::sleep(Duration::from_secs(2));
+    run(&engine, "RESUME QUERY large").expect("it goes on");
+    let deadline = Instant::now() + ATTEMPT * (HUNG as u32 - 1);
+    let state = || engine.status().big_queries.into_iter().find(|query| query.name == "large").map(|query| query.state);
+    while state() != Some(QueryState::Failed) {
+        assert!(Instant::now() < deadline, "the query with the most state is not ended");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    engine.shutdown();
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //! source or sink could not be opened, as after a power cut, when everything comes up in any order, or whose results since the last
 //! checkpoint were lost. Before the queries, it tries again to enter the sources and views that are absent.
 //!
-//! What must hold: a query is started only by one who holds what changes big queries, or is not known as running before that; and what is
-//! tried in vain is tried less and less often.
+//! What must hold: a query is started only by one who holds what changes big queries, or is not known as running before that; what is
+//! tried in vain is tried less and less often; and what does not answer holds up further attempts, which have a thread of their own, and nothing else.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -77,15 +77,11 @@ impl Attempts {
     }
 }
 
-/// What is tried again.
+/// What is tried again without waiting for the world outside.
 #[derive(Default)]
 struct Watch {
-    /// By the number of the query's statement.
-    queries: HashMap<u64, Attempts>,
-    /// The same, of those whose end cannot be saved.
+    /// By the number of the query's statement, of those whose end cannot be saved.
     ends: HashMap<u64, Attempts>,
-    /// The same, of sources, sinks and views that are absent.
-    declared: HashMap<u64, Attempts>,
     catalog: Option<Attempts>,
     /// When it was last seen to what need not be seen to often.
     seen_to: Option<Instant>,
@@ -94,10 +90,12 @@ struct Watch {
     ended: Ended,
 }
 
-/// Starts the thread that looks after the big queries of an engine, for as long as there is the engine.
+/// Starts the threads that look after the big queries of an engine, for as long as there is the engine: one that keeps
+/// bounds, and one that makes attempts, each of which may take as long as [`OPEN_MAX`].
 pub(in crate::engine) fn start(engine: &Arc<Engine>) -> Result<(), std::io::Error> {
     // What it looks at often it can look at without the engine: whoever drops that has its folder for himself.
-    let (engine, big_queries) = (Arc::downgrade(engine), Arc::downgrade(&engine.big_queries));
+    let (attempted, big_queries) = (Arc::downgrade(engine), Arc::downgrade(&engine.big_queries));
+    let engine = attempted.clone();
     let watch = move || {
         let mut watch = Watch::default();
         let mut looked = Instant::now();
@@ -115,12 +113,6 @@ pub(in crate::engine) fn start(engine: &Arc<Engine>) -> Result<(), std::io::Erro
                 return;
             }
             engine.note_failures();
-            engine.big_queries.note_those_that_run();
-            if engine.enter_those_that_wait(&mut watch.declared) {
-                // Queries that wait for them need wait no longer.
-                watch.queries.clear();
-            }
-            engine.start_those_that_wait(&mut watch.queries);
             engine.try_the_catalog(&mut watch.catalog);
             if watch.seen_to.is_none_or(|at| at.elapsed() >= SLOW_LOOK_PERIOD) {
                 watch.seen_to = Some(Instant::now());
@@ -130,7 +122,25 @@ pub(in crate::engine) fn start(engine: &Arc<Engine>) -> Result<(), std::io::Erro
             engine.keep_memory(&mut watch.ended);
         }
     };
-    thread::Builder::new().name("rivulet-watch".into()).spawn(watch).map(drop)
+    let attempt = move || {
+        let (mut declared, mut queries) = (HashMap::new(), HashMap::new());
+        loop {
+            thread::sleep(LOOK_PERIOD);
+            let Some(engine) = attempted.upgrade() else { return };
+            if engine.is_stopped.load(Ordering::Acquire) {
+                return;
+            }
+            // Here, so that a query whose start is under way is not taken for one that does not run.
+            engine.big_queries.note_those_that_run();
+            if engine.enter_those_that_wait(&mut declared) {
+                // Queries that wait for them need wait no longer.
+                queries.clear();
+            }
+            engine.start_those_that_wait(&mut queries);
+        }
+    };
+    thread::Builder::new().name("rivulet-watch".into()).spawn(watch)?;
+    thread::Builder::new().name("rivulet-attempts".into()).spawn(attempt).map(drop)
 }
 
 impl OneQuery {
