@@ -13,6 +13,6 @@ mod sockets;
 pub mod formats;
 pub mod http_server;
 pub mod descriptors;
-mod logins;
+pub mod logins;
 pub mod files;
 pub mod clock;

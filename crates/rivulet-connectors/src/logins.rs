@@ -25,10 +25,10 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(15 * 60);
 const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Who has failed, and how often.
-#[derive(Default)]
-pub(crate) struct FailedLogins(Mutex<Table>);
+#[derive(Debug, Default)]
+pub struct FailedLogins(Mutex<Table>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Table {
     by_address: HashMap<IpAddr, Failures>,
     last_notice: Option<Instant>,
@@ -36,6 +36,7 @@ struct Table {
     untold: u64,
 }
 
+#[derive(Debug)]
 struct Failures {
     count: u32,
     last: Instant,
@@ -52,13 +53,13 @@ impl Failures {
 
 impl FailedLogins {
     /// How long an address has yet to wait, if it has. Until then its logins are not looked at, right or wrong.
-    pub(crate) fn must_wait(&self, address: IpAddr) -> Option<Duration> {
+    pub fn must_wait(&self, address: IpAddr) -> Option<Duration> {
         self.must_wait_at(address, Instant::now())
     }
 
     /// Notes that a login of an address has failed, and tells of it in the log, unless it did so a moment ago.
     /// `where_to` is what it was for.
-    pub(crate) fn note(&self, address: IpAddr, where_to: &str) {
+    pub fn note(&self, address: IpAddr, where_to: &str) {
         if let Some(failures) = self.note_at(address, Instant::now()) {
             tracing::warn!(%address, failures, "logins at {where_to} failed; the last one came from this address");
         }

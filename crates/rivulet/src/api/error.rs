@@ -1,5 +1,7 @@
 //! Errors of the API: always JSON, with the HTTP status that fits.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -8,21 +10,27 @@ use crate::service::{ErrorKind, ServiceError};
 
 use super::types::{ErrorAnswer, ErrorDetail};
 
-/// After how many seconds a client may ask again that was told that it is not possible at present.
-const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+/// After how many seconds a client may ask again that was told that it is not possible at present, and not when it is.
+const RETRY_AFTER_S: u64 = 1;
 
 /// An answer that is an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ApiError {
     pub(super) status: StatusCode,
     pub(super) detail: ErrorDetail,
+    /// After how many seconds the client may ask again, if that is known.
+    retry_after_s: Option<u64>,
 }
 
 impl ApiError {
     pub(super) fn new(status: StatusCode, kind: &str, message: impl Into<String>) -> Self {
         let detail =
             ErrorDetail { kind: kind.to_owned(), message: message.into(), line: None, column: None, hint: None };
-        Self { status, detail }
+        Self::of(status, detail)
+    }
+
+    pub(super) fn of(status: StatusCode, detail: ErrorDetail) -> Self {
+        Self { status, detail, retry_after_s: None }
     }
 
     pub(super) fn invalid(message: impl Into<String>) -> Self {
@@ -42,6 +50,14 @@ impl ApiError {
             "the server is starting: queries get back their state",
         )
         .with_hint("try again in some seconds; /health/ready says when it is ready")
+    }
+
+    /// The address of the client has given so many wrong tokens that its next one is not looked at for so long.
+    pub(super) fn after_wrong_tokens(wait: Duration) -> Self {
+        let message = "this address has given too many wrong tokens: none is looked at for a while";
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "limit_reached", message)
+            .with_hint("wait for as long as Retry-After says, and look for the client that sends them");
+        Self { retry_after_s: Some(wait.as_secs() + 1), ..error }
     }
 
     /// The bound of memory for requests is reached.
@@ -73,15 +89,16 @@ pub(super) fn status_of(kind: ErrorKind) -> StatusCode {
 
 impl From<ServiceError> for ApiError {
     fn from(error: ServiceError) -> Self {
-        Self { status: status_of(error.kind), detail: error.into() }
+        Self::of(status_of(error.kind), error.into())
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut answer = (self.status, Json(ErrorAnswer { error: self.detail })).into_response();
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            answer.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+        let not_now = (self.status == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER_S);
+        if let Some(retry_after_s) = self.retry_after_s.or(not_now) {
+            answer.headers_mut().insert(header::RETRY_AFTER, retry_after_s.into());
         }
         if self.status == StatusCode::UNAUTHORIZED {
             answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

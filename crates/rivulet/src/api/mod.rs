@@ -31,7 +31,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{FromRequestParts, Path, Request, State};
+use axum::extract::{ConnectInfo, FromRequestParts, Path, Request, State};
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -40,6 +40,7 @@ use axum::routing::get;
 use rivulet_connectors::http_server::{
     self, BodyError, Budget, Held, Hosts, Keeping, ServerOptions, is_of_other_site, read_body,
 };
+use rivulet_connectors::logins::FailedLogins;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use utoipa::OpenApi;
@@ -196,6 +197,7 @@ struct Api {
     call_permits: Arc<Semaphore>,
     look_permits: Arc<Semaphore>,
     login_permits: Arc<Semaphore>,
+    failed_logins: Arc<FailedLogins>,
     bounds: Bounds,
     hosts: Arc<Hosts>,
     stop: Stop,
@@ -267,10 +269,20 @@ impl FromRequestParts<Api> for Authenticated {
         let caller = match secret.map(<[u8]>::to_vec) {
             None => api.service.get().ok_or_else(ApiError::starting)?.access().authenticate(&Credentials::default()),
             Some(secret) => {
+                let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+                let failed_logins = api.failed_logins.clone();
+                // In its turn, so that those who guess at the same time do not pass together.
                 let authenticate = move |service: &Arc<dyn Service>| {
-                    service.access().authenticate(&Credentials { user: None, secret: Some(&secret) })
+                    if let Some(wait) = address.and_then(|address| failed_logins.must_wait(address)) {
+                        return Err(ApiError::after_wrong_tokens(wait));
+                    }
+                    let caller = service.access().authenticate(&Credentials { user: None, secret: Some(&secret) });
+                    if let (Err(_), Some(address)) = (&caller, address) {
+                        failed_logins.note(address, "the REST API");
+                    }
+                    Ok(caller)
                 };
-                api.call(&api.login_permits, authenticate).await?
+                api.call(&api.login_permits, authenticate).await??
             }
         };
         Ok(Self { api: api.clone(), caller: caller? })
@@ -382,7 +394,8 @@ fn router(service: Arc<OnceLock<Arc<dyn Service>>>, hosts: Hosts, bounds: Bounds
     let call_permits = Arc::new(Semaphore::new(CALLS_MAX));
     let look_permits = Arc::new(Semaphore::new(LOOKS_MAX));
     let login_permits = Arc::new(Semaphore::new(LOGINS_MAX));
-    let api = Api { service, call_permits, look_permits, login_permits, bounds, hosts: Arc::new(hosts), stop };
+    let (failed_logins, hosts) = (Arc::default(), Arc::new(hosts));
+    let api = Api { service, call_permits, look_permits, login_permits, failed_logins, bounds, hosts, stop };
     let (router, document) = routes().split_for_parts();
     router
         .route("/", get(|| async { Redirect::temporary("/api/docs/") }))

@@ -33,7 +33,7 @@ pub(super) async fn submit_query(api: Authenticated, body: Body) -> Result<(Stat
         .blocking(move |session| {
             let mut parameters = Vec::new();
             let submission = parse(json.as_bytes(), &mut parameters)
-                .map_err(|detail| ApiError { status: StatusCode::BAD_REQUEST, detail })?;
+                .map_err(|detail| ApiError::of(StatusCode::BAD_REQUEST, detail))?;
             let request = QueryRequest {
                 name: submission.name.as_deref(),
                 application: &submission.application,

@@ -21,6 +21,9 @@ use super::support::{TestServer, WAIT_MAX, exchange, request};
 const APPLICATION: &str = "CREATE APPLICATION doubled (home TEXT) INPUT readings (v BIGINT) FROM 'mqtt:in/{home}' \
      FORMAT JSON OUTPUT 'mqtt:out/{home}' FORMAT JSON AS SELECT v * 2 AS v FROM readings";
 
+/// How many wrong tokens an address has free.
+const GUESSES: usize = 5;
+
 /// Knows three tokens. The operator may do everything and a stranger nothing. Ann reads everything but the application
 /// `secret`, changes queries whose names begin with `ann_`, publishes to `in/...` and subscribes to `out/...`.
 struct Tokens;
@@ -115,8 +118,12 @@ fn every_operation_asks_who_calls_and_what_they_may() {
     let (server, service) = server(folder.path());
     let operations = operations();
     assert!(operations.len() >= 24, "{operations:?}");
+    let mut counted = 0;
     for (method, path, body) in &operations {
-        for token in ["", "of-nobody"] {
+        // An address that guesses on is not answered so.
+        let tokens = if counted < GUESSES { &["", "of-nobody"][..] } else { &[""] };
+        for token in tokens {
+            counted += usize::from(!token.is_empty());
             let (status, error) = ask(&server, token, method, path, body);
             assert_eq!((status, &error["kind"]), (401, &json!("unauthenticated")), "{method} {path}: {error}");
             assert!(error["hint"].is_string(), "{error}");
@@ -128,12 +135,49 @@ fn every_operation_asks_who_calls_and_what_they_may() {
     }
     assert_eq!(ask(&server, "", "GET", "/health/ready", "").0, 200, "probes have no token");
     let access = service.access();
-    assert_eq!(access.logins_refused(), 2 * operations.len() as u64);
+    assert_eq!(access.logins_refused(), (operations.len() + GUESSES) as u64);
     assert_eq!(access.requests_refused(), operations.len() as u64);
     let (_, metrics) = ask(&server, "of-operator", "GET", "/metrics", "");
     let counted = format!("rivulet_requests_refused_total {}\n", operations.len());
     assert!(metrics.as_str().is_some_and(|text| text.contains(&counted)), "{metrics}");
     assert_eq!(operator(&service).query("q").expect("the query").state.name(), "running");
+}
+
+#[test]
+fn an_address_that_guesses_tokens_has_to_wait_and_others_have_not() {
+    let folder = TempDir::new().expect("a folder");
+    let (server, _service) = server(folder.path());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let ask = |host: [u8; 4], token: &str| {
+        let socket = runtime.block_on(async {
+            let socket = tokio::net::TcpSocket::new_v4()?;
+            socket.bind((host, 0).into())?;
+            socket.connect(server.address).await?.into_std()
+        });
+        let mut socket = socket.expect("a connection from that address");
+        socket.set_nonblocking(false).expect("a socket that blocks");
+        socket.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
+        let head = format!("authorization: Bearer {token}\r\n");
+        socket.write_all(request("GET", "/api/v1/status", &head, "").as_bytes()).expect("a request");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("an answer");
+        answer
+    };
+    let (guesser, other) = ([127, 0, 0, 2], [127, 0, 0, 3]);
+    for number in 0..GUESSES {
+        let answer = ask(guesser, &format!("guess-{number}"));
+        assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    }
+    assert!(ask(guesser, "of-operator").starts_with("HTTP/1.1 200"), "so many are free");
+    // The pause doubles with each guess: on a slow machine, too, a request falls into one of them.
+    let limited = (0..12).find_map(|number| {
+        ask(guesser, &format!("further-{number}"));
+        let answer = ask(guesser, "of-operator");
+        answer.starts_with("HTTP/1.1 429").then_some(answer)
+    });
+    let limited = limited.expect("a right token waits as well");
+    assert!(limited.contains("retry-after: ") && limited.contains("\"hint\""), "{limited}");
+    assert!(ask(other, "of-operator").starts_with("HTTP/1.1 200"));
 }
 
 #[test]
