@@ -113,6 +113,18 @@ impl Found {
             }
         }
     }
+
+    /// Takes out older sessions of clients that have a newer one, whose end may not have found room. Nobody gets what
+    /// waits for them, and it may be in the journal no more.
+    fn take_older(&mut self) -> Vec<SessionNumber> {
+        let mut newest: HashMap<Box<str>, SessionNumber> = HashMap::new();
+        for (&number, session) in &self.sessions {
+            let newest = newest.entry(session.client_id.clone()).or_default();
+            *newest = number.max(*newest);
+        }
+        let is_older = |number: &SessionNumber, session: &mut FoundSession| newest[&session.client_id] != *number;
+        self.sessions.extract_if(is_older).map(|(number, _)| number).collect()
+    }
 }
 
 /// What a journal holds, read without a broker: how much of what, and how much of it cannot be used.
@@ -127,7 +139,7 @@ pub struct JournalContents {
 /// What [`JournalContents`] has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalSummary {
-    /// Sessions that have not been ended.
+    /// Sessions that have not been ended, of each client the newest.
     pub sessions: u64,
     /// Messages that wait for sessions, each counted for each of its sessions.
     pub waiting: u64,
@@ -155,7 +167,8 @@ impl JournalContents {
 
     /// What all records say together.
     pub fn finish(self) -> JournalSummary {
-        let Self { found, bodies } = self;
+        let Self { mut found, bodies } = self;
+        found.take_older();
         let queued = found.sessions.values().flat_map(|session| session.queue.iter().map(|(number, _)| *number));
         let waiting = queued.clone().count() as u64;
         let is_missing = |number: &MessageNumber| !bodies.contains(number);
@@ -181,6 +194,7 @@ impl Core {
             Some(record) => found.apply(record),
             None => found.unreadable += 1,
         })?;
+        let ended = found.take_older();
         let mut saving = Saving::new(journal.clone(), clock);
         let mut messages: HashMap<MessageNumber, Option<Arc<Message>>> = HashMap::new();
         let queued = found.sessions.values().flat_map(|session| session.queue.iter().map(|(number, _)| *number));
@@ -205,15 +219,8 @@ impl Core {
                 _ => lost += 1,
             }
         }
-        // The end of an older session of a client may not have found room.
-        let mut newest: HashMap<Box<str>, SessionNumber> = HashMap::new();
-        for (&number, session) in &found.sessions {
-            let newest = newest.entry(session.client_id.clone()).or_default();
-            *newest = number.max(*newest);
-        }
-        let (mut sessions, ended): (Vec<_>, Vec<_>) =
-            found.sessions.into_iter().partition(|(number, session)| newest.get(&session.client_id) == Some(number));
-        ended.iter().for_each(|(number, _)| Self::save_end(&mut self.saving, *number));
+        ended.into_iter().for_each(|number| Self::save_end(&mut self.saving, number));
+        let mut sessions: Vec<_> = found.sessions.into_iter().collect();
         // A session that had a connection when the process ended has none since now.
         let now_us = i64::MAX;
         sessions.sort_by_key(|(number, session)| match session.lasting.away_since_us {

@@ -1,12 +1,14 @@
 //! Whatever happens, and wherever a crash cuts the journal: what comes back is what was there.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use proptest::prelude::*;
 use rivulet_dataflow::ManualClock;
 
-use super::super::journal::Journal;
 use super::super::journal::tests::MemoryJournal;
+use super::super::journal::{Journal, Lasting, MessageNumber, Record, SessionNumber};
+use super::super::message::Manner;
 use super::tests::{connect_from, core, publish_to, sent, subscribe_with};
 use super::*;
 
@@ -329,6 +331,28 @@ fn contents_are_counted_without_a_broker() {
     let mut contents = JournalContents::default();
     contents.take(b"\xffno record");
     assert_eq!(contents.finish(), JournalSummary { unreadable: 1, ..JournalSummary::default() });
+}
+
+#[test]
+fn messages_of_an_older_session_of_a_client_are_not_missing() {
+    let manner = Manner { qos: Qos::AtLeastOnce, retain: false, subscription_identifier: None };
+    let lasting = Lasting { expiry_s: 60, away_since_us: 1, address: IpAddr::from([127, 0, 0, 1]) };
+    let session = |session: SessionNumber, queue: &[MessageNumber]| {
+        let queue = queue.iter().map(|&number| (number, manner)).collect();
+        let mut bytes = Vec::new();
+        Record::Session { session, client_id: "c", lasting, subscriptions: Vec::new(), queue }.encode(&mut bytes);
+        bytes
+    };
+    let summary = |records: &[Vec<u8>]| {
+        let mut contents = JournalContents::default();
+        records.iter().for_each(|record| contents.take(record));
+        contents.finish()
+    };
+    // The end of the first one found no room, and its messages were forgotten since.
+    let found = summary(&[session(1, &[7, 8]), session(2, &[])]);
+    assert_eq!(found, JournalSummary { sessions: 1, ..JournalSummary::default() });
+    let found = summary(&[session(1, &[7, 8]), session(2, &[9])]);
+    assert_eq!(found, JournalSummary { sessions: 1, waiting: 1, missing: 1, ..JournalSummary::default() });
 }
 
 #[test]
