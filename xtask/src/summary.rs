@@ -7,8 +7,10 @@ use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::time::Instant;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The first argument of the runner. Behind it are the test program and its arguments.
 const RUNNER: &str = "run-test-program";
@@ -16,6 +18,9 @@ const RUNNER: &str = "run-test-program";
 const REPORT: &str = "RIVULET_TEST_REPORT";
 /// What a test writes to the standard error, past the capture of its output, when it cannot run here.
 const SKIPPED: &str = "skipped: ";
+
+/// How long the standard error of a test program is read behind its end.
+const LEFT_MAX: Duration = Duration::from_secs(5);
 
 /// Runs a test program, if this program was started as a runner.
 pub(crate) fn wrapped() -> Option<ExitCode> {
@@ -37,20 +42,43 @@ pub(crate) fn wrapped() -> Option<ExitCode> {
 /// Whether the test program succeeded.
 fn run(program: &Path, arguments: Vec<std::ffi::OsString>) -> std::io::Result<bool> {
     let begin = Instant::now();
-    let mut child = Command::new(program).args(arguments).stderr(Stdio::piped()).spawn()?;
-    let mut skipped = Vec::new();
-    for line in BufReader::new(child.stderr.take().expect("it is piped")).split(b'\n') {
-        let line = String::from_utf8_lossy(&line?).into_owned();
-        eprintln!("{line}");
-        skipped.extend(line.strip_prefix(SKIPPED).map(str::to_owned));
-    }
-    let status = child.wait()?;
+    let (status, skipped) = pass_on(Command::new(program).args(arguments), LEFT_MAX)?;
     if let Some(report) = std::env::var_os(REPORT) {
         let mut lines = format!("{:.1}\t{}\n", begin.elapsed().as_secs_f64(), name(program));
         skipped.iter().for_each(|reason| _ = writeln!(lines, "{SKIPPED}\t{}: {reason}", name(program)));
         OpenOptions::new().append(true).create(true).open(report)?.write_all(lines.as_bytes())?;
     }
     Ok(status.success())
+}
+
+/// Runs a program and passes on what it writes to its standard error; how it ended, and what it skipped. A process that
+/// the program has left behind may hold its standard error for ever: that is waited for no longer than `left_max`.
+fn pass_on(program: &mut Command, left_max: Duration) -> std::io::Result<(ExitStatus, Vec<String>)> {
+    let mut child = program.stderr(Stdio::piped()).spawn()?;
+    let lines = BufReader::new(child.stderr.take().expect("it is piped")).split(b'\n');
+    let (skips, skipped) = channel();
+    let read = move || {
+        for line in lines.map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).into_owned();
+            eprintln!("{line}");
+            line.strip_prefix(SKIPPED).into_iter().for_each(|reason| drop(skips.send(reason.to_owned())));
+        }
+    };
+    thread::spawn(read);
+    let status = child.wait()?;
+    let deadline = Instant::now() + left_max;
+    let mut reasons = Vec::new();
+    loop {
+        match skipped.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(reason) => reasons.push(reason),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                eprintln!("warning: a test has left a process behind, which still holds the standard error");
+                break;
+            }
+        }
+    }
+    Ok((status, reasons))
 }
 
 /// The package, whose folder is the current one, and the program's name without the hash of its build.
@@ -109,12 +137,27 @@ fn summary(report: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_a_test_leaves_behind_holds_up_nothing() {
+        let mut program = Command::new("sh");
+        // It holds the standard error, and nobody ends it but this test.
+        program.args(["-c", "sleep 600 & echo \"skipped: $!\" >&2; exit 3"]);
+        let (status, skipped) = pass_on(&mut program, Duration::from_secs(1)).unwrap();
+        assert!(Command::new("kill").args(&skipped).status().unwrap().success());
+        assert_eq!((status.code(), skipped.len()), (Some(3), 1));
+        let (status, skipped) =
+            pass_on(Command::new("sh").args(["-c", "echo 'skipped: no sh' >&2"]), LEFT_MAX).unwrap();
+        assert_eq!((status.code(), skipped), (Some(0), vec!["no sh".to_owned()]));
+    }
+
     #[test]
     fn a_summary_has_times_and_skips() {
         let report = "1.5\tstorage (units)\n20.0\tserver it\nskipped: \tserver it: no broker\n";
         let told = "    21.5 s  all test programs\n    20.0 s  server it\n     1.5 s  storage (units)\n\
                     SKIPPED, not tested on this machine:\n  server it: no broker\n";
-        assert_eq!(super::summary(report), told);
-        assert!(super::summary("1.0\ta it\n").ends_with("nothing was skipped\n"));
+        assert_eq!(summary(report), told);
+        assert!(summary("1.0\ta it\n").ends_with("nothing was skipped\n"));
     }
 }
