@@ -23,3 +23,4 @@ pub mod http_client;
 pub mod cli;
 pub mod demo;
 pub mod bench;
+mod counted;

@@ -14,6 +14,7 @@ use rivulet_dataflow::QueryId;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
+use crate::counted::counted;
 use crate::data_folder::archive::Backup;
 use crate::engine::Waiting;
 pub(crate) use access::BrokerAccess;
@@ -512,7 +513,8 @@ impl Replacement {
                 false => format!("application {name} is registered already"),
             };
         }
-        let mut text = format!("application {name} replaced, {} queries go on", self.queries);
+        let go = if self.queries == 1 { "goes" } else { "go" };
+        let mut text = format!("application {name} replaced, {} {go} on", counted(self.queries, "query"));
         if !self.parameters_dropped.is_empty() {
             text += &format!("; their values of {} are forgotten", self.parameters_dropped.join(", "));
         }

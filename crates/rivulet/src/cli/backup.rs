@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use crate::counted::counted;
 use crate::data_folder::archive::{ArchiveError, Contents, back_up, inside_of, receive, restore};
 use crate::http_client::Client;
 
@@ -83,6 +84,6 @@ fn say(
         return print_json(&mut out, &json!({ "place": place, "files": files, "bytes": size, "notices": notices }));
     }
     notices.iter().for_each(|notice| eprintln!("{} {notice}", paint("1;33", "notice:", colours(&io::stderr()))));
-    writeln!(out, "{files} files, {}, {done} {}", bytes(size), place.display())?;
+    writeln!(out, "{}, {}, {done} {}", counted(files, "file"), bytes(size), place.display())?;
     Ok(())
 }

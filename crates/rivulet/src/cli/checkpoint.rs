@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use crate::api::types::Checkpoint;
+use crate::counted::counted;
 
 use super::error::CliError;
 use super::output::{bytes, print_json};
@@ -22,13 +23,14 @@ pub(super) fn run(global: Global, arguments: &CheckpointArguments) -> Result<(),
         return print_json(&mut out, &made);
     }
     let Checkpoint { epoch, queries, big_queries, written_bytes, live_bytes, duration_ms } = made;
-    let of_big = if big_queries == 0 { String::new() } else { format!(" and {big_queries} big queries") };
+    let of_big = if big_queries == 0 { String::new() } else { format!(" and {}", counted(big_queries, "big query")) };
     let (written, live) = (bytes(written_bytes), bytes(live_bytes));
     match written_bytes {
         0 => writeln!(out, "checkpoint {epoch}: nothing has changed since")?,
         _ => writeln!(
             out,
-            "checkpoint {epoch}: {queries} queries{of_big}, {written} written in {duration_ms} ms, {live} in all"
+            "checkpoint {epoch}: {}{of_big}, {written} written in {duration_ms} ms, {live} in all",
+            counted(queries, "query")
         )?,
     }
     Ok(())

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::api::types::{ApplicationStatus, BigQuery, Checkpoints, Log, Recovery, Status, Worker};
+use crate::counted::{counted, noun};
 
 use super::error::CliError;
 use super::output::{bytes, duration_us, print_json, table, uptime};
@@ -88,7 +89,7 @@ fn text(status: &Status, wide: bool) -> String {
     );
     let not_running: u64 = status.applications.iter().map(|application| application.queries_not_running).sum();
     let not_running = if not_running > 0 { format!(", {not_running} not running") } else { String::new() };
-    let queries = if status.queries_running == 1 { "query" } else { "queries" };
+    let queries = noun(status.queries_running, "query");
     let spilled: u64 = status.applications.iter().map(|application| application.queries_spilled).sum();
     let spilled = if spilled > 0 { format!("; {spilled} silent, their state on disk") } else { String::new() };
     let _ = writeln!(
@@ -207,10 +208,9 @@ fn checkpoints_text(checkpoints: &Checkpoints) -> String {
     }
     if let Some(Recovery { epoch, queries, duration_ms, problems, .. }) = &checkpoints.recovered {
         if let Some(epoch) = epoch {
-            let _ = writeln!(
-                text,
-                "at the start {queries} queries had their state again, of checkpoint {epoch}, in {duration_ms} ms"
-            );
+            let queries = counted(*queries, "query");
+            let _ =
+                writeln!(text, "at the start {queries} got back the state of checkpoint {epoch}, in {duration_ms} ms");
         }
         problems.iter().for_each(|problem| {
             let _ = writeln!(text, "at the start: {problem}");
@@ -222,13 +222,13 @@ fn checkpoints_text(checkpoints: &Checkpoints) -> String {
 /// How the log of events stands, and what was wrong with it.
 fn log_text(log: &Log) -> String {
     let mut text = String::new();
-    let (kept, size) = (log.next - log.first, bytes(log.disk_bytes));
-    let _ =
-        writeln!(text, "\nlog of events: {size} on disk, positions {} to {}, {kept} events", log.first, log.next - 1);
+    let (kept, size) = (counted(log.next - log.first, "event"), bytes(log.disk_bytes));
+    let _ = writeln!(text, "\nlog of events: {size} on disk, positions {} to {}, {kept}", log.first, log.next - 1);
+    let replayed = counted(log.replayed_events, "event");
     if log.is_replaying {
-        let _ = writeln!(text, "log of events: being replayed, {} events so far", log.replayed_events);
+        let _ = writeln!(text, "log of events: being replayed, {replayed} so far");
     } else if log.replayed_events > 0 {
-        let _ = writeln!(text, "log of events: {} events were replayed in {} ms", log.replayed_events, log.replay_ms);
+        let _ = writeln!(text, "log of events: {replayed} replayed in {} ms", log.replay_ms);
     }
     if let Some(loss) = &log.loss {
         let _ = writeln!(text, "log of events: {loss}");

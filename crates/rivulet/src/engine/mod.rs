@@ -58,6 +58,7 @@ use rivulet_sql::CreateTable;
 
 use crate::catalog::{ApplicationNumber, Catalog, NewApplication, StoredApplication};
 use crate::config::Config;
+use crate::counted::counted;
 use crate::data_folder::archive::Copies;
 use crate::data_folder::{CHECKPOINTS, FILES, LOG};
 use crate::service::{Access, ErrorKind, ServiceError};
@@ -589,7 +590,7 @@ impl Engine {
         if !queries.is_empty() && !cascade {
             return Err(ServiceError::new(
                 ErrorKind::Conflict,
-                format!("the application '{name}' has {} queries", queries.len()),
+                format!("the application '{name}' has {}", counted(queries.len() as u64, "query")),
             )
             .with_hint(format!("drop them too: DROP APPLICATION {} CASCADE", rivulet_sql::name_in_sql(&name))));
         }

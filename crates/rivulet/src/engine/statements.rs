@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::big_queries::{Declared, Resumed};
 use super::submit::parameters_of;
 use super::{Engine, Running};
+use crate::counted::counted;
 use crate::service::{
     ApplicationInfo, BigQueryInfo, CheckpointInfo, ErrorKind, ParameterValue, QUERIES_PAGE_MAX, QueryFilter, QueryInfo,
     QueryRequest, Service, ServiceError, StatementResult, TableInfo,
@@ -238,7 +239,8 @@ impl Engine {
             let epoch = one.epoch.map_or_else(|| "none yet".into(), |epoch| format!("epoch {epoch}"));
             let age = one.age_ms.map(|age_ms| format!(", made {age_ms} ms ago")).unwrap_or_default();
             let error = one.last_error.map(|error| format!("; none since then: {error}")).unwrap_or_default();
-            vec![json!(format!("query {}", one.query)), json!(format!("{epoch}{age}, {} bytes{error}", one.live_bytes))]
+            let bytes = counted(one.live_bytes, "byte");
+            vec![json!(format!("query {}", one.query)), json!(format!("{epoch}{age}, {bytes}{error}"))]
         });
         let rows = rows.into_iter().map(|(name, value)| vec![json!(name), value]);
         table(&["property", "value"], rows.chain(of_big))
@@ -267,21 +269,25 @@ impl Engine {
                     return Ok(said(format!("table {name} exists, nothing was done")));
                 }
                 Ok(said(match self.register_table(*create).map_err(|error| at(error, &name))? {
-                    Some(rows) => format!("table {name} created, {rows} rows"),
+                    Some(rows) => format!("table {name} created, {}", counted(rows as u64, "row")),
                     None => format!("table {name} is there already"),
                 }))
             }
             Statement::Checkpoint => {
                 let made = self.checkpoint()?;
                 Ok(said(format!(
-                    "checkpoint {} made: {} queries, {} big queries, {} bytes, {} ms",
-                    made.epoch, made.queries, made.big_queries, made.written_bytes, made.duration_ms
+                    "checkpoint {} made: {}, {}, {}, {} ms",
+                    made.epoch,
+                    counted(made.queries, "query"),
+                    counted(made.big_queries, "big query"),
+                    counted(made.written_bytes, "byte"),
+                    made.duration_ms
                 )))
             }
             Statement::ShowCheckpoints => Ok(self.show_checkpoints()),
             Statement::RefreshTable(name) => {
                 let rows = self.load_again(&name.text).map_err(|error| at(error, &name))?;
-                Ok(said(format!("table {name} refreshed, {rows} rows")))
+                Ok(said(format!("table {name} refreshed, {}", counted(rows as u64, "row"))))
             }
             Statement::DropTable { name, if_exists } => match self.drop_table(&name.text) {
                 Err(error) if if_exists && error.kind == ErrorKind::NotFound => {

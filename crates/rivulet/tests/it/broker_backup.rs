@@ -118,7 +118,7 @@ fn sessions_and_retained_messages_are_in_a_backup_of_a_running_and_of_a_stopped_
         fs::create_dir(&restored).unwrap();
         program(elsewhere.path(), &["restore", backup, "--data-dir", &format!("from-{backup}/data")]);
         let text = program(&restored, &["doctor", "--data-dir", "data"]);
-        let expected = format!(" bytes: 1 sessions, {waiting} messages that wait for them, 1 retained messages");
+        let expected = format!(" bytes: 1 session, {waiting} waiting messages, 1 retained message");
         assert!(text.contains("broker: the journal has") && text.contains(&expected), "{text}");
         has_all(&restored, waiting);
     }

@@ -217,7 +217,7 @@ fn the_doctor_looks_into_the_bucket_and_a_backup_takes_it_along() {
         (output.status.code(), text(output.stdout), text(output.stderr))
     };
     let (code, found, _) = program(&["doctor"]);
-    assert!(code == Some(0) && found.contains("s3://") && found.contains("1 queries with state"), "{found}");
+    assert!(code == Some(0) && found.contains("s3://") && found.contains("1 query with state"), "{found}");
     let (code, _, said) = program(&["backup", "all"]);
     assert_eq!(code, Some(0), "{said}");
     let (code, shown, _) = program(&["config"]);
@@ -241,12 +241,12 @@ fn the_doctor_looks_into_the_bucket_and_a_backup_takes_it_along() {
         "{said}"
     );
     let (code, found, _) = program(&["doctor", "--data-dir", "other/data", "--set", &other]);
-    assert!(code == Some(0) && found.contains("of another") && found.contains("1 queries with state"), "{found}");
+    assert!(code == Some(0) && found.contains("of another") && found.contains("1 query with state"), "{found}");
     let inside = ["--data-dir", "copy/data", "--set", "checkpoint.folder=copy/data/checkpoints"];
     let (code, _, said) = program(&[&["restore", "all"], &inside[..]].concat());
     assert_eq!(code, Some(0), "{said}");
     let (code, found, _) = program(&[&["doctor"], &inside[..]].concat());
-    assert!(code == Some(0) && found.contains("copy/data/checkpoints is whole: 1 queries"), "{found}");
+    assert!(code == Some(0) && found.contains("copy/data/checkpoints is whole: 1 query"), "{found}");
     let engine = Engine::open(on_demand(&folder.path().join("copy"))).expect("an engine");
     assert_eq!(Steps::of(&engine).step("a", 5), 4);
 }

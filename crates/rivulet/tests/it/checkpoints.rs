@@ -133,7 +133,7 @@ fn what_was_saved_is_there_after_kill_9() {
         let mut steps = Steps::new(server.mqtt);
         assert_eq!((steps.step("a", 1), steps.step("a", 4)), (Value::Null, 3.into()));
         let made = server.sql_ok("CHECKPOINT");
-        assert!(made["results"][0]["message"].as_str().is_some_and(|said| said.contains("1 queries")), "{made}");
+        assert!(made["results"][0]["message"].as_str().is_some_and(|said| said.contains("1 query,")), "{made}");
         assert_eq!(steps.step("a", 100), 96);
         // Dropped is killed: without a word to it.
     }
@@ -345,7 +345,7 @@ fn a_folder_is_examined_backed_up_and_restored_by_the_command_line() {
     }
     let (code, found, _) = program(&["doctor", "--data-dir", "data"]);
     assert_eq!(code, Some(0), "{found}");
-    assert!(found.contains("1 applications, 1 queries") && found.contains("1 queries with state"), "{found}");
+    assert!(found.contains("1 application, 1 query") && found.contains("1 query with state"), "{found}");
     assert_eq!(program(&["backup", "all", "--data-dir", "data"]).0, Some(0));
     let pack = newest(folder.path(), "pack");
     std::fs::write(pack, "nonsense").expect("written");

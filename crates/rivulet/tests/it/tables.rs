@@ -62,7 +62,7 @@ fn a_table_is_refreshed_while_its_queries_run() {
 
     write(folder.path(), "id,floor\nattic,4\n");
     assert_eq!(floor_of(&engine, "attic"), "{\"floor\":3}", "a file is read when somebody says so");
-    assert_eq!(said(&engine, "REFRESH TABLE rooms"), "table rooms refreshed, 1 rows");
+    assert_eq!(said(&engine, "REFRESH TABLE rooms"), "table rooms refreshed, 1 row");
     assert_eq!(floor_of(&engine, "attic"), "{\"floor\":4}");
 
     // Nothing of a file that is wrong somewhere is used.

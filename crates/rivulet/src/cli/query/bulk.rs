@@ -9,6 +9,7 @@ use crate::api::types::BulkAnswer;
 use crate::cli::Global;
 use crate::cli::error::CliError;
 use crate::cli::output::{colours, paint, print_json};
+use crate::counted::counted;
 use crate::http_client::Client;
 use crate::service::ErrorKind;
 
@@ -131,9 +132,9 @@ impl<W: Write> Bulk<W> {
     fn summary(&self) -> String {
         let seconds = self.started.elapsed().as_secs_f64().max(1e-6);
         let rate = (self.answered() as f64 / seconds).round() as u64;
-        let queries = if self.created == 1 { "query" } else { "queries" };
         let skipped = if self.skips_existing { format!("{} skipped, ", self.skipped) } else { String::new() };
-        format!("{} {queries} created, {skipped}{} refused, {rate} lines/s", self.created, self.refused)
+        let created = counted(self.created, "query");
+        format!("{created} created, {skipped}{} refused, {rate} lines/s", self.refused)
     }
 
     /// What to do after the server went away in the middle. More may be created than it came to answer.

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use serde_json::{Map, json};
 
 use crate::api::types::{Application, BigQuery, Query, QueryCreated, QueryPage, QuerySubmission};
+use crate::counted::counted;
 use crate::http_client::{Client, WatchEvent, segment};
 use crate::service::QUERIES_PAGE_MAX;
 
@@ -148,7 +149,7 @@ fn watch(client: &Client, name: &str, limit: Option<u64>) -> Result<(), CliError
             Ok(out.flush()?)
         }
         WatchEvent::Lost(count) => {
-            eprintln!("{count} results were skipped: too slow");
+            eprintln!("too slow: {} skipped", counted(count, "result"));
             Ok(())
         }
         WatchEvent::End("limit") => Ok(()),

@@ -7,6 +7,7 @@ use rivulet_sql::{QueryPlan, explain_query};
 
 use crate::bench::streams::report::grouped as count;
 use crate::cli::output::{bytes, duration_us, table};
+use crate::counted::noun;
 use crate::run::{RunReport, Runner, Running};
 
 /// The plan and the figures of a run.
@@ -26,7 +27,7 @@ pub(super) fn text(plan: &QueryPlan, running: &Running, report: &RunReport) -> S
         ];
         let operators = task.operators.iter().map(move |operator| {
             let time = duration_us(operator.busy_ns / 1_000);
-            let batches = format!("{} batches", count(operator.batches));
+            let batches = format!("{} {}", count(operator.batches), noun(operator.batches, "batch"));
             [
                 String::new(),
                 format!("  {}", operator.operator),
@@ -44,8 +45,9 @@ pub(super) fn text(plan: &QueryPlan, running: &Running, report: &RunReport) -> S
     let latency = &flow.latency_us;
     let _ = write!(
         text,
-        "\n\n{tasks}\n\n{} rows read in {:.3} s, {} written, {} of state; latency p50 {}, p99 {}\n",
+        "\n\n{tasks}\n\n{} {} read in {:.3} s, {} written, {} of state; latency p50 {}, p99 {}\n",
         count(flow.rows_in),
+        noun(flow.rows_in, "row"),
         report.elapsed.as_secs_f64(),
         count(flow.rows_out),
         bytes(flow.state_bytes as u64),

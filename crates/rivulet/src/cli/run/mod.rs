@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use rivulet_dataflow::Reason;
 
+use crate::counted::counted;
 use crate::run::results::Results;
 use crate::run::{Planned, RunOptions, RunReport, Runner, Running, Script, Step};
 
@@ -171,7 +172,7 @@ impl Console<'_> {
         let failures = Reason::ALL.into_iter().filter(|&reason| reason != Reason::Late);
         let refused: u64 = failures.map(|reason| report.flow.refused[reason as usize]).sum();
         match report.flow.rows_out == 0 && refused > 0 {
-            true => Err(CliError::new(format!("{name} wrote no row, and {refused} rows were refused"))
+            true => Err(CliError::new(format!("{name} wrote no row and refused {}", counted(refused, "row")))
                 .with_hint("do the columns of the source fit to what it reads?")),
             false => Ok(report),
         }

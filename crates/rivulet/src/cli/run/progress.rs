@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rivulet_runtime::FlowReport;
 
 use crate::bench::streams::report::grouped as count;
+use crate::counted::noun;
 use crate::run::RunReport;
 
 /// Nothing is shown of what is over sooner.
@@ -49,8 +50,9 @@ impl Progress {
             None => String::new(),
         };
         let rows = format!(
-            "{} rows read, {} a second, {} written",
+            "{} {} read, {} a second, {} written",
             count(report.rows_in),
+            noun(report.rows_in, "row"),
             count(self.rate as u64),
             count(report.rows_out)
         );
@@ -76,8 +78,9 @@ impl Progress {
         let rate = report.flow.rows_in as f64 / seconds.max(1e-6);
         let stopped = if report.was_stopped { ", stopped: windows that were open are not in the result" } else { "" };
         eprintln!(
-            "{name}: {} rows read in {seconds:.2} s ({} a second), {} written{stopped}",
+            "{name}: {} {} read in {seconds:.2} s ({} a second), {} written{stopped}",
             count(report.flow.rows_in),
+            noun(report.flow.rows_in, "row"),
             count(rate as u64),
             count(report.flow.rows_out),
         );

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::cli::error::CliError;
 use crate::cli::output::result_table;
+use crate::counted::counted;
 use crate::run::results::{FinalRows, Results};
 
 /// How rows are written.
@@ -259,7 +260,7 @@ impl Lines {
     fn finish(&mut self) -> Result<(), String> {
         if self.streams && self.layout == Layout::Table {
             self.show_block().and_then(|()| self.flush()).map_err(|error| closed(&error))?;
-            eprintln!("({} rows)", self.rows);
+            eprintln!("({})", counted(self.rows as u64, "row"));
         } else if self.layout == Layout::Table {
             let names: Vec<String> = self.schema.fields().iter().map(|field| field.name().clone()).collect();
             let table = result_table(&names, &self.shown);

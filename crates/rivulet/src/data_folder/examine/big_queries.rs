@@ -9,6 +9,7 @@ use rivulet_storage::{Place, Store};
 
 use super::{Finding, good, notice, problem};
 use crate::catalog::StoredStatement;
+use crate::counted::counted;
 use crate::engine::saved_queries::{self, Examined};
 
 const ABOUT: &str = "big queries";
@@ -103,16 +104,17 @@ fn query_of(stored: &StoredStatement) -> Option<(u64, (String, u64))> {
 
 fn finding(about: &str, saved: &SavedQuery, is_catalog_known: bool) -> Finding {
     let SavedQuery { name, epoch, age_ms, bytes, has_ended, problems, .. } = saved;
+    let bytes = counted(*bytes, "byte");
     let at = age_ms.map_or_else(String::new, |age_ms| format!(" was made {} ago and", ago(age_ms)));
     match (epoch, problems.as_slice()) {
         (Some(epoch), []) if name.is_none() && is_catalog_known => notice(
             ABOUT,
-            format!("there is a checkpoint {epoch} of {about}, which the catalog does not have, {bytes} bytes"),
+            format!("there is a checkpoint {epoch} of {about}, which the catalog does not have, {bytes}"),
             "it goes at the next start of the server",
         ),
         (Some(epoch), []) => {
             let end = if *has_ended { "; it has come to the end of its input, and does not run again" } else { "" };
-            good(ABOUT, format!("{about}: its checkpoint {epoch}{at} is whole, {bytes} bytes{end}"))
+            good(ABOUT, format!("{about}: its checkpoint {epoch}{at} is whole, {bytes}{end}"))
         }
         (None, []) => {
             notice(ABOUT, format!("{about}: there is no checkpoint of it"), "it begins from the start of its sources")

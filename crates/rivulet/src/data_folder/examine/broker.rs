@@ -5,7 +5,8 @@ use std::path::Path;
 use rivulet_connectors::mqtt::{JournalContents, JournalSummary};
 use rivulet_storage::log::read_closed;
 
-use super::{Finding, good, inspected, notice, problem};
+use super::{Finding, good, inspected, notice, problem, torn};
+use crate::counted::counted;
 
 const ABOUT: &str = "broker";
 
@@ -34,27 +35,31 @@ pub(super) fn examine(folder: &Path, findings: &mut Vec<Finding>) {
     let JournalSummary { sessions, waiting, retained, missing, unreadable } = contents.finish();
     let (files, bytes) = (inspected.segments, inspected.bytes);
     let text = format!(
-        "the journal has {files} files, {bytes} bytes: {sessions} sessions, {waiting} messages that wait for them, \
-         {retained} retained messages"
+        "the journal has {}, {}: {}, {}, {}",
+        counted(files, "file"),
+        counted(bytes, "byte"),
+        counted(sessions, "session"),
+        counted(waiting, "waiting message"),
+        counted(retained, "retained message")
     );
     findings.push(good(ABOUT, text));
     if found.torn_bytes > 0 {
-        let text = format!("{} bytes at the end were not written in full when the server ended", found.torn_bytes);
+        let text = torn(found.torn_bytes);
         findings.push(notice(ABOUT, text, "the next start cuts them off; nothing of that was acknowledged"));
     }
     let nothing_lost = "nothing is lost: none of that was acknowledged from there";
     findings.extend(inspected.notices.iter().map(|text| notice(ABOUT, text.clone(), nothing_lost)));
     findings.extend(found.problems.iter().map(|text| problem(ABOUT, text.clone(), DAMAGED)));
     if read.lost > 0 {
-        let text = format!("{} changes in the middle of the journal cannot be read", read.lost);
+        let text = format!("{} in the middle of the journal cannot be read", counted(read.lost, "change"));
         findings.push(problem(ABOUT, text, DAMAGED));
     }
     if missing > 0 {
-        let text = format!("{missing} messages that wait or are retained are not there");
+        let text = format!("the journal lacks {} that should wait or be retained", counted(missing, "message"));
         findings.push(problem(ABOUT, text, DAMAGED));
     }
     if unreadable > 0 {
-        let text = format!("this version does not understand {unreadable} changes");
+        let text = format!("this version does not understand {}", counted(unreadable, "change"));
         let advice = "a later version may have written them: start that one, or these changes are lost";
         findings.push(problem(ABOUT, text, advice));
     }

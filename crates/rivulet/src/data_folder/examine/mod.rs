@@ -15,6 +15,7 @@ use rivulet_storage::{EpochSettings, Epochs, Place, Store};
 
 use super::{CHECKPOINTS, LOG, MQTT};
 use crate::catalog::{self, ApplicationNumber, Catalog, CatalogError, StoredApplication, StoredStatement};
+use crate::counted::counted;
 use crate::engine::{checkpoint_home, saved, saved_catalog};
 use crate::service::ServiceError;
 
@@ -158,9 +159,11 @@ fn examine_catalog(folder: &Path, checkpoints: &Place, findings: &mut Vec<Findin
     findings.push(good(
         "catalog",
         format!(
-            "the catalog is whole: {} applications, {queries} queries, {tables} tables, {} statements of big queries",
-            applications.len(),
-            statements.len()
+            "the catalog is whole: {}, {}, {}, {} of big queries",
+            counted(applications.len() as u64, "application"),
+            counted(queries, "query"),
+            counted(tables as u64, "table"),
+            counted(statements.len() as u64, "statement")
         ),
     ));
     let is_at_home = home.is_none();
@@ -182,7 +185,7 @@ fn examine_catalog(folder: &Path, checkpoints: &Place, findings: &mut Vec<Findin
     if orphans > 0 {
         findings.push(problem(
             "catalog",
-            format!("{orphans} queries belong to no application"),
+            format!("there is no application for {}", counted(orphans, "query")),
             "restore a backup; these queries do not run",
         ));
     }
@@ -294,7 +297,8 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
         }
     }
     let epoch = restored.epoch;
-    let text = format!("checkpoint {epoch} in {place} is whole: {queries} queries with state, {bytes} bytes");
+    let (queries, bytes) = (counted(queries as u64, "query"), counted(bytes, "byte"));
+    let text = format!("checkpoint {epoch} in {place} is whole: {queries} with state, {bytes}");
     findings.push(good(ABOUT, text));
     let position = |note: &serde_json::Value| note.get(saved::POSITION).and_then(serde_json::Value::as_u64);
     restored.older.values().chain([&restored.note]).filter_map(position).min()
@@ -312,6 +316,11 @@ fn inspected(about: &'static str, folder: &Path, advice: &str, findings: &mut Ve
         .ok()
 }
 
+/// What was being written when the server ended.
+fn torn(bytes: u64) -> String {
+    format!("the server ended while it wrote the last {}", counted(bytes, "byte"))
+}
+
 /// Looks at the log; from which position on checkpoints need it, or nothing, if they can be asked.
 fn examine_log(folder: &Path, from: Option<Option<u64>>, findings: &mut Vec<Finding>) {
     const ABOUT: &str = "log";
@@ -327,12 +336,13 @@ fn examine_log(folder: &Path, from: Option<Option<u64>>, findings: &mut Vec<Find
          away, its events are lost";
     let Some(inspected) = inspected(ABOUT, folder, advice, findings) else { return };
     let found = &inspected.found;
-    let (files, bytes, records) = (inspected.segments, inspected.bytes, inspected.records);
+    let (files, bytes) = (counted(inspected.segments, "file"), counted(inspected.bytes, "byte"));
+    let records = inspected.records;
     match records {
-        0 => findings.push(good(ABOUT, format!("{files} files, {bytes} bytes, and no events in them"))),
+        0 => findings.push(good(ABOUT, format!("{files}, {bytes}, and no events in them"))),
         _ => {
             let (first, last) = (found.first, found.next.saturating_sub(1));
-            let text = format!("{files} files, {bytes} bytes: {records} events, at positions {first} to {last}");
+            let text = format!("{files}, {bytes}: {}, at positions {first} to {last}", counted(records, "event"));
             findings.push(good(ABOUT, text));
             if let Some(from) = from {
                 let replayed = from.map_or(records, |from| found.next.saturating_sub(from.max(first)).min(records));
@@ -352,7 +362,7 @@ fn examine_log(folder: &Path, from: Option<Option<u64>>, findings: &mut Vec<Find
             None => "no checkpoint has any events".to_owned(),
         };
         let from = from.unwrap_or(1);
-        if from < found.first && files > 0 {
+        if from < found.first && inspected.segments > 0 {
             let text = format!("{asks}, and the log begins at {}", found.first);
             findings.push(problem(ABOUT, text, LOST));
         }
@@ -370,10 +380,9 @@ fn examine_log(folder: &Path, from: Option<Option<u64>>, findings: &mut Vec<Find
         });
     }
     if found.torn_bytes > 0 {
-        let text = format!("{} bytes at the end were not written in full when the server ended", found.torn_bytes);
         findings.push(notice(
             ABOUT,
-            text,
+            torn(found.torn_bytes),
             "the next start cuts them off; none of these events was acknowledged, so nothing is lost",
         ));
     }

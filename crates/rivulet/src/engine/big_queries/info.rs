@@ -9,6 +9,7 @@ use rivulet_dataflow::{Clock, Reason, Seconds};
 use rivulet_runtime::{FlowReport, Histogram};
 
 use super::OneQuery;
+use crate::counted::counted;
 use crate::engine::Engine;
 use crate::engine::registry::like;
 use crate::engine::status::latency;
@@ -39,7 +40,7 @@ impl OneQuery {
             })
             .collect();
         let workers = if places.is_empty() { "any".into() } else { places.join(", ") };
-        format!("\n\nruns in {} tasks on the workers {workers}\n", tasks.len())
+        format!("\n\nruns in {} on the workers {workers}\n", counted(tasks.len() as u64, "task"))
     }
 
     /// The sources with times that are most likely seconds that were taken for milliseconds.

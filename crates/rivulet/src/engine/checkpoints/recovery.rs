@@ -18,6 +18,7 @@ use rivulet_runtime::{Restored, Saved};
 use super::line::{number_of, read_piece};
 use super::{Engine, refused};
 use crate::catalog::{ApplicationNumber, Catalog, Used};
+use crate::counted::counted;
 use crate::engine::attendance::Attendances;
 use crate::engine::{Languages, Running, State};
 use crate::service::{RecoveryStatus, ServiceError};
@@ -208,7 +209,8 @@ impl Engine {
         found.lost += lost as u64;
         if let Some(error) = error {
             let name = &running.application.name;
-            let problem = format!("{lost} queries of the application '{name}' begin anew: {error}");
+            let lost = counted(lost as u64, "query");
+            let problem = format!("{lost} of the application '{name}' must begin anew: {error}");
             tracing::error!("{problem}");
             found.problems.push(problem);
             self.note_unfit(running.number);

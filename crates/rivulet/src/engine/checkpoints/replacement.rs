@@ -11,6 +11,7 @@ use parking_lot::MutexGuard;
 use super::line::{Line, NotReady};
 use super::{Checkpoints, refused};
 use crate::catalog::ApplicationNumber;
+use crate::counted::counted;
 use crate::engine::{Engine, Running};
 use crate::service::{ErrorKind, ServiceError};
 
@@ -61,7 +62,7 @@ impl Paused<'_> {
         self.checkpoints.unfit.lock().drain(..).for_each(|number| line.want_everything(number));
         let captured = running.group.capture(line.wants_all_of(running), &mut |_| {});
         if let (failures @ 1.., Some(error)) = &captured.failures {
-            let why = format!("the state of {failures} queries cannot be saved: {error}");
+            let why = format!("the state of {} cannot be saved: {error}", counted(*failures as u64, "query"));
             line.want_everything(running.number);
             return Err(ServiceError::from_text(ErrorKind::Unavailable, &why));
         }

@@ -24,6 +24,7 @@ use tokio::sync::Notify;
 
 use super::messaging::Messaging;
 use crate::config::DurabilityConfig;
+use crate::counted::counted;
 use crate::data_folder::LOG;
 use crate::service::{ErrorKind, LogStatus, ServiceError};
 use replay::Replay;
@@ -263,7 +264,7 @@ impl EventLog {
     pub(super) fn loss(&self) -> Option<String> {
         let lost = self.progress.lost.load(Ordering::Relaxed);
         let lost =
-            (lost > 0).then(|| format!("{lost} events of the log were lost or damaged, and could not be replayed"));
+            (lost > 0).then(|| format!("{} of the log could not be replayed: lost or damaged", counted(lost, "event")));
         let all: Vec<String> =
             lost.into_iter().chain(self.cut.lock().clone()).chain(self.found.problems.iter().cloned()).collect();
         (!all.is_empty()).then(|| all.join("; "))
