@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use arrow::datatypes::Schema;
+use rivulet_connectors::connector::options::shortened;
 use rivulet_connectors::connector::{
     ConnectorError, EVENT_TIME_KEY, OptionDescription, OptionKind, Options, SourceSpec,
 };
@@ -245,6 +246,23 @@ pub(super) fn choose_columns(
         }
     }
     Ok(places)
+}
+
+/// Refuses whatever stands behind the colon of a generator that has one stream.
+pub(super) fn expect_one_stream(
+    connector: &'static str,
+    spec: &SourceSpec,
+    problem: &str,
+) -> Result<(), ConnectorError> {
+    match spec.address.trim().is_empty() {
+        true => Ok(()),
+        false => Err(ConnectorError::Address {
+            connector,
+            address: shortened(&spec.address),
+            problem: problem.into(),
+            hint: format!("there is one only: write '{connector}:'"),
+        }),
+    }
 }
 
 /// A schema that says which column is the event time.

@@ -10,7 +10,6 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use rivulet_connectors::connector::description::Opening;
-use rivulet_connectors::connector::options::shortened;
 use rivulet_connectors::connector::{
     ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
     SourceSpec,
@@ -18,7 +17,7 @@ use rivulet_connectors::connector::{
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Source, SourceError};
 
-use super::options::{COMMON_OPTIONS, StreamOptions, choose_columns, with_common, with_event_time};
+use super::options::{COMMON_OPTIONS, StreamOptions, choose_columns, expect_one_stream, with_common, with_event_time};
 use super::random::Seed;
 use super::schedule::Schedule;
 use super::source::Maker;
@@ -98,14 +97,7 @@ fn columns_of(address: &str, _files: &Files) -> Option<Schema> {
 }
 
 fn open(spec: &SourceSpec, options: &Options, partitions: usize) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
-    if !spec.address.trim().is_empty() {
-        return Err(ConnectorError::Address {
-            connector: NAME,
-            address: shortened(&spec.address),
-            problem: "is no kind of sensor".into(),
-            hint: "there is one only: write 'sensors:'".into(),
-        });
-    }
+    expect_one_stream(NAME, spec, "is no kind of sensor")?;
     let common = StreamOptions::from(options)?;
     let columns: Vec<Value> =
         choose_columns(NAME, spec, &schema())?.into_iter().map(|place| COLUMNS[place].1).collect();

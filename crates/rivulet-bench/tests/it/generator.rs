@@ -10,8 +10,7 @@ use rivulet_bench::{
 };
 use rivulet_connectors::mqtt::codec::{Qos, Version};
 
-mod support;
-use support::{Client, PATIENCE};
+use crate::support::{Client, PATIENCE};
 
 fn generator() -> GeneratorHandle {
     GeneratorHandle::in_this_process(GeneratorOptions::broker(Qos::AtMostOnce)).unwrap()
