@@ -12,11 +12,11 @@ use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use arrow::compute::cast;
 use arrow::compute::kernels::concat_elements::concat_elements_dyn;
 use arrow::compute::kernels::length::length;
-use arrow::datatypes::{DataType, FieldRef, Int64Type};
+use arrow::datatypes::{DataType, Int64Type};
 use datafusion_common::{Result, exec_err};
-use datafusion_expr::{
-    ColumnarValue, Documentation, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-};
+use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF};
+
+use super::wrapped::{Invoke, Wrapped};
 
 /// The longest text that such a function makes, in bytes, unless one of its arguments is longer already. A full inbox
 /// of rows at this bound still fits an Arrow column.
@@ -37,7 +37,7 @@ pub(super) fn bounded(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
         "overlay" => Growth::Overlay,
         _ => return function,
     };
-    Arc::new(ScalarUDF::from(Bounded { function, growth }))
+    Wrapped::around(function, growth)
 }
 
 /// How the result of a function follows from its arguments.
@@ -70,50 +70,16 @@ pub(super) fn concatenated(left: ArrayRef, right: ArrayRef) -> Result<ArrayRef> 
     Ok(concat_elements_dyn(&left, &right)?)
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Bounded {
-    function: Arc<ScalarUDF>,
-    growth: Growth,
-}
-
-impl ScalarUDFImpl for Bounded {
-    fn name(&self) -> &str {
-        self.function.name()
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.function.aliases()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.function.signature()
-    }
-
-    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        self.function.return_type(types)
-    }
-
-    fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
-        self.function.return_field_from_args(args)
-    }
-
-    fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
-        self.function.inner().coerce_types(types)
-    }
-
-    fn documentation(&self) -> Option<&Documentation> {
-        self.function.documentation()
-    }
-
-    fn invoke_with_args(&self, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+impl Invoke for Growth {
+    fn invoke(&self, function: &ScalarUDF, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let arguments = Arguments::new(&args)?;
-        (0..arguments.rows).try_for_each(|row| arguments.check(self.growth, row, self.name()))?;
-        if let (Growth::Pad, Some(ColumnarValue::Array(length))) = (self.growth, args.args.get_mut(1)) {
+        (0..arguments.rows).try_for_each(|row| arguments.check(*self, row, function.name()))?;
+        if let (Self::Pad, Some(ColumnarValue::Array(length))) = (self, args.args.get_mut(1)) {
             // DataFusion's padding panics on a batch with a negative length, which means 0.
             let length_min_0: Int64Array = length.as_primitive::<Int64Type>().unary(|characters| characters.max(0));
             *length = Arc::new(length_min_0);
         }
-        self.function.invoke_with_args(args)
+        function.invoke_with_args(args)
     }
 }
 

@@ -14,6 +14,7 @@
 mod aggregate;
 mod arithmetic;
 mod bounded;
+mod wrapped;
 mod check;
 mod constants;
 mod declarations;

@@ -6,52 +6,26 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, FieldRef, Float64Type, Int64Type};
+use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use datafusion_common::Result;
-use datafusion_expr::{
-    ColumnarValue, Documentation, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-};
+use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF};
+
+use crate::plan::wrapped::{Invoke, Wrapped};
 
 /// The function itself, with its results held in range.
 pub(super) fn rounding(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
-    Arc::new(ScalarUDF::from(Rounding { function }))
+    Wrapped::around(function, Rounding)
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Rounding {
-    function: Arc<ScalarUDF>,
-}
+struct Rounding;
 
-impl ScalarUDFImpl for Rounding {
-    fn name(&self) -> &str {
-        self.function.name()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.function.signature()
-    }
-
-    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        self.function.return_type(types)
-    }
-
-    fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
-        self.function.return_field_from_args(args)
-    }
-
-    fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
-        self.function.inner().coerce_types(types)
-    }
-
-    fn documentation(&self) -> Option<&Documentation> {
-        self.function.documentation()
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+impl Invoke for Rounding {
+    fn invoke(&self, function: &ScalarUDF, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let rows = args.number_rows;
-        let [number, places] = args.args.as_slice() else { return self.function.invoke_with_args(args) };
+        let [number, places] = args.args.as_slice() else { return function.invoke_with_args(args) };
         let (number, places) = (number.clone(), places.clone());
-        let found = self.function.invoke_with_args(args)?.into_array(rows)?;
+        let found = function.invoke_with_args(args)?.into_array(rows)?;
         let Some(rounded) = found.as_primitive_opt::<Float64Type>() else { return Ok(ColumnarValue::Array(found)) };
         if rounded.values().iter().all(|value| value.is_finite()) {
             return Ok(ColumnarValue::Array(found));

@@ -1,0 +1,63 @@
+//! A function of DataFusion with something done around its calls. To the planner it is the function itself.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, FieldRef};
+use datafusion_common::Result;
+use datafusion_expr::{
+    ColumnarValue, Documentation, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+};
+
+/// What is done around a call.
+pub(super) trait Invoke: Debug + Eq + Hash + Send + Sync + 'static {
+    /// Calls the function, or gives its result without a call.
+    fn invoke(&self, function: &ScalarUDF, args: ScalarFunctionArgs) -> Result<ColumnarValue>;
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct Wrapped<I> {
+    function: Arc<ScalarUDF>,
+    around: I,
+}
+
+impl<I: Invoke> Wrapped<I> {
+    pub(super) fn around(function: Arc<ScalarUDF>, around: I) -> Arc<ScalarUDF> {
+        Arc::new(ScalarUDF::from(Self { function, around }))
+    }
+}
+
+impl<I: Invoke> ScalarUDFImpl for Wrapped<I> {
+    fn name(&self) -> &str {
+        self.function.name()
+    }
+
+    fn aliases(&self) -> &[String] {
+        self.function.aliases()
+    }
+
+    fn signature(&self) -> &Signature {
+        self.function.signature()
+    }
+
+    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
+        self.function.return_type(types)
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
+        self.function.return_field_from_args(args)
+    }
+
+    fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
+        self.function.inner().coerce_types(types)
+    }
+
+    fn documentation(&self) -> Option<&Documentation> {
+        self.function.documentation()
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        self.around.invoke(&self.function, args)
+    }
+}
