@@ -63,6 +63,8 @@ pub(super) fn select(cursor: &mut Cursor<'_>, text: &str) -> Result<BigQuery, Sq
         cursor.advance();
     }
     let mut query = BigQuery::new(*query, sink, position, text);
+    let joins = tokens.iter().filter(|token| token_is_word(&token.token, "join"));
+    query.joins = joins.map(|token| token.span.into()).collect();
     for (name, literal, position) in &options {
         match name.text.as_str() {
             STATE_TTL => query.state_ttl_us = Some(span(name, literal, *position, 1)?),

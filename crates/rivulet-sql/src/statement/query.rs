@@ -99,6 +99,8 @@ pub struct BigQuery {
     pub position: Position,
     /// The statement's text as written, without the closing `;`.
     pub text: String,
+    /// Where the word JOIN stands: the syntax tree does not say it.
+    pub(crate) joins: Vec<Position>,
     /// How long state that nothing touches is remembered, in microseconds of event time; `None`: for ever.
     pub(crate) state_ttl_us: Option<i64>,
     /// The syntax tree, or why a stored text has none, of a type that is not known outside: the parser's types are
@@ -111,13 +113,14 @@ type Parsed = Result<ast::Query, SqlError>;
 
 impl BigQuery {
     pub(crate) fn new(query: ast::Query, sink: Option<Name>, position: Position, text: &str) -> Self {
-        Self { sink, position, text: text.to_owned(), state_ttl_us: None, query: Arc::new(Parsed::Ok(query)) }
+        let (text, query) = (text.to_owned(), Arc::new(Parsed::Ok(query)));
+        Self { sink, position, text, joins: Vec::new(), state_ttl_us: None, query }
     }
 
     /// A stored query that could not be read.
     pub(crate) fn unread(error: SqlError, text: &str) -> Self {
         let (position, query) = (Position::default(), Arc::new(Parsed::Err(error)));
-        Self { sink: None, position, text: text.to_owned(), state_ttl_us: None, query }
+        Self { sink: None, position, text: text.to_owned(), joins: Vec::new(), state_ttl_us: None, query }
     }
 
     /// The syntax tree, or the error of a stored text that could not be read.

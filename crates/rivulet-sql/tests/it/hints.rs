@@ -27,7 +27,11 @@ fn the_hint_of_a_join_without_an_equality_looks_at_its_condition() {
     let select = "SELECT a.id FROM auction AS a";
     for (rest, column, hint) in [
         ("JOIN person AS p ON a.seller > p.id", 51, join),
-        ("CROSS JOIN person AS p", 1, join),
+        ("CROSS JOIN person AS p", 37, join),
+        ("JOIN person AS p", 31, join),
+        (", person AS p", 33, join),
+        ("CROSS JOIN (SELECT max(id) AS m FROM person) AS one CROSS JOIN person AS p", 89, join),
+        ("JOIN (SELECT p.id FROM person AS p CROSS JOIN bid AS b) AS p ON p.id = a.id", 72, join),
         ("JOIN person AS p ON a.seller - p.id = 0", 51, sides),
         ("LEFT JOIN person AS p ON a.seller - p.id = 0", 56, sides),
         ("JOIN person AS p ON a.seller = p.id OR a.item_name = p.name", 51, or),

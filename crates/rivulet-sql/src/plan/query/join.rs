@@ -18,6 +18,9 @@ use super::lower::Lowering;
 use super::stream::{Attached, Partition, Place, Stream};
 use crate::SqlError;
 
+/// What is wrong with a join that pairs rows by no equality.
+pub(super) const NO_EQUALITY: &str = "a join without an equality would pair every row with every other";
+
 /// A join, its sides in the order in which the operator has them.
 pub(super) struct Sided<'p> {
     pub(super) plans: [&'p LogicalPlan; 2],
@@ -108,8 +111,7 @@ impl Lowering {
                 return Err(refused(position, "a subquery that stands for a value may give more than one row")
                     .hint("aggregate in it, for example SELECT max(...)"));
             }
-            return Err(refused(position, "a join without an equality would pair every row with every other")
-                .hint(hint_of_equality(join.filter, schemas, is_half)));
+            return Err(refused(position, NO_EQUALITY).hint(hint_of_equality(join.filter, schemas, is_half)));
         }
         let sides = Sides { schemas, streams: [&left, &right] };
         let mut constraints = sides.constraints(join.filter.into_iter().flat_map(split_conjunction));

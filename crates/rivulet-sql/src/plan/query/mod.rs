@@ -32,8 +32,10 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use datafusion_expr::LogicalPlan;
+use datafusion_sql::sqlparser::ast::{self, Spanned};
 use rivulet_dataflow::{Dataflow, NodeId};
 use rivulet_operators::Table;
+use rivulet_relational::parts::selects;
 use rivulet_relational::{Catalog, RelationalError};
 
 use super::arithmetic::fold_constants;
@@ -137,7 +139,8 @@ fn plan_here(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError> {
     let planned =
         rivulet_relational::plan(query.query()?, &catalog).map_err(|error| failed(error, query, &catalog, scope))?;
     let mut lowering = Lowering::new(&planned.plan, query.position, query.state_ttl_us)?;
-    let stream = lowering.lower(&planned.plan, &Lowering::all(&planned.plan))?;
+    let stream = lowering.lower(&planned.plan, &Lowering::all(&planned.plan));
+    let stream = stream.map_err(|error| at_its_join(error, query))?;
     let output = lowering.finish(stream, &planned.plan, sink, &planned.order, planned.limit)?;
     let Builder { dataflow, identities, changes, .. } = lowering.builder;
     Ok(QueryPlan { sources: lowering.sources, tables: lowering.tables, dataflow, output, identities, changes })
@@ -154,7 +157,8 @@ fn plan_view_here(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, SqlErr
     let view = rivulet_relational::plan_view(query.query()?, &catalog)
         .map_err(|error| failed(error, query, &catalog, scope))?;
     if view.is_optimized && !needs_its_reader(&view.plan) {
-        Lowering::new(&view.plan, query.position, None)?.lower(&view.plan, &Lowering::all(&view.plan))?;
+        let lowered = Lowering::new(&view.plan, query.position, None)?.lower(&view.plan, &Lowering::all(&view.plan));
+        lowered.map_err(|error| at_its_join(error, query))?;
     }
     Ok(view.plan)
 }
@@ -163,6 +167,38 @@ fn plan_view_here(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, SqlErr
 fn failed(error: RelationalError, query: &BigQuery, catalog: &Catalog, scope: &Scope) -> SqlError {
     let culprit = query.query().ok().and_then(|tree| culprit::find(&error, tree, catalog, query.position));
     culprit.unwrap_or_else(|| error::relational(error, scope, query.position))
+}
+
+/// An error about a join without a condition, where the join stands: no expression says it.
+fn at_its_join(error: SqlError, query: &BigQuery) -> SqlError {
+    if error.message != join::NO_EQUALITY || error.position() != query.position {
+        return error;
+    }
+    let position = query.query().ok().and_then(|tree| bare_join(tree, &query.joins)).unwrap_or(query.position);
+    SqlError { line: position.line, column: position.column, ..error }
+}
+
+/// The first join without a condition: the word JOIN, or what is joined by a comma. One of a subquery may be of one row,
+/// which is no mistake, so those of tables come first.
+fn bare_join(query: &ast::Query, joins: &[Position]) -> Option<Position> {
+    use ast::{JoinConstraint as Constraint, JoinOperator as Join};
+    let mut found: Vec<(bool, Position)> = Vec::new();
+    for (select, _) in selects(query) {
+        let is_table = |relation: &ast::TableFactor| matches!(relation, ast::TableFactor::Table { .. });
+        let by_comma = select.from.iter().skip(1).map(|from| &from.relation);
+        found.extend(by_comma.map(|relation| (!is_table(relation), relation.span().into())));
+        for join in select.from.iter().flat_map(|from| &from.joins) {
+            let (Join::CrossJoin(Constraint::None) | Join::Join(Constraint::None) | Join::Inner(Constraint::None)) =
+                join.join_operator
+            else {
+                continue;
+            };
+            let relation = Position::from(join.relation.span());
+            let word = joins.iter().rfind(|&&word| word < relation);
+            found.push((!is_table(&join.relation), word.copied().unwrap_or(relation)));
+        }
+    }
+    found.into_iter().filter(|(_, position)| position.is_known()).min().map(|(_, position)| position)
 }
 
 /// Whether a view may be such as can be run only in what reads it: ranks are bounded there, and tables looked up.
