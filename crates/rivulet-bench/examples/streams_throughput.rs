@@ -20,8 +20,8 @@ fn main() {
         ("hibench", "", &["ts", "record"]),
     ];
     for (connector, address, names) in cases {
-        let schema =
-            GENERATORS.declared_schema(connector, address, &Files::of_user()).expect("generators bring their columns");
+        let schema = GENERATORS.declared_schema(connector, address, &Files::of_user()).expect("it reads no file");
+        let schema = schema.expect("generators bring their columns");
         let columns: Vec<usize> = match names {
             [] => (0..schema.fields().len()).collect(),
             _ => (0..schema.fields().len())

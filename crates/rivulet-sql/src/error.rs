@@ -78,6 +78,13 @@ impl SqlError {
         Self { message: message.into(), line, column, hint: None }
     }
 
+    /// What a caller of the planner has to say, which gets its place here: a message, and behind `\nhint: ` what to do.
+    pub fn without_place(text: &str) -> Self {
+        let (message, hint) = text.split_once("\nhint: ").map_or((text, None), |(message, hint)| (message, Some(hint)));
+        let error = Self::new(Position::default(), message);
+        Self { hint: hint.map(str::to_owned), ..error }
+    }
+
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self

@@ -98,10 +98,10 @@ fn rest_of(address: &str) -> &str {
 
 impl CreateSource {
     /// The source that is declared. `own_columns` gives the columns that a connector brings itself, and which of them is the event
-    /// time, by the connector's name and what stands behind the colon of the address.
+    /// time, by the connector's name and what stands behind the colon of the address, or an error without a place.
     pub fn declare(
         &self,
-        own_columns: impl FnOnce(&str, &str) -> Option<(SchemaRef, Option<usize>)>,
+        own_columns: impl FnOnce(&str, &str) -> Option<Result<(SchemaRef, Option<usize>), SqlError>>,
     ) -> Result<SourceDeclaration, SqlError> {
         if let Some(error) = &self.unread {
             return Err(error.clone());
@@ -116,12 +116,16 @@ impl CreateSource {
                 let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
                 (schema, columns.iter().position(|column| column.event_time))
             }
-            None => own_columns(&connector, rest).ok_or_else(|| {
-                SqlError::new(self.name.position, format!("the source '{}' has no columns", self.name)).hint(format!(
-                    "declare them: CREATE SOURCE {} (ts TIMESTAMP EVENT TIME, value DOUBLE) FROM ...",
-                    self.name
-                ))
-            })?,
+            None => match own_columns(&connector, rest) {
+                Some(own) => own.map_err(|error| error.or_at(self.address_position))?,
+                None => {
+                    let message = format!("the source '{}' has no columns", self.name);
+                    return Err(SqlError::new(self.name.position, message).hint(format!(
+                        "declare them: CREATE SOURCE {} (ts TIMESTAMP EVENT TIME, value DOUBLE) FROM ...",
+                        self.name
+                    )));
+                }
+            },
         };
         let (mut lateness_us, mut idle_timeout_us, mut future_limit_us) = (0, None, None);
         if let Some(watermark) = &self.watermark {

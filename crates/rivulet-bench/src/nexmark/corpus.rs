@@ -230,6 +230,7 @@ fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> R
 fn open_stream(stream: &Stream, kind: &str) -> Result<(Box<dyn rivulet_dataflow::Source>, SchemaRef), CorpusError> {
     let schema = GENERATORS
         .declared_schema("nexmark", kind, &Files::of_user())
+        .map_err(|error| CorpusError::Connector(error.to_string()))?
         .map(Arc::new)
         .ok_or_else(|| CorpusError::Connector(format!("'nexmark:{kind}' is no stream")))?;
     let spec = SourceSpec {

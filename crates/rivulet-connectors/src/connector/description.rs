@@ -94,8 +94,8 @@ impl Check {
     pub const NONE: Self = Self { source: None, sink: None };
 }
 
-/// The columns of an address, which may be one of these files.
-pub type OwnColumns = fn(address: &str, files: &Files) -> Option<Schema>;
+/// The columns of an address, which may be one of these files; an error where it would bring them and cannot be read.
+pub type OwnColumns = fn(address: &str, files: &Files) -> Result<Option<Schema>, ConnectorError>;
 
 /// Fails if it can be seen already that a source cannot be opened as it is declared.
 pub type CheckSource = fn(&SourceSpec, &Options) -> Result<(), ConnectorError>;

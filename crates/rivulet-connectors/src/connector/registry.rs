@@ -115,10 +115,18 @@ impl Connectors {
 
     /// The columns of a source that brings them itself, as generators do, so that they need not be declared. The event
     /// time is named in the metadata ([`super::EVENT_TIME_KEY`]). `None` if the source needs a declaration, or the
-    /// address is none of this connector or of `files`.
-    pub fn declared_schema(self, connector: &str, address: &str, files: &Files) -> Option<Schema> {
-        let columns = self.find(connector, Direction::Source).ok()?.open.columns?;
-        columns(address, files)
+    /// address is none of this connector.
+    ///
+    /// # Errors
+    /// What says the columns cannot be read, or is none of `files`.
+    pub fn declared_schema(
+        self,
+        connector: &str,
+        address: &str,
+        files: &Files,
+    ) -> Result<Option<Schema>, ConnectorError> {
+        let columns = self.find(connector, Direction::Source).ok().and_then(|one| one.open.columns);
+        columns.map_or(Ok(None), |columns| columns(address, files))
     }
 
     /// What may be shown of an option of a source or sink: `***` stands for what is secret.

@@ -52,7 +52,9 @@ fn run(bytes: &[u8]) {
     std::fs::write(&path, content).expect("the file can be written");
     let address = path.to_str().expect("the path is text").to_owned();
     // A Parquet file may bring its columns.
-    let own = if choice & 2 != 0 { Connectors::OWN.declared_schema("file", &address, &Files::of_user()) } else { None };
+    let own =
+        if choice & 2 != 0 { Connectors::OWN.declared_schema("file", &address, &Files::of_user()) } else { Ok(None) };
+    let own = own.unwrap_or_default();
     let schema = own.map_or_else(|| columns(choice & 1 != 0), |schema: Schema| Arc::new(schema));
     let mut options = Vec::new();
     let format = format.map(|(format, option)| match option {

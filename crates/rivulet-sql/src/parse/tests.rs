@@ -321,7 +321,7 @@ fn statements_of_big_queries_are_read() {
         panic!("not a source")
     };
     let source = source
-        .declare(|connector, rest| (connector == "nexmark" && rest.is_empty()).then_some((own, Some(0))))
+        .declare(|connector, rest| (connector == "nexmark" && rest.is_empty()).then_some(Ok((own, Some(0)))))
         .unwrap();
     assert_eq!((source.event_time_column, source.lateness_us), (Some(0), 1_000_000));
     assert_eq!((source.idle_timeout_us, source.options.len()), (Some(2_000_000), 1));

@@ -8,7 +8,7 @@ use arrow::datatypes::SchemaRef;
 use rivulet_connectors::connector::{EVENT_TIME_KEY, Host};
 use rivulet_connectors::files::Files;
 use rivulet_sql::{
-    BigQuery, CreateBigQuery, CreateTable, Name, Position, QueryPlan, Scope, Statement, Table, explain_query,
+    BigQuery, CreateBigQuery, CreateTable, Name, Position, QueryPlan, Scope, SqlError, Statement, Table, explain_query,
     parse_script, plan_query,
 };
 
@@ -196,12 +196,17 @@ impl Script {
 }
 
 /// Gives the columns that a source brings itself, which may be one of `files`, and which of them is the event time.
-pub(crate) fn own_columns(files: &Files) -> impl FnOnce(&str, &str) -> Option<(SchemaRef, Option<usize>)> {
+pub(crate) fn own_columns(
+    files: &Files,
+) -> impl FnOnce(&str, &str) -> Option<Result<(SchemaRef, Option<usize>), SqlError>> {
     |connector, address| {
-        let schema = CONNECTORS.declared_schema(connector, address, files)?;
+        let schema = match CONNECTORS.declared_schema(connector, address, files) {
+            Ok(schema) => schema?,
+            Err(error) => return Some(Err(SqlError::without_place(&error.to_string()))),
+        };
         let event_time = schema.metadata().get(EVENT_TIME_KEY).and_then(|name| schema.index_of(name).ok());
         let schema = schema.with_metadata(HashMap::new());
-        Some((Arc::new(schema), event_time))
+        Some(Ok((Arc::new(schema), event_time)))
     }
 }
 

@@ -210,6 +210,19 @@ fn a_file_gets_all_rows_however_many_instances_write_it() {
 }
 
 #[test]
+fn a_parquet_file_that_is_not_there_is_told_so() {
+    let folder = TempDir::new().unwrap();
+    for (name, told) in [("missing.parquet", "cannot open 'file:"), ("missing.csv", "the source 's' has no columns")] {
+        let path = folder.path().join(name).display().to_string();
+        let done = rivulet(&["-c", &format!("CREATE SOURCE s FROM 'file:{path}'; SELECT count(*) AS n FROM s")]);
+        let said = text(&done.stderr);
+        assert!(!done.status.success() && said.contains(told) && said.contains("hint: "), "{said}");
+        let column = if name.ends_with("parquet") { 22 } else { 15 };
+        assert!(said.contains(&format!("line 1, column {column}")), "{said}");
+    }
+}
+
+#[test]
 fn rows_that_are_taken_back_do_not_overtake_those_they_take_back() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("numbers.csv");

@@ -95,8 +95,8 @@ fn schema() -> Schema {
     Schema::new(COLUMNS.map(field).to_vec())
 }
 
-fn columns_of(address: &str, _files: &Files) -> Option<Schema> {
-    address.trim().is_empty().then(|| with_event_time(schema(), EVENT_TIME))
+fn columns_of(address: &str, _files: &Files) -> Result<Option<Schema>, ConnectorError> {
+    Ok(address.trim().is_empty().then(|| with_event_time(schema(), EVENT_TIME)))
 }
 
 fn open(spec: &SourceSpec, options: &Options, partitions: usize) -> Result<Vec<Box<dyn Source>>, ConnectorError> {

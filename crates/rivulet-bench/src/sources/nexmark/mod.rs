@@ -72,8 +72,8 @@ fn stream(address: &str) -> Option<Stream> {
     }
 }
 
-fn columns_of(address: &str, _files: &Files) -> Option<Schema> {
-    Some(with_event_time(stream(address)?.schema(), EVENT_TIME))
+fn columns_of(address: &str, _files: &Files) -> Result<Option<Schema>, ConnectorError> {
+    Ok(stream(address).map(|stream| with_event_time(stream.schema(), EVENT_TIME)))
 }
 
 fn open(spec: &SourceSpec, options: &Options, partitions: usize) -> Result<Vec<Box<dyn Source>>, ConnectorError> {

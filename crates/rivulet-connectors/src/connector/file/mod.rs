@@ -175,11 +175,17 @@ fn replaced(spec: &SinkSpec, options: &Options) -> Option<PathBuf> {
     Some(std::path::absolute(&path).unwrap_or(path))
 }
 
-/// The columns of a Parquet file.
-fn columns(address: &str, files: &Files) -> Option<Schema> {
-    let paths = paths::expand(address, files).ok()?.files;
-    let first = paths.first().filter(|path| ending_of(&path.to_string_lossy()).as_deref() == Some("parquet"))?;
-    parquet::declared_columns(first, files)
+/// The columns of a Parquet file. Other files bring none, whether they are there or not.
+fn columns(address: &str, files: &Files) -> Result<Option<Schema>, ConnectorError> {
+    let is_parquet = |path: &str| ending_of(path).as_deref() == Some("parquet");
+    let paths = match paths::expand(address, files) {
+        Ok(found) => found.files,
+        Err(error) if is_parquet(address) => return Err(unreadable(address, &error)),
+        Err(_) => return Ok(None),
+    };
+    let Some(first) = paths.first().filter(|path| is_parquet(&path.to_string_lossy())) else { return Ok(None) };
+    let columns = parquet::declared_columns(first, files);
+    columns.map(Some).map_err(|problem| cannot_open(address, problem, "is it a whole Parquet file?"))
 }
 
 fn open_source(

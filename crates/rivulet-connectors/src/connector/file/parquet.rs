@@ -111,13 +111,13 @@ fn find(in_file: &Schema, declared: &Field) -> Result<usize, String> {
 }
 
 /// The columns of the file as they would be declared; those of other types are left out.
-pub(super) fn declared_columns(path: &Path, files: &Files) -> Option<Schema> {
-    let metadata = metadata_of(path, files).ok()?;
+pub(super) fn declared_columns(path: &Path, files: &Files) -> Result<Schema, String> {
+    let metadata = metadata_of(path, files)?;
     let fields = metadata.schema().fields().iter().filter_map(|field| {
         let data_type = declared_type(field.data_type())?;
         Some(Field::new(field.name(), data_type, field.is_nullable()))
     });
-    Some(Schema::new(fields.collect::<Vec<_>>()))
+    Ok(Schema::new(fields.collect::<Vec<_>>()))
 }
 
 fn declared_type(in_file: &DataType) -> Option<DataType> {

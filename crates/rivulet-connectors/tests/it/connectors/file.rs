@@ -337,7 +337,16 @@ fn parquet_columns_are_brought_to_the_declared_types() {
     ]);
     let spec = sink(&address(&path), rows.columns.schema());
     fill(&spec, std::slice::from_ref(&rows)).unwrap();
-    let declared = Connectors::OWN.declared_schema("file", &path.display().to_string(), &Files::of_user()).unwrap();
+    let declared_of = |path: &str| Connectors::OWN.declared_schema("file", path, &Files::of_user());
+    let declared = declared_of(&path.display().to_string()).unwrap().unwrap();
+    // One that is not there, or is none, is told so; what may have its columns declared brings none.
+    let missing = path.with_file_name("missing.parquet").display().to_string();
+    let error = declared_of(&missing).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("cannot open 'file:{missing}': ")) && error.contains("hint: "), "{error}");
+    std::fs::write(&missing, "no Parquet").unwrap();
+    let error = declared_of(&missing).unwrap_err().to_string();
+    assert!(error.contains("is it a whole Parquet file?"), "{error}");
+    assert_eq!(declared_of(&path.with_file_name("missing.csv").display().to_string()).unwrap(), None);
     let types: Vec<String> = declared.fields().iter().map(|field| field.data_type().to_string()).collect();
     assert_eq!(types, ["Timestamp(µs)", "Int64", "Float64"]);
     let mut spec = source(&address(&path), "value DOUBLE, n BIGINT, at TIMESTAMP");
