@@ -9,7 +9,8 @@ use datafusion_expr::{Expr, ExprSchemable, LogicalPlan, Operator};
 
 use crate::error::{RelationalError, place_of};
 
-/// Functions whose arguments are compared, or stand for each other.
+/// Functions whose arguments are compared, or stand for each other. Applications may give these text and numbers, as
+/// they always could: rows are refused whose text is no number.
 const FUNCTIONS: [&str; 4] = ["coalesce", "nullif", "greatest", "least"];
 
 /// Fails at the first comparison of text, or of a time, with a number.
@@ -20,14 +21,17 @@ pub(crate) fn check(plan: &LogicalPlan) -> Result<()> {
             join.on.iter().try_for_each(|(left, right)| pair(left, right, &schema))?;
         }
         node.apply_expressions(|expression| {
-            check_expression(expression, &schema)?;
-            Ok(TreeNodeRecursion::Continue)
+            expression.apply(|part| {
+                check_one(part, &schema)?;
+                check_call(part, &schema)?;
+                Ok(TreeNodeRecursion::Continue)
+            })
         })
     })
     .map(drop)
 }
 
-/// The same for one expression over these columns.
+/// The same for one expression of an application, over these columns.
 pub(crate) fn check_expression(expression: &Expr, schema: &DFSchema) -> Result<()> {
     expression
         .apply(|part| {
@@ -60,10 +64,16 @@ fn check_one(expression: &Expr, schema: &DFSchema) -> Result<()> {
             Some(filter) => condition(filter, "FILTER", schema),
             None => Ok(()),
         },
-        Expr::ScalarFunction(call) if FUNCTIONS.contains(&call.func.name()) => match call.args.as_slice() {
-            [first, others @ ..] => others.iter().try_for_each(|other| pair(first, other, schema)),
-            [] => Ok(()),
-        },
+        _ => Ok(()),
+    }
+}
+
+fn check_call(expression: &Expr, schema: &DFSchema) -> Result<()> {
+    let Expr::ScalarFunction(call) = expression else { return Ok(()) };
+    match call.args.as_slice() {
+        [first, others @ ..] if FUNCTIONS.contains(&call.func.name()) => {
+            others.iter().try_for_each(|other| pair(first, other, schema))
+        }
         _ => Ok(()),
     }
 }

@@ -34,6 +34,8 @@ pub enum Problem {
     DuplicateColumn(String, String),
     /// A name with a dot, or what stands before its dot, where that is the name of a column.
     FieldOfColumn(String),
+    /// A type that is not there.
+    UnknownType(String),
     /// Anything else, in one sentence.
     Other(String),
     /// Anything else, as DataFusion says it.
@@ -127,6 +129,7 @@ impl RelationalError {
             | Problem::UnknownRelation(text)
             | Problem::AmbiguousColumn(text)
             | Problem::FieldOfColumn(text)
+            | Problem::UnknownType(text)
             | Problem::Other(text)
             | Problem::Foreign(text) => *text = change(text),
         }
@@ -150,6 +153,7 @@ impl std::fmt::Display for RelationalError {
             Problem::FieldOfColumn(name) => {
                 write!(f, "'{name}' would be a part of a column, and columns have no parts")
             }
+            Problem::UnknownType(name) => write!(f, "unknown type '{name}'"),
             Problem::Other(message) | Problem::Foreign(message) => f.write_str(message),
         }
     }

@@ -11,9 +11,9 @@
 //! - [`group_window`]: `tumble(ts, ...)` and `count_window(100)` in GROUP BY;
 //! - [`functions`]: functions that stand for something until the plan is made ([`functions::proctime`]);
 //! - [`calls`]: which functions a query calls ([`calls::calls`]);
-//! - [`parts`]: the SELECTs and expressions of a query one by one, to say which of them is wrong;
-//! - [`spelling`]: casts with all the details of their types;
-//! - `order`: ORDER BY by places; `subqueries`: what the optimizer is to make joins of; `nothing`: conditions that
+//! - [`expression`]: expressions by themselves ([`ExpressionPlanner`]): those of applications;
+//! - [`parts`]: the SELECTs of a query one by one, to say which expression of them is wrong;
+//! - `spelling`: casts with all the details of their types; `order`: ORDER BY by places; `subqueries`: what the optimizer is to make joins of; `nothing`: conditions that
 //!   nothing fulfils, and one row of nothing; `unions`: their columns have names of their own; `conditions`: how far
 //!   conditions go down;
 //! - `check`: what is refused, because it would be ignored; `clauses`: what the planner below says of clauses, in our
@@ -28,8 +28,9 @@ pub mod table_function;
 pub mod group_window;
 pub mod functions;
 pub mod calls;
+pub mod expression;
 pub mod parts;
-pub mod spelling;
+mod spelling;
 mod aliases;
 mod check;
 mod clauses;
@@ -45,6 +46,6 @@ pub mod error;
 pub use catalog::Catalog;
 pub use check::fits;
 pub use error::{KnownColumn, Problem, RelationalError};
+pub use expression::ExpressionPlanner;
 pub use planning::{Planned, PlannedView, SortColumn, plan, plan_view};
-pub use spelling::{TypeProblem, spell_out};
 pub use window::{WindowKind, WindowTable};

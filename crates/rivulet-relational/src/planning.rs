@@ -25,7 +25,7 @@ use datafusion_optimizer::scalar_subquery_to_join::ScalarSubqueryToJoin;
 use datafusion_optimizer::simplify_expressions::SimplifyExpressions;
 use datafusion_optimizer::{Analyzer, Optimizer, OptimizerConfig, OptimizerContext, OptimizerRule};
 use datafusion_sql::planner::SqlToRel;
-use datafusion_sql::sqlparser::ast::{self, Spanned};
+use datafusion_sql::sqlparser::ast;
 
 use crate::aliases::OtherNames;
 use crate::catalog::{Catalog, ViewSource};
@@ -37,13 +37,10 @@ use crate::error::{Problem, RelationalError};
 use crate::group_window;
 use crate::nothing::{NothingFulfils, first_scan, with_one_row};
 use crate::order;
-use crate::spelling::{TypeProblem, spell_out};
+use crate::spelling::spell_out;
 use crate::subqueries;
 use crate::unions;
 use crate::walk::{NodeMut, change_expression, change_query};
-
-/// The types of casts, for hints.
-const TYPES: &str = "types are TEXT, BIGINT, DOUBLE, DECIMAL, BOOLEAN, TIMESTAMP, DATE and INTERVAL";
 
 /// How often the rules are tried again while they find something.
 const PASSES_MAX: usize = 4;
@@ -278,14 +275,9 @@ fn spelled_out(walk: impl FnOnce(&mut dyn FnMut(NodeMut<'_>, usize))) -> Result<
     let mut found = None;
     walk(&mut |node, _| {
         let NodeMut::Expr(expression) = node else { return };
-        let start = expression.span().start;
-        if let (Err(problem), None) = (spell_out(expression), &found) {
-            let (message, hint) = match problem {
-                TypeProblem::Unknown(name) => (format!("unknown type '{name}'"), TYPES),
-                TypeProblem::Refused { message, hint } => (message, hint),
-            };
-            let place = (start.line > 0).then_some((start.line, start.column));
-            found = Some(RelationalError { place, ..RelationalError::new(message) }.hint(hint));
+        let place = start(expression);
+        if let (Err(error), None) = (spell_out(expression), &found) {
+            found = Some(RelationalError { place, ..error });
         }
     });
     found.map_or(Ok(()), Err)

@@ -8,22 +8,11 @@
 
 use datafusion_sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion_sql::sqlparser::ast::{
-    self, BinaryOperator, CharacterLength, DataType, ExactNumberInfo, Expr, FunctionArg, FunctionArgExpr, Value,
+    self, BinaryOperator, CharacterLength, DataType, ExactNumberInfo, Expr, FunctionArg, FunctionArgExpr,
+    UnaryOperator, Value,
 };
 
-/// A type that nothing can be converted to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TypeProblem {
-    /// There is no type of this name.
-    Unknown(String),
-    /// The type is known, but not with these details.
-    Refused {
-        /// What is wrong.
-        message: String,
-        /// What to write instead.
-        hint: &'static str,
-    },
-}
+use crate::error::{Problem, RelationalError};
 
 /// What a cast to a type of SQL does.
 struct Conversion {
@@ -39,11 +28,11 @@ struct Conversion {
 ///
 /// # Errors
 /// A cast to a type that is not known, or with details that are not supported.
-pub fn spell_out(expression: &mut Expr) -> Result<(), TypeProblem> {
+pub(crate) fn spell_out(expression: &mut Expr) -> Result<(), RelationalError> {
     match expression {
         Expr::Cast { array: true, .. } | Expr::Cast { format: Some(_), .. } => {
-            let message = "this form of CAST is not supported yet".to_owned();
-            return Err(TypeProblem::Refused { message, hint: "write CAST(value AS type)" });
+            let error = RelationalError::new("this form of CAST is not supported yet");
+            return Err(error.hint("write CAST(value AS type)"));
         }
         Expr::Cast { kind, expr, data_type, .. } => {
             let Conversion { to, within, characters_max } = conversion(data_type)?;
@@ -67,10 +56,14 @@ pub fn spell_out(expression: &mut Expr) -> Result<(), TypeProblem> {
         Expr::TypedString(typed) => match &typed.data_type {
             DataType::Date | DataType::Timestamp(..) => typed.data_type = conversion(&typed.data_type)?.to,
             other => {
-                let message = format!("a constant of type {other} is not supported yet");
-                return Err(TypeProblem::Refused { message, hint: "write CAST('...' AS type)" });
+                let error = RelationalError::new(format!("a constant of type {other} is not supported yet"));
+                return Err(error.hint("write CAST('...' AS type)"));
             }
         },
+        // The planner below puts the minus in front of the text, where it is that of the first number alone.
+        Expr::UnaryOp { op: UnaryOperator::Minus, expr } if matches!(**expr, Expr::Interval(_)) => {
+            **expr = Expr::Nested(Box::new(taken(expr)));
+        }
         // The optimizer below takes this one pattern for IS NOT NULL, which null is not; an empty one matches the same
         // texts.
         Expr::BinaryOp { op, right, .. } if is_match(op) => pattern_of_all(right),
@@ -139,13 +132,10 @@ fn is_match(operator: &BinaryOperator) -> bool {
     matches!(operator, PGRegexMatch | PGRegexIMatch | PGRegexNotMatch | PGRegexNotIMatch)
 }
 
-fn conversion(data_type: &DataType) -> Result<Conversion, TypeProblem> {
+fn conversion(data_type: &DataType) -> Result<Conversion, RelationalError> {
     let to = |to: DataType| Conversion { to, within: None, characters_max: None };
     let within = |within: DataType| Conversion { within: Some(within), ..to(DataType::BigInt(None)) };
-    let refused = |hint: &'static str| {
-        let message = format!("the type {data_type} is not supported");
-        Err(TypeProblem::Refused { message, hint })
-    };
+    let refused = |hint: &str| Err(RelationalError::new(format!("the type {data_type} is not supported")).hint(hint));
     Ok(match data_type {
         DataType::Text | DataType::String(None) => to(DataType::Text),
         DataType::Varchar(length) | DataType::CharVarying(length) | DataType::CharacterVarying(length) => {
@@ -190,10 +180,8 @@ fn conversion(data_type: &DataType) -> Result<Conversion, TypeProblem> {
             return refused("TIMESTAMP has six digits of a second; date_trunc('second', ts) leaves them out");
         }
         DataType::Timestamp(..) => {
-            return Err(TypeProblem::Refused {
-                message: "TIMESTAMP WITH TIME ZONE is not supported yet".into(),
-                hint: "TIMESTAMP is always in UTC",
-            });
+            let error = RelationalError::new("TIMESTAMP WITH TIME ZONE is not supported yet");
+            return Err(error.hint("TIMESTAMP is always in UTC"));
         }
         DataType::Numeric(info) | DataType::Decimal(info) | DataType::Dec(info) => {
             let (precision, scale) = match *info {
@@ -209,6 +197,8 @@ fn conversion(data_type: &DataType) -> Result<Conversion, TypeProblem> {
         DataType::Interval { fields: None, precision: None } => to(data_type.clone()),
         DataType::Interval { .. } => return refused("write INTERVAL without qualifiers"),
         DataType::Time(..) => return refused("cut it out of the text: substr(CAST(ts AS TEXT), 12)"),
-        other => return Err(TypeProblem::Unknown(other.to_string())),
+        other => {
+            return Err(RelationalError { problem: Problem::UnknownType(other.to_string()), place: None, hint: None });
+        }
     })
 }

@@ -1,8 +1,8 @@
 //! The first pass over an expression: every name is looked up, every construct is either known or refused by name, and
-//! the tree is left in the form in which DataFusion plans it without guessing.
+//! the tree is left in the form in which the relational planner plans it without guessing.
 //!
 //! After this pass an expression holds only constructs on the list below; identifiers are exact (quoted) names of
-//! columns, `$parameters` are quoted identifiers too, and casts are spelled out ([`rivulet_relational::spelling`]).
+//! columns, and `$parameters` are quoted identifiers too.
 
 mod calls;
 mod constants;
@@ -16,9 +16,9 @@ use crate::application::Parameter;
 use crate::parse::name_of;
 use crate::statement::Name;
 use crate::{Position, SqlError, suggest};
-use constants::{check_number, spelled_out};
+use constants::check_number;
 
-pub(super) use constants::{check_interval, check_typed_string, interval_text};
+pub(super) use constants::{check_interval, check_typed_string};
 
 /// Where an expression stands; decides what it may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,14 +106,10 @@ impl Scope<'_> {
                 }
             }
             Expr::Interval(interval) => check_interval(interval, position),
-            Expr::TypedString(typed) => {
-                check_typed_string(typed, position)?;
-                spelled_out(expression, position)
-            }
+            Expr::TypedString(typed) => check_typed_string(typed, position),
             Expr::BinaryOp { op, .. } => {
                 check_binary(op, position)?;
-                self.children(expression, place, position)?;
-                spelled_out(expression, position)
+                self.children(expression, place, position)
             }
             Expr::UnaryOp { op, expr: inner } => {
                 if !matches!(op, UnaryOperator::Plus | UnaryOperator::Minus | UnaryOperator::Not) {
@@ -126,13 +122,6 @@ impl Scope<'_> {
                     return check_number(&format!("-{digits}"), position);
                 }
                 self.children(expression, place, position)
-            }
-            Expr::Cast { kind, array, format, .. } => {
-                if *array || format.is_some() || matches!(kind, ast::CastKind::SafeCast) {
-                    return Err(not_yet(position, "this form of CAST"));
-                }
-                self.children(expression, place, position)?;
-                spelled_out(expression, position)
             }
             Expr::SimilarTo { .. } => {
                 Err(not_yet(position, "SIMILAR TO").hint("use LIKE, or ~ with a regular expression"))
@@ -157,10 +146,7 @@ impl Scope<'_> {
                     .hint("write substring(text FROM 2 FOR 3) or substr(text, 2, 3)"))
             }
             Expr::Trim { trim_characters: Some(_), .. } => Err(not_yet(position, "this form of TRIM")),
-            Expr::Function(_) => {
-                self.function(expression, place, position)?;
-                spelled_out(expression, position)
-            }
+            Expr::Function(_) => self.function(expression, place, position),
             Expr::IsNull(_)
             | Expr::IsNotNull(_)
             | Expr::IsTrue(_)
@@ -181,6 +167,7 @@ impl Scope<'_> {
             | Expr::Trim { .. }
             | Expr::Overlay { .. }
             | Expr::Nested(_)
+            | Expr::Cast { .. }
             | Expr::Case { .. } => self.children(expression, place, position),
             other => Err(refuse(other, position)),
         }

@@ -1,45 +1,44 @@
-//! Checked expressions to compiled ones: types resolved and coerced by DataFusion, constants folded, physical
-//! expressions created; and DataFusion's complaints turned into ours, about the smallest part that is wrong.
+//! Checked expressions to compiled ones: planned by the planner of big queries, with parameters as columns `$name`; and
+//! its complaints turned into ours, about the smallest part that is wrong.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_common::{DFSchema, DFSchemaRef, DataFusionError};
-use datafusion_expr::simplify::SimplifyContext;
-use datafusion_expr::{Expr, ExprSchemable, Operator, cast};
-use datafusion_optimizer::simplify_expressions::ExprSimplifier;
+use datafusion_expr::{Expr, cast};
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_sql::sqlparser::ast;
 use rivulet_operators::Expressions;
-use rivulet_relational::{Problem, RelationalError};
+use rivulet_relational::{Catalog, Problem, RelationalError};
 
 use super::arithmetic::{compile, fold_constants};
 use super::check::start;
 use super::functions::REGISTRY;
-use super::translate::Translator;
 use super::walk::for_each_child;
 use crate::address::list;
-use crate::value::{TIMESTAMP, type_name};
-use crate::{Position, SqlError};
+use crate::value::{TIMESTAMP, TYPE_NAMES, type_name};
+use crate::{Position, SqlError, suggest};
+
+/// The functions of applications. Their aggregates and windows are taken out of expressions before those are planned.
+static FUNCTIONS: LazyLock<Arc<Catalog>> =
+    LazyLock::new(|| Arc::new(Catalog::new(REGISTRY.scalars(), [], fold_constants)));
 
 /// Plans expressions over one set of columns.
-pub(super) struct ExpressionPlanner {
-    schema: DFSchemaRef,
-}
+pub(super) struct ExpressionPlanner(rivulet_relational::ExpressionPlanner);
 
 impl ExpressionPlanner {
     /// Over columns with these names and types.
     pub(super) fn new(fields: Vec<Field>) -> Result<Self, SqlError> {
-        Ok(Self { schema: df_schema(&Schema::new(fields))? })
+        Ok(Self(over(&Schema::new(fields))?))
     }
 
     /// The expression with names resolved and types not yet coerced, and the type it has. It can be coerced without
     /// error over the same columns.
     pub(super) fn plan(&self, expression: &ast::Expr, fallback: Position) -> Result<(Expr, DataType), SqlError> {
-        let data_type = self.type_of(expression).map_err(|wrong| self.explain(expression, wrong, fallback))?;
-        let planned = self.to_expr(expression).map_err(|error| Wrong::types(error).at(fallback))?;
+        let failed = |wrong| explain(expression, wrong, fallback, &|part| self.type_of(part));
+        let data_type = self.type_of(expression).map_err(failed)?;
+        let planned = self.0.plan(expression).map_err(|error| Wrong::types(error).at(fallback))?;
         Ok((planned, data_type))
     }
 
@@ -49,83 +48,23 @@ impl ExpressionPlanner {
         expression: &ast::Expr,
         fallback: Position,
     ) -> Result<(Expr, DataType), SqlError> {
-        let (planned, data_type) = self.plan(expression, fallback)?;
-        let coerced = self.coerce(planned).map_err(|error| Wrong::types(error).at(fallback))?;
-        Ok((coerced, data_type))
+        let (planned, _) = self.plan(expression, fallback)?;
+        self.0.coerce(planned).map_err(|error| Wrong::types(error).at(fallback))
     }
 
     /// A planned expression, coerced over these columns, and its type.
     pub(super) fn coerce_planned(&self, planned: Expr, position: Position) -> Result<(Expr, DataType), SqlError> {
-        let failed = |error: DataFusionError| Wrong::constants(error).at(position);
-        let coerced = self.coerce(planned).map_err(failed)?;
-        let data_type = coerced.get_type(self.schema.as_ref()).map_err(failed)?;
-        Ok((coerced, data_type))
-    }
-
-    fn to_expr(&self, expression: &ast::Expr) -> Result<Expr, DataFusionError> {
-        Translator { schema: &self.schema }.translate(expression)
-    }
-
-    fn coerce(&self, planned: Expr) -> Result<Expr, DataFusionError> {
-        self.refuse_mixed_comparisons(&planned)?;
-        simplifier(&self.schema).coerce(planned, &self.schema)
-    }
-
-    /// DataFusion compares text with numbers by casting the text; a text that is no number then fails on every row.
-    /// Such a comparison is a mistake, and is told at once.
-    fn refuse_mixed_comparisons(&self, planned: &Expr) -> Result<(), DataFusionError> {
-        let type_of = |expression: &Expr| expression.get_type(self.schema.as_ref());
-        let check = |left: &Expr, right: &Expr| {
-            let (left, right) = (type_of(left)?, type_of(right)?);
-            let mixed = |one: &DataType, other: &DataType| {
-                one.is_string() && (other.is_numeric() || *other == DataType::Boolean)
-                    || matches!(one, DataType::Timestamp(..)) && other.is_numeric()
-            };
-            if mixed(&left, &right) || mixed(&right, &left) {
-                let message = format!("{} and {} cannot be compared", type_name(&left), type_name(&right));
-                let hint = type_hint(&[left, right]).map(str::to_owned);
-                let error = RelationalError { problem: Problem::Other(message), place: None, hint };
-                return Err(DataFusionError::External(Box::new(error)));
-            }
-            Ok(())
-        };
-        planned
-            .apply(|node| {
-                match node {
-                    Expr::BinaryExpr(binary) if is_comparison(binary.op) => check(&binary.left, &binary.right)?,
-                    Expr::Between(between) => {
-                        check(&between.expr, &between.low)?;
-                        check(&between.expr, &between.high)?;
-                    }
-                    Expr::InList(list) => list.list.iter().try_for_each(|item| check(&list.expr, item))?,
-                    Expr::Case(case) => case.when_then_expr.iter().try_for_each(|(when, _)| match &case.expr {
-                        Some(operand) => check(operand, when),
-                        None => match type_of(when)? {
-                            DataType::Boolean | DataType::Null => Ok(()),
-                            other => Err(DataFusionError::External(Box::new(no_condition("WHEN", &other).error))),
-                        },
-                    })?,
-                    _ => {}
-                }
-                Ok(TreeNodeRecursion::Continue)
-            })
-            .map(|_| ())
+        self.0.coerce(planned).map_err(|error| Wrong::constants(error).at(position))
     }
 
     /// The type of an expression, which can be compiled, and whose constants are such as they must be.
     fn type_of(&self, expression: &ast::Expr) -> Result<DataType, Wrong> {
-        let coerced = self.to_expr(expression).and_then(|planned| self.coerce(planned)).map_err(Wrong::types)?;
+        let (coerced, data_type) =
+            self.0.plan(expression).and_then(|planned| self.0.coerce(planned)).map_err(Wrong::types)?;
         // Some things, such as casts that do not exist, are found only when it is compiled.
-        compile(&coerced, &self.schema).map_err(Wrong::types)?;
-        let data_type = coerced.get_type(self.schema.as_ref()).map_err(Wrong::types)?;
-        let folded = fold_constants(coerced).map_err(Wrong::constants)?.data;
-        simplifier(&self.schema).simplify(folded).map_err(Wrong::constants)?;
+        compile(&coerced, self.0.schema()).map_err(Wrong::types)?;
+        self.0.simplify(coerced).map_err(Wrong::constants)?;
         Ok(data_type)
-    }
-
-    /// What is wrong with an expression that DataFusion refused.
-    fn explain(&self, expression: &ast::Expr, wrong: Wrong, fallback: Position) -> SqlError {
-        explain(expression, wrong, fallback, &|part| self.type_of(part))
     }
 }
 
@@ -150,7 +89,7 @@ impl Wrong {
 
     /// Whether it is about a name.
     pub(super) fn is_of_name(&self) -> bool {
-        !matches!(self.error.problem, Problem::Other(_) | Problem::Foreign(_))
+        !matches!(self.error.problem, Problem::UnknownType(_) | Problem::Other(_) | Problem::Foreign(_))
     }
 
     fn message(&self) -> String {
@@ -161,9 +100,15 @@ impl Wrong {
     /// The error at this place.
     pub(super) fn at(self, position: Position) -> SqlError {
         let sql_error = SqlError::new(position, self.message());
-        match self.error.hint {
-            Some(hint) => sql_error.hint(hint),
-            None => sql_error,
+        match (self.error.hint, &self.error.problem) {
+            (Some(hint), _) => sql_error.hint(hint),
+            (None, Problem::UnknownType(name)) => match suggest::nearest(name, TYPE_NAMES) {
+                Some(near) => sql_error.did_you_mean(Some(near)),
+                None => {
+                    sql_error.hint("types are TEXT, BIGINT, DOUBLE, DECIMAL, BOOLEAN, TIMESTAMP, DATE and INTERVAL")
+                }
+            },
+            (None, _) => sql_error,
         }
     }
 }
@@ -210,6 +155,13 @@ pub(super) fn explain(
             let other = conditions.iter().find(|one| !is_condition(one));
             position = other.map(|one| start(&one.condition)).unwrap_or_default().or(position);
         }
+        // Which is CASE in other words.
+        ast::Expr::Function(_) if !wrong.is_of_types && called_name(&culprit).as_deref() == Some("if") => {
+            for_each_child(&mut culprit.clone(), &mut |condition| {
+                position = start(condition).or(position);
+                ControlFlow::Break(())
+            });
+        }
         // Of CASE, the results must go together, not the conditions.
         ast::Expr::Case { conditions, else_result, .. } => {
             let results = conditions.iter().map(|when| &when.result).chain(else_result.as_deref());
@@ -242,9 +194,7 @@ pub(super) fn explain(
             (name, _) => format!("{name} does not take ({})", names.join(", ")),
         },
         ast::Expr::Cast { data_type, .. } if names.len() == 1 => {
-            let name = data_type.to_string();
-            let name = name.strip_suffix("(6)").unwrap_or(&name);
-            format!("{} cannot be converted to {name}", names[0])
+            format!("{} cannot be converted to {data_type}", names[0])
         }
         ast::Expr::Case { .. } => format!("the types in this CASE do not go together: {}", list(&names)),
         ast::Expr::Between { .. } | ast::Expr::InList { .. } => {
@@ -270,20 +220,6 @@ fn type_hint(types: &[DataType]) -> Option<&'static str> {
     } else {
         None
     }
-}
-
-fn is_comparison(operator: Operator) -> bool {
-    matches!(
-        operator,
-        Operator::Eq
-            | Operator::NotEq
-            | Operator::Lt
-            | Operator::LtEq
-            | Operator::Gt
-            | Operator::GtEq
-            | Operator::IsDistinctFrom
-            | Operator::IsNotDistinctFrom
-    )
 }
 
 /// The name of the function, for calls and for what has a syntax of its own and is one all the same.
@@ -408,15 +344,14 @@ pub(super) fn df_schema(schema: &Schema) -> Result<DFSchemaRef, SqlError> {
         .map_err(|error| SqlError::new(Position { line: 1, column: 1 }, plain_message(&error)))
 }
 
-fn simplifier(schema: &DFSchemaRef) -> ExprSimplifier {
-    ExprSimplifier::new(
-        SimplifyContext::builder().with_schema(schema.clone()).with_config_options(REGISTRY.options.clone()).build(),
-    )
+/// Plans over these columns.
+fn over(schema: &Schema) -> Result<rivulet_relational::ExpressionPlanner, SqlError> {
+    Ok(rivulet_relational::ExpressionPlanner::new(df_schema(schema)?, FUNCTIONS.clone()))
 }
 
 /// The columns an operator's expressions are compiled against: those that come in, and the parameters they use.
 pub(super) struct Compiler {
-    schema: DFSchemaRef,
+    columns: rivulet_relational::ExpressionPlanner,
     /// The parameters used, as places in the slot table's schema.
     pub(super) parameters: Vec<usize>,
 }
@@ -438,22 +373,20 @@ impl Compiler {
         }
         let parameters: Vec<usize> = (0..used.len()).filter(|&parameter| used[parameter]).collect();
         let schema = Expressions::evaluation_schema(input, parameter_schema, &parameters);
-        Ok(Self { schema: df_schema(&schema)?, parameters })
+        Ok(Self { columns: over(&schema)?, parameters })
     }
 
     /// For expressions over the parameters alone, all of them.
     pub(super) fn over_parameters(parameter_schema: &Schema) -> Result<Self, SqlError> {
         let parameters: Vec<usize> = (0..parameter_schema.fields().len()).collect();
         let schema = Expressions::evaluation_schema(&Schema::empty(), parameter_schema, &parameters);
-        Ok(Self { schema: df_schema(&schema)?, parameters })
+        Ok(Self { columns: over(&schema)?, parameters })
     }
 
     /// The coerced expression with constants folded, as it is evaluated.
     pub(super) fn compile(&self, expression: Expr, position: Position) -> Result<Arc<dyn PhysicalExpr>, SqlError> {
-        let failed = |error: DataFusionError| Wrong::constants(error).at(position);
-        let folded = fold_constants(expression).map_err(failed)?.data;
-        let simplified = simplifier(&self.schema).simplify(folded).map_err(failed)?;
-        compile(&simplified, &self.schema).map_err(failed)
+        let simplified = self.columns.simplify(expression).map_err(|error| Wrong::constants(error).at(position))?;
+        compile(&simplified, self.columns.schema()).map_err(|error| Wrong::constants(error).at(position))
     }
 }
 

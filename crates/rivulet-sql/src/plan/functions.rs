@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use datafusion_common::config::ConfigOptions;
 use datafusion_expr::ScalarUDF;
 use rivulet_operators::AggregateFunction;
 
@@ -93,10 +92,9 @@ pub(super) enum Found {
     Unknown,
 }
 
-/// The functions, and DataFusion's settings.
+/// The functions.
 pub(super) struct Registry {
     scalars: HashMap<String, Arc<ScalarUDF>>,
-    pub(super) options: Arc<ConfigOptions>,
 }
 
 /// Made once for the process: there is nothing in it that changes.
@@ -114,7 +112,7 @@ impl Registry {
                 }
             }
         }
-        Self { scalars, options: Arc::new(ConfigOptions::default()) }
+        Self { scalars }
     }
 
     /// All scalar functions, by all their names.

@@ -1,10 +1,10 @@
 //! Statements to applications: names resolved, types checked, and the SELECT turned into a dataflow.
 //!
-//! DataFusion types and compiles the scalar expressions; everything about time, windows and aggregates is ours, because
-//! its plans know neither parameters that differ by row nor a clock for each query.
+//! The relational planner plans the scalar expressions, with parameters as columns; everything about time, windows and
+//! aggregates is ours, because its plans know neither parameters that differ by row nor a clock for each query.
 //!
 //! In reading order: `declarations`: parameters, inputs, outputs; `source`: what FROM reads; `check`: names and
-//! constructs, refused by name; `translate`, `expression` and `arithmetic`: types, constants, compilation; `aggregate`
+//! constructs, refused by name; `expression` and `arithmetic`: types, constants, compilation; `aggregate`
 //! and `window`: what GROUP BY makes of rows; `lookup`: reference tables; `pattern`: MATCH_RECOGNIZE; `unnest`: several
 //! rows of one; `history`: functions over earlier rows; `items`, `group_keys`, `written`, `window_results` and
 //! `select`: the parts of a SELECT; `operators`: what runs; `matching`: what of WHERE finds queries by an index;
@@ -33,7 +33,6 @@ pub mod query;
 mod scalar_tests;
 mod select;
 mod source;
-mod translate;
 mod unnest;
 mod walk;
 mod window;
@@ -60,6 +59,25 @@ pub fn plan_application(create: &CreateApplication) -> Result<Application, SqlEr
 
 /// Plans a parsed application over these reference tables.
 pub fn plan_application_with(create: &CreateApplication, tables: &Tables) -> Result<Application, SqlError> {
+    with_room(create.name.position, || plan_here(create, tables))
+}
+
+/// The stack of a thread that plans: the planner calls itself for each step of a query that stands over another one, of
+/// which `rivulet_relational` has a bound, and for each part of an expression, of which the parser has one.
+const STACK_BYTES: usize = 256 << 20;
+
+/// Plans with room on the stack, whatever the caller has left of its own.
+fn with_room<T: Send>(position: Position, plan: impl FnOnce() -> Result<T, SqlError> + Send) -> Result<T, SqlError> {
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().name("rivulet-planner".into()).stack_size(STACK_BYTES);
+        let planning = builder
+            .spawn_scoped(scope, plan)
+            .map_err(|error| SqlError::new(position, format!("there is no thread to plan it: {error}")))?;
+        planning.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn plan_here(create: &CreateApplication, tables: &Tables) -> Result<Application, SqlError> {
     let declarations = Declarations::resolve(create)?;
     let parameter_schema = declarations.parameter_schema();
     let planned = select::plan(create.select.open(), &declarations, &parameter_schema, tables)?;

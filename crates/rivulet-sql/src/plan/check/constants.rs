@@ -1,11 +1,11 @@
-//! Constants and the types of casts: numbers, intervals, times.
+//! Constants: numbers, intervals, times.
 
 use datafusion_sql::sqlparser::ast::{self, Expr, Value};
-use rivulet_relational::{TypeProblem, fits, spell_out};
+use rivulet_relational::fits;
 
 use super::not_yet;
 use crate::value::{parse_interval, parse_timestamp_us};
-use crate::{Position, SqlError, suggest};
+use crate::{Position, SqlError};
 
 pub(super) fn check_number(digits: &str, position: Position) -> Result<(), SqlError> {
     if fits(digits) {
@@ -16,7 +16,7 @@ pub(super) fn check_number(digits: &str, position: Position) -> Result<(), SqlEr
 }
 
 /// The constant of an INTERVAL with its unit, `5 minutes`; nothing if it is not a constant.
-pub(in crate::plan) fn interval_text(interval: &ast::Interval) -> Option<String> {
+fn interval_text(interval: &ast::Interval) -> Option<String> {
     let Expr::Value(value) = interval.value.as_ref() else { return None };
     let (Value::SingleQuotedString(amount) | Value::Number(amount, _)) = &value.value else { return None };
     Some(match &interval.leading_field {
@@ -72,20 +72,4 @@ pub(in crate::plan) fn check_typed_string(typed: &ast::TypedString, position: Po
 
 fn is_zoned(zone: ast::TimezoneInfo) -> bool {
     matches!(zone, ast::TimezoneInfo::WithTimeZone | ast::TimezoneInfo::Tz)
-}
-
-/// Spells out an expression whose parts are checked, outside of the recursion over them: casts with all the details of
-/// their types.
-#[inline(never)]
-pub(super) fn spelled_out(expression: &mut Expr, position: Position) -> Result<(), SqlError> {
-    spell_out(expression).map_err(|problem| match problem {
-        TypeProblem::Unknown(name) => {
-            let error = SqlError::new(position, format!("unknown type '{name}'"));
-            match suggest::nearest(&name, crate::value::TYPE_NAMES) {
-                Some(near) => error.did_you_mean(Some(near)),
-                None => error.hint("types are TEXT, BIGINT, DOUBLE, DECIMAL, BOOLEAN, TIMESTAMP, DATE and INTERVAL"),
-            }
-        }
-        TypeProblem::Refused { message, hint } => SqlError::new(position, message).hint(hint),
-    })
 }

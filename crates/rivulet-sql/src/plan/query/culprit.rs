@@ -1,11 +1,13 @@
 //! The part of a query that DataFusion refuses without saying where, or in words of its own: the smallest expression
 //! that is refused by itself. What is wrong with it is said as of an application.
 
+use std::sync::Arc;
+
 use arrow::datatypes::DataType;
 use datafusion_sql::sqlparser::ast;
 use rivulet_relational::group_window::is_window;
-use rivulet_relational::parts::{Rows, selects};
-use rivulet_relational::{Catalog, Problem, RelationalError};
+use rivulet_relational::parts::{columns_of, selects};
+use rivulet_relational::{Catalog, ExpressionPlanner, Problem, RelationalError};
 
 use crate::plan::check::start;
 use crate::plan::expression::{Wrong, explain, no_condition};
@@ -22,12 +24,12 @@ struct Part<'s> {
 pub(super) fn find(
     error: &RelationalError,
     query: &ast::Query,
-    catalog: &Catalog,
+    catalog: &Arc<Catalog>,
     fallback: Position,
 ) -> Option<SqlError> {
     let is_placed = match error.problem {
         Problem::Foreign(_) => false,
-        Problem::Other(_) => error.place.is_some(),
+        Problem::UnknownType(_) | Problem::Other(_) => error.place.is_some(),
         _ => true,
     };
     if is_placed {
@@ -39,8 +41,9 @@ pub(super) fn find(
             return None;
         }
         // Those inside of it are looked at before.
-        let rows = Rows::new(&select, query, catalog).ok()?;
-        let type_of = |expression: &ast::Expr| type_of(&rows, expression);
+        let columns = columns_of(&select, query, catalog).ok()?;
+        let planner = ExpressionPlanner::new(columns, catalog.clone());
+        let type_of = |expression: &ast::Expr| type_of(&planner, expression);
         parts(&select, &keys).into_iter().find_map(|Part { expression, condition }| {
             match (type_of(expression), condition) {
                 (Err(wrong), _) if !wrong.is_of_name() => Some(explain(expression, wrong, fallback, &type_of)),
@@ -53,7 +56,7 @@ pub(super) fn find(
     })
 }
 
-fn type_of(rows: &Rows<'_>, expression: &ast::Expr) -> Result<DataType, Wrong> {
+fn type_of(planner: &ExpressionPlanner, expression: &ast::Expr) -> Result<DataType, Wrong> {
     // One that is a key of GROUP BY by itself is not looked at.
     if let ast::Expr::Function(call) = expression
         && is_window(expression)
@@ -65,8 +68,9 @@ fn type_of(rows: &Rows<'_>, expression: &ast::Expr) -> Result<DataType, Wrong> {
         };
         return Err(Wrong::constants(error));
     }
-    let (coerced, data_type) = rows.typed(expression).map_err(Wrong::types)?;
-    rows.simplify(coerced).map_err(Wrong::constants)?;
+    let (coerced, data_type) =
+        planner.plan(expression).and_then(|planned| planner.coerce(planned)).map_err(Wrong::types)?;
+    planner.simplify(coerced).map_err(Wrong::constants)?;
     Ok(data_type)
 }
 

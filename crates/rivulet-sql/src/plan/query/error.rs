@@ -6,7 +6,7 @@ use rivulet_operators::PlanError;
 use rivulet_relational::{KnownColumn, Problem, RelationalError};
 
 use crate::address::list;
-use crate::plan::expression::plain_text;
+use crate::plan::expression::Wrong;
 use crate::scope::Scope;
 use crate::{Position, SqlError, suggest};
 
@@ -95,15 +95,7 @@ pub(super) fn relational(error: RelationalError, scope: &Scope, fallback: Positi
         Problem::AmbiguousColumn(name) => {
             SqlError::new(position, error.to_string()).hint(format!("write which one: input.{name}"))
         }
-        Problem::FieldOfColumn(_) | Problem::DuplicateColumn(..) => SqlError::new(position, error.to_string()),
-        Problem::Other(message) | Problem::Foreign(message) => {
-            let is_foreign = matches!(error.problem, Problem::Foreign(_));
-            let sql_error = SqlError::new(position, if is_foreign { plain_text(message) } else { message.clone() });
-            match error.hint {
-                Some(hint) => sql_error.hint(hint),
-                None => sql_error,
-            }
-        }
+        _ => Wrong::constants(error).at(position),
     }
 }
 

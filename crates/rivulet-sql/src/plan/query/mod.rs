@@ -40,9 +40,10 @@ use rivulet_relational::{Catalog, RelationalError};
 
 use super::arithmetic::fold_constants;
 use super::functions::REGISTRY;
+use super::with_room;
+use crate::SqlError;
 use crate::scope::{Relation, Scope, SinkDeclaration, SourceDeclaration};
 use crate::statement::BigQuery;
-use crate::{Position, SqlError};
 use builder::Builder;
 use lower::Lowering;
 use relations::{ReferenceTable, SourceTable};
@@ -112,21 +113,6 @@ impl fmt::Debug for QueryPlan {
     }
 }
 
-/// The stack of a thread that plans: the planner calls itself for each step of a query that stands over another one, of
-/// which `rivulet_relational` has a bound.
-const STACK_BYTES: usize = 256 << 20;
-
-/// Plans with room on the stack, whatever the caller has left of its own.
-fn with_room<T: Send>(position: Position, plan: impl FnOnce() -> Result<T, SqlError> + Send) -> Result<T, SqlError> {
-    std::thread::scope(|scope| {
-        let builder = std::thread::Builder::new().name("rivulet-planner".into()).stack_size(STACK_BYTES);
-        let planning = builder
-            .spawn_scoped(scope, plan)
-            .map_err(|error| SqlError::new(position, format!("there is no thread to plan the query: {error}")))?;
-        planning.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
 /// Plans a query over what is in scope.
 pub fn plan_query(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError> {
     with_room(query.position, || plan_here(query, scope))
@@ -164,7 +150,7 @@ fn plan_view_here(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, SqlErr
 }
 
 /// An error of the relational planner, at its place and in our words.
-fn failed(error: RelationalError, query: &BigQuery, catalog: &Catalog, scope: &Scope) -> SqlError {
+fn failed(error: RelationalError, query: &BigQuery, catalog: &Arc<Catalog>, scope: &Scope) -> SqlError {
     let culprit = query.query().ok().and_then(|tree| culprit::find(&error, tree, catalog, query.position));
     culprit.unwrap_or_else(|| error::relational(error, scope, query.position))
 }
@@ -214,7 +200,7 @@ fn needs_its_reader(plan: &LogicalPlan) -> bool {
 }
 
 /// What queries may name.
-fn catalog(scope: &Scope) -> Catalog {
+fn catalog(scope: &Scope) -> Arc<Catalog> {
     let mut catalog = Catalog::new(REGISTRY.scalars(), aggregates::aggregates(), fold_constants);
     for (name, relation) in scope.relations() {
         match relation {
@@ -223,5 +209,5 @@ fn catalog(scope: &Scope) -> Catalog {
             Relation::View(view) => catalog.add_view(name, view.plan.clone()),
         }
     }
-    catalog
+    Arc::new(catalog)
 }

@@ -1,0 +1,80 @@
+//! Expressions by themselves, over given columns: those of applications, whose clauses are not those of a query, and the
+//! parts of a query, to find the one that is wrong.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion_common::DFSchemaRef;
+use datafusion_common::tree_node::TreeNode;
+use datafusion_expr::simplify::SimplifyContext;
+use datafusion_expr::{Expr, ExprSchemable};
+use datafusion_optimizer::analyzer::type_coercion::TypeCoercionRewriter;
+use datafusion_optimizer::simplify_expressions::ExprSimplifier;
+use datafusion_sql::planner::{PlannerContext, SqlToRel};
+use datafusion_sql::sqlparser::ast;
+
+use crate::catalog::Catalog;
+use crate::comparisons;
+use crate::error::RelationalError;
+use crate::planning::spell_out_expression;
+
+/// Plans expressions over one set of columns.
+#[derive(Clone)]
+pub struct ExpressionPlanner {
+    schema: DFSchemaRef,
+    catalog: Arc<Catalog>,
+}
+
+impl ExpressionPlanner {
+    /// Over these columns, with the functions of the catalog.
+    pub fn new(schema: DFSchemaRef, catalog: Arc<Catalog>) -> Self {
+        Self { schema, catalog }
+    }
+
+    /// The columns.
+    pub fn schema(&self) -> &DFSchemaRef {
+        &self.schema
+    }
+
+    /// The expression with names resolved and types as they are written, not yet coerced.
+    ///
+    /// # Errors
+    /// There is no such name or type, or an operator does not take the type of its operand.
+    pub fn plan(&self, expression: &ast::Expr) -> Result<Expr, RelationalError> {
+        let mut expression = expression.clone();
+        spell_out_expression(&mut expression)?;
+        let mut context = PlannerContext::new();
+        Ok(SqlToRel::new(self.catalog.as_ref()).sql_to_expr(expression, &self.schema, &mut context)?)
+    }
+
+    /// A planned expression with its types coerced, and its type.
+    ///
+    /// # Errors
+    /// The types do not go together.
+    pub fn coerce(&self, planned: Expr) -> Result<(Expr, DataType), RelationalError> {
+        comparisons::check_expression(&planned, &self.schema)?;
+        let coerced = planned.rewrite(&mut TypeCoercionRewriter::new(&self.schema))?.data;
+        let data_type = coerced.get_type(self.schema.as_ref())?;
+        Ok((coerced, data_type))
+    }
+
+    /// A coerced expression with all done that can be done before there are rows.
+    ///
+    /// # Errors
+    /// A constant is such that it would fail at every row.
+    pub fn simplify(&self, coerced: Expr) -> Result<Expr, RelationalError> {
+        let folded = (self.catalog.fold)(coerced)?.data;
+        let context = SimplifyContext::builder()
+            .with_schema(self.schema.clone())
+            .with_config_options(self.catalog.options.clone())
+            .build();
+        Ok(ExprSimplifier::new(context).simplify(folded)?)
+    }
+}
+
+impl fmt::Debug for ExpressionPlanner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExpressionPlanner").field("schema", &self.schema).finish_non_exhaustive()
+    }
+}
