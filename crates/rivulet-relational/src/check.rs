@@ -5,20 +5,26 @@ use datafusion_sql::sqlparser::ast::{self, Spanned, TableFactor};
 use datafusion_sql::sqlparser::tokenizer::Span;
 
 use crate::error::RelationalError;
-use crate::walk::{Node, look};
+use crate::walk::{Node, look, look_at_expression};
 
 /// Fails at the first construct that is not supported. `is_table` says of a name whether it is that of a reference table.
 pub(crate) fn check(query: &ast::Query, is_table: impl Fn(&str) -> bool) -> Result<(), RelationalError> {
-    let mut check = Check { is_table: &is_table, place: None, negated: None };
-    look(query, &mut |node| match node {
-        Node::Query(query) => check.query(query),
-        Node::TableFactor(factor) => check.table_factor(factor),
-        Node::Expr(expression) => check.expression(expression),
-    })
+    let mut check = Check { is_table: &is_table, has_parameters: false, place: None, negated: None };
+    look(query, &mut |node| check.node(node))
+}
+
+/// The same for an expression of an application, which may have parameters.
+///
+/// # Errors
+/// A construct that is not supported, at its place.
+pub fn check_expression(expression: &ast::Expr) -> Result<(), RelationalError> {
+    let mut check = Check { is_table: &|_| false, has_parameters: true, place: None, negated: None };
+    look_at_expression(expression, &mut |node| check.node(node))
 }
 
 struct Check<'a> {
     is_table: &'a dyn Fn(&str) -> bool,
+    has_parameters: bool,
     /// The last place that was known.
     place: Option<(u64, u64)>,
     /// The last number behind a minus, which is looked at with it: the least whole number has no counterpart above 0.
@@ -26,6 +32,14 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
+    fn node(&mut self, node: Node<'_>) -> Result<(), RelationalError> {
+        match node {
+            Node::Query(query) => self.query(query),
+            Node::TableFactor(factor) => self.table_factor(factor),
+            Node::Expr(expression) => self.expression(expression),
+        }
+    }
+
     fn refuse(&self, what: &str, hint: Option<&str>) -> Result<(), RelationalError> {
         let error =
             RelationalError { place: self.place, ..RelationalError::new(format!("{what} is not supported yet")) };
@@ -200,46 +214,72 @@ impl Check<'_> {
     }
 
     fn expression(&mut self, expression: &ast::Expr) -> Result<(), RelationalError> {
-        use ast::BinaryOperator::{BitwiseXor, PGExp};
-        match expression {
-            ast::Expr::BinaryOp { op: BitwiseXor | PGExp, .. } => {
-                self.at(expression);
-                return self.refuse("the operator '^'", Some("use power(base, exponent)"));
-            }
-            ast::Expr::RLike { expr: text, .. } => {
-                self.at(text.as_ref());
-                return self.refuse("RLIKE", Some("use the operator ~ or regexp_like"));
-            }
-            ast::Expr::AtTimeZone { .. } => {
-                self.at(expression);
-                return self.refuse("AT TIME ZONE", Some("timestamps are in UTC; add an INTERVAL to shift them"));
-            }
-            // The planner below takes the pattern for a regular expression.
-            ast::Expr::SimilarTo { .. } => {
-                self.at(expression);
-                return self.refuse("SIMILAR TO", Some("use LIKE, or ~ with a regular expression"));
-            }
-            ast::Expr::Interval(ast::Interval { value, .. })
-                if matches!(**value, ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_)) =>
+        use ast::{BinaryOperator, CeilFloorKind, DateTimeField, Expr, UnaryOperator, Value};
+        let (what, hint) = match expression {
+            Expr::UnaryOp { op: UnaryOperator::Minus, expr: number } => match number.as_ref() {
+                Expr::Value(value) => {
+                    self.negated = Some(value.span);
+                    return self.value(value, "-");
+                }
+                _ => return Ok(()),
+            },
+            Expr::Value(value) if self.negated != Some(value.span) => return self.value(value, ""),
+            Expr::Interval(ast::Interval { value, .. })
+                if matches!(**value, Expr::Identifier(_) | Expr::CompoundIdentifier(_)) =>
             {
                 self.at(value.as_ref());
                 return self.fail("INTERVAL takes a string", "write for example INTERVAL '5 minutes'");
             }
-            ast::Expr::UnaryOp { op: ast::UnaryOperator::Minus, expr: number } => {
-                if let ast::Expr::Value(value) = number.as_ref() {
-                    self.negated = Some(value.span);
-                    return self.value(value, "-");
-                }
+            Expr::Substring { substring_from: None, substring_for: None, .. } => {
+                self.at(expression);
+                let hint = "write substring(text FROM 2 FOR 3) or substr(text, 2, 3)";
+                return self.fail("substring needs a place to begin", hint);
             }
-            ast::Expr::Value(value) if self.negated != Some(value.span) => return self.value(value, ""),
-            _ => {}
-        }
-        Ok(())
+            Expr::Like { escape_char: Some(escape), .. } | Expr::ILike { escape_char: Some(escape), .. } => {
+                // What evaluates LIKE knows no other.
+                if matches!(&escape.value, Value::SingleQuotedString(text) if text == "\\") {
+                    return Ok(());
+                }
+                self.at(escape);
+                return self.refuse("ESCAPE with anything but '\\'", Some("write LIKE '100\\%' ESCAPE '\\'"));
+            }
+            Expr::BinaryOp { op: BinaryOperator::BitwiseXor | BinaryOperator::PGExp, .. } => {
+                ("the operator '^'".to_owned(), Some("use power(base, exponent)"))
+            }
+            Expr::BinaryOp { op, .. } if !is_operator(op) => (format!("the operator '{op}'"), None),
+            Expr::UnaryOp { op, .. } if !matches!(op, UnaryOperator::Plus | UnaryOperator::Not) => {
+                (format!("the operator '{op}'"), None)
+            }
+            Expr::RLike { expr: text, .. } => {
+                self.at(text.as_ref());
+                return self.refuse("RLIKE", Some("use the operator ~ or regexp_like"));
+            }
+            Expr::AtTimeZone { .. } => {
+                ("AT TIME ZONE".to_owned(), Some("timestamps are in UTC; add an INTERVAL to shift them"))
+            }
+            // The planner below takes the pattern for a regular expression.
+            Expr::SimilarTo { .. } => ("SIMILAR TO".to_owned(), Some("use LIKE, or ~ with a regular expression")),
+            Expr::Like { any: true, .. } | Expr::ILike { any: true, .. } => ("LIKE ANY".to_owned(), None),
+            Expr::Ceil { field, .. } | Expr::Floor { field, .. }
+                if !matches!(field, CeilFloorKind::DateTimeField(DateTimeField::NoDateTime)) =>
+            {
+                ("CEIL or FLOOR TO".to_owned(), Some("use date_trunc for times, and round for decimals"))
+            }
+            Expr::Array(_) | Expr::InUnnest { .. } => ("an array".to_owned(), None),
+            Expr::CompoundFieldAccess { .. } | Expr::JsonAccess { .. } => {
+                ("access to a part of a value".to_owned(), None)
+            }
+            Expr::Collate { .. } => ("COLLATE".to_owned(), None),
+            _ => return Ok(()),
+        };
+        self.at(expression);
+        self.refuse(&what, hint)
     }
 
     fn value(&mut self, value: &ast::ValueWithSpan, sign: &str) -> Result<(), RelationalError> {
         self.at(value);
         match &value.value {
+            ast::Value::Placeholder(_) if self.has_parameters => Ok(()),
             ast::Value::Placeholder(name) => {
                 self.fail(format!("'{name}' stands for nothing here"), "parameters are those of applications")
             }
@@ -257,8 +297,42 @@ impl Check<'_> {
     }
 }
 
+/// Whether an operator between two values is one of the language.
+fn is_operator(operator: &ast::BinaryOperator) -> bool {
+    use ast::BinaryOperator as B;
+    matches!(
+        operator,
+        B::Plus
+            | B::Minus
+            | B::Multiply
+            | B::Divide
+            | B::Modulo
+            | B::StringConcat
+            | B::Gt
+            | B::Lt
+            | B::GtEq
+            | B::LtEq
+            | B::Eq
+            | B::NotEq
+            | B::Spaceship
+            | B::And
+            | B::Or
+            | B::BitwiseAnd
+            | B::BitwiseOr
+            | B::Xor
+            | B::PGRegexMatch
+            | B::PGRegexIMatch
+            | B::PGRegexNotMatch
+            | B::PGRegexNotIMatch
+            | B::PGLikeMatch
+            | B::PGILikeMatch
+            | B::PGNotLikeMatch
+            | B::PGNotILikeMatch
+    )
+}
+
 /// Whether a number is one of BIGINT if it is whole, and one of DOUBLE if it is not.
-pub fn fits(digits: &str) -> bool {
+fn fits(digits: &str) -> bool {
     match digits.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit()) {
         true => digits.parse::<i64>().is_ok(),
         false => digits.parse::<f64>().is_ok_and(f64::is_finite),

@@ -44,7 +44,7 @@ mod walk;
 pub mod error;
 
 pub use catalog::Catalog;
-pub use check::fits;
+pub use check::check_expression;
 pub use error::{KnownColumn, Problem, RelationalError};
 pub use expression::ExpressionPlanner;
 pub use planning::{Planned, PlannedView, SortColumn, plan, plan_view};

@@ -25,6 +25,17 @@ pub(crate) fn look(
     }
 }
 
+/// The same of an expression and what is in it.
+pub(crate) fn look_at_expression(
+    expression: &Expr,
+    see: &mut dyn FnMut(Node<'_>) -> Result<(), RelationalError>,
+) -> Result<(), RelationalError> {
+    match expression.visit(&mut Look(see)) {
+        ControlFlow::Break(error) => Err(error),
+        ControlFlow::Continue(()) => Ok(()),
+    }
+}
+
 struct Look<'f>(&'f mut dyn FnMut(Node<'_>) -> Result<(), RelationalError>);
 
 impl Look<'_> {

@@ -43,10 +43,16 @@ impl From<Position> for (u32, u32) {
     }
 }
 
+impl From<(u64, u64)> for Position {
+    fn from((line, column): (u64, u64)) -> Self {
+        let bounded = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        Self { line: bounded(line), column: bounded(column) }
+    }
+}
+
 impl From<Location> for Position {
     fn from(location: Location) -> Self {
-        let bounded = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-        Self { line: bounded(location.line), column: bounded(location.column) }
+        (location.line, location.column).into()
     }
 }
 

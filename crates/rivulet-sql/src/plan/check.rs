@@ -7,8 +7,9 @@
 mod calls;
 mod constants;
 
-use datafusion_sql::sqlparser::ast::{self, BinaryOperator, Expr, Spanned, UnaryOperator, Value};
+use datafusion_sql::sqlparser::ast::{self, Expr, Spanned, Value};
 
+use super::expression::placed;
 use super::lookup::ScopeTable;
 use super::walk::try_each_child;
 use crate::address::list;
@@ -16,7 +17,6 @@ use crate::application::Parameter;
 use crate::parse::name_of;
 use crate::statement::Name;
 use crate::{Position, SqlError, suggest};
-use constants::check_number;
 
 pub(super) use constants::{check_interval, check_typed_string};
 
@@ -65,6 +65,11 @@ pub(super) struct Scope<'a> {
 impl Scope<'_> {
     /// Checks `expression` and brings it into planned form. `fallback` is a place for errors whose own is not known.
     pub(super) fn check(&self, expression: &mut Expr, place: Place, fallback: Position) -> Result<(), SqlError> {
+        rivulet_relational::check_expression(expression).map_err(|error| placed(error, fallback))?;
+        self.names(expression, place, fallback)
+    }
+
+    fn names(&self, expression: &mut Expr, place: Place, fallback: Position) -> Result<(), SqlError> {
         let position = start(expression).or(fallback);
         match expression {
             Expr::Identifier(identifier) => {
@@ -100,54 +105,16 @@ impl Scope<'_> {
                         *expression = Expr::Identifier(quoted);
                         Ok(())
                     }
-                    Value::Number(digits, _) => check_number(digits, position),
-                    Value::SingleQuotedString(_) | Value::Null | Value::Boolean(_) => Ok(()),
+                    Value::Number(..) | Value::SingleQuotedString(_) | Value::Null | Value::Boolean(_) => Ok(()),
                     _ => Err(not_yet(position, "this kind of constant")),
                 }
             }
-            Expr::Interval(interval) => check_interval(interval, position),
-            Expr::TypedString(typed) => check_typed_string(typed, position),
-            Expr::BinaryOp { op, .. } => {
-                check_binary(op, position)?;
-                self.children(expression, place, position)
-            }
-            Expr::UnaryOp { op, expr: inner } => {
-                if !matches!(op, UnaryOperator::Plus | UnaryOperator::Minus | UnaryOperator::Not) {
-                    return Err(not_yet(position, &format!("the operator '{op}'")));
-                }
-                if let (UnaryOperator::Minus, Expr::Value(value)) = (op, inner.as_ref())
-                    && let Value::Number(digits, _) = &value.value
-                {
-                    // The least whole number has no counterpart above 0.
-                    return check_number(&format!("-{digits}"), position);
-                }
-                self.children(expression, place, position)
-            }
-            Expr::SimilarTo { .. } => {
-                Err(not_yet(position, "SIMILAR TO").hint("use LIKE, or ~ with a regular expression"))
-            }
-            Expr::Like { any: true, .. } | Expr::ILike { any: true, .. } => Err(not_yet(position, "LIKE ANY")),
-            Expr::Like { escape_char: Some(escape), .. } | Expr::ILike { escape_char: Some(escape), .. } => {
-                if !matches!(&escape.value, Value::SingleQuotedString(text) if text.chars().count() == 1) {
-                    return Err(SqlError::new(escape.span, "ESCAPE takes one character in single quotes"));
-                }
-                self.children(expression, place, position)
-            }
-            Expr::Ceil { field, .. } | Expr::Floor { field, .. } => {
-                if !matches!(field, ast::CeilFloorKind::DateTimeField(ast::DateTimeField::NoDateTime)) {
-                    return Err(
-                        not_yet(position, "CEIL or FLOOR TO").hint("use date_trunc for times, and round for decimals")
-                    );
-                }
-                self.children(expression, place, position)
-            }
-            Expr::Substring { substring_from: None, substring_for: None, .. } => {
-                Err(SqlError::new(position, "substring needs a place to begin")
-                    .hint("write substring(text FROM 2 FOR 3) or substr(text, 2, 3)"))
-            }
+            Expr::Interval(_) | Expr::TypedString(_) => Ok(()),
             Expr::Trim { trim_characters: Some(_), .. } => Err(not_yet(position, "this form of TRIM")),
             Expr::Function(_) => self.function(expression, place, position),
-            Expr::IsNull(_)
+            Expr::BinaryOp { .. }
+            | Expr::UnaryOp { .. }
+            | Expr::IsNull(_)
             | Expr::IsNotNull(_)
             | Expr::IsTrue(_)
             | Expr::IsNotTrue(_)
@@ -161,6 +128,8 @@ impl Scope<'_> {
             | Expr::Between { .. }
             | Expr::Like { .. }
             | Expr::ILike { .. }
+            | Expr::Ceil { .. }
+            | Expr::Floor { .. }
             | Expr::Extract { .. }
             | Expr::Position { .. }
             | Expr::Substring { .. }
@@ -174,7 +143,7 @@ impl Scope<'_> {
     }
 
     fn children(&self, expression: &mut Expr, place: Place, position: Position) -> Result<(), SqlError> {
-        try_each_child(expression, &mut |child| self.check(child, place, position))
+        try_each_child(expression, &mut |child| self.names(child, place, position))
     }
 
     fn column(&self, name: &Name, place: Place) -> Result<(), SqlError> {
@@ -273,46 +242,10 @@ fn refuse(expression: &Expr, position: Position) -> SqlError {
             not_yet(position, "a subquery")
         }
         Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_) => not_yet(position, "GROUPING SETS, CUBE or ROLLUP"),
-        Expr::Array(_) | Expr::InUnnest { .. } => not_yet(position, "an array"),
         Expr::Tuple(_) | Expr::Struct { .. } | Expr::Named { .. } | Expr::Dictionary(_) | Expr::Map(_) => {
             not_yet(position, "a structured value")
         }
-        Expr::AtTimeZone { .. } => {
-            not_yet(position, "AT TIME ZONE").hint("timestamps are in UTC; add an INTERVAL to shift them")
-        }
-        Expr::CompoundFieldAccess { .. } | Expr::JsonAccess { .. } => not_yet(position, "access to a part of a value"),
-        Expr::RLike { .. } => not_yet(position, "RLIKE").hint("use the operator ~ or regexp_like"),
-        Expr::Collate { .. } => not_yet(position, "COLLATE"),
         Expr::Wildcard(_) | Expr::QualifiedWildcard(..) => SqlError::new(position, "'*' cannot stand here"),
         _ => not_yet(position, "this kind of expression"),
-    }
-}
-
-fn check_binary(operator: &BinaryOperator, position: Position) -> Result<(), SqlError> {
-    match operator {
-        BinaryOperator::Plus
-        | BinaryOperator::Minus
-        | BinaryOperator::Multiply
-        | BinaryOperator::Divide
-        | BinaryOperator::Modulo
-        | BinaryOperator::StringConcat
-        | BinaryOperator::Gt
-        | BinaryOperator::Lt
-        | BinaryOperator::GtEq
-        | BinaryOperator::LtEq
-        | BinaryOperator::Eq
-        | BinaryOperator::NotEq
-        | BinaryOperator::And
-        | BinaryOperator::Or
-        | BinaryOperator::BitwiseAnd
-        | BinaryOperator::BitwiseOr
-        | BinaryOperator::PGRegexMatch
-        | BinaryOperator::PGRegexIMatch
-        | BinaryOperator::PGRegexNotMatch
-        | BinaryOperator::PGRegexNotIMatch => Ok(()),
-        BinaryOperator::BitwiseXor | BinaryOperator::PGExp => {
-            Err(not_yet(position, "the operator '^'").hint("use power(base, exponent)"))
-        }
-        other => Err(not_yet(position, &format!("the operator '{other}'"))),
     }
 }

@@ -113,6 +113,12 @@ impl Wrong {
     }
 }
 
+/// An error of the relational planner at its place, if it has one.
+pub(super) fn placed(error: RelationalError, fallback: Position) -> SqlError {
+    let position = error.place.map(Position::from).unwrap_or_default().or(fallback);
+    Wrong::constants(error).at(position)
+}
+
 /// What is neither true nor false, where that is asked.
 pub(super) fn no_condition(clause: &str, found: &DataType) -> Wrong {
     Wrong::constants(RelationalError {
@@ -175,7 +181,7 @@ pub(super) fn explain(
     let names: Vec<String> = types.iter().map(type_name).collect();
     let message = match &culprit {
         ast::Expr::Interval(interval) => {
-            let error = super::check::check_interval(&mut interval.clone(), position);
+            let error = super::check::check_interval(interval, position);
             return error.err().unwrap_or_else(|| wrong.at(position));
         }
         ast::Expr::TypedString(typed) => {

@@ -18,6 +18,8 @@ pub(super) fn for_each_child(expression: &mut Expr, visit: &mut dyn FnMut(&mut E
         }
     };
     match expression {
+        // A negative number is a constant.
+        Expr::UnaryOp { op: ast::UnaryOperator::Minus, expr: number } if is_number(number) => {}
         Expr::IsNull(inner)
         | Expr::IsNotNull(inner)
         | Expr::IsTrue(inner)
@@ -77,6 +79,10 @@ pub(super) fn for_each_child(expression: &mut Expr, visit: &mut dyn FnMut(&mut E
         }
         _ => {}
     }
+}
+
+fn is_number(expression: &Expr) -> bool {
+    matches!(expression, Expr::Value(value) if matches!(value.value, ast::Value::Number(..)))
 }
 
 /// The same until `visit` fails.

@@ -74,10 +74,10 @@ impl Scope<'_> {
         };
         self.arguments(function, &name, inner, position)?;
         if let Some(filter) = &mut function.filter {
-            self.check(filter, Place::AggregateFilter, position)?;
+            self.names(filter, Place::AggregateFilter, position)?;
         }
         for order in &mut function.within_group {
-            self.check(&mut order.expr, Place::AggregateArgument, position)?;
+            self.names(&mut order.expr, Place::AggregateArgument, position)?;
         }
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Scope<'_> {
                 .hint("lag(value, 3) looks three rows back; for aggregates write GROUP BY count_window(3, 1)"));
         }
         let mut keys = over.partition_by.iter_mut();
-        keys.try_for_each(|key| self.check(key, Place::HistoryArgument, name.position))
+        keys.try_for_each(|key| self.names(key, Place::HistoryArgument, name.position))
     }
 
     fn arguments(
@@ -199,7 +199,7 @@ impl Scope<'_> {
         for argument in &mut arguments.args {
             match argument {
                 ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expression)) => {
-                    self.check(expression, place, position)?;
+                    self.names(expression, place, position)?;
                 }
                 ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard)
                     if name.text == "count" && arguments.duplicate_treatment.is_none() => {}

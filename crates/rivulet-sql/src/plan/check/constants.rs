@@ -1,19 +1,10 @@
-//! Constants: numbers, intervals, times.
+//! What is wrong with constants of time.
 
 use datafusion_sql::sqlparser::ast::{self, Expr, Value};
-use rivulet_relational::fits;
 
 use super::not_yet;
 use crate::value::{parse_interval, parse_timestamp_us};
 use crate::{Position, SqlError};
-
-pub(super) fn check_number(digits: &str, position: Position) -> Result<(), SqlError> {
-    if fits(digits) {
-        return Ok(());
-    }
-    Err(SqlError::new(position, format!("the number {digits} is out of range"))
-        .hint("whole numbers are from -9223372036854775808 to 9223372036854775807, others are DOUBLE"))
-}
 
 /// The constant of an INTERVAL with its unit, `5 minutes`; nothing if it is not a constant.
 fn interval_text(interval: &ast::Interval) -> Option<String> {
@@ -25,7 +16,7 @@ fn interval_text(interval: &ast::Interval) -> Option<String> {
     })
 }
 
-pub(in crate::plan) fn check_interval(interval: &mut ast::Interval, position: Position) -> Result<(), SqlError> {
+pub(in crate::plan) fn check_interval(interval: &ast::Interval, position: Position) -> Result<(), SqlError> {
     let example = "write for example INTERVAL '5 minutes'";
     if interval.leading_precision.is_some()
         || interval.last_field.is_some()

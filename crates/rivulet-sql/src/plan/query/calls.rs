@@ -3,10 +3,9 @@
 use rivulet_relational::calls::calls;
 use rivulet_relational::functions::{LAG, RANKINGS};
 
-use super::error::call_place;
 use crate::plan::functions::{Found, REGISTRY};
 use crate::statement::BigQuery;
-use crate::{SqlError, suggest};
+use crate::{Position, SqlError, suggest};
 
 /// Functions of windows, which have their own places.
 const WINDOWS: [&str; 14] = [
@@ -35,7 +34,7 @@ const RANKS: [&str; 5] = ["percent_rank", "cume_dist", "ntile", "lead", "nth_val
 /// Fails at the first call of a function that is not there.
 pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
     for call in calls(query.query()?) {
-        let position = call_place(call.place).or(query.position);
+        let position = Position::from(call.place).or(query.position);
         let name = call.name.as_str();
         let is_over = RANKINGS.contains(&name) || name == LAG;
         if is_over && !call.is_over {

@@ -6,7 +6,7 @@ use rivulet_operators::PlanError;
 use rivulet_relational::{KnownColumn, Problem, RelationalError};
 
 use crate::address::list;
-use crate::plan::expression::Wrong;
+use crate::plan::expression::placed;
 use crate::scope::Scope;
 use crate::{Position, SqlError, suggest};
 
@@ -32,7 +32,7 @@ pub(super) fn place_of(expression: &Expr) -> Position {
         if let Expr::Column(column) = node
             && let Some(span) = column.spans().first()
         {
-            position = at(span.start.line, span.start.column);
+            position = (span.start.line, span.start.column).into();
             return Ok(TreeNodeRecursion::Stop);
         }
         Ok(TreeNodeRecursion::Continue)
@@ -40,19 +40,9 @@ pub(super) fn place_of(expression: &Expr) -> Position {
     found.map_or_else(|_| Position::default(), |_| position)
 }
 
-fn at(line: u64, column: u64) -> Position {
-    let bounded = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-    Position { line: bounded(line), column: bounded(column) }
-}
-
-/// The place of a call.
-pub(super) fn call_place((line, column): (u64, u64)) -> Position {
-    at(line, column)
-}
-
 /// An error of the relational planner.
 pub(super) fn relational(error: RelationalError, scope: &Scope, fallback: Position) -> SqlError {
-    let position = error.place.map(|(line, column)| at(line, column)).unwrap_or_default().or(fallback);
+    let position = error.place.map(Position::from).unwrap_or_default().or(fallback);
     match &error.problem {
         Problem::UnknownRelation(name) => {
             let names: Vec<&str> = scope.relations().map(|(name, _)| name).collect();
@@ -95,7 +85,7 @@ pub(super) fn relational(error: RelationalError, scope: &Scope, fallback: Positi
         Problem::AmbiguousColumn(name) => {
             SqlError::new(position, error.to_string()).hint(format!("write which one: input.{name}"))
         }
-        _ => Wrong::constants(error).at(position),
+        _ => placed(error, fallback),
     }
 }
 
