@@ -36,9 +36,8 @@ impl ExpressionPlanner {
     /// The expression with names resolved and types not yet coerced, and the type it has. It can be coerced without
     /// error over the same columns.
     pub(super) fn plan(&self, expression: &ast::Expr, fallback: Position) -> Result<(Expr, DataType), SqlError> {
-        let failed = |wrong| explain(expression, wrong, fallback, &|part| self.type_of(part));
-        let data_type = self.type_of(expression).map_err(failed)?;
-        let planned = self.0.plan(expression).map_err(|error| Wrong::types(error).at(fallback))?;
+        let Typed { planned, data_type, .. } =
+            self.typed(expression).map_err(|wrong| self.explain(expression, wrong, fallback))?;
         Ok((planned, data_type))
     }
 
@@ -48,8 +47,9 @@ impl ExpressionPlanner {
         expression: &ast::Expr,
         fallback: Position,
     ) -> Result<(Expr, DataType), SqlError> {
-        let (planned, _) = self.plan(expression, fallback)?;
-        self.0.coerce(planned).map_err(|error| Wrong::types(error).at(fallback))
+        let Typed { coerced, data_type, .. } =
+            self.typed(expression).map_err(|wrong| self.explain(expression, wrong, fallback))?;
+        Ok((coerced, data_type))
     }
 
     /// A planned expression, coerced over these columns, and its type.
@@ -57,15 +57,27 @@ impl ExpressionPlanner {
         self.0.coerce(planned).map_err(|error| Wrong::constants(error).at(position))
     }
 
-    /// The type of an expression, which can be compiled, and whose constants are such as they must be.
-    fn type_of(&self, expression: &ast::Expr) -> Result<DataType, Wrong> {
-        let (coerced, data_type) =
-            self.0.plan(expression).and_then(|planned| self.0.coerce(planned)).map_err(Wrong::types)?;
+    /// An expression that can be compiled, and whose constants are such as they must be.
+    fn typed(&self, expression: &ast::Expr) -> Result<Typed, Wrong> {
+        let planned = self.0.plan(expression).map_err(Wrong::types)?;
+        let (coerced, data_type) = self.0.coerce(planned.clone()).map_err(Wrong::types)?;
         // Some things, such as casts that do not exist, are found only when it is compiled.
         compile(&coerced, self.0.schema()).map_err(Wrong::types)?;
-        self.0.simplify(coerced).map_err(Wrong::constants)?;
-        Ok(data_type)
+        self.0.simplify(coerced.clone()).map_err(Wrong::constants)?;
+        Ok(Typed { planned, coerced, data_type })
     }
+
+    /// What is wrong with an expression that the relational planner refused.
+    fn explain(&self, expression: &ast::Expr, wrong: Wrong, fallback: Position) -> SqlError {
+        explain(expression, wrong, fallback, &|part| self.typed(part).map(|typed| typed.data_type))
+    }
+}
+
+/// An expression before and after its types were coerced, and its type.
+struct Typed {
+    planned: Expr,
+    coerced: Expr,
+    data_type: DataType,
 }
 
 /// Why an expression is refused.
