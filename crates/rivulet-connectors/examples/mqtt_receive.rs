@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rivulet_connectors::mqtt::codec::{self, Publish};
 use rivulet_connectors::mqtt::{
-    Broker, BrokerOptions, Client, ClientOptions, Pending, Route, Router, TopicIndex, Version,
+    Broker, BrokerOptions, Client, ClientOptions, Pending, Received, Route, Router, TopicIndex, Version,
 };
 use rivulet_dataflow::{Clock, Inbox, ManualClock, Push, Slot};
 
@@ -114,8 +114,8 @@ fn measure_steps() {
         for chunk in wanted.chunks(1000) {
             let mut routing = router.read();
             for topic in chunk {
-                let push = routing.route(topic, b"payload", 0, &mut pending);
-                assert_eq!(push, Push::Taken);
+                let message = Received { topic, payload: b"payload", ..Received::default() };
+                assert_eq!(routing.route(&message, &mut pending), Push::Taken);
             }
         }
         println!("route to one of {topics:>7} topics       {:>8.1} ns", per_message(start, wanted.len()));

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rivulet::engine::Engine;
 use rivulet::engine::by_hand::Network;
 use rivulet_connectors::mqtt::acknowledge::{Admission, Answer, Ledger, Ledgers};
-use rivulet_connectors::mqtt::{LogMessage, Pending, PublishBatch, Publisher, RoomCallback, Router};
+use rivulet_connectors::mqtt::{Pending, PublishBatch, Publisher, Received, RoomCallback, Router};
 use rivulet_dataflow::{Clock, LogPosition, Push};
 
 use crate::Defect;
@@ -62,7 +62,8 @@ impl Results {
         let mut routing = router.read_for_results();
         while let Some(GivenResult { topic, id, payload }) = waiting.front() {
             routing.of_result(if self.defect == Some(Defect::ResultsHaveNoIdentity) { "" } else { id });
-            if routing.route(topic.as_bytes(), payload, self.clock.now_us(), pending) == Push::Full {
+            let (arrival_us, topic) = (self.clock.now_us(), topic.as_bytes());
+            if routing.route(&Received { arrival_us, topic, payload, ..Received::default() }, pending) == Push::Full {
                 return false;
             }
             published.extend(waiting.pop_front().map(|left| (left.topic, left.payload)));
@@ -111,7 +112,7 @@ impl Network for Side {
         self.results.clone()
     }
 
-    fn remember(&self, message: &LogMessage<'_>, position: LogPosition) {
+    fn remember(&self, message: &Received<'_>, position: LogPosition) {
         self.ledgers.remember(message, position);
     }
 }
@@ -273,8 +274,9 @@ impl Client {
         let (position, delivered) = match known_at {
             Some(position) => (position, Delivered::Again(message.event, position)),
             None => {
-                let mut routing = engine.router().read().from_client(self.name.as_bytes());
-                match routing.route_numbered(packet_id, topic, payload, now_us, &mut self.pending) {
+                let client = self.name.as_bytes();
+                let received = Received { arrival_us: now_us, client, packet_id, topic, payload };
+                match engine.router().read().route(&received, &mut self.pending) {
                     Push::Full => return Delivered::Full,
                     Push::Taken => {
                         let position = self.pending.position();

@@ -33,7 +33,8 @@ use tokio::sync::Notify;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::codec::{self, Qos};
-use super::log::{LogMessage, MessageLog};
+use super::log::MessageLog;
+use super::router::Received;
 
 /// The most messages of one connection that wait for their acknowledgement; then it is not read. As many as there are packet identifiers.
 const WAITING_MAX: usize = 65_535;
@@ -478,8 +479,8 @@ impl Ledgers {
     }
 
     /// The log of an earlier process has a message, whose sender may not have been told so; from the oldest to the newest.
-    pub fn remember(&self, message: &LogMessage<'_>, position: LogPosition) {
-        let LogMessage { arrival_us, client, packet_id, topic, payload } = *message;
+    pub fn remember(&self, message: &Received<'_>, position: LogPosition) {
+        let Received { arrival_us, client, packet_id, topic, payload } = *message;
         let mut clients = self.clients.lock();
         if !clients.contains_key(client) {
             if !self.makes_room(&mut clients) {

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rivulet_connectors::connector::{Host, MqttHost};
 use rivulet_connectors::mqtt::{
     Broker, BrokerAddress, BrokerOptions, BrokerStats, Client, ClientOptions, ClientStatus, ClientTls, Listener,
-    LogMessage, PublishOptions, Publisher, Qos, Router, ServerTls, Version,
+    PublishOptions, Publisher, Qos, Received, Router, ServerTls, Version,
 };
 use rivulet_dataflow::{Clock, LogPosition};
 use tokio::runtime::Runtime;
@@ -52,7 +52,7 @@ pub trait Network: Send + Sync {
     fn publisher(&self) -> Arc<dyn Publisher>;
 
     /// An earlier process had a message in its log, and may not have acknowledged it.
-    fn remember(&self, message: &LogMessage<'_>, position: LogPosition);
+    fn remember(&self, message: &Received<'_>, position: LogPosition);
 }
 
 impl Side {
@@ -346,7 +346,7 @@ impl Messaging {
     }
 
     /// Tells of a message that an earlier process had in its log, and may not have acknowledged.
-    pub(super) fn remember(&self, message: &LogMessage<'_>, position: LogPosition) {
+    pub(super) fn remember(&self, message: &Received<'_>, position: LogPosition) {
         match &*self.side {
             Side::Broker(broker) => broker.remember(message, position),
             Side::Client(client, _) => client.remember(message, position),

@@ -121,7 +121,7 @@ fn who_was_heard_long_after_an_acknowledgement_has_it() {
 fn remember(ledgers: &Ledgers, client: &[u8], packet_id: u16, position: LogPosition, arrival_s: i64) {
     let payload = packet_id.to_be_bytes();
     let arrival_us = arrival_s * 1_000_000;
-    let message = LogMessage { arrival_us, client, packet_id, topic: b"t", payload: &payload };
+    let message = Received { arrival_us, client, packet_id, topic: b"t", payload: &payload };
     ledgers.remember(&message, position);
 }
 

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::super::acknowledge::{Admission, Answer, Ledger};
 use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
-use super::super::router::Pending;
+use super::super::router::{Pending, Received};
 use super::super::stall::Stall;
 use super::super::supervise::catch_panic;
 use super::super::topic::{self, TopicError};
@@ -397,7 +397,7 @@ impl<'a> Reader<'a> {
         // Another connection may have taken the session over. Messages that were read count all the same, but they say
         // nothing about the session.
         let is_owner = core.owns(self.key, self.outbox);
-        let mut routing = shared.router.read().from_client(self.client_id.as_bytes());
+        let mut routing = shared.router.read();
         loop {
             let frame = match codec::split_frame(&data[consumed..], shared.options.packet_bytes_max) {
                 Ok(Some(frame)) => frame,
@@ -432,17 +432,17 @@ impl<'a> Reader<'a> {
                         step = Step::InboxFull;
                         break;
                     }
-                    let routed = routing.routed();
                     let (topic, payload) = (publish.topic, publish.payload);
                     let mut logged_at = ledger
                         .filter(|_| publish.qos > Qos::AtMostOnce)
                         .and_then(|ledger| ledger.known_at(publish.duplicate, publish.packet_id, topic, payload));
-                    if logged_at.is_none() {
+                    let is_new = logged_at.is_none();
+                    if is_new {
                         // The engine first: its queries are no subscribers.
                         let packet_id = publish.packet_id;
-                        let push =
-                            routing.route_numbered(packet_id, topic, payload, self.arrival_us, &mut self.pending);
-                        if push == Push::Full {
+                        let client = self.client_id.as_bytes();
+                        let message = Received { arrival_us: self.arrival_us, client, packet_id, topic, payload };
+                        if routing.route(&message, &mut self.pending) == Push::Full {
                             step = Step::InboxFull;
                             break;
                         }
@@ -454,7 +454,7 @@ impl<'a> Reader<'a> {
                     let published = core.publish(&passed_on, is_owner.then_some(self.key), expires_at);
                     if publish.qos > Qos::AtMostOnce {
                         self.answers.expect(published.saved_at);
-                        let is_wanted = published.has_subscribers || routing.routed() > routed;
+                        let is_wanted = published.has_subscribers || is_new && self.pending.is_delivered();
                         let reason = if is_wanted || self.version == Version::V3 { 0 } else { NO_SUBSCRIBERS };
                         let logged_at = logged_at.unwrap_or(0);
                         answer_publish(ledger, logged_at, &publish, reason, &mut self.acknowledgements);

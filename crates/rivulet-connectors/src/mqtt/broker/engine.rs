@@ -8,7 +8,7 @@ use rivulet_dataflow::{LogPosition, Push};
 
 use super::super::codec::{Publish, Qos};
 use super::super::publisher::{PublishBatch, Publisher};
-use super::super::router::Pending;
+use super::super::router::{Pending, Received};
 use super::super::stall::Stall;
 use super::Shared;
 use super::message::{self, Message};
@@ -202,12 +202,13 @@ impl Results<'_> {
             }
             // One that the log has from before a crash still goes to who is subscribed, for the crash may have come before that.
             routing.of_result(id);
-            match routing.route(publish.topic, publish.payload, arrival_us, &mut self.pending) {
+            let Publish { topic, payload, .. } = publish;
+            let message = Received { arrival_us, topic, payload, ..Received::default() };
+            match routing.route(&message, &mut self.pending) {
                 Push::Taken => self.stall.taken(),
                 // While the engine stops, an inbox may never have room again.
                 Push::Full if shared.router.is_closed() || self.stall.full(!shared.outbound.has_room()) => {
-                    let (topic, payload) = (publish.topic, publish.payload);
-                    match routing.break_circle(0, topic, payload, arrival_us, &mut self.pending) {
+                    match routing.break_circle(&message, &mut self.pending) {
                         Some(events) => core.counters.deadlock_events += events as u64,
                         None => {
                             is_full = true;

@@ -47,9 +47,8 @@ use tokio_rustls::TlsAcceptor;
 use self::core::{Core, Rewritten};
 pub use self::core::{JournalContents, JournalSummary};
 use super::acknowledge::Ledgers;
-use super::log::LogMessage;
 use super::publisher::{Outbound, Publisher};
-use super::router::Router;
+use super::router::{Received, Router};
 use super::supervise::{Pauses, Supervisor};
 use super::tls;
 use crate::logins::FailedLogins;
@@ -222,7 +221,7 @@ impl Broker {
 
     /// Tells of a message that an earlier process had in its log, and may not have acknowledged: should it come again, it is acknowledged and
     /// nothing else.
-    pub fn remember(&self, message: &LogMessage<'_>, position: LogPosition) {
+    pub fn remember(&self, message: &Received<'_>, position: LogPosition) {
         self.shared.ledgers.remember(message, position);
     }
 

@@ -13,7 +13,7 @@ use super::super::acknowledge::{Admission, Answer, Ledger};
 use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
 use super::super::publisher::{PublishBatch, Publisher};
-use super::super::router::{Pending, Routing};
+use super::super::router::{Pending, Received, Routing};
 use super::super::stall::Stall;
 use super::connect::{Connection, ConnectionError, Terms};
 use super::{Count, Shared};
@@ -314,7 +314,8 @@ impl<'a> Reader<'a> {
                     if is_copy {
                         copies += 1;
                     } else if known_at.is_none() {
-                        match routing.route_numbered(packet_id, topic, payload, self.arrival_us, &mut self.pending) {
+                        let message = Received { arrival_us: self.arrival_us, client: b"", packet_id, topic, payload };
+                        match routing.route(&message, &mut self.pending) {
                             Push::Taken => {
                                 self.stall.taken();
                                 logged_at = self.pending.position();
@@ -341,8 +342,7 @@ impl<'a> Reader<'a> {
                                     step = Step::InboxFull;
                                     break;
                                 }
-                                let arrival_us = self.arrival_us;
-                                match routing.break_circle(packet_id, topic, payload, arrival_us, &mut self.pending) {
+                                match routing.break_circle(&message, &mut self.pending) {
                                     Some(events) => abandoned += events as u64,
                                     None => {
                                         step = Step::InboxFull;

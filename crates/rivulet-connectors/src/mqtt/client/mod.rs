@@ -25,9 +25,8 @@ use tokio_rustls::TlsConnector;
 
 use super::acknowledge::Ledgers;
 use super::codec::Qos;
-use super::log::LogMessage;
 use super::publisher::{Outbound, Publisher};
-use super::router::Router;
+use super::router::{Received, Router};
 use super::supervise::{Supervisor, catch_panic};
 use super::tls::{self, TlsError};
 use super::topic::{self, TopicError};
@@ -292,7 +291,7 @@ impl Client {
 
     /// Tells of a message that an earlier process had in its log, and may not have acknowledged: should it come again, it is acknowledged and
     /// nothing else.
-    pub fn remember(&self, message: &LogMessage<'_>, position: LogPosition) {
+    pub fn remember(&self, message: &Received<'_>, position: LogPosition) {
         self.shared.ledgers.remember(message, position);
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rivulet_connectors::mqtt::{LogMessage, Logged, MessageLog, Qos, Route, Router};
+use rivulet_connectors::mqtt::{Logged, MessageLog, Qos, Received, Route, Router};
 use rivulet_dataflow::LogPosition;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -37,7 +37,7 @@ impl HeldLog {
 }
 
 impl MessageLog for HeldLog {
-    fn append(&self, message: &LogMessage<'_>, may_exceed: bool, take: &mut dyn FnMut(LogPosition) -> bool) -> Logged {
+    fn append(&self, message: &Received<'_>, may_exceed: bool, take: &mut dyn FnMut(LogPosition) -> bool) -> Logged {
         if self.is_full.load(Ordering::Acquire) && !may_exceed {
             return Logged::Full;
         }
@@ -159,7 +159,7 @@ async fn a_client_is_told_when_its_message_is_on_disk_and_may_send_it_again() {
     assert_eq!(acknowledged(&mut socket, 1).await, [5]);
 
     // What an earlier process had in its log.
-    let message = LogMessage { arrival_us: 0, client: b"lee", packet_id: 9, topic: b"t", payload: b"old" };
+    let message = Received { arrival_us: 0, client: b"lee", packet_id: 9, topic: b"t", payload: b"old" };
     broker.remember(&message, 1);
     let mut socket = connect(address, "lee").await;
     publish_numbered(&mut socket, 9, "old", true).await;
@@ -211,7 +211,7 @@ async fn a_client_that_sends_something_new_before_its_repeats_counts_each_once()
         };
         for (position, (client, packet_id, payload)) in (1..).zip(known.iter().filter(|_| is_restarted)) {
             let (packet_id, topic) = (*packet_id, &b"t"[..]);
-            second.remember(&LogMessage { arrival_us: 0, client, packet_id, topic, payload }, position);
+            second.remember(&Received { arrival_us: 0, client, packet_id, topic, payload }, position);
         }
         log.commit(22);
         let mut socket = TcpStream::connect(second.addresses()[0]).await.unwrap();
@@ -260,14 +260,14 @@ async fn a_client_that_repeats_without_a_mark_counts_once_unless_it_knows_of_the
     }
     // A broker that has no session of it, but a log: what the client sends is what it has not heard of.
     let second = broker(router.clone(), |_| {}).await;
-    second.remember(&LogMessage { arrival_us: 0, client: b"kim", packet_id: 1, topic: b"t", payload: b"on" }, 4);
+    second.remember(&Received { arrival_us: 0, client: b"kim", packet_id: 1, topic: b"t", payload: b"on" }, 4);
     let (mut socket, is_present) = connect_to_session(second.addresses()[0], "kim").await;
     assert!(!is_present);
     publish_numbered(&mut socket, 1, "on", false).await;
     assert_eq!((acknowledged(&mut socket, 1).await, inbox.len()), (vec![1], 4));
     // And one that asks for no session sends new messages.
     let third = broker(router, |_| {}).await;
-    third.remember(&LogMessage { arrival_us: 0, client: b"kim", packet_id: 1, topic: b"t", payload: b"on" }, 4);
+    third.remember(&Received { arrival_us: 0, client: b"kim", packet_id: 1, topic: b"t", payload: b"on" }, 4);
     let mut socket = TcpStream::connect(third.addresses()[0]).await.unwrap();
     socket.write_all(&connect_packet("kim", true)).await.unwrap();
     connected(&mut socket).await;
@@ -302,7 +302,7 @@ async fn an_external_broker_keeps_what_is_not_on_disk() {
     let (router, inbox, log) = logged_router("t");
     let second = client(router, &mosquitto.address(), options);
     for (position, (_, packet_id, payload)) in (1..).zip(&known) {
-        let message = LogMessage { arrival_us: 0, client: b"", packet_id: *packet_id, topic: b"t", payload };
+        let message = Received { arrival_us: 0, client: b"", packet_id: *packet_id, topic: b"t", payload };
         second.remember(&message, position);
     }
     log.commit(2);

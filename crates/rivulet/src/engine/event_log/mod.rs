@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rivulet_connectors::mqtt::{LogMessage, Logged, MessageLog, REMEMBERED_FOR};
+use rivulet_connectors::mqtt::{Logged, MessageLog, REMEMBERED_FOR, Received};
 use rivulet_dataflow::{Clock, LogPosition};
 use rivulet_storage::log::{Appended, Found, HeldLog, Log, LogSettings, LogStats, Record};
 use rivulet_storage::{Disk, StorageError};
@@ -303,17 +303,17 @@ fn unavailable(error: &StorageError) -> ServiceError {
 }
 
 /// A record as a message of the router.
-fn message<'r>(record: &Record<'r>) -> LogMessage<'r> {
+fn message<'r>(record: &Record<'r>) -> Received<'r> {
     let Record { arrival_us, client, packet_id, topic, payload, .. } = *record;
-    LogMessage { arrival_us, client, packet_id, topic, payload }
+    Received { arrival_us, client, packet_id, topic, payload }
 }
 
 /// The log as the router sees it.
 struct RouterLog(Arc<Log>);
 
 impl MessageLog for RouterLog {
-    fn append(&self, message: &LogMessage<'_>, may_exceed: bool, take: &mut dyn FnMut(LogPosition) -> bool) -> Logged {
-        let LogMessage { arrival_us, client, packet_id, topic, payload } = *message;
+    fn append(&self, message: &Received<'_>, may_exceed: bool, take: &mut dyn FnMut(LogPosition) -> bool) -> Logged {
+        let Received { arrival_us, client, packet_id, topic, payload } = *message;
         let record = Record { position: 0, arrival_us, client, packet_id, topic, payload };
         match self.0.append(&record, may_exceed, take) {
             Appended::At(position) => Logged::At(position),

@@ -1,0 +1,254 @@
+//! Around the routes: the log of what durable inputs get, and its replay.
+//!
+//! A message for a durable input goes to the log at the same moment as into the inboxes, and gets its position: in each
+//! inbox, messages of the log stand in the order of their positions. So such a message goes to all its inboxes or to none.
+//! While the log is being replayed, messages only go to its end, from where they are replayed in their turn. A result of
+//! the engine that is in the log from before a crash and is given once more goes to no durable input: these get it from
+//! the log.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock};
+use rivulet_dataflow::{LogPosition, LoggedEvent, Push};
+
+use super::super::index::TopicIndex;
+use super::super::log::{Logged, MessageLog};
+use super::super::repeats::{Repeats, write_origin};
+use super::routes::{Delivery, Routes, Target};
+use super::{Pending, Received, Router, Routing};
+
+/// The log, and what is known of it.
+pub(super) struct Logging {
+    log: OnceLock<Arc<dyn MessageLog>>,
+    /// Whether the log is still being replayed.
+    is_replaying: AtomicBool,
+    /// Results that it has and that may be given once more.
+    repeats: Mutex<Repeats>,
+    /// Whether there are any.
+    expects_repeats: AtomicBool,
+    /// Topics whose results are logged though nobody reads them at present, each with a number of whoever said so.
+    kept: RwLock<TopicIndex<u64>>,
+}
+
+impl Default for Logging {
+    fn default() -> Self {
+        Self {
+            log: OnceLock::new(),
+            is_replaying: AtomicBool::new(true),
+            repeats: Mutex::default(),
+            expects_repeats: AtomicBool::new(false),
+            kept: RwLock::default(),
+        }
+    }
+}
+
+impl Logging {
+    /// Changes what results are expected once more.
+    fn change_repeats<R>(&self, change: impl FnOnce(&mut Repeats) -> R) -> R {
+        let mut repeats = self.repeats.lock();
+        let result = change(&mut repeats);
+        self.expects_repeats.store(!repeats.is_empty(), Ordering::Release);
+        result
+    }
+
+    /// Whether the log has this result, which is given once more; asked once for each.
+    fn has(&self, origin: &[u8], topic: &[u8]) -> bool {
+        !origin.is_empty()
+            && self.expects_repeats.load(Ordering::Acquire)
+            && self.change_repeats(|repeats| repeats.take(origin, topic))
+    }
+
+    fn keeps_results(&self, topic: &[u8]) -> bool {
+        let mut is_kept = false;
+        self.kept.read().for_each(topic, |_| is_kept = true);
+        is_kept
+    }
+}
+
+impl Router {
+    /// From now on messages for durable inputs go to `log`, and to it only until [`Router::end_replay`]. A router has one
+    /// log; a second is passed over.
+    pub fn log_to(&self, log: Arc<dyn MessageLog>) {
+        // Not while anything is routed.
+        let _routes = self.routes.write();
+        let _ = self.logging.log.set(log);
+    }
+
+    /// The log, if there is one.
+    pub fn log(&self) -> Option<&Arc<dyn MessageLog>> {
+        self.logging.log.get()
+    }
+
+    /// The log has a message from before the start, behind where queries go on: if it is a result, the query whose it is
+    /// gives it once more, and it is not logged then. To be called before anything is routed.
+    pub fn expect_repeat(&self, message: &Received<'_>) {
+        self.logging.change_repeats(|repeats| repeats.expect(message.client, message.topic));
+    }
+
+    /// No result is given once more any more.
+    pub fn forget_repeats(&self) {
+        self.logging.change_repeats(|repeats| *repeats = Repeats::default());
+    }
+
+    /// From now on results of the engine on these topics are logged, also while no durable input reads them: when they are
+    /// given once more after a crash, it is known that they came before whoever reads them then. `number` tells who says
+    /// so from others.
+    pub fn keep_results(&self, filter: &str, number: u64) {
+        self.logging.kept.write().insert(filter, number);
+    }
+
+    /// Takes back [`Router::keep_results`].
+    pub fn keep_results_no_more(&self, filter: &str, number: u64) {
+        self.logging.kept.write().remove(filter, number);
+    }
+
+    /// Stops routing for a moment, in which `rest` hands over what the log has and was not replayed: few messages, for
+    /// inboxes take them even beyond their bounds. If it says that this was all, messages go to their inboxes from now on,
+    /// and true is returned. Of each message it says whether it is new: see [`Routing::replay`].
+    pub fn end_replay(&self, rest: impl FnOnce(&mut dyn FnMut(&Received<'_>, LogPosition, bool)) -> bool) -> bool {
+        if self.log().is_none() {
+            return true;
+        }
+        let routes = self.routes.write();
+        let mut found = Vec::new();
+        let mut pushed = 0;
+        let is_all = rest(&mut |message, position, is_new| {
+            find(&routes, message.topic, is_new, &mut found);
+            deliver(&routes, &found, message, position, true);
+            pushed += found.len() as u64;
+        });
+        self.counts.lock().pushed_events += pushed;
+        if is_all {
+            self.logging.is_replaying.store(false, Ordering::Release);
+        }
+        is_all
+    }
+}
+
+impl Routing<'_> {
+    /// The messages from here on are the engine's result with this identity, the same when it is given once more; without
+    /// one if it is empty.
+    pub fn of_result(&mut self, id: &str) {
+        self.origin.clear();
+        if !id.is_empty() && self.log.is_some() {
+            write_origin(id, &mut self.origin);
+        }
+    }
+
+    /// Whether the log has the result already of which the messages are.
+    #[inline]
+    pub(super) fn is_repeat(&self, topic: &[u8]) -> bool {
+        self.log.is_some() && self.router.logging.has(&self.origin, topic)
+    }
+
+    /// Puts a message for which any durable input asks into the log and into all inboxes that want it, or nowhere; `None`
+    /// if no durable input does. With `must_fit` no inbox refuses it.
+    pub(super) fn route_logged(
+        &mut self,
+        message: &Received<'_>,
+        pending: &mut Pending,
+        must_fit: bool,
+    ) -> Option<Push> {
+        let log = self.log?;
+        let (routes, logging) = (&*self.routes, &self.router.logging);
+        let found = &mut self.found;
+        let is_wanted = find(routes, message.topic, true, found);
+        if !is_wanted && (self.origin.is_empty() || !logging.keeps_results(message.topic)) {
+            return None;
+        }
+        let client = if self.origin.is_empty() { message.client } else { &self.origin };
+        let of_log = Received { client, ..*message };
+        let is_replaying = logging.is_replaying.load(Ordering::Acquire);
+        // A log is shortened when what comes of its events has left, and where that is an event itself it leaves into the
+        // log.
+        let may_exceed = must_fit || !self.is_input;
+        let logged = log.append(&of_log, may_exceed, &mut |position| {
+            is_replaying || deliver(routes, found, message, position, must_fit)
+        });
+        (pending.position, pending.held_by) = match logged {
+            Logged::At(position) => (position, None),
+            Logged::NotTaken => (0, Some(HeldBy::Inbox)),
+            Logged::Full => (0, Some(HeldBy::Log)),
+        };
+        if pending.held_by.is_some() {
+            self.counts.full_waits += 1;
+            return Some(Push::Full);
+        }
+        let targets = self.found.len() as u64;
+        self.counts.logged_messages += 1;
+        self.counts.pushed_events += if is_replaying { 0 } else { targets };
+        pending.is_delivered = targets > 0;
+        self.count_taken(message.payload, pending);
+        Some(Push::Taken)
+    }
+
+    /// Breaks a circle in which a message waits for room that only comes when it is out of the way. One for a durable
+    /// input exceeds the bounds of its inbox and of the log, for it must not get lost; of others those events are given up
+    /// that were not taken, and counted in the answer. `None` if nothing can be done, for it waits for the disk.
+    pub fn break_circle(&mut self, message: &Received<'_>, pending: &mut Pending) -> Option<usize> {
+        if pending.held_by.is_none() {
+            return Some(pending.abandon());
+        }
+        match self.route_logged(message, pending, true) {
+            Some(Push::Taken) => Some(0),
+            Some(Push::Full) => None,
+            // Nobody wants it durable any more.
+            None => {
+                pending.held_by = None;
+                None
+            }
+        }
+    }
+
+    /// Puts a message that the log has into the inboxes of the durable inputs that want it; if it `is_new`, in the log only
+    /// since the replay began, into all that want it.
+    pub fn replay(&mut self, message: &Received<'_>, position: LogPosition, is_new: bool) -> Push {
+        find(&self.routes, message.topic, is_new, &mut self.found);
+        if !deliver(&self.routes, &self.found, message, position, false) {
+            return Push::Full;
+        }
+        self.counts.pushed_events += self.found.len() as u64;
+        Push::Taken
+    }
+}
+
+/// What a message for the log waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeldBy {
+    Inbox,
+    Log,
+}
+
+/// Finds who wants a message of a topic: durable inputs, or all. Returns whether a durable input is among them.
+fn find(routes: &Routes, topic: &[u8], by_all: bool, found: &mut Vec<Target>) -> bool {
+    found.clear();
+    let mut is_logged = false;
+    routes.for_each(topic, |delivery| {
+        if by_all || delivery.is_logged {
+            is_logged |= delivery.is_logged;
+            found.push(delivery.target);
+        }
+    });
+    found.sort_unstable();
+    is_logged
+}
+
+/// Puts a message of the log into all of these inboxes or, if one has no room and it need not fit, into none.
+fn deliver(routes: &Routes, targets: &[Target], message: &Received<'_>, position: LogPosition, must_fit: bool) -> bool {
+    let Received { arrival_us, topic, payload, .. } = *message;
+    let has_room = |Delivery { target, inbox, .. }: Delivery<'_>| inbox.has_room(target.slot, payload.len());
+    // With a single one there is nothing to ask: it takes the message or does not.
+    let is_single = targets.len() == 1;
+    if !is_single && !must_fit && !targets.iter().all(|&target| routes.delivery(target).is_none_or(has_room)) {
+        return false;
+    }
+    let must_fit = must_fit || !is_single;
+    let mut is_taken = true;
+    for Delivery { target, inbox, is_logged } in targets.iter().filter_map(|&target| routes.delivery(target)) {
+        let position = if is_logged { position } else { 0 };
+        let event = LoggedEvent { slot: target.slot, arrival_us, position, topic, payload };
+        is_taken &= inbox.push_logged(event, must_fit) == Push::Taken;
+    }
+    is_taken || must_fit
+}

@@ -1,0 +1,257 @@
+//! The routes: the topic of a message in, its deliveries out.
+//!
+//! Nothing here locks, logs, counts or pushes, and there is no clock. What is done with a delivery is up to the caller.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use hashbrown::HashSet;
+use rivulet_dataflow::{Inbox, Slot};
+
+use super::super::index::TopicIndex;
+use super::super::topic::TopicError;
+
+/// A registered inbox. Numbers are used again, but not while a route names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InboxId(pub(super) u32);
+
+/// That messages of a topic, or of all topics that match a filter, go to a slot of an inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route<'a> {
+    /// A topic or a filter.
+    pub filter: &'a str,
+    /// Whose inbox.
+    pub inbox: InboxId,
+    /// The query's slot there.
+    pub slot: Slot,
+}
+
+impl Route<'_> {
+    fn target(&self) -> Target {
+        Target { inbox: self.inbox.0, slot: self.slot }
+    }
+}
+
+/// Routes that cannot be added. None of the routes given with it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RouteError {
+    /// The filter is none.
+    #[error(transparent)]
+    Filter(#[from] TopicError),
+    /// The inbox is not registered (any more).
+    #[error(
+        "the inbox of the route for '{filter}' is not registered\n\
+         hint: register it before its routes, and remove the routes first"
+    )]
+    Inbox {
+        /// The route's filter.
+        filter: String,
+    },
+}
+
+impl RouteError {
+    fn no_inbox(filter: &str) -> Self {
+        Self::Inbox { filter: filter.to_owned() }
+    }
+}
+
+/// Where a message goes: eight bytes, a million times. Inboxes of one application are registered in the order of its
+/// inputs, so that is the order of its targets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Target {
+    inbox: u32,
+    pub(super) slot: Slot,
+}
+
+/// A message for one slot of an inbox.
+#[derive(Clone, Copy)]
+pub(super) struct Delivery<'r> {
+    pub(super) target: Target,
+    pub(super) inbox: &'r dyn Inbox,
+    /// Whether it is for a durable input.
+    pub(super) is_logged: bool,
+}
+
+struct Registered {
+    /// `None` once unregistered.
+    inbox: Option<Arc<dyn Inbox>>,
+    /// How many routes name it.
+    routes: usize,
+    /// Whether what it gets has to be in the log.
+    is_logged: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Routes {
+    index: TopicIndex<Target>,
+    inboxes: Vec<Registered>,
+    /// How many of them are logged.
+    logged_inboxes: usize,
+    /// Numbers to be used again, the lowest first: inboxes that are registered one behind the other have ascending
+    /// numbers.
+    free: BTreeSet<u32>,
+    /// Changes with every change of the routes.
+    version: u64,
+    /// Targets whose route leads through another inbox now. A message that was under way when that happened still goes
+    /// to them.
+    rerouted: HashSet<Target, foldhash::fast::RandomState>,
+}
+
+impl Routes {
+    pub(super) fn register(&mut self, inbox: Arc<dyn Inbox>, is_logged: bool) -> InboxId {
+        self.logged_inboxes += usize::from(is_logged);
+        let registered = Registered { inbox: Some(inbox), routes: 0, is_logged };
+        InboxId(match self.free.pop_first() {
+            Some(id) => {
+                self.inboxes[id as usize] = registered;
+                id
+            }
+            None => {
+                let id = u32::try_from(self.inboxes.len()).expect("inboxes fit into memory, so they fit into 32 bits");
+                self.inboxes.push(registered);
+                id
+            }
+        })
+    }
+
+    /// Puts another inbox in the place of one.
+    pub(super) fn replace(&mut self, id: InboxId, inbox: Arc<dyn Inbox>) {
+        if let Some(registered) = self.registered(id) {
+            registered.inbox = Some(inbox);
+        }
+    }
+
+    /// Forgets an inbox. Its number is used again when the last route that names it is removed.
+    pub(super) fn unregister(&mut self, id: InboxId) {
+        self.version += 1;
+        let Some(registered) = self.registered(id) else { return };
+        registered.inbox = None;
+        let (is_logged, routes) = (registered.is_logged, registered.routes);
+        self.logged_inboxes -= usize::from(is_logged);
+        if routes == 0 {
+            self.free.insert(id.0);
+        }
+    }
+
+    fn registered(&mut self, id: InboxId) -> Option<&mut Registered> {
+        self.inboxes.get_mut(id.0 as usize).filter(|one| one.inbox.is_some())
+    }
+
+    /// Adds routes, all or none. Their filters are valid.
+    pub(super) fn add(&mut self, routes: &[Route<'_>]) -> Result<(), RouteError> {
+        if let Some(unknown) = routes.iter().find(|route| self.registered(route.inbox).is_none()) {
+            return Err(RouteError::no_inbox(unknown.filter));
+        }
+        self.version += 1;
+        for route in routes {
+            if self.index.insert(route.filter, route.target()) {
+                self.inboxes[route.inbox.0 as usize].routes += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes routes. One that is not there is passed over.
+    pub(super) fn remove(&mut self, routes: &[Route<'_>]) {
+        self.version += 1;
+        for route in routes {
+            if self.index.remove(route.filter, route.target()) {
+                let registered = &mut self.inboxes[route.inbox.0 as usize];
+                registered.routes -= 1;
+                if registered.routes == 0 && registered.inbox.is_none() {
+                    self.free.insert(route.inbox.0);
+                }
+            }
+        }
+    }
+
+    /// Puts one route in the place of those of `others` at the same topic or filter.
+    pub(super) fn reroute(&mut self, others: &[(InboxId, Slot)], through: Route<'_>) -> Result<(), RouteError> {
+        self.add(&[through])?;
+        for &(inbox, slot) in others {
+            let target = Target { inbox: inbox.0, slot };
+            if self.index.remove(through.filter, target) {
+                self.inboxes[inbox.0 as usize].routes -= 1;
+                self.rerouted.insert(target);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn forget_rerouted(&mut self, inbox: InboxId, slots: &[Slot]) {
+        self.version += 1;
+        for &slot in slots {
+            self.rerouted.remove(&Target { inbox: inbox.0, slot });
+        }
+    }
+
+    pub(super) fn reserve(&mut self, additional: usize) {
+        self.index.reserve(additional);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.index.memory_bytes()
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Whether a durable input is among the inboxes.
+    pub(super) fn has_logged(&self) -> bool {
+        self.logged_inboxes > 0
+    }
+
+    /// How many routes there are of exactly this topic or filter.
+    pub(super) fn len_at(&self, filter: &str) -> usize {
+        self.index.len_at(filter)
+    }
+
+    /// The routes of exactly this topic or filter.
+    pub(super) fn at(&self, filter: &str) -> Vec<(InboxId, Slot)> {
+        self.index.values_at(filter).into_iter().map(|target| (InboxId(target.inbox), target.slot)).collect()
+    }
+
+    /// Asks for the memory that [`Routes::for_each`] will look at first, without waiting for it.
+    #[inline]
+    pub(super) fn prefetch(&self, topic: &[u8]) {
+        self.index.prefetch(topic);
+    }
+
+    /// Calls `each` with every delivery of a message of this topic.
+    #[inline]
+    pub(super) fn for_each<'r>(&'r self, topic: &[u8], mut each: impl FnMut(Delivery<'r>)) {
+        self.index.for_each(topic, |&target| {
+            if let Some(delivery) = self.delivery(target) {
+                each(delivery);
+            }
+        });
+    }
+
+    /// The delivery to a target; `None` if its inbox is not registered any more.
+    #[inline]
+    pub(super) fn delivery(&self, target: Target) -> Option<Delivery<'_>> {
+        let Registered { inbox, is_logged, .. } = &self.inboxes[target.inbox as usize];
+        inbox.as_deref().map(|inbox| Delivery { target, inbox, is_logged: *is_logged })
+    }
+
+    /// Of the targets that a message of this topic had at an earlier version, leaves those that are still to get it: a
+    /// slot may have gone, and its number may belong to another query by now.
+    pub(super) fn retain_present(&self, topic: &[u8], targets: &mut Vec<Target>) {
+        targets.sort_unstable();
+        let mut present = Vec::new();
+        self.index.for_each(topic, |target| {
+            if targets.binary_search(target).is_ok() {
+                present.push(*target);
+            }
+        });
+        present.extend(targets.iter().filter(|target| self.rerouted.contains(*target)));
+        present.sort_unstable();
+        present.dedup();
+        *targets = present;
+    }
+}

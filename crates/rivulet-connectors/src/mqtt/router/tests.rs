@@ -1,0 +1,345 @@
+use parking_lot::Mutex;
+use rivulet_dataflow::LoggedEvent;
+
+use super::super::log::Logged;
+use super::super::topic::TopicError;
+use super::*;
+
+/// Takes `room` events and is full then.
+#[derive(Default)]
+struct Limited {
+    room: Mutex<usize>,
+    taken: Mutex<Vec<(Slot, Vec<u8>)>>,
+}
+
+impl Limited {
+    fn new(room: usize) -> Arc<Self> {
+        Arc::new(Self { room: Mutex::new(room), ..Self::default() })
+    }
+
+    fn slots(&self) -> Vec<Slot> {
+        let mut slots: Vec<Slot> = self.taken.lock().iter().map(|(slot, _)| *slot).collect();
+        slots.sort_unstable();
+        slots
+    }
+}
+
+impl Inbox for Limited {
+    fn push(&self, slot: Slot, _arrival_us: i64, payload: &[u8]) -> Push {
+        let mut room = self.room.lock();
+        if *room == 0 {
+            return Push::Full;
+        }
+        *room -= 1;
+        self.taken.lock().push((slot, payload.to_vec()));
+        Push::Taken
+    }
+
+    fn has_room(&self, _slot: Slot, _payload_bytes: usize) -> bool {
+        *self.room.lock() > 0
+    }
+
+    fn push_logged(&self, event: LoggedEvent<'_>, must_fit: bool) -> Push {
+        if must_fit {
+            *self.room.lock() += 1;
+        }
+        self.push(event.slot, event.arrival_us, event.payload)
+    }
+}
+
+fn routes<'a>(inbox: InboxId, routes: &[(&'a str, Slot)]) -> Vec<Route<'a>> {
+    routes.iter().map(|&(filter, slot)| Route { filter, inbox, slot }).collect()
+}
+
+fn message(topic: &str) -> Received<'_> {
+    Received { arrival_us: 7, topic: topic.as_bytes(), payload: b"payload", ..Received::default() }
+}
+
+fn push(router: &Router, topic: &str, pending: &mut Pending) -> Push {
+    router.read().route(&message(topic), pending)
+}
+
+#[test]
+fn a_message_under_way_goes_to_the_inbox_that_has_replaced_the_one_it_waited_for() {
+    let router = Router::new();
+    let (full, empty) = (Limited::new(0), Limited::new(10));
+    let inbox = router.register_inbox(full.clone());
+    router.add(&[Route { filter: "a", inbox, slot: 7 }]).expect("a route");
+    let mut pending = Pending::default();
+    assert_eq!(push(&router, "a", &mut pending), Push::Full);
+    router.replace_inbox(inbox, empty.clone());
+    router.settle();
+    assert_eq!(push(&router, "a", &mut pending), Push::Taken);
+    assert_eq!(push(&router, "a", &mut pending), Push::Taken);
+    assert_eq!((full.slots(), empty.slots()), (Vec::new(), vec![7, 7]));
+}
+
+#[test]
+fn messages_reach_exact_and_wildcard_routes_of_several_inboxes() {
+    let router = Router::new();
+    let (a, b) = (Limited::new(9), Limited::new(9));
+    let (a_id, b_id) = (router.register_inbox(a.clone()), router.register_inbox(b.clone()));
+    router.add(&routes(a_id, &[("home/1/t", 1), ("home/2/t", 2), ("home/+/t", 3)])).unwrap();
+    router.add(&routes(b_id, &[("home/1/t", 1), ("home/#", 5)])).unwrap();
+    let pending = &mut Pending::default();
+    assert_eq!(push(&router, "home/1/t", pending), Push::Taken);
+    assert_eq!(push(&router, "garden", pending), Push::Taken);
+    assert_eq!((a.slots(), b.slots()), (vec![1, 3], vec![1, 5]));
+    let stats = router.stats();
+    assert_eq!((stats.routed_messages, stats.unrouted_messages, stats.pushed_events), (1, 1, 4));
+    assert_eq!((stats.payload_bytes, stats.routes), (14, 5));
+}
+
+#[test]
+fn a_full_inbox_holds_the_message_back_and_nobody_gets_it_twice() {
+    let router = Router::new();
+    let (a, b) = (Limited::new(1), Limited::new(1));
+    let (a_id, b_id) = (router.register_inbox(a.clone()), router.register_inbox(b.clone()));
+    router.add(&routes(a_id, &[("t", 1), ("t", 2), ("+", 3)])).unwrap();
+    router.add(&routes(b_id, &[("#", 1)])).unwrap();
+    let pending = &mut Pending::default();
+    assert_eq!(push(&router, "t", pending), Push::Full);
+    assert_eq!(push(&router, "t", pending), Push::Full);
+    *a.room.lock() = 1;
+    assert_eq!(push(&router, "t", pending), Push::Full);
+    *a.room.lock() = 5;
+    assert_eq!(push(&router, "t", pending), Push::Taken);
+    assert!(pending.is_empty());
+    assert_eq!((a.slots(), b.slots()), (vec![1, 2, 3], vec![1]));
+    assert_eq!(router.stats().routed_messages, 1);
+    assert_eq!(router.stats().full_waits, 1);
+}
+
+#[test]
+fn a_closed_router_takes_results_only() {
+    let router = Router::new();
+    let a = Limited::new(1);
+    let id = router.register_inbox(a.clone());
+    router.add(&routes(id, &[("t", 1), ("t", 2)])).unwrap();
+    let pending = &mut Pending::default();
+    assert_eq!(push(&router, "t", pending), Push::Full);
+    router.close();
+    *a.room.lock() = 9;
+    assert_eq!(push(&router, "t", pending), Push::Full, "what is under way stays with the sender");
+    assert_eq!(push(&router, "t", &mut Pending::default()), Push::Full);
+    assert_eq!(push(&router, "nobody's", &mut Pending::default()), Push::Full);
+    assert_eq!(a.slots(), [1]);
+    let taken = router.read_for_results().route(&message("t"), &mut Pending::default());
+    assert_eq!((taken, a.slots()), (Push::Taken, vec![1, 1, 2]));
+}
+
+#[test]
+fn what_is_pending_follows_changes_of_the_routes() {
+    let router = Router::new();
+    let a = Limited::new(0);
+    let id = router.register_inbox(a.clone());
+    router.add(&routes(id, &[("t", 1), ("t", 2), ("t", 3)])).unwrap();
+    let pending = &mut Pending::default();
+    assert_eq!(push(&router, "t", pending), Push::Full);
+    router.remove(&routes(id, &[("t", 2)]));
+    router.add(&routes(id, &[("t", 4)])).unwrap();
+    *a.room.lock() = 9;
+    assert_eq!(push(&router, "t", pending), Push::Taken);
+    assert_eq!(a.slots(), [1, 3], "2 was removed, 4 came later");
+}
+
+#[test]
+fn one_route_stands_for_many_and_what_is_under_way_arrives_once() {
+    let router = Router::new();
+    let (a, b, shared) = (Limited::new(1), Limited::new(9), Limited::new(9));
+    let (a_id, b_id) = (router.register_inbox(a.clone()), router.register_inbox(b.clone()));
+    let shared_id = router.register_inbox(shared.clone());
+    router.add(&routes(a_id, &[("t", 1), ("t", 2), ("+", 3)])).unwrap();
+    router.add(&routes(b_id, &[("t", 1)])).unwrap();
+    assert_eq!((router.crowded(["t", "+", "u"], 2), router.crowded(["t", "+"], 4)), (vec!["t"], vec![]));
+    let mut of_t = router.routes_of("t");
+    of_t.sort_unstable();
+    assert_eq!(of_t, [(a_id, 1), (a_id, 2), (b_id, 1)]);
+    assert_eq!((router.routes_of("+"), router.routes_of("a/#")), (vec![(a_id, 3)], vec![]));
+
+    let pending = &mut Pending::default();
+    assert_eq!(push(&router, "t", pending), Push::Full);
+    router.reroute(&of_t, Route { filter: "t", inbox: shared_id, slot: 7 }).unwrap();
+    *a.room.lock() = 9;
+    assert_eq!(push(&router, "t", pending), Push::Taken, "where it was going when it was held back");
+    assert_eq!((a.slots(), b.slots(), shared.slots()), (vec![1, 2, 3], vec![1], vec![]));
+    assert_eq!(push(&router, "t", pending), Push::Taken);
+    assert_eq!((a.slots(), b.slots(), shared.slots()), (vec![1, 2, 3, 3], vec![1], vec![7]));
+    assert_eq!(router.stats().routes, 2);
+
+    *a.room.lock() = 0;
+    let gone = router.register_inbox(shared.clone());
+    router.unregister_inbox(gone);
+    assert!(router.reroute(&[(a_id, 3)], Route { filter: "+", inbox: gone, slot: 7 }).is_err());
+    assert_eq!(push(&router, "t", pending), Push::Full);
+    router.reroute(&[(a_id, 3)], Route { filter: "+", inbox: shared_id, slot: 8 }).unwrap();
+    router.forget_rerouted(a_id, &[3]);
+    assert_eq!(push(&router, "t", pending), Push::Taken, "its slot may be another query's by now");
+    assert_eq!(a.slots(), [1, 2, 3, 3]);
+}
+
+#[test]
+fn a_number_is_not_used_again_while_routes_name_it() {
+    let router = Router::new();
+    let (a, b) = (Limited::new(9), Limited::new(9));
+    let a_id = router.register_inbox(a.clone());
+    router.add(&routes(a_id, &[("t", 1)])).unwrap();
+    router.unregister_inbox(a_id);
+    let b_id = router.register_inbox(b.clone());
+    assert_ne!(a_id, b_id);
+    assert_eq!(push(&router, "t", &mut Pending::default()), Push::Taken);
+    assert_eq!((a.slots(), b.slots()), (vec![], vec![]));
+    assert_eq!(router.stats().unrouted_messages, 1);
+    router.remove(&routes(a_id, &[("t", 1)]));
+    assert_eq!(router.register_inbox(a), a_id);
+}
+
+#[test]
+fn either_all_routes_are_added_or_none() {
+    let router = Router::new();
+    let id = router.register_inbox(Limited::new(9));
+    let gone = router.register_inbox(Limited::new(9));
+    router.unregister_inbox(gone);
+    let error = router.add(&routes(id, &[("fine", 1), ("a/#/b", 2)])).unwrap_err();
+    assert!(matches!(error, RouteError::Filter(TopicError::HashNotLast { .. })));
+    let topics: Vec<String> = (0..ROUTES_AT_ONCE + 1).map(|n| n.to_string()).collect();
+    let mut many: Vec<Route<'_>> = topics.iter().map(|filter| Route { filter, inbox: id, slot: 1 }).collect();
+    many.push(Route { filter: "lost", inbox: gone, slot: 1 });
+    assert_eq!(router.add(&many), Err(RouteError::Inbox { filter: "lost".into() }));
+    assert_eq!(router.stats().routes, 0);
+}
+
+/// Client, packet and payload of a message.
+type Kept = (Vec<u8>, u16, Vec<u8>);
+
+/// So many more messages a log takes of those that may exceed its limit.
+const EXCESS: usize = 2;
+
+/// A log in memory with room for so many messages.
+struct Memory {
+    room: Mutex<usize>,
+    messages: Mutex<Vec<Kept>>,
+    committed: tokio::sync::Notify,
+}
+
+impl Memory {
+    fn new(room: usize) -> Arc<Self> {
+        Arc::new(Self { room: Mutex::new(room), messages: Mutex::default(), committed: tokio::sync::Notify::new() })
+    }
+}
+
+impl MessageLog for Memory {
+    fn append(&self, message: &Received<'_>, may_exceed: bool, take: &mut dyn FnMut(LogPosition) -> bool) -> Logged {
+        let mut messages = self.messages.lock();
+        let room = *self.room.lock();
+        if messages.len() >= if may_exceed { room + EXCESS } else { room } {
+            return Logged::Full;
+        }
+        let position = messages.len() as u64 + 1;
+        if !take(position) {
+            return Logged::NotTaken;
+        }
+        messages.push((message.client.to_vec(), message.packet_id, message.topic.to_vec()));
+        Logged::At(position)
+    }
+
+    fn next(&self) -> LogPosition {
+        self.messages.lock().len() as u64 + 1
+    }
+
+    fn durable(&self) -> LogPosition {
+        self.next() - 1
+    }
+
+    fn committed(&self) -> &tokio::sync::Notify {
+        &self.committed
+    }
+}
+
+#[test]
+fn a_message_of_the_log_goes_to_all_inboxes_or_to_none() {
+    let router = Router::new();
+    let (durable, other) = (Limited::new(9), Limited::new(1));
+    let (durable_id, other_id) = (router.register_logged_inbox(durable.clone()), router.register_inbox(other.clone()));
+    router.add(&routes(durable_id, &[("both", 1), ("mine", 2)])).unwrap();
+    router.add(&routes(other_id, &[("both", 3), ("its", 4)])).unwrap();
+    let log = Memory::new(3);
+    router.log_to(log.clone());
+    let pending = &mut Pending::default();
+    assert_eq!((push(&router, "mine", pending), pending.position()), (Push::Taken, 1));
+    assert!(durable.slots().is_empty(), "what is in the log is replayed first");
+    assert!(!router.end_replay(|_| false));
+    let mine = message("mine");
+    assert_eq!(router.read().replay(&mine, 1, true), Push::Taken);
+    assert_eq!(durable.slots(), [2]);
+    let rest = message("both");
+    *durable.room.lock() = 0;
+    assert!(router.end_replay(|push| {
+        push(&rest, 2, true);
+        true
+    }));
+    assert_eq!((other.slots(), router.stats().pushed_events), (vec![3], 3));
+    *durable.room.lock() = 9;
+
+    assert_eq!((push(&router, "its", pending), pending.position()), (Push::Taken, 0));
+    assert_eq!(push(&router, "both", pending), Push::Full, "the other is full");
+    assert!(!pending.is_empty() && !pending.waits_for_log());
+    assert_eq!((durable.slots(), log.next()), (vec![1, 2], 2));
+    *other.room.lock() = 9;
+    let of_kim = Received { client: b"kim", packet_id: 5, ..message("both") };
+    let taken = router.read().route(&of_kim, pending);
+    assert_eq!((taken, pending.position(), pending.is_empty()), (Push::Taken, 2, true));
+    assert_eq!((durable.slots(), other.slots()), (vec![1, 1, 2], vec![3, 3, 4]));
+    assert_eq!(log.messages.lock()[1], (b"kim".to_vec(), 5, b"both".to_vec()));
+
+    assert_eq!(push(&router, "mine", pending), Push::Taken);
+    assert_eq!(push(&router, "mine", pending), Push::Full);
+    assert!(pending.waits_for_log());
+    assert_eq!(push(&router, "its", &mut Pending::default()), Push::Taken, "others go on");
+    let result = router.read_for_results().route(&message("mine"), &mut Pending::default());
+    assert_eq!(result, Push::Taken, "the log waits for it to be out of the way");
+    assert_eq!(router.read().break_circle(&message("mine"), pending), Some(0));
+    assert!(!pending.waits_for_log() && log.messages.lock().len() == 3 + EXCESS);
+    assert_eq!(push(&router, "mine", pending), Push::Full);
+    assert_eq!(router.read().break_circle(&message("mine"), pending), None, "there is a bound to that");
+    pending.abandon();
+    *durable.room.lock() = 0;
+    *log.room.lock() = 9;
+    assert_eq!(push(&router, "mine", pending), Push::Full);
+    assert!(!pending.waits_for_log());
+    assert_eq!(router.stats().logged_messages, 3 + EXCESS as u64);
+    router.unregister_inbox(durable_id);
+    assert_eq!(push(&router, "mine", pending), Push::Taken, "nobody wants it");
+}
+
+#[test]
+fn a_result_that_the_log_has_goes_to_no_durable_input_once_more() {
+    let router = Router::new();
+    let (durable, other) = (Limited::new(9), Limited::new(9));
+    let (durable_id, other_id) = (router.register_logged_inbox(durable.clone()), router.register_inbox(other.clone()));
+    router.add(&routes(durable_id, &[("t", 1)])).unwrap();
+    router.add(&routes(other_id, &[("t", 2)])).unwrap();
+    let log = Memory::new(9);
+    router.log_to(log.clone());
+    assert!(router.end_replay(|_| true));
+    let give = |id: &str| {
+        let mut routing = router.read_for_results();
+        routing.of_result(id);
+        routing.route(&message("t"), &mut Pending::default())
+    };
+    assert_eq!((give("s-1-1"), give("")), (Push::Taken, Push::Taken));
+    let logged = log.messages.lock().clone();
+    assert_eq!((&logged[0].0[1..], &logged[1].0[..]), (&b"s-1-1"[..], &b""[..]));
+
+    let expect = |client| {
+        router.expect_repeat(&Received { client, ..message("t") });
+    };
+    logged.iter().for_each(|(client, ..)| expect(client));
+    assert_eq!((give("s-1-1"), durable.slots(), other.slots()), (Push::Taken, vec![1, 1], vec![2, 2, 2]));
+    assert_eq!((give("s-1-1"), log.next()), (Push::Taken, 4), "what comes a third time is another one");
+    expect(&logged[0].0);
+    router.forget_repeats();
+    assert_eq!((give("s-1-1"), durable.slots().len()), (Push::Taken, 4));
+    let from_client = router.read().route(&Received { client: b"kim", ..message("t") }, &mut Pending::default());
+    assert_eq!((from_client, log.messages.lock()[4].0.as_slice()), (Push::Taken, &b"kim"[..]));
+}
