@@ -31,6 +31,7 @@
 //! - [`router`]: from a topic to inboxes, and around that the log of durable inputs;
 //! - [`log`]: that log, as the router sees it;
 //! - [`acknowledge`]: acknowledgements that wait for the log;
+//! - `intake`: what is read from a connection, on its way into the router, for client and broker;
 //! - [`publisher`]: results on their way out;
 //! - [`client`]: the connection to an external broker;
 //! - [`broker`]: the embedded broker;
@@ -50,6 +51,7 @@ pub mod tls;
 mod buffer;
 mod exact;
 mod fields;
+mod intake;
 mod properties;
 mod repeats;
 mod stall;

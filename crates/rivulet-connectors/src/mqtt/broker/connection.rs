@@ -4,38 +4,32 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rivulet_dataflow::{LogPosition, Push};
+use parking_lot::MutexGuard;
+use rivulet_dataflow::LogPosition;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::super::acknowledge::{Admission, Answer, Ledger};
+use super::super::acknowledge::Ledger;
 use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
-use super::super::router::{Pending, Received};
-use super::super::stall::Stall;
+use super::super::intake::{DRAIN_MAX, Intake, IntakeParts, PassedOn, READ_BYTES_BEFORE_YIELD, Step, Turn, Verdict};
 use super::super::supervise::catch_panic;
 use super::super::topic::{self, TopicError};
 use super::Shared;
 use super::confirm::Answers;
-use super::core::{Core, Goodbye, SessionKey};
+use super::core::{Core, Goodbye, Published, SessionKey};
 use super::message;
 use super::outbox::Outbox;
 use super::packets::{self, Close, Control, Login};
 use super::rights::{NotAdmitted, Rights, may_publish};
 use super::seats::Seat;
 
-/// After reading this many bytes a connection lets the others have their turn.
-const READ_BYTES_BEFORE_YIELD: usize = 64 << 10;
-
 /// How long the last bytes to a client may take.
 const LAST_WRITE_MAX: Duration = Duration::from_secs(2);
 
 /// How much is read of what a client sends that is thrown out.
 const PASSED_OVER_MAX: usize = 8 << 20;
-
-/// How long messages that were read before the connection was closed may wait for room in their inboxes.
-const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// The memory a writer keeps between bursts.
 const WRITE_BYTES_KEPT: usize = 64 << 10;
@@ -194,10 +188,10 @@ async fn read_login(
             buffer.consume(consumed);
             return Ok((login, rights));
         }
-        if matches!(buffer.fill(stream).await, Ok(0) | Err(_)) {
-            return Err(Refusal { answer: Vec::new(), counts: false });
-        }
-        shared.bytes_in.fetch_add(buffer.data().len() as u64, Ordering::Relaxed);
+        match buffer.fill(stream).await {
+            Ok(0) | Err(_) => return Err(Refusal { answer: Vec::new(), counts: false }),
+            Ok(bytes) => shared.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed),
+        };
     }
 }
 
@@ -247,32 +241,23 @@ enum End {
     Close(Close),
 }
 
+impl<E: Into<Close>> From<E> for End {
+    fn from(error: E) -> Self {
+        Self::Close(error.into())
+    }
+}
+
 struct Reader<'a> {
     shared: &'a Shared,
-    client_id: &'a str,
     version: Version,
     key: SessionKey,
     outbox: &'a Arc<Outbox>,
     answers: &'a Answers,
-    buffer: ReadBuffer,
+    intake: Intake<'a>,
     /// How long the client has asked its session to be kept, in seconds.
     expiry_s: u32,
     silence_max: Option<Duration>,
-    arrival_us: i64,
-    pending: Pending,
-    stall: Stall,
-    /// PUBACKs that are handed to the writer together.
-    acknowledgements: Vec<u8>,
-    /// What waits for the log, if there is one.
-    ledger: Option<Arc<Ledger>>,
     rights: Rights,
-}
-
-/// How far the read bytes could be processed.
-enum Step {
-    NeedsMore,
-    InboxFull,
-    End(End),
 }
 
 impl<'a> Reader<'a> {
@@ -284,34 +269,38 @@ impl<'a> Reader<'a> {
         buffer: ReadBuffer,
         (ledger, rights): (Option<Arc<Ledger>>, Rights),
     ) -> Self {
+        let intake = Intake::new(IntakeParts {
+            router: &shared.router,
+            clock: &*shared.clock,
+            client: login.client_id.as_bytes(),
+            version: login.version,
+            packet_bytes_max: shared.options.packet_bytes_max,
+            buffer,
+            ledger,
+            // A client's messages never wait for themselves; only the engine's own results can.
+            deadlock_after: Duration::MAX,
+        });
         Self {
             shared,
-            client_id: &login.client_id,
             version: login.version,
             key,
             outbox,
             answers,
-            buffer,
+            intake,
             expiry_s: login.expiry_s,
             silence_max: (login.keep_alive_s > 0).then(|| Duration::from_millis(u64::from(login.keep_alive_s) * 1500)),
-            arrival_us: shared.clock.now_us(),
-            pending: Pending::default(),
-            // A client's messages never wait for themselves; only the engine's own results can.
-            stall: Stall::new(Duration::MAX),
-            acknowledgements: Vec::new(),
-            ledger,
             rights,
         }
     }
 
     async fn run(&mut self, mut socket: impl AsyncRead + Unpin) -> End {
         let mut read_bytes = 0;
-        self.take_over().await;
+        self.intake.take_over().await;
         loop {
             match self.process() {
-                Step::NeedsMore => {}
-                Step::End(end) => return end,
-                Step::InboxFull => {
+                Ok(Step::NeedsMore) => {}
+                Err(end) => return end,
+                Ok(Step::Full) => {
                     // Nothing is read meanwhile, and TCP tells the client.
                     self.wait_for_room().await;
                     continue;
@@ -324,10 +313,10 @@ impl<'a> Reader<'a> {
                 read_bytes = 0;
                 tokio::task::yield_now().await;
             }
-            let filled = match self.silence_max {
-                None => self.buffer.fill(&mut socket).await,
-                Some(limit) => match tokio::time::timeout(limit, self.buffer.fill(&mut socket)).await {
-                    Ok(filled) => filled,
+            let read = match self.silence_max {
+                None => self.intake.read(&mut socket).await,
+                Some(limit) => match tokio::time::timeout(limit, self.intake.read(&mut socket)).await {
+                    Ok(read) => read,
                     Err(_) => {
                         return End::Close(Close::new(
                             packets::Reason::KeepAliveTimeout,
@@ -336,32 +325,21 @@ impl<'a> Reader<'a> {
                     }
                 },
             };
-            match filled {
+            match read {
                 Ok(0) | Err(_) => return End::Lost,
                 Ok(bytes) => {
                     read_bytes += bytes;
                     self.shared.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
                 }
             }
-            if let Some(ledger) = &self.ledger {
-                ledger.heard(Instant::now());
-            }
-            self.arrival_us = self.shared.clock.now_us();
-        }
-    }
-
-    /// What an earlier connection of the client has read goes into the log first, and is known when it comes again.
-    async fn take_over(&self) {
-        if let Some(ledger) = &self.ledger {
-            ledger.take_over().await;
         }
     }
 
     /// The connection was closed from this side while its last messages may have waited for room: they count all the same.
     async fn drain(&mut self) {
-        self.take_over().await;
+        self.intake.take_over().await;
         let waiting = async {
-            while let Step::InboxFull = self.process()
+            while let Ok(Step::Full) = self.process()
                 && !self.shared.router.is_closed()
             {
                 self.wait_for_room().await;
@@ -370,163 +348,144 @@ impl<'a> Reader<'a> {
         let _ = tokio::time::timeout(DRAIN_MAX, waiting).await;
     }
 
-    /// Waits before the next try. Had the message arrived before the wait, windows over arrival time may be closed by then, and
-    /// it would be late.
     async fn wait_for_room(&mut self) {
-        tokio::time::sleep(self.stall.next_wait()).await;
-        self.arrival_us = self.shared.clock.now_us();
+        tokio::time::sleep(self.intake.next_wait()).await;
+        self.intake.waited();
     }
 
-    /// Processes whole packets until there is none left, an inbox is full, or the connection is over.
-    fn process(&mut self) -> Step {
-        let shared = self.shared;
-        let data = self.buffer.data();
-        let mut consumed = 0;
-        let mut step = Step::NeedsMore;
-        let ledger = self.ledger.as_deref();
-        match ledger.map_or(Admission::Open, Ledger::admission) {
-            Admission::Open => {}
-            Admission::Full => return Step::InboxFull,
-            Admission::TakenOver => return Step::NeedsMore,
-        }
+    /// Processes whole packets until there is none left, one has to wait, or the connection is over.
+    fn process(&mut self) -> Result<Step, End> {
         if self.answers.is_full() {
-            return Step::InboxFull;
+            return Ok(Step::Full);
         }
-        let mut core = shared.core.lock();
+        let mut core = self.shared.core.lock();
         core.begin_turn();
         // Another connection may have taken the session over. Messages that were read count all the same, but they say
         // nothing about the session.
         let is_owner = core.owns(self.key, self.outbox);
-        let mut routing = shared.router.read();
-        loop {
-            let frame = match codec::split_frame(&data[consumed..], shared.options.packet_bytes_max) {
-                Ok(Some(frame)) => frame,
-                Ok(None) => break,
-                Err(error) => {
-                    step = Step::End(End::Close(error.into()));
-                    break;
-                }
-            };
-            if self.version == Version::V5 && !frame.has_shortest_length() {
-                let error = CodecError::Malformed("the length in the header has more bytes than it needs");
-                step = Step::End(End::Close(error.into()));
-                break;
-            }
-            match frame.kind() {
-                PacketKind::Publish => {
-                    let (publish, expires_at) = match decode_publish(self.version, &frame) {
-                        Ok(decoded) => decoded,
-                        Err(close) => {
-                            step = Step::End(End::Close(close));
-                            break;
-                        }
-                    };
-                    if !may_publish(&self.rights, publish.topic) {
-                        // A client of version 3 cannot be told (MQTT 3.1.1, 3.3.5).
-                        let reason = if self.version == Version::V3 { 0 } else { NOT_AUTHORIZED };
-                        answer_publish(ledger, 0, &publish, reason, &mut self.acknowledgements);
-                        consumed += frame.whole.len();
-                        continue;
-                    }
-                    if (publish.qos != Qos::AtMostOnce || publish.retain) && !core.has_room_to_save() {
-                        step = Step::InboxFull;
-                        break;
-                    }
-                    let (topic, payload) = (publish.topic, publish.payload);
-                    let mut logged_at = ledger
-                        .filter(|_| publish.qos > Qos::AtMostOnce)
-                        .and_then(|ledger| ledger.known_at(publish.duplicate, publish.packet_id, topic, payload));
-                    let is_new = logged_at.is_none();
-                    if is_new {
-                        // The engine first: its queries are no subscribers.
-                        let packet_id = publish.packet_id;
-                        let client = self.client_id.as_bytes();
-                        let message = Received { arrival_us: self.arrival_us, client, packet_id, topic, payload };
-                        if routing.route(&message, &mut self.pending) == Push::Full {
-                            step = Step::InboxFull;
-                            break;
-                        }
-                        logged_at = Some(self.pending.position());
-                    }
-                    self.stall.taken();
-                    core.counters.messages_in += 1;
-                    let passed_on = Publish { qos: publish.qos.min(Qos::AtLeastOnce), ..publish };
-                    let published = core.publish(&passed_on, is_owner.then_some(self.key), expires_at);
-                    if publish.qos > Qos::AtMostOnce {
-                        self.answers.expect(published.saved_at);
-                        let is_wanted = published.has_subscribers || is_new && self.pending.is_delivered();
-                        let reason = if is_wanted || self.version == Version::V3 { 0 } else { NO_SUBSCRIBERS };
-                        let logged_at = logged_at.unwrap_or(0);
-                        answer_publish(ledger, logged_at, &publish, reason, &mut self.acknowledgements);
-                    }
-                }
-                _ if !is_owner => {}
-                PacketKind::PubAck => match packets::acknowledged(self.version, &frame) {
-                    Ok(packet_id) => core.acknowledge(self.key, packet_id),
-                    Err(close) => {
-                        step = Step::End(End::Close(close));
-                        break;
-                    }
-                },
-                PacketKind::Connect | PacketKind::Other => {
-                    if packets::is_saved(&frame) && !core.has_room_to_save() {
-                        step = Step::InboxFull;
-                        break;
-                    }
-                    // Answers keep the order of the questions, but for those that wait for a disk.
-                    self.answers.acknowledge(&mut self.acknowledgements);
-                    let end = match packets::control(self.version, &frame, self.expiry_s) {
-                        Ok(control) => {
-                            process_control(&mut core, self.version, self.key, (self.answers, &self.rights), control)
-                        }
-                        Err(close) => Some(End::Close(close)),
-                    };
-                    if let Some(end) = end {
-                        step = Step::End(end);
-                        break;
-                    }
-                }
-            }
-            consumed += frame.whole.len();
-        }
-        drop(routing);
-        drop(core);
-        self.buffer.consume(consumed);
-        self.answers.acknowledge(&mut self.acknowledgements);
+        let mut turn = ClientTurn {
+            core,
+            is_owner,
+            key: self.key,
+            version: self.version,
+            answers: self.answers,
+            expiry_s: self.expiry_s,
+            rights: &self.rights,
+        };
+        let step = self.intake.process(&mut turn);
+        drop(turn);
+        self.answers.acknowledge(self.intake.acknowledgements());
         step
     }
 }
 
-/// Answers a PUBLISH, if its QoS wants an answer, when the log is on disk up to a position.
-#[inline]
-fn answer_publish(
-    ledger: Option<&Ledger>,
-    logged_at: LogPosition,
-    publish: &Publish<'_>,
-    reason: u8,
-    out: &mut Vec<u8>,
-) {
-    if publish.qos == Qos::AtMostOnce {
-        return;
+/// What a client sends, while the broker's state is locked for it.
+struct ClientTurn<'a> {
+    core: MutexGuard<'a, Core>,
+    is_owner: bool,
+    key: SessionKey,
+    version: Version,
+    answers: &'a Answers,
+    expiry_s: u32,
+    rights: &'a Rights,
+}
+
+impl Turn for ClientTurn<'_> {
+    type End = End;
+
+    #[inline]
+    fn prefetch(&self, topic: &[u8]) {
+        self.core.prefetch(topic);
     }
-    let answer = Answer { qos: publish.qos, packet_id: publish.packet_id, reason };
-    match ledger {
-        Some(ledger) => ledger.acknowledge(logged_at, answer, (publish.topic, publish.payload), out),
-        None => answer.encode(out),
+
+    fn check(&self, frame: &Frame<'_>) -> Result<(), End> {
+        match self.version == Version::V5 && !frame.has_shortest_length() {
+            true => Err(CodecError::Malformed("the length in the header has more bytes than it needs").into()),
+            false => Ok(()),
+        }
+    }
+
+    fn has_room(&self, publish: &Publish<'_>) -> bool {
+        (publish.qos == Qos::AtMostOnce && !publish.retain) || self.core.has_room_to_save()
+    }
+
+    #[inline]
+    fn judge(&mut self, publish: &Publish<'_>, properties: &PublishProperties) -> Result<Verdict, End> {
+        check_publish(self.version, publish, properties)?;
+        Ok(match may_publish(self.rights, publish.topic) {
+            true => Verdict::Take,
+            // A client of version 3 cannot be told (MQTT 3.1.1, 3.3.5).
+            false if self.version == Version::V3 => Verdict::Answer(0),
+            false => Verdict::Answer(NOT_AUTHORIZED),
+        })
+    }
+
+    /// The engine came first: its queries are no subscribers.
+    #[inline]
+    fn pass_on(&mut self, publish: &Publish<'_>, properties: &PublishProperties, is_wanted: bool) -> PassedOn {
+        let publish = Publish { qos: publish.qos.min(Qos::AtLeastOnce), ..*publish };
+        let expires_at = message::expires_at(properties.message_expiry_s);
+        let Published { has_subscribers, saved_at } =
+            self.core.publish(&publish, self.is_owner.then_some(self.key), expires_at);
+        let is_told = !is_wanted && !has_subscribers && self.version == Version::V5;
+        PassedOn { reason: if is_told { NO_SUBSCRIBERS } else { 0 }, saved_at }
+    }
+
+    #[inline]
+    fn settled(&mut self, publish: &Publish<'_>, _given_up: usize, saved_at: LogPosition) {
+        self.core.counters.messages_in += 1;
+        if publish.qos > Qos::AtMostOnce {
+            self.answers.expect(saved_at);
+        }
+    }
+
+    fn other(&mut self, frame: &Frame<'_>, _: bool, acknowledgements: &mut Vec<u8>) -> Result<bool, End> {
+        if !self.is_owner {
+            return Ok(true);
+        }
+        if frame.kind() == PacketKind::PubAck {
+            self.core.acknowledge(self.key, packets::acknowledged(self.version, frame)?);
+            return Ok(true);
+        }
+        if packets::is_saved(frame) && !self.core.has_room_to_save() {
+            return Ok(false);
+        }
+        // Answers keep the order of the questions, but for those that wait for a disk.
+        self.answers.acknowledge(acknowledgements);
+        self.control(packets::control(self.version, frame, self.expiry_s)?).map(|()| true)
     }
 }
 
-/// Acknowledges what the log has on disk, for as long as it is polled.
-async fn acknowledge(shared: &Shared, ledger: Option<&Ledger>, answers: &Answers) {
-    match (ledger, shared.router.log()) {
-        (Some(ledger), Some(log)) => ledger.serve(&**log, |bytes| answers.acknowledge(bytes)).await,
-        _ => std::future::pending().await,
+impl ClientTurn<'_> {
+    /// Processes any packet but PUBLISH and PUBACK.
+    fn control(&mut self, control: Control) -> Result<(), End> {
+        match control {
+            Control::Ping => self.answers.answer(0, |out| out.extend_from_slice(&codec::PING_RESPONSE)),
+            Control::Subscribe(subscribe) => {
+                self.core.subscribe(self.key, &subscribe.requests(), self.rights, |codes, saved_at| {
+                    self.answers.answer(saved_at, |out| subscribe.answer(codes, out));
+                });
+            }
+            Control::Unsubscribe(unsubscribe) => {
+                let removed: Vec<_> =
+                    unsubscribe.filters().map(|filter| self.core.unsubscribe(self.key, filter)).collect();
+                let saved_at = removed.iter().flatten().copied().max().unwrap_or(0);
+                let removed: Vec<bool> = removed.iter().map(Option::is_some).collect();
+                self.answers.answer(saved_at, |out| unsubscribe.answer(&removed, out));
+            }
+            // It was processed when it came; a client of version 5 has sent none.
+            Control::Release(packet_id) => {
+                self.answers.answer(0, |out| codec::encode_pubcomp(packet_id, self.version == Version::V3, out));
+            }
+            Control::Disconnect(goodbye) => return Err(End::Goodbye(goodbye)),
+        }
+        Ok(())
     }
 }
 
+/// Checks that a client may send such a message at all.
 #[inline]
-fn decode_publish<'b>(version: Version, frame: &Frame<'b>) -> Result<(Publish<'b>, Option<Instant>), Close> {
-    let publish = Publish::decode(version, frame.first_byte, frame.body)?;
+fn check_publish(version: Version, publish: &Publish<'_>, properties: &PublishProperties) -> Result<(), Close> {
     if publish.qos == Qos::AtMostOnce && publish.duplicate {
         return Err(CodecError::Malformed("a message of QoS 0 that is marked as a duplicate").into());
     }
@@ -537,19 +496,14 @@ fn decode_publish<'b>(version: Version, frame: &Frame<'b>) -> Result<(Publish<'b
             "it publishes with QoS 2, and was told that 1 is the most",
         ));
     }
-    let mut expires_at = None;
-    if !publish.properties.is_empty() {
-        let properties = PublishProperties::parse(publish.properties)?;
-        if properties.topic_alias.is_some() {
-            return Err(Close::new(packets::Reason::TopicAliasInvalid, "it uses a topic alias, and none is offered"));
-        }
-        if properties.has_subscription_identifier {
-            return Err(CodecError::Protocol("a client sends a subscription identifier with a message").into());
-        }
-        expires_at = message::expires_at(properties.message_expiry_s);
+    if properties.topic_alias.is_some() {
+        return Err(Close::new(packets::Reason::TopicAliasInvalid, "it uses a topic alias, and none is offered"));
+    }
+    if properties.has_subscription_identifier {
+        return Err(CodecError::Protocol("a client sends a subscription identifier with a message").into());
     }
     match topic::check_topic(publish.topic) {
-        Ok(_) => Ok((publish, expires_at)),
+        Ok(_) => Ok(()),
         Err(TopicError::Empty) => Err(CodecError::Protocol("a message has neither a topic nor an alias").into()),
         Err(TopicError::Wildcard { .. }) => {
             Err(Close::new(packets::Reason::TopicNameInvalid, "it publishes to a topic with a wildcard"))
@@ -558,34 +512,12 @@ fn decode_publish<'b>(version: Version, frame: &Frame<'b>) -> Result<(Publish<'b
     }
 }
 
-/// Processes any packet but PUBLISH and PUBACK. Returns an end if it is one.
-fn process_control(
-    core: &mut Core,
-    version: Version,
-    key: SessionKey,
-    (answers, rights): (&Answers, &Rights),
-    control: Control,
-) -> Option<End> {
-    match control {
-        Control::Ping => answers.answer(0, |out| out.extend_from_slice(&codec::PING_RESPONSE)),
-        Control::Subscribe(subscribe) => {
-            core.subscribe(key, &subscribe.requests(), rights, |codes, saved_at| {
-                answers.answer(saved_at, |out| subscribe.answer(codes, out));
-            });
-        }
-        Control::Unsubscribe(unsubscribe) => {
-            let removed: Vec<_> = unsubscribe.filters().map(|filter| core.unsubscribe(key, filter)).collect();
-            let saved_at = removed.iter().flatten().copied().max().unwrap_or(0);
-            let removed: Vec<bool> = removed.iter().map(Option::is_some).collect();
-            answers.answer(saved_at, |out| unsubscribe.answer(&removed, out));
-        }
-        // It was processed when it came; a client of version 5 has sent none.
-        Control::Release(packet_id) => {
-            answers.answer(0, |out| codec::encode_pubcomp(packet_id, version == Version::V3, out));
-        }
-        Control::Disconnect(goodbye) => return Some(End::Goodbye(goodbye)),
+/// Acknowledges what the log has on disk, for as long as it is polled.
+async fn acknowledge(shared: &Shared, ledger: Option<&Ledger>, answers: &Answers) {
+    match (ledger, shared.router.log()) {
+        (Some(ledger), Some(log)) => ledger.serve(&**log, |bytes| answers.acknowledge(bytes)).await,
+        _ => std::future::pending().await,
     }
-    None
 }
 
 /// Writes what comes into the outbox, until it is closed or the connection is gone.

@@ -494,6 +494,14 @@ impl Core {
         self.fan_out(publish, from, expires_at)
     }
 
+    /// Asks for the memory that [`Core::publish`] will look at first, without waiting for it.
+    #[inline]
+    pub(super) fn prefetch(&self, topic: &[u8]) {
+        if !self.index.is_empty() {
+            self.index.prefetch(topic);
+        }
+    }
+
     fn fan_out(&mut self, publish: &Publish<'_>, from: Option<SessionKey>, expires_at: Option<Instant>) -> Published {
         let mut delivery = Delivery::new(*publish, expires_at, &mut self.encoded, &self.memory);
         let (mut is_retained, mut saved_at) = (false, 0);

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use rivulet_dataflow::{LogPosition, Push};
+use rivulet_dataflow::LogPosition;
 
 use super::super::codec::{Publish, Qos};
+use super::super::intake::{AHEAD, Stuck, UnderWay};
 use super::super::publisher::{PublishBatch, Publisher};
 use super::super::router::{Pending, Received};
-use super::super::stall::Stall;
 use super::Shared;
 use super::message::{self, Message};
 
@@ -24,8 +24,7 @@ pub(super) async fn publish_results(shared: &Shared) {
     let mut results = Results {
         shared,
         unsent: Unsent { shared, messages: 0, bytes: 0, end: 0 },
-        pending: Pending::default(),
-        stall: Stall::new(Duration::from_millis(shared.options.deadlock_ms)),
+        under_way: UnderWay::new(Duration::from_millis(shared.options.deadlock_ms)),
         saved_at: 0,
         leaving: VecDeque::new(),
     };
@@ -92,6 +91,14 @@ impl<'m> Source<'m> {
         }
     }
 
+    fn topic(self, index: usize) -> Option<&'m [u8]> {
+        match self {
+            // There is one, and it is not looked at ahead.
+            Self::Will(..) => None,
+            Self::Batch(batch) => batch.get(index).map(|message| message.topic.as_bytes()),
+        }
+    }
+
     /// A message, its identity, when it expires, and what it counted for in the queue of results.
     fn get(self, index: usize) -> Option<(Publish<'m>, &'m str, Option<Instant>, Option<usize>)> {
         match self {
@@ -115,8 +122,7 @@ impl<'m> Source<'m> {
 struct Results<'a> {
     shared: &'a Shared,
     unsent: Unsent<'a>,
-    pending: Pending,
-    stall: Stall,
+    under_way: UnderWay,
     /// Up to where the journal must be on disk before what was published has left.
     saved_at: LogPosition,
     /// The ends of batches that have not left, and what they wait for.
@@ -175,7 +181,7 @@ impl Results<'_> {
             next += published;
             if is_full {
                 // What feeds another query waits for its inbox; what comes behind waits too, and has_room() says so.
-                tokio::time::sleep(self.stall.next_wait()).await;
+                tokio::time::sleep(self.under_way.next_wait()).await;
             } else {
                 tokio::task::yield_now().await;
             }
@@ -192,6 +198,10 @@ impl Results<'_> {
         core.begin_turn();
         let mut routing = shared.router.read_for_results();
         for index in range {
+            if let Some(topic) = source.topic(index + AHEAD) {
+                routing.prefetch(topic);
+                core.prefetch(topic);
+            }
             let Some((publish, id, expires_at, queued_bytes)) = source.get(index) else { break };
             if !core.has_room_to_save()
                 && core.will_have_room_to_save()
@@ -204,23 +214,17 @@ impl Results<'_> {
             routing.of_result(id);
             let Publish { topic, payload, .. } = publish;
             let message = Received { arrival_us, topic, payload, ..Received::default() };
-            match routing.route(&message, &mut self.pending) {
-                Push::Taken => self.stall.taken(),
+            let stuck = |_: &Pending| match shared.outbound.has_room() {
                 // While the engine stops, an inbox may never have room again.
-                Push::Full if shared.router.is_closed() || self.stall.full(!shared.outbound.has_room()) => {
-                    match routing.break_circle(&message, &mut self.pending) {
-                        Some(events) => core.counters.deadlock_events += events as u64,
-                        None => {
-                            is_full = true;
-                            break;
-                        }
-                    }
-                }
-                Push::Full => {
-                    is_full = true;
-                    break;
-                }
-            }
+                _ if shared.router.is_closed() => Stuck::ForEver,
+                true => Stuck::Waits,
+                false => Stuck::InCircle,
+            };
+            let Some(given_up) = self.under_way.offer(&mut routing, &message, stuck) else {
+                is_full = true;
+                break;
+            };
+            core.counters.deadlock_events += given_up as u64;
             self.saved_at = core.publish(&publish, None, expires_at).saved_at.max(self.saved_at);
             published += 1;
             if let Some(bytes) = queued_bytes {

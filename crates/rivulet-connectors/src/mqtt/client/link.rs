@@ -5,24 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rivulet_dataflow::Push;
+use rivulet_dataflow::LogPosition;
 use rmqtt_codec::{v3, v5};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use super::super::acknowledge::{Admission, Answer, Ledger};
+use super::super::acknowledge::Ledger;
 use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
+use super::super::intake::{DRAIN_MAX, Intake, IntakeParts, READ_BYTES_BEFORE_YIELD, Step, Stuck, Turn, Verdict};
 use super::super::publisher::{PublishBatch, Publisher};
-use super::super::router::{Pending, Received, Routing};
-use super::super::stall::Stall;
+use super::super::router::Pending;
 use super::connect::{Connection, ConnectionError, Terms};
 use super::{Count, Shared};
 
 /// The most bytes gathered for one write, give or take a message.
 const WRITE_BYTES_AT_ONCE: usize = 256 << 10;
-
-/// After reading this many bytes the reader lets the writer have its turn.
-const READ_BYTES_BEFORE_YIELD: usize = 64 << 10;
 
 /// The most bytes of acknowledgements that wait for the writer before reading pauses.
 const ACKNOWLEDGEMENT_BYTES_MAX: usize = 1 << 20;
@@ -30,9 +27,6 @@ const ACKNOWLEDGEMENT_BYTES_MAX: usize = 1 << 20;
 /// So much is read behind an event for which the log has no room, to find acknowledgements of results: only when those have left is a
 /// checkpoint made, and only that makes room.
 const READ_AHEAD_BYTES_MAX: usize = 16 << 20;
-
-/// How long events that were read before the connection broke may wait for room in their inboxes.
-const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// What is left of a batch of results between connections.
 #[derive(Debug, Default)]
@@ -140,41 +134,24 @@ impl Life {
 struct Reader<'a> {
     shared: &'a Shared,
     life: &'a Life,
-    buffer: ReadBuffer,
-    arrival_us: i64,
-    pending: Pending,
-    stall: Stall,
-    /// PUBACKs to be handed to the writer.
-    acknowledgements: Vec<u8>,
+    intake: Intake<'a>,
     /// Packet identifiers the broker has acknowledged.
     acknowledged: Vec<u16>,
-    /// In so many of the bytes that are not processed yet, all of them whole packets, acknowledgements have been taken already.
-    searched: usize,
-    /// What waits for the log, if there is one.
-    ledger: Option<Arc<Ledger>>,
-}
-
-/// How far the read bytes could be processed.
-#[derive(PartialEq, Eq)]
-enum Step {
-    NeedsMore,
-    InboxFull,
 }
 
 impl<'a> Reader<'a> {
     fn new(shared: &'a Shared, buffer: ReadBuffer, life: &'a Life, ledger: Option<Arc<Ledger>>) -> Self {
-        Self {
-            shared,
-            life,
+        let intake = Intake::new(IntakeParts {
+            router: &shared.router,
+            clock: &*shared.clock,
+            client: b"",
+            version: shared.options.version,
+            packet_bytes_max: shared.options.packet_bytes_max,
             buffer,
-            arrival_us: shared.clock.now_us(),
-            pending: Pending::default(),
-            stall: Stall::new(Duration::from_millis(shared.options.deadlock_ms)),
-            acknowledgements: Vec::new(),
-            acknowledged: Vec::new(),
-            searched: 0,
             ledger,
-        }
+            deadlock_after: Duration::from_millis(shared.options.deadlock_ms),
+        });
+        Self { shared, life, intake, acknowledged: Vec::new() }
     }
 
     async fn run(&mut self, mut socket: impl AsyncRead + Send + Unpin) -> ConnectionError {
@@ -187,7 +164,7 @@ impl<'a> Reader<'a> {
                 read_bytes = 0;
                 tokio::task::yield_now().await;
             }
-            match self.buffer.fill(&mut socket).await {
+            match self.intake.read(&mut socket).await {
                 Ok(0) => return ConnectionError::Closed,
                 Ok(bytes) => {
                     read_bytes += bytes;
@@ -195,26 +172,22 @@ impl<'a> Reader<'a> {
                 }
                 Err(error) => return error.into(),
             }
-            self.arrival_us = self.shared.clock.now_us();
             self.life.received();
-            if let Some(ledger) = &self.ledger {
-                ledger.heard(Instant::now());
-            }
         }
     }
 
-    /// Processes every whole packet in the buffer, waiting for full inboxes. From the socket, if there is one, acknowledgements are read that
-    /// the log waits for.
+    /// Processes every whole packet that was read, waiting for full inboxes. From the socket, if there is one,
+    /// acknowledgements are read that the log waits for.
     async fn process_all(
         &mut self,
         mut socket: Option<&mut (dyn AsyncRead + Send + Unpin)>,
     ) -> Result<(), ConnectionError> {
-        while self.process()? == Step::InboxFull || self.writer_is_behind() {
+        while self.process()? == Step::Full || self.writer_is_behind() {
             self.life.pause(true);
-            let wait = self.stall.next_wait();
+            let wait = self.intake.next_wait();
             match socket.as_mut().filter(|_| self.waits_for_acknowledgements()) {
                 None => tokio::time::sleep(wait).await,
-                Some(ahead) => match tokio::time::timeout(wait, self.buffer.fill(ahead)).await {
+                Some(ahead) => match tokio::time::timeout(wait, self.intake.read(ahead)).await {
                     Ok(Ok(bytes)) if bytes > 0 => self.shared.counters.add(Count::BytesIn, bytes as u64),
                     // What has come is processed first; then it is seen that there is no more.
                     Ok(_) => socket = None,
@@ -223,34 +196,27 @@ impl<'a> Reader<'a> {
             }
             self.search();
             self.life.pause(false);
-            // Had it arrived before the wait, windows over arrival time may be closed by now, and it would be late.
-            self.arrival_us = self.shared.clock.now_us();
+            self.intake.waited();
         }
         Ok(())
     }
 
     /// Whether the log has no room before results have left of which the acknowledgements may come next.
     fn waits_for_acknowledgements(&self) -> bool {
-        self.pending.waits_for_log()
-            && self.buffer.data().len() < READ_AHEAD_BYTES_MAX
+        self.intake.waits_for_log()
+            && self.intake.read_bytes() < READ_AHEAD_BYTES_MAX
             && !self.shared.in_flight.lock().is_empty()
     }
 
     /// Takes acknowledgements that stand behind an event for which the log has no room.
     fn search(&mut self) {
-        if !self.pending.waits_for_log() {
+        if !self.intake.waits_for_log() {
             return;
         }
-        let data = self.buffer.data();
-        // What is wrong with a packet is said when it is its turn.
-        while let Ok(Some(frame)) = codec::split_frame(&data[self.searched..], self.shared.options.packet_bytes_max) {
-            if frame.kind() == PacketKind::PubAck {
-                let Ok((packet_id, reason)) = codec::decode_puback(self.shared.options.version, &frame) else { break };
-                self.acknowledged.push(packet_id);
-                self.shared.counters.add(Count::RefusedMessages, u64::from(reason >= 0x80));
-            }
-            self.searched += frame.whole.len();
-        }
+        let (shared, acknowledged) = (self.shared, &mut self.acknowledged);
+        self.intake.search(|frame| {
+            frame.kind() != PacketKind::PubAck || note_acknowledged(shared, frame, acknowledged).is_ok()
+        });
         self.hand_over();
     }
 
@@ -264,137 +230,33 @@ impl<'a> Reader<'a> {
         let _ = tokio::time::timeout(DRAIN_MAX, self.process_all(None)).await;
     }
 
-    /// Processes whole packets until there is none left or an inbox is full.
+    /// Processes whole packets until there is none left or one has to wait.
     fn process(&mut self) -> Result<Step, ConnectionError> {
         let shared = self.shared;
-        let version = shared.options.version;
-        let ledger = self.ledger.as_deref();
-        if ledger.is_some_and(|ledger| ledger.admission() != Admission::Open) {
-            return Ok(Step::InboxFull);
-        }
-        let data = self.buffer.data();
-        let mut consumed = 0;
-        let mut messages = 0;
-        let mut abandoned = 0;
-        let mut copies = 0;
-        let mut unread = 0;
-        // Without overlapping filters there are no copies to look for.
-        let may_be_copy = shared.has_overlaps.load(Ordering::Relaxed);
-        let mut step = Step::NeedsMore;
-        let mut result = Ok(());
-        let mut routing = shared.router.read();
-        let mut ahead = LookAhead::default();
-        while result.is_ok() {
-            ahead.advance(data, shared.options.packet_bytes_max, &routing);
-            let frame = match codec::split_frame(&data[consumed..], shared.options.packet_bytes_max) {
-                Ok(Some(frame)) => frame,
-                Ok(None) => break,
-                Err(error) => {
-                    result = Err(error.into());
-                    break;
-                }
-            };
-            match frame.kind() {
-                PacketKind::Publish => {
-                    let publish = match decode_publish(version, &frame) {
-                        Ok(publish) => publish,
-                        Err(error) => {
-                            result = Err(error);
-                            break;
-                        }
-                    };
-                    let is_copy = may_be_copy
-                        && self.pending.is_empty()
-                        && shared.subscriptions.lock().is_copy(publish.topic, publish.properties);
-                    let (packet_id, topic, payload) = (publish.packet_id, publish.topic, publish.payload);
-                    let known_at = ledger
-                        .filter(|_| publish.qos == Qos::AtLeastOnce)
-                        .and_then(|ledger| ledger.known_at(publish.duplicate, packet_id, topic, payload));
-                    let mut logged_at = known_at.unwrap_or(0);
-                    if is_copy {
-                        copies += 1;
-                    } else if known_at.is_none() {
-                        let message = Received { arrival_us: self.arrival_us, client: b"", packet_id, topic, payload };
-                        match routing.route(&message, &mut self.pending) {
-                            Push::Taken => {
-                                self.stall.taken();
-                                logged_at = self.pending.position();
-                            }
-                            Push::Full if routing.is_closed() => {
-                                // What comes behind it may be the acknowledgements that the last results wait for.
-                                self.pending.abandon();
-                                unread += u64::from(publish.qos == Qos::AtMostOnce);
-                                consumed += frame.whole.len();
-                                ahead.messages -= 1;
-                                continue;
-                            }
-                            Push::Full => {
-                                // Behind it come the acknowledgements of results, without which a full log is not shortened. They
-                                // are read ahead of it, as far as that goes.
-                                let is_circular = match self.pending.waits_for_log() {
-                                    true => data.len() >= READ_AHEAD_BYTES_MAX && !shared.in_flight.lock().is_empty(),
-                                    false => {
-                                        shared.waits_for_acknowledgements.load(Ordering::Relaxed)
-                                            && !shared.outbound.has_room()
-                                    }
-                                };
-                                if !self.stall.full(is_circular) {
-                                    step = Step::InboxFull;
-                                    break;
-                                }
-                                match routing.break_circle(&message, &mut self.pending) {
-                                    Some(events) => abandoned += events as u64,
-                                    None => {
-                                        step = Step::InboxFull;
-                                        break;
-                                    }
-                                }
-                                logged_at = self.pending.position();
-                            }
-                        }
-                    }
-                    messages += 1;
-                    if publish.qos == Qos::AtLeastOnce {
-                        let out = &mut self.acknowledgements;
-                        match ledger {
-                            Some(ledger) => {
-                                ledger.acknowledge(logged_at, Answer::success(packet_id), (topic, payload), out)
-                            }
-                            None => codec::encode_puback(packet_id, 0, out),
-                        }
-                    }
-                }
-                PacketKind::PubAck if consumed < self.searched => {}
-                PacketKind::PubAck => match codec::decode_puback(version, &frame) {
-                    Ok((packet_id, reason)) => {
-                        self.acknowledged.push(packet_id);
-                        if reason >= 0x80 {
-                            shared.counters.add(Count::RefusedMessages, 1);
-                        }
-                    }
-                    Err(error) => result = Err(error.into()),
-                },
-                PacketKind::Connect | PacketKind::Other => result = process_control(shared, version, &frame),
-            }
-            consumed += frame.whole.len();
-            ahead.messages -= 1;
-        }
-        drop(routing);
-        self.buffer.consume(consumed);
-        self.searched = self.searched.saturating_sub(consumed);
-        shared.counters.add(Count::MessagesIn, messages);
-        shared.counters.add(Count::DeadlockEvents, abandoned);
-        shared.counters.add(Count::CopiedMessages, copies);
-        shared.counters.add(Count::UnreadMessages, unread);
+        let mut turn = BrokerTurn {
+            shared,
+            acknowledged: &mut self.acknowledged,
+            // Without overlapping filters there are no copies to look for.
+            may_be_copy: shared.has_overlaps.load(Ordering::Relaxed),
+            messages: 0,
+            given_up: 0,
+            copies: 0,
+            unread: 0,
+        };
+        let step = self.intake.process(&mut turn);
+        shared.counters.add(Count::MessagesIn, turn.messages);
+        shared.counters.add(Count::DeadlockEvents, turn.given_up);
+        shared.counters.add(Count::CopiedMessages, turn.copies);
+        shared.counters.add(Count::UnreadMessages, turn.unread);
         self.hand_over();
-        result.map(|()| step)
+        step
     }
 
     /// Gives the writer what has come together for it.
     fn hand_over(&mut self) {
-        if !self.acknowledgements.is_empty() {
-            self.shared.acknowledgements.lock().extend_from_slice(&self.acknowledgements);
-            self.acknowledgements.clear();
+        let acknowledgements = self.intake.acknowledgements();
+        if !acknowledgements.is_empty() {
+            self.shared.acknowledgements.lock().append(acknowledgements);
             self.shared.outbound.wake.notify_one();
         }
         if !self.acknowledged.is_empty() {
@@ -413,48 +275,74 @@ impl<'a> Reader<'a> {
     }
 }
 
-#[inline]
-fn decode_publish<'b>(version: Version, frame: &Frame<'b>) -> Result<Publish<'b>, ConnectionError> {
-    let publish = Publish::decode(version, frame.first_byte, frame.body)?;
-    if publish.qos == Qos::ExactlyOnce {
-        return Err(ConnectionError::Protocol("it sends with QoS 2, which was not asked for"));
-    }
-    if !publish.properties.is_empty() && PublishProperties::parse(publish.properties)?.topic_alias.is_some() {
-        return Err(ConnectionError::Protocol("it uses a topic alias, which was not offered"));
-    }
-    Ok(publish)
+/// Notes which message of ours the broker has acknowledged.
+fn note_acknowledged(shared: &Shared, frame: &Frame<'_>, acknowledged: &mut Vec<u16>) -> Result<(), CodecError> {
+    let (packet_id, reason) = codec::decode_puback(shared.options.version, frame)?;
+    acknowledged.push(packet_id);
+    shared.counters.add(Count::RefusedMessages, u64::from(reason >= 0x80));
+    Ok(())
 }
 
-/// Looks a few packets ahead, so that what their topics lead to is in the cache when it is their turn.
-#[derive(Default)]
-struct LookAhead {
-    /// The bytes that were looked at.
-    at: usize,
-    /// The packets that were looked at and not processed yet.
-    messages: usize,
+/// What the broker sends in one read.
+struct BrokerTurn<'a> {
+    shared: &'a Shared,
+    acknowledged: &'a mut Vec<u16>,
+    /// Whether the broker may send a message once for each of several filters.
+    may_be_copy: bool,
+    messages: u64,
+    given_up: u64,
+    copies: u64,
+    unread: u64,
 }
 
-impl LookAhead {
-    /// As many as memory can be asked for at a time, about.
-    const MESSAGES: usize = 8;
+impl Turn for BrokerTurn<'_> {
+    type End = ConnectionError;
 
     #[inline]
-    fn advance(&mut self, data: &[u8], packet_bytes_max: usize, routing: &Routing<'_>) {
-        while self.messages < Self::MESSAGES {
-            // What is wrong with a packet is said when it is its turn.
-            let Ok(Some(frame)) = codec::split_frame(&data[self.at..], packet_bytes_max) else {
-                // Nothing more can be seen: whatever is left is this one or comes with the next read.
-                self.messages = usize::MAX;
-                return;
-            };
-            if frame.kind() == PacketKind::Publish
-                && let Some(topic) = codec::topic_of_publish(frame.body)
-            {
-                routing.prefetch(topic);
-            }
-            self.at += frame.whole.len();
-            self.messages += 1;
+    fn judge(&mut self, publish: &Publish<'_>, properties: &PublishProperties) -> Result<Verdict, ConnectionError> {
+        if publish.qos == Qos::ExactlyOnce {
+            return Err(ConnectionError::Protocol("it sends with QoS 2, which was not asked for"));
         }
+        if properties.topic_alias.is_some() {
+            return Err(ConnectionError::Protocol("it uses a topic alias, which was not offered"));
+        }
+        if self.may_be_copy && self.shared.subscriptions.lock().is_copy(publish.topic, publish.properties) {
+            self.copies += 1;
+            return Ok(Verdict::Answer(0));
+        }
+        Ok(Verdict::Take)
+    }
+
+    /// Behind a message come the acknowledgements of results, without which a full log is not shortened. They are read ahead
+    /// of it, as far as that goes.
+    fn stuck(&self, pending: &Pending, read_bytes: usize) -> Stuck {
+        let shared = self.shared;
+        let is_circle = match pending.waits_for_log() {
+            true => read_bytes >= READ_AHEAD_BYTES_MAX && !shared.in_flight.lock().is_empty(),
+            false => shared.waits_for_acknowledgements.load(Ordering::Relaxed) && !shared.outbound.has_room(),
+        };
+        if is_circle { Stuck::InCircle } else { Stuck::Waits }
+    }
+
+    /// What comes behind it may be the acknowledgements that the last results wait for.
+    fn passes_over(&mut self, publish: &Publish<'_>) -> bool {
+        self.unread += u64::from(publish.qos == Qos::AtMostOnce);
+        true
+    }
+
+    #[inline]
+    fn settled(&mut self, _: &Publish<'_>, given_up: usize, _saved_at: LogPosition) {
+        self.messages += 1;
+        self.given_up += given_up as u64;
+    }
+
+    fn other(&mut self, frame: &Frame<'_>, was_searched: bool, _: &mut Vec<u8>) -> Result<bool, ConnectionError> {
+        match frame.kind() {
+            PacketKind::PubAck if was_searched => {}
+            PacketKind::PubAck => note_acknowledged(self.shared, frame, self.acknowledged)?,
+            _ => process_control(self.shared, self.shared.options.version, frame)?,
+        }
+        Ok(true)
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) struct HeldLog {
 }
 
 impl HeldLog {
-    fn commit(&self, position: LogPosition) {
+    pub(super) fn commit(&self, position: LogPosition) {
         self.durable.store(position, Ordering::Release);
         self.committed.notify_waiters();
     }

@@ -9,6 +9,7 @@ mod broker_with_mosquitto_clients;
 mod broker_bounds;
 mod broker_faults;
 mod durable;
+mod intake;
 mod malformed;
 mod passed_on;
 mod side_by_side;

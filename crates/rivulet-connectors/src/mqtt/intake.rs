@@ -1,0 +1,398 @@
+//! The intake: what is read from a connection goes into the inboxes, packet by packet.
+//!
+//! The embedded broker reads from its clients, and the client from an external broker; both take a PUBLISH in the same
+//! way. What differs is a [`Turn`]: what the other side may send, what a message brings about beside its deliveries, and
+//! the packets around the messages.
+//!
+//! What must hold: a message is answered once, in the order in which messages came, and not before it is in all inboxes
+//! that want it. One that an inbox refuses stays in the buffer, with everything behind it.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rivulet_dataflow::{Clock, LogPosition, Push};
+use tokio::io::AsyncRead;
+
+use super::acknowledge::{Admission, Answer, Ledger};
+use super::buffer::ReadBuffer;
+use super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
+use super::router::{Pending, Received, Router, Routing};
+use super::stall::Stall;
+
+/// After reading this many bytes a connection lets the others have their turn.
+pub(super) const READ_BYTES_BEFORE_YIELD: usize = 64 << 10;
+
+/// How long messages that were read before the connection ended may wait for room in their inboxes.
+pub(super) const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// How many packets are looked at ahead: about as many as memory can be asked for at a time.
+pub(super) const AHEAD: usize = 8;
+
+/// One side of a connection while the packets of one read are processed.
+pub(super) trait Turn {
+    /// Why the connection ends.
+    type End: From<CodecError>;
+
+    /// Asks for the memory that [`Turn::pass_on`] will look at first, without waiting for it.
+    fn prefetch(&self, topic: &[u8]) {
+        let _ = topic;
+    }
+
+    /// Checks what holds for every packet.
+    fn check(&self, frame: &Frame<'_>) -> Result<(), Self::End> {
+        let _ = frame;
+        Ok(())
+    }
+
+    /// Whether there is room for what [`Turn::pass_on`] would keep of a message.
+    fn has_room(&self, publish: &Publish<'_>) -> bool {
+        let _ = publish;
+        true
+    }
+
+    /// Checks a message, and says what is to become of it. Asked once, before any inbox has it.
+    fn judge(&mut self, publish: &Publish<'_>, properties: &PublishProperties) -> Result<Verdict, Self::End>;
+
+    /// Why a message waits for which inboxes, or the log, have no room. `read_bytes` were read and not processed.
+    fn stuck(&self, pending: &Pending, read_bytes: usize) -> Stuck {
+        let _ = (pending, read_bytes);
+        Stuck::Waits
+    }
+
+    /// The router is closed. Whether to pass the message over, without an answer, for the sake of what is behind it.
+    fn passes_over(&mut self, publish: &Publish<'_>) -> bool {
+        let _ = publish;
+        false
+    }
+
+    /// The inboxes that want a message have it, but for so many that were given up; `is_wanted` says whether there is any.
+    fn pass_on(&mut self, publish: &Publish<'_>, properties: &PublishProperties, is_wanted: bool) -> PassedOn {
+        let _ = (publish, properties, is_wanted);
+        PassedOn::default()
+    }
+
+    /// It is settled what has become of a message; `given_up` of its events were lost. With QoS 1 or 2 it is answered next,
+    /// but not before the journal has come to `saved_at`.
+    fn settled(&mut self, publish: &Publish<'_>, given_up: usize, saved_at: LogPosition);
+
+    /// Processes any packet but PUBLISH. `acknowledgements` are what it would overtake with an answer of its own;
+    /// `was_searched` says whether [`Intake::search`] has seen it. False if it has to wait.
+    fn other(
+        &mut self,
+        frame: &Frame<'_>,
+        was_searched: bool,
+        acknowledgements: &mut Vec<u8>,
+    ) -> Result<bool, Self::End>;
+}
+
+/// What is to become of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It goes to the inboxes that want it.
+    Take,
+    /// It goes nowhere, and is answered with this reason code.
+    Answer(u8),
+}
+
+/// What a message has brought about beside its deliveries.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PassedOn {
+    /// The reason code of the answer.
+    pub(super) reason: u8,
+    /// Up to where the journal must be on disk before the answer; 0 if it need not be.
+    pub(super) saved_at: LogPosition,
+}
+
+/// Why a message waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stuck {
+    /// There will be room.
+    Waits,
+    /// What it waits for may be waiting for this message.
+    InCircle,
+    /// There will be no room.
+    ForEver,
+}
+
+/// How far the packets of a read could be processed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// All whole packets are.
+    NeedsMore,
+    /// The next one has to wait.
+    Full,
+}
+
+/// A message on its way into the inboxes, and for how long it has been waiting for room.
+pub(super) struct UnderWay {
+    pending: Pending,
+    stall: Stall,
+}
+
+impl UnderWay {
+    /// Nothing waits. A circle that stands still for `deadlock_after` is broken.
+    pub(super) fn new(deadlock_after: Duration) -> Self {
+        Self { pending: Pending::default(), stall: Stall::new(deadlock_after) }
+    }
+
+    /// Puts a message into every inbox that wants it. Returns how many of its events were given up for that; `None` if it has
+    /// to be offered again.
+    #[inline]
+    pub(super) fn offer(
+        &mut self,
+        routing: &mut Routing<'_>,
+        message: &Received<'_>,
+        stuck: impl FnOnce(&Pending) -> Stuck,
+    ) -> Option<usize> {
+        if routing.route(message, &mut self.pending) == Push::Taken {
+            self.stall.taken();
+            return Some(0);
+        }
+        let is_over = match stuck(&self.pending) {
+            Stuck::Waits => self.stall.full(false),
+            Stuck::InCircle => self.stall.full(true),
+            Stuck::ForEver => true,
+        };
+        is_over.then(|| routing.break_circle(message, &mut self.pending)).flatten()
+    }
+
+    /// How long to wait before it is offered again.
+    pub(super) fn next_wait(&mut self) -> Duration {
+        self.stall.next_wait()
+    }
+}
+
+/// The reading end of a connection.
+pub(super) struct Intake<'a> {
+    packet_bytes_max: usize,
+    router: &'a Router,
+    clock: &'a dyn Clock,
+    buffer: ReadBuffer,
+    /// So many of the bytes that are not processed yet, all of them whole packets, were searched.
+    searched: usize,
+    messages: Messages<'a>,
+}
+
+/// What becomes of the messages of a connection.
+struct Messages<'a> {
+    /// The name that the log gives to their sender.
+    client: &'a [u8],
+    version: Version,
+    /// When the next one counts as arrived.
+    arrival_us: i64,
+    under_way: UnderWay,
+    /// What waits for the log, if there is one.
+    ledger: Option<Arc<Ledger>>,
+    /// Answers to be handed to the writer together.
+    acknowledgements: Vec<u8>,
+}
+
+/// What an [`Intake`] is made of.
+pub(super) struct IntakeParts<'a> {
+    pub(super) router: &'a Router,
+    pub(super) clock: &'a dyn Clock,
+    /// The name that the log gives to the sender.
+    pub(super) client: &'a [u8],
+    pub(super) version: Version,
+    pub(super) packet_bytes_max: usize,
+    /// What was read behind the first packet of the connection.
+    pub(super) buffer: ReadBuffer,
+    pub(super) ledger: Option<Arc<Ledger>>,
+    /// As [`UnderWay::new`] has it.
+    pub(super) deadlock_after: Duration,
+}
+
+impl<'a> Intake<'a> {
+    pub(super) fn new(parts: IntakeParts<'a>) -> Self {
+        let IntakeParts { router, clock, client, version, packet_bytes_max, buffer, ledger, deadlock_after } = parts;
+        let messages = Messages {
+            client,
+            version,
+            arrival_us: clock.now_us(),
+            under_way: UnderWay::new(deadlock_after),
+            ledger,
+            acknowledgements: Vec::new(),
+        };
+        Self { packet_bytes_max, router, clock, buffer, searched: 0, messages }
+    }
+
+    /// Reads what there is, and returns how many bytes; 0 if the other side has closed.
+    pub(super) async fn read(&mut self, socket: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
+        let bytes = self.buffer.fill(socket).await?;
+        self.messages.arrival_us = self.clock.now_us();
+        if let Some(ledger) = &self.messages.ledger {
+            ledger.heard(Instant::now());
+        }
+        Ok(bytes)
+    }
+
+    /// How long to wait before what waits is tried again.
+    pub(super) fn next_wait(&mut self) -> Duration {
+        self.messages.under_way.next_wait()
+    }
+
+    /// A wait is over. Had the message that waits arrived before it, windows over arrival time may be closed by now, and it
+    /// would be late.
+    pub(super) fn waited(&mut self) {
+        self.messages.arrival_us = self.clock.now_us();
+    }
+
+    /// Whether a message waits for room in the log.
+    pub(super) fn waits_for_log(&self) -> bool {
+        self.messages.under_way.pending.waits_for_log()
+    }
+
+    /// How many bytes were read and not processed.
+    pub(super) fn read_bytes(&self) -> usize {
+        self.buffer.data().len()
+    }
+
+    /// The answers that have come together since they were last taken out of here.
+    pub(super) fn acknowledgements(&mut self) -> &mut Vec<u8> {
+        &mut self.messages.acknowledgements
+    }
+
+    /// What an earlier connection of the client has read goes into the log first, and is known when it comes again.
+    pub(super) async fn take_over(&self) {
+        if let Some(ledger) = &self.messages.ledger {
+            ledger.take_over().await;
+        }
+    }
+
+    /// Calls `each` with the packets that it was not called with yet, until it says false.
+    pub(super) fn search(&mut self, mut each: impl FnMut(&Frame<'_>) -> bool) {
+        // What is wrong with a packet is said when it is its turn.
+        while let Ok(Some(frame)) = codec::split_frame(&self.buffer.data()[self.searched..], self.packet_bytes_max)
+            && each(&frame)
+        {
+            self.searched += frame.whole.len();
+        }
+    }
+
+    /// Processes whole packets until there is none left, one has to wait, or the connection is over.
+    pub(super) fn process<T: Turn>(&mut self, turn: &mut T) -> Result<Step, T::End> {
+        match self.messages.ledger.as_ref().map_or(Admission::Open, |ledger| ledger.admission()) {
+            Admission::Open => {}
+            Admission::Full => return Ok(Step::Full),
+            Admission::TakenOver => return Ok(Step::NeedsMore),
+        }
+        let data = self.buffer.data();
+        let mut consumed = 0;
+        let mut ahead = LookAhead::default();
+        let mut routing = self.router.read();
+        let result = loop {
+            ahead.advance(data, self.packet_bytes_max, |topic| {
+                routing.prefetch(topic);
+                turn.prefetch(topic);
+            });
+            let frame = match codec::split_frame(&data[consumed..], self.packet_bytes_max) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => break Ok(Step::NeedsMore),
+                Err(error) => break Err(error.into()),
+            };
+            let processed = turn.check(&frame).and_then(|()| match frame.kind() {
+                PacketKind::Publish => self.messages.take(turn, &mut routing, &frame, data.len()),
+                _ => turn.other(&frame, consumed < self.searched, &mut self.messages.acknowledgements),
+            });
+            match processed {
+                Ok(true) => {}
+                Ok(false) => break Ok(Step::Full),
+                Err(end) => break Err(end),
+            }
+            consumed += frame.whole.len();
+            ahead.packets -= 1;
+        };
+        drop(routing);
+        self.buffer.consume(consumed);
+        self.searched = self.searched.saturating_sub(consumed);
+        result
+    }
+}
+
+impl Messages<'_> {
+    /// Takes a PUBLISH; false if it has to wait.
+    #[inline]
+    fn take<T: Turn>(
+        &mut self,
+        turn: &mut T,
+        routing: &mut Routing<'_>,
+        frame: &Frame<'_>,
+        read_bytes: usize,
+    ) -> Result<bool, T::End> {
+        let publish = &Publish::decode(self.version, frame.first_byte, frame.body)?;
+        let properties = &match publish.properties.is_empty() {
+            true => PublishProperties::default(),
+            false => PublishProperties::parse(publish.properties)?,
+        };
+        let Publish { topic, payload, packet_id, qos, .. } = *publish;
+        // What some inboxes have, the others get.
+        let verdict = match self.under_way.pending.is_empty() {
+            true => turn.judge(publish, properties)?,
+            false => Verdict::Take,
+        };
+        if verdict == Verdict::Take && !turn.has_room(publish) {
+            return Ok(false);
+        }
+        let ledger = self.ledger.as_deref().filter(|_| qos > Qos::AtMostOnce);
+        let known_at = ledger.and_then(|ledger| ledger.known_at(publish.duplicate, packet_id, topic, payload));
+        let mut position = known_at.unwrap_or(0);
+        let mut given_up = 0;
+        let passed_on = match verdict {
+            Verdict::Answer(reason) => PassedOn { reason, saved_at: 0 },
+            Verdict::Take => {
+                if known_at.is_none() {
+                    if routing.is_closed() && turn.passes_over(publish) {
+                        self.under_way.pending.abandon();
+                        return Ok(true);
+                    }
+                    let message =
+                        Received { arrival_us: self.arrival_us, client: self.client, packet_id, topic, payload };
+                    let offered = self.under_way.offer(routing, &message, |pending| turn.stuck(pending, read_bytes));
+                    let Some(events) = offered else { return Ok(false) };
+                    (given_up, position) = (events, self.under_way.pending.position());
+                }
+                turn.pass_on(publish, properties, known_at.is_some() || self.under_way.pending.is_delivered())
+            }
+        };
+        turn.settled(publish, given_up, passed_on.saved_at);
+        if qos > Qos::AtMostOnce {
+            let answer = Answer { qos, packet_id, reason: passed_on.reason };
+            match ledger {
+                Some(ledger) => ledger.acknowledge(position, answer, (topic, payload), &mut self.acknowledgements),
+                None => answer.encode(&mut self.acknowledgements),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Looks a few packets ahead, so that what their topics lead to is in the cache when it is their turn.
+#[derive(Default)]
+struct LookAhead {
+    /// The bytes that were looked at.
+    at: usize,
+    /// The packets that were looked at and not processed yet.
+    packets: usize,
+}
+
+impl LookAhead {
+    #[inline]
+    fn advance(&mut self, data: &[u8], packet_bytes_max: usize, prefetch: impl Fn(&[u8])) {
+        while self.packets < AHEAD {
+            // What is wrong with a packet is said when it is its turn.
+            let Ok(Some(frame)) = codec::split_frame(&data[self.at..], packet_bytes_max) else {
+                // Nothing more can be seen: whatever is left is this one or comes with the next read.
+                self.packets = usize::MAX;
+                return;
+            };
+            if frame.kind() == PacketKind::Publish
+                && let Some(topic) = codec::topic_of_publish(frame.body)
+            {
+                prefetch(topic);
+            }
+            self.at += frame.whole.len();
+            self.packets += 1;
+        }
+    }
+}
