@@ -1,8 +1,8 @@
 //! The intake: what is read from a connection goes into the inboxes, packet by packet.
 //!
 //! The embedded broker reads from its clients, and the client from an external broker; both take a PUBLISH in the same
-//! way. What differs is a [`Turn`]: what the other side may send, what a message brings about beside its deliveries, and
-//! the packets around the messages.
+//! way. What differs is a [`Turn`]: what the other side may send, what a message brings about beside its deliveries,
+//! and the packets around the messages.
 //!
 //! What must hold: a message is answered once, in the order in which messages came, and not before it is in all inboxes
 //! that want it. One that an inbox refuses stays in the buffer, with everything behind it.
@@ -66,14 +66,15 @@ pub(super) trait Turn {
         false
     }
 
-    /// The inboxes that want a message have it, but for so many that were given up; `is_wanted` says whether there is any.
+    /// The inboxes that want a message have it, but for so many that were given up; `is_wanted` says whether there is
+    /// any.
     fn pass_on(&mut self, publish: &Publish<'_>, properties: &PublishProperties, is_wanted: bool) -> PassedOn {
         let _ = (publish, properties, is_wanted);
         PassedOn::default()
     }
 
-    /// It is settled what has become of a message; `given_up` of its events were lost. With QoS 1 or 2 it is answered next,
-    /// but not before the journal has come to `saved_at`.
+    /// It is settled what has become of a message; `given_up` of its events were lost. With QoS 1 or 2 it is answered
+    /// next, but not before the journal has come to `saved_at`.
     fn settled(&mut self, publish: &Publish<'_>, given_up: usize, saved_at: LogPosition);
 
     /// Processes any packet but PUBLISH. `acknowledgements` are what it would overtake with an answer of its own;
@@ -136,8 +137,8 @@ impl UnderWay {
         Self { pending: Pending::default(), stall: Stall::new(deadlock_after) }
     }
 
-    /// Puts a message into every inbox that wants it. Returns how many of its events were given up for that; `None` if it has
-    /// to be offered again.
+    /// Puts a message into every inbox that wants it. Returns how many of its events were given up for that; `None` if
+    /// it has to be offered again.
     #[inline]
     pub(super) fn offer(
         &mut self,
@@ -232,8 +233,8 @@ impl<'a> Intake<'a> {
         self.messages.under_way.next_wait()
     }
 
-    /// A wait is over. Had the message that waits arrived before it, windows over arrival time may be closed by now, and it
-    /// would be late.
+    /// A wait is over. Had the message that waits arrived before it, windows over arrival time may be closed by now,
+    /// and it would be late.
     pub(super) fn waited(&mut self) {
         self.messages.arrival_us = self.clock.now_us();
     }

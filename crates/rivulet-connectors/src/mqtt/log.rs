@@ -19,8 +19,9 @@ pub enum Logged {
 
 /// A log of messages that survive a crash.
 pub trait MessageLog: Send + Sync {
-    /// Offers a message. If there is room, `take` is told the position that it would get, and says whether it is to have it. Nothing
-    /// else is appended meanwhile. One that `may_exceed` the limit of the log is in the way of what would make room.
+    /// Offers a message. If there is room, `take` is told the position that it would get, and says whether it is to
+    /// have it. Nothing else is appended meanwhile. One that `may_exceed` the limit of the log is in the way of what
+    /// would make room.
     fn append(&self, message: &Received<'_>, may_exceed: bool, take: &mut dyn FnMut(LogPosition) -> bool) -> Logged;
 
     /// The position of the next message. All before it have been taken when this returns.

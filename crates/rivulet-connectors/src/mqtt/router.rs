@@ -29,8 +29,8 @@ const ROUTES_AT_ONCE: usize = 4096;
 pub struct Received<'m> {
     /// When that was, microseconds since the epoch.
     pub arrival_us: i64,
-    /// The name of the client that sent it, empty for the external broker; in the log, of the engine's own results their
-    /// identity, if they have one, in a form that no name has.
+    /// The name of the client that sent it, empty for the external broker; in the log, of the engine's own results
+    /// their identity, if they have one, in a form that no name has.
     pub client: &'m [u8],
     /// The packet identifier under which its sender waits for an acknowledgement; 0 if it does not.
     pub packet_id: u16,
@@ -158,8 +158,8 @@ impl Router {
         drop(self.routes.write());
     }
 
-    /// Forgets an inbox. Messages for routes that still name it count as unrouted; its number is used again when the last
-    /// of them is removed.
+    /// Forgets an inbox. Messages for routes that still name it count as unrouted; its number is used again when the
+    /// last of them is removed.
     pub fn unregister_inbox(&self, id: InboxId) {
         self.routes.write().unregister(id);
     }
@@ -201,8 +201,8 @@ impl Router {
         self.routes.read().at(filter)
     }
 
-    /// Lets one route stand for those of others at the same topic or filter: from now on its inbox gets the messages, and
-    /// hands them on. A message under way still goes where it was going, so that each gets it once.
+    /// Lets one route stand for those of others at the same topic or filter: from now on its inbox gets the messages,
+    /// and hands them on. A message under way still goes where it was going, so that each gets it once.
     ///
     /// # Errors
     /// The inbox of the new route is not registered; nothing has changed then.
@@ -215,8 +215,8 @@ impl Router {
         self.routes.write().forget_rerouted(inbox, slots);
     }
 
-    /// Makes room for `additional` routes of exact topics ahead of adding them. With many routes there already this takes
-    /// a while, in which no message is routed: it is for the start of an engine.
+    /// Makes room for `additional` routes of exact topics ahead of adding them. With many routes there already this
+    /// takes a while, in which no message is routed: it is for the start of an engine.
     pub fn reserve(&self, additional: usize) {
         self.routes.write().reserve(additional);
     }
@@ -238,15 +238,16 @@ impl Router {
         }
     }
 
-    /// The same for the engine's own results, which few queries read: one that no query asks for is no message gone astray.
+    /// The same for the engine's own results, which few queries read: one that no query asks for is no message gone
+    /// astray.
     pub fn read_for_results(&self) -> Routing<'_> {
         let mut routing = self.read();
         (routing.is_input, routing.is_closed) = (false, false);
         routing
     }
 
-    /// Takes no input any more: every inbox counts as full for what comes from outside, so that nothing is acknowledged that
-    /// is in none. When this returns, no input is under way. The engine's own results still find their inboxes.
+    /// Takes no input any more: every inbox counts as full for what comes from outside, so that nothing is acknowledged
+    /// that is in none. When this returns, no input is under way. The engine's own results still find their inboxes.
     pub fn close(&self) {
         // The lock waits for whoever is routing.
         let _routes = self.routes.write();
@@ -298,9 +299,9 @@ impl Routing<'_> {
 
     /// Puts a message into every inbox that wants it.
     ///
-    /// On [`Push::Full`] some inboxes may have it and `pending` says which have not: keep message and `pending`, and call
-    /// again with both (through this or a later [`Router::read`]) until it is taken. Routes that were removed meanwhile do
-    /// not get it, routes added meanwhile neither.
+    /// On [`Push::Full`] some inboxes may have it and `pending` says which have not: keep message and `pending`, and
+    /// call again with both (through this or a later [`Router::read`]) until it is taken. Routes that were removed
+    /// meanwhile do not get it, routes added meanwhile neither.
     #[inline]
     pub fn route(&mut self, message: &Received<'_>, pending: &mut Pending) -> Push {
         (pending.position, pending.held_by) = (0, None);

@@ -129,8 +129,8 @@ pub(super) async fn serve(shared: &Shared, seat: &Seat, mut stream: impl AsyncRe
     }
 }
 
-/// Reads on without keeping anything until the client has closed its side, too. Were the connection closed before what the
-/// client sends was read, its system could throw away what it was told.
+/// Reads on without keeping anything until the client has closed its side, too. Were the connection closed before what
+/// the client sends was read, its system could throw away what it was told.
 async fn pass_over(mut socket: impl AsyncRead + Unpin) {
     let (mut bytes, mut passed) = (vec![0; 4 << 10], 0);
     while let Ok(count @ 1..) = socket.read(&mut bytes).await {
@@ -155,8 +155,8 @@ async fn read_login(
     buffer: &mut ReadBuffer,
 ) -> Result<(Login, Rights), Refusal> {
     loop {
-        // Nobody is answered who does not begin with a CONNECT: it may be no MQTT at all, and what looks like the length
-        // of a packet may never come.
+        // Nobody is answered who does not begin with a CONNECT: it may be no MQTT at all, and what looks like the
+        // length of a packet may never come.
         let refusal = || Refusal { answer: Vec::new(), counts: true };
         if buffer.data().first().is_some_and(|&byte| byte != codec::CONNECT) {
             return Err(refusal());
@@ -335,7 +335,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The connection was closed from this side while its last messages may have waited for room: they count all the same.
+    /// The connection was closed from this side while its last messages may have waited for room: they count all the
+    /// same.
     async fn drain(&mut self) {
         self.intake.take_over().await;
         let waiting = async {
@@ -525,7 +526,8 @@ async fn write(shared: &Shared, key: SessionKey, outbox: &Arc<Outbox>, mut socke
     if write_until_closed(shared, key, outbox, &mut socket).await.is_ok() {
         return;
     }
-    // The client takes nothing any more, but what it has sent may still be on its way: the reader decides when it is over.
+    // The client takes nothing any more, but what it has sent may still be on its way: the reader decides when it is
+    // over.
     let mut bytes = Vec::new();
     while !outbox.take(&mut bytes) {
         bytes.clear();

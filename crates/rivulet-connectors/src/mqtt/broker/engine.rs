@@ -47,8 +47,8 @@ pub(super) async fn publish_results(shared: &Shared) {
     }
 }
 
-/// What is left of the batch that is being published. Should publishing it panic, the rest is off the queue, and counted; nobody waits for it
-/// to leave, for it never will.
+/// What is left of the batch that is being published. Should publishing it panic, the rest is off the queue, and
+/// counted; nobody waits for it to leave, for it never will.
 struct Unsent<'a> {
     shared: &'a Shared,
     messages: usize,
@@ -210,7 +210,8 @@ impl Results<'_> {
                 is_full = true;
                 break;
             }
-            // One that the log has from before a crash still goes to who is subscribed, for the crash may have come before that.
+            // One that the log has from before a crash still goes to who is subscribed, for the crash may have come
+            // before that.
             routing.of_result(id);
             let Publish { topic, payload, .. } = publish;
             let message = Received { arrival_us, topic, payload, ..Received::default() };

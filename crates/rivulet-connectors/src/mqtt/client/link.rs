@@ -24,8 +24,8 @@ const WRITE_BYTES_AT_ONCE: usize = 256 << 10;
 /// The most bytes of acknowledgements that wait for the writer before reading pauses.
 const ACKNOWLEDGEMENT_BYTES_MAX: usize = 1 << 20;
 
-/// So much is read behind an event for which the log has no room, to find acknowledgements of results: only when those have left is a
-/// checkpoint made, and only that makes room.
+/// So much is read behind an event for which the log has no room, to find acknowledgements of results: only when those
+/// have left is a checkpoint made, and only that makes room.
 const READ_AHEAD_BYTES_MAX: usize = 16 << 20;
 
 /// What is left of a batch of results between connections.
@@ -313,8 +313,8 @@ impl Turn for BrokerTurn<'_> {
         Ok(Verdict::Take)
     }
 
-    /// Behind a message come the acknowledgements of results, without which a full log is not shortened. They are read ahead
-    /// of it, as far as that goes.
+    /// Behind a message come the acknowledgements of results, without which a full log is not shortened. They are read
+    /// ahead of it, as far as that goes.
     fn stuck(&self, pending: &Pending, read_bytes: usize) -> Stuck {
         let shared = self.shared;
         let is_circle = match pending.waits_for_log() {

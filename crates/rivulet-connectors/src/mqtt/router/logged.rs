@@ -1,10 +1,10 @@
 //! Around the routes: the log of what durable inputs get, and its replay.
 //!
 //! A message for a durable input goes to the log at the same moment as into the inboxes, and gets its position: in each
-//! inbox, messages of the log stand in the order of their positions. So such a message goes to all its inboxes or to none.
-//! While the log is being replayed, messages only go to its end, from where they are replayed in their turn. A result of
-//! the engine that is in the log from before a crash and is given once more goes to no durable input: these get it from
-//! the log.
+//! inbox, messages of the log stand in the order of their positions. So such a message goes to all its inboxes or to
+//! none. While the log is being replayed, messages only go to its end, from where they are replayed in their turn. A
+//! result of the engine that is in the log from before a crash and is given once more goes to no durable input: these
+//! get it from the log.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -67,8 +67,8 @@ impl Logging {
 }
 
 impl Router {
-    /// From now on messages for durable inputs go to `log`, and to it only until [`Router::end_replay`]. A router has one
-    /// log; a second is passed over.
+    /// From now on messages for durable inputs go to `log`, and to it only until [`Router::end_replay`]. A router has
+    /// one log; a second is passed over.
     pub fn log_to(&self, log: Arc<dyn MessageLog>) {
         // Not while anything is routed.
         let _routes = self.routes.write();
@@ -80,8 +80,8 @@ impl Router {
         self.logging.log.get()
     }
 
-    /// The log has a message from before the start, behind where queries go on: if it is a result, the query whose it is
-    /// gives it once more, and it is not logged then. To be called before anything is routed.
+    /// The log has a message from before the start, behind where queries go on: if it is a result, the query whose it
+    /// is gives it once more, and it is not logged then. To be called before anything is routed.
     pub fn expect_repeat(&self, message: &Received<'_>) {
         self.logging.change_repeats(|repeats| repeats.expect(message.client, message.topic));
     }
@@ -91,9 +91,9 @@ impl Router {
         self.logging.change_repeats(|repeats| *repeats = Repeats::default());
     }
 
-    /// From now on results of the engine on these topics are logged, also while no durable input reads them: when they are
-    /// given once more after a crash, it is known that they came before whoever reads them then. `number` tells who says
-    /// so from others.
+    /// From now on results of the engine on these topics are logged, also while no durable input reads them: when they
+    /// are given once more after a crash, it is known that they came before whoever reads them then. `number` tells who
+    /// says so from others.
     pub fn keep_results(&self, filter: &str, number: u64) {
         self.logging.kept.write().insert(filter, number);
     }
@@ -104,8 +104,8 @@ impl Router {
     }
 
     /// Stops routing for a moment, in which `rest` hands over what the log has and was not replayed: few messages, for
-    /// inboxes take them even beyond their bounds. If it says that this was all, messages go to their inboxes from now on,
-    /// and true is returned. Of each message it says whether it is new: see [`Routing::replay`].
+    /// inboxes take them even beyond their bounds. If it says that this was all, messages go to their inboxes from now
+    /// on, and true is returned. Of each message it says whether it is new: see [`Routing::replay`].
     pub fn end_replay(&self, rest: impl FnOnce(&mut dyn FnMut(&Received<'_>, LogPosition, bool)) -> bool) -> bool {
         if self.log().is_none() {
             return true;
@@ -127,8 +127,8 @@ impl Router {
 }
 
 impl Routing<'_> {
-    /// The messages from here on are the engine's result with this identity, the same when it is given once more; without
-    /// one if it is empty.
+    /// The messages from here on are the engine's result with this identity, the same when it is given once more;
+    /// without one if it is empty.
     pub fn of_result(&mut self, id: &str) {
         self.origin.clear();
         if !id.is_empty() && self.log.is_some() {
@@ -142,8 +142,8 @@ impl Routing<'_> {
         self.log.is_some() && self.router.logging.has(&self.origin, topic)
     }
 
-    /// Puts a message for which any durable input asks into the log and into all inboxes that want it, or nowhere; `None`
-    /// if no durable input does. With `must_fit` no inbox refuses it.
+    /// Puts a message for which any durable input asks into the log and into all inboxes that want it, or nowhere;
+    /// `None` if no durable input does. With `must_fit` no inbox refuses it.
     pub(super) fn route_logged(
         &mut self,
         message: &Received<'_>,
@@ -160,8 +160,8 @@ impl Routing<'_> {
         let client = if self.origin.is_empty() { message.client } else { &self.origin };
         let of_log = Received { client, ..*message };
         let is_replaying = logging.is_replaying.load(Ordering::Acquire);
-        // A log is shortened when what comes of its events has left, and where that is an event itself it leaves into the
-        // log.
+        // A log is shortened when what comes of its events has left, and where that is an event itself it leaves into
+        // the log.
         let may_exceed = must_fit || !self.is_input;
         let logged = log.append(&of_log, may_exceed, &mut |position| {
             is_replaying || deliver(routes, found, message, position, must_fit)
@@ -184,8 +184,8 @@ impl Routing<'_> {
     }
 
     /// Breaks a circle in which a message waits for room that only comes when it is out of the way. One for a durable
-    /// input exceeds the bounds of its inbox and of the log, for it must not get lost; of others those events are given up
-    /// that were not taken, and counted in the answer. `None` if nothing can be done, for it waits for the disk.
+    /// input exceeds the bounds of its inbox and of the log, for it must not get lost; of others those events are given
+    /// up that were not taken, and counted in the answer. `None` if nothing can be done, for it waits for the disk.
     pub fn break_circle(&mut self, message: &Received<'_>, pending: &mut Pending) -> Option<usize> {
         if pending.held_by.is_none() {
             return Some(pending.abandon());
@@ -201,8 +201,8 @@ impl Routing<'_> {
         }
     }
 
-    /// Puts a message that the log has into the inboxes of the durable inputs that want it; if it `is_new`, in the log only
-    /// since the replay began, into all that want it.
+    /// Puts a message that the log has into the inboxes of the durable inputs that want it; if it `is_new`, in the log
+    /// only since the replay began, into all that want it.
     pub fn replay(&mut self, message: &Received<'_>, position: LogPosition, is_new: bool) -> Push {
         find(&self.routes, message.topic, is_new, &mut self.found);
         if !deliver(&self.routes, &self.found, message, position, false) {
