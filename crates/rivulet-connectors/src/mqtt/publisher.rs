@@ -149,12 +149,25 @@ impl PublishBatch {
         self.bytes.len() + self.entries.len() * size_of::<Entry>()
     }
 
-    /// The message at `index`.
+    /// The message at `index`: how it is published, its topic, and what stands behind that.
     #[inline]
-    pub fn get(&self, index: usize) -> Option<OutgoingMessage<'_>> {
+    fn parts(&self, index: usize) -> Option<(&Entry, &[u8], &[u8])> {
         let entry = self.entries.get(index)?;
         let start = if index == 0 { 0 } else { self.entries[index - 1].payload_end as usize };
         let (topic, rest) = self.bytes[start..entry.payload_end as usize].split_at(entry.topic_end as usize - start);
+        Some((entry, topic, rest))
+    }
+
+    /// The topic of the message at `index`, as bytes.
+    #[inline]
+    pub(crate) fn topic(&self, index: usize) -> Option<&[u8]> {
+        self.parts(index).map(|(_, topic, _)| topic)
+    }
+
+    /// The message at `index`.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<OutgoingMessage<'_>> {
+        let (entry, topic, rest) = self.parts(index)?;
         let topic = std::str::from_utf8(topic).expect("topics come in as text");
         let (properties, payload) = rest.split_at(usize::from(entry.properties_bytes));
         Some(OutgoingMessage { topic, payload, properties, options: entry.options })

@@ -95,7 +95,7 @@ impl<'m> Source<'m> {
         match self {
             // There is one, and it is not looked at ahead.
             Self::Will(..) => None,
-            Self::Batch(batch) => batch.get(index).map(|message| message.topic.as_bytes()),
+            Self::Batch(batch) => batch.topic(index),
         }
     }
 
