@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rivulet_dataflow::{Clock, LogPosition, Push};
+use rivulet_dataflow::{Clock, Push};
 use tokio::io::AsyncRead;
 
 use super::acknowledge::{Admission, Answer, Ledger};
@@ -34,48 +34,34 @@ pub(super) trait Turn {
     /// Why the connection ends.
     type End: From<CodecError>;
 
-    /// Asks for the memory that [`Turn::pass_on`] will look at first, without waiting for it.
-    fn prefetch(&self, topic: &[u8]) {
-        let _ = topic;
-    }
+    /// Asks for the memory that [`Turn::conclude`] will look at first, without waiting for it.
+    fn prefetch(&self, _topic: &[u8]) {}
 
     /// Checks what holds for every packet.
-    fn check(&self, frame: &Frame<'_>) -> Result<(), Self::End> {
-        let _ = frame;
+    fn check(&self, _frame: &Frame<'_>) -> Result<(), Self::End> {
         Ok(())
     }
 
-    /// Whether there is room for what [`Turn::pass_on`] would keep of a message.
-    fn has_room(&self, publish: &Publish<'_>) -> bool {
-        let _ = publish;
+    /// Checks a message, and says what is to become of it. Asked before any inbox has it.
+    fn judge(&self, publish: &Publish<'_>, properties: &PublishProperties) -> Result<Verdict, Self::End>;
+
+    /// Whether there is room for what [`Turn::conclude`] would keep of a message that is taken.
+    fn has_room(&self, _publish: &Publish<'_>) -> bool {
         true
     }
 
-    /// Checks a message, and says what is to become of it. Asked once, before any inbox has it.
-    fn judge(&mut self, publish: &Publish<'_>, properties: &PublishProperties) -> Result<Verdict, Self::End>;
-
     /// Why a message waits for which inboxes, or the log, have no room. `read_bytes` were read and not processed.
-    fn stuck(&self, pending: &Pending, read_bytes: usize) -> Stuck {
-        let _ = (pending, read_bytes);
+    fn stuck(&self, _pending: &Pending, _read_bytes: usize) -> Stuck {
         Stuck::Waits
     }
 
     /// The router is closed. Whether to pass the message over, without an answer, for the sake of what is behind it.
-    fn passes_over(&mut self, publish: &Publish<'_>) -> bool {
-        let _ = publish;
+    fn passes_over(&mut self, _publish: &Publish<'_>) -> bool {
         false
     }
 
-    /// The inboxes that want a message have it, but for so many that were given up; `is_wanted` says whether there is
-    /// any.
-    fn pass_on(&mut self, publish: &Publish<'_>, properties: &PublishProperties, is_wanted: bool) -> PassedOn {
-        let _ = (publish, properties, is_wanted);
-        PassedOn::default()
-    }
-
-    /// It is settled what has become of a message; `given_up` of its events were lost. With QoS 1 or 2 it is answered
-    /// next, but not before the journal has come to `saved_at`.
-    fn settled(&mut self, publish: &Publish<'_>, given_up: usize, saved_at: LogPosition);
+    /// Does what a message brings about beside its deliveries, and returns the reason code of its answer.
+    fn conclude(&mut self, publish: &Publish<'_>, properties: &PublishProperties, fate: Fate) -> u8;
 
     /// Processes any packet but PUBLISH. `acknowledgements` are what it would overtake with an answer of its own;
     /// `was_searched` says whether [`Intake::search`] has seen it. False if it has to wait.
@@ -96,13 +82,17 @@ pub(super) enum Verdict {
     Answer(u8),
 }
 
-/// What a message has brought about beside its deliveries.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PassedOn {
-    /// The reason code of the answer.
-    pub(super) reason: u8,
-    /// Up to where the journal must be on disk before the answer; 0 if it need not be.
-    pub(super) saved_at: LogPosition,
+/// What has become of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// The inboxes that want it have it, but for so many that were given up.
+    Taken {
+        /// Whether any wants it.
+        is_wanted: bool,
+        given_up: usize,
+    },
+    /// It is only answered.
+    Answered(u8),
 }
 
 /// Why a message waits.
@@ -166,9 +156,6 @@ impl UnderWay {
 
 /// The reading end of a connection.
 pub(super) struct Intake<'a> {
-    packet_bytes_max: usize,
-    router: &'a Router,
-    clock: &'a dyn Clock,
     buffer: ReadBuffer,
     /// So many of the bytes that are not processed yet, all of them whole packets, were searched.
     searched: usize,
@@ -177,9 +164,7 @@ pub(super) struct Intake<'a> {
 
 /// What becomes of the messages of a connection.
 struct Messages<'a> {
-    /// The name that the log gives to their sender.
-    client: &'a [u8],
-    version: Version,
+    sender: Sender<'a>,
     /// When the next one counts as arrived.
     arrival_us: i64,
     under_way: UnderWay,
@@ -189,39 +174,30 @@ struct Messages<'a> {
     acknowledgements: Vec<u8>,
 }
 
-/// What an [`Intake`] is made of.
-pub(super) struct IntakeParts<'a> {
-    pub(super) router: &'a Router,
-    pub(super) clock: &'a dyn Clock,
-    /// The name that the log gives to the sender.
+/// The other side of a connection, and where its messages go.
+pub(super) struct Sender<'a> {
+    /// The name that the log gives to it.
     pub(super) client: &'a [u8],
     pub(super) version: Version,
     pub(super) packet_bytes_max: usize,
-    /// What was read behind the first packet of the connection.
-    pub(super) buffer: ReadBuffer,
-    pub(super) ledger: Option<Arc<Ledger>>,
     /// As [`UnderWay::new`] has it.
     pub(super) deadlock_after: Duration,
+    pub(super) router: &'a Router,
+    pub(super) clock: &'a dyn Clock,
 }
 
 impl<'a> Intake<'a> {
-    pub(super) fn new(parts: IntakeParts<'a>) -> Self {
-        let IntakeParts { router, clock, client, version, packet_bytes_max, buffer, ledger, deadlock_after } = parts;
-        let messages = Messages {
-            client,
-            version,
-            arrival_us: clock.now_us(),
-            under_way: UnderWay::new(deadlock_after),
-            ledger,
-            acknowledgements: Vec::new(),
-        };
-        Self { packet_bytes_max, router, clock, buffer, searched: 0, messages }
+    /// In `buffer` is what was read behind the first packet of the connection.
+    pub(super) fn new(sender: Sender<'a>, buffer: ReadBuffer, ledger: Option<Arc<Ledger>>) -> Self {
+        let (arrival_us, under_way) = (sender.clock.now_us(), UnderWay::new(sender.deadlock_after));
+        let messages = Messages { sender, arrival_us, under_way, ledger, acknowledgements: Vec::new() };
+        Self { buffer, searched: 0, messages }
     }
 
     /// Reads what there is, and returns how many bytes; 0 if the other side has closed.
     pub(super) async fn read(&mut self, socket: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
         let bytes = self.buffer.fill(socket).await?;
-        self.messages.arrival_us = self.clock.now_us();
+        self.waited();
         if let Some(ledger) = &self.messages.ledger {
             ledger.heard(Instant::now());
         }
@@ -236,7 +212,7 @@ impl<'a> Intake<'a> {
     /// A wait is over. Had the message that waits arrived before it, windows over arrival time may be closed by now,
     /// and it would be late.
     pub(super) fn waited(&mut self) {
-        self.messages.arrival_us = self.clock.now_us();
+        self.messages.arrival_us = self.messages.sender.clock.now_us();
     }
 
     /// Whether a message waits for room in the log.
@@ -263,8 +239,9 @@ impl<'a> Intake<'a> {
 
     /// Calls `each` with the packets that it was not called with yet, until it says false.
     pub(super) fn search(&mut self, mut each: impl FnMut(&Frame<'_>) -> bool) {
+        let packet_bytes_max = self.messages.sender.packet_bytes_max;
         // What is wrong with a packet is said when it is its turn.
-        while let Ok(Some(frame)) = codec::split_frame(&self.buffer.data()[self.searched..], self.packet_bytes_max)
+        while let Ok(Some(frame)) = codec::split_frame(&self.buffer.data()[self.searched..], packet_bytes_max)
             && each(&frame)
         {
             self.searched += frame.whole.len();
@@ -278,16 +255,17 @@ impl<'a> Intake<'a> {
             Admission::Full => return Ok(Step::Full),
             Admission::TakenOver => return Ok(Step::NeedsMore),
         }
+        let Sender { router, packet_bytes_max, .. } = self.messages.sender;
         let data = self.buffer.data();
         let mut consumed = 0;
         let mut ahead = LookAhead::default();
-        let mut routing = self.router.read();
+        let mut routing = router.read();
         let result = loop {
-            ahead.advance(data, self.packet_bytes_max, |topic| {
+            ahead.advance(data, packet_bytes_max, |topic| {
                 routing.prefetch(topic);
                 turn.prefetch(topic);
             });
-            let frame = match codec::split_frame(&data[consumed..], self.packet_bytes_max) {
+            let frame = match codec::split_frame(&data[consumed..], packet_bytes_max) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => break Ok(Step::NeedsMore),
                 Err(error) => break Err(error.into()),
@@ -321,7 +299,8 @@ impl Messages<'_> {
         frame: &Frame<'_>,
         read_bytes: usize,
     ) -> Result<bool, T::End> {
-        let publish = &Publish::decode(self.version, frame.first_byte, frame.body)?;
+        let Sender { client, version, .. } = self.sender;
+        let publish = &Publish::decode(version, frame.first_byte, frame.body)?;
         let properties = &match publish.properties.is_empty() {
             true => PublishProperties::default(),
             false => PublishProperties::parse(publish.properties)?,
@@ -338,27 +317,24 @@ impl Messages<'_> {
         let ledger = self.ledger.as_deref().filter(|_| qos > Qos::AtMostOnce);
         let known_at = ledger.and_then(|ledger| ledger.known_at(publish.duplicate, packet_id, topic, payload));
         let mut position = known_at.unwrap_or(0);
-        let mut given_up = 0;
-        let passed_on = match verdict {
-            Verdict::Answer(reason) => PassedOn { reason, saved_at: 0 },
+        let fate = match verdict {
+            Verdict::Answer(reason) => Fate::Answered(reason),
+            Verdict::Take if known_at.is_some() => Fate::Taken { is_wanted: true, given_up: 0 },
             Verdict::Take => {
-                if known_at.is_none() {
-                    if routing.is_closed() && turn.passes_over(publish) {
-                        self.under_way.pending.abandon();
-                        return Ok(true);
-                    }
-                    let message =
-                        Received { arrival_us: self.arrival_us, client: self.client, packet_id, topic, payload };
-                    let offered = self.under_way.offer(routing, &message, |pending| turn.stuck(pending, read_bytes));
-                    let Some(events) = offered else { return Ok(false) };
-                    (given_up, position) = (events, self.under_way.pending.position());
+                if routing.is_closed() && turn.passes_over(publish) {
+                    self.under_way.pending.abandon();
+                    return Ok(true);
                 }
-                turn.pass_on(publish, properties, known_at.is_some() || self.under_way.pending.is_delivered())
+                let message = Received { arrival_us: self.arrival_us, client, packet_id, topic, payload };
+                let offered = self.under_way.offer(routing, &message, |pending| turn.stuck(pending, read_bytes));
+                let Some(given_up) = offered else { return Ok(false) };
+                position = self.under_way.pending.position();
+                Fate::Taken { is_wanted: self.under_way.pending.is_delivered(), given_up }
             }
         };
-        turn.settled(publish, given_up, passed_on.saved_at);
+        let reason = turn.conclude(publish, properties, fate);
         if qos > Qos::AtMostOnce {
-            let answer = Answer { qos, packet_id, reason: passed_on.reason };
+            let answer = Answer { qos, packet_id, reason };
             match ledger {
                 Some(ledger) => ledger.acknowledge(position, answer, (topic, payload), &mut self.acknowledgements),
                 None => answer.encode(&mut self.acknowledgements),

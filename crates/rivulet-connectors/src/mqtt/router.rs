@@ -1,7 +1,7 @@
 //! From the topic of a message to the inboxes of the queries that want it.
 //!
-//! [`routes`] knows where a message goes, and nothing else. Here the routes are behind a lock, messages are pushed and
-//! counted. [`logged`] is around both: the log of durable inputs, and its replay.
+//! `router/routes.rs` knows where a message goes, and nothing else. Here the routes are behind a lock, messages are pushed and
+//! counted. `router/logged.rs` is around both: the log of durable inputs, and its replay.
 //!
 //! **Invariant:** a message is in every inbox that wants it exactly once, or the caller still holds it and is told so.
 
@@ -193,7 +193,7 @@ impl Router {
     /// Which of these topics and filters have at least `routes_min` routes.
     pub fn crowded<'f>(&self, filters: impl IntoIterator<Item = &'f str>, routes_min: usize) -> Vec<&'f str> {
         let routes = self.routes.read();
-        filters.into_iter().filter(|filter| routes.len_at(filter) >= routes_min).collect()
+        filters.into_iter().filter(|filter| routes.index().len_at(filter) >= routes_min).collect()
     }
 
     /// The routes of exactly this topic or filter.
@@ -262,7 +262,8 @@ impl Router {
     /// What happened so far.
     pub fn stats(&self) -> RouterStats {
         let routes = self.routes.read();
-        RouterStats { routes: routes.len(), routes_bytes: routes.memory_bytes(), ..*self.counts.lock() }
+        let (len, bytes) = (routes.index().len(), routes.index().memory_bytes());
+        RouterStats { routes: len, routes_bytes: bytes, ..*self.counts.lock() }
     }
 }
 
@@ -294,7 +295,7 @@ impl Routing<'_> {
     /// waited for then. With a million routes that wait is most of what routing costs.
     #[inline]
     pub fn prefetch(&self, topic: &[u8]) {
-        self.routes.prefetch(topic);
+        self.routes.index().prefetch(topic);
     }
 
     /// Puts a message into every inbox that wants it.

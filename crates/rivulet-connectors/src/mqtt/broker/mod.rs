@@ -29,6 +29,7 @@ mod seats;
 mod session;
 mod slab;
 mod stats;
+mod turn;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -5,17 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rivulet_dataflow::LogPosition;
 use rmqtt_codec::{v3, v5};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::super::acknowledge::Ledger;
 use super::super::buffer::ReadBuffer;
-use super::super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
-use super::super::intake::{DRAIN_MAX, Intake, IntakeParts, READ_BYTES_BEFORE_YIELD, Step, Stuck, Turn, Verdict};
-use super::super::publisher::{PublishBatch, Publisher};
-use super::super::router::Pending;
+use super::super::codec::{self, CodecError, PacketKind, Publish, Qos, Version};
+use super::super::intake::{DRAIN_MAX, Intake, READ_BYTES_BEFORE_YIELD, Sender, Step};
+use super::super::publisher::PublishBatch;
 use super::connect::{Connection, ConnectionError, Terms};
+use super::turn::{BrokerTurn, READ_AHEAD_BYTES_MAX, note_acknowledged};
 use super::{Count, Shared};
 
 /// The most bytes gathered for one write, give or take a message.
@@ -23,10 +22,6 @@ const WRITE_BYTES_AT_ONCE: usize = 256 << 10;
 
 /// The most bytes of acknowledgements that wait for the writer before reading pauses.
 const ACKNOWLEDGEMENT_BYTES_MAX: usize = 1 << 20;
-
-/// So much is read behind an event for which the log has no room, to find acknowledgements of results: only when those
-/// have left is a checkpoint made, and only that makes room.
-const READ_AHEAD_BYTES_MAX: usize = 16 << 20;
 
 /// What is left of a batch of results between connections.
 #[derive(Debug, Default)]
@@ -141,17 +136,15 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(shared: &'a Shared, buffer: ReadBuffer, life: &'a Life, ledger: Option<Arc<Ledger>>) -> Self {
-        let intake = Intake::new(IntakeParts {
-            router: &shared.router,
-            clock: &*shared.clock,
+        let sender = Sender {
             client: b"",
             version: shared.options.version,
             packet_bytes_max: shared.options.packet_bytes_max,
-            buffer,
-            ledger,
             deadlock_after: Duration::from_millis(shared.options.deadlock_ms),
-        });
-        Self { shared, life, intake, acknowledged: Vec::new() }
+            router: &shared.router,
+            clock: &*shared.clock,
+        };
+        Self { shared, life, intake: Intake::new(sender, buffer, ledger), acknowledged: Vec::new() }
     }
 
     async fn run(&mut self, mut socket: impl AsyncRead + Send + Unpin) -> ConnectionError {
@@ -272,114 +265,6 @@ impl<'a> Reader<'a> {
             self.shared.outbound.sent(messages, bytes);
             self.shared.outbound.wake.notify_one();
         }
-    }
-}
-
-/// Notes which message of ours the broker has acknowledged.
-fn note_acknowledged(shared: &Shared, frame: &Frame<'_>, acknowledged: &mut Vec<u16>) -> Result<(), CodecError> {
-    let (packet_id, reason) = codec::decode_puback(shared.options.version, frame)?;
-    acknowledged.push(packet_id);
-    shared.counters.add(Count::RefusedMessages, u64::from(reason >= 0x80));
-    Ok(())
-}
-
-/// What the broker sends in one read.
-struct BrokerTurn<'a> {
-    shared: &'a Shared,
-    acknowledged: &'a mut Vec<u16>,
-    /// Whether the broker may send a message once for each of several filters.
-    may_be_copy: bool,
-    messages: u64,
-    given_up: u64,
-    copies: u64,
-    unread: u64,
-}
-
-impl Turn for BrokerTurn<'_> {
-    type End = ConnectionError;
-
-    #[inline]
-    fn judge(&mut self, publish: &Publish<'_>, properties: &PublishProperties) -> Result<Verdict, ConnectionError> {
-        if publish.qos == Qos::ExactlyOnce {
-            return Err(ConnectionError::Protocol("it sends with QoS 2, which was not asked for"));
-        }
-        if properties.topic_alias.is_some() {
-            return Err(ConnectionError::Protocol("it uses a topic alias, which was not offered"));
-        }
-        if self.may_be_copy && self.shared.subscriptions.lock().is_copy(publish.topic, publish.properties) {
-            self.copies += 1;
-            return Ok(Verdict::Answer(0));
-        }
-        Ok(Verdict::Take)
-    }
-
-    /// Behind a message come the acknowledgements of results, without which a full log is not shortened. They are read
-    /// ahead of it, as far as that goes.
-    fn stuck(&self, pending: &Pending, read_bytes: usize) -> Stuck {
-        let shared = self.shared;
-        let is_circle = match pending.waits_for_log() {
-            true => read_bytes >= READ_AHEAD_BYTES_MAX && !shared.in_flight.lock().is_empty(),
-            false => shared.waits_for_acknowledgements.load(Ordering::Relaxed) && !shared.outbound.has_room(),
-        };
-        if is_circle { Stuck::InCircle } else { Stuck::Waits }
-    }
-
-    /// What comes behind it may be the acknowledgements that the last results wait for.
-    fn passes_over(&mut self, publish: &Publish<'_>) -> bool {
-        self.unread += u64::from(publish.qos == Qos::AtMostOnce);
-        true
-    }
-
-    #[inline]
-    fn settled(&mut self, _: &Publish<'_>, given_up: usize, _saved_at: LogPosition) {
-        self.messages += 1;
-        self.given_up += given_up as u64;
-    }
-
-    fn other(&mut self, frame: &Frame<'_>, was_searched: bool, _: &mut Vec<u8>) -> Result<bool, ConnectionError> {
-        match frame.kind() {
-            PacketKind::PubAck if was_searched => {}
-            PacketKind::PubAck => note_acknowledged(self.shared, frame, self.acknowledged)?,
-            _ => process_control(self.shared, self.shared.options.version, frame)?,
-        }
-        Ok(true)
-    }
-}
-
-fn process_control(shared: &Shared, version: Version, frame: &Frame<'_>) -> Result<(), ConnectionError> {
-    const UNEXPECTED: ConnectionError = ConnectionError::Protocol("it sends a packet that only a client sends");
-    match version {
-        Version::V3 => match codec::decode_v3(frame)? {
-            v3::Packet::SubscribeAck { packet_id, status } => {
-                let refusal = |code: &v3::SubscribeReturnCode| match code {
-                    v3::SubscribeReturnCode::Success(_) => None,
-                    v3::SubscribeReturnCode::Failure => Some("the broker does not say why".to_owned()),
-                };
-                shared.subscribed(packet_id.get(), &status.iter().map(refusal).collect::<Vec<_>>())
-            }
-            v3::Packet::UnsubscribeAck { packet_id } => shared.unsubscribed(packet_id.get()),
-            v3::Packet::PingResponse => Ok(()),
-            _ => Err(UNEXPECTED),
-        },
-        Version::V5 => match codec::decode_v5(frame)? {
-            v5::Packet::SubscribeAck(answer) => {
-                let refusal = |code: &v5::SubscribeAckReason| match u8::from(*code) {
-                    0..=2 => None,
-                    _ => Some(format!("{code:?}")),
-                };
-                shared.subscribed(answer.packet_id.get(), &answer.status.iter().map(refusal).collect::<Vec<_>>())
-            }
-            v5::Packet::UnsubscribeAck(answer) => shared.unsubscribed(answer.packet_id.get()),
-            v5::Packet::PingResponse => Ok(()),
-            v5::Packet::Disconnect(packet) if packet.reason_code == v5::DisconnectReasonCode::SessionTakenOver => {
-                Err(ConnectionError::TakenOver(shared.options.client_id.clone()))
-            }
-            v5::Packet::Disconnect(packet) => {
-                let said = packet.reason_string.as_deref().map(|text| format!(" ({text})")).unwrap_or_default();
-                Err(ConnectionError::Disconnected(format!("{:?}{said}", packet.reason_code)))
-            }
-            _ => Err(UNEXPECTED),
-        },
     }
 }
 

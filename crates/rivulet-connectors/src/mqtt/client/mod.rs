@@ -10,6 +10,7 @@ mod in_flight;
 mod link;
 mod options;
 mod subscriptions;
+mod turn;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

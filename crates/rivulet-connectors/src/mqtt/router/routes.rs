@@ -189,12 +189,10 @@ impl Routes {
         self.index.reserve(additional);
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.index.len()
-    }
-
-    pub(super) fn memory_bytes(&self) -> usize {
-        self.index.memory_bytes()
+    /// What stands at each topic and filter.
+    #[inline]
+    pub(super) fn index(&self) -> &TopicIndex<Target> {
+        &self.index
     }
 
     pub(super) fn version(&self) -> u64 {
@@ -206,20 +204,9 @@ impl Routes {
         self.logged_inboxes > 0
     }
 
-    /// How many routes there are of exactly this topic or filter.
-    pub(super) fn len_at(&self, filter: &str) -> usize {
-        self.index.len_at(filter)
-    }
-
     /// The routes of exactly this topic or filter.
     pub(super) fn at(&self, filter: &str) -> Vec<(InboxId, Slot)> {
         self.index.values_at(filter).into_iter().map(|target| (InboxId(target.inbox), target.slot)).collect()
-    }
-
-    /// Asks for the memory that [`Routes::for_each`] will look at first, without waiting for it.
-    #[inline]
-    pub(super) fn prefetch(&self, topic: &[u8]) {
-        self.index.prefetch(topic);
     }
 
     /// Calls `each` with every delivery of a message of this topic.
