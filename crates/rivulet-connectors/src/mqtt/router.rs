@@ -1,7 +1,7 @@
 //! From the topic of a message to the inboxes of the queries that want it.
 //!
-//! `router/routes.rs` knows where a message goes, and nothing else. Here the routes are behind a lock, messages are pushed and
-//! counted. `router/logged.rs` is around both: the log of durable inputs, and its replay.
+//! `router/routes.rs` knows where a message goes, and nothing else. Here the routes are behind a lock, messages are
+//! pushed and counted. `router/logged.rs` is around both: the log of durable inputs, and its replay.
 //!
 //! **Invariant:** a message is in every inbox that wants it exactly once, or the caller still holds it and is told so.
 
