@@ -64,6 +64,8 @@ pub(super) struct Connection {
     pub(super) stream: Box<dyn Stream>,
     /// What came behind the broker's answer.
     pub(super) buffer: ReadBuffer,
+    /// How many bytes were read until now.
+    pub(super) read_bytes: usize,
     pub(super) terms: Terms,
 }
 
@@ -126,9 +128,9 @@ async fn connect_without_limit(
                 Version::V3 => terms_v3(options, codec::decode_v3(&frame)?)?,
                 Version::V5 => terms_v5(options, &frame)?,
             };
-            let consumed = frame.whole.len();
+            let (consumed, read_bytes) = (frame.whole.len(), buffer.data().len());
             buffer.consume(consumed);
-            return Ok(Connection { stream, buffer, terms });
+            return Ok(Connection { stream, buffer, read_bytes, terms });
         }
         if buffer.fill(&mut stream).await? == 0 {
             return Err(match options.version {

@@ -49,7 +49,8 @@ pub(super) enum End {
 
 /// Works a connection until it ends.
 pub(super) async fn run(shared: &Shared, connection: Connection, outgoing: &mut Outgoing) -> End {
-    let Connection { stream, buffer, terms } = connection;
+    let Connection { stream, buffer, read_bytes, terms } = connection;
+    shared.counters.add(Count::BytesIn, read_bytes as u64);
     let (read_half, write_half) = tokio::io::split(stream);
     let life = Life::default();
     let ledger = shared.router.log().map(|_| shared.ledgers.begin_next(b""));

@@ -98,7 +98,9 @@ async fn outcome(to_client: bool, bytes: &[u8], answers: usize, random: &mut Ran
         socket.write_all(&[0x20, 2, 0, 0]).await.unwrap();
         let answers = exchange(socket, bytes, answers, random).await;
         until("all are counted", || client.status().messages_in == 200).await;
-        (answers, client.status().messages_in)
+        let status = client.status();
+        assert_eq!(status.bytes_in, 4 + bytes.len() as u64, "with the CONNACK");
+        (answers, status.messages_in)
     } else {
         let broker = broker(router.clone(), |_| {}).await;
         let mut socket = TcpStream::connect(broker.addresses()[0]).await.unwrap();
@@ -106,7 +108,9 @@ async fn outcome(to_client: bool, bytes: &[u8], answers: usize, random: &mut Ran
         socket.read_exact(&mut [0; 4]).await.unwrap();
         let answers = exchange(socket, bytes, answers, random).await;
         until("all are counted", || broker.stats().messages_in == 200).await;
-        (answers, broker.stats().messages_in)
+        let stats = broker.stats();
+        assert_eq!(stats.bytes_in, 15 + bytes.len() as u64, "with the CONNECT");
+        (answers, stats.messages_in)
     };
     let stats = RouterStats { routes_bytes: 0, ..router.stats() };
     Outcome { events: inbox.texts(), logged: log.len(), answers, stats, messages_in }
