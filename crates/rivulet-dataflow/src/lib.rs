@@ -9,6 +9,7 @@
 //! In reading order:
 //! - [`element`]: what an edge carries ([`Element`], [`Batch`]);
 //! - [`slots`]: the table of queries of a group ([`SlotTable`]), parameters as columns;
+//! - [`fetch`](mod@fetch): memory that is asked for before it is needed ([`fetch_ahead`]);
 //! - [`operator`]: the [`Operator`] trait, its [`Context`], and [`Chain`]s of operators;
 //! - [`graph`]: a [`Line`] or [`Dataflow`] of operators, as planned and as explained;
 //! - [`source`]: where the rows of a big query come from ([`Source`]);
@@ -26,6 +27,7 @@
 
 pub mod element;
 pub mod slots;
+pub mod fetch;
 pub mod operator;
 pub mod graph;
 pub mod source;
@@ -45,6 +47,7 @@ pub mod clock;
 pub use clock::{Clock, Leaps, ManualClock};
 pub use element::{Batch, Control, Element};
 pub use event::{Decoder, Event, Events, Inbox, InputIndex, LogPosition, LoggedEvent, Push};
+pub use fetch::{fetch, fetch_ahead};
 pub use float::{canonical_float, canonical_floats};
 pub use graph::{Dataflow, Description, Edge, EdgeKind, Line, Node, NodeId, OperatorFactory, Work};
 pub use key_group::{KeyGroup, KeyGroups, KeyHash};

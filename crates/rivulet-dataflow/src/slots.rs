@@ -21,6 +21,7 @@ use arrow::datatypes::{
 };
 
 use super::clock::{Clock, Leaps};
+use super::fetch;
 use further::Further;
 
 /// The row of a query in its group.
@@ -155,6 +156,12 @@ impl SlotTable {
     /// The query in a slot, if there is one; of several that share it, the one that stands in the row.
     pub fn query(&self, slot: Slot) -> Option<QueryId> {
         self.queries.get(slot as usize).copied().filter(|&query| query != NOBODY)
+    }
+
+    /// Fetches what [`SlotTable::query`] reads.
+    #[inline]
+    pub fn fetch_query(&self, slot: Slot) {
+        self.queries.get(slot as usize).into_iter().for_each(fetch);
     }
 
     /// All slots in use, ascending.

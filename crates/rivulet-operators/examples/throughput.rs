@@ -1,7 +1,8 @@
 //! What an event costs: a filter with a parameter, and a sliding average over 100,000 queries, in small and large batches;
 //! and what the windows of the example applications cost in time and memory once they are full.
 //!
-//! Run with `cargo run --release -p rivulet-operators --example throughput [slots]`.
+//! Run with `cargo run --release -p rivulet-operators --example throughput [slots [name]]`; with a part of a name only
+//! those lines.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,13 +25,13 @@ const SECOND_US: i64 = 1_000_000;
 fn main() {
     let slots: u32 = std::env::args().nth(1).and_then(|slots| slots.parse().ok()).unwrap_or(100_000);
     let table = table(slots);
-    for rows in [1, 64, 1024] {
+    for rows in [1, 64, 1024].into_iter().filter(|_| wanted("filter value > $target")) {
         let mut filter = filter().create();
         let (ns_per_row, _) = run(filter.as_mut(), &table, slots, rows, 4 * slots as usize);
         println!("filter value > $target          batches of {rows:5}: {ns_per_row:7.1} ns/row");
     }
     for (name, window) in [("tumble(1s)", tumble(1)), ("tumble(30s)", tumble(30)), ("hop(1s, 30s)", hop(1, 30))] {
-        for rows in [64, 1024] {
+        for rows in [64, 1024].into_iter().filter(|_| wanted(&format!("avg over {name}"))) {
             let mut operator = average(window.clone()).create();
             announce(operator.as_mut(), &table, slots);
             // Fill the windows first: what counts is the steady state.
@@ -47,23 +48,40 @@ fn main() {
             );
         }
     }
-    shapes(&table, (slots / 10).min(10_000));
-    let mut change = ChangeOnly::new(timed(), vec![], vec![0], 1).unwrap().create();
-    let (ns_per_row, _) = run(change.as_mut(), &table, slots, 1024, 4 * slots as usize);
-    println!("emit on change                  batches of  1024: {ns_per_row:7.1} ns/row");
+    // All windows of these are full at the end: as many slots as memory allows.
+    shapes(&table, if std::env::args().len() > 2 { slots } else { (slots / 10).min(10_000) });
+    for (name, keys) in [("emit on change", vec![]), ("emit on change by key", vec![0])] {
+        if wanted(name) {
+            let mut change = ChangeOnly::new(timed(), keys, vec![0], 1).unwrap().create();
+            drive(change.as_mut(), &table, &mut Generator::new(slots), 1000, slots as usize);
+            let (ns_per_row, _) = run(change.as_mut(), &table, slots, 1024, 4 * slots as usize);
+            println!("{name:31} batches of  1024: {ns_per_row:7.1} ns/row");
+        }
+    }
     histories(&table, slots);
     patterns(&table, slots);
+    if wanted("tick and export") {
+        tick_and_export(&table, slots);
+    }
+}
 
+/// Whether the lines of this name are asked for.
+fn wanted(name: &str) -> bool {
+    std::env::args().nth(2).is_none_or(|part| name.contains(&part))
+}
+
+/// What a tick over all slots costs in which little is due, and an export of all.
+fn tick_and_export(table: &SlotTable, slots: u32) {
     let mut operator = average(hop(1, 30)).create();
-    announce(operator.as_mut(), &table, slots);
+    announce(operator.as_mut(), table, slots);
     let mut events = Generator::new(slots);
-    drive(operator.as_mut(), &table, &mut events, 1024, 35 * slots as usize);
+    drive(operator.as_mut(), table, &mut events, 1024, 35 * slots as usize);
     // Too short for the clock of the processor: the time on the wall.
     let start = Instant::now();
     let mut output = Vec::new();
     let mut refusals = Refusals::new(0);
     let deadline_us = operator.deadline_us().expect("something is open");
-    operator.tick(&mut Context::new(deadline_us, &table, &mut refusals, &mut output)).unwrap();
+    operator.tick(&mut Context::new(deadline_us, table, &mut refusals, &mut output)).unwrap();
     println!("tick over {slots} slots, little due: {:?}", start.elapsed());
     let start = CpuClock::start();
     let frame = operator.export_state(&rivulet_dataflow::StateSelection::All).unwrap().unwrap();
@@ -101,7 +119,7 @@ fn shapes(table: &SlotTable, slots: u32) {
         ("green_house", 1, 60, vec![one(LastValue), one(Avg), rows(), one(VarPop)]),
         ("average of 1000 panes", 1, 1000, vec![one(Avg)]),
     ];
-    for (name, slide_s, width_s, aggregates) in shapes {
+    for (name, slide_s, width_s, aggregates) in shapes.into_iter().filter(|(name, ..)| wanted(name)) {
         let factory = window(hop(slide_s, width_s), aggregates);
         let mut operator = factory.create();
         announce(operator.as_mut(), table, slots);
@@ -132,7 +150,10 @@ fn histories(table: &SlotTable, slots: u32) {
         ("changed(value)", HistoryFunction::Changed { value: column(0) }, false),
         ("hysteresis(value, 0, $target)", hysteresis.clone(), false),
         ("the same by key", hysteresis, true),
-    ] {
+    ]
+    .into_iter()
+    .filter(|(name, ..)| wanted(name))
+    {
         let keys = if keyed { vec![NamedExpression::new("value", column(0))] } else { vec![] };
         let columns = vec![HistoryColumn { name: "history".into(), function }];
         let mut operator = History::new(&input, &parameters, vec![0], keys, columns).unwrap().create();
@@ -158,7 +179,10 @@ fn patterns(table: &SlotTable, slots: u32) {
         ("pattern that nobody begins", 1000.0, None),
         ("pattern over rows alone", -1.0, None),
         ("pattern with B.x > A.x", -1.0, Some(later)),
-    ] {
+    ]
+    .into_iter()
+    .filter(|(name, ..)| wanted(name))
+    {
         let variable = |name: &str, row_condition, match_condition| PatternVariable {
             name: name.into(),
             row_condition,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rivulet_dataflow::{
     Batch, Context, Control, Description, Element, KeyHash, Operator, OperatorError, OperatorFactory, Reason, Slot,
-    StateError, StateFrame, StateSelection,
+    StateError, StateFrame, StateSelection, fetch, fetch_ahead,
 };
 
 use crate::PlanError;
@@ -236,6 +236,14 @@ impl ChangeOnlyOperator {
         let (keys, compare) = (self.take_keys(), self.take_compare());
         let mut keep = Vec::with_capacity(batch.rows());
         for (row, &slot) in batch.slots.iter().enumerate() {
+            let first = |row: usize| {
+                context.slots.fetch_query(batch.slots[row]);
+                self.last.get(batch.slots[row] as usize).into_iter().for_each(fetch);
+            };
+            let second = |row: usize| {
+                self.last.get(batch.slots[row] as usize).into_iter().flatten().for_each(|last| fetch(&**last));
+            };
+            fetch_ahead(row, batch.rows(), first, second);
             let key = keys.as_ref().map_or(&[][..], |keys| keys.row(row).data());
             let values = compare.as_ref().map_or(&[][..], |compare| compare.row(row).data());
             // Rows of a query that is gone must not leave state behind for the slot's next query.

@@ -5,6 +5,8 @@
 
 use std::mem;
 
+use rivulet_dataflow::fetch;
+
 /// A hash of 128 bits, of which two are taken: the lowest of the first half is always 1 (0 marks an empty place), the lowest
 /// of the second half is a flag of the entry.
 pub(super) type Key = [u64; 2];
@@ -90,14 +92,7 @@ impl<T: Copy + Default> ExactTable<T> {
     /// Asks for the memory where the entry of a key should lie, without waiting for it.
     #[inline]
     pub(super) fn prefetch(&self, key: &Key) {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(entry) = self.places.get(self.home(key)) {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a prefetch reads nothing that the program can see, and the address is that of an entry.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(entry).cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = key;
+        self.places.get(self.home(key)).into_iter().for_each(fetch);
     }
 
     /// The entry of a key.

@@ -13,7 +13,7 @@ use arrow::error::ArrowError;
 use arrow::row::Rows;
 use rivulet_dataflow::{
     Batch, Context, Control, Element, KeyHash, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
-    StateSelection,
+    StateSelection, fetch, fetch_ahead,
 };
 
 use super::value::{Builder, Value, Values};
@@ -187,6 +187,11 @@ impl HistoryOperator {
         let mut computed: Vec<Builder> = computed.collect();
         let mut keep = BooleanBufferBuilder::new(rows);
         for (row, &slot) in batch.slots.iter().enumerate() {
+            let first = |row: usize| {
+                context.slots.fetch_query(batch.slots[row]);
+                self.fetch_slot(batch.slots[row]);
+            };
+            fetch_ahead(row, batch.rows(), first, |_| {});
             let key: &[u8] = if keys.is_empty() { &[] } else { key_rows.row(row).data() };
             // Rows of a query that is gone must not leave state behind for the slot's next query.
             let memory = match context.slots.query(slot) {
@@ -229,6 +234,12 @@ impl HistoryOperator {
     fn places(&self, slot: usize) -> Range<usize> {
         let values = self.plan.state.len();
         slot * values..(slot + 1) * values
+    }
+
+    /// Fetches what lies at the place of a slot.
+    fn fetch_slot(&self, slot: Slot) {
+        self.key_hashes.get(slot as usize).into_iter().for_each(fetch);
+        self.slots.get(self.places(slot as usize).start).into_iter().for_each(fetch);
     }
 
     /// What is remembered of a slot's key; `None` if there are too many keys.

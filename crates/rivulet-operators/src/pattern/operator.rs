@@ -9,7 +9,7 @@ use arrow::error::ArrowError;
 use arrow::row::Rows as KeyRows;
 use rivulet_dataflow::{
     Batch, Context, Control, Element, KeyHash, Leaps, Operator, OperatorError, Reason, Refused, Slot, StateError,
-    StateFrame, StateSelection,
+    StateFrame, StateSelection, fetch, fetch_ahead,
 };
 
 use super::output::Matches;
@@ -177,6 +177,11 @@ impl PatternOperator {
             .zip(conditions.iter().map(|one| one.as_boolean_opt()))
             .collect();
         for (index, &slot) in batch.slots.iter().enumerate() {
+            let first = |row: usize| {
+                self.slots.get(batch.slots[row] as usize).into_iter().for_each(fetch);
+                self.deadlines_us.get(batch.slots[row] as usize).into_iter().for_each(fetch);
+            };
+            fetch_ahead(index, batch.rows(), first, |_| {});
             self.pass_rows(&mut passing, Some(index), context)?;
             let is_true = |condition: &BooleanArray| condition.is_valid(index) && condition.value(index);
             let holds = conditions.iter().filter(|(_, condition)| condition.is_some_and(is_true));

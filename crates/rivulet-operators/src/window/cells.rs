@@ -10,6 +10,7 @@ use std::mem::size_of;
 
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashTable};
+use rivulet_dataflow::fetch;
 
 use super::length::Lengths;
 use super::panes::Panes;
@@ -29,12 +30,10 @@ pub(crate) const CELLS_MAX: usize = 1 << 26;
 /// The most slots of one operator; state that names a higher one is corrupt.
 pub(crate) const SLOTS_MAX: usize = 1 << 26;
 
-/// From how many slots on they do not fit the cache of a core.
-const TOUCH_SLOTS_MIN: usize = 4096;
 /// 64-bit words in a cache line.
 const WORDS_PER_LINE: usize = 8;
 /// The most lines of one slot's panes that are fetched ahead; the hardware follows a longer run by itself.
-const TOUCH_LINES_MAX: usize = 16;
+const FETCHED_LINES_MAX: usize = 16;
 
 /// The objects of a cell's panes, one box for each pane.
 pub(crate) type ObjectDeque = VecDeque<Box<[Object]>>;
@@ -237,20 +236,20 @@ impl Cells {
         }
     }
 
-    /// Brings what rows of these slots will need into the cache. Slots come in random order and a million of them fit no
-    /// cache; read here one after the other, without one waiting for the other, the misses overlap.
-    pub(crate) fn touch(&self, slots: &[u32]) {
-        if self.slots.len() < TOUCH_SLOTS_MIN {
-            return;
-        }
-        let states = || slots.iter().filter_map(|&slot| self.slots.get(slot as usize));
-        let mut sum = states().fold(0, |sum, state| sum ^ state.next_end_us as u64);
-        for state in states() {
-            let entries = state.panes.entries();
-            sum ^= entries.iter().step_by(WORDS_PER_LINE).take(TOUCH_LINES_MAX).fold(0, |sum, word| sum ^ word);
-            sum ^= entries.last().copied().unwrap_or_default();
-        }
-        std::hint::black_box(sum);
+    /// Fetches what lies at the place of a slot.
+    #[inline]
+    pub(crate) fn fetch_slot(&self, slot: usize) {
+        self.slots.get(slot).into_iter().for_each(fetch);
+        self.deadlines_us.get(slot).into_iter().for_each(fetch);
+    }
+
+    /// Fetches the panes of a slot without keys.
+    #[inline]
+    pub(crate) fn fetch_panes(&self, slot: usize) {
+        let Some(state) = self.slots.get(slot) else { return };
+        let entries = state.panes.entries();
+        entries.iter().step_by(WORDS_PER_LINE).take(FETCHED_LINES_MAX).for_each(fetch);
+        entries.last().into_iter().for_each(fetch);
     }
 
     /// The lengths of a slot.

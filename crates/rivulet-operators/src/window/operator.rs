@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::row::Rows;
 use rivulet_dataflow::{
     Batch, Context, Control, Element, KeyHash, Leaps, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
-    StateSelection,
+    StateSelection, fetch_ahead,
 };
 
 use super::cells::{Cells, NEVER, SlotLengths};
@@ -15,10 +15,6 @@ use super::rules::{Row, Updates, Verdict, Windows};
 use super::{Plan, WindowSpec, state};
 use crate::keyed::{Passing, SLOT_KEYS_MAX};
 use crate::row_bytes::RowBytes;
-
-/// How many rows ahead memory is fetched: as many cache misses as a core has under way at once, and few enough that what
-/// was fetched is still there when its row comes.
-const TOUCH_ROWS: usize = 16;
 
 /// An instance of [`WindowAggregate`](super::WindowAggregate).
 pub(crate) struct WindowOperator {
@@ -82,9 +78,10 @@ impl WindowOperator {
             Updates { fixed: plan.layout.fixed_updates(&prepared), objects: plan.layout.object_updates(&prepared) };
         let times_us = if plan.arrival_time { &batch.arrival_us } else { &batch.event_time_us };
         for index in 0..batch.rows() {
-            if index % TOUCH_ROWS == 0 {
-                self.windows.cells.touch(&batch.slots[index..batch.rows().min(index + TOUCH_ROWS)]);
-            }
+            let cells = &self.windows.cells;
+            let slot_of = |row: usize| batch.slots[row] as usize;
+            let (first, second) = (|row| cells.fetch_slot(slot_of(row)), |row| cells.fetch_panes(slot_of(row)));
+            fetch_ahead(index, batch.rows(), first, second);
             self.pass_rows(&mut passing, Some(index), context)?;
             let slot = batch.slots[index];
             let lengths = match self.windows.cells.lengths(slot as usize) {

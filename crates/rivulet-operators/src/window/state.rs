@@ -18,7 +18,7 @@ use arrow::buffer::OffsetBuffer;
 use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt64Type};
 use hashbrown::HashSet;
-use rivulet_dataflow::{KeyHash, Slot, StateError, StateFrame, StateSelection};
+use rivulet_dataflow::{KeyHash, Slot, StateError, StateFrame, StateSelection, fetch_ahead};
 
 use super::WindowSpec;
 use super::cells::{CellParts, NEVER, ObjectDeque, SLOTS_MAX, SlotLengths};
@@ -30,8 +30,6 @@ use crate::aggregate::object::Object;
 
 const OPERATOR: &str = "window";
 const VERSION: u32 = 2;
-/// How many slots ahead memory is fetched.
-const TOUCH_SLOTS: usize = 16;
 /// The first byte of the objects of a cell.
 const OBJECTS_VERSION: u8 = 1;
 /// Names what the words of a pane mean, in the frame's metadata.
@@ -80,7 +78,7 @@ pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> R
 
     let slots: Vec<Slot> = rows.iter().map(|row| row.slot as Slot).collect();
     let mut columns: Vec<ArrayRef> = vec![
-        Arc::new(UInt32Array::from(slots.clone())),
+        Arc::new(UInt32Array::from(slots)),
         Arc::new(UInt16Array::from_iter_values(rows.iter().map(|row| row.key_hash))),
     ];
     if plan.keys > 0 {
@@ -105,9 +103,10 @@ pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> R
         )));
     }
     let mut words = Vec::with_capacity(total);
-    for (slots, rows) in slots.chunks(TOUCH_SLOTS).zip(rows.chunks(TOUCH_SLOTS)) {
-        cells.touch(slots);
-        rows.iter().for_each(|row| words.extend_from_slice(words_of(row)));
+    for (index, row) in rows.iter().enumerate() {
+        let slot_of = |row: usize| rows[row].slot;
+        fetch_ahead(index, rows.len(), |row| cells.fetch_slot(slot_of(row)), |row| cells.fetch_panes(slot_of(row)));
+        words.extend_from_slice(words_of(row));
     }
     let panes = ListArray::new(
         words_field(),
