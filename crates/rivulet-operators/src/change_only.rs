@@ -1,8 +1,6 @@
 //! EMIT ON CHANGE: a row goes on only if it differs from the last one of the same slot and key. The rows of keys beyond
 //! [`SLOT_KEYS_MAX`] of a slot are refused, because the last of them could not be remembered.
 
-use std::mem::size_of;
-
 use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::row::Rows;
@@ -14,7 +12,7 @@ use rivulet_dataflow::{
 };
 
 use crate::PlanError;
-use crate::keyed::{Keyed, SLOT_KEYS_MAX};
+use crate::keyed::{Keyed, SLOT_KEYS_MAX, grow};
 use crate::row_bytes::RowBytes;
 
 /// The most slots of one operator; state that names a higher one is corrupt.
@@ -76,9 +74,8 @@ impl OperatorFactory for ChangeOnly {
             key_bytes,
             compare_bytes,
             plan: self.clone(),
-            last: Vec::new(),
+            last: Keyed::new(!self.keys.is_empty()),
             key_hashes: Vec::new(),
-            keyed: Keyed::default(),
             heap_bytes: 0,
         })
     }
@@ -107,12 +104,10 @@ struct ChangeOnlyOperator {
     /// The batch at hand, kept for its memory.
     key_rows: Rows,
     compare_rows: Rows,
-    /// Without keys: the last row of each slot.
-    last: Vec<Option<Box<[u8]>>>,
+    /// The last row of each slot and key.
+    last: Keyed<Box<[u8]>>,
     /// Without keys: by slot, the key group of the query; 0 until the slot is announced.
     key_hashes: Vec<u16>,
-    /// With keys: the last row of each.
-    keyed: Keyed<Box<[u8]>>,
     /// Bytes of all remembered rows and keys.
     heap_bytes: usize,
 }
@@ -140,22 +135,22 @@ impl Operator for ChangeOnlyOperator {
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
         let (mut slots, mut key_hashes, mut keys, mut last) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut add_slot = |slot: usize| {
-            let mut add = |key_hash: u16, key, row| {
+            for (key, row) in self.last.of_slot(slot) {
+                let key_hash = match self.plan.keys.is_empty() {
+                    true => self.key_hashes[slot],
+                    false => KeyHash::of(key).bits(),
+                };
                 if selection.selects_key(KeyHash::from_bits(key_hash)) {
                     slots.push(slot as Slot);
                     key_hashes.push(key_hash);
                     keys.push(key);
-                    last.push(row);
+                    last.push(&**row);
                 }
-            };
-            if let Some(Some(row)) = self.last.get(slot) {
-                add(self.key_hashes[slot], &[][..], &**row);
             }
-            self.keyed.of_slot(slot).for_each(|(key, row)| add(KeyHash::of(key).bits(), key, row));
         };
         match selection {
             StateSelection::Slots(slots) => slots.iter().for_each(|&slot| add_slot(slot as usize)),
-            _ => (0..self.last.len().max(self.keyed.slots())).for_each(add_slot),
+            _ => (0..self.last.slots()).for_each(add_slot),
         }
         let mut columns: Vec<ArrayRef> =
             vec![Arc::new(UInt32Array::from(slots)), Arc::new(UInt16Array::from(key_hashes))];
@@ -169,17 +164,16 @@ impl Operator for ChangeOnlyOperator {
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        self.keyed.begin_import();
+        self.last.begin_import();
         let imported = self.import(frame);
-        self.keyed.end_import();
+        self.last.end_import();
         imported
     }
 
     fn memory_bytes(&self) -> usize {
         self.heap_bytes
-            + self.last.capacity() * size_of::<Option<Box<[u8]>>>()
+            + self.last.memory_bytes()
             + self.key_hashes.capacity() * 2
-            + self.keyed.memory_bytes()
             + self.key_rows.size()
             + self.compare_rows.size()
             + self.key_bytes.memory_bytes()
@@ -238,10 +232,10 @@ impl ChangeOnlyOperator {
         for (row, &slot) in batch.slots.iter().enumerate() {
             let first = |row: usize| {
                 context.slots.fetch_query(batch.slots[row]);
-                self.last.get(batch.slots[row] as usize).into_iter().for_each(fetch);
+                self.last.fetch_slot(batch.slots[row]);
             };
             let second = |row: usize| {
-                self.last.get(batch.slots[row] as usize).into_iter().flatten().for_each(|last| fetch(&**last));
+                self.last.of_slot_alone(batch.slots[row]).into_iter().for_each(|last| fetch(&**last));
             };
             fetch_ahead(row, batch.rows(), first, second);
             let key = keys.as_ref().map_or(&[][..], |keys| keys.row(row).data());
@@ -300,48 +294,27 @@ impl ChangeOnlyOperator {
 
     /// Whether these values differ from the last ones, which they become; `None` if there are too many keys.
     fn changes(&mut self, slot: Slot, key: &[u8], values: &[u8]) -> Option<bool> {
-        if !self.plan.keys.is_empty() {
-            let (place, is_new) = match self.keyed.find(slot, key) {
-                Some(place) => (place, false),
-                None => (self.keyed.create(slot, key)?, true),
-            };
-            if is_new {
-                self.heap_bytes += key.len();
-            }
-            let last = self.keyed.value_mut(place);
-            if !is_new && **last == *values {
-                return Some(false);
-            }
-            put(last, values, &mut self.heap_bytes);
-            return Some(true);
+        let (place, is_new) = match self.last.find(slot, key) {
+            Some(place) => (place, false),
+            None => (self.last.create(slot, key)?, true),
+        };
+        if !is_new && **self.last.value(place) == *values {
+            return Some(false);
         }
-        self.grow(slot);
-        match &mut self.last[slot as usize] {
-            Some(last) if **last == *values => return Some(false),
-            Some(last) => put(last, values, &mut self.heap_bytes),
-            last @ None => {
-                self.heap_bytes += values.len();
-                *last = Some(values.into());
-            }
+        if is_new {
+            self.grow(slot);
+            self.heap_bytes += key.len();
         }
+        put(self.last.value_mut(place), values, &mut self.heap_bytes);
         Some(true)
     }
 
     fn grow(&mut self, slot: Slot) {
-        let slots = slot as usize + 1;
-        if self.key_hashes.len() < slots {
-            self.key_hashes.resize(slots, 0);
-        }
-        if self.plan.keys.is_empty() && self.last.len() < slots {
-            self.last.resize_with(slots, || None);
-        }
+        grow(&mut self.key_hashes, slot as usize + 1, || 0);
     }
 
     fn remove_slot(&mut self, slot: Slot) {
-        if let Some(last) = self.last.get_mut(slot as usize).and_then(Option::take) {
-            self.heap_bytes -= last.len();
-        }
-        self.keyed.remove_slot(slot, |key, last| self.heap_bytes -= key.len() + last.len());
+        self.last.remove_slot(slot, |key, last| self.heap_bytes -= key.len() + last.len());
     }
 
     fn state_schema(&self) -> SchemaRef {

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use rivulet_dataflow::{Batch, Leaps, Slot};
+use rivulet_dataflow::{Batch, Leaps, Slot, fetch};
 
 /// The most keys remembered for one slot: a query keyed by something ever new costs itself its rows, and nobody else memory.
 pub(crate) const SLOT_KEYS_MAX: usize = 100_000;
@@ -59,30 +59,52 @@ impl<'a> Passing<'a> {
     }
 }
 
-/// Values by slot and key.
+/// No place.
+const NONE: u32 = u32::MAX;
+
+/// Values by slot and key: the slot is the leading part of the key.
+///
+/// Without keys the place of a value is its slot: nothing is hashed, and a slot that has none takes the memory of one.
+/// With keys a value is found by a hash of slot and key, and those of a slot are linked in the order in which they came.
 pub(crate) struct Keyed<V> {
+    has_keys: bool,
+    /// Without keys, by slot.
+    values: Vec<Option<V>>,
+    /// With keys, by place.
     entries: Vec<KeyEntry<V>>,
     free: Vec<u32>,
     index: HashTable<u32>,
     hasher: RandomState,
-    /// By slot: its entries.
-    slots: Vec<Vec<u32>>,
+    /// With keys, by slot: its entries.
+    slots: Vec<SlotKeys>,
     /// The most keys of a slot: [`SLOT_KEYS_MAX`], but for keys that were taken in elsewhere.
     slot_keys_max: usize,
 }
 
 #[derive(Default)]
 struct KeyEntry<V> {
-    slot: Slot,
-    /// Its place among the entries of its slot.
-    number: u32,
-    key: Box<[u8]>,
     value: V,
+    key: Box<[u8]>,
+    slot: Slot,
+    /// The next younger entry of the slot.
+    next: u32,
+    /// The next older entry of the slot; of the oldest one the youngest.
+    previous: u32,
 }
 
-impl<V> Default for Keyed<V> {
-    fn default() -> Self {
+/// The entries of a slot.
+#[derive(Clone, Copy)]
+struct SlotKeys {
+    oldest: u32,
+    count: u32,
+}
+
+impl<V: Default> Keyed<V> {
+    /// No values: by slot and key, or by slot alone.
+    pub(crate) fn new(has_keys: bool) -> Self {
         Self {
+            has_keys,
+            values: Vec::new(),
             entries: Vec::new(),
             free: Vec::new(),
             index: HashTable::new(),
@@ -91,9 +113,7 @@ impl<V> Default for Keyed<V> {
             slot_keys_max: SLOT_KEYS_MAX,
         }
     }
-}
 
-impl<V: Default> Keyed<V> {
     /// While state is imported a slot may have more keys: of several instances each may have had as many as one has.
     pub(crate) fn begin_import(&mut self) {
         self.slot_keys_max = KEYS_MAX;
@@ -104,8 +124,25 @@ impl<V: Default> Keyed<V> {
         self.slot_keys_max = SLOT_KEYS_MAX;
     }
 
+    /// Without keys: the value of a slot.
+    #[inline]
+    pub(crate) fn of_slot_alone(&self, slot: Slot) -> Option<&V> {
+        self.values.get(slot as usize)?.as_ref()
+    }
+
+    /// Fetches what lies at the place of a slot: its value, or with keys where its entries begin.
+    #[inline]
+    pub(crate) fn fetch_slot(&self, slot: Slot) {
+        self.values.get(slot as usize).into_iter().for_each(fetch);
+        self.slots.get(slot as usize).into_iter().for_each(fetch);
+    }
+
     /// The place of a slot's key, if it is known.
+    #[inline]
     pub(crate) fn find(&self, slot: Slot, key: &[u8]) -> Option<u32> {
+        if !self.has_keys {
+            return self.of_slot_alone(slot).map(|_| slot);
+        }
         let same = |&entry: &u32| {
             let entry = &self.entries[entry as usize];
             entry.slot == slot && *entry.key == *key
@@ -115,7 +152,15 @@ impl<V: Default> Keyed<V> {
 
     /// Adds a key that is not there; `None` if there are too many, of the slot ([`SLOT_KEYS_MAX`]) or altogether.
     pub(crate) fn create(&mut self, slot: Slot, key: &[u8]) -> Option<u32> {
-        if self.slots.get(slot as usize).is_some_and(|places| places.len() >= self.slot_keys_max) {
+        if !self.has_keys {
+            grow(&mut self.values, slot as usize + 1, || None);
+            self.values[slot as usize] = Some(V::default());
+            return Some(slot);
+        }
+        debug_assert!(self.find(slot, key).is_none());
+        grow(&mut self.slots, slot as usize + 1, || SlotKeys { oldest: NONE, count: 0 });
+        let of_slot = &mut self.slots[slot as usize];
+        if of_slot.count as usize >= self.slot_keys_max {
             return None;
         }
         let place = match self.free.pop() {
@@ -126,86 +171,142 @@ impl<V: Default> Keyed<V> {
                 self.entries.len() as u32 - 1
             }
         };
-        let number = self.slots.get(slot as usize).map_or(0, Vec::len) as u32;
-        self.entries[place as usize] = KeyEntry { slot, number, key: key.into(), value: V::default() };
+        of_slot.count += 1;
+        let previous = if of_slot.oldest == NONE {
+            of_slot.oldest = place;
+            place
+        } else {
+            let youngest = std::mem::replace(&mut self.entries[of_slot.oldest as usize].previous, place);
+            self.entries[youngest as usize].next = place;
+            youngest
+        };
+        self.entries[place as usize] = KeyEntry { value: V::default(), key: key.into(), slot, next: NONE, previous };
         let (entries, hasher) = (&self.entries, &self.hasher);
         self.index.insert_unique(hasher.hash_one((slot, key)), place, |&entry| {
             let entry = &entries[entry as usize];
             hasher.hash_one((entry.slot, &*entry.key))
         });
-        if slot as usize >= self.slots.len() {
-            self.slots.resize_with(slot as usize + 1, Vec::new);
-        }
-        self.slots[slot as usize].push(place);
         Some(place)
     }
 
     /// The value at a place that [`Keyed::find`] or [`Keyed::create`] gave.
+    #[inline]
     pub(crate) fn value(&self, place: u32) -> &V {
-        &self.entries[place as usize].value
+        match self.has_keys {
+            true => &self.entries[place as usize].value,
+            false => self.values[place as usize].as_ref().expect("a place has a value"),
+        }
     }
 
     /// The value at a place, to change it.
+    #[inline]
     pub(crate) fn value_mut(&mut self, place: u32) -> &mut V {
-        &mut self.entries[place as usize].value
+        self.entry_mut(place).1
     }
 
     /// The key and the value at such a place.
+    #[inline]
     pub(crate) fn entry_mut(&mut self, place: u32) -> (&[u8], &mut V) {
+        if !self.has_keys {
+            return (&[], self.values[place as usize].as_mut().expect("a place has a value"));
+        }
         let entry = &mut self.entries[place as usize];
         (&entry.key, &mut entry.value)
     }
 
-    /// The places of a slot's keys, in the order in which they came if none was forgotten.
-    pub(crate) fn places(&self, slot: Slot) -> &[u32] {
-        self.slots.get(slot as usize).map_or(&[], Vec::as_slice)
+    /// The key at such a place; empty without keys.
+    pub(crate) fn key(&self, place: u32) -> &[u8] {
+        if self.has_keys { &self.entries[place as usize].key } else { &[] }
     }
 
-    /// Forgets the key at such a place; gives it, for those who count its bytes.
-    pub(crate) fn remove(&mut self, place: u32) -> Box<[u8]> {
-        let KeyEntry { slot, number, key, .. } = std::mem::take(&mut self.entries[place as usize]);
+    /// The place of a slot's oldest key.
+    #[inline]
+    pub(crate) fn first(&self, slot: Slot) -> Option<u32> {
+        if !self.has_keys {
+            return self.find(slot, &[]);
+        }
+        self.slots.get(slot as usize).map(|of_slot| of_slot.oldest).filter(|&place| place != NONE)
+    }
+
+    /// The place of the next younger key of the same slot.
+    #[inline]
+    pub(crate) fn next(&self, place: u32) -> Option<u32> {
+        if !self.has_keys {
+            return None;
+        }
+        Some(self.entries[place as usize].next).filter(|&next| next != NONE)
+    }
+
+    /// The places of a slot's keys, in the order in which they came.
+    pub(crate) fn places(&self, slot: Slot) -> impl Iterator<Item = u32> {
+        std::iter::successors(self.first(slot), |&place| self.next(place))
+    }
+
+    /// One more than the highest place that ever was.
+    pub(crate) fn capacity(&self) -> usize {
+        if self.has_keys { self.entries.len() } else { self.values.len() }
+    }
+
+    /// Forgets the key at such a place; gives it, for those who count its bytes, and its value.
+    pub(crate) fn remove(&mut self, place: u32) -> (Box<[u8]>, V) {
+        if !self.has_keys {
+            return (Box::default(), self.values[place as usize].take().unwrap_or_default());
+        }
+        let KeyEntry { value, slot, key, next, previous } = std::mem::take(&mut self.entries[place as usize]);
         if let Ok(entry) = self.index.find_entry(self.hasher.hash_one((slot, &*key)), |&known| known == place) {
             entry.remove();
         }
-        let places = &mut self.slots[slot as usize];
-        places.swap_remove(number as usize);
-        if let Some(&moved) = places.get(number as usize) {
-            self.entries[moved as usize].number = number;
+        let of_slot = &mut self.slots[slot as usize];
+        of_slot.count -= 1;
+        if of_slot.oldest == place {
+            of_slot.oldest = next;
+        } else {
+            self.entries[previous as usize].next = next;
+        }
+        // The next entry's older neighbour changes; if there is none, the oldest entry's link to the youngest does.
+        let follower = if next == NONE { of_slot.oldest } else { next };
+        if follower != NONE {
+            self.entries[follower as usize].previous = previous;
         }
         self.free.push(place);
-        key
+        (key, value)
     }
 
     /// One more than the highest slot that ever had a key.
     pub(crate) fn slots(&self) -> usize {
-        self.slots.len()
+        if self.has_keys { self.slots.len() } else { self.values.len() }
     }
 
     /// The keys of a slot and their values, in the order in which they came.
     pub(crate) fn of_slot(&self, slot: usize) -> impl Iterator<Item = (&[u8], &V)> {
-        let places = self.slots.get(slot).into_iter().flatten();
-        places.map(|&place| &self.entries[place as usize]).map(|entry| (&*entry.key, &entry.value))
+        self.places(slot as Slot).map(|place| (self.key(place), self.value(place)))
     }
 
     /// Forgets a slot, showing each key and value to `removed`.
     pub(crate) fn remove_slot(&mut self, slot: Slot, mut removed: impl FnMut(&[u8], V)) {
-        let Some(places) = self.slots.get_mut(slot as usize) else { return };
-        for place in std::mem::take(places) {
-            let KeyEntry { slot, key, value, .. } = std::mem::take(&mut self.entries[place as usize]);
-            if let Ok(entry) = self.index.find_entry(self.hasher.hash_one((slot, &*key)), |&known| known == place) {
-                entry.remove();
-            }
+        while let Some(place) = self.first(slot) {
+            let (key, value) = self.remove(place);
             removed(&key, value);
-            self.free.push(place);
         }
     }
 
-    /// Memory held, without what keys and values hold themselves. Linear in the number of slots.
+    /// Memory held, without what keys and values hold themselves.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<KeyEntry<V>>()
+        self.values.capacity() * size_of::<Option<V>>()
+            + self.entries.capacity() * size_of::<KeyEntry<V>>()
             + self.free.capacity() * size_of::<u32>()
             + self.index.allocation_size()
-            + self.slots.iter().map(|slot| size_of::<Vec<u32>>() + slot.capacity() * 4).sum::<usize>()
+            + self.slots.capacity() * size_of::<SlotKeys>()
+    }
+}
+
+/// Grows to `len` items, with room for an eighth more: a million slots must not hold memory for a second million.
+pub(crate) fn grow<T>(items: &mut Vec<T>, len: usize, item: impl FnMut() -> T) {
+    if len > items.capacity() {
+        items.reserve_exact(len - items.len() + items.len() / 8);
+    }
+    if len > items.len() {
+        items.resize_with(len, item);
     }
 }
 
@@ -215,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_slot_with_too_many_keys_takes_none_away_from_others() {
-        let mut keyed = Keyed::<u32>::default();
+        let mut keyed = Keyed::<u32>::new(true);
         for key in 0..SLOT_KEYS_MAX {
             assert!(keyed.create(1, &key.to_le_bytes()).is_some());
         }
@@ -228,14 +329,49 @@ mod tests {
 
     #[test]
     fn a_key_that_is_forgotten_takes_no_other_with_it() {
-        let mut keyed = Keyed::<u32>::default();
+        let mut keyed = Keyed::<u32>::new(true);
         let places = [b"a", b"b", b"c"].map(|key| keyed.create(1, key).unwrap());
-        assert_eq!(*keyed.remove(places[0]), *b"a");
+        assert_eq!(*keyed.remove(places[0]).0, *b"a");
         assert!(keyed.find(1, b"a").is_none());
         assert_eq!((keyed.find(1, b"b"), keyed.find(1, b"c")), (Some(places[1]), Some(places[2])));
         keyed.remove(places[2]);
-        assert_eq!(keyed.places(1), [places[1]]);
+        assert!(keyed.places(1).eq([places[1]]));
         assert!(keyed.create(1, b"a").is_some());
-        assert_eq!(keyed.places(1).len(), 2);
+        assert_eq!(keyed.places(1).count(), 2);
+    }
+
+    #[test]
+    fn the_keys_of_a_slot_stay_in_the_order_in_which_they_came() {
+        let keys_of = |keyed: &Keyed<u8>, slot| keyed.of_slot(slot).map(|(key, _)| key[0]).collect::<Vec<_>>();
+        let mut keyed = Keyed::new(true);
+        for key in [1, 2, 3, 4] {
+            keyed.create(3, &[key]).unwrap();
+            keyed.create(0, &[key + 10]).unwrap();
+        }
+        for (removed, left) in [(2, vec![1, 3, 4]), (1, vec![3, 4]), (4, vec![3]), (3, vec![])] {
+            let place = keyed.find(3, &[removed]).unwrap();
+            keyed.remove(place);
+            assert_eq!(keys_of(&keyed, 3), left);
+            assert!(keyed.find(3, &[removed]).is_none());
+        }
+        for key in [9, 8, 7] {
+            keyed.create(3, &[key]).unwrap();
+        }
+        assert_eq!(keys_of(&keyed, 3), [9, 8, 7]);
+        assert_eq!(keys_of(&keyed, 0), [11, 12, 13, 14]);
+        assert_eq!(keyed.capacity(), 8, "places are used again");
+    }
+
+    #[test]
+    fn without_keys_the_place_is_the_slot() {
+        let mut keyed = Keyed::<u32>::new(false);
+        assert_eq!(keyed.create(5, &[]), Some(5));
+        *keyed.value_mut(5) = 7;
+        assert_eq!((keyed.find(5, &[]), keyed.find(4, &[]), keyed.find(9, &[])), (Some(5), None, None));
+        assert!(keyed.of_slot(5).eq([(&[][..], &7)]));
+        let mut removed = Vec::new();
+        (0..9).for_each(|slot| keyed.remove_slot(slot, |key, value| removed.push((key.to_vec(), value))));
+        assert_eq!(removed, [(vec![], 7)]);
+        assert_eq!((keyed.first(5), keyed.slots()), (None, 6));
     }
 }

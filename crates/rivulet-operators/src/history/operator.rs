@@ -125,7 +125,7 @@ impl HistoryOperator {
             key_bytes,
             key_hashes: Vec::new(),
             slots: Vec::new(),
-            keyed: Keyed::default(),
+            keyed: Keyed::new(true),
             key_heap_bytes: 0,
         }
     }

@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt8Array
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt8Type};
 use rivulet_dataflow::{
     Batch, Context, Control, Element, KeyHash, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
-    StateSelection,
+    StateSelection, fetch, fetch_ahead,
 };
 
 use super::Plan;
@@ -27,7 +27,6 @@ pub(super) struct LatestJoin {
 }
 
 /// The latest rows of all keys.
-#[derive(Default)]
 struct Store {
     keyed: Keyed<Latest>,
     /// Bytes of keys and rows.
@@ -135,7 +134,8 @@ impl Operator for LatestJoin {
 impl LatestJoin {
     pub(super) fn new(plan: Arc<Plan>, drives: [bool; 2]) -> Self {
         let encoded = Encoded::new(&plan);
-        Self { plan, drives, encoded, joined: Joined::default(), store: Store::default() }
+        let store = Store { keyed: Keyed::new(!plan.key_types.is_empty()), heap_bytes: 0 };
+        Self { plan, drives, encoded, joined: Joined::default(), store }
     }
 
     fn process_batch(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
@@ -147,6 +147,15 @@ impl LatestJoin {
         joined.begin();
         encoded.encode(plan, &batch, &keys)?;
         for (row, &slot) in batch.slots.iter().enumerate() {
+            let first = |row: usize| {
+                context.slots.fetch_query(batch.slots[row]);
+                store.keyed.fetch_slot(batch.slots[row]);
+            };
+            let second = |row: usize| {
+                let latest = store.keyed.of_slot_alone(batch.slots[row]);
+                latest.iter().flat_map(|latest| latest.sides.iter().flatten()).for_each(|kept| fetch(&*kept.bytes));
+            };
+            fetch_ahead(row, batch.rows(), first, second);
             // Rows of a query that is gone must not leave state behind for the slot's next query.
             let Some(query) = context.slots.query(slot) else { continue };
             let (input, time_us) = (encoded.input(row), batch.event_time_us[row]);

@@ -102,7 +102,7 @@ impl PatternOperator {
             deadlines_us: Vec::new(),
             deadline_us: NEVER,
             leaps: Leaps::default(),
-            partitions: Keyed::default(),
+            partitions: Keyed::new(true),
             key_heap_bytes: 0,
             matches: Matches::default(),
             scratch: Scratch::default(),
@@ -389,7 +389,7 @@ impl PatternOperator {
         let within_us = self.slots[slot as usize].within_us;
         let mut places = std::mem::take(&mut self.places);
         places.clear();
-        places.extend_from_slice(self.partitions.places(slot));
+        places.extend(self.partitions.places(slot));
         self.slots[slot as usize].due_us = NEVER;
         for &place in &places {
             let due_us = self.partitions.value_mut(place).due_us(within_us);
@@ -442,7 +442,7 @@ impl PatternOperator {
         state.rows = (state.rows + partition.rows.len() as u32).saturating_sub(rows_before as u32);
         state.due_us = state.due_us.min(partition.due_us(within_us));
         if partition.is_idle() && !gives_up {
-            self.key_heap_bytes -= self.partitions.remove(place).len();
+            self.key_heap_bytes -= self.partitions.remove(place).0.len();
         }
     }
 

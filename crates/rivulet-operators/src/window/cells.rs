@@ -1,32 +1,29 @@
 //! All slots of a window aggregation: their clocks, their keys, and the panes of each.
 //!
 //! A *cell* is a slot (without keys) or a slot and a key. Without keys the cell is the slot itself and nothing is hashed.
-//! With keys, cells are found by a hash of slot and key, and the cells of a slot are linked in the order in which they
-//! came, because a row of one key may close windows of all others.
+//! With keys, cells are the places of [`Keyed`], which has those of a slot in the order in which they came, because a row
+//! of one key may close windows of all others.
 
 use std::collections::VecDeque;
-use std::hash::BuildHasher;
 use std::mem::size_of;
 
 use foldhash::fast::RandomState;
-use hashbrown::{HashMap, HashTable};
-use rivulet_dataflow::fetch;
+use hashbrown::HashMap;
+use rivulet_dataflow::{Slot, fetch};
 
 use super::length::Lengths;
 use super::panes::Panes;
 use super::shared::Shared;
 use crate::aggregate::layout::Layout;
 use crate::aggregate::object::{OBJECT_BYTES, Object};
-use crate::keyed::SLOT_KEYS_MAX;
+use crate::keyed::{Keyed, grow};
 
 /// A time that never comes.
 pub(crate) const NEVER: i64 = i64::MAX;
-/// No cell, no lengths.
+/// No lengths.
 const NONE: u32 = u32::MAX;
 /// The lengths of a slot whose window cannot work: its rows are refused.
 const BROKEN: u32 = u32::MAX - 1;
-/// The most cells of one operator. A row with a new key beyond them is refused.
-pub(crate) const CELLS_MAX: usize = 1 << 26;
 /// The most slots of one operator; state that names a higher one is corrupt.
 pub(crate) const SLOTS_MAX: usize = 1 << 26;
 
@@ -52,8 +49,6 @@ pub(crate) struct SlotState {
     pub(crate) next_end_us: i64,
     /// Its lengths, as a place in the table of lengths.
     lengths: u32,
-    /// With keys: the oldest cell.
-    first_cell: u32,
     panes: Panes,
 }
 
@@ -65,22 +60,9 @@ impl Default for SlotState {
             watermark_us: i64::MIN,
             next_end_us: NEVER,
             lengths: NONE,
-            first_cell: NONE,
             panes: Panes::default(),
         }
     }
-}
-
-/// A key of a slot.
-#[derive(Debug, Default)]
-struct KeyedCell {
-    panes: Panes,
-    key: Box<[u8]>,
-    slot: u32,
-    /// The next younger cell of the slot.
-    next: u32,
-    /// The next older cell of the slot; of the oldest cell the youngest.
-    previous: u32,
 }
 
 /// What belongs to a cell.
@@ -111,21 +93,15 @@ pub(crate) struct Cells {
     pub(crate) deadlines_us: Vec<i64>,
     /// By slot: the key group of the query.
     key_hashes: Vec<u16>,
-    /// By slot, with keys: how many cells it has.
-    cell_counts: Vec<u32>,
     keyed: bool,
-    cells: Vec<KeyedCell>,
-    free_cells: Vec<u32>,
-    index: HashTable<u32>,
-    hasher: RandomState,
+    /// With keys: the panes of each cell.
+    cells: Keyed<Panes>,
     /// By cell, where aggregates have objects.
     objects: Option<Vec<ObjectDeque>>,
     /// By cell, up to the last one that has any.
     shared: Vec<Shared>,
     /// By cell, for count windows: rows so far.
     row_numbers: Option<Vec<u64>>,
-    /// The most keys of a slot: [`SLOT_KEYS_MAX`], but for keys that were taken in elsewhere.
-    slot_keys_max: usize,
     /// Lengths and how many slots have them. Most applications have one.
     lengths: Vec<(Lengths, u32)>,
     free_lengths: Vec<u32>,
@@ -141,12 +117,8 @@ impl Cells {
             slots: Vec::new(),
             deadlines_us: Vec::new(),
             key_hashes: Vec::new(),
-            cell_counts: Vec::new(),
             keyed,
-            cells: Vec::new(),
-            free_cells: Vec::new(),
-            index: HashTable::new(),
-            hasher: RandomState::default(),
+            cells: Keyed::new(true),
             objects: objects.then(Vec::new),
             shared: Vec::new(),
             row_numbers: row_numbers.then(Vec::new),
@@ -155,33 +127,26 @@ impl Cells {
             lengths_index: HashMap::default(),
             heap_bytes: 0,
             key_bytes: 0,
-            slot_keys_max: SLOT_KEYS_MAX,
         }
     }
 
     /// While state is imported a slot may have more keys: of several instances each may have had as many as one has.
     pub(crate) fn begin_import(&mut self) {
-        self.slot_keys_max = CELLS_MAX;
+        self.cells.begin_import();
     }
 
     /// From now on further keys are refused as ever.
     pub(crate) fn end_import(&mut self) {
-        self.slot_keys_max = SLOT_KEYS_MAX;
+        self.cells.end_import();
     }
 
     /// Takes a slot into use, or gives one in use other lengths. State it has stays.
     pub(crate) fn add_slot(&mut self, slot: usize, lengths: Option<Lengths>, key_hash: u16) {
         if slot >= self.slots.len() {
-            // Grown by eighths: a million slots must not hold memory for a second million.
-            reserve(&mut self.slots, slot + 1);
-            reserve(&mut self.deadlines_us, slot + 1);
-            reserve(&mut self.key_hashes, slot + 1);
-            self.slots.resize_with(slot + 1, SlotState::default);
-            self.deadlines_us.resize(slot + 1, NEVER);
-            self.key_hashes.resize(slot + 1, 0);
-            if self.keyed {
-                self.cell_counts.resize(slot + 1, 0);
-            } else {
+            grow(&mut self.slots, slot + 1, SlotState::default);
+            grow(&mut self.deadlines_us, slot + 1, || NEVER);
+            grow(&mut self.key_hashes, slot + 1, || 0);
+            if !self.keyed {
                 self.grow_cell_columns(slot + 1);
             }
         }
@@ -199,9 +164,8 @@ impl Cells {
         if slot >= self.slots.len() {
             return;
         }
-        while self.keyed && self.slots[slot].first_cell != NONE {
-            let cell = self.slots[slot].first_cell as usize;
-            self.remove_cell(cell);
+        while let Some(cell) = self.cells.first(slot as Slot) {
+            self.remove_cell(cell as usize);
         }
         if !self.keyed {
             self.clear_cell(slot);
@@ -241,6 +205,7 @@ impl Cells {
     pub(crate) fn fetch_slot(&self, slot: usize) {
         self.slots.get(slot).into_iter().for_each(fetch);
         self.deadlines_us.get(slot).into_iter().for_each(fetch);
+        self.cells.fetch_slot(slot as Slot);
     }
 
     /// Fetches the panes of a slot without keys.
@@ -273,79 +238,25 @@ impl Cells {
         if !self.keyed {
             return Some(slot);
         }
-        let hash = self.hasher.hash_one((slot as u32, key));
-        self.index
-            .find(hash, |&cell| {
-                let cell = &self.cells[cell as usize];
-                cell.slot == slot as u32 && *cell.key == *key
-            })
-            .map(|&cell| cell as usize)
+        self.cells.find(slot as Slot, key).map(|cell| cell as usize)
     }
 
-    /// A new cell for a slot's key, which has none; `None` if there are too many, of the slot ([`SLOT_KEYS_MAX`]) or
-    /// altogether.
+    /// A new cell for a slot's key, which has none; `None` if there are too many.
     pub(crate) fn create(&mut self, slot: usize, key: &[u8]) -> Option<usize> {
-        debug_assert!(self.keyed && self.find(slot, key).is_none());
-        if self.cell_counts[slot] as usize >= self.slot_keys_max {
-            return None;
-        }
-        let place = match self.free_cells.pop() {
-            Some(place) => place,
-            None if self.cells.len() >= CELLS_MAX => return None,
-            None => {
-                self.cells.push(KeyedCell::default());
-                self.grow_cell_columns(self.cells.len());
-                self.cells.len() as u32 - 1
-            }
-        };
-        let first = self.slots[slot].first_cell;
-        let previous = if first == NONE {
-            self.slots[slot].first_cell = place;
-            place
-        } else {
-            let youngest = std::mem::replace(&mut self.cells[first as usize].previous, place);
-            self.cells[youngest as usize].next = place;
-            youngest
-        };
-        self.cell_counts[slot] += 1;
+        debug_assert!(self.keyed);
+        let cell = self.cells.create(slot as Slot, key)? as usize;
+        self.grow_cell_columns(self.cells.capacity());
         self.key_bytes += key.len();
-        self.cells[place as usize] =
-            KeyedCell { panes: Panes::default(), key: key.into(), slot: slot as u32, next: NONE, previous };
-        let hash = self.hasher.hash_one((slot as u32, key));
-        let (cells, hasher) = (&self.cells, &self.hasher);
-        self.index.insert_unique(hash, place, |&cell| {
-            let cell = &cells[cell as usize];
-            hasher.hash_one((cell.slot, &*cell.key))
-        });
-        Some(place as usize)
+        Some(cell)
     }
 
     /// Forgets a cell: without keys it is emptied, with keys it is gone.
     pub(crate) fn remove_cell(&mut self, cell: usize) {
         self.clear_cell(cell);
-        if !self.keyed {
-            return;
+        if self.keyed {
+            let (key, _) = self.cells.remove(cell as u32);
+            self.key_bytes -= key.len();
         }
-        let KeyedCell { key, slot, next, previous, .. } = std::mem::take(&mut self.cells[cell]);
-        self.cell_counts[slot as usize] -= 1;
-        self.key_bytes -= key.len();
-        let hash = self.hasher.hash_one((slot, &*key));
-        if let Ok(entry) = self.index.find_entry(hash, |&place| place as usize == cell) {
-            entry.remove();
-        }
-        let first = &mut self.slots[slot as usize].first_cell;
-        if *first as usize == cell {
-            *first = next;
-        } else {
-            self.cells[previous as usize].next = next;
-        }
-        let first = self.slots[slot as usize].first_cell;
-        // The next cell's older neighbour changes; if there is none, the oldest cell's link to the youngest does.
-        let follower = if next == NONE { first } else { next };
-        if follower != NONE {
-            self.cells[follower as usize].previous = previous;
-        }
-        self.free_cells.push(cell as u32);
     }
 
     /// Gives back the memory of a cell's panes and objects and forgets its row number.
@@ -365,10 +276,10 @@ impl Cells {
 
     fn grow_cell_columns(&mut self, cells: usize) {
         if let Some(objects) = &mut self.objects {
-            objects.resize_with(cells, ObjectDeque::new);
+            grow(objects, cells, ObjectDeque::new);
         }
         if let Some(row_numbers) = &mut self.row_numbers {
-            row_numbers.resize(cells, 0);
+            grow(row_numbers, cells, || 0);
         }
     }
 
@@ -377,7 +288,7 @@ impl Cells {
         if !self.keyed {
             return Some(slot);
         }
-        self.slots.get(slot).map(|state| state.first_cell).filter(|&cell| cell != NONE).map(|cell| cell as usize)
+        self.cells.first(slot as Slot).map(|cell| cell as usize)
     }
 
     /// The next younger cell of the same slot.
@@ -385,23 +296,23 @@ impl Cells {
         if !self.keyed {
             return None;
         }
-        Some(self.cells[cell].next).filter(|&next| next != NONE).map(|next| next as usize)
+        self.cells.next(cell as u32).map(|cell| cell as usize)
     }
 
     /// The key of a cell; empty without keys.
     pub(crate) fn key(&self, cell: usize) -> &[u8] {
-        if self.keyed { &self.cells[cell].key } else { &[] }
+        if self.keyed { self.cells.key(cell as u32) } else { &[] }
     }
 
     pub(crate) fn panes(&self, cell: usize) -> &Panes {
-        if self.keyed { &self.cells[cell].panes } else { &self.slots[cell].panes }
+        if self.keyed { self.cells.value(cell as u32) } else { &self.slots[cell].panes }
     }
 
     #[inline]
     pub(crate) fn parts(&mut self, cell: usize) -> CellParts<'_> {
         CellParts {
             panes: match self.keyed {
-                true => &mut self.cells[cell].panes,
+                true => self.cells.value_mut(cell as u32),
                 false => &mut self.slots[cell].panes,
             },
             objects: self.objects.as_mut().map(|objects| &mut objects[cell]),
@@ -425,10 +336,7 @@ impl Cells {
     }
 
     fn shared_mut(&mut self, cell: usize) -> &mut Shared {
-        if cell >= self.shared.len() {
-            reserve(&mut self.shared, cell + 1);
-            self.shared.resize_with(cell + 1, Shared::default);
-        }
+        grow(&mut self.shared, cell + 1, Shared::default);
         &mut self.shared[cell]
     }
 
@@ -466,10 +374,7 @@ impl Cells {
         self.slots.capacity() * size_of::<SlotState>()
             + self.deadlines_us.capacity() * size_of::<i64>()
             + self.key_hashes.capacity() * size_of::<u16>()
-            + self.cell_counts.capacity() * size_of::<u32>()
-            + self.cells.capacity() * size_of::<KeyedCell>()
-            + self.free_cells.capacity() * size_of::<u32>()
-            + self.index.allocation_size()
+            + self.cells.memory_bytes()
             + self.row_numbers.as_ref().map_or(0, |numbers| numbers.capacity() * 8)
             + self.shared.capacity() * size_of::<Shared>()
             + self.lengths.capacity() * size_of::<(Lengths, u32)>()
@@ -477,13 +382,6 @@ impl Cells {
             + self.heap_bytes
             + self.key_bytes
             + objects
-    }
-}
-
-/// Makes room for `len` items, and an eighth more.
-fn reserve<T>(items: &mut Vec<T>, len: usize) {
-    if len > items.capacity() {
-        items.reserve_exact(len - items.len() + items.len() / 8);
     }
 }
 
@@ -495,62 +393,21 @@ mod tests {
         Lengths::new(width, width, false).unwrap()
     }
 
-    fn keys_of(cells: &Cells, slot: usize) -> Vec<u8> {
-        let mut keys = Vec::new();
-        let mut cell = cells.first(slot);
-        while let Some(place) = cell {
-            keys.push(cells.key(place)[0]);
-            cell = cells.next(place);
-        }
-        keys
-    }
-
     #[test]
     fn a_slot_is_one_cache_line() {
         assert_eq!(size_of::<SlotState>(), 64);
     }
 
     #[test]
-    fn the_cells_of_a_slot_stay_in_the_order_in_which_they_came() {
+    fn a_slot_that_leaves_takes_its_cells_with_it() {
         let mut cells = Cells::new(true, false, false);
-        cells.add_slot(0, Some(lengths(5)), 0);
-        cells.add_slot(3, Some(lengths(5)), 0);
-        for key in [1, 2, 3, 4] {
-            cells.create(3, &[key]).unwrap();
-            cells.create(0, &[key + 10]).unwrap();
+        for slot in [0, 1] {
+            cells.add_slot(slot, Some(lengths(5)), 0);
+            (0..3u8).for_each(|key| assert!(cells.create(slot, &[key]).is_some()));
         }
-        for (removed, left) in [(2, vec![1, 3, 4]), (1, vec![3, 4]), (4, vec![3]), (3, vec![])] {
-            let cell = cells.find(3, &[removed]).unwrap();
-            cells.remove_cell(cell);
-            assert_eq!(keys_of(&cells, 3), left);
-            assert!(cells.find(3, &[removed]).is_none());
-        }
-        for key in [9, 8, 7] {
-            cells.create(3, &[key]).unwrap();
-        }
-        assert_eq!(keys_of(&cells, 3), [9, 8, 7]);
-        assert_eq!(keys_of(&cells, 0), [11, 12, 13, 14]);
         cells.remove_slot(0);
-        assert!(keys_of(&cells, 0).is_empty());
-        assert_eq!(cells.lengths(0), SlotLengths::Absent);
-        assert_eq!(cells.cells.len(), 8, "cells are used again");
-    }
-
-    #[test]
-    fn a_slot_with_too_many_keys_takes_none_away_from_others() {
-        let mut cells = Cells::new(true, false, false);
-        cells.add_slot(0, Some(lengths(5)), 0);
-        cells.add_slot(1, Some(lengths(5)), 0);
-        for key in 0..SLOT_KEYS_MAX {
-            assert!(cells.create(0, &key.to_le_bytes()).is_some());
-        }
-        assert!(cells.create(0, b"one more").is_none() && cells.find(0, b"one more").is_none());
-        assert!(cells.create(1, b"one more").is_some());
-        let cell = cells.find(0, &7_usize.to_le_bytes()).unwrap();
-        cells.remove_cell(cell);
-        assert!(cells.create(0, b"one more").is_some(), "a key has left");
-        cells.remove_slot(0);
-        assert_eq!(cells.cell_counts, [0, 1]);
+        assert_eq!((cells.first(0), cells.key_bytes, cells.lengths(0)), (None, 3, SlotLengths::Absent));
+        assert!(cells.find(1, &[2]).is_some());
     }
 
     #[test]
