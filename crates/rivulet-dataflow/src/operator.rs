@@ -13,7 +13,9 @@ pub use failure::{Fault, OperatorError, panic_text};
 
 use failure::call;
 
-use crate::{Batch, Element, KeyGroup, KeyGroups, Refusals, Slot, SlotTable, StateError, StateFrame, StateSelection};
+use crate::{
+    Batch, Element, KeyGroup, KeyGroups, Refusals, Slot, SlotTable, StateByKey, StateError, StateFrame, StateSelection,
+};
 
 /// What an operator may use while it processes an element.
 pub struct Context<'a> {
@@ -117,7 +119,16 @@ pub trait Operator: Send {
 
     /// The selected state, leaving it in place; in the column `key_group` the hash of each key. `None` from an operator
     /// without state.
-    fn export_state(&self, _selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
+    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
+        self.state_by_key()?.map(|state| state.select(selection)).transpose()
+    }
+
+    /// The state by key, from an operator that can encode it in parts; such a one need not say what
+    /// [`Operator::export_state`] is.
+    ///
+    /// # Errors
+    /// State that cannot be exported.
+    fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
         Ok(None)
     }
 
@@ -280,7 +291,8 @@ impl Chain {
     }
 
     /// The state by key, operator by operator and key group by key group: `into` gets the operator's place, the key
-    /// group and its state. Each operator encodes its state once, and only that of one is held at a time.
+    /// group and its state. One key group is encoded at a time ([`Operator::state_by_key`]), or else the state of one
+    /// operator.
     ///
     /// # Errors
     /// State that cannot be exported, or an error of `into`.
@@ -289,6 +301,10 @@ impl Chain {
         into: &mut dyn FnMut(usize, KeyGroup, StateFrame) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
         for (place, operator) in self.operators.iter().enumerate() {
+            if let Some(state) = operator.state_by_key()? {
+                state.each_key_group(self.key_groups, &mut |key_group, frame| into(place, key_group, frame))?;
+                continue;
+            }
             let Some(all) = operator.export_state(&StateSelection::All)? else { continue };
             let count = self.key_groups.count();
             let all = all.grouped(self.key_groups)?;

@@ -10,7 +10,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use datafusion_physical_expr::expressions::{Column, binary, lit};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorFactory, Refusals, SlotTable};
+use rivulet_dataflow::{Batch, Chain, Context, Element, Operator, OperatorFactory, Refusals, SlotTable, StateFrame};
 use rivulet_operators::parallel::{
     Expiry, KeyedAggregate, KeyedAggregateSpec, KeyedJoin, KeyedJoinKind, KeyedJoinSpec, KeyedOver, KeyedOverSpec,
     KeyedWindow, KeyedWindowKind, KeyedWindowSpec, OverFrame, Phase, Ranking, SortKey, TopN, TopNSpec,
@@ -111,6 +111,40 @@ fn measure(name: &str, factory: &dyn OperatorFactory, batches: &[Batch], inputs:
         emitted as f64 / rows as f64,
         memory as f64 / 1e6
     );
+    // Only what is large tells anything.
+    if memory > 1 << 24 {
+        export(operator);
+    }
+}
+
+/// What it costs to export all state key group by key group.
+fn export(operator: Box<dyn Operator>) {
+    let chain = Chain::new(vec![operator]);
+    // Has the system forget the peak until now.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+    let before = status_mb("VmRSS:");
+    let (mut frames, mut largest) = (0, 0);
+    let start = CpuClock::start();
+    let mut into = |_, _, frame: StateFrame| {
+        frames += 1;
+        largest = largest.max(frame.rows.get_array_memory_size());
+        Ok(())
+    };
+    chain.export_key_groups(&mut into).unwrap();
+    println!(
+        "{:44} {:6.0} ms for {frames} key groups, the largest {:.1} MB, at most {:.1} MB more in memory",
+        "    export",
+        start.elapsed().as_secs_f64() * 1e3,
+        largest as f64 / 1e6,
+        status_mb("VmHWM:") - before
+    );
+}
+
+/// A figure of this process in megabytes, where the system tells it.
+fn status_mb(name: &str) -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).map_or(f64::NAN, |kib: f64| kib / 1e3)
 }
 
 /// The processor time of this thread, where the system tells it, else the time on the wall.

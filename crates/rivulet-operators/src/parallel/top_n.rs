@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
-use super::keys::{BatchKeys, KeyIndex, KeyPlan, NONE};
+use super::keys::{BatchKeys, KeyIndex, KeyPlan, NONE, key_hashes};
 use super::order::{Behind, compare, compare_keys};
 use super::rows::RowStore;
 use super::saved_rows::{SavedRows, state_keys};
@@ -15,8 +15,7 @@ use super::time_to_live::{TimeToLive, refuse_forgotten, state_text};
 use super::window::by_text;
 use super::{OUTPUT_ROWS, check_columns};
 use rivulet_dataflow::{
-    Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory, StateError, StateFrame,
-    StateSelection,
+    Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory, StateByKey, StateError, StateFrame,
 };
 
 use crate::PlanError;
@@ -386,12 +385,48 @@ impl TopNOperator {
         Ok(())
     }
 
+    fn by_key(&self) -> Result<ExportedRows<'_>, StateError> {
+        let (mut numbers, mut touched_us) = (Vec::new(), Vec::new());
+        for (rows, partition) in self.partitions.iter().zip(0u32..) {
+            numbers.extend(rows.iter());
+            let of_partition = self.ttl.as_ref().map_or(i64::MIN, |ttl| ttl.touched_us(partition));
+            touched_us.resize(numbers.len(), of_partition);
+        }
+        let keys = self.plan.spec.partition.iter().map(|&column| self.store.column(column, &numbers));
+        let hashes = key_hashes(&keys.collect::<Result<Vec<_>, _>>()?, numbers.len())?;
+        Ok(ExportedRows { operator: self, numbers, touched_us, hashes })
+    }
+
     fn saved(&self) -> SavedRows {
         let spec = &self.plan.spec;
         let columns = spec.input.fields().iter().map(|field| field.as_ref().clone());
         let TopNSpec { partition, order, ranking, limit, input_retracts, .. } = spec;
         let states = format!("{partition:?} {order:?} {ranking:?} {limit} {input_retracts}");
         SavedRows::new((STATE, STATE_VERSION), &[("touched_us", DataType::Int64)], columns, states)
+    }
+}
+
+/// The rows of all partitions, with when their partition was touched.
+struct ExportedRows<'a> {
+    operator: &'a TopNOperator,
+    numbers: Vec<u32>,
+    touched_us: Vec<i64>,
+    hashes: Vec<u16>,
+}
+
+impl StateByKey for ExportedRows<'_> {
+    fn hashes(&self) -> &[u16] {
+        &self.hashes
+    }
+
+    fn frame(&self, rows: &[u32]) -> Result<StateFrame, StateError> {
+        let TopNOperator { plan, store, .. } = self.operator;
+        let numbers: Vec<u32> = rows.iter().map(|&row| self.numbers[row as usize]).collect();
+        let touched_us = rows.iter().map(|&row| self.touched_us[row as usize]);
+        let times = numbers.iter().map(|&row| (store.event_time_us(row), store.arrival_us(row)));
+        let added: Vec<ArrayRef> = vec![Arc::new(Int64Array::from_iter_values(touched_us))];
+        let saved = self.operator.saved();
+        Ok(saved.frame(saved.rows(&plan.spec.partition, times, added, store.columns(&numbers)?)?))
     }
 }
 
@@ -421,17 +456,8 @@ impl Operator for TopNOperator {
         }
     }
 
-    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        let rows: Vec<u32> = self.partitions.iter().flat_map(SortedRows::iter).collect();
-        let touched_us = self.partitions.iter().zip(0u32..).flat_map(|(rows, partition)| {
-            let touched_us = self.ttl.as_ref().map_or(i64::MIN, |ttl| ttl.touched_us(partition));
-            rows.iter().map(move |_| touched_us)
-        });
-        let saved = self.saved();
-        let times = rows.iter().map(|&row| (self.store.event_time_us(row), self.store.arrival_us(row)));
-        let added: Vec<ArrayRef> = vec![Arc::new(Int64Array::from_iter_values(touched_us))];
-        let rows = saved.rows(&self.plan.spec.partition, times, added, self.store.columns(&rows)?)?;
-        saved.frame(rows).select(selection).map(Some)
+    fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
+        Ok(Some(Box::new(self.by_key()?)))
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use rivulet_dataflow::{Context, Element, Operator, OperatorError, Slot, StateError, StateFrame, StateSelection};
+use rivulet_dataflow::{
+    Context, Element, Operator, OperatorError, Slot, StateByKey, StateError, StateFrame, StateSelection,
+};
 
 /// What an operator of a task did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,6 +104,10 @@ impl Operator for Measured {
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
         self.operator.export_state(selection)
+    }
+
+    fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
+        self.operator.state_by_key()
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {

@@ -7,7 +7,7 @@ use arrow::buffer::BooleanBuffer;
 use arrow::compute::{concat, kernels::cmp::not_distinct, take};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, StateError, StateFrame, StateSelection};
+use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, StateByKey, StateError, StateFrame};
 
 use super::AggregatePlan;
 use crate::aggregate::dense::RowSet;
@@ -332,8 +332,8 @@ impl Operator for AggregateOperator {
         self.give(context)
     }
 
-    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        super::state::export(self, selection).map(Some)
+    fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
+        Ok(Some(Box::new(super::state::by_key(self)?)))
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {

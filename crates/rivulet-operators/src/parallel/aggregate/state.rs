@@ -9,11 +9,12 @@ use arrow::array::{
     Array, ArrayRef, AsArray, BinaryBuilder, BooleanArray, Int64Array, RecordBatch, UInt16Array, UInt32Array,
 };
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
-use rivulet_dataflow::{StateError, StateFrame, StateSelection};
+use rivulet_dataflow::{StateByKey, StateError, StateFrame};
 
 use super::AggregatePlan;
 use super::operator::{AggregateOperator, Group};
 use crate::aggregate::dense::RowSet;
+use crate::parallel::groups::distinct::GroupValues;
 use crate::parallel::keys::key_hashes;
 
 const OPERATOR: &str = "keyed aggregate";
@@ -41,36 +42,53 @@ pub(super) fn keys(plan: &AggregatePlan, frame: &StateFrame) -> Option<Vec<Array
     is_own.then(|| frame.rows.columns()[2..2 + plan.keys.len()].to_vec())
 }
 
-pub(super) fn export(operator: &AggregateOperator, selection: &StateSelection) -> Result<StateFrame, StateError> {
+/// The keys of an aggregation.
+pub(super) struct ExportedKeys<'a> {
+    operator: &'a AggregateOperator,
+    numbers: Vec<u32>,
+    hashes: Vec<u16>,
+    sets: Vec<Vec<GroupValues>>,
+}
+
+pub(super) fn by_key(operator: &AggregateOperator) -> Result<ExportedKeys<'_>, StateError> {
     if !operator.touched.is_empty() {
         return Err(StateError::Mismatch("state of an aggregation is saved behind a barrier".into()));
     }
-    let plan = &operator.plan;
     let live = |number: &u32| {
         let group = &operator.groups[*number as usize];
         group.rows != 0 || group.is_given
     };
     let numbers: Vec<u32> = (0..operator.groups.len() as u32).filter(live).collect();
-    let keys = operator.index.columns(&plan.keys, &numbers)?;
-    let key_hashes = key_hashes(&keys, numbers.len())?;
-    let sets = operator.states.distinct_values();
-    let (mut states, mut bytes) = (BinaryBuilder::new(), Vec::new());
-    for &number in &numbers {
-        bytes.clear();
-        operator.states.encode(&plan.groups, number, &sets, &mut bytes);
-        states.append_value(&bytes);
+    let hashes = key_hashes(&operator.index.columns(&operator.plan.keys, &numbers)?, numbers.len())?;
+    Ok(ExportedKeys { operator, numbers, hashes, sets: operator.states.distinct_values() })
+}
+
+impl StateByKey for ExportedKeys<'_> {
+    fn hashes(&self) -> &[u16] {
+        &self.hashes
     }
-    let groups = || numbers.iter().map(|&number| operator.groups[number as usize]);
-    let mut columns: Vec<ArrayRef> =
-        vec![Arc::new(UInt32Array::from_value(0, numbers.len())), Arc::new(UInt16Array::from(key_hashes))];
-    columns.extend(keys);
-    columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.rows))));
-    columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.latest_us))));
-    columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.given_us))));
-    columns.push(Arc::new(groups().map(|group| Some(group.is_given)).collect::<BooleanArray>()));
-    columns.push(Arc::new(states.finish()));
-    let frame = StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(schema(plan), columns)?);
-    frame.select(selection)
+
+    fn frame(&self, rows: &[u32]) -> Result<StateFrame, StateError> {
+        let Self { operator, sets, .. } = self;
+        let plan = &operator.plan;
+        let numbers: Vec<u32> = rows.iter().map(|&row| self.numbers[row as usize]).collect();
+        let (mut states, mut bytes) = (BinaryBuilder::new(), Vec::new());
+        for &number in &numbers {
+            bytes.clear();
+            operator.states.encode(&plan.groups, number, sets, &mut bytes);
+            states.append_value(&bytes);
+        }
+        let groups = || numbers.iter().map(|&number| operator.groups[number as usize]);
+        let mut columns: Vec<ArrayRef> =
+            vec![Arc::new(UInt32Array::from_value(0, rows.len())), Arc::new(UInt16Array::from(self.hashes_of(rows)))];
+        columns.extend(operator.index.columns(&plan.keys, &numbers)?);
+        columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.rows))));
+        columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.latest_us))));
+        columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.given_us))));
+        columns.push(Arc::new(groups().map(|group| Some(group.is_given)).collect::<BooleanArray>()));
+        columns.push(Arc::new(states.finish()));
+        Ok(StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(schema(plan), columns)?))
+    }
 }
 
 pub(super) fn import(operator: &mut AggregateOperator, frame: &StateFrame) -> Result<(), StateError> {

@@ -8,9 +8,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions};
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::TimestampMicrosecondType;
-use rivulet_dataflow::{
-    Batch, Context, Element, Operator, OperatorError, Reason, StateError, StateFrame, StateSelection,
-};
+use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, Reason, StateByKey, StateError, StateFrame};
 
 use super::side::{Heads, Side, SideRow};
 use super::{Expiry, JoinPlan, KeyedJoinKind};
@@ -536,8 +534,8 @@ impl Operator for JoinOperator {
         self.continue_batch(context)
     }
 
-    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        super::state::export(self, selection).map(Some)
+    fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
+        Ok(Some(Box::new(super::state::by_key(self)?)))
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {

@@ -14,7 +14,7 @@ use arrow::compute::kernels::zip::zip;
 use arrow::datatypes::{
     DataType, Field, Int64Type, Schema, SchemaRef, TimestampMicrosecondType, UInt8Type, UInt32Type,
 };
-use rivulet_dataflow::{StateError, StateFrame, StateSelection};
+use rivulet_dataflow::{StateByKey, StateError, StateFrame};
 
 use super::JoinPlan;
 use super::operator::JoinOperator;
@@ -66,37 +66,62 @@ pub(super) fn keys(plan: &JoinPlan, frame: &StateFrame) -> Option<Vec<ArrayRef>>
     plan.spec.keys.iter().map(key).collect()
 }
 
-pub(super) fn export(operator: &JoinOperator, selection: &StateSelection) -> Result<StateFrame, StateError> {
+/// The rows of both sides of a join.
+pub(super) struct ExportedRows<'a> {
+    operator: &'a JoinOperator,
+    /// By row, its side and its number there: first all of the left side.
+    places: Vec<(usize, u32)>,
+    hashes: Vec<u16>,
+}
+
+pub(super) fn by_key(operator: &JoinOperator) -> Result<ExportedRows<'_>, StateError> {
     let plan = &operator.plan;
-    let schema = schema(plan);
-    let mut batches = Vec::new();
+    let (mut places, mut hashes) = (Vec::new(), Vec::new());
     for (number, side) in operator.sides.iter().enumerate() {
         let live = side.store.live();
-        let kept = side.store.columns(&live)?;
-        let keys: Vec<ArrayRef> = (plan.keys[number].places().iter())
-            .filter_map(|key| plan.kept[number].binary_search(key).ok())
-            .map(|at| kept[at].clone())
-            .collect();
-        let groups = key_hashes(&keys, live.len())?;
-        let rows = live.len();
-        let mut columns: Vec<ArrayRef> = vec![
-            Arc::new(UInt32Array::from_value(0, rows)),
-            Arc::new(UInt16Array::from(groups)),
-            Arc::new(UInt8Array::from_value(number as u8, rows)),
-            Arc::new(Int64Array::from_iter_values(live.iter().map(|&row| side.store.event_time_us(row)))),
-            Arc::new(Int64Array::from_iter_values(live.iter().map(|&row| side.store.arrival_us(row)))),
-            Arc::new(UInt32Array::from_iter_values(live.iter().map(|&row| side.rows[row as usize].matches))),
-            Arc::new(Int64Array::from_value(operator.watermark_us, rows)),
-        ];
-        let before = if number == 0 { 0 } else { plan.kept[0].len() };
-        let places = LEADING..schema.fields().len();
-        columns.extend(places.map(|place| match (place - LEADING).checked_sub(before).and_then(|at| kept.get(at)) {
-            Some(column) => column.clone(),
-            None => new_null_array(schema.field(place).data_type(), rows),
-        }));
-        batches.push(RecordBatch::try_new(schema.clone(), columns)?);
+        let keys = plan.keys[number].places().iter().filter_map(|key| plan.kept[number].binary_search(key).ok());
+        let keys = keys.map(|column| side.store.column(column, &live)).collect::<Result<Vec<_>, _>>()?;
+        hashes.extend(key_hashes(&keys, live.len())?);
+        places.extend(live.into_iter().map(|row| (number, row)));
     }
-    StateFrame::new(OPERATOR, VERSION, concat_batches(&schema, &batches)?).select(selection)
+    Ok(ExportedRows { operator, places, hashes })
+}
+
+impl StateByKey for ExportedRows<'_> {
+    fn hashes(&self) -> &[u16] {
+        &self.hashes
+    }
+
+    fn frame(&self, rows: &[u32]) -> Result<StateFrame, StateError> {
+        let plan = &self.operator.plan;
+        let schema = schema(plan);
+        let mut batches = Vec::new();
+        for rows in rows.chunk_by(|&one, &other| self.places[one as usize].0 == self.places[other as usize].0) {
+            let number = self.places[rows[0] as usize].0;
+            let side = &self.operator.sides[number];
+            let numbers: Vec<u32> = rows.iter().map(|&row| self.places[row as usize].1).collect();
+            let kept = side.store.columns(&numbers)?;
+            let mut columns: Vec<ArrayRef> = vec![
+                Arc::new(UInt32Array::from_value(0, rows.len())),
+                Arc::new(UInt16Array::from(self.hashes_of(rows))),
+                Arc::new(UInt8Array::from_value(number as u8, rows.len())),
+                Arc::new(Int64Array::from_iter_values(numbers.iter().map(|&row| side.store.event_time_us(row)))),
+                Arc::new(Int64Array::from_iter_values(numbers.iter().map(|&row| side.store.arrival_us(row)))),
+                Arc::new(UInt32Array::from_iter_values(numbers.iter().map(|&row| side.rows[row as usize].matches))),
+                Arc::new(Int64Array::from_value(self.operator.watermark_us, rows.len())),
+            ];
+            let before = if number == 0 { 0 } else { plan.kept[0].len() };
+            let places = LEADING..schema.fields().len();
+            columns.extend(places.map(
+                |place| match (place - LEADING).checked_sub(before).and_then(|at| kept.get(at)) {
+                    Some(column) => column.clone(),
+                    None => new_null_array(schema.field(place).data_type(), rows.len()),
+                },
+            ));
+            batches.push(RecordBatch::try_new(schema.clone(), columns)?);
+        }
+        Ok(StateFrame::new(OPERATOR, VERSION, concat_batches(&schema, &batches)?))
+    }
 }
 
 pub(super) fn import(operator: &mut JoinOperator, frame: &StateFrame) -> Result<(), StateError> {

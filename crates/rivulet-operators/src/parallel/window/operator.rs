@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
-use rivulet_dataflow::{
-    Batch, Context, Element, Operator, OperatorError, Reason, StateError, StateFrame, StateSelection,
-};
+use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, Reason, StateByKey, StateError, StateFrame};
 
 use super::bounds::{Bounds, TIME_US_MAX};
 use super::pane::PaneTable;
@@ -343,8 +341,8 @@ impl Operator for WindowOperator {
         if self.is_by_clock() { self.close(context.now_us, context) } else { Ok(()) }
     }
 
-    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        super::state::export(self, selection).map(Some)
+    fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
+        Ok(Some(Box::new(super::state::by_key(self)?)))
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {

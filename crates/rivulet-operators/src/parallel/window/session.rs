@@ -9,9 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rivulet_dataflow::{
-    Batch, Context, Element, Operator, OperatorError, Reason, StateError, StateFrame, StateSelection,
-};
+use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, Reason, StateByKey, StateError, StateFrame};
 
 use super::WindowPlan;
 use super::bounds::TIME_US_MAX;
@@ -273,8 +271,8 @@ impl Operator for SessionOperator {
         }
     }
 
-    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        super::state::export_sessions(self, selection).map(Some)
+    fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
+        Ok(Some(Box::new(super::state::sessions_by_key(self)?)))
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {

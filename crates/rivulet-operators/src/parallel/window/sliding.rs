@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use arrow::array::ArrayRef;
-use arrow::error::ArrowError;
 use rivulet_dataflow::{Context, OperatorError};
 
 use super::WindowPlan;
@@ -268,9 +267,9 @@ impl Sliding {
         self.panes.iter().map(|pane| (pane.start_us, pane.end_us, pane.arrival_us, &pane.keys[..], &pane.states))
     }
 
-    /// The columns of keys that [`Sliding::closed`] gave.
-    pub(super) fn keys(&self, plan: &WindowPlan, keys: &[u32]) -> Result<Vec<ArrayRef>, ArrowError> {
-        self.index.columns(&plan.keys, keys)
+    /// What the numbers are that [`Sliding::closed`] gave.
+    pub(super) fn index(&self) -> &KeyIndex {
+        &self.index
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryBuilder, Int64Array, RecordBatch, TimestampMicrosecondArray, UInt16Array,
-    UInt32Array,
+    UInt32Array, new_empty_array,
 };
-use arrow::compute::concat_batches;
+use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimestampMicrosecondType};
-use rivulet_dataflow::{StateError, StateFrame, StateSelection};
+use rivulet_dataflow::{StateByKey, StateError, StateFrame};
 
 use super::WindowPlan;
 use super::operator::WindowOperator;
@@ -21,85 +21,122 @@ use super::pane::PaneTable;
 use super::session::{Session, SessionOperator};
 use crate::aggregate::dense::RowSet;
 use crate::parallel::groups::GroupStates;
-use crate::parallel::keys::{BatchKeys, NONE, key_hashes};
+use crate::parallel::groups::distinct::GroupValues;
+use crate::parallel::keys::{BatchKeys, KeyIndex, NONE, key_hashes};
 
 const OPERATOR: &str = "keyed window";
 const VERSION: u32 = 1;
 /// Names what the states mean, in the frame's metadata.
 const STATES: &str = "rivulet.states";
 
-/// Some entries of one table.
+/// The keys of one pane, or those of all sessions.
 struct Part<'a> {
-    keys: Vec<ArrayRef>,
+    index: &'a KeyIndex,
+    /// By row, the number of its key.
+    keys: Vec<u32>,
     states: &'a GroupStates,
+    /// By row; without any, rows are groups.
     groups: Vec<u32>,
+    sets: Vec<Vec<GroupValues>>,
     /// By group, where rows may be taken back: how many are left.
     rows: &'a [i64],
-    /// By entry: start, end, latest arrival.
+    /// Start, end, latest arrival: of each row, or of all.
     windows: Vec<(i64, i64, i64)>,
 }
 
-pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> Result<StateFrame, StateError> {
-    let plan = &operator.plan;
+/// The keys in panes or sessions.
+pub(super) struct ExportedWindows<'a> {
+    plan: &'a WindowPlan,
+    watermark_us: i64,
+    parts: Vec<Part<'a>>,
+    /// By row, its part and its row there.
+    places: Vec<(u32, u32)>,
+    hashes: Vec<u16>,
+}
+
+pub(super) fn by_key(operator: &WindowOperator) -> Result<ExportedWindows<'_>, StateError> {
     let mut parts = Vec::new();
     for (&(end_us, start_us), pane) in &operator.panes {
-        let groups: Vec<u32> = (0..pane.index.numbers() as u32).collect();
-        let keys = pane.index.columns(&plan.keys, &groups)?;
-        let windows = vec![(start_us, end_us, pane.arrival_us); groups.len()];
-        parts.push(Part { keys, states: &pane.states, groups, rows: &pane.rows, windows });
+        let keys = (0..pane.index.numbers() as u32).collect();
+        let windows = vec![(start_us, end_us, pane.arrival_us)];
+        let (states, sets) = (&pane.states, pane.states.distinct_values());
+        parts.push(Part { index: &pane.index, keys, states, groups: Vec::new(), sets, rows: &pane.rows, windows });
     }
     if let Some(sliding) = &operator.sliding {
         for (start_us, end_us, arrival_us, keys, states) in sliding.closed() {
-            let groups: Vec<u32> = (0..keys.len() as u32).collect();
-            let windows = vec![(start_us, end_us, arrival_us); keys.len()];
-            parts.push(Part { keys: sliding.keys(plan, keys)?, states, groups, rows: &[], windows });
+            let windows = vec![(start_us, end_us, arrival_us)];
+            let (keys, sets) = (keys.to_vec(), states.distinct_values());
+            parts.push(Part { index: sliding.index(), keys, states, groups: Vec::new(), sets, rows: &[], windows });
         }
     }
-    frame(plan, operator.watermark_us, &parts)?.select(selection)
+    ExportedWindows::new(&operator.plan, operator.watermark_us, parts)
 }
 
-pub(super) fn export_sessions(
-    operator: &SessionOperator,
-    selection: &StateSelection,
-) -> Result<StateFrame, StateError> {
+pub(super) fn sessions_by_key(operator: &SessionOperator) -> Result<ExportedWindows<'_>, StateError> {
     let live = operator.sessions.iter().enumerate().filter(|(_, session)| session.key != NONE);
     let (groups, sessions): (Vec<u32>, Vec<&Session>) = live.map(|(number, session)| (number as u32, session)).unzip();
-    let keys: Vec<u32> = sessions.iter().map(|session| session.key).collect();
+    let keys = sessions.iter().map(|session| session.key).collect();
     let windows = sessions
         .iter()
         .map(|session| (session.start_us, session.last_us + operator.gap_us, session.arrival_us))
         .collect();
-    let keys = operator.index.columns(&operator.plan.keys, &keys)?;
-    let part = Part { keys, states: &operator.states, groups, rows: &[], windows };
-    frame(&operator.plan, operator.watermark_us, &[part])?.select(selection)
+    let (states, sets) = (&operator.states, operator.states.distinct_values());
+    let part = Part { index: &operator.index, keys, states, groups, sets, rows: &[], windows };
+    ExportedWindows::new(&operator.plan, operator.watermark_us, vec![part])
 }
 
-fn frame(plan: &WindowPlan, watermark_us: i64, parts: &[Part<'_>]) -> Result<StateFrame, StateError> {
-    let schema = schema(plan);
-    let mut batches = Vec::with_capacity(parts.len());
-    for part in parts {
-        let rows = part.groups.len();
-        let key_hashes = key_hashes(&part.keys, rows)?;
-        let sets = part.states.distinct_values();
-        let (mut states, mut bytes) = (BinaryBuilder::new(), Vec::new());
-        for &group in &part.groups {
-            bytes.clear();
-            part.states.encode(&plan.groups, group, &sets, &mut bytes);
-            bytes.extend(part.rows.get(group as usize).iter().flat_map(|rows| rows.to_le_bytes()));
-            states.append_value(&bytes);
+impl<'a> ExportedWindows<'a> {
+    fn new(plan: &'a WindowPlan, watermark_us: i64, parts: Vec<Part<'a>>) -> Result<Self, StateError> {
+        let (mut places, mut hashes) = (Vec::new(), Vec::new());
+        for (number, part) in (0u32..).zip(&parts) {
+            places.extend((0..part.keys.len() as u32).map(|row| (number, row)));
+            hashes.extend(key_hashes(&part.index.columns(&plan.keys, &part.keys)?, part.keys.len())?);
         }
-        let times = |each: fn(&(i64, i64, i64)) -> i64| part.windows.iter().map(each);
+        Ok(Self { plan, watermark_us, parts, places, hashes })
+    }
+}
+
+impl StateByKey for ExportedWindows<'_> {
+    fn hashes(&self) -> &[u16] {
+        &self.hashes
+    }
+
+    fn frame(&self, rows: &[u32]) -> Result<StateFrame, StateError> {
+        let plan = self.plan;
+        let places: Vec<(u32, u32)> = rows.iter().map(|&row| self.places[row as usize]).collect();
+        let mut keys: Vec<Vec<ArrayRef>> = vec![Vec::new(); plan.keys.len()];
+        let (mut windows, mut states, mut bytes) = (Vec::with_capacity(rows.len()), BinaryBuilder::new(), Vec::new());
+        for of_part in places.chunk_by(|one, other| one.0 == other.0) {
+            let part = &self.parts[of_part[0].0 as usize];
+            let numbers: Vec<u32> = of_part.iter().map(|&(_, row)| part.keys[row as usize]).collect();
+            let columns = part.index.columns(&plan.keys, &numbers)?;
+            keys.iter_mut().zip(columns).for_each(|(parts, column)| parts.push(column));
+            for &(_, row) in of_part {
+                let group = part.groups.get(row as usize).copied().unwrap_or(row);
+                bytes.clear();
+                part.states.encode(&plan.groups, group, &part.sets, &mut bytes);
+                bytes.extend(part.rows.get(group as usize).iter().flat_map(|rows| rows.to_le_bytes()));
+                states.append_value(&bytes);
+                windows.push(*part.windows.get(row as usize).unwrap_or(&part.windows[0]));
+            }
+        }
+        let schema = schema(plan);
+        let times = |each: fn(&(i64, i64, i64)) -> i64| windows.iter().map(each);
         let mut columns: Vec<ArrayRef> =
-            vec![Arc::new(UInt32Array::from_value(0, rows)), Arc::new(UInt16Array::from(key_hashes))];
-        columns.extend(part.keys.iter().cloned());
+            vec![Arc::new(UInt32Array::from_value(0, rows.len())), Arc::new(UInt16Array::from(self.hashes_of(rows)))];
+        for (parts, field) in keys.iter().zip(&schema.fields()[2..]) {
+            columns.push(match parts.is_empty() {
+                true => new_empty_array(field.data_type()),
+                false => concat(&parts.iter().map(|part| &**part).collect::<Vec<_>>())?,
+            });
+        }
         columns.push(Arc::new(TimestampMicrosecondArray::from_iter_values(times(|window| window.0))));
         columns.push(Arc::new(TimestampMicrosecondArray::from_iter_values(times(|window| window.1))));
         columns.push(Arc::new(Int64Array::from_iter_values(times(|window| window.2))));
-        columns.push(Arc::new(Int64Array::from_value(watermark_us, rows)));
+        columns.push(Arc::new(Int64Array::from_value(self.watermark_us, rows.len())));
         columns.push(Arc::new(states.finish()));
-        batches.push(RecordBatch::try_new(schema.clone(), columns)?);
+        Ok(StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(schema, columns)?))
     }
-    Ok(StateFrame::new(OPERATOR, VERSION, concat_batches(&schema, &batches)?))
 }
 
 fn schema(plan: &WindowPlan) -> SchemaRef {
