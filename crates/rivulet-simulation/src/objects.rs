@@ -93,7 +93,7 @@ fn unsupported(operation: &str) -> object_store::Error {
 impl ObjectStore for Objects {
     async fn put_opts(&self, name: &Path, payload: PutPayload, _: PutOptions) -> Result<PutResult> {
         self.put(name, &payload).map_err(|error| failed(name.to_string(), error))?;
-        Ok(PutResult { e_tag: None, version: None })
+        Ok(PutResult { e_tag: None, version: None, extensions: Default::default() })
     }
 
     async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
@@ -115,6 +115,7 @@ impl ObjectStore for Objects {
             meta: meta(name.clone(), length),
             range,
             attributes: Default::default(),
+            extensions: Default::default(),
         })
     }
 

@@ -48,23 +48,37 @@ impl Request {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
+    /// The parameters, decoded.
+    pub(crate) fn query_pairs(&self) -> Vec<(String, String)> {
+        let pairs = self.raw_query.split('&').filter(|pair| !pair.is_empty());
+        let decoded = |text: &str| from_percent(&text.replace('+', " "));
+        pairs
+            .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+            .map(|(name, value)| (decoded(name), decoded(value)))
+            .collect()
+    }
+
     /// A parameter, decoded.
     pub(crate) fn query(&self, name: &str) -> Option<String> {
-        let mut pairs = self.raw_query.split('&').filter_map(|pair| pair.split_once('='));
-        pairs.find(|(known, _)| *known == name).map(|(_, value)| from_percent(value))
+        self.query_pairs().into_iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 }
 
 /// An answer.
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    pub(crate) mark: Option<String>,
+    pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
     pub(crate) fn new(status: u16, body: Vec<u8>) -> Self {
-        Self { status, mark: None, body }
+        Self { status, headers: Vec::new(), body }
+    }
+
+    pub(crate) fn with_header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
     }
 
     pub(crate) fn error(status: u16, code: &str, message: &str) -> Self {
@@ -77,8 +91,8 @@ impl Answer {
         if self.status != 204 {
             head += &format!("content-length: {}\r\n", self.body.len());
         }
-        if let Some(mark) = &self.mark {
-            head += &format!("x-amz-meta-rivulet-put: {mark}\r\n");
+        for (name, value) in &self.headers {
+            head += &format!("{name}: {value}\r\n");
         }
         head += "\r\n";
         let mut bytes = head.into_bytes();
@@ -109,9 +123,9 @@ pub(crate) fn from_percent(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Percent encoding of all but letters and digits.
+/// Percent encoding, as what is signed has it.
 pub(crate) fn to_percent(text: &str) -> String {
-    let encoded = |byte: u8| match byte.is_ascii_alphanumeric() {
+    let encoded = |byte: u8| match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
         true => char::from(byte).to_string(),
         false => format!("%{byte:02X}"),
     };

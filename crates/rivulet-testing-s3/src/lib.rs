@@ -1,11 +1,13 @@
 //! An S3-compatible object store in the test process, with one bucket in memory, which can be made to fail ([`Fault`]).
 //!
-//! It checks every signature from what came over the wire, by a calculation of its own, so that a client that signs something else than it
-//! sends is found out.
+//! It checks every signature from what came over the wire, by a calculation of its own, so that a client that signs
+//! something else than it sends is found out. It also takes objects in parts, and gives keys for a time as the services
+//! of roles do (`keys`).
 //!
 //! The invariant: no product crate depends on this one outside of tests.
 
 mod http;
+mod keys;
 mod signature;
 
 use std::collections::BTreeMap;
@@ -18,6 +20,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use http::{Answer, Request};
+use keys::Key;
 
 /// The bucket that is there.
 pub const BUCKET: &str = "state";
@@ -30,6 +33,18 @@ pub const ACCESS_KEY_ID: &str = "test-key";
 
 /// Its secret.
 pub const SECRET_ACCESS_KEY: &str = "a secret / with + signs";
+
+/// The role that a token stands for.
+pub const ROLE: &str = "arn:aws:iam::123456789012:role/of the test";
+
+/// The token that stands for it.
+pub const WEB_IDENTITY_TOKEN: &str = "header.claims+and/more=.signature";
+
+/// The token of a pod.
+pub const POD_TOKEN: &str = "of the pod";
+
+/// When every object was written.
+const MOMENT: &str = "2026-01-02T03:04:05Z";
 
 /// How many names a page of a list has.
 const PAGE: usize = 3;
@@ -49,6 +64,8 @@ pub enum Fault {
     Busy(u32),
     /// So many are carried out, but their connections are cut instead of an answer.
     LostAnswers(u32),
+    /// So many are answered, and the one behind them is carried out without an answer.
+    LostAnswerBehind(u32),
     /// Nothing is answered.
     Silent,
     /// Each answer takes so long.
@@ -57,9 +74,28 @@ pub enum Fault {
     NoConditions,
 }
 
+#[derive(Clone, Default)]
+struct Object {
+    bytes: Vec<u8>,
+    mark: String,
+}
+
+struct Upload {
+    name: String,
+    mark: String,
+    parts: BTreeMap<usize, Vec<u8>>,
+}
+
 #[derive(Default)]
 struct State {
-    objects: BTreeMap<String, (Vec<u8>, String)>,
+    objects: BTreeMap<String, Object>,
+    /// Uploads that have begun, with their parts.
+    uploads: BTreeMap<String, Upload>,
+    /// Those that were given behind the one that lasts.
+    keys: Vec<Key>,
+    /// When keys end that are given from now on.
+    expiry: Option<String>,
+    begun_uploads: usize,
     fault: Option<Fault>,
     requests: Vec<String>,
     connections: Vec<TcpStream>,
@@ -82,7 +118,7 @@ impl S3Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let mut server = Self {
             address: listener.local_addr().expect("an address"),
-            state: Arc::default(),
+            state: Arc::new(Mutex::new(State { keys: vec![Key::lasting()], ..State::default() })),
             is_over: Arc::default(),
             thread: None,
         };
@@ -148,7 +184,27 @@ impl S3Server {
     /// # Panics
     /// There is none of that name.
     pub fn change(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
-        change(&mut self.state.lock().objects.get_mut(name).expect("an object of that name").0);
+        change(&mut self.state.lock().objects.get_mut(name).expect("an object of that name").bytes);
+    }
+
+    /// How many uploads in parts have begun, and not ended.
+    pub fn unfinished_uploads(&self) -> usize {
+        self.state.lock().uploads.len()
+    }
+
+    /// How many keys were given for a time.
+    pub fn given_keys(&self) -> usize {
+        self.state.lock().keys.len().saturating_sub(1)
+    }
+
+    /// When keys end that are given from now on, as text of ISO 8601. In a thousand years without.
+    pub fn set_expiry(&self, moment: &str) {
+        self.state.lock().expiry = Some(moment.into());
+    }
+
+    /// Forgets every key that was given for a time.
+    pub fn forget_given_keys(&self) {
+        self.state.lock().keys.truncate(1);
     }
 
     /// Method and path of each request since this was last asked.
@@ -177,6 +233,11 @@ fn serve(socket: TcpStream, state: &Mutex<State>, is_over: &AtomicBool) {
                     *left -= 1;
                     loses_it = true;
                 }
+                Some(Fault::LostAnswerBehind(left)) if *left > 0 => *left -= 1,
+                Some(Fault::LostAnswerBehind(_)) => {
+                    state.fault = None;
+                    loses_it = true;
+                }
                 Some(Fault::Silent) => continue,
                 Some(Fault::Slow(by)) => pause = *by,
                 _ => {}
@@ -192,7 +253,11 @@ fn serve(socket: TcpStream, state: &Mutex<State>, is_over: &AtomicBool) {
 }
 
 fn answer(request: &Request, state: &mut State) -> Answer {
-    if let Err(problem) = signature::check(request) {
+    let expiry = state.expiry.clone().unwrap_or_else(|| "3026-01-01T00:00:00Z".into());
+    if let Some(answer) = keys::answer(request, &mut state.keys, &expiry) {
+        return answer;
+    }
+    if let Err(problem) = signature::check(request, &state.keys) {
         return Answer::error(403, "SignatureDoesNotMatch", &problem);
     }
     match &mut state.fault {
@@ -204,47 +269,42 @@ fn answer(request: &Request, state: &mut State) -> Answer {
         }
         _ => {}
     }
-    let Some(name) = request.path.strip_prefix(&format!("/{BUCKET}/")) else {
+    let Some(name) = request.path.strip_prefix(&format!("/{BUCKET}")) else {
         return Answer::error(404, "NoSuchBucket", "The specified bucket does not exist");
     };
-    let name = http::from_percent(name);
+    let name = http::from_percent(name.strip_prefix('/').unwrap_or(name));
+    if let Some(upload) = request.query("uploadId") {
+        return answer_upload(request, state, name, &upload);
+    }
     match (request.method.as_str(), state.objects.get(&name)) {
         ("GET", _) if name.is_empty() => list(request, &state.objects),
-        ("PUT", found) => {
-            let on_condition = request.header("if-none-match") == Some("*");
-            match &state.fault {
-                Some(Fault::NoConditions) if on_condition => {
-                    return Answer::error(
-                        501,
-                        "NotImplemented",
-                        "A header implies functionality that is not implemented",
-                    );
-                }
-                Some(Fault::Full) => {
-                    return Answer::error(507, "XMinioStorageFull", "Storage backend has reached its limit");
-                }
-                Some(Fault::NoPutOf(part)) if name.contains(part) => {
-                    return Answer::error(403, "AccessDenied", "Access Denied");
-                }
-                _ => {}
-            }
-            if on_condition && found.is_some() {
-                return Answer::error(412, "PreconditionFailed", "At least one of the pre-conditions did not hold");
-            }
-            let mark = request.header("x-amz-meta-rivulet-put").unwrap_or_default().to_owned();
-            state.objects.insert(name, (request.body.clone(), mark));
-            Answer::new(200, Vec::new())
+        ("POST", _) if request.query("uploads").is_some() => {
+            state.begun_uploads += 1;
+            let id = format!("upload/{}", state.begun_uploads);
+            let upload = Upload { name, mark: mark(request), parts: BTreeMap::new() };
+            state.uploads.insert(id.clone(), upload);
+            let text =
+                format!("<InitiateMultipartUploadResult><UploadId>{id}</UploadId></InitiateMultipartUploadResult>");
+            Answer::new(200, text.into_bytes())
+        }
+        ("PUT", _) => {
+            let object = Object { bytes: request.body.clone(), mark: mark(request) };
+            put(request, state, name, object)
+                .unwrap_or_else(|| Answer::new(200, Vec::new()).with_header("etag", "\"1\""))
         }
         ("DELETE", _) => {
             state.objects.remove(&name);
             Answer::new(204, Vec::new())
         }
         (_, None) => Answer::error(404, "NoSuchKey", "The specified key does not exist"),
-        ("HEAD", Some((bytes, mark))) => Answer { mark: Some(mark.clone()), ..Answer::new(200, bytes.clone()) },
-        ("GET", Some((bytes, _))) => match request.header("range") {
-            None => Answer::new(200, bytes.clone()),
+        ("HEAD", Some(object)) => Answer::new(200, object.bytes.clone())
+            .with_header("etag", "\"1\"")
+            .with_header("x-amz-meta-rivulet-put", &object.mark),
+        ("GET", Some(Object { bytes, .. })) => match request.header("range") {
+            None => Answer::new(200, bytes.clone()).with_header("etag", "\"1\""),
             Some(range) => match http::range(range, bytes.len()) {
-                Some(range) => Answer::new(206, bytes[range].to_vec()),
+                Some(range) => Answer::new(206, bytes[range.clone()].to_vec())
+                    .with_header("content-range", format!("bytes {}-{}/{}", range.start, range.end - 1, bytes.len())),
                 None => Answer::error(416, "InvalidRange", "The requested range is not satisfiable"),
             },
         },
@@ -252,13 +312,83 @@ fn answer(request: &Request, state: &mut State) -> Answer {
     }
 }
 
-fn list(request: &Request, objects: &BTreeMap<String, (Vec<u8>, String)>) -> Answer {
+fn mark(request: &Request) -> String {
+    request.header("x-amz-meta-rivulet-put").unwrap_or_default().to_owned()
+}
+
+/// Puts an object, or says why not.
+fn put(request: &Request, state: &mut State, name: String, object: Object) -> Option<Answer> {
+    let on_condition = request.header("if-none-match") == Some("*");
+    match &state.fault {
+        Some(Fault::NoConditions) if on_condition => {
+            return Some(Answer::error(
+                501,
+                "NotImplemented",
+                "A header implies functionality that is not implemented",
+            ));
+        }
+        Some(Fault::Full) => {
+            return Some(Answer::error(507, "XMinioStorageFull", "Storage backend has reached its limit"));
+        }
+        Some(Fault::NoPutOf(part)) if name.contains(part) => {
+            return Some(Answer::error(403, "AccessDenied", "Access Denied"));
+        }
+        _ => {}
+    }
+    if on_condition && state.objects.contains_key(&name) {
+        return Some(Answer::error(412, "PreconditionFailed", "At least one of the pre-conditions did not hold"));
+    }
+    state.objects.insert(name, object);
+    None
+}
+
+/// A part of an upload, its end, or its abort.
+fn answer_upload(request: &Request, state: &mut State, name: String, id: &str) -> Answer {
+    let unknown = || Answer::error(404, "NoSuchUpload", "The specified upload does not exist");
+    let Some(upload) = state.uploads.get_mut(id).filter(|upload| upload.name == name) else { return unknown() };
+    match request.method.as_str() {
+        "PUT" => {
+            let number = request.query("partNumber").and_then(|number| number.parse::<usize>().ok());
+            let Some(number) = number else { return Answer::error(400, "InvalidArgument", "There is no number") };
+            upload.parts.insert(number, request.body.clone());
+            Answer::new(200, Vec::new()).with_header("etag", format!("\"part {number}\""))
+        }
+        "POST" => {
+            let text = String::from_utf8_lossy(&request.body);
+            let is_named = |number: &usize| {
+                text.contains(&format!("<PartNumber>{number}</PartNumber>")) && text.contains(&format!("part {number}"))
+            };
+            if upload.parts.is_empty() || !upload.parts.keys().all(is_named) {
+                return Answer::error(400, "InvalidPart", "One or more of the parts could not be found");
+            }
+            let bytes = upload.parts.values().flatten().copied().collect();
+            let object = Object { bytes, mark: upload.mark.clone() };
+            if let Some(refusal) = put(request, state, name, object) {
+                return refusal;
+            }
+            state.uploads.remove(id);
+            let text = "<CompleteMultipartUploadResult><ETag>\"1\"</ETag></CompleteMultipartUploadResult>";
+            Answer::new(200, text.into())
+        }
+        "DELETE" => {
+            state.uploads.remove(id);
+            Answer::new(204, Vec::new())
+        }
+        _ => unknown(),
+    }
+}
+
+fn list(request: &Request, objects: &BTreeMap<String, Object>) -> Answer {
     let begin = request.query("continuation-token").unwrap_or_default();
     let prefix = request.query("prefix").unwrap_or_default();
     let mut found = objects.iter().filter(|(name, _)| name.starts_with(&prefix) && **name >= begin);
     let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?><ListBucketResult>");
-    for (name, (bytes, _)) in found.by_ref().take(PAGE) {
-        text += &format!("<Contents><Key>{}</Key><Size>{}</Size></Contents>", http::to_percent(name), bytes.len());
+    for (name, Object { bytes, .. }) in found.by_ref().take(PAGE) {
+        let size = bytes.len();
+        text += &format!(
+            "<Contents><Key>{name}</Key><LastModified>{MOMENT}</LastModified><ETag>&quot;1&quot;</ETag>\
+             <Size>{size}</Size></Contents>"
+        );
     }
     match found.next() {
         Some((next, _)) => {

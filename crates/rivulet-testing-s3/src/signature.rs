@@ -2,11 +2,12 @@
 
 use ring::{digest, hmac};
 
-use crate::http::Request;
-use crate::{ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY};
+use crate::REGION;
+use crate::http::{Request, to_percent};
+use crate::keys::Key;
 
-/// Whether who asks knows the secret, and has signed this very request; if not, why.
-pub(crate) fn check(request: &Request) -> Result<(), String> {
+/// Whether who asks knows the secret of one of the keys, and has signed this very request; if not, why.
+pub(crate) fn check(request: &Request, keys: &[Key]) -> Result<(), String> {
     let header = |name: &str| request.header(name).ok_or_else(|| format!("there is no header {name}"));
     let authorization = header("authorization")?;
     let part = |name: &str| {
@@ -17,8 +18,10 @@ pub(crate) fn check(request: &Request) -> Result<(), String> {
     let now = header("x-amz-date")?;
     let date = now.get(..8).unwrap_or_default();
     let scope = format!("{date}/{REGION}/s3/aws4_request");
-    if credential != format!("{ACCESS_KEY_ID}/{scope}") {
-        return Err(format!("the credential {credential} is not known"));
+    let key = keys.iter().find(|key| credential == format!("{}/{scope}", key.id));
+    let key = key.ok_or_else(|| format!("the credential {credential} is not known"))?;
+    if request.header("x-amz-security-token") != key.token.as_deref() {
+        return Err("the session token is another".into());
     }
     for needed in ["host", "x-amz-content-sha256", "x-amz-date"] {
         if !names.split(';').any(|name| name == needed) {
@@ -29,7 +32,8 @@ pub(crate) fn check(request: &Request) -> Result<(), String> {
     if header("x-amz-content-sha256")? != body {
         return Err("the body is another".into());
     }
-    let mut query: Vec<&str> = request.raw_query.split('&').filter(|pair| !pair.is_empty()).collect();
+    let encoded = |(name, value): &(String, String)| format!("{}={}", to_percent(name), to_percent(value));
+    let mut query: Vec<String> = request.query_pairs().iter().map(encoded).collect();
     query.sort_unstable();
     let mut canonical = format!("{}\n{}\n{}\n", request.method, request.path, query.join("&"));
     for name in names.split(';') {
@@ -38,7 +42,7 @@ pub(crate) fn check(request: &Request) -> Result<(), String> {
     canonical += &format!("\n{names}\n{body}");
     let hashed = hexadecimal(digest::digest(&digest::SHA256, canonical.as_bytes()).as_ref());
     let text = format!("AWS4-HMAC-SHA256\n{now}\n{scope}\n{hashed}");
-    let mut key = format!("AWS4{SECRET_ACCESS_KEY}").into_bytes();
+    let mut key = format!("AWS4{}", key.secret).into_bytes();
     for part in [date, REGION, "s3", "aws4_request", &text] {
         key = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), part.as_bytes()).as_ref().to_vec();
     }

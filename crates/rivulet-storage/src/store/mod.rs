@@ -1,6 +1,8 @@
-//! Where bytes lie: a folder of this machine ([`local`]), or a bucket of an object store ([`s3`]); and whose they are ([`owner`]).
+//! Where bytes lie: a folder of this machine ([`local`]), or a bucket of an object store ([`s3`]); and whose they are
+//! ([`owner`]).
 //!
-//! What must hold: what [`Store::put`] has answered survives the loss of power, and an object is there whole or not at all.
+//! What must hold: what [`Store::put`] has answered survives the loss of power, and an object is there whole or not at
+//! all.
 
 mod local;
 mod owner;
@@ -13,35 +15,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use object_store::ObjectStore;
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use object_store::path::Path as Name;
+use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use tokio::runtime::Runtime;
 
-use crate::{Disk, Epochs, StorageError};
-use local::Local;
+use crate::{Disk, Epochs, RealDisk, StorageError};
+use local::{Folder, io_error};
 pub use owner::Owner;
-use s3::Bucket;
 #[cfg(test)]
 pub(crate) use s3::test_settings;
+use s3::{Bucket, Failure, explained};
 pub use s3::{BucketName, Credentials, S3Settings};
-
-/// What a [`Store`] needs of the place where its objects lie. Names are parts with `/` between them, without one at either end.
-trait Objects: fmt::Debug + Send + Sync {
-    fn put(&self, name: &str, parts: Vec<Bytes>) -> Result<(), StorageError>;
-
-    fn get(&self, name: &str) -> Result<Bytes, StorageError>;
-
-    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StorageError>;
-
-    fn bytes(&self, name: &str) -> Result<u64, StorageError>;
-
-    fn list(&self, folder: &str) -> Result<Vec<(String, u64)>, StorageError>;
-
-    fn delete(&self, name: &str) -> Result<(), StorageError>;
-
-    /// Removes what is left of objects that were not written in full, where there can be any.
-    fn remove_unfinished(&self) -> Result<(), StorageError> {
-        Ok(())
-    }
-}
 
 /// Which place is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,10 +52,48 @@ impl fmt::Display for Place {
 /// asynchronous runtime.
 #[derive(Debug)]
 pub struct Store {
-    objects: Box<dyn Objects>,
+    objects: Arc<dyn ObjectStore>,
+    home: Home,
     place: String,
+    runtime: Waiting,
     /// How many want that nothing is deleted.
     holds: AtomicUsize,
+}
+
+/// What the objects of a store are, beside objects.
+#[derive(Debug)]
+enum Home {
+    Memory,
+    Folder(Folder),
+    Bucket(Bucket),
+}
+
+/// The most requests to an object store, or calls of the system, that run at once.
+const WAITING_THREADS_MAX: usize = 8;
+
+/// The largest object that is read as a whole.
+const WHOLE_BYTES_MAX: u64 = 64 << 20;
+
+/// The most objects in a list.
+const LISTED_MAX: usize = 10_000_000;
+
+/// Lets a thread wait for what an object store does.
+#[derive(Debug)]
+struct Waiting(Option<Runtime>);
+
+impl Waiting {
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.0.as_ref().expect("it is taken only when it is dropped").block_on(future)
+    }
+}
+
+/// May be dropped by a task of an asynchronous runtime, in which nobody may wait for the end of this one.
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// As long as this is there, nothing is deleted that is in the store.
@@ -89,7 +114,10 @@ impl Store {
     pub fn open(place: &Place) -> Result<Self, StorageError> {
         match place {
             Place::Folder(folder) => Self::folder(folder),
-            Place::S3(settings) => Ok(Self::new(place.to_string(), Bucket::new(settings.clone())?)),
+            Place::S3(settings) => {
+                let (objects, bucket) = s3::open(settings)?;
+                Self::new(place.to_string(), objects, Home::Bucket(bucket))
+            }
         }
     }
 
@@ -98,7 +126,12 @@ impl Store {
     /// # Errors
     /// The folder cannot be made or opened.
     pub fn folder(folder: &Path) -> Result<Self, StorageError> {
-        Ok(Self::new(folder.display().to_string(), Local::folder(folder)?))
+        let place = folder.display().to_string();
+        let failed = |source| StorageError::from_io(format!("cannot open the folder {place}"), &place, source);
+        RealDisk.make_folder(folder).map_err(failed)?;
+        let path = folder.canonicalize().map_err(failed)?;
+        let objects = LocalFileSystem::new_with_prefix(&path).map_err(|error| failed(io_error(error)))?;
+        Self::new(place, Arc::new(objects), Home::Folder(Folder { disk: Arc::new(RealDisk), path }))
     }
 
     /// Memory, for tests and runs that leave nothing behind.
@@ -106,10 +139,11 @@ impl Store {
     /// # Errors
     /// None that memory could cause, but the same type as [`Store::folder`].
     pub fn in_memory() -> Result<Self, StorageError> {
-        Ok(Self::new("(memory)".into(), Local::in_memory()?))
+        Self::new("(memory)".into(), Arc::new(InMemory::new()), Home::Memory)
     }
 
-    /// An object store that `place` names to people. If its objects are files in a folder of a disk, they are forced to disk there.
+    /// An object store that `place` names to people. If its objects are files in a folder of a disk, they are forced to
+    /// disk there.
     ///
     /// # Errors
     /// The system gives no thread of control.
@@ -118,11 +152,34 @@ impl Store {
         folder: Option<(Arc<dyn Disk>, PathBuf)>,
         place: String,
     ) -> Result<Self, StorageError> {
-        Ok(Self::new(place.clone(), Local::new(objects, folder, place)?))
+        let home = folder.map_or(Home::Memory, |(disk, path)| Home::Folder(Folder { disk, path }));
+        Self::new(place, objects, home)
     }
 
-    fn new(place: String, objects: impl Objects + 'static) -> Self {
-        Self { objects: Box::new(objects), place, holds: AtomicUsize::new(0) }
+    fn new(place: String, objects: Arc<dyn ObjectStore>, home: Home) -> Result<Self, StorageError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(WAITING_THREADS_MAX)
+            .build()
+            .map_err(|source| StorageError::from_io("cannot start the store of checkpoints", &place, source))?;
+        Ok(Self { objects, home, place, runtime: Waiting(Some(runtime)), holds: AtomicUsize::new(0) })
+    }
+
+    fn failed(&self, verb: &str, name: &str, error: Error) -> StorageError {
+        if !matches!(self.home, Home::Bucket(_)) {
+            let what = format!("cannot {verb} {name} in {}", self.place);
+            return StorageError::from_io(what, &self.place, io_error(error));
+        }
+        match Failure::status(&error) {
+            Some(404) if Failure::is_missing(&error) => {
+                StorageError::damaged(&self.place, format!("{name} is not there"))
+            }
+            Some(416) => StorageError::damaged(name, "it ends early"),
+            _ => {
+                let slash = if name.is_empty() { "" } else { "/" };
+                explained(&error, format!("cannot {verb} {}{slash}{name}", self.place), &self.place)
+            }
+        }
     }
 
     /// From now on nothing is deleted, for who reads all of it meanwhile. What is written comes beside it.
@@ -145,7 +202,9 @@ impl Store {
     /// # Errors
     /// A folder cannot be read.
     pub fn remove_unfinished(&self) -> Result<(), StorageError> {
-        self.objects.remove_unfinished()
+        let Home::Folder(folder) = &self.home else { return Ok(()) };
+        let failed = |source| StorageError::from_io(format!("cannot tidy up {}", self.place), &self.place, source);
+        folder.remove_unfinished().map_err(failed)
     }
 
     /// The names of all objects, in their order, and their sizes.
@@ -153,7 +212,7 @@ impl Store {
     /// # Errors
     /// The store cannot be read.
     pub fn names(&self) -> Result<Vec<(String, u64)>, StorageError> {
-        let mut names = self.objects.list("")?;
+        let mut names = self.list("")?;
         names.sort_unstable();
         Ok(names)
     }
@@ -163,10 +222,7 @@ impl Store {
     /// # Errors
     /// The object is not there, is shorter, or cannot be read.
     pub fn read(&self, name: &str, range: Range<u64>) -> Result<Bytes, StorageError> {
-        match range.is_empty() {
-            true => Ok(Bytes::new()),
-            false => self.objects.get_range(name, range),
-        }
+        self.get_range(name, range)
     }
 
     /// Fills an empty store with objects of another, which `read` gives, and then has `finish` do what they are of no use without. What says that an
@@ -192,31 +248,83 @@ impl Store {
         filled
     }
 
-    /// Writes a new object, all of it or nothing, and forces it to disk. What is there under its name stays, and is an error.
+    /// Writes a new object, all of it or nothing, and forces it to disk. What is there under its name stays, and is an
+    /// error.
     pub(crate) fn put(&self, name: &str, parts: Vec<Bytes>) -> Result<(), StorageError> {
-        self.objects.put(name, parts)
+        let path = Name::from(name);
+        let written = match &self.home {
+            Home::Bucket(bucket) => self.runtime.block_on(bucket.put(&*self.objects, &path, &parts)),
+            Home::Memory | Home::Folder(_) => {
+                let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+                let written = self.objects.put_opts(&path, parts.into_iter().collect(), options);
+                self.runtime.block_on(written).map(drop)
+            }
+        };
+        match (written, &self.home) {
+            (Ok(()), Home::Folder(folder)) => folder
+                .sync(name)
+                .map_err(|source| StorageError::from_io(format!("cannot write {name}"), &self.place, source)),
+            (Ok(()), Home::Memory | Home::Bucket(_)) => Ok(()),
+            (Err(Error::AlreadyExists { .. }), _) => {
+                Err(StorageError::Taken { what: format!("{}/{name}", self.place) })
+            }
+            (Err(error), _) => Err(self.failed("write", name, error)),
+        }
     }
 
     pub(crate) fn get(&self, name: &str) -> Result<Bytes, StorageError> {
-        self.objects.get(name)
+        let read = async {
+            let found = self.objects.get(&Name::from(name)).await?;
+            if found.meta.size > WHOLE_BYTES_MAX {
+                let source = format!("it has {} bytes, and at most {WHOLE_BYTES_MAX} are read", found.meta.size);
+                return Err(Error::Generic { store: "store", source: source.into() });
+            }
+            found.bytes().await
+        };
+        self.runtime.block_on(read).map_err(|error| self.failed("read", name, error))
     }
 
     pub(crate) fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StorageError> {
-        self.objects.get_range(name, range)
+        let length = range.end.saturating_sub(range.start);
+        if length == 0 {
+            return Ok(Bytes::new());
+        }
+        let read = self.runtime.block_on(self.objects.get_range(&Name::from(name), range));
+        let read = read.map_err(|error| self.failed("read", name, error))?;
+        match read.len() as u64 == length {
+            true => Ok(read),
+            false => Err(StorageError::damaged(name, "it ends early")),
+        }
     }
 
     /// How large an object is.
     pub(crate) fn bytes(&self, name: &str) -> Result<u64, StorageError> {
-        self.objects.bytes(name)
+        let found = self.runtime.block_on(self.objects.head(&Name::from(name)));
+        found.map(|found| found.size).map_err(|error| self.failed("read", name, error))
     }
 
     /// The names of the objects in a folder, and their sizes.
     pub(crate) fn list(&self, folder: &str) -> Result<Vec<(String, u64)>, StorageError> {
-        self.objects.list(folder)
+        let prefix = Name::from(folder);
+        let listed = self.objects.list(Some(&prefix).filter(|_| !folder.is_empty())).take(LISTED_MAX + 1);
+        let named = listed.map_ok(|object| (object.location.to_string(), object.size)).try_collect();
+        let named: Vec<_> = self.runtime.block_on(named).map_err(|error| self.failed("list", folder, error))?;
+        if named.len() > LISTED_MAX {
+            return Err(StorageError::Remote {
+                what: format!("cannot list {}", self.place),
+                detail: format!("it has more than {LISTED_MAX} objects"),
+                hint: "give the server a prefix of its own".into(),
+            });
+        }
+        Ok(named)
     }
 
     /// Deletes an object; one that is not there is no error.
     pub(crate) fn delete(&self, name: &str) -> Result<(), StorageError> {
-        self.objects.delete(name)
+        match self.runtime.block_on(self.objects.delete(&Name::from(name))) {
+            Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
+            Err(error) if Failure::is_missing(&error) => Ok(()),
+            Err(error) => Err(self.failed("delete", name, error)),
+        }
     }
 }

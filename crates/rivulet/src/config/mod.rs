@@ -31,7 +31,7 @@ pub const FILE_NAME: &str = "rivulet.toml";
 const FOLDER: &str = "checkpoint.folder";
 
 /// What every program that uses a bucket takes from the environment, where it is not said otherwise; the first of a key that is there counts.
-const AWS_VARIABLES: [(&str, &str); 7] = [
+const AWS_VARIABLES: [(&str, &str); 13] = [
     ("checkpoint.s3.endpoint", "AWS_ENDPOINT_URL_S3"),
     ("checkpoint.s3.endpoint", "AWS_ENDPOINT_URL"),
     ("checkpoint.s3.region", "AWS_REGION"),
@@ -39,6 +39,21 @@ const AWS_VARIABLES: [(&str, &str); 7] = [
     ("checkpoint.s3.access_key_id", "AWS_ACCESS_KEY_ID"),
     ("checkpoint.s3.secret_access_key", "AWS_SECRET_ACCESS_KEY"),
     ("checkpoint.s3.session_token", "AWS_SESSION_TOKEN"),
+    ("checkpoint.s3.role_arn", "AWS_ROLE_ARN"),
+    ("checkpoint.s3.web_identity_token_file", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+    ("checkpoint.s3.sts_endpoint", "AWS_ENDPOINT_URL_STS"),
+    ("checkpoint.s3.container_credentials", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
+    ("checkpoint.s3.container_credentials", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+    ("checkpoint.s3.container_token_file", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+];
+
+/// What says who asks a bucket. Once one of them is set, none is taken from the environment of other programs.
+const S3_CREDENTIALS: [&str; 5] = [
+    "checkpoint.s3.access_key_id",
+    "checkpoint.s3.role_arn",
+    "checkpoint.s3.web_identity_token_file",
+    "checkpoint.s3.container_credentials",
+    "checkpoint.s3.instance_role",
 ];
 
 /// Variables of this prefix that are no keys: they belong to commands.
@@ -540,12 +555,14 @@ impl Values {
 
     /// Takes what is not set of a bucket from where every program that uses one looks for it.
     fn complete_bucket(&mut self, environment: &[(OsString, OsString)]) -> Result<(), ConfigError> {
-        let has_key = self.values.contains_key("checkpoint.s3.access_key_id");
+        let is_set = |name: &&str| self.values.get(*name).is_some_and(|(_, origin)| *origin != Origin::Default);
+        let has_credentials = S3_CREDENTIALS.iter().any(is_set);
         for (name, variable) in AWS_VARIABLES {
-            let is_credential = !matches!(name, "checkpoint.s3.endpoint" | "checkpoint.s3.region");
+            let is_place =
+                ["checkpoint.s3.endpoint", "checkpoint.s3.region", "checkpoint.s3.sts_endpoint"].contains(&name);
             let is_set = self.values.contains_key(name) || self.values.contains_key(format!("{name}_file").as_str());
             // A secret belongs to its key: they come from one place.
-            if is_set || (has_key && is_credential) {
+            if is_set || (has_credentials && !is_place) {
                 continue;
             }
             let given = environment.iter().find(|(known, value)| known == variable && !value.is_empty());
@@ -711,27 +728,49 @@ impl Values {
             message: format!("{FOLDER} is no bucket: {problem}"),
             hint: "write s3://bucket or s3://bucket/prefix, or the path of a folder".into(),
         })?;
-        let credentials = (self.text("checkpoint.s3.access_key_id"), self.secret("checkpoint.s3.secret_access_key")?);
-        let (Some(access_key_id), Some(secret)) = credentials else {
+        let Some(credentials) = self.s3_credentials()? else {
             return Err(ConfigError::Contradiction {
                 message: format!("{FOLDER} is {address}, and there are no credentials for it"),
                 hint: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or checkpoint.s3.access_key_id and \
-                       checkpoint.s3.secret_access_key_file"
+                       checkpoint.s3.secret_access_key_file; or a role: checkpoint.s3.role_arn, container_credentials \
+                       or instance_role"
                     .into(),
             });
         };
-        let session_token = self.secret("checkpoint.s3.session_token")?.map(|token| token.reveal().to_owned());
         let settings = S3Settings {
             name,
             endpoint: self.text("checkpoint.s3.endpoint"),
             region: self.text("checkpoint.s3.region").unwrap_or_default(),
-            credentials: Credentials { access_key_id, secret_access_key: secret.reveal().to_owned(), session_token },
+            credentials,
             allows_http: self.switch("checkpoint.s3.allow_http"),
             ca_file: self.text("checkpoint.s3.ca_file").map(PathBuf::from),
             timeout: Duration::from_secs(self.number("checkpoint.s3.timeout_s") as u64),
         };
         settings.check().map_err(|(message, hint)| ConfigError::Contradiction { message, hint: hint.to_owned() })?;
         Ok(settings)
+    }
+
+    /// Who asks a bucket: the first that is set of a key, a role by a token, a container's and a machine's.
+    fn s3_credentials(&self) -> Result<Option<Credentials>, ConfigError> {
+        let text = |name: &str| self.text(&format!("checkpoint.s3.{name}"));
+        let path = |name: &str| text(name).map(PathBuf::from);
+        let key = (text("access_key_id"), self.secret("checkpoint.s3.secret_access_key")?);
+        if let (Some(access_key_id), Some(secret)) = key {
+            let session_token = self.secret("checkpoint.s3.session_token")?.map(|token| token.reveal().to_owned());
+            let secret_access_key = secret.reveal().to_owned();
+            return Ok(Some(Credentials::Key { access_key_id, secret_access_key, session_token }));
+        } else if key.0.is_some() || key.1.is_some() {
+            return Ok(None);
+        }
+        if let (Some(role_arn), Some(token_file)) = (text("role_arn"), path("web_identity_token_file")) {
+            let sts_endpoint = text("sts_endpoint");
+            return Ok(Some(Credentials::WebIdentity { role_arn, token_file, sts_endpoint }));
+        }
+        Ok(match (text("container_credentials"), path("container_token_file")) {
+            (Some(path), _) if path.starts_with('/') => Some(Credentials::Task { path }),
+            (Some(url), Some(token_file)) => Some(Credentials::Pod { url, token_file }),
+            _ => self.switch("checkpoint.s3.instance_role").then_some(Credentials::Instance { endpoint: None }),
+        })
     }
 
     fn embedded(&self) -> Result<EmbeddedBrokerConfig, ConfigError> {

@@ -262,6 +262,11 @@ fn s3(loaded: &Loaded) -> &S3Settings {
     }
 }
 
+fn key(id: &str, secret: &str, token: Option<&str>) -> Credentials {
+    let session_token = token.map(str::to_owned);
+    Credentials::Key { access_key_id: id.into(), secret_access_key: secret.into(), session_token }
+}
+
 #[test]
 fn checkpoints_go_to_a_bucket_with_the_usual_variables() {
     let loaded = bucket("")
@@ -274,8 +279,7 @@ fn checkpoints_go_to_a_bucket_with_the_usual_variables() {
     let settings = s3(&loaded);
     assert_eq!((settings.name.to_string().as_str(), settings.region.as_str()), ("s3://state/plant 7", "eu-west-1"));
     assert_eq!((&settings.endpoint, settings.allows_http), (&None, false));
-    assert_eq!(settings.credentials.access_key_id, "kim");
-    assert_eq!(settings.credentials.session_token.as_deref(), Some("tulip"));
+    assert_eq!(settings.credentials, key("kim", "rose", Some("tulip")));
     assert_eq!(setting(&loaded, "checkpoint.s3.region").origin.to_string(), "AWS_DEFAULT_REGION");
     let shown = format!("{loaded:?}");
     assert!(!shown.contains("rose") && !shown.contains("tulip"), "{shown}");
@@ -302,9 +306,43 @@ fn what_is_set_of_a_bucket_wins_over_the_usual_variables() {
         .expect("a configuration");
     let settings = s3(&loaded);
     assert_eq!((settings.endpoint.as_deref(), settings.region.as_str()), (Some("http://minio:9000"), "here"));
-    let Credentials { access_key_id, secret_access_key, session_token } = &settings.credentials;
-    assert_eq!((access_key_id.as_str(), secret_access_key.as_str(), session_token), ("lee", "lily", &None));
+    assert_eq!(settings.credentials, key("lee", "lily", None));
     assert_eq!(settings.timeout, Duration::from_secs(3));
+}
+
+#[test]
+fn a_bucket_is_asked_in_a_role_where_there_is_no_key() {
+    let kubernetes = || {
+        bucket("")
+            .environment("AWS_ROLE_ARN", "arn:aws:iam::1:role/rivulet")
+            .environment("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/token")
+    };
+    let credentials = |fixture: Fixture| s3(&fixture.load().expect("a configuration")).credentials.clone();
+    let web = |sts_endpoint: Option<&str>| Credentials::WebIdentity {
+        role_arn: "arn:aws:iam::1:role/rivulet".into(),
+        token_file: "/var/run/token".into(),
+        sts_endpoint: sts_endpoint.map(str::to_owned),
+    };
+    assert_eq!(credentials(kubernetes()), web(None));
+    assert_eq!(credentials(kubernetes().environment("AWS_ENDPOINT_URL_STS", "https://sts")), web(Some("https://sts")));
+    let with_key = kubernetes().environment("AWS_ACCESS_KEY_ID", "kim").environment("AWS_SECRET_ACCESS_KEY", "rose");
+    assert_eq!(credentials(with_key), key("kim", "rose", None));
+    let task = bucket("").environment("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/v2/credentials/1");
+    assert_eq!(credentials(task), Credentials::Task { path: "/v2/credentials/1".into() });
+    let url = "http://169.254.170.23/v1/credentials";
+    let pod = bucket("")
+        .environment("AWS_CONTAINER_CREDENTIALS_FULL_URI", url)
+        .environment("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "/var/run/token");
+    assert_eq!(credentials(pod), Credentials::Pod { url: url.into(), token_file: "/var/run/token".into() });
+    // What is set here wins over the environment of other programs.
+    let machine = bucket("s3.instance_role = true\n").environment("AWS_ACCESS_KEY_ID", "kim");
+    assert_eq!(credentials(machine), Credentials::Instance { endpoint: None });
+    let (text, hint) = bucket("").environment("AWS_ROLE_ARN", "arn:aws:iam::1:role/rivulet").error();
+    assert!(text.contains("no credentials") && hint.contains("checkpoint.s3.role_arn"), "{text}: {hint}");
+    let (text, hint) = kubernetes().environment("AWS_ENDPOINT_URL_STS", "http://sts").error();
+    assert!(text.contains("sts_endpoint http://sts is not encrypted") && hint.contains("allow_http"), "{text}: {hint}");
+    let (text, _) = bucket("s3.instance_role = true\ns3.access_key_id = \"lee\"\n").error();
+    assert!(text.contains("no credentials"), "half a key is not left aside: {text}");
 }
 
 #[test]

@@ -1,393 +1,248 @@
-//! Objects in a bucket of an S3-compatible object store.
+//! Objects in a bucket of an S3-compatible object store, by the `object_store` crate.
 //!
-//! A client of our own, because it needs six requests, over the HTTP client and the TLS that are there anyway: that of the `object_store`
-//! crate brings a second HTTP client with fourteen crates, and has all of Arrow compiled anew by a feature of `chrono`.
+//! The crate signs, lists, uploads in parts and renews credentials. Here is what it does not: an object that is there
+//! is never written over, whichever answer was lost ([`Bucket::put`]).
 //!
-//! In reading order: [`settings`]: which bucket and where; here: requests; [`signature`]: who asks; [`answer`]: what comes back.
+//! In reading order: [`settings`]: which bucket and where; here: writing; [`transport`]: how requests travel;
+//! [`failure`]: why they fail.
 //!
-//! What must hold: an object is written only where none is of its name ([`Bucket::put`]), and whoever is told that it was written finds it.
-//! Who waits for a store that says nothing is told so after a few [`S3Settings::timeout`]s.
+//! What must hold: an object is written only where none is of its name, and whoever is told that it was written finds
+//! it. Who waits for a store that says nothing is told so after a few [`S3Settings::timeout`]s.
 
-mod answer;
+mod failure;
 mod settings;
-mod signature;
+mod transport;
 
-use std::io::{self, Read};
-use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::path::Path;
+use object_store::prefix::PrefixStore;
+use object_store::{
+    Attribute, Attributes, BackoffConfig, GetOptions, ObjectStore, PutMode, PutMultipartOptions, PutOptions,
+    PutPayload, Result, RetryConfig,
+};
 use ring::rand::{SecureRandom, SystemRandom};
-use ureq::http::{Method, Request};
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::{Agent, SendBody};
 
-use super::Objects;
 use crate::StorageError;
-use answer::{Answer, Page};
-use settings::Endpoint;
-use signature::{Signed, authorization, hexadecimal, moment, sha256};
+use transport::Transport;
 
+pub(in crate::store) use failure::{Failure, explained};
 pub use settings::{BucketName, Credentials, S3Settings};
 
-/// How often a request is made that is not answered, or that the store asks to make again.
-const ATTEMPTS_MAX: u32 = 3;
+/// How often a request is made again that is not answered, or that the store asks to make again.
+const RETRIES_MAX: usize = 2;
 
-/// The pause behind the first attempt; behind each further one it is four times as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The pauses before it is made again grow from the first to the second, each four times the one before.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// The largest object that one request can put.
-const PUT_BYTES_MAX: u64 = 5 << 30;
+/// The size of a part of an object that is put in parts, and the largest object that is put at once.
+const PART_BYTES: usize = 64 << 20;
 
-/// The largest answer that is read whose size is not known before: manifests, lists, errors.
-const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// The most parts that an object may have. Of a larger one the parts are larger.
+const PARTS_MAX: usize = 10_000;
 
-/// The most pages of a list, with a thousand names each.
-const PAGES_MAX: usize = 10_000;
+/// So many parts travel at once.
+const PARTS_AT_ONCE: usize = 4;
 
-/// Tells who has put an object, so that one whose answer was lost is known again.
-const MARK: &str = "x-amz-meta-rivulet-put";
+/// Tells which request has put an object, so that one whose answer was lost is known again.
+const MARK: Attribute = Attribute::Metadata(std::borrow::Cow::Borrowed("rivulet-put"));
 
-/// A bucket, or what begins with a prefix in it.
+/// How a bucket is written.
 #[derive(Debug)]
 pub(super) struct Bucket {
-    settings: S3Settings,
-    endpoint: Endpoint,
-    place: String,
-    agent: Agent,
-    /// Whether the store knows how to put an object only where none is.
-    puts_on_condition: AtomicBool,
+    puts_on_condition: Arc<AtomicBool>,
+    part_bytes: usize,
 }
 
-/// What is asked of the store.
-#[derive(Debug, Default)]
-struct Asked<'a> {
-    method: Method,
-    /// The name of the object; empty for the bucket.
-    name: &'a str,
-    /// In the order of their names.
-    query: Vec<(&'static str, String)>,
-    /// Beside those that every request has.
-    headers: Vec<(&'static str, String)>,
-    body: &'a [Bytes],
-    /// How many bytes the answer may have.
-    answer_bytes_max: u64,
-}
-
-impl<'a> Asked<'a> {
-    fn new(method: Method, name: &'a str) -> Self {
-        Self { method, name, answer_bytes_max: ANSWER_BYTES_MAX, ..Self::default() }
+/// The objects of a bucket, or those that begin with a prefix in it. Nothing is asked of it yet.
+///
+/// # Errors
+/// What is set makes no sense, or a file that it names cannot be read.
+pub(super) fn open(settings: &S3Settings) -> Result<(Arc<dyn ObjectStore>, Bucket), StorageError> {
+    let place = settings.name.to_string();
+    let failed = |detail: String, hint: &str| StorageError::Remote {
+        what: format!("cannot use {place}"),
+        detail,
+        hint: hint.to_owned(),
+    };
+    let endpoint = settings.endpoint().map_err(|(detail, hint)| failed(detail, hint))?;
+    let bucket = format!("{}://{}{}", endpoint.scheme, endpoint.host, endpoint.path);
+    let transport = Transport::new(&bucket, settings.timeout, settings.ca_file.as_deref()).map_err(|problem| {
+        let path = settings.ca_file.as_deref().unwrap_or_else(|| std::path::Path::new(""));
+        failed(
+            format!("'{}' cannot be read as PEM: {problem}", path.display()),
+            "checkpoint.s3.ca_file must exist, be readable, and hold certificates",
+        )
+    })?;
+    if let Some((file, key)) = settings.credentials.token_file() {
+        std::fs::File::open(file).map_err(|error| {
+            failed(
+                format!("'{}' cannot be read: {error}", file.display()),
+                &format!("{key} must exist and be readable"),
+            )
+        })?;
     }
+    let retry = RetryConfig {
+        max_retries: RETRIES_MAX,
+        retry_timeout: settings.timeout,
+        backoff: BackoffConfig { init_backoff: PAUSES.0, max_backoff: PAUSES.1, base: 4.0 },
+    };
+    let builder = AmazonS3Builder::new()
+        .with_bucket_name(&settings.name.bucket)
+        .with_endpoint(bucket)
+        // The endpoint names the bucket, in its host or in its path.
+        .with_virtual_hosted_style_request(true)
+        .with_region(&settings.region)
+        // One object at a time, which needs no further right and every store can do.
+        .with_disable_bulk_delete(true)
+        .with_retry(retry)
+        .with_http_connector(transport.clone());
+    let built = with_credentials(builder, &settings.credentials).build();
+    let prefix = Path::parse(&settings.name.prefix);
+    let (store, prefix) = match (built, prefix) {
+        (Ok(store), Ok(prefix)) => (store, prefix),
+        (Err(error), _) => return Err(failed(error.to_string(), "check checkpoint.s3")),
+        (_, Err(error)) => return Err(failed(error.to_string(), "check the prefix in checkpoint.folder")),
+    };
+    let bucket = Bucket { puts_on_condition: transport.puts_on_condition, part_bytes: PART_BYTES };
+    Ok((Arc::new(PrefixStore::new(store, prefix)), bucket))
+}
 
-    fn with_header(mut self, name: &'static str, value: String) -> Self {
-        self.headers.push((name, value));
-        self
+fn with_credentials(builder: AmazonS3Builder, credentials: &Credentials) -> AmazonS3Builder {
+    use AmazonS3ConfigKey as Key;
+    match credentials {
+        Credentials::Key { access_key_id, secret_access_key, session_token } => {
+            let builder = builder.with_access_key_id(access_key_id).with_secret_access_key(secret_access_key);
+            session_token.iter().fold(builder, AmazonS3Builder::with_token)
+        }
+        Credentials::WebIdentity { role_arn, token_file, sts_endpoint } => {
+            let builder = builder
+                .with_config(Key::RoleArn, role_arn)
+                .with_config(Key::RoleSessionName, "rivulet")
+                .with_config(Key::WebIdentityTokenFile, token_file.to_string_lossy());
+            sts_endpoint.iter().fold(builder, |builder, endpoint| builder.with_config(Key::StsEndpoint, endpoint))
+        }
+        Credentials::Task { path } => builder.with_config(Key::ContainerCredentialsRelativeUri, path),
+        Credentials::Pod { url, token_file } => builder
+            .with_config(Key::ContainerCredentialsFullUri, url)
+            .with_config(Key::ContainerAuthorizationTokenFile, token_file.to_string_lossy()),
+        Credentials::Instance { endpoint } => endpoint.iter().fold(builder, AmazonS3Builder::with_metadata_endpoint),
     }
 }
 
 impl Bucket {
-    pub(super) fn new(settings: S3Settings) -> Result<Self, StorageError> {
-        let place = settings.name.to_string();
-        let failed = |detail: String, hint: &str| StorageError::Remote {
-            what: format!("cannot use {place}"),
-            detail,
-            hint: hint.to_owned(),
-        };
-        let endpoint = settings.endpoint().map_err(|(detail, hint)| failed(detail, hint))?;
-        let mut tls = TlsConfig::builder();
-        if let Some(path) = &settings.ca_file {
-            let certificates = certificates(path).map_err(|problem| {
-                failed(
-                    format!("'{}' cannot be read as PEM: {problem}", path.display()),
-                    "checkpoint.s3.ca_file must exist, be readable, and hold certificates",
-                )
-            })?;
-            tls = tls.root_certs(RootCerts::new_with_certs(&certificates));
-        }
-        let timeout = Some(settings.timeout);
-        let agent = Agent::config_builder()
-            .tls_config(tls.build())
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .timeout_resolve(timeout)
-            .timeout_connect(timeout)
-            .timeout_per_read(timeout)
-            .timeout_per_write(timeout)
-            .build()
-            .new_agent();
-        Ok(Self { settings, endpoint, place, agent, puts_on_condition: AtomicBool::new(true) })
-    }
-
-    /// Makes a request, again if need be.
-    fn ask(&self, verb: &str, asked: &Asked<'_>) -> Result<Answer, StorageError> {
-        let (begun, mut pause) = (Instant::now(), FIRST_PAUSE);
-        for attempt in 1.. {
-            let outcome = self.attempt(asked);
-            let is_over = attempt == ATTEMPTS_MAX || begun.elapsed() + pause > self.settings.timeout;
-            match outcome {
-                Ok(answer) if !answer.is_transient() || is_over => return Ok(answer),
-                Err(error) if is_over => return Err(self.unreachable(verb, asked.name, &error)),
-                _ => std::thread::sleep(pause),
+    /// Puts an object, all of it or nothing.
+    ///
+    /// # Errors
+    /// [`object_store::Error::AlreadyExists`], and any other.
+    pub(super) async fn put(&self, objects: &dyn ObjectStore, path: &Path, parts: &[Bytes]) -> Result<()> {
+        let mark = random_name()?;
+        loop {
+            let on_condition = self.puts_on_condition.load(Ordering::Relaxed);
+            if !on_condition && mark_of(objects, path).await?.is_some() {
+                return Err(taken(path, "the object store was asked before it was put"));
             }
-            pause *= 4;
-        }
-        unreachable!("the last attempt returns")
-    }
-
-    fn attempt(&self, asked: &Asked<'_>) -> Result<Answer, ureq::Error> {
-        let Endpoint { scheme, host, path } = &self.endpoint;
-        let path = format!("{path}/{}", encoded(&self.full_name(asked.name), true));
-        let query: Vec<String> =
-            asked.query.iter().map(|(name, value)| format!("{name}={}", encoded(value, false))).collect();
-        let query = query.join("&");
-        let (now, body) = (moment(SystemTime::now()), sha256(asked.body.iter().map(|part| &part[..])));
-        let mut headers = asked.headers.clone();
-        headers.extend([("host", host.clone()), ("x-amz-content-sha256", body.clone()), ("x-amz-date", now.clone())]);
-        headers.extend(self.settings.credentials.session_token.clone().map(|token| ("x-amz-security-token", token)));
-        headers.sort_unstable();
-        let method = asked.method.as_str();
-        let signed = Signed { method, path: &path, query: &query, headers: &headers, body: &body };
-        let signature = authorization(&self.settings.credentials, &self.settings.region, &now, &signed);
-        let question = if query.is_empty() { "" } else { "?" };
-        let mut request = Request::builder()
-            .method(asked.method.clone())
-            .uri(format!("{scheme}://{host}{path}{question}{query}"))
-            .header("authorization", signature);
-        for (name, value) in &headers {
-            request = request.header(*name, value);
-        }
-        let mut response = if asked.method == Method::PUT {
-            let length: u64 = asked.body.iter().map(|part| part.len() as u64).sum();
-            let mut parts = Parts { parts: asked.body, at: 0 };
-            let request = request.header("content-length", length).body(SendBody::from_reader(&mut parts))?;
-            self.agent.run(request)?
-        } else {
-            self.agent.run(request.body(())?)?
-        };
-        let header = |name: &str| response.headers().get(name)?.to_str().ok().map(str::to_owned);
-        let (length, mark, region) = (header("content-length"), header(MARK), header("x-amz-bucket-region"));
-        let status = response.status().as_u16();
-        let body = match asked.method == Method::HEAD {
-            true => Vec::new(),
-            false => response.body_mut().with_config().limit(asked.answer_bytes_max).read_to_vec()?,
-        };
-        Ok(Answer { status, length: length.and_then(|length| length.parse().ok()), mark, region, body })
-    }
-
-    /// The name of an object in the bucket.
-    fn full_name(&self, name: &str) -> String {
-        match (self.settings.name.prefix.as_str(), name) {
-            (_, "") => String::new(),
-            ("", name) => name.to_owned(),
-            (prefix, name) => format!("{prefix}/{name}"),
-        }
-    }
-
-    fn what(&self, verb: &str, name: &str) -> String {
-        format!("cannot {verb} {}{}{name}", self.place, if name.is_empty() { "" } else { "/" })
-    }
-
-    fn refused(&self, verb: &str, name: &str, answer: &Answer) -> StorageError {
-        answer.refusal(self.what(verb, name), &self.place)
-    }
-
-    fn unreachable(&self, verb: &str, name: &str, error: &ureq::Error) -> StorageError {
-        let Endpoint { scheme, host, .. } = &self.endpoint;
-        let detail = match error {
-            ureq::Error::Timeout(_) => format!("{scheme}://{host} does not answer within {:?}", self.settings.timeout),
-            error => format!("{scheme}://{host} cannot be reached: {error}"),
-        };
-        let hint =
-            "check checkpoint.s3.endpoint and the network; a checkpoint that failed is made again at the next interval";
-        StorageError::Remote { what: self.what(verb, name), detail, hint: hint.into() }
-    }
-
-    /// The head of an object; `None` if there is no such object.
-    fn head(&self, name: &str) -> Result<Option<Answer>, StorageError> {
-        let answer = self.ask("read", &Asked::new(Method::HEAD, name))?;
-        match answer.status {
-            _ if answer.is_success() => Ok(Some(answer)),
-            // Without a body nobody knows what is not there; who asks next is told.
-            404 => Ok(None),
-            _ => Err(self.refused("read", name, &answer)),
-        }
-    }
-
-    fn has_mark(&self, name: &str, mark: &str) -> Result<bool, StorageError> {
-        Ok(self.head(name)?.is_some_and(|head| head.mark.as_deref() == Some(mark)))
-    }
-}
-
-impl Objects for Bucket {
-    fn put(&self, name: &str, parts: Vec<Bytes>) -> Result<(), StorageError> {
-        let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
-        if bytes > PUT_BYTES_MAX {
-            return Err(StorageError::Remote {
-                what: self.what("write", name),
-                detail: format!("it has {bytes} bytes, and an object store takes {PUT_BYTES_MAX} at once"),
-                hint: "keep less state, or make checkpoints in a folder".into(),
-            });
-        }
-        let taken = || StorageError::Taken { what: format!("{}/{name}", self.place) };
-        let on_condition = self.puts_on_condition.load(Ordering::Relaxed);
-        if !on_condition && self.head(name)?.is_some() {
-            return Err(taken());
-        }
-        let mut random = [0; 16];
-        let filled = SystemRandom::new().fill(&mut random);
-        let failed = |_| io::Error::other("the system gives no random numbers");
-        filled.map_err(failed).map_err(|error| StorageError::from_io(self.what("write", name), &self.place, error))?;
-        let mark = hexadecimal(&random);
-        let mut asked = Asked::new(Method::PUT, name).with_header(MARK, mark.clone());
-        asked.body = &parts;
-        if on_condition {
-            asked = asked.with_header("if-none-match", "*".into());
-        }
-        match self.ask("write", &asked) {
-            Ok(answer) if answer.is_success() => Ok(()),
-            // An attempt whose answer was lost may have written it.
-            Ok(answer) if answer.status == 412 => {
-                if self.has_mark(name, &mark)? {
-                    Ok(())
-                } else {
-                    Err(taken())
-                }
-            }
-            Ok(answer) if answer.status == 501 && on_condition => {
+            let mode = if on_condition { PutMode::Create } else { PutMode::Overwrite };
+            let Err(error) = self.put_once(objects, path, parts, mode, &mark).await else { return Ok(()) };
+            if on_condition && Failure::status(&error) == Some(501) {
                 tracing::warn!(
-                    place = self.place,
-                    "the object store cannot put an object only where none is; two servers on one prefix would not notice each other at once"
+                    object = %path,
+                    "the object store cannot put an object only where none is; two servers on one prefix would not \
+                     notice each other at once"
                 );
                 self.puts_on_condition.store(false, Ordering::Relaxed);
-                self.put(name, parts)
-            }
-            Ok(answer) if !answer.is_transient() => Err(self.refused("write", name, &answer)),
-            // Nobody knows whether it was written.
-            unsure => match self.has_mark(name, &mark) {
-                Ok(true) => Ok(()),
-                _ => Err(unsure.map_or_else(|error| error, |answer| self.refused("write", name, &answer))),
-            },
-        }
-    }
-
-    fn get(&self, name: &str) -> Result<Bytes, StorageError> {
-        let answer = self.ask("read", &Asked::new(Method::GET, name))?;
-        match answer.status {
-            200 => Ok(answer.body.into()),
-            _ if answer.is_missing() => Err(StorageError::damaged(&self.place, format!("{name} is not there"))),
-            _ => Err(self.refused("read", name, &answer)),
-        }
-    }
-
-    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StorageError> {
-        let length = range.end.saturating_sub(range.start);
-        let wanted = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
-        let mut asked = Asked::new(Method::GET, name).with_header("range", wanted);
-        // One more is allowed than is expected, for a limit that is met exactly may count as exceeded.
-        asked.answer_bytes_max = length.max(ANSWER_BYTES_MAX) + 1;
-        let answer = self.ask("read", &asked)?;
-        match answer.status {
-            206 if answer.body.len() as u64 == length => Ok(answer.body.into()),
-            206 | 416 => Err(StorageError::damaged(name, "it ends early")),
-            _ if answer.is_missing() => Err(StorageError::damaged(&self.place, format!("{name} is not there"))),
-            _ => Err(self.refused("read", name, &answer)),
-        }
-    }
-
-    fn bytes(&self, name: &str) -> Result<u64, StorageError> {
-        let head =
-            self.head(name)?.ok_or_else(|| StorageError::damaged(&self.place, format!("{name} is not there")))?;
-        head.length.ok_or_else(|| self.refused("read", name, &head))
-    }
-
-    fn list(&self, folder: &str) -> Result<Vec<(String, u64)>, StorageError> {
-        let with_end = |name: &str| if name.is_empty() { String::new() } else { format!("{name}/") };
-        let (root, begin) = (with_end(&self.settings.name.prefix), with_end(folder));
-        let (mut objects, mut next) = (Vec::new(), None::<String>);
-        for _ in 0..PAGES_MAX {
-            let mut asked = Asked::new(Method::GET, "");
-            asked.query.extend(next.map(|next| ("continuation-token", next)));
-            asked.query.extend([("encoding-type", "url".into()), ("list-type", "2".into())]);
-            asked.query.push(("prefix", format!("{root}{begin}")));
-            let answer = self.ask("list", &asked)?;
-            let page = Page::read(&answer.body).filter(|_| answer.is_success());
-            let page = page.ok_or_else(|| self.refused("list", folder, &answer))?;
-            objects.extend(
-                page.objects
-                    .into_iter()
-                    .filter_map(|(name, bytes)| Some((name.strip_prefix(&root)?.to_owned(), bytes))),
-            );
-            next = page.next;
-            if next.is_none() {
-                return Ok(objects);
-            }
-        }
-        let detail = format!("it has more than {PAGES_MAX} thousand objects");
-        Err(StorageError::Remote {
-            what: self.what("list", folder),
-            detail,
-            hint: "give the server a prefix of its own".into(),
-        })
-    }
-
-    fn delete(&self, name: &str) -> Result<(), StorageError> {
-        let answer = self.ask("delete", &Asked::new(Method::DELETE, name))?;
-        match answer.is_success() || answer.is_missing() {
-            true => Ok(()),
-            false => Err(self.refused("delete", name, &answer)),
-        }
-    }
-}
-
-/// The certificates in a file.
-fn certificates(path: &std::path::Path) -> Result<Vec<Certificate<'static>>, String> {
-    let pem = std::fs::read(path).map_err(|error| error.to_string())?;
-    let mut certificates = Vec::new();
-    for item in parse_pem(&pem) {
-        if let PemItem::Certificate(certificate) = item.map_err(|error| error.to_string())? {
-            certificates.push(certificate);
-        }
-    }
-    if certificates.is_empty() { Err("there is no certificate in it".into()) } else { Ok(certificates) }
-}
-
-/// Percent encoding as signatures want it; `/` stands for itself in paths.
-fn encoded(text: &str, is_path: bool) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
-            b'/' if is_path => out.push('/'),
-            _ => out.extend(format!("%{byte:02X}").chars()),
-        }
-    }
-    out
-}
-
-/// Reads parts one behind the other, without putting them together.
-struct Parts<'p> {
-    parts: &'p [Bytes],
-    /// How much of the first was read.
-    at: usize,
-}
-
-impl Read for Parts<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while let Some((first, rest)) = self.parts.split_first() {
-            let left = &first[self.at..];
-            if left.is_empty() {
-                (self.parts, self.at) = (rest, 0);
                 continue;
             }
-            let bytes = left.len().min(buffer.len());
-            buffer[..bytes].copy_from_slice(&left[..bytes]);
-            self.at += bytes;
-            return Ok(bytes);
+            // A request whose answer was lost may have written it.
+            return match mark_of(objects, path).await {
+                Ok(Some(found)) if found == mark => Ok(()),
+                Ok(Some(_)) if Failure::status(&error) == Some(412) => Err(taken(path, error)),
+                _ => Err(error),
+            };
         }
-        Ok(0)
     }
+
+    async fn put_once(
+        &self,
+        objects: &dyn ObjectStore,
+        path: &Path,
+        parts: &[Bytes],
+        mode: PutMode,
+        mark: &str,
+    ) -> Result<()> {
+        let attributes = Attributes::from_iter([(MARK, mark.to_owned())]);
+        let bytes: usize = parts.iter().map(Bytes::len).sum();
+        if bytes <= self.part_bytes {
+            let options = PutOptions { mode, attributes, ..PutOptions::default() };
+            return objects.put_opts(path, parts.iter().cloned().collect(), options).await.map(drop);
+        }
+        let options = PutMultipartOptions { attributes, ..PutMultipartOptions::default() };
+        let mut upload = objects.put_multipart_opts(path, options).await?;
+        let sendings: Vec<_> = cut(parts, self.part_bytes.max(bytes.div_ceil(PARTS_MAX)))
+            .into_iter()
+            .map(|part| upload.put_part(part))
+            .collect();
+        let sent = stream::iter(sendings).buffer_unordered(PARTS_AT_ONCE).try_collect::<()>().await;
+        let ended = match sent {
+            Ok(()) => upload.complete().await.map(drop),
+            Err(error) => Err(error),
+        };
+        if ended.is_err()
+            && let Err(error) = upload.abort().await
+            && !Failure::is_missing(&error)
+        {
+            tracing::warn!(object = %path, "the parts of an upload that failed are left in the bucket: {error}");
+        }
+        ended
+    }
+}
+
+/// The mark of the object at a path; empty if it has none, `None` if there is no object.
+async fn mark_of(objects: &dyn ObjectStore, path: &Path) -> Result<Option<String>> {
+    match objects.get_opts(path, GetOptions { head: true, ..GetOptions::default() }).await {
+        Ok(found) => Ok(Some(found.attributes.get(&MARK).map_or("", |mark| mark.as_ref()).to_owned())),
+        Err(error) if Failure::is_missing(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn taken(path: &Path, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> object_store::Error {
+    object_store::Error::AlreadyExists { path: path.to_string(), source: source.into() }
+}
+
+/// Bytes in pieces of any size, as payloads of one size and a last one of the rest.
+fn cut(pieces: &[Bytes], bytes_each: usize) -> Vec<PutPayload> {
+    let (mut payloads, mut payload, mut room) = (Vec::new(), Vec::new(), bytes_each);
+    for piece in pieces {
+        let mut piece = piece.clone();
+        while !piece.is_empty() {
+            let part = piece.split_to(room.min(piece.len()));
+            room -= part.len();
+            payload.push(part);
+            if room == 0 {
+                payloads.push(std::mem::take(&mut payload).into_iter().collect());
+                room = bytes_each;
+            }
+        }
+    }
+    if !payload.is_empty() {
+        payloads.push(payload.into_iter().collect());
+    }
+    payloads
+}
+
+fn random_name() -> Result<String> {
+    let mut random = [0; 16];
+    SystemRandom::new().fill(&mut random).map_err(|_| object_store::Error::Generic {
+        store: "S3",
+        source: "the system gives no random numbers".into(),
+    })?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(random)))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Which bucket, where, and who asks.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A bucket, and what the names of its objects begin with: `s3://bucket/prefix`.
@@ -47,20 +47,66 @@ impl fmt::Display for BucketName {
     }
 }
 
-/// Who asks. It does not show its secrets.
+/// Who asks. It does not show its secrets. What is not a key gives keys for some hours, and they are renewed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
-    /// The name of the key.
-    pub access_key_id: String,
-    /// The key.
-    pub secret_access_key: String,
-    /// What belongs to a key that is given for some hours only.
-    pub session_token: Option<String>,
+pub enum Credentials {
+    /// A key, which is not renewed.
+    Key {
+        /// Its name.
+        access_key_id: String,
+        /// Its secret.
+        secret_access_key: String,
+        /// What belongs to a key that is given for some hours only.
+        session_token: Option<String>,
+    },
+    /// A role, for which a token in a file stands (of Kubernetes, for instance). The token is read again each time.
+    WebIdentity {
+        /// The role.
+        role_arn: String,
+        /// The file with the token.
+        token_file: PathBuf,
+        /// The service that gives keys for the token; Amazon's in the region without.
+        sts_endpoint: Option<String>,
+    },
+    /// The role of a task of Amazon's ECS.
+    Task {
+        /// Where the machine gives its keys: a path.
+        path: String,
+    },
+    /// The role of a pod of Amazon's EKS.
+    Pod {
+        /// Where the machine gives its keys.
+        url: String,
+        /// The file with the token that is shown there. It is read again each time.
+        token_file: PathBuf,
+    },
+    /// The role of a virtual machine of Amazon's.
+    Instance {
+        /// The service of the machine that gives keys; the usual one without.
+        endpoint: Option<String>,
+    },
+}
+
+impl Credentials {
+    /// The file that has to be readable, and the key of the configuration that names it.
+    pub(super) fn token_file(&self) -> Option<(&Path, &'static str)> {
+        match self {
+            Self::WebIdentity { token_file, .. } => Some((token_file, "checkpoint.s3.web_identity_token_file")),
+            Self::Pod { token_file, .. } => Some((token_file, "checkpoint.s3.container_token_file")),
+            Self::Key { .. } | Self::Task { .. } | Self::Instance { .. } => None,
+        }
+    }
 }
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Credentials({}, hidden)", self.access_key_id)
+        match self {
+            Self::Key { access_key_id, .. } => write!(formatter, "Key({access_key_id}, hidden)"),
+            Self::WebIdentity { role_arn, .. } => write!(formatter, "WebIdentity({role_arn})"),
+            Self::Task { path } => write!(formatter, "Task({path})"),
+            Self::Pod { url, .. } => write!(formatter, "Pod({url})"),
+            Self::Instance { .. } => write!(formatter, "Instance"),
+        }
     }
 }
 
@@ -99,13 +145,15 @@ impl S3Settings {
     /// # Errors
     /// What is wrong, and what to do about it.
     pub fn check(&self) -> Result<(), (String, &'static str)> {
+        if let Credentials::WebIdentity { sts_endpoint: Some(endpoint), .. } = &self.credentials {
+            self.server("sts_endpoint", endpoint)?;
+        }
         self.endpoint().map(drop)
     }
 
     /// Where requests go; the error says what is wrong, and what to do.
     pub(super) fn endpoint(&self) -> Result<Endpoint, (String, &'static str)> {
         let BucketName { bucket, .. } = &self.name;
-        let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         if self.region.is_empty() || !self.region.bytes().all(is_word) {
             return Err((format!("'{}' is no name of a region", self.region), "write one such as eu-central-1"));
         }
@@ -117,29 +165,35 @@ impl S3Settings {
                 false => Endpoint { scheme: "https", host: format!("{bucket}.{host}"), path: String::new() },
             });
         };
-        let (scheme, host, usual_port) = match (endpoint.strip_prefix("https://"), endpoint.strip_prefix("http://")) {
+        let (scheme, host) = self.server("endpoint", endpoint)?;
+        Ok(Endpoint { scheme, host, path: format!("/{bucket}") })
+    }
+
+    /// Scheme and host of a server that the configuration names with a key.
+    fn server(&self, key: &str, address: &str) -> Result<(&'static str, String), (String, &'static str)> {
+        let no_endpoint = |hint| Err((format!("'{address}' in checkpoint.s3.{key} is no endpoint"), hint));
+        let (scheme, host, usual_port) = match (address.strip_prefix("https://"), address.strip_prefix("http://")) {
             (Some(host), _) => ("https", host, ":443"),
             (None, Some(host)) if self.allows_http => ("http", host, ":80"),
             (None, Some(_)) => {
                 let hint = "write https://, or set checkpoint.s3.allow_http to true in a network that you trust: \
                             everybody on the way can read and change what is saved";
-                return Err((format!("the endpoint {endpoint} is not encrypted"), hint));
+                return Err((format!("the {key} {address} is not encrypted"), hint));
             }
-            (None, None) => {
-                return Err((format!("'{endpoint}' is no endpoint"), "write https://host or https://host:port"));
-            }
+            (None, None) => return no_endpoint("write https://host or https://host:port"),
         };
         let host = host.strip_suffix('/').unwrap_or(host);
         let host = host.strip_suffix(usual_port).unwrap_or(host);
         let is_host = |byte: u8| is_word(byte) || b".:[]_".contains(&byte);
         if host.is_empty() || !host.bytes().all(is_host) {
-            return Err((
-                format!("'{endpoint}' is no endpoint"),
-                "write https://host or https://host:port, without a path",
-            ));
+            return no_endpoint("write https://host or https://host:port, without a path");
         }
-        Ok(Endpoint { scheme, host: host.into(), path: format!("/{bucket}") })
+        Ok((scheme, host.into()))
     }
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'-'
 }
 
 #[cfg(test)]
@@ -175,7 +229,7 @@ mod tests {
                 name: BucketName::parse(name).unwrap(),
                 endpoint: endpoint.map(str::to_owned),
                 region: "eu-central-1".into(),
-                credentials: Credentials {
+                credentials: Credentials::Key {
                     access_key_id: "key".into(),
                     secret_access_key: "rose".into(),
                     session_token: Some("rose".into()),

@@ -1,0 +1,183 @@
+//! How requests of the `object_store` crate travel: over `ureq`, the HTTP client that is there anyway, on threads that
+//! may wait.
+//!
+//! What must hold: a request without an answer, and an answer that is no success, is a [`Failure`] to the caller.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use http_body_util::BodyExt;
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
+};
+use ureq::http::header::{CONTENT_LENGTH, IF_NONE_MATCH, RANGE};
+use ureq::http::request::Parts;
+use ureq::http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, SendBody};
+
+use super::failure::{Failure, Refusal};
+
+/// The largest answer that is read whose size is not asked for: manifests, lists, errors.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// So much of the answer to a list says whether it is one.
+const LIST_HEAD_BYTES: usize = 1 << 10;
+
+/// Sends requests to a bucket, and to what gives credentials for it.
+#[derive(Clone, Debug)]
+pub(super) struct Transport {
+    agent: Agent,
+    timeout: Duration,
+    /// How addresses of the bucket and its objects begin.
+    bucket: Arc<str>,
+    /// Whether an object is put only where none is of its name. One whose store cannot do that sets it to false.
+    pub(super) puts_on_condition: Arc<AtomicBool>,
+}
+
+impl Transport {
+    /// To the bucket at an address, whose server may be silent for so long, with the certificate authorities of a file or the usual ones.
+    ///
+    /// # Errors
+    /// The file cannot be read as PEM.
+    pub(super) fn new(bucket: &str, timeout: Duration, ca_file: Option<&Path>) -> Result<Self, String> {
+        let mut tls = TlsConfig::builder();
+        if let Some(path) = ca_file {
+            tls = tls.root_certs(RootCerts::new_with_certs(&certificates(path)?));
+        }
+        let wait = Some(timeout);
+        let agent = Agent::config_builder()
+            .tls_config(tls.build())
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_resolve(wait)
+            .timeout_connect(wait)
+            .timeout_per_read(wait)
+            .timeout_per_write(wait)
+            .build()
+            .new_agent();
+        Ok(Self { agent, timeout, bucket: bucket.into(), puts_on_condition: Arc::new(AtomicBool::new(true)) })
+    }
+
+    fn send(&self, mut head: Parts, body: &[Bytes]) -> Result<HttpResponse, Failure> {
+        let (method, uri) = (head.method.clone(), head.uri.clone());
+        let server =
+            format!("{}://{}", uri.scheme_str().unwrap_or("http"), uri.authority().map_or("", |it| it.as_str()));
+        if is_end_of_upload(&method, &uri) && self.puts_on_condition.load(Ordering::Relaxed) {
+            // The library has no option for it; it is no part of what is signed.
+            head.headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"));
+        }
+        let bytes_max = asked_bytes(&head.headers).map_or(ANSWER_BYTES_MAX, |bytes| bytes.max(ANSWER_BYTES_MAX));
+        let failed = |error| match error {
+            ureq::Error::Timeout(_) => Failure::Silent(server.clone(), self.timeout),
+            error => Failure::Unreachable(server.clone(), error),
+        };
+        let answer = if matches!(method, Method::PUT | Method::POST) {
+            let bytes: u64 = body.iter().map(|part| part.len() as u64).sum();
+            head.headers.insert(CONTENT_LENGTH, bytes.into());
+            let mut reader = PartReader { parts: body, at: 0 };
+            self.agent.run(Request::from_parts(head, SendBody::from_reader(&mut reader)))
+        } else {
+            self.agent.run(Request::from_parts(head, ()))
+        };
+        let (mut head, mut body) = answer.map_err(failed)?.into_parts();
+        let body = match method {
+            Method::HEAD => Vec::new(),
+            // One more is allowed than is expected, for a limit that is met exactly may count as exceeded.
+            _ => body.with_config().limit(bytes_max + 1).read_to_vec().map_err(failed)?,
+        };
+        let is_list = |body: &[u8]| {
+            String::from_utf8_lossy(&body[..body.len().min(LIST_HEAD_BYTES)]).contains("<ListBucketResult")
+        };
+        if !head.status.is_success() || (asks_for_list(&uri) && !is_list(&body)) {
+            let server = Some(server).filter(|_| !uri.to_string().starts_with(&*self.bucket));
+            return Err(Failure::Refused(Refusal::read(head.status, &head.headers, &body, server)));
+        }
+        if method != Method::HEAD {
+            head.headers.entry(CONTENT_LENGTH).or_insert(body.len().into());
+        }
+        Ok(Response::from_parts(head, body.into()))
+    }
+}
+
+impl HttpConnector for Transport {
+    fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(self.clone()))
+    }
+}
+
+#[async_trait]
+impl HttpService for Transport {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let (head, body) = request.into_parts();
+        let body: Vec<Bytes> = body.into_data_stream().try_collect().await?;
+        let transport = self.clone();
+        let sent = tokio::task::spawn_blocking(move || transport.send(head, &body)).await;
+        let answer = sent.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
+        answer.map_err(|failure| {
+            // Every object has the mark of its request, so that each request may be made again.
+            let kind = if failure.is_transient() { HttpErrorKind::Request } else { HttpErrorKind::Unknown };
+            HttpError::new(kind, failure)
+        })
+    }
+}
+
+/// Whether a request puts the parts of an object together.
+fn is_end_of_upload(method: &Method, uri: &Uri) -> bool {
+    *method == Method::POST && uri.query().is_some_and(|query| query.starts_with("uploadId="))
+}
+
+fn asks_for_list(uri: &Uri) -> bool {
+    uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "list-type=2"))
+}
+
+/// How many bytes of an object are asked for, if it is a part of it.
+fn asked_bytes(headers: &HeaderMap) -> Option<u64> {
+    let (first, last) = headers.get(RANGE)?.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
+    last.parse::<u64>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
+}
+
+/// The certificates in a file.
+fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, String> {
+    let pem = fs::read(path).map_err(|error| error.to_string())?;
+    let mut certificates = Vec::new();
+    for item in parse_pem(&pem) {
+        if let PemItem::Certificate(certificate) = item.map_err(|error| error.to_string())? {
+            certificates.push(certificate);
+        }
+    }
+    if certificates.is_empty() { Err("there is no certificate in it".into()) } else { Ok(certificates) }
+}
+
+/// Reads parts one behind the other, without putting them together.
+struct PartReader<'p> {
+    parts: &'p [Bytes],
+    /// How much of the first was read.
+    at: usize,
+}
+
+impl Read for PartReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some((first, rest)) = self.parts.split_first() {
+            let left = &first[self.at..];
+            if left.is_empty() {
+                (self.parts, self.at) = (rest, 0);
+                continue;
+            }
+            let bytes = left.len().min(buffer.len());
+            buffer[..bytes].copy_from_slice(&left[..bytes]);
+            self.at += bytes;
+            return Ok(bytes);
+        }
+        Ok(0)
+    }
+}
