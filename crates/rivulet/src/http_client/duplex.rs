@@ -1,42 +1,41 @@
-//! One HTTP/1.1 request whose body is written while its answer is read: a thread writes chunks, the caller reads lines.
-//! Just what bulk submission needs, on a connection that is used once.
+//! One HTTP/1.1 request whose body is sent while its answer is read: a thread reads the input, and hyper sends and
+//! receives while the caller waits for a line. Just what bulk submission needs, on a connection that is used once.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
-use std::sync::mpsc::{Receiver, channel};
+use std::error::Error as _;
+use std::io::{self, Read};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use ureq::http::HeaderValue;
+use bytes::Bytes;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::Request;
+use hyper::body::{Frame, Incoming};
+use hyper::client::conn::http1;
+use hyper::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
+use tokio_stream::wrappers::ReceiverStream;
 
 /// Bytes read from the input and sent as one chunk.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// The longest line of the answer's head.
-const HEAD_LINE_BYTES_MAX: u64 = 8 << 10;
-
-/// The most lines of the answer's head.
-const HEAD_LINES_MAX: usize = 100;
+/// The most chunks that were read and wait to be sent.
+const CHUNKS_MAX: usize = 1;
 
 /// The longest line of the answer's body.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// An answer that is being read.
+/// An answer that is being read. The request is sent while a call of [`Answer::read_line`] waits.
 pub(super) struct Answer {
     /// The HTTP status.
     pub(super) status: u16,
-    stream: BufReader<TcpStream>,
-    body: Remaining,
-    input_errors: Receiver<io::Error>,
-}
-
-/// What is left of the body.
-enum Remaining {
-    /// Bytes of the chunk being read; the next chunk's size comes after it.
-    Chunk(u64),
-    /// Bytes of the whole body.
-    Length(u64),
-    Nothing,
+    body: Incoming,
+    /// What was received of the body and not read.
+    received: Bytes,
+    input_errors: mpsc::Receiver<io::Error>,
+    runtime: Runtime,
 }
 
 /// Why there is no answer.
@@ -49,101 +48,76 @@ pub(super) enum PostError {
     Answer(io::Error),
 }
 
-/// Sends the request and reads the head of its answer; the body of the request is sent by a thread of its own, which
-/// ends with the input or with the connection.
+/// Sends the request and reads the head of its answer. A thread of its own reads the input; it ends with the input or
+/// with the connection.
 pub(super) fn post(
     host: &str,
     path: &str,
     authorization: Option<&HeaderValue>,
-    mut input: impl Read + Send + 'static,
+    input: impl Read + Send + 'static,
     connect_timeout: Duration,
 ) -> Result<Answer, PostError> {
-    let stream = connect(host, connect_timeout).map_err(PostError::Connect)?;
-    let clone = stream.set_nodelay(true).and_then(|()| stream.try_clone());
-    let mut writer = clone.map_err(PostError::Connect)?;
-    let mut head = format!(
-        "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\
-         connection: close\r\n"
-    )
-    .into_bytes();
-    if let Some(authorization) = authorization {
-        head.extend([b"authorization: ", authorization.as_bytes(), b"\r\n"].concat());
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(PostError::Connect)?;
+    let stream = runtime.block_on(connect(host, connect_timeout)).map_err(PostError::Connect)?;
+    let (input_failed, input_errors) = mpsc::channel();
+    let (sender, chunks) = tokio::sync::mpsc::channel(CHUNKS_MAX);
+    let read = move || read_input(input, &sender, &input_failed);
+    thread::Builder::new().name("bulk-sender".into()).spawn(read).map_err(PostError::Input)?;
+    let mut request = Request::post(path)
+        .header(HOST, host)
+        .header(CONTENT_TYPE, "application/x-ndjson")
+        .header(CONNECTION, "close")
+        .body(StreamBody::new(ReceiverStream::new(chunks)))
+        .map_err(|error| PostError::Connect(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
+    request.headers_mut().extend(authorization.map(|value| (AUTHORIZATION, value.clone())));
+    let answered = runtime.block_on(async {
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        // How it ends is told to those who send and receive.
+        tokio::spawn(async { drop(connection.await) });
+        sender.send_request(request).await
+    });
+    match answered {
+        Ok(answer) => {
+            let (status, body) = (answer.status().as_u16(), answer.into_body());
+            Ok(Answer { status, body, received: Bytes::new(), input_errors, runtime })
+        }
+        Err(error) => Err(input_errors.try_recv().map_or(PostError::Answer(io_error(&error)), PostError::Input)),
     }
-    head.extend(b"\r\n");
-    writer.write_all(&head).map_err(PostError::Answer)?;
-    let (input_failed, input_errors) = channel();
-    let sender = move || {
-        let mut buffer = vec![0; CHUNK_BYTES];
-        loop {
-            let length = match input.read(&mut buffer) {
-                Ok(length) => length,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => {
-                    // The server must not take a part for the whole: the body is broken off, not ended.
-                    let _ = input_failed.send(error);
-                    let _ = writer.shutdown(Shutdown::Both);
+}
+
+async fn connect(host: &str, timeout: Duration) -> io::Result<TcpStream> {
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let address = if has_port { host.to_owned() } else { format!("{host}:80") };
+    let stream = tokio::time::timeout(timeout, TcpStream::connect(address)).await??;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Reads the input to its end, a chunk at a time, or until nobody takes chunks any more.
+fn read_input(
+    mut input: impl Read,
+    sender: &tokio::sync::mpsc::Sender<io::Result<Frame<Bytes>>>,
+    input_failed: &mpsc::Sender<io::Error>,
+) {
+    let mut buffer = vec![0; CHUNK_BYTES];
+    loop {
+        match input.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(length) => {
+                let chunk = Frame::data(Bytes::copy_from_slice(&buffer[..length]));
+                // If the server closed the connection, its answer says why.
+                if sender.blocking_send(Ok(chunk)).is_err() {
                     return;
                 }
-            };
-            let sent = write!(writer, "{length:x}\r\n")
-                .and_then(|()| writer.write_all(&buffer[..length]))
-                .and_then(|()| writer.write_all(b"\r\n"));
-            // If the server closed the connection, its answer says why.
-            if length == 0 || sent.is_err() {
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                // The server must not take a part for the whole: the body is broken off, not ended.
+                let _ = input_failed.send(error);
+                let _ = sender.blocking_send(Err(io::ErrorKind::BrokenPipe.into()));
                 return;
             }
         }
-    };
-    thread::Builder::new().name("bulk-sender".into()).spawn(sender).map_err(PostError::Input)?;
-    let mut stream = BufReader::with_capacity(CHUNK_BYTES, stream);
-    match read_head(&mut stream) {
-        Ok((status, body)) => Ok(Answer { status, stream, body, input_errors }),
-        Err(error) => Err(input_errors.try_recv().map_or(PostError::Answer(error), PostError::Input)),
-    }
-}
-
-fn connect(host: &str, timeout: Duration) -> io::Result<TcpStream> {
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    let addresses = if has_port { host.to_socket_addrs()? } else { format!("{host}:80").to_socket_addrs()? };
-    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, timeout) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-fn read_head(stream: &mut impl BufRead) -> io::Result<(u16, Remaining)> {
-    let start = head_line(stream)?;
-    let status = start.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
-    let status = status.ok_or_else(|| invalid("it does not start like an answer of HTTP/1.1"))?;
-    let mut body = Remaining::Nothing;
-    for _ in 0..HEAD_LINES_MAX {
-        let line = head_line(stream)?;
-        if line.is_empty() {
-            return Ok((status, body));
-        }
-        let (name, value) = line.split_once(':').ok_or_else(|| invalid("a header line has no colon"))?;
-        let value = value.trim();
-        if name.eq_ignore_ascii_case("transfer-encoding") && value.eq_ignore_ascii_case("chunked") {
-            body = Remaining::Chunk(0);
-        } else if name.eq_ignore_ascii_case("content-length") && !matches!(body, Remaining::Chunk(_)) {
-            body = Remaining::Length(value.parse().map_err(|_| invalid("the content length is no number"))?);
-        }
-    }
-    Err(invalid("it has too many headers"))
-}
-
-/// A line that ends with CR LF, without them.
-fn head_line(stream: &mut impl BufRead) -> io::Result<String> {
-    let mut line = String::new();
-    stream.take(HEAD_LINE_BYTES_MAX).read_line(&mut line)?;
-    match line.strip_suffix("\r\n") {
-        Some(content) => Ok(content.to_owned()),
-        None if line.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
-        None => Err(invalid("a line of its head is too long or broken off")),
     }
 }
 
@@ -152,43 +126,18 @@ impl Answer {
     pub(super) fn read_line(&mut self, line: &mut Vec<u8>) -> io::Result<usize> {
         let before = line.len();
         loop {
-            let left = match self.body {
-                Remaining::Nothing | Remaining::Length(0) => return Ok(line.len() - before),
-                Remaining::Length(left) => left,
-                Remaining::Chunk(0) => {
-                    let size = head_line(&mut self.stream)?;
-                    let size = size.split(';').next().unwrap_or_default().trim();
-                    let size =
-                        u64::from_str_radix(size, 16).map_err(|_| invalid("the size of a chunk is no number"))?;
-                    self.body = if size == 0 { Remaining::Nothing } else { Remaining::Chunk(size) };
-                    continue;
-                }
-                Remaining::Chunk(left) => left,
-            };
-            let available = self.stream.fill_buf()?;
-            if available.is_empty() {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            let usable = &available[..available.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
-            let end = usable.iter().position(|&byte| byte == b'\n').map(|position| position + 1);
-            let taken = end.unwrap_or(usable.len());
-            line.extend_from_slice(&usable[..taken]);
-            self.stream.consume(taken);
-            let left = left - taken as u64;
-            self.body = match self.body {
-                Remaining::Chunk(_) => {
-                    if left == 0 && !head_line(&mut self.stream)?.is_empty() {
-                        return Err(invalid("a chunk is longer than it says"));
-                    }
-                    Remaining::Chunk(left)
-                }
-                _ => Remaining::Length(left),
-            };
+            let end = self.received.iter().position(|&byte| byte == b'\n').map(|position| position + 1);
+            line.extend_from_slice(&self.received.split_to(end.unwrap_or(self.received.len())));
             if end.is_some() {
                 return Ok(line.len() - before);
             }
             if line.len() - before > LINE_BYTES_MAX {
-                return Err(invalid("a line of it is too long"));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "a line of it is too long"));
+            }
+            match self.runtime.block_on(self.body.frame()) {
+                Some(Ok(frame)) => self.received = frame.into_data().unwrap_or_default(),
+                Some(Err(error)) => return Err(io_error(&error)),
+                None => return Ok(line.len() - before),
             }
         }
     }
@@ -199,12 +148,17 @@ impl Answer {
     }
 }
 
-fn invalid(message: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, message)
+/// What the system said, if it was the system.
+fn io_error(error: &hyper::Error) -> io::Error {
+    let system = error.source().and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind);
+    let ended = || (error.is_incomplete_message() || error.is_closed()).then_some(io::ErrorKind::UnexpectedEof);
+    let text = error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"));
+    io::Error::new(system.or_else(ended).unwrap_or(io::ErrorKind::InvalidData), text)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::net::TcpListener;
 
     use super::*;
@@ -273,5 +227,25 @@ mod tests {
         ] {
             assert!(exchange(answer).is_err(), "{}", String::from_utf8_lossy(answer));
         }
+    }
+
+    #[test]
+    fn a_refusal_is_read_while_there_is_still_much_to_send() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let host = listener.local_addr().expect("an address").to_string();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+            stream.write_all(b"HTTP/1.1 401 No\r\ncontent-length: 3\r\n\r\nno\n").expect("an answer");
+            // Until the client has its answer and goes, however that shows.
+            let _ = io::copy(&mut stream, &mut io::sink());
+        });
+        let endless = io::repeat(b'x');
+        let Ok(mut answer) = post(&host, "/bulk", None, endless, Duration::from_secs(10)) else { panic!("no answer") };
+        let mut line = Vec::new();
+        answer.read_line(&mut line).expect("a line");
+        assert_eq!((answer.status, line.as_slice()), (401, &b"no\n"[..]));
+        drop(answer);
+        server.join().expect("the server");
     }
 }

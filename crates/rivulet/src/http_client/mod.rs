@@ -1,7 +1,7 @@
 //! The client of the REST API, as the commands use it. Blocking: a command does one thing at a time.
 //!
-//! Plain requests go through `ureq`. Bulk submission writes and reads at the same time, which `ureq` does not; it has a
-//! connection of its own, see [`duplex`].
+//! Plain requests go through `ureq`. Bulk submission writes and reads at the same time, which `ureq` does not and hyper
+//! does, see [`duplex`].
 
 mod duplex;
 mod events;
