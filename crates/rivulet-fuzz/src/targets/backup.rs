@@ -1,8 +1,8 @@
-//! Backups: archives that were changed, and archives of any files with checksums that fit. One that is restored has what it says, all of it inside
-//! of the new folder; of one that is refused nothing is left. What was restored can be examined.
+//! Backups, in the form that is written and in that of the version before: archives that were changed, and archives of
+//! any files with checksums that fit. One that is restored has what it says, all of it inside of the new folder; of one
+//! that is refused nothing is left. What was restored can be examined.
 
 use std::path::Path;
-use std::sync::OnceLock;
 
 use rivulet::data_folder::{CHECKPOINTS, archive, examine::examine};
 use rivulet_storage::Place;
@@ -16,7 +16,7 @@ use crate::{Target, scratch};
 pub const TARGET: Target = Target {
     name: "backup",
     run,
-    words: &["RVBACK01", "checkpoints/", "log/", "catalog.redb", "../", "/", "\0"],
+    words: &["RVBACK01", "checkpoints/", "log/", "catalog.redb", "../", "/", "\0", "ustar", "manifest.json"],
     mutations: 1_000,
 };
 
@@ -44,8 +44,9 @@ const NAMES: [&str; 12] = [
 
 fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    let is_made = input.byte() % 2 == 1;
-    let (archive, files) = if is_made { made(&mut input) } else { changed(&mut input) };
+    let choice = input.byte();
+    let (is_made, form) = (choice % 2 == 1, if choice & 2 == 0 { version_1 } else { tar } as Form);
+    let (archive, files) = if is_made { made(&mut input, form) } else { changed(&mut input, form) };
     let folder = scratch::folder();
     let (file, inner) = (folder.path().join("archive"), folder.path().join("inner"));
     std::fs::write(&file, &archive).expect("the file can be written");
@@ -68,21 +69,21 @@ fn run(bytes: &[u8]) {
         Err(error) => {
             assert!(names_in(&inner).is_empty(), "nothing is left of what was refused: {error}");
             assert!(!error.hint().is_empty());
-            assert!(is_made || archive != whole().0, "{error}");
+            assert!(is_made || archive != whole(form).0, "{error}");
         }
     }
 }
 
 /// An archive that is whole, changed.
-fn changed(input: &mut Input<'_>) -> Archive {
-    let (archive, files) = whole();
+fn changed(input: &mut Input<'_>, form: Form) -> Archive {
+    let (archive, files) = whole(form);
     let mut changed = Files::from([("archive".to_owned(), archive.clone())]);
     edits::apply(&mut changed, input);
-    (changed.remove("archive").unwrap_or_default(), files.clone())
+    (changed.remove("archive").unwrap_or_default(), files)
 }
 
 /// An archive of any files.
-fn made(input: &mut Input<'_>) -> Archive {
+fn made(input: &mut Input<'_>, form: Form) -> Archive {
     let mut files = Vec::new();
     while files.len() < FILES_MAX && !input.is_empty() {
         let name = match input.byte() as usize {
@@ -91,7 +92,7 @@ fn made(input: &mut Input<'_>) -> Archive {
         };
         files.push((name, input.piece().to_vec()));
     }
-    let archive = write(&files);
+    let archive = form(&files);
     let named = files.into_iter().filter_map(|(name, bytes)| {
         // As the system writes it: without what says nothing.
         let path: std::path::PathBuf = Path::new(std::str::from_utf8(&name).ok()?).components().collect();
@@ -100,8 +101,43 @@ fn made(input: &mut Input<'_>) -> Archive {
     (archive, named.collect())
 }
 
-/// What an archive looks like.
-fn write(files: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+/// How files are written as an archive.
+type Form = fn(&[(Vec<u8>, Vec<u8>)]) -> Vec<u8>;
+
+fn tar(files: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    let mut add = |name: &[u8], bytes: &[u8]| {
+        let mut header = tar::Header::new_ustar();
+        header.set_entry_type(tar::EntryType::Regular);
+        header.set_mode(0o600);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_size(bytes.len() as u64);
+        // Any name, which the library would not write.
+        let space = &mut header.as_ustar_mut().expect("it is one").name;
+        let length = name.len().min(space.len());
+        space[..length].copy_from_slice(&name[..length]);
+        header.set_cksum();
+        archive.extend_from_slice(header.as_bytes());
+        archive.extend_from_slice(bytes);
+        archive.resize(archive.len().next_multiple_of(512), 0);
+    };
+    add(b"rivulet-backup.json", b"{\"version\":2}\n");
+    files.iter().for_each(|(name, bytes)| add(name, bytes));
+    let entries: Vec<String> = files
+        .iter()
+        .map(|(name, bytes)| {
+            let (name, checksum) = (String::from_utf8_lossy(name), xxhash_rust::xxh3::xxh3_64(bytes));
+            let name = serde_json::Value::from(name);
+            format!("{{\"name\":{name},\"bytes\":{},\"xxh3\":\"{checksum:016x}\"}}", bytes.len())
+        })
+        .collect();
+    add(b"manifest.json", format!("{{\"files\":[{}]}}\n", entries.join(",")).as_bytes());
+    archive.resize(archive.len() + 1024, 0);
+    archive
+}
+
+fn version_1(files: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     let mut archive = b"RVBACK01".to_vec();
     for (name, bytes) in files {
         let mut checksum = Xxh3::new();
@@ -118,17 +154,15 @@ fn write(files: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     archive
 }
 
-fn whole() -> &'static Archive {
-    static WHOLE: OnceLock<Archive> = OnceLock::new();
-    WHOLE.get_or_init(|| {
-        let files: Vec<_> = NAMES[..4]
-            .iter()
-            .zip(1..)
-            .map(|(name, number)| (name.as_bytes().to_vec(), vec![number; usize::from(number) * 20]))
-            .collect();
-        let named = NAMES[..4].iter().map(|name| (*name).to_owned()).zip(files.iter().map(|(_, bytes)| bytes.clone()));
-        (write(&files), named.collect())
-    })
+/// An archive that can be restored.
+fn whole(form: Form) -> Archive {
+    let files: Vec<(Vec<u8>, Vec<u8>)> = NAMES[..4]
+        .iter()
+        .zip(1..)
+        .map(|(name, number)| (name.as_bytes().to_vec(), vec![number; usize::from(number) * 20]))
+        .collect();
+    let named = NAMES[..4].iter().map(|name| (*name).to_owned()).zip(files.iter().map(|(_, bytes)| bytes.clone()));
+    (form(&files), named.collect())
 }
 
 fn names_in(folder: &Path) -> Vec<String> {

@@ -66,6 +66,26 @@ fn a_backup_under_load_has_every_event_that_was_acknowledged_before_it_once() {
     );
 }
 
+/// Written in November 2026 by the version before backups were tars, of a server that had been killed: a query with a
+/// durable input, whose checkpoint has the event 20 and whose log has 23.
+#[test]
+fn a_backup_of_the_first_form_is_restored() {
+    let folder = TempDir::new().unwrap();
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this");
+    let saved = std::path::Path::new(&package).join("tests/data/backup-1/rivulet.backup");
+    let output =
+        rivulet().current_dir(folder.path()).arg("restore").arg(saved).args(["--data-dir", "data"]).output().unwrap();
+    assert!(output.status.success() && said(&output).contains("5 files"), "{}", said(&output));
+    let mqtt = free_port();
+    let server = Server::start_at(folder.path(), mqtt, 0);
+    wait("the end of the replay", || server.status()["log"]["is_replaying"] == json!(false));
+    let mut listener = Publisher::connect(mqtt);
+    listener.subscribe("out/+");
+    Publisher::connect(mqtt).publish("in/a", &json!({"n": 30}).to_string());
+    let (_, payload) = listener.next();
+    assert_eq!(serde_json::from_slice::<Value>(&payload).unwrap(), json!({"step": 7}));
+}
+
 #[test]
 fn what_is_no_server_or_breaks_off_leaves_no_file() {
     let folder = TempDir::new().unwrap();

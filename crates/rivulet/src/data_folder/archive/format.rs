@@ -1,39 +1,58 @@
-//! The form of an archive.
+//! The form of a backup: a tar, so that `tar -tf` lists it and `tar -xf` unpacks it.
 //!
 //! ```text
-//! mark (8 bytes) | of each file: length of its name (2), name, length (8), bytes, checksum (8) | 0 (2), number of files (8)
+//! rivulet-backup.json    {"version":2}
+//! catalog.redb, and what is in checkpoints, log and mqtt
+//! manifest.json          name, bytes and checksum (XXH3, 64 bits) of each of these files
 //! ```
 //!
-//! Numbers are little-endian, checksums XXH3 with 64 bits over name and bytes. Files come and go through a buffer, whatever their size.
+//! The manifest comes last: checksums are made while the files are written. Headers are ustar, so a name has at most
+//! 255 bytes, without any extension that other programs would have to know.
+//!
+//! What must hold: a reader takes exactly the bytes that a writer makes of the same files. So every byte that was
+//! changed, is missing or was added is found, in headers and padding too, and no link, device or folder is made.
+//!
+//! Backups of the version before have another form: [`version_1`].
 
-use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, BufReader, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Component, Path};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rivulet_storage::Store;
+use serde::{Deserialize, Serialize};
+use tar::{EntryType, Header};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{ArchiveError, Contents, failed};
-use crate::catalog::{self, OWNER_ONLY};
-use crate::data_folder::{CHECKPOINTS, LOG, MQTT};
+use super::unpack::{Unpacking, copy};
+use super::{ArchiveError, Contents, failed, version_1};
+use crate::catalog::OWNER_ONLY;
 
-const MARK: &[u8; 8] = b"RVBACK01";
+/// The version that is written.
+pub(super) const VERSION: u64 = 2;
 
-/// The longest name in an archive, in bytes.
-const NAME_BYTES_MAX: usize = 512;
+/// The first file of a backup, which says its version.
+const HEAD_NAME: &str = "rivulet-backup.json";
 
-const BUFFER_BYTES: usize = 1 << 20;
+/// The longest first file, in bytes; that of a later version may say more.
+const HEAD_BYTES_MAX: u64 = 4096;
+
+/// The last file of a backup.
+const MANIFEST_NAME: &str = "manifest.json";
+
+/// What a tar consists of.
+const BLOCK_BYTES: usize = 512;
+
+const ZEROS: [u8; 2 * BLOCK_BYTES] = [0; 2 * BLOCK_BYTES];
 
 /// So much of an object is read at once.
 const OBJECT_PART_BYTES: u64 = 8 << 20;
 
-/// What is to be a file of an archive.
+/// What is to be a file of a backup.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// Its name in the archive.
+    /// Its name in the backup.
     pub(super) name: String,
     /// How many bytes of it count: a file that is written to may have more by now.
     pub(super) bytes: u64,
@@ -48,24 +67,83 @@ pub(super) enum Origin {
     Object(Arc<Store>, String),
 }
 
-/// Writes an archive.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    version: u64,
+}
+
+impl Head {
+    fn json() -> Vec<u8> {
+        to_json(&Self { version: VERSION })
+    }
+}
+
+/// The files of a backup, in their order.
+#[derive(Default, PartialEq, Serialize, Deserialize)]
+struct Manifest {
+    files: Vec<Entry>,
+}
+
+#[derive(PartialEq, Serialize, Deserialize)]
+struct Entry {
+    name: String,
+    bytes: u64,
+    /// As 16 digits.
+    xxh3: String,
+}
+
+impl Manifest {
+    fn add(&mut self, name: &str, bytes: u64, hash: &Xxh3) {
+        self.files.push(Entry { name: name.to_owned(), bytes, xxh3: format!("{:016x}", hash.digest()) });
+    }
+}
+
+fn to_json(part: &impl Serialize) -> Vec<u8> {
+    let mut json = serde_json::to_vec(part).expect("numbers and texts are JSON");
+    json.push(b'\n');
+    json
+}
+
+/// The header of a file; an error for a name that cannot be written.
+fn header(name: &str, bytes: u64, made_at_s: u64) -> io::Result<Header> {
+    let mut header = Header::new_ustar();
+    header.set_path(name)?;
+    header.set_entry_type(EntryType::Regular);
+    header.set_mode(OWNER_ONLY);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_size(bytes);
+    header.set_mtime(made_at_s);
+    header.set_cksum();
+    Ok(header)
+}
+
+/// What fills the last block of a file of so many bytes.
+fn padding(bytes: u64) -> &'static [u8] {
+    let last = (bytes % BLOCK_BYTES as u64) as usize;
+    &ZEROS[..if last == 0 { 0 } else { BLOCK_BYTES - last }]
+}
+
+/// Writes a backup.
 pub(super) fn write(sources: &[Source], out: &mut dyn Write) -> Result<Contents, ArchiveError> {
     let cannot_write = |source| ArchiveError::Io { what: "cannot write the backup".into(), source };
-    let mut contents = Contents::default();
-    out.write_all(MARK).map_err(cannot_write)?;
+    let made_at_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let small = |out: &mut dyn Write, name: &str, json: &[u8]| {
+        out.write_all(header(name, json.len() as u64, made_at_s)?.as_bytes())?;
+        out.write_all(json)?;
+        out.write_all(padding(json.len() as u64))
+    };
+    small(out, HEAD_NAME, &Head::json()).map_err(cannot_write)?;
+    let (mut contents, mut manifest) = (Contents::default(), Manifest::default());
     for Source { name, bytes, origin } in sources {
-        let mut head = (name.len() as u16).to_le_bytes().to_vec();
-        head.extend_from_slice(name.as_bytes());
-        head.extend_from_slice(&bytes.to_le_bytes());
-        out.write_all(&head).map_err(cannot_write)?;
-        let checksum = match origin {
+        header(name, *bytes, made_at_s).and_then(|header| out.write_all(header.as_bytes())).map_err(cannot_write)?;
+        let mut hash = Xxh3::new();
+        match origin {
             Origin::File(path) => {
                 let mut file = File::open(path).map_err(failed("cannot read", path))?;
-                copy(&mut file, out, *bytes, name).map_err(failed("cannot copy", path))?
+                copy(&mut file, out, *bytes, &mut hash).map_err(failed("cannot copy", path))?;
             }
             Origin::Object(store, object) => {
-                let mut hash = Xxh3::new();
-                hash.update(name.as_bytes());
                 let mut at = 0;
                 while at < *bytes {
                     let part = store.read(object, at..(at + OBJECT_PART_BYTES).min(*bytes))?;
@@ -73,125 +151,88 @@ pub(super) fn write(sources: &[Source], out: &mut dyn Write) -> Result<Contents,
                     out.write_all(&part).map_err(cannot_write)?;
                     at += part.len() as u64;
                 }
-                hash.digest()
             }
-        };
-        out.write_all(&checksum.to_le_bytes()).map_err(cannot_write)?;
+        }
+        out.write_all(padding(*bytes)).map_err(cannot_write)?;
+        manifest.add(name, *bytes, &hash);
         contents.files += 1;
         contents.bytes += bytes;
     }
-    let end = [&0_u16.to_le_bytes()[..], &contents.files.to_le_bytes()[..]].concat();
-    out.write_all(&end).and_then(|()| out.flush()).map_err(cannot_write)?;
+    small(out, MANIFEST_NAME, &to_json(&manifest)).map_err(cannot_write)?;
+    out.write_all(&ZEROS).and_then(|()| out.flush()).map_err(cannot_write)?;
     Ok(contents)
 }
 
-/// Copies exactly `length` bytes; returns the checksum of `name` and these.
-fn copy(from: &mut impl Read, to: &mut (impl Write + ?Sized), length: u64, name: &str) -> io::Result<u64> {
-    let mut hash = Xxh3::new();
-    hash.update(name.as_bytes());
-    let mut buffer = vec![0; BUFFER_BYTES];
-    let mut left = length;
-    while left > 0 {
-        let part = &mut buffer[..usize::try_from(left).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES)];
-        from.read_exact(part)?;
-        hash.update(part);
-        to.write_all(part)?;
-        left -= part.len() as u64;
-    }
-    Ok(hash.digest())
-}
-
-/// Reads an archive to its end, and makes its files in a new folder, if there is one.
+/// Reads a backup to its end, and makes its files in a new folder, if there is one.
 pub(super) fn read(file: &Path, to: Option<&Path>) -> Result<Contents, ArchiveError> {
-    let opened = File::open(file).map_err(failed("cannot read", file))?;
-    let size = opened.metadata().map_err(failed("cannot read", file))?.len();
-    let mut from = BufReader::with_capacity(BUFFER_BYTES, opened);
-    let damaged = |detail: &str| ArchiveError::Damaged { path: file.to_path_buf(), detail: detail.to_owned() };
-    let ends_early = |_| damaged("it ends early");
-    let mut mark = [0; 8];
-    from.read_exact(&mut mark).map_err(ends_early)?;
-    if &mark != MARK {
-        return Err(damaged("it does not begin as one does"));
+    let mut from = Unpacking::open(file, to)?;
+    if from.starts_with(version_1::MARK)? {
+        return version_1::read(from);
     }
-    let (mut contents, mut folders) = (Contents::default(), BTreeSet::new());
-    if let Some(to) = to {
-        fs::create_dir_all(to).map_err(failed("cannot make", to))?;
-        folders.insert(to.to_path_buf());
+    let (name, bytes, is_ours) = read_header(&mut from)?;
+    if name != HEAD_NAME || bytes > HEAD_BYTES_MAX {
+        return Err(from.damaged("it does not begin as one does"));
     }
+    let head = from.take(bytes as usize)?;
+    match serde_json::from_slice(&head) {
+        Ok(Head { version }) if version > VERSION => {
+            return Err(ArchiveError::LaterVersion { path: file.to_path_buf(), found: version });
+        }
+        _ if head == Head::json() && is_ours => read_padding(&mut from, bytes)?,
+        _ => return Err(from.damaged("it does not begin as one does")),
+    }
+    let mut manifest = Manifest::default();
     loop {
-        let mut length = [0; 2];
-        from.read_exact(&mut length).map_err(ends_early)?;
-        let length = usize::from(u16::from_le_bytes(length));
-        let mut number = [0; 8];
-        if length == 0 {
-            from.read_exact(&mut number).map_err(ends_early)?;
-            if u64::from_le_bytes(number) != contents.files {
-                return Err(damaged("files are missing"));
-            }
-            if from.read(&mut [0]).map_err(failed("cannot read", file))? > 0 {
-                return Err(damaged("something follows its end"));
-            }
-            break;
+        let (name, bytes, is_ours) = read_header(&mut from)?;
+        if !is_ours {
+            return Err(from.damaged("there is no header where one should be"));
         }
-        let mut name = vec![0; length.min(NAME_BYTES_MAX)];
-        from.read_exact(&mut name).map_err(ends_early)?;
-        let name = String::from_utf8(name).ok().filter(|name| length <= NAME_BYTES_MAX && is_ours(name));
-        let name = name.ok_or_else(|| damaged("it has a file that no data folder has"))?;
-        from.read_exact(&mut number).map_err(ends_early)?;
-        let bytes = u64::from_le_bytes(number);
-        if bytes > size {
-            return Err(damaged("it ends early"));
+        if name == MANIFEST_NAME {
+            break read_manifest(&mut from, bytes, &manifest)?;
         }
-        let path = to.map(|to| to.join(&name));
-        let mut out = match &path {
-            Some(path) => {
-                if let Some(parent) = path.parent() {
-                    fs::create_dir_all(parent).map_err(failed("cannot make", parent))?;
-                    folders.insert(parent.to_path_buf());
-                }
-                Some(
-                    File::options()
-                        .write(true)
-                        .create_new(true)
-                        .mode(OWNER_ONLY)
-                        .open(path)
-                        .map_err(failed("cannot write", path))?,
-                )
-            }
-            None => None,
-        };
-        let copied = match &mut out {
-            Some(out) => copy(&mut from, out, bytes, &name),
-            None => copy(&mut from, &mut io::sink(), bytes, &name),
-        };
-        let checksum = copied.map_err(|error| match (error.kind(), &path) {
-            (io::ErrorKind::UnexpectedEof, _) | (_, None) => damaged("it ends early"),
-            (_, Some(path)) => failed("cannot write", path)(error),
-        })?;
-        from.read_exact(&mut number).map_err(ends_early)?;
-        if u64::from_le_bytes(number) != checksum {
-            return Err(damaged(&format!("the checksum of {name} is wrong")));
-        }
-        if let (Some(out), Some(path)) = (out, &path) {
-            out.sync_all().map_err(failed("cannot write", path))?;
-        }
-        contents.files += 1;
-        contents.bytes += bytes;
+        let mut hash = Xxh3::new();
+        from.unpack(&name, bytes, &mut hash)?;
+        read_padding(&mut from, bytes)?;
+        manifest.add(&name, bytes, &hash);
     }
-    for folder in folders {
-        File::open(&folder).and_then(|folder| folder.sync_all()).map_err(failed("cannot write", &folder))?;
-    }
-    Ok(contents)
+    from.end()
 }
 
-/// Whether a data folder has files of this name: a file from outside must not be able to write anywhere else.
-pub(super) fn is_ours(name: &str) -> bool {
-    let mut parts = Path::new(name).components();
-    let is_first_ours = match parts.next() {
-        Some(Component::Normal(first)) if first == catalog::FILE_NAME => return parts.next().is_none(),
-        Some(Component::Normal(first)) => [CHECKPOINTS, LOG, MQTT].iter().any(|ours| first == *ours),
-        _ => false,
-    };
-    let rest: Vec<Component<'_>> = parts.collect();
-    is_first_ours && !rest.is_empty() && rest.iter().all(|part| matches!(part, Component::Normal(_)))
+/// The name and size in a header, and whether it is one of this version: the same in each byte.
+fn read_header(from: &mut Unpacking<'_>) -> Result<(String, u64, bool), ArchiveError> {
+    let block = from.take(BLOCK_BYTES)?;
+    let found = Header::from_byte_slice(&block);
+    let name = String::from_utf8_lossy(&found.path_bytes()).into_owned();
+    let (bytes, made_at_s) = (found.entry_size().unwrap_or(0), found.mtime().unwrap_or(0));
+    let is_ours = header(&name, bytes, made_at_s).is_ok_and(|ours| ours.as_bytes()[..] == block[..]);
+    Ok((name, bytes, is_ours))
+}
+
+fn read_padding(from: &mut Unpacking<'_>, bytes: u64) -> Result<(), ArchiveError> {
+    match from.take(padding(bytes).len())?.iter().all(|&byte| byte == 0) {
+        true => Ok(()),
+        false => Err(from.damaged("there is something between two files")),
+    }
+}
+
+/// Reads what follows the files that `ours` has, as they were found.
+fn read_manifest(from: &mut Unpacking<'_>, bytes: u64, ours: &Manifest) -> Result<(), ArchiveError> {
+    let expected = to_json(ours);
+    if bytes != expected.len() as u64 {
+        return Err(from.damaged("its manifest has other files"));
+    }
+    let found = from.take(expected.len())?;
+    if found != expected {
+        let theirs = serde_json::from_slice::<Manifest>(&found).map(|manifest| manifest.files).unwrap_or_default();
+        let differs = theirs.iter().zip(&ours.files).find(|(theirs, ours)| theirs != ours);
+        return Err(from.damaged(&match differs {
+            Some((_, entry)) => format!("the checksum of {} is wrong", entry.name),
+            None => "its manifest has other files".to_owned(),
+        }));
+    }
+    read_padding(from, bytes)?;
+    match from.take(ZEROS.len())? == ZEROS {
+        true => Ok(()),
+        false => Err(from.damaged("it does not end as one does")),
+    }
 }

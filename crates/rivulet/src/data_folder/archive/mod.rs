@@ -1,9 +1,11 @@
-//! A data folder as one file, for `rivulet backup` and `rivulet restore`: of a server that does not run ([`back_up`]), and of one that does ([`Backup`]).
-//! How the file looks: [`format`].
+//! A data folder as one file, for `rivulet backup` and `rivulet restore`: of a server that does not run ([`back_up`]),
+//! and of one that does ([`Backup`]). How the file looks: [`format`].
 //!
 //! What must hold: a backup is there as a whole under its name or not at all, and so is what is restored of it.
 
 mod format;
+mod unpack;
+mod version_1;
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -21,9 +23,7 @@ use super::{BACKUP, CHECKPOINTS, LOG, MQTT};
 use crate::catalog::{self, Catalog, CatalogError, OWNER_ONLY};
 use crate::service::ServiceError;
 use format::{Origin, Source};
-
-/// So much is gathered before the system is asked to write it.
-const BUFFER_BYTES: usize = 1 << 20;
+use unpack::BUFFER_BYTES;
 
 fn without_hint(error: &StorageError) -> String {
     error.to_string().split("\nhint: ").next().unwrap_or_default().to_owned()
@@ -66,6 +66,14 @@ pub enum ArchiveError {
         /// How it shows.
         detail: String,
     },
+    /// A later Rivulet wrote the file.
+    #[error("{} has format {found} of backups, this Rivulet knows formats up to {}", path.display(), format::VERSION)]
+    LaterVersion {
+        /// The file.
+        path: PathBuf,
+        /// The version in the file.
+        found: u64,
+    },
 }
 
 impl ArchiveError {
@@ -95,6 +103,7 @@ impl ArchiveError {
                     .into()
             }
             Self::Damaged { .. } => "use another backup; nothing was restored".into(),
+            Self::LaterVersion { .. } => "restore it with the version of Rivulet that wrote it".into(),
         }
     }
 }
@@ -651,13 +660,21 @@ mod tests {
         sources.extend(objects(&Arc::new(Store::folder(&folder.join(CHECKPOINTS)).unwrap())).unwrap());
         put(&file, |out| format::write(&sources, out)).unwrap();
         let whole = fs::read(&file).unwrap();
+        let not_restored = |bytes: &[u8], what: &str| {
+            fs::write(&file, bytes).unwrap();
+            assert!(format::read(&file, None).is_err(), "{what}");
+        };
         for place in 0..whole.len() {
             let mut broken = whole.clone();
-            broken[place] ^= 0x10;
-            fs::write(&file, &broken).unwrap();
-            assert!(restore(&file, &copy, &Place::Folder(copy.join(CHECKPOINTS))).is_err(), "byte {place}");
-            fs::write(&file, &whole[..place]).unwrap();
-            assert!(restore(&file, &copy, &Place::Folder(copy.join(CHECKPOINTS))).is_err(), "cut at {place}");
+            broken[place] ^= 1 << (place % 8);
+            not_restored(&broken, &format!("byte {place}"));
+            not_restored(&whole[..place], &format!("cut at {place}"));
+        }
+        not_restored(&[&whole[..], b"\0"].concat(), "longer");
+        not_restored(&[&whole[..], &whole].concat(), "twice");
+        for cut in (0..whole.len()).step_by(500) {
+            fs::write(&file, &whole[..cut]).unwrap();
+            assert!(restore(&file, &copy, &Place::Folder(copy.join(CHECKPOINTS))).is_err(), "cut at {cut}");
         }
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 2);
         fs::write(&file, &whole).unwrap();
@@ -687,9 +704,51 @@ mod tests {
     }
 
     #[test]
+    fn a_backup_is_a_tar() {
+        let place = tempfile::tempdir().unwrap();
+        let (folder, file, copy) = (place.path().join("data"), place.path().join("backup"), place.path().join("copy"));
+        data(&folder);
+        let long = format!("checkpoints/{}/{}", "a".repeat(90), "b".repeat(90));
+        fs::create_dir_all(folder.join(&long).parent().unwrap()).unwrap();
+        fs::write(folder.join(&long), vec![7; 512]).unwrap();
+        let written = back_up(&folder, &Place::Folder(folder.join(CHECKPOINTS)), &file).unwrap();
+        fs::create_dir(&copy).unwrap();
+        let tar = std::process::Command::new("tar").current_dir(&copy).arg("-xf").arg(&file).output().unwrap();
+        assert!(tar.status.success(), "{tar:?}");
+        let manifest: serde_json::Value =
+            serde_json::from_slice(&fs::read(copy.join("manifest.json")).unwrap()).unwrap();
+        let files = manifest["files"].as_array().unwrap();
+        assert_eq!(files.len() as u64, written.files);
+        for entry in files {
+            let name = entry["name"].as_str().unwrap();
+            let bytes = fs::read(copy.join(name)).unwrap();
+            assert_eq!(bytes, fs::read(folder.join(name)).unwrap());
+            assert_eq!(entry["bytes"], bytes.len());
+            let checksum = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&bytes));
+            assert_eq!(entry["xxh3"], checksum);
+        }
+        assert!(files.iter().any(|entry| entry["name"] == *long));
+    }
+
+    #[test]
+    fn a_backup_of_a_later_version_is_named() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("backup");
+        data(&place.path().join("data"));
+        back_up(&place.path().join("data"), &Place::Folder(place.path().join("data/checkpoints")), &file).unwrap();
+        let mut bytes = fs::read(&file).unwrap();
+        let at = bytes.windows(13).position(|part| part == br#"{"version":2}"#).unwrap();
+        bytes[at + 11] = b'3';
+        fs::write(&file, bytes).unwrap();
+        let error = format::read(&file, None).unwrap_err();
+        assert!(matches!(error, ArchiveError::LaterVersion { found: 3, .. }), "{error}");
+        assert!(error.to_string().contains("formats up to 2"), "{error}");
+    }
+
+    #[test]
     fn names_lead_nowhere_else() {
         for name in ["catalog.redb", "checkpoints/applications/1.pack", "log/1", "mqtt/1"] {
-            assert!(format::is_ours(name), "{name}");
+            assert!(unpack::is_ours(name), "{name}");
         }
         for name in [
             "../catalog.redb",
@@ -701,7 +760,7 @@ mod tests {
             "catalog.redb/x",
             "",
         ] {
-            assert!(!format::is_ours(name), "{name}");
+            assert!(!unpack::is_ours(name), "{name}");
         }
     }
 }
