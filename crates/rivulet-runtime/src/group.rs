@@ -356,14 +356,6 @@ impl Group {
         }
     }
 
-    /// How many tasks more than now there would be with so many more queries, where the number of queries of a task is given.
-    pub fn new_tasks_for(&self, queries: usize) -> usize {
-        let tasks = self.tasks.count();
-        let room =
-            tasks.checked_sub(1).map_or(0, |last| self.task_queries_max.saturating_sub(self.tasks[last].queries()));
-        queries.saturating_sub(room).div_ceil(self.task_queries_max)
-    }
-
     /// Removes queries, all in these slots. Their routes must be gone already: nothing pushes events for these slots any more.
     pub fn remove(&self, slots: &[Slot]) {
         let mut free = self.free.lock();

@@ -262,14 +262,6 @@ impl Workers {
         Flow::start(parts, &self.shared.host)
     }
 
-    /// How many more tasks may have a thread of their own, and what bounds it; `None` where tasks have none.
-    ///
-    /// A task beyond that is run by the thread of another one, so whoever asks before adding queries can refuse them instead.
-    pub fn threads_left(&self) -> Option<(usize, ThreadLimit)> {
-        let limit = self.shared.thread_limit?;
-        Some((limit.threads_max.saturating_sub(self.shared.started.load(Ordering::Relaxed)), limit))
-    }
-
     /// Forgets a group; its sources must have let go of it already.
     pub fn remove_group(&self, id: GroupId) {
         self.shared.groups.lock().all.retain(|group| group.id() != id);

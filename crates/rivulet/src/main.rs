@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rivulet::config::Config;
-use rivulet::engine::Engine;
+use rivulet::engine::{Engine, Extensions};
 use rivulet::service::{Service, ServiceError};
 
 /// Many small allocations of many threads is what it is made for, and what a million queries are.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-fn start(config: &Config) -> Result<Arc<dyn Service>, ServiceError> {
-    let engine = Engine::open(config.clone())?;
+fn start(config: &Config, extensions: Extensions) -> Result<Arc<dyn Service>, ServiceError> {
+    let engine = Engine::open_with(config.clone(), extensions)?;
     engine.give_back_memory_with(give_back_memory);
     // What loading the catalog took and does not need any more.
     give_back_memory();

@@ -27,13 +27,14 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
+use crate::engine::Extensions;
 use crate::http_client::{Client, SERVER_DEFAULT, TOKEN_VARIABLE};
 use crate::service::{Service, ServiceError};
 
 use error::CliError;
 
 /// Starts the engine: opens the catalog, brokers and workers of this configuration.
-pub type Start = fn(&Config) -> Result<Arc<dyn Service>, ServiceError>;
+pub type Start = fn(&Config, Extensions) -> Result<Arc<dyn Service>, ServiceError>;
 
 /// Rivulet: very many small stream queries, and a few big ones, on one machine.
 #[derive(Debug, Parser)]

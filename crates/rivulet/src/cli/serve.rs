@@ -15,7 +15,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::api;
 use crate::config::{Config, HttpConfig};
-use crate::engine::note_crashes;
+use crate::engine::{Extensions, note_crashes};
 use crate::service::Service;
 
 use super::Start;
@@ -44,11 +44,11 @@ pub struct ServeArguments {
 pub(super) fn run(arguments: &ServeArguments, start: Start) -> Result<(), CliError> {
     let mut config = arguments.overrides.load()?.config;
     config.accepts_empty_checkpoints = arguments.accept_empty_checkpoints;
-    serve(config, start)
+    serve(config, Extensions::default(), start)
 }
 
 /// Serves with this configuration until it is told to stop.
-pub(super) fn serve(mut config: Config, start: Start) -> Result<(), CliError> {
+pub(super) fn serve(mut config: Config, extensions: Extensions, start: Start) -> Result<(), CliError> {
     start_logging(&config);
     share_open_files(&mut config);
     let http = HttpRuntime::new()?;
@@ -63,7 +63,7 @@ pub(super) fn serve(mut config: Config, start: Start) -> Result<(), CliError> {
     if config.data_dir.is_dir() {
         note_crashes(&config.data_dir);
     }
-    let service = start(&config)?;
+    let service = start(&config, extensions)?;
     note_crashes(&config.data_dir);
     // Nobody else sets it.
     let _ = started.set(service.clone());

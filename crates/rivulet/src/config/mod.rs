@@ -123,8 +123,6 @@ pub struct Baseline {
     pub batch_rows_max: Option<usize>,
     /// Whether each task of an application has a plan of its own.
     pub has_own_code: bool,
-    /// Whether each query has connections of its own to the external broker.
-    pub has_own_connections: bool,
 }
 
 /// What the REST API keeps to.

@@ -19,7 +19,6 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
 use super::broker_journal::BrokerJournal;
-use super::own_connections::OwnConnections;
 use crate::config::{BrokerConfig, Config, EmbeddedBrokerConfig};
 use crate::service::{Access, BrokerAccess, ConnectionStatus, ErrorKind, ServiceError};
 
@@ -30,8 +29,6 @@ const FLUSH_MAX: Duration = Duration::from_secs(3);
 pub(super) struct Messaging {
     router: Arc<Router>,
     side: Arc<Side>,
-    /// Where each query has connections of its own, beside the common one.
-    own_connections: Option<Arc<OwnConnections>>,
     options: PublishOptions,
     /// What of the embedded broker outlives the process, if anything does.
     journal: OnceLock<Arc<BrokerJournal>>,
@@ -42,17 +39,34 @@ pub(super) struct Messaging {
 enum Side {
     Broker(Broker),
     Client(Client, String),
-    /// Whoever runs the engine by hand.
-    Simulated(Arc<dyn Network>),
+    /// What the engine was given.
+    Given(Arc<dyn Network>),
 }
 
-/// The other side of the connection of an engine that is run by hand: it gives messages to the engine's router, and gets its results.
+/// Where messages come from and go to, in place of a broker or a client of the engine's own: it gives messages to the
+/// engine's router, and gets results.
 pub trait Network: Send + Sync {
+    /// Gives it the router. Called once, before everything else.
+    ///
+    /// # Errors
+    /// It cannot work: the engine does not start.
+    fn attach(&self, _router: &Arc<Router>) -> Result<(), ServiceError> {
+        Ok(())
+    }
+
     /// Where results go.
     fn publisher(&self) -> Arc<dyn Publisher>;
 
+    /// Where the results of one more task go.
+    fn publisher_of_task(&self) -> Arc<dyn Publisher> {
+        self.publisher()
+    }
+
     /// An earlier process had a message in its log, and may not have acknowledged it.
-    fn remember(&self, message: &Received<'_>, position: LogPosition);
+    fn remember(&self, _message: &Received<'_>, _position: LogPosition) {}
+
+    /// Nothing goes any more.
+    fn stop(&self) {}
 }
 
 impl Side {
@@ -60,7 +74,14 @@ impl Side {
         match self {
             Self::Broker(broker) => broker.publisher(),
             Self::Client(client, _) => client.publisher(),
-            Self::Simulated(network) => network.publisher(),
+            Self::Given(network) => network.publisher(),
+        }
+    }
+
+    fn publisher_of_task(&self) -> Arc<dyn Publisher> {
+        match self {
+            Self::Broker(_) | Self::Client(..) => self.publisher(),
+            Self::Given(network) => network.publisher_of_task(),
         }
     }
 
@@ -123,36 +144,39 @@ enum Turning {
 }
 
 impl Messaging {
-    /// Binds the embedded broker's address, or prepares the connection to the external broker.
-    pub(super) fn start(config: &Config, access: &Arc<Access>, clock: Arc<dyn Clock>) -> Result<Self, ServiceError> {
+    /// Binds the embedded broker's address, or prepares the connection to the external one, unless there is a network.
+    pub(super) fn start(
+        config: &Config,
+        access: &Arc<Access>,
+        network: Option<Arc<dyn Network>>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, ServiceError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| unavailable(format!("cannot start the MQTT thread: {error}")))?;
         let router = Arc::new(Router::new());
-        let mut own_connections = None;
-        let side = match (&config.broker, &config.embedded) {
-            (Some(broker), _) => {
+        let side = match (network, &config.broker, &config.embedded) {
+            (Some(network), ..) => {
+                network.attach(&router)?;
+                Side::Given(network)
+            }
+            (None, Some(broker), _) => {
                 let options = client_options(broker, config.outbound_bytes_max);
                 let address = options.address.to_string();
-                if config.baseline.has_own_connections {
-                    let (router, clock) = (router.clone(), clock.clone());
-                    let own = OwnConnections::new(options.clone(), router, clock, runtime.handle().clone());
-                    own_connections = Some(Arc::new(own));
-                }
                 let _entered = runtime.enter();
                 let client = Client::start(options, router.clone(), clock)
                     .map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
                 Side::Client(client, address)
             }
-            (None, Some(embedded)) => {
+            (None, None, Some(embedded)) => {
                 let options = broker_options(embedded, access, config.outbound_bytes_max);
                 let broker = runtime
                     .block_on(Broker::start(options, router.clone(), clock))
                     .map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
                 Side::Broker(broker)
             }
-            (None, None) => {
+            (None, None, None) => {
                 return Err(ServiceError::invalid("there is no broker: the embedded one is off and no other is named")
                     .with_hint("set mqtt.embedded.enabled = true, or mqtt.broker.url"));
             }
@@ -161,7 +185,6 @@ impl Messaging {
         Ok(Self {
             router,
             side: Arc::new(side),
-            own_connections,
             options: PublishOptions { qos, retain: config.sink_retain },
             journal: OnceLock::new(),
             turning: Mutex::new(Turning::NotYet(runtime)),
@@ -173,8 +196,7 @@ impl Messaging {
         let qos = if config.sink_qos == 0 { Qos::AtMostOnce } else { Qos::AtLeastOnce };
         Self {
             router: Arc::new(Router::new()),
-            side: Arc::new(Side::Simulated(network)),
-            own_connections: None,
+            side: Arc::new(Side::Given(network)),
             options: PublishOptions { qos, retain: config.sink_retain },
             journal: OnceLock::new(),
             turning: Mutex::new(Turning::Over),
@@ -216,7 +238,10 @@ impl Messaging {
                     let left = match &*side {
                         Side::Broker(broker) => broker.shutdown(FLUSH_MAX).await,
                         Side::Client(client, _) => client.shutdown(FLUSH_MAX).await,
-                        Side::Simulated(_) => 0,
+                        Side::Given(network) => {
+                            network.stop();
+                            0
+                        }
                     };
                     if left > 0 {
                         tracing::warn!(messages = left, "results were not sent before the end");
@@ -237,11 +262,16 @@ impl Messaging {
         self.side.publisher()
     }
 
-    /// What sources and sinks of big queries use of it. Where each query has connections of its own, that is nothing.
+    /// Gives each task where its results go.
+    pub(super) fn publishers_of_tasks(&self) -> impl Fn() -> Arc<dyn Publisher> + Send + Sync + 'static {
+        let side = self.side.clone();
+        move || side.publisher_of_task()
+    }
+
+    /// What sources and sinks of big queries use of it.
     pub(super) fn host(&self) -> Host {
         let common = CommonConnection { router: self.router.clone(), side: self.side.clone() };
-        let mqtt = self.own_connections.is_none().then(|| Arc::new(common) as Arc<dyn MqttHost>);
-        Host { mqtt, ..Host::default() }
+        Host { mqtt: Some(Arc::new(common)), ..Host::default() }
     }
 
     /// How results are published.
@@ -249,42 +279,27 @@ impl Messaging {
         self.options
     }
 
-    /// The connections of the queries, where each has its own.
-    pub(super) fn own_connections(&self) -> Option<&Arc<OwnConnections>> {
-        self.own_connections.as_ref()
-    }
-
-    /// How many more queries can have connections of their own, and how many can in all; `None` where they need none.
-    pub(super) fn queries_left(&self) -> Option<(usize, usize)> {
-        self.own_connections.as_ref().map(|own| own.queries_left())
-    }
-
-    /// Asks the external broker for messages; the embedded one sees them all anyway, and queries with connections of their
-    /// own ask themselves.
+    /// Asks the external broker for messages; the embedded one sees them all anyway.
     pub(super) fn subscribe<'f>(&self, filters: impl IntoIterator<Item = &'f str> + Clone) {
-        if self.own_connections.is_none() {
-            self.side.subscribe(filters);
-        }
+        self.side.subscribe(filters);
     }
 
     /// Takes back [`Messaging::subscribe`].
     pub(super) fn unsubscribe<'f>(&self, filters: impl IntoIterator<Item = &'f str>) {
-        if self.own_connections.is_none() {
-            self.side.unsubscribe(filters);
-        }
+        self.side.unsubscribe(filters);
     }
 
     pub(super) fn embedded_address(&self) -> Option<SocketAddr> {
         match &*self.side {
             Side::Broker(broker) => broker.addresses().first().copied(),
-            Side::Client(..) | Side::Simulated(_) => None,
+            Side::Client(..) | Side::Given(_) => None,
         }
     }
 
     pub(super) fn connections(&self) -> Vec<ConnectionStatus> {
         let is_turning = self.is_turning();
         vec![match &*self.side {
-            Side::Simulated(_) => ConnectionStatus::default(),
+            Side::Given(_) => ConnectionStatus::default(),
             Side::Broker(broker) => {
                 let stats = broker.stats();
                 ConnectionStatus {
@@ -323,7 +338,7 @@ impl Messaging {
             return Err(unavailable("the MQTT thread does not run".into()));
         }
         match &*self.side {
-            Side::Simulated(_) => Ok(()),
+            Side::Given(_) => Ok(()),
             Side::Broker(broker) if broker.is_running() => Ok(()),
             Side::Broker(broker) => {
                 let why = broker.last_panic().unwrap_or_else(|| "it does not listen".into());
@@ -350,7 +365,7 @@ impl Messaging {
         match &*self.side {
             Side::Broker(broker) => broker.remember(message, position),
             Side::Client(client, _) => client.remember(message, position),
-            Side::Simulated(network) => network.remember(message, position),
+            Side::Given(network) => network.remember(message, position),
         }
     }
 
@@ -369,15 +384,12 @@ impl Messaging {
         let Turning::On { thread, stop } = std::mem::replace(&mut *self.turning.lock(), Turning::Over) else {
             return 0;
         };
-        if let Some(own) = &self.own_connections {
-            own.disconnect_all();
-        }
         // If nobody listens any more, the thread has ended already.
         let _ = stop.send(());
         let left = thread.join().unwrap_or_else(|_| match &*self.side {
             Side::Broker(broker) => broker.stats().queued_messages,
             Side::Client(client, _) => client.status().queued_messages,
-            Side::Simulated(_) => 0,
+            Side::Given(_) => 0,
         });
         if let Some(journal) = self.journal.get() {
             journal.close();
@@ -427,7 +439,8 @@ fn drops_of_client(status: &ClientStatus) -> Vec<(&'static str, u64)> {
     ]
 }
 
-fn client_options(config: &BrokerConfig, outbound_bytes_max: usize) -> ClientOptions {
+/// How a client of the external broker connects.
+pub(crate) fn client_options(config: &BrokerConfig, outbound_bytes_max: usize) -> ClientOptions {
     let mut options = ClientOptions::new(BrokerAddress {
         tls: config.tls,
         host: config.host.clone(),

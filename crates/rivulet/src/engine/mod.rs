@@ -7,13 +7,12 @@
 //!   takes neither of the others.
 //!
 //! In reading order: this file (opening, applications), `not_running` (what an upgrade has left behind), `warnings` (what is probably a mistake), `submit`
-//! (queries), `replace` (a new version of an application takes over its queries), `room`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait) and `statements` (SQL),
-//! `output` (the sink of a task), `outside` (what waits for files, brokers and other servers), `messaging` (broker or client) and `own_connections`, `memory` (how much there may be),
+//! (queries), `replace` (a new version of an application takes over its queries), `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait) and `statements` (SQL),
+//! `output` (the sink of a task), `outside` (what waits for files, brokers and other servers), `messaging` (broker or client), `memory` (how much there may be),
 //! `checkpoints`, `event_log` and `attendance` (what outlives the process), `reserve` (a start on a full disk), `status` and `exposition` (what is counted), [`by_hand`] (for simulations).
 
 mod broker_journal;
 mod messaging;
-mod own_connections;
 mod output;
 mod outside;
 mod taps;
@@ -24,7 +23,6 @@ mod warnings;
 mod topics;
 mod submit;
 mod shared_input;
-mod room;
 mod replace;
 mod reserve;
 mod backup;
@@ -67,7 +65,8 @@ use checkpoints::{Checkpoints, Loading, SavedStates, Unrestored};
 use event_log::EventLog;
 pub use languages::Languages;
 use memory::MemoryBound;
-use messaging::Messaging;
+pub(crate) use messaging::client_options;
+use messaging::{Messaging, Network};
 use not_running::NotRunning;
 use output::{Outputs, TaskSink};
 use outside::Outside;
@@ -90,6 +89,7 @@ pub struct Engine {
     config: Config,
     languages: Languages,
     access: Arc<Access>,
+    companion: Option<Arc<dyn Companion>>,
     memory: MemoryBound,
     started: Instant,
     catalog: Arc<Catalog>,
@@ -125,6 +125,26 @@ pub struct Extensions {
     pub languages: Languages,
     /// Who clients are and what they may do.
     pub access: Arc<Access>,
+    /// Where messages come from and go to; its own broker or client without.
+    pub network: Option<Arc<dyn Network>>,
+    /// What goes along with queries.
+    pub companion: Option<Arc<dyn Companion>>,
+}
+
+/// What goes along with queries, outside of the engine. Engines that Rivulet is compared with have it: threads and
+/// connections for each query. A server has none. It is not told of a new version of an application.
+pub trait Companion: Send + Sync {
+    /// Whether there can be so many queries. An error refuses the one that comes before the catalog remembers it.
+    ///
+    /// # Errors
+    /// There are no means for so many.
+    fn admit(&self, queries: usize) -> Result<(), ServiceError>;
+
+    /// Queries read topics from now on: for each query one of each input.
+    fn begin(&self, queries: &[QueryId], topics: &[Vec<String>]);
+
+    /// Queries read nothing any more.
+    fn end(&self, queries: &[QueryId]);
 }
 
 /// What an engine is made of.
@@ -207,7 +227,8 @@ impl Engine {
     pub fn open_with(config: Config, extensions: Extensions) -> Result<Arc<Self>, ServiceError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         // Before the data folder is made: an address that is taken must leave nothing behind.
-        let messaging = Messaging::start(&config, &extensions.access, clock.clone()).map_err(name_the_key)?;
+        let network = extensions.network.clone();
+        let messaging = Messaging::start(&config, &extensions.access, network, clock.clone()).map_err(name_the_key)?;
         reserve::give_back(&config.data_dir);
         let checkpoints = config.checkpoint.as_ref().map(Checkpoints::open).transpose()?;
         if !Catalog::is_there(&config.data_dir) {
@@ -261,12 +282,13 @@ impl Engine {
     /// Puts an engine together of its parts, gives it back what was saved, and opens it for messages.
     fn assemble(config: Config, parts: Parts) -> Result<Arc<Self>, ServiceError> {
         let Parts { extensions, messaging, catalog, workers, memory, checkpoints, event_log, big_queries } = parts;
-        let Extensions { languages, access } = extensions;
+        let Extensions { languages, access, companion, network: _ } = extensions;
         let files = files_of(&config)?;
         let server_id = format!("{:016x}", catalog.server_id()?);
         let taps = Taps::new(config.http.results_bytes_max);
         let engine = Arc::new(Self {
             access,
+            companion,
             event_log,
             config,
             languages,
@@ -290,12 +312,8 @@ impl Engine {
         });
         let replayed_from = engine.load()?;
         engine.load_big_queries()?;
-        if engine.messaging.own_connections().is_none() {
-            engine.event_log.attach(&engine.messaging)?;
-            engine.event_log.replay(&engine, replayed_from)?;
-        } else {
-            engine.event_log.leave();
-        }
+        engine.event_log.attach(&engine.messaging)?;
+        engine.event_log.replay(&engine, replayed_from)?;
         engine.messaging.open()?;
         Ok(engine)
     }
@@ -438,8 +456,6 @@ impl Engine {
             rows: application.outputs.iter().map(|_| AtomicU64::new(0)).collect(),
             topics: topics.clone(),
             options: self.messaging.publish_options(),
-            publisher: self.messaging.publisher(),
-            own_connections: self.messaging.own_connections().cloned(),
             taps: self.taps.clone(),
             catalog: self.catalog.clone(),
             last_refusal: Arc::clone(&last_refusal),
@@ -466,6 +482,7 @@ impl Engine {
                 decoder: Box::new(move || decoder(&inputs, &row_schema).expect("one was made before")),
             })
         });
+        let publisher = self.messaging.publishers_of_tasks();
         let make = move || {
             let replanned = own_code.as_ref().and_then(|(languages, kind, code, tables): &(_, _, _, Tables)| {
                 languages.load(kind, code, tables).ok()
@@ -475,7 +492,7 @@ impl Engine {
             TaskParts {
                 decoder: decoder(&inputs, &row_schema).expect(made),
                 chain: replanned.as_ref().map_or(&dataflow, |application| &application.dataflow).chain(),
-                sink: Box::new(TaskSink::new(of_task.clone(), encoders)),
+                sink: Box::new(TaskSink::new(of_task.clone(), publisher(), encoders)),
             }
         };
         let parts = GroupParts {
@@ -558,19 +575,17 @@ impl Engine {
             ));
         }
         let Some(input) = logged.next() else { return Ok(()) };
-        let (why, hint) = if self.config.checkpoint.is_none() {
-            (
-                "this server makes no checkpoints: its log of events would only grow, until nothing more is received",
-                "set checkpoint.enabled to true, or ",
-            )
-        } else if self.messaging.own_connections().is_some() {
-            ("what connections of each query receive goes to no log", "")
-        } else {
+        if self.config.checkpoint.is_some() {
             return Ok(());
-        };
-        let message = format!("the input '{}' has durability 'log', and {why}", input.name);
-        Err(ServiceError::new(ErrorKind::Conflict, message)
-            .with_hint(format!("{hint}write WITH (durability => 'none') behind the input's FORMAT")))
+        }
+        let message = format!(
+            "the input '{}' has durability 'log', and this server makes no checkpoints: its log of events would only \
+             grow, until nothing more is received",
+            input.name
+        );
+        Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(
+            "set checkpoint.enabled to true, or write WITH (durability => 'none') behind the input's FORMAT",
+        ))
     }
 
     /// Whether the state that comes of an input outlives the process.

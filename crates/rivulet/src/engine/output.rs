@@ -14,7 +14,6 @@ use rivulet_dataflow::{
     Batch, GroupSink, QueryId, Reason, Refusal, Refusals, Refused, Seconds, SinkError, Slot, SlotTable,
 };
 
-use super::own_connections::OwnConnections;
 use super::taps::Taps;
 use super::topics::{InputTopics, Topics};
 use crate::catalog::Catalog;
@@ -39,9 +38,6 @@ pub(super) struct Outputs {
     pub(super) rows: Vec<AtomicU64>,
     pub(super) topics: Topics,
     pub(super) options: PublishOptions,
-    pub(super) publisher: Arc<dyn Publisher>,
-    /// Where each query has a connection for its results.
-    pub(super) own_connections: Option<Arc<OwnConnections>>,
     pub(super) taps: Arc<Taps>,
     /// For the names of queries in dead letters.
     pub(super) catalog: Arc<Catalog>,
@@ -55,6 +51,7 @@ pub(super) struct Outputs {
 /// The sink of one task.
 pub(super) struct TaskSink {
     outputs: Arc<Outputs>,
+    publisher: Arc<dyn Publisher>,
     /// One for each output.
     encoders: Vec<Box<dyn Encoder>>,
     rows: EncodedRows,
@@ -65,15 +62,14 @@ pub(super) struct TaskSink {
     /// Kept for their memory.
     id: String,
     numbers: Vec<u64>,
-    /// The query that `messages` are of, and its connection; only where each query has its own.
-    own: Option<(QueryId, Arc<dyn Publisher>)>,
 }
 
 impl TaskSink {
     /// A sink with an encoder for each output.
-    pub(super) fn new(outputs: Arc<Outputs>, encoders: Vec<Box<dyn Encoder>>) -> Self {
+    pub(super) fn new(outputs: Arc<Outputs>, publisher: Arc<dyn Publisher>, encoders: Vec<Box<dyn Encoder>>) -> Self {
         Self {
             outputs,
+            publisher,
             encoders,
             rows: EncodedRows::default(),
             messages: PublishBatch::default(),
@@ -81,12 +77,7 @@ impl TaskSink {
             topic: String::new(),
             id: String::new(),
             numbers: Vec::new(),
-            own: None,
         }
-    }
-
-    fn publisher(&self) -> &dyn Publisher {
-        self.own.as_ref().map_or(&*self.outputs.publisher, |(_, own)| &**own)
     }
 
     /// What a dead letter says: everything a person needs to find out what went wrong.
@@ -181,7 +172,7 @@ impl TaskSink {
         slots: &SlotTable,
         shows: impl Fn(usize) -> bool,
     ) -> Result<(), SinkError> {
-        let Self { outputs, encoders, rows, messages, watched, topic, id, own, .. } = self;
+        let Self { outputs, encoders, rows, messages, watched, topic, id, .. } = self;
         let numbered = outputs.server_of_ids.as_deref().zip(numbers);
         rows.clear();
         encoders[output].encode(batch, rows);
@@ -190,9 +181,6 @@ impl TaskSink {
         for (row, &slot) in batch.slots.iter().enumerate() {
             // Of queries that share a slot each has its own output.
             slots.for_each_query(slot, |query, slots, slot| {
-                if let Some(connections) = &outputs.own_connections {
-                    turn_to(query, connections, &*outputs.publisher, own, messages);
-                }
                 write_topic(&outputs.topics.outputs[output], slots, slot, topic);
                 id.clear();
                 if let Some((server, numbers)) = numbered {
@@ -281,32 +269,14 @@ impl GroupSink for TaskSink {
             self.outputs.taps.send(query, || result);
         }
         if !self.messages.is_empty() {
-            let publisher = self.own.as_ref().map_or(&self.outputs.publisher, |(_, own)| own);
-            publisher.submit(&mut self.messages);
+            self.publisher.submit(&mut self.messages);
         }
         Ok(())
     }
 
     fn has_room(&self) -> bool {
-        self.publisher().has_room()
+        self.publisher.has_room()
     }
-}
-
-/// Goes over to the connection of a query, where each has its own: what is gathered for another goes to that one's.
-fn turn_to(
-    query: QueryId,
-    connections: &OwnConnections,
-    shared: &dyn Publisher,
-    own: &mut Option<(QueryId, Arc<dyn Publisher>)>,
-    messages: &mut PublishBatch,
-) {
-    if own.as_ref().is_some_and(|(current, _)| *current == query) {
-        return;
-    }
-    if !messages.is_empty() {
-        own.as_ref().map_or(shared, |(_, own)| &**own).submit(messages);
-    }
-    *own = connections.publisher(query).map(|publisher| (query, publisher));
 }
 
 /// What was wrong, without the name of the library that noticed it.

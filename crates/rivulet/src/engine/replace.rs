@@ -221,13 +221,6 @@ impl Engine {
     /// Whether an application may be replaced now by this one.
     fn check_replaceable(&self, state: &State, application: &Application) -> Result<(), ServiceError> {
         state.check_tables(&application.tables)?;
-        if self.messaging.own_connections().is_some() {
-            return Err(ServiceError::new(
-                ErrorKind::Conflict,
-                "applications cannot be replaced where each query has its own connection",
-            )
-            .with_hint("drop it and its queries, and create them anew"));
-        }
         if self.event_log.is_replaying() {
             return Err(ServiceError::new(
                 ErrorKind::Unavailable,

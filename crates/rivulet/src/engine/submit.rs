@@ -61,10 +61,9 @@ impl Engine {
             bound.into_iter().map(|mut chunk| chunk.take_checked(&mut refuse)).collect();
         let mut state = self.state.lock();
         let mut names = HashSet::default();
-        let mut room = self.room();
+        let mut queries = state.registry.count();
         for chunk in &mut chunks {
             let running = chunk.running.clone();
-            let mut taken = 0;
             let name = &running.application.name;
             let gone = match state.numbered.get(&running.number) {
                 None => Some(ServiceError::not_found(format!("the application '{name}' was dropped meanwhile"))),
@@ -80,8 +79,10 @@ impl Engine {
                 }
                 check_label(&requests[index])?;
                 check_name(&state, &mut names, &requests[index])?;
-                room.take(&running.group, taken)?;
-                taken += 1;
+                if let Some(companion) = &self.companion {
+                    companion.admit(queries + 1)?;
+                }
+                queries += 1;
                 Ok(())
             };
             chunk.retain(check, &mut refuse);
@@ -157,7 +158,7 @@ impl Engine {
             let labels = indices.iter().filter_map(|&index| requests[index].label);
             labels.for_each(|label| running.group.expect_label(label));
             let joined = self.join(state, running, &queries, rows, since);
-            self.connect(&queries, inputs);
+            self.begin(&queries, inputs);
             self.add_routes_of_new(state, running, &joined, inputs);
             for ((&id, joined), &index) in queries.iter().zip(&joined).zip(indices) {
                 state.registry.insert(id, requests[index].name, running.number, Some(joined.slot), false);
@@ -202,16 +203,16 @@ impl Engine {
         self.add_routes(state, running, &slots, &topics);
     }
 
-    /// Gives queries connections, where each has its own; for each the topics it reads.
-    fn connect(&self, queries: &[QueryId], topics: &[Vec<String>]) {
-        if let Some(connections) = self.messaging.own_connections() {
-            connections.connect(queries, topics);
+    /// Tells the companion that queries read these topics, for each query one of each input.
+    fn begin(&self, queries: &[QueryId], topics: &[Vec<String>]) {
+        if let Some(companion) = &self.companion {
+            companion.begin(queries, topics);
         }
     }
 
-    fn disconnect(&self, queries: &[QueryId]) {
-        if let Some(connections) = self.messaging.own_connections() {
-            connections.disconnect(queries);
+    fn end(&self, queries: &[QueryId]) {
+        if let Some(companion) = &self.companion {
+            companion.end(queries);
         }
     }
 
@@ -242,7 +243,7 @@ impl Engine {
         let (mut paused, mut routed, mut not_running) = (Vec::new(), Vec::new(), 0);
         // Paused, and routed to until the log is replayed.
         let mut replayed = Vec::new();
-        self.disconnect(queries);
+        self.end(queries);
         for &id in queries {
             match state.registry.remove(id) {
                 // Alone in its slot.
@@ -306,7 +307,7 @@ impl Engine {
                     return Err(ServiceError::new(ErrorKind::Unavailable, format!("'{name}' is not paused: {error}")));
                 }
             };
-            self.disconnect(&[id]);
+            self.end(&[id]);
             match own == slot {
                 true => self.remove_routes(&mut state, &running, &[slot]),
                 false => state.registry.get_mut(id).expect("the query was found by name").slot = Some(own),
@@ -320,7 +321,7 @@ impl Engine {
             (&running.queries_running, &running.queries_paused)
         } else {
             let topics = topics_of(&running, &[slot]);
-            self.connect(&[id], &topics);
+            self.begin(&[id], &topics);
             if let Some(at) = at.filter(|_| state.shared_group_of(&running).is_some()) {
                 running.group.begin_behind(&[slot], at.saturating_sub(1));
             }
@@ -404,13 +405,6 @@ impl Engine {
     fn start_loaded(&self, state: &mut State, chunk: &mut Chunk<QueryId>, loading: &Loading<'_>) -> u64 {
         let application = chunk.running.number;
         let mut checked = chunk.take_checked(|query, error| state.leave_out(application, query, &error));
-        let (mut room, group, mut taken) = (self.room(), checked.running.group.clone(), 0);
-        let check = |_, _, _: &mut Vec<String>| {
-            room.take(&group, taken)?;
-            taken += 1;
-            Ok(())
-        };
-        checked.retain(check, |query, error| state.leave_out(application, query, &error));
         let is_paused = |id: &QueryId| state.registry.get(*id).is_some_and(|entry| entry.is_paused);
         let is_paused: Vec<bool> = checked.queries.iter().map(is_paused).collect();
         // Who was paused since the replay begins gets what came before that.
@@ -432,7 +426,7 @@ impl Engine {
         let joined = running.group.join_restored(&queries, &rows, &|query| loading.shared(&running, query));
         queries.iter().zip(&joined).for_each(|(&id, joined)| place(id, joined.slot));
         self.restore_at_once(loading, &running, &placed);
-        self.connect(&queries, &inputs);
+        self.begin(&queries, &inputs);
         self.add_routes_of_new(state, &running, &joined, &inputs);
         let of_paused = queries.iter().zip(&joined).filter(|(query, _)| replayed_paused.contains(query));
         self.route_log_only(&running, &of_paused.map(|(_, joined)| joined.slot).collect::<Vec<_>>());

@@ -392,31 +392,3 @@ fn where_results_are_events_of_the_same_log_a_full_one_does_not_stop_them() {
     });
     assert!(engine.status().log.expect("a log").next > 2 * EVENTS as u64);
 }
-
-#[test]
-fn what_the_log_has_waits_for_whoever_may_not_run_at_present() {
-    let folder = TempDir::new().expect("a folder");
-    let broker = Broker::start();
-    broker.hold(true);
-    let engine = Engine::open(configuration(folder.path(), &broker)).expect("an engine");
-    run(&engine, &format!("CREATE {}", steps("logged", "log", "n - lag(n)")));
-    run(&engine, "CREATE QUERY logged FROM APPLICATION logged WITH (id => 'a')");
-    broker.send("logged/a", &json!({ "n": 1 }));
-    broker.wait_for("out/logged", 1);
-    engine.shutdown();
-    drop(engine);
-    // Where each query has connections of its own nothing goes through the log.
-    let mut config = configuration(folder.path(), &broker);
-    config.baseline.has_own_connections = true;
-    let engine = Engine::open(config).expect("an engine");
-    let log = engine.status().log.expect("there is something in it");
-    assert!(!log.is_replaying && log.problem.is_none(), "{log:?}");
-    engine.checkpoint().expect("there is nothing to save");
-    engine.shutdown();
-    drop(engine);
-    broker.hold(false);
-    let engine = Engine::open(configuration(folder.path(), &broker)).expect("an engine");
-    wait("the end of the replay", || !engine.status().log.expect("a log").is_replaying);
-    broker.wait_for("out/logged", 2);
-    assert_eq!(engine.status().log.expect("a log").lost_events, 0);
-}

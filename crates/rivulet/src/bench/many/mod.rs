@@ -9,6 +9,7 @@ mod baselines;
 mod circumstances;
 mod html;
 mod model;
+mod own_connections;
 mod plots;
 mod report;
 mod stages;

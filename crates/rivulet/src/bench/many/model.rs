@@ -2,9 +2,15 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use super::baselines::{DEDICATED, POOL};
+use super::baselines::{Bounds, DEDICATED, POOL};
+use super::own_connections::OwnConnections;
+use super::threads::of_this_process;
 use crate::config::{Baseline, Config};
+use crate::engine::Extensions;
+use crate::engine::by_hand::Network;
+use crate::service::{ErrorKind, ServiceError};
 
 /// How queries are executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,8 +67,11 @@ impl Model {
         matches!(self, Self::Pool | Self::Thread)
     }
 
-    /// Has a server that is started with this configuration execute queries so.
-    pub fn apply(self, config: &mut Config) {
+    /// Has a server that is started with this configuration and these extensions execute queries so.
+    ///
+    /// # Errors
+    /// There is no thread for connections.
+    pub fn apply(self, config: &mut Config) -> Result<Extensions, ServiceError> {
         let is_pool = matches!(self, Self::PoolNc | Self::PoolN | Self::Pool);
         let has_threads = matches!(self, Self::ThreadNc | Self::ThreadN | Self::Thread);
         if is_pool {
@@ -74,8 +83,19 @@ impl Model {
             task_queries_max: (is_pool || has_threads).then_some(1),
             batch_rows_max: (self == Self::GroupRows).then_some(1),
             has_own_code: matches!(self, Self::PoolN | Self::ThreadN) || self.has_own_connections(),
-            has_own_connections: self.has_own_connections(),
         };
+        let connections = match self.has_own_connections() {
+            true => OwnConnections::new(config).map_err(|error| {
+                ServiceError::new(ErrorKind::Unavailable, format!("cannot start the MQTT thread: {error}"))
+            })?,
+            false => None,
+        };
+        let bounds = Bounds { threads: has_threads.then(of_this_process), connections: connections.clone() };
+        Ok(Extensions {
+            network: connections.map(|connections| connections as Arc<dyn Network>),
+            companion: Some(Arc::new(bounds)),
+            ..Extensions::default()
+        })
     }
 }
 

@@ -208,8 +208,8 @@ pub(in crate::cli) fn run(global: Global, command: BenchCommand, start: Start) -
         BenchCommand::Script => streams::run_job(),
         BenchCommand::Server(arguments) => {
             let mut config = arguments.overrides.load()?.config;
-            arguments.model.apply(&mut config);
-            serve::serve(config, start)
+            let extensions = arguments.model.apply(&mut config)?;
+            serve::serve(config, extensions, start)
         }
         BenchCommand::Generator(arguments) => {
             let options = match arguments.broker {

@@ -71,8 +71,6 @@ struct Progress {
     /// How long it has taken, milliseconds.
     elapsed_ms: AtomicU64,
     is_over: AtomicBool,
-    /// Whether there will be none as long as this process runs.
-    is_left: AtomicBool,
     is_to_end: AtomicBool,
     /// Why it does not go on.
     problem: Mutex<Option<String>>,
@@ -178,12 +176,7 @@ impl EventLog {
 
     /// Whether what it had at the start is still being replayed.
     pub(super) fn is_replaying(&self) -> bool {
-        !self.progress.is_over.load(Ordering::Acquire) && !self.progress.is_left.load(Ordering::Acquire)
-    }
-
-    /// Nobody runs whose events go through it: what it has stays there, for whoever may run again after another start.
-    pub(super) fn leave(&self) {
-        self.progress.is_left.store(true, Ordering::Release);
+        !self.progress.is_over.load(Ordering::Acquire)
     }
 
     /// Waits until everything before `position` is on disk; false if that takes longer than `limit`.
