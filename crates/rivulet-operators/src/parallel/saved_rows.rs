@@ -9,6 +9,8 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use rivulet_dataflow::{StateError, StateFrame};
 
 use super::key_hashes;
+use super::rows::RowStore;
+use super::time_to_live::TimeToLive;
 
 const LEADING: [(&str, DataType); 4] = [
     ("slot", DataType::UInt32),
@@ -90,6 +92,41 @@ impl SavedRows {
             return Err(StateError::Corrupt(format!("a row of '{}' without its times", self.operator)));
         }
         Ok(RestoredRows { added: &leading[LEADING.len()..], columns, leading })
+    }
+}
+
+/// The rows of all partitions that are to be saved, partition by partition in their order.
+pub(crate) struct PartitionRows {
+    /// By row, its number in the store.
+    numbers: Vec<u32>,
+    /// By row, when its partition was touched.
+    touched_us: Vec<i64>,
+    /// By row, the hash of its key.
+    pub(crate) hashes: Vec<u16>,
+}
+
+impl PartitionRows {
+    /// The rows of partitions by number; the columns `key` of the store are their key.
+    pub(crate) fn new<R: Iterator<Item = u32>>(
+        partitions: impl Iterator<Item = R>,
+        ttl: Option<&TimeToLive>,
+        store: &RowStore,
+        key: &[usize],
+    ) -> Result<Self, StateError> {
+        let (mut numbers, mut touched_us) = (Vec::new(), Vec::new());
+        for (partition, rows) in (0u32..).zip(partitions) {
+            numbers.extend(rows);
+            touched_us.resize(numbers.len(), ttl.map_or(i64::MIN, |ttl| ttl.touched_us(partition)));
+        }
+        let key = key.iter().map(|&column| store.column(column, &numbers)).collect::<Result<Vec<_>, _>>()?;
+        let hashes = key_hashes(&key, numbers.len())?;
+        Ok(Self { numbers, touched_us, hashes })
+    }
+
+    /// Of some rows their numbers, and when their partitions were touched.
+    pub(crate) fn some(&self, rows: &[u32]) -> (Vec<u32>, ArrayRef) {
+        let touched_us = rows.iter().map(|&row| self.touched_us[row as usize]);
+        (rows.iter().map(|&row| self.numbers[row as usize]).collect(), Arc::new(touched_us.collect::<Int64Array>()))
     }
 }
 

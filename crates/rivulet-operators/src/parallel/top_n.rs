@@ -6,10 +6,10 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
-use super::keys::{BatchKeys, KeyIndex, KeyPlan, NONE, key_hashes};
+use super::keys::{BatchKeys, KeyIndex, KeyPlan, NONE};
 use super::order::{Behind, compare, compare_keys};
 use super::rows::RowStore;
-use super::saved_rows::{SavedRows, state_keys};
+use super::saved_rows::{PartitionRows, SavedRows, state_keys};
 use super::sorted_rows::SortedRows;
 use super::time_to_live::{TimeToLive, refuse_forgotten, state_text};
 use super::window::by_text;
@@ -385,18 +385,6 @@ impl TopNOperator {
         Ok(())
     }
 
-    fn by_key(&self) -> Result<ExportedRows<'_>, StateError> {
-        let (mut numbers, mut touched_us) = (Vec::new(), Vec::new());
-        for (rows, partition) in self.partitions.iter().zip(0u32..) {
-            numbers.extend(rows.iter());
-            let of_partition = self.ttl.as_ref().map_or(i64::MIN, |ttl| ttl.touched_us(partition));
-            touched_us.resize(numbers.len(), of_partition);
-        }
-        let keys = self.plan.spec.partition.iter().map(|&column| self.store.column(column, &numbers));
-        let hashes = key_hashes(&keys.collect::<Result<Vec<_>, _>>()?, numbers.len())?;
-        Ok(ExportedRows { operator: self, numbers, touched_us, hashes })
-    }
-
     fn saved(&self) -> SavedRows {
         let spec = &self.plan.spec;
         let columns = spec.input.fields().iter().map(|field| field.as_ref().clone());
@@ -406,27 +394,20 @@ impl TopNOperator {
     }
 }
 
-/// The rows of all partitions, with when their partition was touched.
-struct ExportedRows<'a> {
-    operator: &'a TopNOperator,
-    numbers: Vec<u32>,
-    touched_us: Vec<i64>,
-    hashes: Vec<u16>,
-}
+/// The rows of all partitions.
+struct TopNRows<'a>(&'a TopNOperator, PartitionRows);
 
-impl StateByKey for ExportedRows<'_> {
+impl StateByKey for TopNRows<'_> {
     fn hashes(&self) -> &[u16] {
-        &self.hashes
+        &self.1.hashes
     }
 
     fn frame(&self, rows: &[u32]) -> Result<StateFrame, StateError> {
-        let TopNOperator { plan, store, .. } = self.operator;
-        let numbers: Vec<u32> = rows.iter().map(|&row| self.numbers[row as usize]).collect();
-        let touched_us = rows.iter().map(|&row| self.touched_us[row as usize]);
+        let TopNOperator { plan, store, .. } = self.0;
+        let (numbers, touched_us) = self.1.some(rows);
         let times = numbers.iter().map(|&row| (store.event_time_us(row), store.arrival_us(row)));
-        let added: Vec<ArrayRef> = vec![Arc::new(Int64Array::from_iter_values(touched_us))];
-        let saved = self.operator.saved();
-        Ok(saved.frame(saved.rows(&plan.spec.partition, times, added, store.columns(&numbers)?)?))
+        let saved = self.0.saved();
+        Ok(saved.frame(saved.rows(&plan.spec.partition, times, vec![touched_us], store.columns(&numbers)?)?))
     }
 }
 
@@ -457,7 +438,9 @@ impl Operator for TopNOperator {
     }
 
     fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
-        Ok(Some(Box::new(self.by_key()?)))
+        let partitions = self.partitions.iter().map(SortedRows::iter);
+        let rows = PartitionRows::new(partitions, self.ttl.as_ref(), &self.store, &self.plan.spec.partition)?;
+        Ok(Some(Box::new(TopNRows(self, rows))))
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {

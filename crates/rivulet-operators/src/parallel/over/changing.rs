@@ -5,12 +5,10 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch};
+use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch};
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::DataType;
-use rivulet_dataflow::{
-    Batch, Context, Element, Operator, OperatorError, Reason, StateError, StateFrame, StateSelection,
-};
+use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, Reason, StateByKey, StateError, StateFrame};
 
 use super::{OverFrame, OverPlan};
 use crate::aggregate::dense::RowSet;
@@ -20,7 +18,7 @@ use crate::parallel::frame::Frame;
 use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
 use crate::parallel::order::{compare, compare_keys};
 use crate::parallel::rows::RowStore;
-use crate::parallel::saved_rows::SavedRows;
+use crate::parallel::saved_rows::{PartitionRows, SavedRows};
 use crate::parallel::time_to_live::{TimeToLive, refuse_forgotten};
 
 const STATE: &str = "over, changing";
@@ -270,6 +268,28 @@ impl ChangingOperator {
     }
 }
 
+/// The rows of all partitions, with their results.
+struct ChangingRows<'a>(&'a ChangingOperator, PartitionRows);
+
+impl StateByKey for ChangingRows<'_> {
+    fn hashes(&self) -> &[u16] {
+        &self.1.hashes
+    }
+
+    fn frame(&self, rows: &[u32]) -> Result<StateFrame, StateError> {
+        let ChangingOperator { plan, store, results, result_of, .. } = self.0;
+        let (numbers, touched_us) = self.1.some(rows);
+        let of_rows: Vec<u32> = numbers.iter().map(|&row| result_of[row as usize]).collect();
+        let has_result = of_rows.iter().map(|&result| Some(result != NONE)).collect::<BooleanArray>();
+        let times = numbers.iter().map(|&row| (store.event_time_us(row), store.arrival_us(row)));
+        let mut columns = store.columns(&numbers)?;
+        columns.extend(results.columns(&of_rows)?);
+        let saved = self.0.saved();
+        let added = vec![Arc::new(has_result) as ArrayRef, touched_us];
+        Ok(saved.frame(saved.rows(&plan.spec.partition, times, added, columns)?))
+    }
+}
+
 impl Operator for ChangingOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         match element {
@@ -288,24 +308,11 @@ impl Operator for ChangingOperator {
         }
     }
 
-    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
+    fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
         // In their order: equal rows may have different results, by their places.
-        let rows: Vec<u32> = self.partitions.iter().flatten().copied().collect();
-        let results: Vec<u32> = rows.iter().map(|&row| self.result_of[row as usize]).collect();
-        let touched_us = self.partitions.iter().zip(0u32..).flat_map(|(rows, partition)| {
-            let touched_us = self.ttl.as_ref().map_or(i64::MIN, |ttl| ttl.touched_us(partition));
-            rows.iter().map(move |_| touched_us)
-        });
-        let added: Vec<ArrayRef> = vec![
-            Arc::new(results.iter().map(|&result| Some(result != NONE)).collect::<BooleanArray>()),
-            Arc::new(Int64Array::from_iter_values(touched_us)),
-        ];
-        let times = rows.iter().map(|&row| (self.store.event_time_us(row), self.store.arrival_us(row)));
-        let mut columns = self.store.columns(&rows)?;
-        columns.extend(self.results.columns(&results)?);
-        let saved = self.saved();
-        let rows = saved.rows(&self.plan.spec.partition, times, added, columns)?;
-        saved.frame(rows).select(selection).map(Some)
+        let partitions = self.partitions.iter().map(|rows| rows.iter().copied());
+        let rows = PartitionRows::new(partitions, self.ttl.as_ref(), &self.store, &self.plan.spec.partition)?;
+        Ok(Some(Box::new(ChangingRows(self, rows))))
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {

@@ -7,8 +7,7 @@ use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Int64Array, RecordBa
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Schema, TimestampMicrosecondType, UInt8Type};
 use rivulet_dataflow::{
-    Batch, Context, Element, Operator, OperatorError, Reason, Refusals, SlotTable, StateError, StateFrame,
-    StateSelection,
+    Batch, Context, Element, Operator, OperatorError, Reason, Refusals, SlotTable, StateByKey, StateError, StateFrame,
 };
 
 use super::{OverFrame, OverPlan};
@@ -16,7 +15,7 @@ use crate::aggregate::dense::RowSet;
 use crate::paged::Paged;
 use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::frame::Frame;
-use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
+use crate::parallel::keys::{BatchKeys, KeyIndex, NONE, key_hashes};
 use crate::parallel::order::{compare, compare_keys};
 use crate::parallel::rows::RowStore;
 use crate::parallel::saved_rows::SavedRows;
@@ -257,50 +256,6 @@ impl WaitingOperator {
         SavedRows::new((STATE, STATE_VERSION), &added, columns, plan.states())
     }
 
-    fn export(&self) -> Result<StateFrame, StateError> {
-        let plan = &self.plan;
-        let saved = self.saved();
-        let frame_rows = |what: Vec<u8>, times: Vec<(i64, i64)>, mut columns: Vec<ArrayRef>, states: ArrayRef| {
-            let watermarks_us = Int64Array::from_value(self.watermark_us, what.len());
-            columns.push(states);
-            let added: Vec<ArrayRef> = vec![Arc::new(UInt8Array::from(what)), Arc::new(watermarks_us)];
-            saved.rows(&plan.spec.partition, times.into_iter(), added, columns)
-        };
-        let rows = self.store.live();
-        let mut in_frame = vec![WAITS; self.store.numbers()];
-        self.frames.iter().flat_map(Frame::entries).for_each(|entry| in_frame[entry.row as usize] = IN_FRAME);
-        let what = rows.iter().map(|&row| in_frame[row as usize]).collect();
-        let times = rows.iter().map(|&row| (self.store.event_time_us(row), self.store.arrival_us(row))).collect();
-        let no_states = new_null_array(&DataType::Binary, rows.len());
-        let mut batches = vec![frame_rows(what, times, self.store.columns(&rows)?, no_states)?];
-        if !plan.is_bounded() {
-            // A partition that is forgotten has no number, and nothing to be saved.
-            let is_known = |partition: &u32| self.ttl.as_ref().is_none_or(|ttl| ttl.knows(*partition));
-            let partitions: Vec<u32> = (0..self.frames.len() as u32).filter(is_known).collect();
-            let keys = self.index.columns(&plan.keys, &partitions)?;
-            let columns = (0..plan.spec.input.fields().len())
-                .map(|column| match plan.spec.partition.iter().position(|&key| key == column) {
-                    Some(at) => keys[at].clone(),
-                    None => new_null_array(plan.spec.input.field(column).data_type(), partitions.len()),
-                })
-                .collect();
-            let mut states = plan.groups.states();
-            states.grow(&plan.groups, 1);
-            let (mut encoded, mut bytes) = (BinaryBuilder::new(), Vec::new());
-            for &partition in &partitions {
-                self.frames[partition as usize].total(&plan.groups, &mut states, 0);
-                bytes.clear();
-                states.encode(&plan.groups, 0, &[], &mut bytes);
-                encoded.append_value(&bytes);
-            }
-            let touched_us = |&partition: &u32| self.ttl.as_ref().map_or(i64::MIN, |ttl| ttl.touched_us(partition));
-            let times = partitions.iter().map(|partition| (touched_us(partition), 0)).collect();
-            let states = Arc::new(encoded.finish());
-            batches.push(frame_rows(vec![TOTAL; partitions.len()], times, columns, states)?);
-        }
-        Ok(saved.frame(concat_batches(saved.schema(), &batches)?))
-    }
-
     fn import(&mut self, frame: &StateFrame) -> Result<(), StateError> {
         let plan = self.plan.clone();
         let form = self.saved();
@@ -354,6 +309,84 @@ impl WaitingOperator {
     }
 }
 
+/// The rows that wait or are in a frame; behind them, without bound, the partitions.
+struct WaitingRows<'a> {
+    operator: &'a WaitingOperator,
+    /// By row, its number in the store.
+    numbers: Vec<u32>,
+    /// By number in the store: what the row does there.
+    what: Vec<u8>,
+    partitions: Vec<u32>,
+    hashes: Vec<u16>,
+}
+
+impl<'a> WaitingRows<'a> {
+    fn new(operator: &'a WaitingOperator) -> Result<Self, StateError> {
+        let WaitingOperator { plan, store, frames, index, ttl, .. } = operator;
+        let numbers = store.live();
+        let mut what = vec![WAITS; store.numbers()];
+        frames.iter().flat_map(Frame::entries).for_each(|entry| what[entry.row as usize] = IN_FRAME);
+        let key = plan.spec.partition.iter().map(|&column| store.column(column, &numbers));
+        let mut hashes = key_hashes(&key.collect::<Result<Vec<_>, _>>()?, numbers.len())?;
+        // A partition that is forgotten has no number, and nothing to be saved.
+        let is_known = |partition: &u32| ttl.as_ref().is_none_or(|ttl| ttl.knows(*partition));
+        let partitions: Vec<u32> = match plan.is_bounded() {
+            true => Vec::new(),
+            false => (0..frames.len() as u32).filter(is_known).collect(),
+        };
+        hashes.extend(key_hashes(&index.columns(&plan.keys, &partitions)?, partitions.len())?);
+        Ok(Self { operator, numbers, what, partitions, hashes })
+    }
+}
+
+impl StateByKey for WaitingRows<'_> {
+    fn hashes(&self) -> &[u16] {
+        &self.hashes
+    }
+
+    fn frame(&self, rows: &[u32]) -> Result<StateFrame, StateError> {
+        let WaitingOperator { plan, store, frames, index, ttl, watermark_us, .. } = self.operator;
+        let saved = self.operator.saved();
+        let frame_rows = |what: Vec<u8>, times: Vec<(i64, i64)>, mut columns: Vec<ArrayRef>, states: ArrayRef| {
+            let watermarks_us = Int64Array::from_value(*watermark_us, what.len());
+            columns.push(states);
+            let added: Vec<ArrayRef> = vec![Arc::new(UInt8Array::from(what)), Arc::new(watermarks_us)];
+            saved.rows(&plan.spec.partition, times.into_iter(), added, columns)
+        };
+        let (rows, totals) = rows.split_at(rows.partition_point(|&row| (row as usize) < self.numbers.len()));
+        let rows: Vec<u32> = rows.iter().map(|&row| self.numbers[row as usize]).collect();
+        let what = rows.iter().map(|&row| self.what[row as usize]).collect();
+        let times = rows.iter().map(|&row| (store.event_time_us(row), store.arrival_us(row))).collect();
+        let no_states = new_null_array(&DataType::Binary, rows.len());
+        let mut batches = vec![frame_rows(what, times, store.columns(&rows)?, no_states)?];
+        if !totals.is_empty() {
+            let partitions: Vec<u32> =
+                totals.iter().map(|&row| self.partitions[row as usize - self.numbers.len()]).collect();
+            let keys = index.columns(&plan.keys, &partitions)?;
+            let columns = (0..plan.spec.input.fields().len())
+                .map(|column| match plan.spec.partition.iter().position(|&key| key == column) {
+                    Some(at) => keys[at].clone(),
+                    None => new_null_array(plan.spec.input.field(column).data_type(), partitions.len()),
+                })
+                .collect();
+            let mut states = plan.groups.states();
+            states.grow(&plan.groups, 1);
+            let (mut encoded, mut bytes) = (BinaryBuilder::new(), Vec::new());
+            for &partition in &partitions {
+                frames[partition as usize].total(&plan.groups, &mut states, 0);
+                bytes.clear();
+                states.encode(&plan.groups, 0, &[], &mut bytes);
+                encoded.append_value(&bytes);
+            }
+            let touched_us = |&partition: &u32| ttl.as_ref().map_or(i64::MIN, |ttl| ttl.touched_us(partition));
+            let times = partitions.iter().map(|partition| (touched_us(partition), 0)).collect();
+            let states = Arc::new(encoded.finish());
+            batches.push(frame_rows(vec![TOTAL; partitions.len()], times, columns, states)?);
+        }
+        Ok(saved.frame(concat_batches(saved.schema(), &batches)?))
+    }
+}
+
 impl Operator for WaitingOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         match element {
@@ -364,8 +397,8 @@ impl Operator for WaitingOperator {
         }
     }
 
-    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        self.export()?.select(selection).map(Some)
+    fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
+        WaitingRows::new(self).map(|rows| Some(Box::new(rows) as _))
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Int64Array, RecordBatch, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
-use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, StateError, StateFrame, StateSelection};
+use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, StateByKey, StateError, StateFrame};
 
 use super::WindowPlan;
 use super::bounds::divisor;
@@ -306,9 +306,9 @@ impl CountOperator {
         Arc::new(Schema::new_with_metadata(fields, [("rivulet.states".to_owned(), what)].into()))
     }
 
-    fn export(&self) -> Result<StateFrame, StateError> {
-        let (mut keys, mut blocks) = (Vec::new(), Vec::new());
-        let mut numbers: [Vec<i64>; NUMBERS] = Default::default();
+    fn blocks(&self) -> Result<ExportedBlocks<'_>, StateError> {
+        let mut keys = Vec::new();
+        let mut blocks = Vec::new();
         for (key, open) in self.open.iter().enumerate() {
             let closed = self.frames.get(key).into_iter().flat_map(Frame::entries);
             let closed = closed.map(|entry| (entry.row, entry.time_us, self.lengths.block));
@@ -316,25 +316,12 @@ impl CountOperator {
             let touched_us = self.ttl.as_ref().map_or(i64::MIN, |ttl| ttl.touched_us(key as u32));
             for (place, (block, first_us, rows)) in closed.chain(begun).enumerate() {
                 keys.push(key as u32);
-                blocks.push(block);
-                let all = [first_us, open.last_us, open.arrival_us, touched_us, place as i64, i64::from(rows)];
-                numbers.iter_mut().zip(all).for_each(|(column, number)| column.push(number));
+                let numbers = [first_us, open.last_us, open.arrival_us, touched_us, place as i64, i64::from(rows)];
+                blocks.push((block, numbers));
             }
         }
-        let (mut states, mut bytes) = (BinaryBuilder::new(), Vec::new());
-        for &block in &blocks {
-            bytes.clear();
-            self.states.encode(&self.plan.groups, block, &[], &mut bytes);
-            states.append_value(&bytes);
-        }
-        let key_columns = self.index.columns(&self.plan.keys, &keys)?;
-        let groups = key_hashes(&key_columns, keys.len())?;
-        let mut columns: Vec<ArrayRef> =
-            vec![Arc::new(UInt32Array::from_value(0, keys.len())), Arc::new(UInt16Array::from(groups))];
-        columns.extend(key_columns);
-        columns.extend(numbers.into_iter().map(|column| Arc::new(Int64Array::from(column)) as ArrayRef));
-        columns.push(Arc::new(states.finish()));
-        Ok(StateFrame::new(STATE, STATE_VERSION, RecordBatch::try_new(self.schema(), columns)?))
+        let hashes = key_hashes(&self.index.columns(&self.plan.keys, &keys)?, keys.len())?;
+        Ok(ExportedBlocks { operator: self, keys, blocks, hashes })
     }
 
     fn import(&mut self, frame: &StateFrame) -> Result<(), StateError> {
@@ -389,6 +376,42 @@ const STATE_VERSION: u32 = 1;
 /// How many numbers a row of a frame has.
 const NUMBERS: usize = 6;
 
+/// The blocks of all keys.
+struct ExportedBlocks<'a> {
+    operator: &'a CountOperator,
+    keys: Vec<u32>,
+    /// With their numbers.
+    blocks: Vec<(u32, [i64; NUMBERS])>,
+    hashes: Vec<u16>,
+}
+
+impl StateByKey for ExportedBlocks<'_> {
+    fn hashes(&self) -> &[u16] {
+        &self.hashes
+    }
+
+    fn frame(&self, rows: &[u32]) -> Result<StateFrame, StateError> {
+        let CountOperator { plan, index, states, .. } = self.operator;
+        let blocks = || rows.iter().map(|&row| &self.blocks[row as usize]);
+        let (mut encoded, mut bytes) = (BinaryBuilder::new(), Vec::new());
+        for (block, _) in blocks() {
+            bytes.clear();
+            states.encode(&plan.groups, *block, &[], &mut bytes);
+            encoded.append_value(&bytes);
+        }
+        let keys: Vec<u32> = rows.iter().map(|&row| self.keys[row as usize]).collect();
+        let mut columns: Vec<ArrayRef> =
+            vec![Arc::new(UInt32Array::from_value(0, rows.len())), Arc::new(UInt16Array::from(self.hashes_of(rows)))];
+        columns.extend(index.columns(&plan.keys, &keys)?);
+        columns
+            .extend((0..NUMBERS).map(|at| {
+                Arc::new(Int64Array::from_iter_values(blocks().map(|(_, numbers)| numbers[at]))) as ArrayRef
+            }));
+        columns.push(Arc::new(encoded.finish()));
+        Ok(StateFrame::new(STATE, STATE_VERSION, RecordBatch::try_new(self.operator.schema(), columns)?))
+    }
+}
+
 impl Operator for CountOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         match element {
@@ -402,8 +425,8 @@ impl Operator for CountOperator {
         }
     }
 
-    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        self.export()?.select(selection).map(Some)
+    fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
+        Ok(Some(Box::new(self.blocks()?)))
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
