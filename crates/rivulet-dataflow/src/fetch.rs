@@ -1,8 +1,8 @@
 //! Memory that is asked for before it is needed.
 //!
-//! Each row of a batch belongs to another query, and the state of a million queries is in no cache: a row would wait for
-//! memory at each step from its slot to its state. But a batch knows the slots of all its rows. So the state of a row is
-//! asked for while the rows before it are processed, and many lines are on their way at a time.
+//! Each row of a batch belongs to another query, and the state of a million queries is in no cache: a row would wait
+//! for memory at each step from its slot to its state. But a batch knows the slots of all its rows. So the state of a
+//! row is asked for while the rows before it are processed, and many lines are on their way at a time.
 
 /// How many rows lie between two steps on the way to a row's state: about as many as lines may be on their way at once.
 const ROWS: usize = 16;

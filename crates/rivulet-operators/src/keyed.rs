@@ -65,7 +65,8 @@ const NONE: u32 = u32::MAX;
 /// Values by slot and key: the slot is the leading part of the key.
 ///
 /// Without keys the place of a value is its slot: nothing is hashed, and a slot that has none takes the memory of one.
-/// With keys a value is found by a hash of slot and key, and those of a slot are linked in the order in which they came.
+/// With keys a value is found by a hash of slot and key, and those of a slot are linked in the order in which they
+/// came.
 pub(crate) struct Keyed<V> {
     has_keys: bool,
     /// Without keys, by slot.
