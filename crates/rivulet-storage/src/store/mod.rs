@@ -71,9 +71,6 @@ enum Home {
 /// The most requests to an object store, or calls of the system, that run at once.
 const WAITING_THREADS_MAX: usize = 8;
 
-/// The largest object that is read as a whole.
-const WHOLE_BYTES_MAX: u64 = 64 << 20;
-
 /// The most objects in a list.
 const LISTED_MAX: usize = 10_000_000;
 
@@ -273,14 +270,7 @@ impl Store {
     }
 
     pub(crate) fn get(&self, name: &str) -> Result<Bytes, StorageError> {
-        let read = async {
-            let found = self.objects.get(&Name::from(name)).await?;
-            if found.meta.size > WHOLE_BYTES_MAX {
-                let source = format!("it has {} bytes, and at most {WHOLE_BYTES_MAX} are read", found.meta.size);
-                return Err(Error::Generic { store: "store", source: source.into() });
-            }
-            found.bytes().await
-        };
+        let read = async { self.objects.get(&Name::from(name)).await?.bytes().await };
         self.runtime.block_on(read).map_err(|error| self.failed("read", name, error))
     }
 

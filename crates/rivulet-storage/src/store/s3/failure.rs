@@ -53,7 +53,8 @@ impl Failure {
     /// Whether the same request may be answered otherwise in a moment.
     pub(super) fn is_transient(&self) -> bool {
         match self {
-            Self::Silent(..) | Self::Unreachable(..) => true,
+            Self::Silent(..) => true,
+            Self::Unreachable(_, error) => !matches!(error, ureq::Error::BodyExceedsLimit(_)),
             Self::Refused(refusal) => matches!(refusal.status.as_u16(), 409 | 429 | 500 | 502..=504),
         }
     }
