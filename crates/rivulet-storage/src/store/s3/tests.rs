@@ -33,9 +33,8 @@ fn bucket(server: &S3Server, prefix: &str) -> Store {
     open_store(&settings(server, prefix)).unwrap()
 }
 
-/// A store that puts objects in parts of so many bytes.
-fn with_parts_of(server: &S3Server, bytes: usize) -> Store {
-    let mut store = bucket(server, "p");
+/// The same, with objects in parts of so many bytes.
+fn with_parts_of(mut store: Store, bytes: usize) -> Store {
     let Home::Bucket(bucket) = &mut store.home else { panic!("a bucket") };
     bucket.part_bytes = bytes;
     store
@@ -150,7 +149,15 @@ fn a_store_of_somebody_else_is_served_alike() {
     assert_eq!(bucket.list("line").unwrap(), [("line/one more+1".into(), 7)]);
     assert!(matches!(bucket.get("line/2"), Err(StorageError::Damaged { .. })));
     bucket.delete("line/one more+1").unwrap();
-    assert!(bucket.list("").unwrap().is_empty());
+    // The least that a part may have.
+    let store = with_parts_of(bucket, 5 << 20);
+    let large = || vec![Bytes::from(vec![7; 11 << 20])];
+    store.put("large", large()).unwrap();
+    assert!(matches!(store.put("large", large()), Err(StorageError::Taken { .. })));
+    assert_eq!(store.bytes("large").unwrap(), 11 << 20);
+    assert_eq!(store.read("large", (11 << 20) - 2..11 << 20).unwrap(), [7, 7][..]);
+    store.delete("large").unwrap();
+    assert!(store.list("").unwrap().is_empty());
 }
 
 #[test]
@@ -166,7 +173,7 @@ fn a_slow_store_is_waited_for_while_it_does_something() {
 #[test]
 fn a_large_object_is_put_in_parts_and_only_where_none_is() {
     let server = S3Server::start();
-    let store = with_parts_of(&server, 4);
+    let store = with_parts_of(bucket(&server, "p"), 4);
     let pieces: [&[u8]; 4] = [b"one", b"", b"two, three, ", b"four"];
     let whole = pieces.concat();
     store.put("a", parts(&pieces)).unwrap();
